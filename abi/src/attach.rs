@@ -1,0 +1,77 @@
+//! How the device presents itself on the virtio bus.
+//!
+//! | virtqueue | use |
+//! |---|---|
+//! | [`CONTROL_QUEUE`] | requests of the driver: [`crate::control`] |
+//! | [`EVENT_QUEUE`] | buffers for events: [`crate::event`] |
+//! | [`FIRST_DOORBELL`] … | doorbells: no descriptors, only notifications |
+//!
+//! Doorbell *d* is virtqueue `FIRST_DOORBELL + d`. VNI *v* rings doorbell
+//! `v % doorbells`; a doorbell only says "look", so ringing another's is
+//! harmless (architecture, "Attachment").
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Virtio device id under which the NIC appears (PCI id 1af4:1067).
+pub const VIRTIO_ID: u16 = 39;
+
+/// Virtqueue of driver requests.
+pub const CONTROL_QUEUE: usize = 0;
+
+/// Virtqueue of device events.
+pub const EVENT_QUEUE: usize = 1;
+
+/// First of the virtqueues that serve as doorbells.
+pub const FIRST_DOORBELL: usize = 2;
+
+/// Number of doorbells unless configured otherwise.
+pub const DEFAULT_DOORBELLS: u32 = 14;
+
+/// Most doorbells that a device can have: 64 virtqueues less the first two.
+pub const MAX_DOORBELLS: u32 = 62;
+
+/// Id of the virtio shared-memory region that is the SRAM.
+pub const SRAM_REGION: u8 = 0;
+
+/// Size of the configuration space in bytes.
+pub const CONFIG_SIZE: usize = 64;
+
+/// Value of [`DeviceConfig::magic`]: "qnicconf".
+pub const CONFIG_MAGIC: u64 = u64::from_le_bytes(*b"qnicconf");
+
+/// The virtio configuration space: what a driver can read before it touches
+/// anything else.
+///
+/// ```text
+///      0        2        4                 8
+///   0  | magic "qnicconf"                  |
+///   8  | abi_version     | node   | res.   |
+///  16  | sram_bytes                        |
+///  24  | doorbells       | windows         |
+///  32  | reserved                          | … 64
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct DeviceConfig {
+    /// [`CONFIG_MAGIC`].
+    pub magic: U64,
+    /// [`crate::ABI_VERSION`] of the device.
+    pub abi_version: U32,
+    /// Node number of this NIC.
+    pub node: U16,
+    /// Zero.
+    pub reserved0: U16,
+    /// Size of the SRAM region in bytes.
+    pub sram_bytes: U64,
+    /// Number of doorbells.
+    pub doorbells: U32,
+    /// Number of windows, which is the number of processes that can register.
+    pub windows: U32,
+    /// Zero.
+    pub reserved1: [U64; 4],
+}
+
+const _: () = assert!(size_of::<DeviceConfig>() == CONFIG_SIZE);
+const _: () = assert!(core::mem::offset_of!(DeviceConfig, sram_bytes) == 16);
+const _: () = assert!(core::mem::offset_of!(DeviceConfig, doorbells) == 24);

@@ -1,0 +1,361 @@
+//! The first page of SRAM: magic, version and geometry (Q1, Q17).
+//!
+//! The driver maps it; no process does. The NIC writes [`SramHeader::magic`]
+//! last, so a driver that sees the magic sees all of the header.
+//!
+//! ```text
+//!  SRAM     0 ┌───────────────────────────────┐
+//!             │ header (one page)             │  NIC writes, driver reads
+//!  windows.. ─├───────────────────────────────┤
+//!             │ windows: one for each VNI     │  mapped into processes
+//!  table.. ───├───────────────────────────────┤
+//!             │ page table: rows of 4 entries │  driver writes, NIC reads
+//!  vpn.. ─────├───────────────────────────────┤
+//!             │ reverse mapping  u64 a frame  │  driver writes, NIC reads
+//!  key.. ─────├───────────────────────────────┤
+//!             │ protection key   u64 a frame  │  driver writes, NIC reads
+//!  lock.. ────├───────────────────────────────┤
+//!             │ lock word        u32 a frame  │  NIC writes, driver reads
+//!  dirty.. ───├───────────────────────────────┤
+//!             │ dirty bits, driver's array    │  driver writes, NIC reads
+//!             ├───────────────────────────────┤
+//!             │ dirty bits, NIC's array       │  NIC writes, driver reads
+//!             └───────────────────────────────┘
+//! ```
+//!
+//! What only the NIC may touch (process table, segment table, windows of peers)
+//! is not in SRAM at all but in the memory of the device process (Q17).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::page_table::{ROW_BYTES, ROW_ENTRIES};
+use crate::window::WINDOW_BYTES;
+use crate::{NodeId, PAGE_SIZE};
+
+/// Value of [`SramHeader::magic`]: "qnicsram".
+pub const SRAM_MAGIC: u64 = u64::from_le_bytes(*b"qnicsram");
+
+/// Offset of the magic word in SRAM.
+pub const MAGIC: usize = 0;
+
+/// Offset of [`SramHeader::state`] in SRAM (u32, written by the NIC).
+pub const STATE: usize = 16;
+
+/// Windows on a NIC unless configured otherwise (Q1).
+pub const DEFAULT_WINDOWS: u32 = 128;
+
+/// Most windows that the layout allows: a [`crate::page_table::Tag`] has 15 bits for the VNI.
+pub const MAX_WINDOWS: u32 = 1 << 12;
+
+/// Segments that one process can export at the same time.
+pub const SEGMENTS_PER_PROCESS: u32 = 256;
+
+/// The SRAM header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct SramHeader {
+    /// [`SRAM_MAGIC`] once everything else is there; zero before.
+    pub magic: U64,
+    /// [`crate::ABI_VERSION`].
+    pub abi_version: U32,
+    /// Node number of this NIC.
+    pub node: U16,
+    /// Zero.
+    pub reserved0: U16,
+    /// A [`crate::Status`] code: `Ok`, or why this NIC cannot serve this guest.
+    pub state: U32,
+    /// Number of doorbells.
+    pub doorbells: U32,
+    /// Size of the SRAM in bytes.
+    pub sram_bytes: U64,
+    /// Offset of window 0; the others follow without a gap.
+    pub windows_offset: U64,
+    /// Number of windows.
+    pub windows: U32,
+    /// Size of a window in bytes.
+    pub window_bytes: U32,
+    /// Entries of a command queue.
+    pub command_entries: U32,
+    /// Size of an entry in bytes.
+    pub command_bytes: U32,
+    /// Longest inline payload in bytes (N10).
+    pub inline_max: U32,
+    /// Counted notifications of a process, number 0 included.
+    pub signal_counters: U32,
+    /// Pages of a process's host area.
+    pub host_pages: U32,
+    /// Segments that a process can export at the same time.
+    pub segments_per_process: U32,
+    /// Offset of the page table.
+    pub table_offset: U64,
+    /// Rows of the page table; a power of two.
+    pub table_rows: U64,
+    /// Physical frames that the physical map covers: frame numbers 0 to this, exclusive.
+    pub frames: U64,
+    /// Offset of the reverse mappings.
+    pub vpn_offset: U64,
+    /// Offset of the protection keys.
+    pub key_offset: U64,
+    /// Offset of the lock words.
+    pub lock_offset: U64,
+    /// Offset of the driver's dirty bits.
+    pub dirty_driver_offset: U64,
+    /// Offset of the NIC's dirty bits.
+    pub dirty_nic_offset: U64,
+}
+
+const _: () = assert!(size_of::<SramHeader>() == 136);
+const _: () = assert!(core::mem::offset_of!(SramHeader, state) == STATE);
+const _: () = assert!(core::mem::offset_of!(SramHeader, sram_bytes) == 24);
+const _: () = assert!(core::mem::offset_of!(SramHeader, table_offset) == 72);
+
+/// What a [`Geometry`] cannot be made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GeometryError {
+    /// No frames, or more than a page table entry can name.
+    Frames(u64),
+    /// No windows, or more than [`MAX_WINDOWS`].
+    Windows(u32),
+    /// The header's own fields contradict each other: the named field is the first that does.
+    Inconsistent(&'static str),
+}
+
+/// Where everything is in an SRAM: a checked [`SramHeader`].
+///
+/// All offsets are within `sram_bytes`, aligned for their words, and do not
+/// overlap; code may use them with [`crate::SharedMemory`] without further checks
+/// as long as VNI < `windows`, row < `rows` and frame < `frames`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Node number of the NIC.
+    pub node: NodeId,
+    /// Number of doorbells.
+    pub doorbells: u32,
+    /// Size of the SRAM in bytes, a power of two (it is a PCI BAR).
+    pub sram_bytes: u64,
+    /// Number of windows.
+    pub windows: u32,
+    /// Offset of window 0.
+    pub windows_offset: usize,
+    /// Offset of the page table.
+    pub table_offset: usize,
+    /// Rows of the page table, a power of two.
+    pub rows: u64,
+    /// Frames of the physical map.
+    pub frames: u64,
+    /// Offset of the reverse mappings.
+    pub vpn_offset: usize,
+    /// Offset of the protection keys.
+    pub key_offset: usize,
+    /// Offset of the lock words.
+    pub lock_offset: usize,
+    /// Offset of the driver's dirty bits.
+    pub dirty_driver_offset: usize,
+    /// Offset of the NIC's dirty bits.
+    pub dirty_nic_offset: usize,
+}
+
+const fn page_up(bytes: u64) -> u64 {
+    bytes.next_multiple_of(PAGE_SIZE as u64)
+}
+
+impl Geometry {
+    /// Lays out an SRAM for a guest whose highest physical frame number is below
+    /// `frames` and which runs up to `windows` processes on the NIC.
+    ///
+    /// # Errors
+    /// [`GeometryError::Frames`] or [`GeometryError::Windows`] when out of range.
+    pub const fn new(
+        node: NodeId,
+        frames: u64,
+        windows: u32,
+        doorbells: u32,
+    ) -> Result<Self, GeometryError> {
+        if frames == 0 || frames >= u32::MAX as u64 {
+            return Err(GeometryError::Frames(frames));
+        }
+        if windows == 0 || windows > MAX_WINDOWS {
+            return Err(GeometryError::Windows(windows));
+        }
+        let rows = frames.next_power_of_two();
+        let windows_offset = PAGE_SIZE as u64;
+        let table = windows_offset + windows as u64 * WINDOW_BYTES as u64;
+        let vpn = table + page_up(rows * ROW_BYTES as u64);
+        let key = vpn + page_up(frames * 8);
+        let lock = key + page_up(frames * 8);
+        let dirty_driver = lock + page_up(frames * 4);
+        let dirty_bytes = page_up(frames.div_ceil(32) * 4);
+        let dirty_nic = dirty_driver + dirty_bytes;
+        Ok(Geometry {
+            node,
+            doorbells,
+            sram_bytes: (dirty_nic + dirty_bytes).next_power_of_two(),
+            windows,
+            windows_offset: windows_offset as usize,
+            table_offset: table as usize,
+            rows,
+            frames,
+            vpn_offset: vpn as usize,
+            key_offset: key as usize,
+            lock_offset: lock as usize,
+            dirty_driver_offset: dirty_driver as usize,
+            dirty_nic_offset: dirty_nic as usize,
+        })
+    }
+
+    /// The header that describes this geometry, magic included.
+    pub fn header(&self) -> SramHeader {
+        SramHeader {
+            magic: SRAM_MAGIC.into(),
+            abi_version: crate::ABI_VERSION.into(),
+            node: self.node.0.into(),
+            reserved0: 0.into(),
+            state: crate::Status::Ok.code().into(),
+            doorbells: self.doorbells.into(),
+            sram_bytes: self.sram_bytes.into(),
+            windows_offset: (self.windows_offset as u64).into(),
+            windows: self.windows.into(),
+            window_bytes: (WINDOW_BYTES as u32).into(),
+            command_entries: (crate::window::COMMAND_ENTRIES as u32).into(),
+            command_bytes: (crate::command::COMMAND_BYTES as u32).into(),
+            inline_max: (crate::command::DEFAULT_INLINE_MAX as u32).into(),
+            signal_counters: crate::host_area::SIGNAL_COUNTERS.into(),
+            host_pages: (crate::host_area::HOST_PAGES as u32).into(),
+            segments_per_process: SEGMENTS_PER_PROCESS.into(),
+            table_offset: (self.table_offset as u64).into(),
+            table_rows: self.rows.into(),
+            frames: self.frames.into(),
+            vpn_offset: (self.vpn_offset as u64).into(),
+            key_offset: (self.key_offset as u64).into(),
+            lock_offset: (self.lock_offset as u64).into(),
+            dirty_driver_offset: (self.dirty_driver_offset as u64).into(),
+            dirty_nic_offset: (self.dirty_nic_offset as u64).into(),
+        }
+    }
+
+    /// Checks a header read from an SRAM of `sram_bytes` bytes.
+    ///
+    /// # Errors
+    /// [`GeometryError`] names the first field that is out of range or does not
+    /// follow from the others. Magic, version and state are the caller's to check.
+    pub fn from_header(header: &SramHeader, sram_bytes: u64) -> Result<Self, GeometryError> {
+        let geometry = Self::new(
+            NodeId(header.node.get()),
+            header.frames.get(),
+            header.windows.get(),
+            header.doorbells.get(),
+        )?;
+        let mut expected = geometry.header();
+        expected.magic = header.magic;
+        expected.abi_version = header.abi_version;
+        expected.state = header.state;
+        expected.inline_max = header.inline_max;
+        if geometry.sram_bytes > sram_bytes || header.sram_bytes != expected.sram_bytes {
+            return Err(GeometryError::Inconsistent("sram_bytes"));
+        }
+        if header.inline_max.get() as usize > crate::command::INLINE_CAPACITY {
+            return Err(GeometryError::Inconsistent("inline_max"));
+        }
+        if header.table_rows != expected.table_rows {
+            return Err(GeometryError::Inconsistent("table_rows"));
+        }
+        if *header != expected {
+            return Err(GeometryError::Inconsistent("an offset, size or count"));
+        }
+        Ok(geometry)
+    }
+
+    /// Offset of the window of VNI `vni`.
+    pub const fn window_offset(&self, vni: crate::VniId) -> usize {
+        self.windows_offset + vni.0 as usize * WINDOW_BYTES
+    }
+
+    /// Offset of entry `entry` of row `row` of the page table (u32).
+    pub const fn entry_offset(&self, row: u64, entry: usize) -> usize {
+        self.table_offset + row as usize * ROW_BYTES + (entry % ROW_ENTRIES) * 4
+    }
+
+    /// Offset of the reverse mapping of a frame (u64, a [`crate::page_table::Tag`]).
+    pub const fn vpn_word(&self, frame: u32) -> usize {
+        self.vpn_offset + frame as usize * 8
+    }
+
+    /// Offset of the protection key of a frame (u64).
+    pub const fn key_word(&self, frame: u32) -> usize {
+        self.key_offset + frame as usize * 8
+    }
+
+    /// Offset of the lock word of a frame (u32).
+    pub const fn lock_word(&self, frame: u32) -> usize {
+        self.lock_offset + frame as usize * 4
+    }
+
+    /// Offset of the word (u32) of the driver's dirty bits that holds a frame's bit.
+    pub const fn dirty_driver_word(&self, frame: u32) -> usize {
+        self.dirty_driver_offset + frame as usize / 32 * 4
+    }
+
+    /// Offset of the word (u32) of the NIC's dirty bits that holds a frame's bit.
+    pub const fn dirty_nic_word(&self, frame: u32) -> usize {
+        self.dirty_nic_offset + frame as usize / 32 * 4
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap_and_fit() {
+        for frames in [1, 31, 32, 33, 4096, 65_536, 262_144, 1_000_003] {
+            let g = Geometry::new(NodeId(3), frames, 128, 14).unwrap();
+            let dirty = frames.div_ceil(32) as usize * 4;
+            let starts = [
+                (0, PAGE_SIZE),
+                (g.windows_offset, 128 * WINDOW_BYTES),
+                (g.table_offset, g.rows as usize * ROW_BYTES),
+                (g.vpn_offset, frames as usize * 8),
+                (g.key_offset, frames as usize * 8),
+                (g.lock_offset, frames as usize * 4),
+                (g.dirty_driver_offset, dirty),
+                (g.dirty_nic_offset, dirty),
+                (g.sram_bytes as usize, 0),
+            ];
+            for pair in starts.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{frames}: {pair:?}");
+            }
+            assert!(g.rows >= frames && g.rows.is_power_of_two());
+            assert_eq!(Geometry::from_header(&g.header(), g.sram_bytes), Ok(g));
+        }
+    }
+
+    #[test]
+    fn a_gibibyte_of_guest_memory_needs_16_mebibytes() {
+        let g = Geometry::new(NodeId(0), 1 << 18, DEFAULT_WINDOWS, 14).unwrap();
+        assert_eq!(g.sram_bytes, 16 << 20);
+    }
+
+    #[test]
+    fn impossible_geometries_are_refused() {
+        assert_eq!(
+            Geometry::new(NodeId(0), 0, 1, 1),
+            Err(GeometryError::Frames(0))
+        );
+        assert_eq!(
+            Geometry::new(NodeId(0), 1, 0, 1),
+            Err(GeometryError::Windows(0))
+        );
+        let g = Geometry::new(NodeId(0), 4096, 128, 14).unwrap();
+        let mut header = g.header();
+        header.lock_offset = (g.lock_offset as u64 + 4096).into();
+        assert!(Geometry::from_header(&header, g.sram_bytes).is_err());
+        assert!(Geometry::from_header(&g.header(), g.sram_bytes / 2).is_err());
+        let mut header = g.header();
+        header.inline_max = 129.into();
+        assert_eq!(
+            Geometry::from_header(&header, g.sram_bytes),
+            Err(GeometryError::Inconsistent("inline_max"))
+        );
+    }
+}

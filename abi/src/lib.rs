@@ -1,0 +1,73 @@
+//! The one definition of everything that the two sides of the qnic device share.
+//!
+//! The rustdoc of this crate is the device's reference manual: what a driver, a
+//! guest library, the NIC and its peers may rely on, byte by byte. It holds
+//! layouts, numbers and names, and no behaviour.
+//!
+//! ```text
+//!  guest                                             device process
+//!  ┌────────────┐  window: commands, wake words      ┌──────────────┐   frames
+//!  │ process    ├───────────────[window, command]───►│              ├──[wire]──► peer NIC
+//!  │            │◄──────────────[host_area]──────────┤              │
+//!  ├────────────┤  shadow page table: plain stores   │     NIC      │
+//!  │ driver     ├───────────────[page_table]────────►│              │
+//!  │            ├───────────────[control]───────────►│              │
+//!  │            │◄──────────────[event]──────────────┤              │
+//!  └────────────┘  identity, geometry: [attach],     └──────────────┘
+//!                  [header]
+//! ```
+//!
+//! | module | memory it describes | written by | read by |
+//! |---|---|---|---|
+//! | [`attach`] | virtio identity, queues, configuration space | device | driver |
+//! | [`header`] | first page of SRAM: magic, version, geometry | NIC | driver |
+//! | [`window`] | a process's window in SRAM (Q1, N12) | process, NIC (one word) | NIC, process |
+//! | [`command`] | one slot of the command queue in the window | process; NIC zeroes | NIC |
+//! | [`host_area`] | counters in guest memory, one area for each process | NIC; driver (one word) | process |
+//! | [`page_table`] | shadow page table and physical map in SRAM (N4) | driver; NIC (lock, dirty) | both |
+//! | [`control`] | commands of the driver, on the control virtqueue (Q9) | driver | NIC |
+//! | [`event`] | events for the driver, on the event virtqueue | NIC | driver |
+//! | [`wire`] | frames between NICs | NIC | peer NIC |
+//! | [`uapi`] | ioctl and mmap of the character device | library, driver | driver, library |
+//!
+//! # Conventions
+//! Every integer is little-endian. Every struct has a fixed size and no implicit
+//! padding; reserved fields are zero, and a receiver refuses other values.
+//! Offsets and sizes are in bytes unless the name says otherwise. A virtual or
+//! physical page is [`PAGE_SIZE`] bytes.
+//!
+//! # Versions
+//! [`ABI_VERSION`] changes with every change of a layout; both sides refuse a
+//! partner with another one. The test `layout_digest` fails when a layout
+//! changes and the version does not.
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod attach;
+pub mod command;
+pub mod control;
+pub mod event;
+pub mod header;
+pub mod host_area;
+pub mod ids;
+pub mod page_table;
+pub mod shared;
+pub mod status;
+pub mod uapi;
+pub mod window;
+pub mod wire;
+
+pub use ids::{Access, Key, NodeId, Port, SegmentId, SegmentName, VniId};
+pub use shared::SharedMemory;
+pub use status::Status;
+
+/// Version of all layouts and numbers in this crate.
+pub const ABI_VERSION: u32 = 1;
+
+/// Size of a page, in bytes, on both sides and on the wire.
+pub const PAGE_SIZE: usize = 4096;
+
+/// Binary logarithm of [`PAGE_SIZE`].
+pub const PAGE_SHIFT: u32 = 12;
+
+const _: () = assert!(PAGE_SIZE == 1 << PAGE_SHIFT);

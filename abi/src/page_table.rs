@@ -1,0 +1,122 @@
+//! The shadow page table and physical map in SRAM (N4 to N7; NetVM §4.3, §4.4).
+//!
+//! A hash table of *m* rows by [`ROW_ENTRIES`] entries leads from a virtual page
+//! to candidates for its physical frame; the physical map, indexed by frame,
+//! confirms one of them. Each array has a single writer and all accesses are
+//! plain loads and stores.
+//!
+//! ```text
+//!   Tag (VNI, virtual page) ── row_of ──► row: | f0 | f1 | f2 | f3 |   (frame + 1, or 0)
+//!                                                  │
+//!   physical map, frame f1:   vpn[f1] == tag ?  key[f1]   lock[f1]   dirty bits
+//!                             driver           driver     NIC        one array each
+//! ```
+//!
+//! # Insertion (driver)
+//! dirty bit clean, key, then vpn, then the entry in the row, each with release:
+//! the NIC that finds an entry finds all of its frame's words.
+//!
+//! # lockPage (NIC)
+//! For each non-zero entry of the row: `lock[f]` = lock count + 1; full fence; load
+//! `vpn[f]`. If it equals the wanted tag the page is locked; else restore `lock[f]`
+//! and try the next.
+//!
+//! # unmapPage (driver)
+//! `vpn[f]` = 0; full fence; load `lock[f]`. If it is zero the page is unmapped (then
+//! the row's entry is cleared). If not, either restore `vpn[f]` and report LOCKED,
+//! or (forced) leave it invalid and wait for the lock to become zero. At most one
+//! of the two sides wins; it may be neither, and then the NIC treats the page as
+//! absent (NetVM §4.4, figure 13).
+//!
+//! # Dirty bits
+//! A frame is dirty when its bits in the two arrays are equal. The NIC marks a
+//! frame by copying the driver's bit into its own; the driver cleans it by
+//! storing the complement of the NIC's bit (NetVM §4.3.2.1).
+
+use crate::{VniId, PAGE_SHIFT};
+
+/// Entries in a row of the page table (*d* in the source).
+pub const ROW_ENTRIES: usize = 4;
+
+/// Size of a row in bytes; an entry is a `u32`: frame number + 1, or 0.
+pub const ROW_BYTES: usize = ROW_ENTRIES * 4;
+
+/// Bits of a tag that hold the virtual page number.
+const VPN_BITS: u32 = 48;
+
+/// Reverse mapping of a frame: valid bit (63), VNI (62 to 48), virtual page
+/// number (47 to 0). The word 0 says that the frame is not mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(u64);
+
+impl Tag {
+    /// The tag of the page that holds `address` in the process of `vni`.
+    pub const fn new(vni: VniId, address: u64) -> Self {
+        let page = (address >> PAGE_SHIFT) & ((1 << VPN_BITS) - 1);
+        Tag(1 << 63 | ((vni.0 & 0x7fff) as u64) << VPN_BITS | page)
+    }
+
+    /// The word that stands in the physical map.
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Reads a word of the physical map; `None` if the frame is not mapped.
+    pub const fn from_word(word: u64) -> Option<Self> {
+        if word >> 63 == 1 {
+            Some(Tag(word))
+        } else {
+            None
+        }
+    }
+
+    /// Row of a page table of `rows` rows (a power of two) in which this page's
+    /// frame is entered: the upper bits of a multiplicative hash.
+    pub const fn row(self, rows: u64) -> u64 {
+        let mixed = self.0 ^ (self.0 >> 29);
+        let mixed = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (mixed ^ (mixed >> 32)) & (rows - 1)
+    }
+}
+
+/// The value of a row's entry that names `frame`.
+pub const fn entry_of(frame: u32) -> u32 {
+    frame + 1
+}
+
+/// The frame that a row's entry names, if any.
+pub const fn frame_of(entry: u32) -> Option<u32> {
+    entry.checked_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::vec;
+
+    #[test]
+    fn tags_keep_vni_and_page_apart() {
+        let tag = Tag::new(VniId(5), 0x7fff_ffff_f123);
+        assert_eq!(tag.word(), 1 << 63 | 5 << 48 | 0x7_ffff_ffff);
+        assert_ne!(tag, Tag::new(VniId(6), 0x7fff_ffff_f123));
+        assert_eq!(tag, Tag::new(VniId(5), 0x7fff_ffff_f000));
+        assert_eq!(Tag::from_word(tag.word()), Some(tag));
+        assert_eq!(Tag::from_word(0), None);
+    }
+
+    /// A full table of sequential pages overflows a row about as often as NetVM's
+    /// balls-into-bins formula says (§4.3.1.1): P(more than 4) = 0.00366 at load 1.
+    #[test]
+    fn sequential_pages_spread_like_random_ones() {
+        let rows = 1u64 << 16;
+        let mut load = vec![0u32; rows as usize];
+        for page in 0..rows {
+            let vni = VniId((page >> 14) as u16);
+            load[Tag::new(vni, (page + 0x5_5555) << 12).row(rows) as usize] += 1;
+        }
+        let over = load.iter().filter(|n| **n > 4).count() as f64 / rows as f64;
+        assert!((0.0025..0.0050).contains(&over), "{over}");
+    }
+}

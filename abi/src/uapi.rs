@@ -1,0 +1,253 @@
+//! The character device `/dev/qnic0`: what the library asks of the driver.
+//!
+//! One open file is one process of the NIC: [`Register`] gives it a VNI, closing
+//! the file (or the process's end) takes everything back. The host-mode driver
+//! takes the same structs by function call.
+//!
+//! # ioctl
+//! The request number is `_IOWR('Q', n, struct)`: [`ioctl_number`]. A call that
+//! reaches driver or NIC returns 0 and says in the struct's first field, a
+//! [`crate::Status`] code, whether it was done. Negative results are the
+//! kernel's: `EFAULT`, `EINVAL` (reserved field not zero), `ENOTTY`, `EINTR`,
+//! `ENOMEM`, `ENODEV` (the device is gone or was found broken), `EBADFD` (not
+//! registered yet, or twice), `ETIMEDOUT` ([`Wait`] only).
+//!
+//! # mmap
+//! | offset | length | protection | what |
+//! |---|---|---|---|
+//! | [`MMAP_WINDOW`] | [`crate::window::WINDOW_BYTES`] | read, write; shared | the window |
+//! | [`MMAP_DOORBELL`] | one page | write; shared | the doorbell: a 16-bit store of [`Register::doorbell_value`] at [`Register::doorbell_offset`] rings it |
+//! | [`MMAP_HOST_AREA`] | [`crate::host_area::HOST_PAGES`] pages | read; shared | the host area |
+//!
+//! Nothing else can be mapped, and nothing before [`Register`] (Q1).
+//!
+//! # poll
+//! The file is readable (`POLLIN`) while its wake generation differs from the one
+//! that the last [`Wait`] returned, and in error (`POLLERR`) when the device is gone.
+
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// mmap offset of the window.
+pub const MMAP_WINDOW: u64 = 0;
+/// mmap offset of the doorbell page.
+pub const MMAP_DOORBELL: u64 = 1 << 24;
+/// mmap offset of the host area.
+pub const MMAP_HOST_AREA: u64 = 2 << 24;
+
+/// Type byte of the ioctl numbers.
+pub const IOCTL_TYPE: u8 = b'Q';
+
+/// Number of a call with an argument of `size` bytes that is read and written:
+/// Linux's `_IOWR('Q', number, size)`.
+pub const fn ioctl_number(number: u8, size: usize) -> u32 {
+    3 << 30 | (size as u32) << 16 | (IOCTL_TYPE as u32) << 8 | number as u32
+}
+
+/// ioctl number of [`Register`].
+pub const REGISTER: u32 = ioctl_number(1, size_of::<Register>());
+/// ioctl number of [`Export`].
+pub const EXPORT: u32 = ioctl_number(2, size_of::<Export>());
+/// ioctl number of [`Unexport`].
+pub const UNEXPORT: u32 = ioctl_number(3, size_of::<Unexport>());
+/// ioctl number of [`Import`].
+pub const IMPORT: u32 = ioctl_number(4, size_of::<Import>());
+/// ioctl number of [`Wait`].
+pub const WAIT: u32 = ioctl_number(5, size_of::<Wait>());
+/// ioctl number of [`ResetQueue`].
+pub const RESET_QUEUE: u32 = ioctl_number(6, size_of::<ResetQueue>());
+/// ioctl number of [`Info`]; allowed before [`Register`].
+pub const INFO: u32 = ioctl_number(7, size_of::<Info>());
+
+/// Registers the calling process (N1).
+///
+/// Fails with `PortInUse`, `Exhausted`.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Register {
+    /// Out: a [`crate::Status`] code.
+    pub status: U32,
+    /// In: wanted port, or 0 for any free one. Out: the port.
+    pub port: U16,
+    /// Out: node number.
+    pub node: U16,
+    /// Out: VNI.
+    pub vni: U16,
+    /// Out: value to store to ring the doorbell.
+    pub doorbell_value: U16,
+    /// Out: offset of the doorbell within its page.
+    pub doorbell_offset: U32,
+    /// Out: longest inline payload in bytes (N10).
+    pub inline_max: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// Exports a range of the calling process's memory (N2).
+///
+/// Fails with `NameExists`, `Exhausted`, `BadLength` (zero), `BadAddress` (not
+/// mapped, wraps around, overlaps another segment without being equal to it, or
+/// memory that cannot be exported: device memory, file-backed or shared
+/// mappings), `AccessDenied` (memory that the process itself cannot write).
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Export {
+    /// Out: a [`crate::Status`] code.
+    pub status: U32,
+    /// In: [`crate::Access`] granted to peers.
+    pub access: U32,
+    /// In: name of the segment.
+    pub name: U64,
+    /// In: first address; any alignment.
+    pub address: U64,
+    /// In: length in bytes.
+    pub length: U64,
+    /// Out: its key.
+    pub key: U64,
+    /// Out: its index.
+    pub segment: U16,
+    /// Zero.
+    pub reserved: [U16; 3],
+}
+
+/// Revokes a segment (N2). When the call returns no transfer touches it any more.
+///
+/// Fails with `NoSuchSegment`.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Unexport {
+    /// Out: a [`crate::Status`] code.
+    pub status: U32,
+    /// In: its index.
+    pub segment: U16,
+    /// Zero.
+    pub reserved: U16,
+}
+
+/// Asks for a segment of another process, perhaps on another node (N3).
+///
+/// Fails with `NameNotFound`, `NoSuchNode`, `Exhausted`, `PeerGone`, `Aborted`.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Import {
+    /// Out: a [`crate::Status`] code.
+    pub status: U32,
+    /// In: node that exports.
+    pub node: U16,
+    /// In: port of the process that exports.
+    pub port: U16,
+    /// In: name of the segment.
+    pub name: U64,
+    /// In: how long to wait for it to appear, in milliseconds.
+    pub wait_ms: U32,
+    /// Out: [`crate::Access`] that it grants.
+    pub access: U32,
+    /// Out: first address in the process that exports.
+    pub address: U64,
+    /// Out: length in bytes.
+    pub length: U64,
+    /// Out: its key.
+    pub key: U64,
+    /// Out: its index.
+    pub segment: U16,
+    /// Zero.
+    pub reserved: [U16; 3],
+}
+
+/// Blocks until the wake generation differs from `generation`
+/// ([`crate::host_area::WAKE_GENERATION`]).
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Wait {
+    /// Out: a [`crate::Status`] code.
+    pub status: U32,
+    /// Zero.
+    pub reserved: U32,
+    /// In: the generation that the caller has seen. Out: the present one.
+    pub generation: U64,
+    /// In: longest time to block, in nanoseconds; negative: no limit.
+    pub timeout_ns: I64,
+}
+
+/// Starts the command queue again after an error
+/// ([`crate::control::Opcode::ResetQueue`]).
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct ResetQueue {
+    /// Out: a [`crate::Status`] code.
+    pub status: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// What driver and NIC hold and have counted.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Info {
+    /// Out: a [`crate::Status`] code.
+    pub status: U32,
+    /// Out: [`crate::ABI_VERSION`] of driver and NIC.
+    pub abi_version: U32,
+    /// Out: node number.
+    pub node: U16,
+    /// Zero.
+    pub reserved0: U16,
+    /// Out: windows of the NIC.
+    pub windows: U32,
+    /// Out: size of the SRAM in bytes.
+    pub sram_bytes: U64,
+    /// Out: frames that the physical map covers.
+    pub frames: U64,
+    /// Out: pages entered in the page table now.
+    pub pages_mapped: U64,
+    /// Out: pages entered since the driver was bound.
+    pub pages_inserted: U64,
+    /// Out: pages taken out because the kernel asked (N5).
+    pub pages_invalidated: U64,
+    /// Out: pages taken out because their row was full.
+    pub pages_evicted: U64,
+    /// Out: page faults served for the NIC (N13).
+    pub faults_served: U64,
+    /// Out: page faults that could not be served.
+    pub faults_failed: U64,
+    /// Out: unmaps that found the page locked by the NIC and waited (N6).
+    pub lock_conflicts: U64,
+    /// Out: wake events received.
+    pub wakes: U64,
+    /// Out: the NIC's own counters.
+    pub nic: crate::control::Statistics,
+}
+
+const _: () = assert!(size_of::<Register>() == 24);
+const _: () = assert!(size_of::<Export>() == 48);
+const _: () = assert!(size_of::<Unexport>() == 8);
+const _: () = assert!(size_of::<Import>() == 56);
+const _: () = assert!(size_of::<Wait>() == 24);
+const _: () = assert!(size_of::<ResetQueue>() == 8);
+const _: () = assert!(size_of::<Info>() == 200);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ioctl_numbers_are_linux_iowr() {
+        // _IOWR('Q', 1, 24 bytes) of <asm-generic/ioctl.h>
+        assert_eq!(REGISTER, 0xc018_5101);
+        assert_eq!(INFO, 0xc0c8_5107);
+    }
+}

@@ -1,0 +1,71 @@
+//! A process's window of NIC memory (Q1): mapped into that process and into no
+//! other.
+//!
+//! ```text
+//!          ┌──────────────────────────────────────────────┐
+//!  0x0000  │ AWAKE         u64   NIC writes               │ control page
+//!  0x0080  │ WAKE_REQUEST  u64   process writes           │
+//!          ├──────────────────────────────────────────────┤
+//!  0x1000  │ command 0  (192 bytes)                       │ command queue,
+//!          │ command 1                                    │ 64 entries
+//!          │ …                                            │
+//!  0x4000  └──────────────────────────────────────────────┘
+//! ```
+//!
+//! # Issuing commands
+//! The process fills the body of the next slot, then stores the slot's first
+//! word ([`crate::command`]) with release. The NIC loads that word with acquire;
+//! a non-zero word is a new command. It copies the slot out and zeroes the word
+//! (Q2); it never reads a tail. The process reuses a slot once
+//! [`crate::host_area::HEAD`] has passed it.
+//!
+//! # Doorbell
+//! After its stores the process executes a full fence and loads [`AWAKE`]. If it
+//! is zero, it rings its doorbell. The NIC stores zero to [`AWAKE`], executes a
+//! full fence and looks at the queue once more before it stops polling it: so
+//! either the NIC sees the command or the process sees the zero.
+//!
+//! Before that fence the NIC publishes its head
+//! ([`crate::host_area::HEAD`]). A process that sees the zero and a head that has
+//! not passed the command for which it rang last need not ring again: the NIC has
+//! yet to come for that command, and finds the later ones behind it.
+//!
+//! # Interrupts
+//! A process that is about to block stores a value to [`WAKE_REQUEST`] that
+//! differs from the last one it stored, executes a full fence, and looks at its
+//! host area once more. The NIC updates the host area, executes a full fence and
+//! loads [`WAKE_REQUEST`]: if it differs from the value it last acted upon, it
+//! remembers the value and raises a wake event for the VNI. Each word has one
+//! writer, so neither side can undo what the other did.
+
+use crate::command::COMMAND_BYTES;
+use crate::PAGE_SIZE;
+
+/// Offset of the *awake* word (u64, written by the NIC): non-zero while the NIC
+/// polls this command queue.
+pub const AWAKE: usize = 0x000;
+
+/// Offset of the *wake request* word (u64, written by the process).
+pub const WAKE_REQUEST: usize = 0x080;
+
+/// Offset of the command queue.
+pub const COMMAND_QUEUE: usize = PAGE_SIZE;
+
+/// Entries of the command queue (N12).
+pub const COMMAND_ENTRIES: usize = 64;
+
+/// The NIC publishes its head every so many commands read (Q2).
+pub const HEAD_STEP: u64 = 8;
+
+/// The NIC publishes completion counters at least every so many completions (N12).
+pub const COMPLETION_STEP: u64 = 32;
+
+/// Size of a window in bytes; a multiple of the page size.
+pub const WINDOW_BYTES: usize = 4 * PAGE_SIZE;
+
+const _: () = assert!(COMMAND_QUEUE + COMMAND_ENTRIES * COMMAND_BYTES == WINDOW_BYTES);
+
+/// Offset within the window of entry `index` of the command queue; indices wrap.
+pub const fn command_offset(index: u64) -> usize {
+    COMMAND_QUEUE + (index % COMMAND_ENTRIES as u64) as usize * COMMAND_BYTES
+}

@@ -1,0 +1,166 @@
+//! Frames between NICs.
+//!
+//! A frame is a [`FrameHeader`] and up to [`MAX_PAYLOAD`] bytes. A transfer is
+//! split so that no frame crosses a page border of either side (N9).
+//!
+//! | kind | sent by | meaning | fields used beside the common ones |
+//! |---|---|---|---|
+//! | Write | source | payload for the destination's memory; none: a notification alone | ports, segment, key, address, operation, offset, length (from here to the end of the transfer), notification with [`FrameFlags::NOTIFY`] |
+//! | ReadRequest | reader | asks for `length` bytes at address | ports, segment, key, address, operation, offset, length, argument (bytes from here to the end of the transfer) |
+//! | ReadReply | owner | payload for the reader | destination port, operation, offset |
+//! | Ack | either | cumulative: everything up to `acknowledge` was delivered or answered | |
+//! | Nak | destination | the frame of sequence number `argument` was not delivered; `status` says why | operation, offset, argument, status |
+//! | Resume | destination | pages that Naks with [`FrameFlags::WAIT`] spoke of are there: send again what was refused; or `status` says why they never will be | operation, status |
+//! | ImportRequest | importer | who exports (port, name)? | destination port, operation (token), argument (name), length (wait, ms) |
+//! | ImportReply | owner | status and, if `Ok`, the segment | operation (token), status, segment, key, address, offset (length in bytes), notification (access) |
+//! | Gone | either | the process on source port ended; port 0: forget all traffic with this node | source port |
+//!
+//! # Sequence numbers
+//! Every frame but Ack takes the next sequence number of its (source,
+//! destination) pair, from 1. `acknowledge` of any frame carries the highest
+//! number up to which everything has arrived from the other side. A Nak leaves
+//! before the acknowledgement that covers the frame it refuses. A Gone from port
+//! 0 without a number says that the incarnation has ended; with one, that this
+//! node does not know what the other goes on with, and both start over.
+
+use bitflags::bitflags;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Size of a frame header in bytes.
+pub const HEADER_BYTES: usize = 96;
+
+/// Most payload bytes in a frame.
+pub const MAX_PAYLOAD: usize = crate::PAGE_SIZE;
+
+/// Value of [`FrameHeader::magic`]: "qn".
+pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
+
+/// Version of the frame format.
+pub const WIRE_VERSION: u8 = 1;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// Payload for the destination's memory.
+    Write = 1,
+    /// Request for payload.
+    ReadRequest = 2,
+    /// Payload for the reader.
+    ReadReply = 3,
+    /// Cumulative acknowledgement alone.
+    Ack = 4,
+    /// One frame was not delivered.
+    Nak = 5,
+    /// A frame that was refused for an absent page may be sent again.
+    Resume = 6,
+    /// Question for a segment by name.
+    ImportRequest = 7,
+    /// Answer to it.
+    ImportReply = 8,
+    /// A process ended or a node was reset.
+    Gone = 9,
+}
+
+impl TryFrom<u8> for FrameKind {
+    type Error = u8;
+
+    fn try_from(number: u8) -> Result<Self, u8> {
+        Ok(match number {
+            1 => FrameKind::Write,
+            2 => FrameKind::ReadRequest,
+            3 => FrameKind::ReadReply,
+            4 => FrameKind::Ack,
+            5 => FrameKind::Nak,
+            6 => FrameKind::Resume,
+            7 => FrameKind::ImportRequest,
+            8 => FrameKind::ImportReply,
+            9 => FrameKind::Gone,
+            other => return Err(other),
+        })
+    }
+}
+
+bitflags! {
+    /// Modifiers of a frame.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct FrameFlags: u16 {
+        /// Write: signal the notification once the payload is delivered.
+        const NOTIFY = 1;
+        /// Nak: not final, a Resume with the same operation follows.
+        const WAIT = 2;
+    }
+}
+
+/// The header of a frame.
+///
+/// ```text
+///      0        2        4                 8
+///   0  | magic  |ver|kind| flags  | p_len  |
+///   8  | s_node | d_node | s_port | d_port |
+///  16  | sequence                          |
+///  24  | acknowledge                       |
+///  32  | operation                         |
+///  40  | offset                            |
+///  48  | length                            |
+///  56  | address                           |
+///  64  | key                               |
+///  72  | argument                          |
+///  80  | segment| res.   | notification    |
+///  88  | status          | incarnation     |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct FrameHeader {
+    /// [`FRAME_MAGIC`].
+    pub magic: U16,
+    /// [`WIRE_VERSION`].
+    pub version: u8,
+    /// A [`FrameKind`].
+    pub kind: u8,
+    /// [`FrameFlags`].
+    pub flags: U16,
+    /// Payload bytes behind the header.
+    pub payload_length: U16,
+    /// Node that sends.
+    pub source_node: U16,
+    /// Node it is for.
+    pub destination_node: U16,
+    /// Port of the process that caused the frame.
+    pub source_port: U16,
+    /// Port of the process that it concerns at the destination.
+    pub destination_port: U16,
+    /// Sequence number of this frame; zero for Ack.
+    pub sequence: U64,
+    /// Everything from the destination up to this number has arrived.
+    pub acknowledge: U64,
+    /// Names the operation at the node that issued it; answers carry it back.
+    pub operation: U64,
+    /// Offset within the operation's transfer, in bytes.
+    pub offset: U64,
+    /// Bytes wanted (ReadRequest), bytes to the end of the transfer (Write) or
+    /// milliseconds (ImportRequest).
+    pub length: U64,
+    /// Virtual address in the process at the destination port.
+    pub address: U64,
+    /// Key of the segment.
+    pub key: U64,
+    /// By kind.
+    pub argument: U64,
+    /// Segment in the process at the destination port.
+    pub segment: U16,
+    /// Zero.
+    pub reserved: U16,
+    /// Notification number with [`FrameFlags::NOTIFY`], or access bits.
+    pub notification: U32,
+    /// A [`crate::Status`] code.
+    pub status: U32,
+    /// Incarnation of the node that sends: changes at every reset of its NIC.
+    pub incarnation: U32,
+}
+
+const _: () = assert!(size_of::<FrameHeader>() == HEADER_BYTES);
+const _: () = assert!(core::mem::offset_of!(FrameHeader, sequence) == 16);
+const _: () = assert!(core::mem::offset_of!(FrameHeader, argument) == 72);
+const _: () = assert!(core::mem::offset_of!(FrameHeader, incarnation) == 92);

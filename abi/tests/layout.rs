@@ -1,0 +1,241 @@
+//! Holds every layout against `layout.txt`: a layout that changes without a new
+//! [`qnic_abi::ABI_VERSION`] fails here.
+//!
+//! After a deliberate change: raise `ABI_VERSION`, then
+//! `QNIC_BLESS=1 cargo test -p qnic-abi --test layout`.
+
+use std::fmt::Write;
+use std::mem::{offset_of, size_of};
+
+use qnic_abi::{attach, command, control, event, header, host_area, uapi, window, wire};
+
+macro_rules! layout {
+    ($out:expr, $type:ident, $($field:ident),+ $(,)?) => {
+        writeln!($out, "{} {}", stringify!($type), size_of::<$type>()).unwrap();
+        // The destructuring fails to compile when a field is missing from the list.
+        #[allow(dead_code, clippy::items_after_statements)]
+        {
+            let _ = |value: $type| { let $type { $($field: _),+ } = value; };
+        }
+        $(writeln!($out, "  {} {}", offset_of!($type, $field), stringify!($field)).unwrap();)+
+    };
+}
+
+fn layouts() -> String {
+    use attach::DeviceConfig;
+    use command::Descriptor;
+    use control::{
+        Export, FaultDone, Hello, Import, Imported, NewProcess, ReplyHeader, RequestHeader,
+        Statistics, Unexport,
+    };
+    use event::Event;
+    use header::SramHeader;
+    use host_area::ErrorRecord;
+    use wire::FrameHeader;
+
+    let mut out = String::new();
+    writeln!(out, "version {}", qnic_abi::ABI_VERSION).unwrap();
+    layout!(
+        out,
+        DeviceConfig,
+        magic,
+        abi_version,
+        node,
+        reserved0,
+        sram_bytes,
+        doorbells,
+        windows,
+        reserved1
+    );
+    layout!(
+        out,
+        SramHeader,
+        magic,
+        abi_version,
+        node,
+        reserved0,
+        state,
+        doorbells,
+        sram_bytes,
+        windows_offset,
+        windows,
+        window_bytes,
+        command_entries,
+        command_bytes,
+        inline_max,
+        signal_counters,
+        host_pages,
+        segments_per_process,
+        table_offset,
+        table_rows,
+        frames,
+        vpn_offset,
+        key_offset,
+        lock_offset,
+        dirty_driver_offset,
+        dirty_nic_offset,
+    );
+    layout!(
+        out,
+        Descriptor,
+        opcode,
+        flags,
+        reserved0,
+        notification,
+        length,
+        local_address,
+        local_key,
+        remote_address,
+        remote_key,
+        remote_node,
+        remote_port,
+        local_segment,
+        remote_segment,
+        reserved1,
+    );
+    layout!(out, ErrorRecord, command, status, reserved);
+    layout!(out, RequestHeader, opcode, vni, reserved);
+    layout!(out, Hello, abi_version, reserved, frames);
+    layout!(out, NewProcess, port, reserved0, pid, host_area);
+    layout!(out, Export, segment, reserved0, access, name, address, length, key, page_key);
+    layout!(out, Unexport, segment, reserved);
+    layout!(out, Import, node, port, wait_ms, name);
+    layout!(out, FaultDone, address, pages, status);
+    layout!(out, ReplyHeader, status, reserved);
+    layout!(out, Imported, segment, reserved, access, address, length, key);
+    layout!(
+        out,
+        Statistics,
+        processes,
+        segments,
+        operations,
+        parked_imports,
+        faults_pending,
+        frames_locked,
+        commands,
+        bytes_sent,
+        bytes_received,
+        notifications,
+        page_hits,
+        page_misses,
+        protection_errors,
+        malformed_commands,
+        aborted,
+        malformed_frames,
+    );
+    layout!(out, Event, kind, vni, flags, address, pages, status, reserved);
+    layout!(
+        out,
+        FrameHeader,
+        magic,
+        version,
+        kind,
+        flags,
+        payload_length,
+        source_node,
+        destination_node,
+        source_port,
+        destination_port,
+        sequence,
+        acknowledge,
+        operation,
+        offset,
+        length,
+        address,
+        key,
+        argument,
+        segment,
+        reserved,
+        notification,
+        status,
+        incarnation,
+    );
+    out.push_str(&uapi_layouts());
+    writeln!(
+        out,
+        "window {} awake {} wake_request {} queue {} entries {} command {}",
+        window::WINDOW_BYTES,
+        window::AWAKE,
+        window::WAKE_REQUEST,
+        window::COMMAND_QUEUE,
+        window::COMMAND_ENTRIES,
+        command::COMMAND_BYTES
+    )
+    .unwrap();
+    writeln!(
+        out,
+        "host area pages {} head {} writes {} reads {} errors {} status {} generation {} ring {} signals {}",
+        host_area::HOST_PAGES,
+        host_area::HEAD,
+        host_area::WRITES_DONE,
+        host_area::READS_DONE,
+        host_area::ERRORS,
+        host_area::QUEUE_STATUS,
+        host_area::WAKE_GENERATION,
+        host_area::ERROR_RING,
+        host_area::SIGNALS
+    )
+    .unwrap();
+    out
+}
+
+fn uapi_layouts() -> String {
+    use uapi::{Export, Import, Info, Register, ResetQueue, Unexport, Wait};
+
+    let mut out = String::from("uapi\n");
+    layout!(
+        out,
+        Register,
+        status,
+        port,
+        node,
+        vni,
+        doorbell_value,
+        doorbell_offset,
+        inline_max,
+        reserved
+    );
+    layout!(out, Export, status, access, name, address, length, key, segment, reserved);
+    layout!(out, Unexport, status, segment, reserved);
+    layout!(
+        out, Import, status, node, port, name, wait_ms, access, address, length, key, segment,
+        reserved
+    );
+    layout!(out, Wait, status, reserved, generation, timeout_ns);
+    layout!(out, ResetQueue, status, reserved);
+    layout!(
+        out,
+        Info,
+        status,
+        abi_version,
+        node,
+        reserved0,
+        windows,
+        sram_bytes,
+        frames,
+        pages_mapped,
+        pages_inserted,
+        pages_invalidated,
+        pages_evicted,
+        faults_served,
+        faults_failed,
+        lock_conflicts,
+        wakes,
+        nic,
+    );
+    out
+}
+
+#[test]
+fn layout_digest() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/layout.txt");
+    let now = layouts();
+    if std::env::var_os("QNIC_BLESS").is_some() {
+        std::fs::write(path, &now).unwrap();
+    }
+    let golden = std::fs::read_to_string(path).unwrap();
+    assert!(
+        now == golden,
+        "a layout changed: raise ABI_VERSION and bless {path} (see the head of this test)\n{now}"
+    );
+}

@@ -1,0 +1,277 @@
+//! The side of the demo that writes, reads and compares.
+
+use std::time::Instant;
+
+use anyhow::{ensure, Context, Result};
+use clap::Args;
+use qnic::{Endpoint, Nic, NodeId, RemoteSegment};
+use qnic_abi::PAGE_SIZE;
+use qnic_apps::pattern;
+use qnic_apps::report::{DemoEnd, DemoLine, DemoRow, Latency};
+
+use super::protocol::{ball, Outcome, Request, DATA_BYTES, MAX_SIZE, MESSAGE_BYTES, SPIN_SIZE};
+use super::target::spin_for;
+use crate::memory::Exported;
+use crate::options::{
+    ANSWER_LIMIT, BACK, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS,
+    SOURCE, START_LIMIT, TARGET_PORT,
+};
+
+/// Options of the initiator.
+#[derive(Args)]
+pub(crate) struct InitiatorOptions {
+    /// Node on which the target runs
+    #[arg(long)]
+    peer: u16,
+    /// Sizes of transfers, in bytes
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,8,64,96,97,512,4096,65536,1048576,16777216"
+    )]
+    sizes: Vec<usize>,
+    /// Bytes to move for each bandwidth
+    #[arg(long, default_value_t = 64 << 20)]
+    stream_bytes: usize,
+}
+
+/// The connected initiator; the benchmark uses it too.
+pub(crate) struct Initiator {
+    endpoint: Endpoint,
+    source: Exported,
+    back: Exported,
+    results: Exported,
+    pong: Exported,
+    data: RemoteSegment,
+    requests: RemoteSegment,
+    sequence: u64,
+    notifications: u64,
+}
+
+/// Runs all sizes, aligned and not; fails if a byte was wrong.
+pub(crate) fn run(options: &InitiatorOptions) -> Result<()> {
+    for size in &options.sizes {
+        ensure!(
+            (1..=MAX_SIZE).contains(size),
+            "--sizes: {size} is not between 1 and {MAX_SIZE}"
+        );
+    }
+    let mut initiator = Initiator::connect(NodeId(options.peer))?;
+    say(&DemoLine::Connected {
+        node: options.peer,
+        port: TARGET_PORT.0,
+    })?;
+    let mut wrong = 0;
+    for size in &options.sizes {
+        for aligned in [true, false] {
+            let row = initiator.row(*size, aligned, options.stream_bytes)?;
+            wrong += usize::from(!(row.write_ok && row.read_ok));
+            say(&DemoLine::Row(row))?;
+        }
+    }
+    initiator.finish()?;
+    say(&DemoLine::End(DemoEnd {
+        notifications: initiator.notifications,
+        wrong,
+    }))?;
+    ensure!(wrong == 0, "{wrong} rows had wrong bytes");
+    Ok(())
+}
+
+fn say(line: &DemoLine) -> Result<()> {
+    println!("{}", serde_json::to_string(line)?);
+    Ok(())
+}
+
+impl Initiator {
+    pub(crate) fn connect(peer: NodeId) -> Result<Self> {
+        let nic = Nic::open().context("open the NIC")?;
+        let endpoint = nic
+            .register(INITIATOR_PORT)
+            .context("register the initiator")?;
+        let source = Exported::new(&endpoint, SOURCE, DATA_BYTES)?;
+        let back = Exported::new(&endpoint, BACK, DATA_BYTES)?;
+        let results = Exported::new(&endpoint, RESULTS, PAGE_SIZE)?;
+        let pong = Exported::new(&endpoint, PONG, DATA_BYTES)?;
+        let import = |name| endpoint.import(peer, TARGET_PORT, name, START_LIMIT);
+        let data = import(DATA).context("import the target's data segment")?;
+        let requests = import(REQUESTS).context("import the target's request segment")?;
+        let mut hello = [0; MESSAGE_BYTES];
+        hello[..2].copy_from_slice(&endpoint.node().0.to_le_bytes());
+        endpoint.write_notify(&requests, 0, &hello, REQUEST)?;
+        endpoint
+            .notification(RESULT)
+            .take(Some(START_LIMIT))
+            .context("wait for the target to import")?;
+        Ok(Initiator {
+            endpoint,
+            source,
+            back,
+            results,
+            pong,
+            data,
+            requests,
+            sequence: 1,
+            notifications: 0,
+        })
+    }
+
+    fn request(&mut self, request: Request) -> Result<()> {
+        self.sequence += 1;
+        let message = request.to_bytes(self.sequence);
+        self.endpoint
+            .write_notify(&self.requests, 0, &message, REQUEST)?;
+        Ok(())
+    }
+
+    fn outcome(&mut self) -> Result<Outcome> {
+        self.endpoint
+            .notification(RESULT)
+            .take(Some(ANSWER_LIMIT))
+            .context("wait for the target's result")?;
+        let mut message = [0; MESSAGE_BYTES];
+        self.results.buffer.read(0, &mut message)?;
+        Ok(Outcome::from_bytes(&message))
+    }
+
+    fn row(&mut self, size: usize, aligned: bool, stream_bytes: usize) -> Result<DemoRow> {
+        let (from, to) = if aligned {
+            (PAGE_SIZE, PAGE_SIZE)
+        } else {
+            (PAGE_SIZE - 3, 2 * PAGE_SIZE - 5)
+        };
+        let (write_ok, read_ok) = self.verify(size, from, to)?;
+        let latency = self.latency(size, to)?;
+        let rounds = (stream_bytes / size).clamp(4, 4000);
+        let write_mb_s = self.write_stream(size, rounds, from, to)?;
+        let read_mb_s = self.read_stream(size, rounds, from, to)?;
+        self.restore(size, to)?;
+        Ok(DemoRow {
+            size,
+            aligned,
+            write_ok,
+            read_ok,
+            latency,
+            write_mb_s,
+            read_mb_s,
+        })
+    }
+
+    /// Writes a pattern, has the target look at it, reads it back.
+    fn verify(&mut self, size: usize, from: usize, to: usize) -> Result<(bool, bool)> {
+        let wanted = pattern::bytes(self.sequence + 1, size);
+        self.source.buffer.write(from, &wanted)?;
+        self.endpoint
+            .write(&self.data, to as u64, self.source.part(from, size))?;
+        self.request(Request::Verify {
+            offset: to as u64,
+            length: size as u64,
+        })?;
+        let outcome = self.outcome()?;
+        ensure!(
+            outcome.sequence == self.sequence,
+            "result {} came for request {}",
+            outcome.sequence,
+            self.sequence
+        );
+        self.notifications = outcome.notifications;
+        let write_ok = outcome.checksum == crc32fast::hash(&wanted) && outcome.guards_whole;
+        self.back.buffer.write(from, &vec![0; size])?;
+        let read = self.back.part(from, size);
+        self.endpoint.read_fenced(&self.data, to as u64, read)?;
+        let read_ok = self.back.buffer.read_vec(from, size)? == wanted;
+        Ok((write_ok, read_ok))
+    }
+
+    /// Half round trips of a ball of this size.
+    pub(crate) fn latency(&mut self, size: usize, to: usize) -> Result<Option<Latency>> {
+        let rounds = ((16 << 20) / size).clamp(8, 1000) as u64;
+        self.request(Request::Bounce {
+            offset: to as u64,
+            length: size as u64,
+            rounds,
+        })?;
+        self.outcome()?;
+        let mut halves = Vec::with_capacity(rounds as usize);
+        for round in 0..rounds {
+            let ball = ball(round);
+            self.source.buffer.write(size - 1, &[ball])?;
+            let start = Instant::now();
+            let part = self.source.part(0, size);
+            if size <= SPIN_SIZE {
+                self.endpoint.write(&self.data, to as u64, part)?;
+                spin_for(&self.pong, to + size - 1, ball)?;
+            } else {
+                self.endpoint
+                    .write_notify(&self.data, to as u64, part, BALL)?;
+                self.endpoint.notification(BALL).take(Some(ANSWER_LIMIT))?;
+            }
+            halves.push(start.elapsed().as_nanos() as u64 / 2);
+        }
+        self.endpoint.flush_writes()?;
+        Ok(Latency::from_ns(halves))
+    }
+
+    /// MB/s of `rounds` writes of `size` bytes.
+    pub(crate) fn write_stream(
+        &self,
+        size: usize,
+        rounds: usize,
+        from: usize,
+        to: usize,
+    ) -> Result<f64> {
+        self.stream(size, rounds, || {
+            let part = self.source.part(from, size);
+            self.endpoint.write(&self.data, to as u64, part).map(drop)
+        })
+    }
+
+    /// MB/s of `rounds` reads of `size` bytes.
+    pub(crate) fn read_stream(
+        &self,
+        size: usize,
+        rounds: usize,
+        from: usize,
+        to: usize,
+    ) -> Result<f64> {
+        self.stream(size, rounds, || {
+            let part = self.back.part(from, size);
+            self.endpoint.read(&self.data, to as u64, part).map(drop)
+        })
+    }
+
+    /// Source and destination of a floor measurement: memory of the same kind.
+    pub(crate) fn floor_memory(&self) -> (&Exported, &Exported) {
+        (&self.source, &self.back)
+    }
+
+    /// Tells the target that it is over.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        self.request(Request::Finish)?;
+        Ok(self.endpoint.flush()?)
+    }
+
+    /// MB/s of `rounds` transfers that `issue` starts.
+    fn stream(
+        &self,
+        size: usize,
+        rounds: usize,
+        issue: impl Fn() -> qnic::Result<()>,
+    ) -> Result<f64> {
+        let start = Instant::now();
+        for _ in 0..rounds {
+            issue()?;
+        }
+        self.endpoint.flush()?;
+        Ok((size * rounds) as f64 / start.elapsed().as_secs_f64() / 1e6)
+    }
+
+    /// Makes the range at the target what it was before.
+    fn restore(&self, size: usize, to: usize) -> Result<()> {
+        let guard = vec![super::protocol::GUARD_BYTE; size];
+        self.source.buffer.write(0, &guard)?;
+        let part = self.source.part(0, size);
+        self.endpoint.write_fenced(&self.data, to as u64, part)?;
+        Ok(())
+    }
+}

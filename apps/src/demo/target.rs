@@ -1,0 +1,146 @@
+//! The side of the demo that is written to.
+
+use std::time::Instant;
+
+use anyhow::{bail, Context, Result};
+use qnic::{Endpoint, Nic, NodeId, RemoteSegment};
+
+use super::protocol::{
+    ball, Outcome, Request, DATA_BYTES, GUARD, GUARD_BYTE, MESSAGE_BYTES, SPIN_SIZE,
+};
+use crate::memory::Exported;
+use crate::options::{
+    ANSWER_LIMIT, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS, SOURCE,
+    START_LIMIT, TARGET_PORT,
+};
+
+struct Target {
+    endpoint: Endpoint,
+    data: Exported,
+    requests: Exported,
+    source: Exported,
+    results: RemoteSegment,
+    pong: RemoteSegment,
+    notifications: u64,
+}
+
+/// Serves one initiator until it says that it is done.
+pub(crate) fn run() -> Result<()> {
+    let nic = Nic::open().context("open the NIC")?;
+    let endpoint = nic.register(TARGET_PORT).context("register the target")?;
+    let data = Exported::new(&endpoint, DATA, DATA_BYTES)?;
+    let requests = Exported::new(&endpoint, REQUESTS, qnic_abi::PAGE_SIZE)?;
+    let source = Exported::new(&endpoint, SOURCE, DATA_BYTES)?;
+    data.buffer.write(0, &vec![GUARD_BYTE; DATA_BYTES])?;
+    // The initiator's first request is a write, so it knows where to find us; we
+    // learn its node from that request.
+    endpoint
+        .notification(REQUEST)
+        .take(Some(START_LIMIT))
+        .context("wait for the initiator")?;
+    let mut hello = [0; MESSAGE_BYTES];
+    requests.buffer.read(0, &mut hello)?;
+    let node = NodeId(u16::from_le_bytes([hello[0], hello[1]]));
+    let import = |name| endpoint.import(node, INITIATOR_PORT, name, START_LIMIT);
+    let results = import(RESULTS).context("import the initiator's results")?;
+    let pong = import(PONG).context("import the initiator's ping-pong segment")?;
+    endpoint.write_notify(&results, 0, &[0; MESSAGE_BYTES], RESULT)?;
+    let mut target = Target {
+        endpoint,
+        data,
+        requests,
+        source,
+        results,
+        pong,
+        notifications: 1,
+    };
+    while target.serve()? {}
+    target.endpoint.flush().context("finish")
+}
+
+impl Target {
+    /// Serves one request; `false` after the last.
+    fn serve(&mut self) -> Result<bool> {
+        let request = self.endpoint.notification(REQUEST);
+        request
+            .take(Some(ANSWER_LIMIT))
+            .context("wait for a request")?;
+        self.notifications += 1;
+        let mut message = [0; MESSAGE_BYTES];
+        self.requests.buffer.read(0, &mut message)?;
+        let (sequence, request) = Request::from_bytes(&message)?;
+        match request {
+            Request::Verify { offset, length } => {
+                self.verify(sequence, offset as usize, length as usize)?;
+            }
+            Request::Bounce {
+                offset,
+                length,
+                rounds,
+            } => self.bounce(offset as usize, length as usize, rounds)?,
+            Request::Finish => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn verify(&self, sequence: u64, offset: usize, length: usize) -> Result<()> {
+        let range = self
+            .data
+            .buffer
+            .read_vec(offset - GUARD, length + 2 * GUARD)?;
+        let (before, rest) = range.split_at(GUARD);
+        let (arrived, after) = rest.split_at(length);
+        let whole = |guard: &[u8]| guard.iter().all(|byte| *byte == GUARD_BYTE);
+        let outcome = Outcome {
+            sequence,
+            checksum: crc32fast::hash(arrived),
+            guards_whole: whole(before) && whole(after),
+            notifications: self.notifications,
+        };
+        self.endpoint
+            .write_notify(&self.results, 0, &outcome.to_bytes(), RESULT)?;
+        Ok(())
+    }
+
+    /// Writes back what arrives, `rounds` times.
+    fn bounce(&self, offset: usize, length: usize, rounds: u64) -> Result<()> {
+        self.source.buffer.write(0, &vec![GUARD_BYTE; length])?;
+        let last = offset + length - 1;
+        self.endpoint
+            .write_notify(&self.results, 0, &[0; MESSAGE_BYTES], RESULT)?;
+        for round in 0..rounds {
+            if length <= SPIN_SIZE {
+                spin_for(&self.data, last, ball(round))?;
+                self.source.buffer.write(length - 1, &[ball(round)])?;
+                self.endpoint
+                    .write(&self.pong, offset as u64, self.source.part(0, length))?;
+            } else {
+                self.endpoint.notification(BALL).take(Some(ANSWER_LIMIT))?;
+                let part = self.source.part(0, length);
+                self.endpoint
+                    .write_notify(&self.pong, offset as u64, part, BALL)?;
+            }
+        }
+        Ok(self.endpoint.flush_writes()?)
+    }
+}
+
+/// Spins until the byte at `place` is `wanted`.
+pub(super) fn spin_for(memory: &Exported, place: usize, wanted: u8) -> Result<()> {
+    let start = Instant::now();
+    let mut byte = [0];
+    let mut looks = 0u32;
+    loop {
+        memory.buffer.read(place, &mut byte)?;
+        if byte[0] == wanted {
+            return Ok(());
+        }
+        looks = looks.wrapping_add(1);
+        if looks % 65_536 == 0 && start.elapsed() > ANSWER_LIMIT {
+            bail!(
+                "byte {place} is {} and not {wanted} after {ANSWER_LIMIT:?}",
+                byte[0]
+            );
+        }
+    }
+}

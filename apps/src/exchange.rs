@@ -1,0 +1,186 @@
+//! All pairs at once: every node writes verified data to every other node, from
+//! one thread for each peer, and checks what the others write to it.
+
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::Args;
+use qnic::{Endpoint, Nic, NodeId, NotificationId, Port, RemoteSegment, SegmentName};
+use qnic_apps::pattern;
+
+use crate::memory::Exported;
+use crate::options::{ANSWER_LIMIT, START_LIMIT};
+
+/// Where peers write; one slot for each of them.
+const INBOX: SegmentName = SegmentName(20);
+/// Source of writes; one slot for each peer.
+const OUTBOX: SegmentName = SegmentName(21);
+/// Bytes of a slot: header, then data.
+const SLOT: usize = 512 * 1024;
+/// Bytes of a slot's header: round, seed, offset, length.
+const HEADER: usize = 32;
+
+/// Options of the exchange.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// All nodes that take part, this one included
+    #[arg(long, value_delimiter = ',', required = true)]
+    nodes: Vec<u16>,
+    /// Port of every process of this exchange
+    #[arg(long, default_value_t = 20)]
+    port: u16,
+    /// Messages to each peer
+    #[arg(long, default_value_t = 50)]
+    rounds: u64,
+    /// Longest message, in bytes
+    #[arg(long, default_value_t = 300_000)]
+    max_size: usize,
+}
+
+struct Exchange<'a> {
+    endpoint: &'a Endpoint,
+    inbox: &'a Exported,
+    outbox: &'a Exported,
+    options: &'a Options,
+    me: usize,
+}
+
+/// Runs until every peer has sent everything; fails at the first wrong byte.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    ensure!(
+        options.max_size + HEADER + 8 <= SLOT,
+        "--max-size is at most {}",
+        SLOT - HEADER - 8
+    );
+    ensure!(
+        (2..=200).contains(&options.nodes.len()),
+        "--nodes: 2 to 200 nodes"
+    );
+    let nic = Nic::open().context("open the NIC")?;
+    let endpoint = nic.register(Port(options.port)).context("register")?;
+    let me = options
+        .nodes
+        .iter()
+        .position(|node| *node == endpoint.node().0)
+        .with_context(|| format!("--nodes does not list this node, {}", endpoint.node().0))?;
+    let inbox = Exported::new(&endpoint, INBOX, SLOT * options.nodes.len())?;
+    let outbox = Exported::new(&endpoint, OUTBOX, SLOT * options.nodes.len())?;
+    let exchange = Exchange {
+        endpoint: &endpoint,
+        inbox: &inbox,
+        outbox: &outbox,
+        options,
+        me,
+    };
+    std::thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for peer in (0..options.nodes.len()).filter(|peer| *peer != me) {
+            let exchange = &exchange;
+            workers.push(scope.spawn(move || exchange.send_all(peer)));
+            workers.push(scope.spawn(move || exchange.receive_all(peer)));
+        }
+        let mut result = Ok(());
+        for worker in workers {
+            let outcome = worker.join().unwrap_or_else(|_| bail!("a thread panicked"));
+            result = result.and(outcome);
+        }
+        result
+    })?;
+    println!(
+        "{}",
+        serde_json::json!({"exchanged": options.rounds * (options.nodes.len() as u64 - 1)})
+    );
+    Ok(())
+}
+
+/// Signalled at a receiver: a message of that sender waits.
+fn message(sender: usize) -> NotificationId {
+    crate::options::notification(1 + sender as u32)
+}
+
+/// Signalled at a sender: that receiver is done with the message.
+fn receipt(receiver: usize) -> NotificationId {
+    crate::options::notification(500 + receiver as u32)
+}
+
+impl Exchange<'_> {
+    fn import(&self, peer: usize) -> Result<RemoteSegment> {
+        let node = NodeId(self.options.nodes[peer]);
+        self.endpoint
+            .import(node, Port(self.options.port), INBOX, START_LIMIT)
+            .with_context(|| format!("import the inbox of {node}"))
+    }
+
+    fn send_all(&self, peer: usize) -> Result<()> {
+        let inbox = self.import(peer)?;
+        let remote_slot = (self.me * SLOT) as u64;
+        let slot = peer * SLOT;
+        for round in 1..=self.options.rounds {
+            let seed = round << 32 | (self.me as u64) << 16 | peer as u64;
+            let size = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize
+                % (self.options.max_size + 1);
+            let (from, to) = (HEADER + (seed % 7) as usize, HEADER + (round % 5) as usize);
+            self.outbox
+                .buffer
+                .write(slot + from, &pattern::bytes(seed, size))?;
+            let data = self.outbox.part(slot + from, size);
+            self.endpoint.write(&inbox, remote_slot + to as u64, data)?;
+            let header = header([round, seed, to as u64, size as u64]);
+            self.endpoint
+                .write_notify(&inbox, remote_slot, &header, message(self.me))?;
+            self.take(receipt(peer), "a receipt", peer, round)?;
+        }
+        self.endpoint.flush_writes().context("flush")
+    }
+
+    fn receive_all(&self, peer: usize) -> Result<()> {
+        let inbox = self.import(peer)?;
+        let slot = peer * SLOT;
+        for round in 1..=self.options.rounds {
+            self.take(message(peer), "a message", peer, round)?;
+            let mut words = [0; 4];
+            for (index, word) in words.iter_mut().enumerate() {
+                *word = self.inbox.buffer.load_u64(slot + index * 8)?;
+            }
+            let [got_round, seed, at, size] = words;
+            ensure!(
+                got_round == round,
+                "round {got_round} came in round {round}"
+            );
+            ensure!(
+                size as usize <= self.options.max_size,
+                "length {size} in round {round}"
+            );
+            let bytes = self
+                .inbox
+                .buffer
+                .read_vec(slot + at as usize, size as usize)?;
+            ensure!(
+                bytes == pattern::bytes(seed, size as usize),
+                "wrong bytes from peer {peer} in round {round}, {size} bytes"
+            );
+            self.endpoint
+                .write_notify(&inbox, 0, &[], receipt(self.me))?;
+        }
+        Ok(())
+    }
+
+    fn take(&self, id: NotificationId, what: &str, peer: usize, round: u64) -> Result<()> {
+        let limit: Duration = ANSWER_LIMIT;
+        self.endpoint
+            .notification(id)
+            .take(Some(limit))
+            .with_context(|| {
+                let node = self.options.nodes[peer];
+                format!("wait for {what} of node {node} in round {round}")
+            })
+    }
+}
+
+fn header(words: [u64; 4]) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}

@@ -1,0 +1,32 @@
+//! Prints the counters of driver and NIC as one JSON line.
+
+use anyhow::{Context, Result};
+use qnic::Nic;
+
+/// Asks and prints.
+pub(crate) fn run() -> Result<()> {
+    let info = Nic::open()
+        .context("open the NIC")?
+        .info()
+        .context("ask for counters")?;
+    let line = serde_json::json!({
+        "abi_version": info.abi_version.get(),
+        "node": info.node.get(),
+        "windows": info.windows.get(),
+        "sram_bytes": info.sram_bytes.get(),
+        "pages_mapped": info.pages_mapped.get(),
+        "pages_inserted": info.pages_inserted.get(),
+        "pages_invalidated": info.pages_invalidated.get(),
+        "pages_evicted": info.pages_evicted.get(),
+        "faults_served": info.faults_served.get(),
+        "faults_failed": info.faults_failed.get(),
+        "lock_conflicts": info.lock_conflicts.get(),
+        "wakes": info.wakes.get(),
+        "processes": info.nic.processes.get(),
+        "segments": info.nic.segments.get(),
+        "operations": info.nic.operations.get(),
+        "frames_locked": info.nic.frames_locked.get(),
+    });
+    println!("{line}");
+    Ok(())
+}

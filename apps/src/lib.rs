@@ -1,0 +1,9 @@
+//! What the programs on the nodes and the tools that start them agree on.
+//!
+//! The binary `qnic-app` of this package runs on the nodes, in guests and in host
+//! mode alike. It prints its results as JSON lines on standard output; the types
+//! of those lines stand here, so that the tools can read them.
+#![forbid(unsafe_code)]
+
+pub mod pattern;
+pub mod report;

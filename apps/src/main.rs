@@ -1,0 +1,68 @@
+//! The program that runs on the nodes: one end of the demo, of a test or of a
+//! benchmark, by subcommand.
+//!
+//! Exit status: 0 if everything was right, 1 if not, 2 for a wrong command line.
+
+mod bench;
+mod demo;
+mod exchange;
+mod floor;
+mod forbidden_maps;
+mod hold;
+mod info;
+mod intruder;
+mod load;
+mod memory;
+mod options;
+mod proc_status;
+mod raw;
+mod scribble;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "qnic-app",
+    version,
+    about = "One end of a qnic demo, test or benchmark"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Is written to, read from and notified, and says what arrived
+    DemoTarget,
+    /// Writes, reads, notifies, and compares with what the target says
+    DemoInitiator(demo::InitiatorOptions),
+    /// Exchanges verified data with every other node at once
+    Exchange(exchange::Options),
+    /// Writes to a peer without end, to be killed or cut off
+    Load(load::Options),
+    /// Exports a segment, then watches it until told to end by a notification
+    Hold(hold::Options),
+    /// Tries to reach what is not its own; succeeds if every attempt is refused
+    Intruder(intruder::Options),
+    /// Measures transfers to a demo target
+    Bench(bench::Options),
+    /// Prints what driver and NIC hold and have counted
+    Info,
+    /// Writes garbage all over its own window for a while
+    Scribble(scribble::Options),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().role {
+        Role::DemoTarget => demo::target(),
+        Role::DemoInitiator(options) => demo::initiator(&options),
+        Role::Exchange(options) => exchange::run(&options),
+        Role::Load(options) => load::run(&options),
+        Role::Hold(options) => hold::run(&options),
+        Role::Intruder(options) => intruder::run(&options),
+        Role::Bench(options) => bench::run(&options),
+        Role::Info => info::run(),
+        Role::Scribble(options) => scribble::run(&options),
+    }
+}

@@ -1,0 +1,145 @@
+//! Results, one JSON line each.
+
+use serde::{Deserialize, Serialize};
+
+/// Distribution of a time, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of all rounds were faster.
+    pub median_us: f64,
+    /// 99 % of all rounds were faster.
+    pub p99_us: f64,
+    /// The fastest.
+    pub min_us: f64,
+    /// Number of rounds.
+    pub rounds: usize,
+}
+
+impl Latency {
+    /// Summarizes times in nanoseconds; `None` if there are none.
+    pub fn from_ns(mut times: Vec<u64>) -> Option<Self> {
+        times.sort_unstable();
+        let at = |part: usize| times.get((times.len() * part / 100).min(times.len() - 1));
+        let us = |ns: u64| ns as f64 / 1000.0;
+        Some(Latency {
+            median_us: us(*times.get(times.len() / 2)?),
+            p99_us: us(*at(99)?),
+            min_us: us(*times.first()?),
+            rounds: times.len(),
+        })
+    }
+}
+
+/// One line of the demo: one size, aligned or not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DemoRow {
+    /// Bytes of a transfer.
+    pub size: usize,
+    /// Both sides start at a page border; else neither does.
+    pub aligned: bool,
+    /// The checksum that the far side computed is that of what was written, and
+    /// nothing around it changed.
+    pub write_ok: bool,
+    /// What was read back is what was written.
+    pub read_ok: bool,
+    /// Half a round trip of writes of this size between two spinning processes.
+    pub latency: Option<Latency>,
+    /// Stream of writes, in MB/s (10^6 bytes).
+    pub write_mb_s: f64,
+    /// Stream of reads, in MB/s.
+    pub read_mb_s: f64,
+}
+
+/// Last line of the demo's initiator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DemoEnd {
+    /// Notifications that the target waited for and got.
+    pub notifications: u64,
+    /// Rows with an error.
+    pub wrong: usize,
+}
+
+/// A line of the demo's initiator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DemoLine {
+    /// Both sides have exported and imported; transfers begin.
+    Connected {
+        /// Node of the target.
+        node: u16,
+        /// Port of the target.
+        port: u16,
+    },
+    /// One size.
+    Row(DemoRow),
+    /// The end.
+    End(DemoEnd),
+}
+
+/// A line of the benchmark's initiator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BenchRow {
+    /// `write`, `read`, `write_notify` …
+    pub operation: String,
+    /// Bytes of a transfer.
+    pub size: usize,
+    /// Half a round trip, one for each time it was measured.
+    pub latency: Vec<Latency>,
+    /// MB/s (10^6 bytes), one value for each round.
+    pub mb_s: Vec<f64>,
+    /// Transfers in a second, one value for each round.
+    pub per_second: Vec<f64>,
+    /// A `memcpy` of the same size between memory of the same kind, in MB/s,
+    /// interleaved with the rounds; empty where the node is not native.
+    pub memcpy_mb_s: Vec<f64>,
+}
+
+impl BenchRow {
+    /// Adds a round.
+    pub fn push(&mut self, mb_s: f64) {
+        self.mb_s.push(mb_s);
+        self.per_second.push(mb_s * 1e6 / self.size as f64);
+    }
+}
+
+/// What `qnic-app hold` says at its start and at its end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HoldLine {
+    /// The segments are exported.
+    Holding {
+        /// Process id.
+        pid: u32,
+        /// `VmLck` of the process, in KiB.
+        locked_kib: u64,
+        /// `VmPin` of the process, in KiB.
+        pinned_kib: u64,
+    },
+    /// It was told to end; nothing changed that must not.
+    Released,
+}
+
+/// One attempt of `qnic-app intruder`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// What was tried.
+    pub what: String,
+    /// It was refused in the way that it must be.
+    pub refused: bool,
+    /// What came back.
+    pub answer: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_of_a_hundred_rounds() {
+        let latency = Latency::from_ns((1..=100).map(|n| n * 1000).collect()).unwrap();
+        assert_eq!(latency.median_us, 51.0);
+        assert_eq!(latency.p99_us, 100.0);
+        assert_eq!(latency.min_us, 1.0);
+        assert_eq!(Latency::from_ns(Vec::new()), None);
+    }
+}

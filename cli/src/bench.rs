@@ -1,0 +1,202 @@
+//! `qnic bench`: latency and bandwidth over size, beside the floor that the same
+//! machine gives in the same run.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use qnic_apps::report::{BenchRow, Latency};
+use qnic_tests::host::HostNodes;
+use qnic_tests::nodes::Nodes;
+use qnic_tests::vm::VmNodes;
+
+/// Where the nodes run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Where {
+    /// Processes of this machine; the floor is measured by the same process
+    Host,
+    /// Virtual machines; the floor is measured natively between rounds
+    Vm,
+}
+
+/// Options of `qnic bench`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  cargo qnic bench host
+  cargo qnic bench vm --json results.json
+
+All rounds are interleaved with a memcpy of the same size; the table shows
+medians and the spread of the rounds. Ratios are what to compare between
+machines, absolute figures are not.
+
+Exit status: 0 when measured, 1 on an error, 2 for a wrong command line.")]
+pub(crate) struct Options {
+    /// Where the nodes run
+    #[arg(value_enum)]
+    nodes: Where,
+    /// Write all figures to FILE as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Rounds for each size
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+}
+
+const SIZES: [usize; 8] = [8, 64, 512, 4096, 16_384, 65_536, 262_144, 1 << 20];
+
+/// Longest time for one size.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Measures.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let rows = match options.nodes {
+        Where::Host => host(options.rounds)?,
+        Where::Vm => vm(options.rounds)?,
+    };
+    print!("{}", table(&rows));
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&rows)?;
+        std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn host(rounds: usize) -> Result<Vec<BenchRow>> {
+    let nodes = HostNodes::start(2)?;
+    let sizes: Vec<_> = SIZES.iter().map(ToString::to_string).collect();
+    let rounds = rounds.to_string();
+    measure(
+        &nodes,
+        &["--floor", "--rounds", &rounds, "--sizes", &sizes.join(",")],
+    )
+}
+
+/// One round of all sizes after the other, the floor natively between them.
+fn vm(rounds: usize) -> Result<Vec<BenchRow>> {
+    let nodes = VmNodes::boot("bench", &["stable", "stable"])?;
+    let floor = qnic_tests::floor::Floor::new(2 << 20)?;
+    let mut all: Vec<BenchRow> = Vec::new();
+    for _ in 0..rounds {
+        for size in SIZES {
+            let size_text = size.to_string();
+            let before = floor.memcpy_mb_s(size);
+            let rows = measure(&nodes, &["--rounds", "1", "--sizes", &size_text])?;
+            let floor_mb_s = before.max(floor.memcpy_mb_s(size));
+            for row in rows {
+                merge(&mut all, row, floor_mb_s);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Adds the figures of one round to those of the rounds before.
+fn merge(all: &mut Vec<BenchRow>, mut row: BenchRow, floor_mb_s: f64) {
+    row.memcpy_mb_s.push(floor_mb_s);
+    let known = all
+        .iter_mut()
+        .find(|known| known.size == row.size && known.operation == row.operation);
+    match known {
+        Some(known) => {
+            known.latency.extend(row.latency);
+            known.mb_s.extend(row.mb_s);
+            known.per_second.extend(row.per_second);
+            known.memcpy_mb_s.extend(row.memcpy_mb_s);
+        }
+        None => all.push(row),
+    }
+}
+
+fn measure(nodes: &dyn Nodes, options: &[&str]) -> Result<Vec<BenchRow>> {
+    let mut target = nodes.start(1, &["demo-target"])?;
+    let mut arguments = vec!["bench", "--peer", "1"];
+    arguments.extend(options);
+    let mut initiator = nodes.start(0, &arguments)?;
+    let mut rows = Vec::new();
+    while let Some(line) = initiator.line(LIMIT).context("the initiator")? {
+        rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
+        eprint!("\r{} of {} rows", rows.len(), 2 * SIZES.len());
+    }
+    eprintln!();
+    initiator.wait(LIMIT)?.success("the initiator")?;
+    target.wait(LIMIT)?.success("the target")?;
+    Ok(rows)
+}
+
+/// Median, smallest and largest.
+fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    Some((
+        *sorted.get(sorted.len() / 2)?,
+        *sorted.first()?,
+        *sorted.last()?,
+    ))
+}
+
+fn table(rows: &[BenchRow]) -> String {
+    let mut text = format!(
+        "{:<6} {:>9} {:>11} {:>11} {:>11} {:>25} {:>12} {:>9}\n",
+        "", "bytes", "latency µs", "99 % µs", "MB/s", "(spread)", "memcpy MB/s", "of memcpy"
+    );
+    for row in rows {
+        let Some((median, low, high)) = spread(&row.mb_s) else {
+            continue;
+        };
+        let time = |pick: fn(&Latency) -> f64| {
+            let times: Vec<_> = row.latency.iter().map(pick).collect();
+            spread(&times).map_or_else(|| "-".into(), |(median, ..)| format!("{median:.2}"))
+        };
+        let (floor, ratio) = match spread(&row.memcpy_mb_s) {
+            Some((floor, ..)) => (format!("{floor:.0}"), format!("{:.2}", median / floor)),
+            None => ("-".into(), "-".into()),
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<6} {:>9} {:>11} {:>11} {:>11.1} {:>25} {:>12} {:>9}",
+            row.operation,
+            row.size,
+            time(|latency| latency.median_us),
+            time(|latency| latency.p99_us),
+            median,
+            format!("({low:.1} … {high:.1})"),
+            floor,
+            ratio
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(size: usize, mb_s: f64) -> BenchRow {
+        BenchRow {
+            operation: "write".into(),
+            size,
+            latency: Vec::new(),
+            mb_s: vec![mb_s],
+            per_second: vec![1.0],
+            memcpy_mb_s: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn rounds_of_one_size_are_merged() {
+        let mut all = Vec::new();
+        merge(&mut all, row(8, 1.0), 10.0);
+        merge(&mut all, row(64, 2.0), 10.0);
+        merge(&mut all, row(8, 3.0), 12.0);
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0].mb_s, [1.0, 3.0]);
+        assert_eq!(all[0].memcpy_mb_s, [10.0, 12.0]);
+        assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((2.0, 1.0, 3.0)));
+        assert!(table(&all).contains("0.25"), "{}", table(&all));
+    }
+}

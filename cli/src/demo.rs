@@ -1,0 +1,176 @@
+//! `qnic demo`: the main job. Two nodes, an application on each; one exports
+//! memory and is written to, read from and notified by the other, every byte
+//! verified by checksum at the far side.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use clap::Args;
+use qnic_apps::report::{DemoLine, DemoRow};
+use qnic_tests::host::HostNodes;
+use qnic_tests::nodes::Nodes;
+use qnic_tests::vm::VmNodes;
+
+/// Options of `qnic demo`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  cargo qnic demo                 two virtual machines with stock kernels
+  cargo qnic demo --host          the same without virtual machines, in seconds
+  cargo qnic demo --json          one JSON object on standard output
+
+Exit status: 0 if every byte was right, 1 if not, 2 for a wrong command line.")]
+pub(crate) struct Options {
+    /// Run on two processes of this machine instead of two virtual machines
+    #[arg(long)]
+    host: bool,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Kernel of the guests: stable or backports
+    #[arg(long, default_value = "stable", conflicts_with = "host")]
+    kernel: String,
+}
+
+const SIZES: &str = "1,8,64,96,97,512,4096,65536,1048576,16777216";
+
+/// Longest time for the next line of an application.
+const LINE_LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs the demo.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let start = Instant::now();
+    let nodes: Box<dyn Nodes> = if options.host {
+        Box::new(HostNodes::start(2)?)
+    } else {
+        Box::new(VmNodes::boot("demo", &[&options.kernel, &options.kernel])?)
+    };
+    let ready = start.elapsed();
+    let shown = Shown::new(options, ready);
+    let rows = transfer(nodes.as_ref(), &shown)?;
+    let wrong = rows
+        .iter()
+        .filter(|row| !(row.write_ok && row.read_ok))
+        .count();
+    if options.json {
+        let object = serde_json::json!({
+            "mode": shown.mode,
+            "ready_seconds": ready.as_secs_f64(),
+            "total_seconds": start.elapsed().as_secs_f64(),
+            "wrong": wrong,
+            "rows": rows,
+        });
+        println!("{object}");
+    } else {
+        println!(
+            "\n{} transfers verified at both ends, {wrong} wrong; nodes ready after {:.1} s, done after {:.1} s",
+            2 * rows.len(),
+            ready.as_secs_f64(),
+            start.elapsed().as_secs_f64()
+        );
+    }
+    Ok(if wrong == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Starts both applications and shows each row as it comes.
+fn transfer(nodes: &dyn Nodes, shown: &Shown) -> Result<Vec<DemoRow>> {
+    let mut target = nodes.start(1, &["demo-target"])?;
+    let mut initiator = nodes.start(0, &["demo-initiator", "--peer", "1", "--sizes", SIZES])?;
+    let mut rows = Vec::new();
+    let mut ended = false;
+    while let Some(line) = initiator.line(LINE_LIMIT).context("the initiator")? {
+        let line = serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?;
+        match line {
+            DemoLine::Connected { node, port } => shown.connected(node, port),
+            DemoLine::Row(row) => {
+                shown.row(&row);
+                rows.push(row);
+            }
+            DemoLine::End(_) => ended = true,
+        }
+    }
+    let status = initiator.wait(LINE_LIMIT)?;
+    let served = target.wait(LINE_LIMIT).context("the target")?;
+    let all_right = rows.iter().all(|row| row.write_ok && row.read_ok);
+    if !ended || served.status != 0 || (status.status != 0 && all_right) {
+        bail!(
+            "the demo was not completed: initiator, status {}: {}\ntarget, status {}: {}",
+            status.status,
+            status.errors.trim(),
+            served.status,
+            served.errors.trim()
+        );
+    }
+    Ok(rows)
+}
+
+/// What people see while it runs; nothing with `--json`.
+struct Shown {
+    mode: &'static str,
+    quiet: bool,
+}
+
+impl Shown {
+    fn new(options: &Options, ready: Duration) -> Self {
+        let mode = if options.host { "host" } else { "vm" };
+        let shown = Shown {
+            mode,
+            quiet: options.json,
+        };
+        if !shown.quiet {
+            let what = if options.host {
+                "two processes and the device process"
+            } else {
+                "two guests with stock kernels and the device process"
+            };
+            println!("{what}: ready after {:.1} s", ready.as_secs_f64());
+        }
+        shown
+    }
+
+    fn connected(&self, node: u16, port: u16) {
+        if self.quiet {
+            return;
+        }
+        println!("node 0 has imported the segments of node {node}, port {port}\n");
+        println!(
+            "{:>9}  {:<9} {:>7} {:>7} {:>12} {:>12} {:>12} {:>12}",
+            "bytes",
+            "alignment",
+            "write",
+            "read",
+            "latency µs",
+            "99 % µs",
+            "write MB/s",
+            "read MB/s"
+        );
+    }
+
+    fn row(&self, row: &DemoRow) {
+        if self.quiet {
+            return;
+        }
+        let verdict = |ok| if ok { "right" } else { "WRONG" };
+        let time = |pick: fn(&qnic_apps::report::Latency) -> f64| {
+            row.latency
+                .as_ref()
+                .map_or_else(|| "-".into(), |latency| format!("{:.1}", pick(latency)))
+        };
+        println!(
+            "{:>9}  {:<9} {:>7} {:>7} {:>12} {:>12} {:>12.1} {:>12.1}",
+            row.size,
+            if row.aligned { "page" } else { "none" },
+            verdict(row.write_ok),
+            verdict(row.read_ok),
+            time(|latency| latency.median_us),
+            time(|latency| latency.p99_us),
+            row.write_mb_s,
+            row.read_mb_s
+        );
+    }
+}

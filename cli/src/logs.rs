@@ -1,0 +1,76 @@
+//! `qnic logs`: shows what a node's console, its QEMU and the device have logged.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use qnic_cluster::{follow_logs, print_logs, Cancel, Cluster, Log};
+
+use crate::ui;
+
+/// Options of `qnic logs`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo qnic logs a               console of a, messages of its QEMU, device process
+  cargo qnic logs a -f            and what is added, until the guest ends or Ctrl-C
+  cargo qnic logs a --console     the console alone, byte for byte
+
+Exit status: 0.")]
+pub(crate) struct Options {
+    /// The node
+    node: String,
+    /// The cluster; needed if several run
+    #[arg(long, short)]
+    cluster: Option<String>,
+    /// Go on with what is added
+    #[arg(long, short)]
+    follow: bool,
+    /// Only the console
+    #[arg(long)]
+    console: bool,
+    /// Only QEMU's messages
+    #[arg(long, conflicts_with = "console")]
+    qemu: bool,
+    /// Only the device process, which serves all nodes of the cluster
+    #[arg(long, conflicts_with_all = ["console", "qemu"])]
+    device: bool,
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let cancel = Cancel::on_signals()?;
+    let cluster = Cluster::find(&ui::runtime()?, options.cluster.as_deref(), Some(&cancel))?;
+    let node = cluster.node(&options.node)?;
+    let everything = !(options.console || options.qemu || options.device);
+    let mut logs = Vec::new();
+    let mut add = |wanted: bool, name: &str, path| {
+        if wanted || everything {
+            logs.push(Log {
+                name: name.to_owned(),
+                path,
+            });
+        }
+    };
+    add(options.qemu, "qemu", node.qemu_log_path());
+    if let Some(path) = cluster.device_log_path() {
+        add(options.device, "device", path);
+    }
+    add(options.console, "console", node.console_path());
+    let mut shown = None;
+    let mut show = |index: usize, bytes: &[u8]| {
+        let mut out = io::stdout().lock();
+        if logs.len() > 1 && shown.replace(index) != Some(index) {
+            // A reader that has gone, as head does, is no reason to complain.
+            let _ = writeln!(out, "==> {} <==", logs[index].name);
+        }
+        let _ = out.write_all(bytes).and_then(|()| out.flush());
+    };
+    if options.follow {
+        follow_logs(&logs, node.qemu(), Some(&cancel), &mut show)?;
+    } else {
+        print_logs(&logs, &mut show)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,99 @@
+//! The `qnic` command: one module for each subcommand, each with its `Options` and
+//! a `run` that gives the exit status.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cp;
+mod demo;
+mod doctor;
+mod down;
+mod logs;
+mod ps;
+mod run;
+mod test;
+mod ui;
+mod up;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Clusters of virtual machines with qnic NICs.
+#[derive(Parser)]
+#[command(
+    name = "qnic",
+    bin_name = "cargo qnic",
+    version,
+    after_help = "\
+Exit status: 0 if all went well, 1 if something failed, 2 for a wrong command line
+or cluster file, 130 if interrupted; \"run\" gives the command's own (see its help).
+
+Environment: QNIC_CACHE is where QEMU, kernels and images are kept (default
+~/.cache/qnic), XDG_RUNTIME_DIR where running clusters are, QNIC_LOG what is logged
+to standard error (such as \"debug\")."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Set everything up and exchange verified data between two nodes
+    Demo(demo::Options),
+    /// Boot the cluster that a file describes
+    Up(up::Options),
+    /// List the running clusters
+    Ps(ps::Options),
+    /// Run a command on one node or on all
+    Run(run::Options),
+    /// Copy files into and out of nodes
+    Cp(cp::Options),
+    /// Show what a node's console, its QEMU and the device process have logged
+    Logs(logs::Options),
+    /// End clusters and remove everything they left
+    Down(down::Options),
+    /// Run all tests
+    Test(test::Options),
+    /// Measure latency and bandwidth beside the machine's own floor
+    Bench(bench::Options),
+    /// Tell what was found, what will be used and what is missing
+    Doctor(doctor::Options),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("QNIC_LOG");
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    run(&cli.command).unwrap_or_else(|error| ui::fail(&error))
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Demo(options) => demo::run(options),
+        Command::Up(options) => up::run(options),
+        Command::Ps(options) => ps::run(options),
+        Command::Run(options) => run::run(options),
+        Command::Cp(options) => cp::run(options),
+        Command::Logs(options) => logs::run(options),
+        Command::Down(options) => down::run(options),
+        Command::Test(options) => test::run(options),
+        Command::Bench(options) => bench::run(options),
+        Command::Doctor(options) => doctor::run(options),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,129 @@
+//! What people see while things take time, and how failures are told.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{HumanBytes, MultiProgress, ProgressBar, ProgressStyle};
+use qnic_cluster::{Error, Progress, Runtime};
+
+/// Exit status of a wrong command line or cluster file.
+pub(crate) const WRONG_INPUT: u8 = 2;
+/// Exit status after Ctrl-C.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+const TICK: Duration = Duration::from_millis(120);
+
+/// Progress on standard error: moving lines on a terminal, plain ones elsewhere.
+pub(crate) fn progress() -> Arc<dyn Progress> {
+    if io::stderr().is_terminal() {
+        Arc::new(Moving::new())
+    } else {
+        Arc::new(Plain)
+    }
+}
+
+/// Tells what went wrong and gives the exit status for it.
+pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("qnic: {error:#}");
+    ExitCode::from(match error.downcast_ref::<Error>() {
+        Some(Error::Interrupted) => INTERRUPTED,
+        Some(Error::Config(_) | Error::Spec(_)) => WRONG_INPUT,
+        _ => 1,
+    })
+}
+
+/// Where clusters are, after what dead programs left there has been removed.
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
+    let runtime = Runtime::from_env()?;
+    for name in qnic_cluster::sweep(&runtime)? {
+        eprintln!("qnic: removed cluster {name}, whose owner had died");
+    }
+    Ok(runtime)
+}
+
+/// A spinner with a message, or nothing where nobody would see it.
+pub(crate) fn spinner(message: &str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner()
+        .with_style(style("{spinner} {msg}"))
+        .with_message(message.to_owned());
+    bar.enable_steady_tick(TICK);
+    bar
+}
+
+/// Shows on `bar` that `bytes` have gone.
+pub(crate) fn show_bytes(bar: &ProgressBar, message: &str, bytes: u64) {
+    bar.set_message(format!("{message}: {}", HumanBytes(bytes)));
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+struct Plain;
+
+impl Progress for Plain {
+    fn step(&self, message: &str) {
+        eprintln!("{message}");
+    }
+
+    fn bytes(&self, _done: u64, _total: u64) {}
+
+    fn node(&self, node: &str, state: &str) {
+        eprintln!("{node}: {state}");
+    }
+}
+
+/// One line for the step, one for each node. Cleared when dropped.
+struct Moving {
+    lines: MultiProgress,
+    step: Mutex<(String, ProgressBar)>,
+    nodes: Mutex<HashMap<String, ProgressBar>>,
+}
+
+impl Moving {
+    fn new() -> Self {
+        let lines = MultiProgress::new();
+        let step = lines.add(spinner(""));
+        Self {
+            lines,
+            step: Mutex::new((String::new(), step)),
+            nodes: Mutex::default(),
+        }
+    }
+}
+
+impl Progress for Moving {
+    fn step(&self, message: &str) {
+        let mut step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        step.1.set_message(message.to_owned());
+        step.0 = message.to_owned();
+    }
+
+    fn bytes(&self, done: u64, total: u64) {
+        let step = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        step.1.set_message(format!(
+            "{}: {} of {}",
+            step.0,
+            HumanBytes(done),
+            HumanBytes(total)
+        ));
+    }
+
+    fn node(&self, node: &str, state: &str) {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = nodes
+            .entry(node.to_owned())
+            .or_insert_with(|| self.lines.add(spinner("")));
+        line.set_message(format!("{node}: {state}"));
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        // A terminal that has gone shows nothing anyway.
+        let _ = self.lines.clear();
+    }
+}

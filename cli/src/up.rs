@@ -1,0 +1,102 @@
+//! `qnic up`: boots the cluster that a file describes, and leaves it running.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use qnic_cluster::{AccelChoice, BootOptions, Cancel, Cluster, ClusterOverview, ClusterSpec, Mode};
+
+use crate::ui;
+
+/// Options of `qnic up`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo qnic up pair.toml                   boot it; end it with \"cargo qnic down\"
+  cargo qnic up pair.toml --print-config    check it, and print it with every default
+  cargo qnic up pair.toml --accel tcg       emulate, whatever the file says
+
+A cluster file:
+  name = \"pair\"             # a-z, 0-9, \"-\"
+  accel = \"auto\"            # or \"kvm\", \"tcg\"
+  [[node]]
+  name = \"a\"
+  memory = \"256MiB\"
+  cpus = 1
+  kernel = \"stable\"         # or \"backports\"
+  nic = true                # false: a plain guest
+  swap = \"512MiB\"           # a blank disk with serial \"swap\"
+  disk = \"1GiB\"             # a blank disk with serial \"disk\"
+  files = [{ from = \"hello\", to = \"/usr/bin/hello\", mode = \"755\" }]
+  qemu_args = []
+  [[node]]
+  name = \"n\"                # n0, n1, n2
+  count = 3
+Only the names are required.
+
+Exit status: 0 once every guest is ready, 1 if one failed (nothing is left running
+then), 2 for a mistake in the file, 130 if interrupted.")]
+pub(crate) struct Options {
+    /// The cluster file
+    file: PathBuf,
+    /// Print the checked file, every default spelt out, and boot nothing
+    #[arg(long)]
+    print_config: bool,
+    /// Use this accelerator, whatever the file says
+    #[arg(long)]
+    accel: Option<Accel>,
+    /// Seconds each guest may take to get ready
+    #[arg(long, default_value_t = 180)]
+    timeout: u64,
+    /// Describe the running cluster as JSON, as "ps --json" does
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Accel {
+    Auto,
+    Kvm,
+    Tcg,
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let mut spec = ClusterSpec::load(&options.file)?;
+    if let Some(accel) = options.accel {
+        spec.accel = match accel {
+            Accel::Auto => AccelChoice::Auto,
+            Accel::Kvm => AccelChoice::Kvm,
+            Accel::Tcg => AccelChoice::Tcg,
+        };
+    }
+    if options.print_config {
+        print!("{}", spec.to_toml()?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let boot = BootOptions {
+        runtime: ui::runtime()?,
+        cancel: Some(Cancel::on_signals()?),
+        progress: ui::progress(),
+        ready_limit: Duration::from_secs(options.timeout),
+        ..BootOptions::new(Mode::Detached)?
+    };
+    let started = Instant::now();
+    let cluster = Cluster::boot(&spec, &boot)?;
+    drop(boot);
+    if options.json {
+        println!("{}", serde_json::to_string(&ClusterOverview::of(&cluster))?);
+    } else {
+        let names: Vec<_> = cluster.nodes().iter().map(|node| node.name()).collect();
+        let seconds = started.elapsed().as_secs_f32();
+        println!(
+            "{}: {} ready after {seconds:.1} s ({})",
+            cluster.name(),
+            names.join(", "),
+            cluster.accel()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,116 @@
+//! The program as a user calls it, as far as no guest is needed.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn qnic(&self, args: &[&str]) -> (i32, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_qnic"));
+        command
+            .args(args)
+            .env("XDG_RUNTIME_DIR", self.0.path())
+            .env_remove("QNIC_LOG");
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code().unwrap(), text(stdout), text(stderr))
+    }
+
+    fn file(&self, text: &str) -> String {
+        let path = self.0.path().join("cluster.toml");
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn is_untouched(&self) -> bool {
+        !Path::new(self.0.path()).join("qnic").exists()
+    }
+}
+
+#[test]
+fn a_mistake_in_a_cluster_file_is_told_with_its_place() {
+    let place = Place::new();
+    let file = place.file("name = \"x\"\n[[node]]\nname = \"a\"\nmemory = \"lots\"\n");
+    let (code, out, err) = place.qnic(&["up", &file]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    let expected = format!(
+        "qnic: {file}:4:10: node[0].memory: expected a size such as \"256MiB\" or \"1GiB\", found \"lots\"\n"
+    );
+    assert_eq!(err, expected);
+    assert!(place.is_untouched());
+}
+
+#[test]
+fn a_file_that_is_missing_is_named() {
+    let (code, _, err) = Place::new().qnic(&["up", "/nowhere/c.toml"]);
+    assert_eq!(
+        (code, err.starts_with("qnic: cannot read /nowhere/c.toml: ")),
+        (1, true),
+        "{err}"
+    );
+}
+
+#[test]
+fn print_config_spells_out_the_defaults_and_can_be_read_again() {
+    let place = Place::new();
+    let file = place.file("name = \"x\"\n[[node]]\nname = \"a\"\ncount = 2\n");
+    let (code, first, _) = place.qnic(&["up", &file, "--print-config"]);
+    assert_eq!(code, 0);
+    assert!(
+        first.contains("name = \"a1\"") && first.contains("memory = \"256MiB\""),
+        "{first}"
+    );
+    let (_, second, _) = place.qnic(&["up", &place.file(&first), "--print-config"]);
+    assert_eq!(first, second);
+    assert!(place.is_untouched());
+}
+
+#[test]
+fn without_clusters_each_command_says_so_in_its_way() {
+    let place = Place::new();
+    assert_eq!(
+        place.qnic(&["ps", "--json"]),
+        (0, "[]\n".to_owned(), String::new())
+    );
+    for (args, expected) in [
+        (&["run", "a", "--", "true"][..], 125),
+        (&["cp", "/etc/hostname", "a:/x"], 1),
+        (&["logs", "a"], 1),
+        (&["down"], 1),
+    ] {
+        let (code, _, err) = place.qnic(args);
+        assert_eq!(code, expected, "{args:?}: {err}");
+        assert!(err.contains("no cluster is running"), "{args:?}: {err}");
+    }
+    assert_eq!(place.qnic(&["down", "--all"]).0, 0);
+    let (code, _, err) = place.qnic(&["down", "x"]);
+    assert_eq!(
+        (code, err.contains("there is no cluster \"x\"")),
+        (1, true),
+        "{err}"
+    );
+    assert!(place.is_untouched());
+}
+
+#[test]
+fn wrong_command_lines_are_refused() {
+    let place = Place::new();
+    for args in [
+        &["run", "a"][..],
+        &["run", "a", "--timeout", "soon", "--", "true"],
+        &["run", "a", "--env", "=1", "--", "true"],
+        &["down", "x", "--all"],
+        &["fly"],
+    ] {
+        assert_eq!(place.qnic(args).0, 2, "{args:?}");
+    }
+}

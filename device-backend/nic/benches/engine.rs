@@ -1,0 +1,162 @@
+//! What the engine costs, without I/O: two NICs in one thread, resident pages.
+//!
+//! `cargo bench -p qnic-nic` prints nanoseconds beside a memcpy floor measured in
+//! the same run. `small N` runs N small writes and nothing else: two runs under
+//! `valgrind --tool=callgrind` with different N give instructions per write (P6):
+//!
+//! ```text
+//! B=$(ls -t target/release/deps/engine-* | grep -v '\.d$' | head -1)
+//! for n in 1000 2000; do valgrind --tool=callgrind --callgrind-out-file=/dev/null $B small $n; done
+//! ```
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
+use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
+use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
+use qnic_nic::Limits;
+
+/// Beyond the caches: bulk transfers move through all of it.
+const SEGMENT: u64 = 64 << 20;
+
+struct Bench {
+    cluster: Cluster,
+    source: SimProcess,
+    from: SimSegment,
+    to: SimSegment,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut cluster = Cluster::new(2, 20_000, 128, &Limits::default());
+        let mut player = |node| {
+            let vni = VniId(node as u16);
+            let player = SimProcess::register(&mut cluster, node, vni, Port(1)).unwrap();
+            let range = (0x100_0000, SEGMENT);
+            let segment = player.export(&mut cluster, 0, 1, range, Access::all());
+            (player, segment.unwrap())
+        };
+        let (source, from) = player(0);
+        let (_, to) = player(1);
+        for node in 0..2 {
+            let this = &mut cluster.nodes[node];
+            for page in (0..SEGMENT).step_by(4096) {
+                let vni = VniId(node as u16);
+                assert!(this.driver.bring_in(&this.host, vni, 0x100_0000 + page));
+            }
+        }
+        Bench {
+            cluster,
+            source,
+            from,
+            to,
+        }
+    }
+
+    fn small(&self) -> Descriptor {
+        let mut command = SimProcess::inline_descriptor((&self.to, 64), 8);
+        command.flags |= CommandFlags::NOTIFY.bits();
+        command.notification = 1.into();
+        command
+    }
+
+    fn large(&self, length: u64) -> Descriptor {
+        SimProcess::descriptor(Opcode::Write, (&self.from, 0), (&self.to, 0), length)
+    }
+
+    /// One write after the other, through the whole segment.
+    fn sweep(&mut self, length: u64, count: u64) {
+        for number in 0..count {
+            let at = number * length % SEGMENT;
+            let command =
+                SimProcess::descriptor(Opcode::Write, (&self.from, at), (&self.to, at), length);
+            self.source.issue(&mut self.cluster, &command, &[]).unwrap();
+            self.cluster.run();
+        }
+    }
+
+    /// One command at a time, from the issue to its completion.
+    fn one_by_one(&mut self, command: &Descriptor, count: u64) {
+        let before = self.source.done(&self.cluster).0;
+        for _ in 0..count {
+            self.source.issue(&mut self.cluster, command, &[]).unwrap();
+            // Sent, delivered and acknowledged, published.
+            self.cluster.poll(0);
+            self.cluster.poll(1);
+            self.cluster.poll(0);
+            if command.length > PAGE_SIZE as u64 {
+                self.cluster.run();
+            }
+        }
+        assert_eq!(self.source.done(&self.cluster).0, before + count);
+    }
+
+    /// As many as the queue holds, then all NICs until they are idle.
+    fn in_batches(&mut self, command: &Descriptor, batches: u64, batch: u64) {
+        let before = self.source.done(&self.cluster).0;
+        for _ in 0..batches {
+            for _ in 0..batch {
+                self.source.issue(&mut self.cluster, command, &[]).unwrap();
+            }
+            self.cluster.run();
+        }
+        let done = self.source.done(&self.cluster).0;
+        assert_eq!(done, before + batches * batch);
+    }
+}
+
+fn nanoseconds(count: u64, mut run: impl FnMut()) -> f64 {
+    run();
+    let mut times: Vec<f64> = (0..15)
+        .map(|_| {
+            let start = Instant::now();
+            run();
+            start.elapsed().as_nanos() as f64 / count as f64
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn memcpy_nanoseconds(length: usize) -> f64 {
+    let source = vec![1u8; SEGMENT as usize];
+    let mut target = vec![0u8; SEGMENT as usize];
+    let rounds = SEGMENT as usize / length;
+    nanoseconds(rounds as u64, || {
+        for round in 0..rounds {
+            let at = round * length;
+            let (from, to) = (&source[at..at + length], &mut target[at..at + length]);
+            black_box(to).copy_from_slice(black_box(from));
+        }
+    })
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let mut bench = Bench::new();
+    if let [_, what, count, ..] = &arguments[..] {
+        let count = count.parse().expect("a number of operations");
+        match what.as_str() {
+            "small" => return bench.one_by_one(&bench.small(), count),
+            "stream" => return bench.in_batches(&bench.small(), count / 32, 32),
+            "page" => return bench.one_by_one(&bench.large(4096), count),
+            "mebibyte" => return bench.one_by_one(&bench.large(1 << 20), count / 256),
+            _ => {}
+        }
+    }
+    let small = bench.small();
+    let alone = nanoseconds(1000, || bench.one_by_one(&small, 1000));
+    let stream = nanoseconds(3200, || bench.in_batches(&small, 100, 32));
+    println!("8-byte inline notifying write: {alone:.0} ns alone, {stream:.0} ns in batches of 32");
+    for length in [4096, 65_536, 1 << 20] {
+        let count = SEGMENT / length;
+        let time = nanoseconds(count, || bench.sweep(length, count));
+        let floor = memcpy_nanoseconds(length as usize);
+        println!(
+            "{length:>8}-byte write: {time:.0} ns, memcpy {floor:.0} ns, ratio {:.2}, {:.0} ns a page above it",
+            floor / time,
+            (time - floor) / (length / 4096) as f64,
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! What a NIC is made from: its place in the network and the bounds of its memory.
+
+use qnic_abi::NodeId;
+
+/// What a NIC is made from.
+#[derive(Debug, Clone)]
+pub struct NicConfig {
+    /// Number of the node.
+    pub node: NodeId,
+    /// One more than the highest frame number of the node's physical memory.
+    pub frames: u64,
+    /// Windows, which is the number of processes that can register (Q1).
+    pub windows: u32,
+    /// Doorbells.
+    pub doorbells: u32,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// Bounds of everything that could grow, and of the work of one call.
+///
+/// Exhaustion delays or refuses; it never drops what was accepted.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Commands of one process that run at the same time, 1 to 64.
+    pub operations: u32,
+    /// Commands read from one process's queue in one poll.
+    pub commands_per_poll: u32,
+    /// Frames sent in one poll, answers not counted.
+    pub frames_per_poll: u32,
+    /// Frames of one write that are sent and not yet acknowledged.
+    pub frames_per_write: u32,
+    /// Requests of one read that are sent and not yet answered.
+    pub requests_per_read: u32,
+    /// Read requests of peers that wait for their turn, for one process.
+    pub replies: u32,
+    /// Page faults of one process reported to the driver and not answered.
+    pub faults: u32,
+    /// Transfers that wait for page faults, all processes together.
+    pub fault_waiters: u32,
+    /// Imports that this node waits for.
+    pub imports: u32,
+    /// Imports of peers that wait here for a name to be exported.
+    pub parked_imports: u32,
+    /// Nodes that this one talks to.
+    pub peers: u32,
+    /// A command queue without a command for so long is no longer polled, in nanoseconds.
+    pub cool_after: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            operations: 64,
+            commands_per_poll: 16,
+            frames_per_poll: 64,
+            frames_per_write: 32,
+            requests_per_read: 16,
+            replies: 16_384,
+            faults: 64,
+            fault_waiters: 65_536,
+            imports: 1024,
+            parked_imports: 1024,
+            peers: 1024,
+            cool_after: 5_000,
+        }
+    }
+}

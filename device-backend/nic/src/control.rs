@@ -1,0 +1,172 @@
+//! Requests of the driver ([`qnic_abi::control`], Q9).
+//!
+//! A guest's kernel writes them, so every field is checked; a request that is
+//! refused changes nothing.
+
+use qnic_abi::control::{
+    Export, FaultDone, Hello, Import, NewProcess, Opcode, ReplyHeader, RequestHeader, Unexport,
+    REPLY_BYTES, REQUEST_BYTES,
+};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{AWAKE, WAKE_REQUEST};
+use qnic_abi::{
+    Access, Key, Port, SegmentId, SegmentName, SharedMemory, Status, VniId, ABI_VERSION,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::env::{Host, Wire};
+use crate::host_area::HostArea;
+use crate::nic::{Io, Nic};
+use crate::process::Process;
+use crate::segment::Segment;
+
+/// A reply with this status and body.
+pub(crate) fn reply(status: Status, body: &[u8]) -> [u8; REPLY_BYTES] {
+    let header = ReplyHeader {
+        status: status.code().into(),
+        reserved: 0.into(),
+    };
+    let mut bytes = [0; REPLY_BYTES];
+    let (front, rest) = bytes.split_at_mut(size_of::<ReplyHeader>());
+    front.copy_from_slice(header.as_bytes());
+    rest[..body.len()].copy_from_slice(body);
+    bytes
+}
+
+/// The body of a request; what is behind it must be zero.
+fn body<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Result<T, Status> {
+    let (body, rest) = T::read_from_prefix(bytes).map_err(|_| Status::Malformed)?;
+    match rest.iter().all(|byte| *byte == 0) {
+        true => Ok(body),
+        false => Err(Status::Malformed),
+    }
+}
+
+impl Nic {
+    /// Handles one request; `None` says that the reply comes later.
+    pub(crate) fn request<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        request: &[u8],
+        token: u64,
+    ) -> Option<[u8; REPLY_BYTES]> {
+        let Ok((header, bytes)) = RequestHeader::read_from_prefix(request) else {
+            return Some(reply(Status::Malformed, &[]));
+        };
+        let opcode = Opcode::try_from(header.opcode.get());
+        let (Ok(opcode), REQUEST_BYTES, 0) = (opcode, request.len(), header.reserved.get()) else {
+            return Some(reply(Status::Malformed, &[]));
+        };
+        let vni = VniId(header.vni.get());
+        let result = match opcode {
+            Opcode::Hello => body(bytes).and_then(|body| self.hello(&body)),
+            Opcode::NewProcess => {
+                body(bytes).and_then(|body| self.new_process(io.host, vni, &body))
+            }
+            Opcode::DeleteProcess => body(bytes).and_then(|()| self.end_process(io.host, vni)),
+            Opcode::Export => body(bytes).and_then(|body| self.export(vni, &body)),
+            Opcode::Unexport => body(bytes).and_then(|body: Unexport| {
+                match body.reserved.iter().all(|word| word.get() == 0) {
+                    true => self.unexport(io.host, vni, SegmentId(body.segment.get())),
+                    false => Err(Status::Malformed),
+                }
+            }),
+            Opcode::Import => match body::<Import>(bytes) {
+                Ok(body) => Err(self.import(io, vni, &body, token)?),
+                Err(status) => Err(status),
+            },
+            Opcode::FaultDone => {
+                body(bytes).and_then(|body| self.answer_fault(io.host, vni, &body))
+            }
+            Opcode::ResetQueue => body(bytes).and_then(|()| self.reset_queue(io.host, vni)),
+            Opcode::Query => match body(bytes) {
+                Ok(()) => return Some(reply(Status::Ok, self.statistics().as_bytes())),
+                Err(status) => Err(status),
+            },
+        };
+        Some(reply(result.err().unwrap_or(Status::Ok), &[]))
+    }
+
+    fn hello(&self, body: &Hello) -> Result<(), Status> {
+        if body.reserved.get() != 0 {
+            return Err(Status::Malformed);
+        }
+        if body.abi_version.get() != ABI_VERSION {
+            return Err(Status::VersionMismatch);
+        }
+        match self.unusable {
+            Some(status) => Err(status),
+            None if body.frames.get() > self.geometry.frames => Err(Status::SramTooSmall),
+            None => Ok(()),
+        }
+    }
+
+    fn new_process<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        body: &NewProcess,
+    ) -> Result<(), Status> {
+        let port = Port(body.port.get());
+        if body.reserved0.get() != 0 || port.0 == 0 {
+            return Err(Status::Malformed);
+        }
+        let place = usize::from(vni.0);
+        match self.processes.get(place) {
+            None => return Err(Status::NoSuchVni),
+            Some(Some(_)) => return Err(Status::VniInUse),
+            Some(None) => {}
+        }
+        if self.vni_of(port).is_some() {
+            return Err(Status::PortInUse);
+        }
+        let pages = body.host_area.map(|page| page.get());
+        let host_area = HostArea::new(host.memory(), pages)?;
+        let window = self.geometry.window_offset(vni);
+        let sram = host.sram();
+        sram.store_u64(window + AWAKE, 0, Ordering::Relaxed);
+        let wake_seen = sram.load_u64(window + WAKE_REQUEST, Ordering::Relaxed);
+        if usize::from(port.0) >= self.ports.len() {
+            self.ports.resize(usize::from(port.0) + 1, 0);
+        }
+        self.ports[usize::from(port.0)] = vni.0 + 1;
+        self.processes[place] = Some(Box::new(Process::new(port, window, host_area, wake_seen)));
+        Ok(())
+    }
+
+    fn export(&mut self, vni: VniId, body: &Export) -> Result<(), Status> {
+        let access = Access::from_bits(body.access.get()).filter(|access| !access.is_empty());
+        let access = access.ok_or(Status::Malformed)?;
+        if body.reserved0.get() != 0 {
+            return Err(Status::Malformed);
+        }
+        let process = self.process(vni).ok_or(Status::NoSuchVni)?;
+        let segment = Segment {
+            name: SegmentName(body.name.get()),
+            address: body.address.get(),
+            length: body.length.get(),
+            key: Key(body.key.get()),
+            page_key: Key(body.page_key.get()),
+            access,
+        };
+        let id = SegmentId(body.segment.get());
+        process.segments.insert(id, segment.clone())?;
+        let port = process.port;
+        self.exported(port, id, &segment);
+        Ok(())
+    }
+
+    fn answer_fault<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        body: &FaultDone,
+    ) -> Result<(), Status> {
+        if self.process(vni).is_none() {
+            return Err(Status::NoSuchVni);
+        }
+        let status = Status::try_from(body.status.get()).unwrap_or(Status::PageUnavailable);
+        self.fault_done(host, vni, body.address.get(), status);
+        Ok(())
+    }
+}

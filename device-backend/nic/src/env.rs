@@ -1,0 +1,127 @@
+//! What the NIC needs from the world around it: SRAM, the node's memory, a wire.
+//!
+//! The NIC owns none of them. Each entry point of [`crate::Nic`] borrows what it
+//! may touch, so the same control program runs in the device process, in a
+//! simulator and in unit tests.
+
+use qnic_abi::wire::FrameHeader;
+use qnic_abi::SharedMemory;
+
+/// A point in time, in nanoseconds since an epoch that the caller chooses. It never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// This many nanoseconds later; stops at the end of time.
+    #[must_use]
+    pub const fn after(self, nanoseconds: u64) -> Self {
+        Time(self.0.saturating_add(nanoseconds))
+    }
+}
+
+/// An access to node memory outside of what the node has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutOfRange;
+
+/// The memory of a node, by guest-physical address: where DMA goes.
+///
+/// Every access is checked against the regions that the node has; nothing is
+/// written when it fails. The other side may read and write at any time, so no
+/// reference into it ever leaves an implementation.
+pub trait HostMemory {
+    /// Says whether all of `address .. address + length` is memory.
+    fn contains(&self, address: u64, length: u64) -> bool;
+
+    /// Copies out.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if any byte lies outside.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfRange>;
+
+    /// Copies in.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if any byte lies outside.
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), OutOfRange>;
+
+    /// Stores an aligned 64-bit little-endian word with release ordering: who
+    /// loads it with acquire sees all that this NIC wrote before.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if it lies outside or is not aligned.
+    fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange>;
+
+    /// Copies from the memory of another node (or of this one) to this one, once,
+    /// without staging.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if any byte lies outside on either side.
+    fn copy_from(
+        &self,
+        address: u64,
+        source: &Self,
+        source_address: u64,
+        length: usize,
+    ) -> Result<(), OutOfRange>;
+}
+
+/// The node that a NIC serves.
+pub trait Host {
+    /// Type of the SRAM.
+    type Sram: SharedMemory;
+    /// Type of the memory; the same for all nodes of a process, so that one can
+    /// copy from another.
+    type Memory: HostMemory;
+
+    /// The NIC's SRAM.
+    fn sram(&self) -> &Self::Sram;
+
+    /// The node's memory.
+    fn memory(&self) -> &Self::Memory;
+}
+
+/// The payload of a frame, where it lies.
+#[derive(Debug, Clone, Copy)]
+pub enum Payload<'a, M> {
+    /// No payload.
+    None,
+    /// Bytes in private memory: an inline command, or what a serial wire brought.
+    Bytes(&'a [u8]),
+    /// Memory of the sending node, which holds the page locked until the call
+    /// that carries the payload returns.
+    Memory {
+        /// The sending node's memory.
+        memory: &'a M,
+        /// Where it starts.
+        address: u64,
+        /// Its length in bytes.
+        length: usize,
+    },
+}
+
+impl<M> Payload<'_, M> {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::None => 0,
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Memory { length, .. } => *length,
+        }
+    }
+
+    /// Says whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The way to other NICs.
+///
+/// A wire takes or loses a frame before `send` returns; it keeps no borrow of the
+/// payload. A perfect wire (one process) delivers each frame once, in order, by
+/// calling the peer's [`crate::Nic::handle_frame`].
+pub trait Wire<M> {
+    /// Sends a frame to `frame.destination_node`, never the sender itself.
+    /// Returns `false` if there is no way to that node.
+    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, M>) -> bool;
+}

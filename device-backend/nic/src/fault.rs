@@ -1,0 +1,172 @@
+//! Page faults of one process that its driver was told of, and who waits for
+//! them (N13).
+//!
+//! A fault covers a run of pages; a transfer that misses one of them waits for
+//! the fault that is under way instead of making another. The driver promises
+//! only the first page of the run: whoever waits for a later one tries again and,
+//! if need be, makes a fault of its own. When the table is full, a transfer waits
+//! for any fault and then tries again: it is delayed, not refused.
+
+use qnic_abi::event::MAX_FAULT_PAGES;
+use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
+
+use crate::operation::OperationId;
+use crate::transport::PeerIndex;
+
+/// Who waits for a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    /// An operation of the process itself.
+    Local(OperationId),
+    /// An operation of a peer, which gets a Resume.
+    Remote(PeerIndex, OperationId),
+}
+
+/// Pages that a transfer needs: the first, and the run that it will need next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Address of the first page.
+    pub(crate) page: u64,
+    pub(crate) pages: u32,
+}
+
+impl Need {
+    /// The pages of `length` bytes from `address`, as many as one fault asks for.
+    pub(crate) fn new(address: u64, length: u64) -> Self {
+        let page = address & !(PAGE_SIZE as u64 - 1);
+        let last = address.saturating_add(length.saturating_sub(1));
+        let pages = ((last - page) >> PAGE_SHIFT).saturating_add(1);
+        Need {
+            page,
+            pages: pages.min(u64::from(MAX_FAULT_PAGES)) as u32,
+        }
+    }
+}
+
+/// A fault that the driver has not answered.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) need: Need,
+    /// Who waits, and for which page.
+    pub(crate) waiters: Vec<(u64, Waiter)>,
+}
+
+impl Fault {
+    fn covers(&self, need: &Need) -> bool {
+        let run = u64::from(self.need.pages) << PAGE_SHIFT;
+        need.page.wrapping_sub(self.need.page) < run
+    }
+
+    fn overlaps(&self, start: u64, end: u64) -> bool {
+        let run = u64::from(self.need.pages) << PAGE_SHIFT;
+        self.need.page < end && self.need.page.saturating_add(run) > start
+    }
+}
+
+/// The faults of one process.
+#[derive(Debug, Default)]
+pub(crate) struct FaultTable {
+    faults: Vec<Fault>,
+}
+
+impl FaultTable {
+    /// Number of faults.
+    pub(crate) fn count(&self) -> u32 {
+        self.faults.len() as u32
+    }
+
+    /// Number of transfers of peers that wait.
+    pub(crate) fn remote_waiters(&self) -> u32 {
+        let waiters = self.faults.iter().flat_map(|fault| &fault.waiters);
+        waiters
+            .filter(|(_, waiter)| matches!(waiter, Waiter::Remote(..)))
+            .count() as u32
+    }
+
+    /// Puts `waiter` behind the fault that covers `need`, or else behind a new one.
+    /// Says whether the driver must be told, and whether the waiter is a new one.
+    pub(crate) fn wait(&mut self, need: Need, waiter: Waiter, limit: u32) -> (bool, bool) {
+        let covering = self.faults.iter().position(|fault| fault.covers(&need));
+        let full = self.faults.len() >= limit.max(1) as usize;
+        let place = covering.or(full.then(|| self.faults.len() - 1));
+        let told = place.is_none();
+        let place = place.unwrap_or_else(|| {
+            self.faults.push(Fault {
+                need,
+                waiters: Vec::new(),
+            });
+            self.faults.len() - 1
+        });
+        let waiters = &mut self.faults[place].waiters;
+        let entry = (need.page, waiter);
+        let known = waiters.iter().rev().take(64).any(|other| *other == entry);
+        if !known {
+            waiters.push(entry);
+        }
+        (told, !known)
+    }
+
+    /// Takes out the fault that the driver answers.
+    pub(crate) fn answer(&mut self, address: u64) -> Option<Fault> {
+        let place = self.faults.iter().position(|f| f.need.page == address)?;
+        Some(self.faults.remove(place))
+    }
+
+    /// Takes out a fault that touches this range, if there is one.
+    pub(crate) fn forget(&mut self, start: u64, end: u64) -> Option<Fault> {
+        let place = self.faults.iter().position(|f| f.overlaps(start, end))?;
+        Some(self.faults.remove(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local(id: u64) -> Waiter {
+        Waiter::Local(OperationId(id))
+    }
+
+    #[test]
+    fn needs_are_runs_of_pages() {
+        let need = Need::new(0x1fff, 2);
+        assert_eq!((need.page, need.pages), (0x1000, 2));
+        assert_eq!(Need::new(0x1000, 0).pages, 1);
+        assert_eq!(Need::new(0x1000, u64::MAX).pages, MAX_FAULT_PAGES);
+        assert_eq!(Need::new(0x1000, 4097).pages, 2);
+    }
+
+    #[test]
+    fn transfers_share_a_fault_that_covers_their_page() {
+        let mut table = FaultTable::default();
+        let run = Need::new(0x1000, 0x3000);
+        assert_eq!(table.wait(run, local(1), 8), (true, true));
+        let inside = Need::new(0x3000, 1);
+        assert_eq!(table.wait(inside, local(2), 8), (false, true));
+        assert_eq!(table.wait(inside, local(2), 8), (false, false));
+        let behind = Need::new(0x4000, 1);
+        assert_eq!(table.wait(behind, local(3), 8), (true, true));
+        let before = Need::new(0x0000, 0x3000);
+        assert_eq!(table.wait(before, local(4), 8), (true, true));
+        let fault = table.answer(0x1000).unwrap();
+        let waiters: Vec<_> = fault.waiters.iter().map(|w| w.1).collect();
+        assert_eq!(waiters, [local(1), local(2)]);
+        assert!(table.answer(0x1000).is_none());
+        assert_eq!(table.count(), 2);
+    }
+
+    #[test]
+    fn a_full_table_delays_and_revoked_ranges_are_forgotten() {
+        let mut table = FaultTable::default();
+        let need = |page| Need::new(page, 1);
+        assert_eq!(table.wait(need(0x1000), local(1), 1), (true, true));
+        assert_eq!(table.wait(need(0x9000), local(2), 1), (false, true));
+        assert!(table.forget(0x2000, 0x9000).is_none());
+        assert!(table.forget(0x0, 0x1000).is_none());
+        assert_eq!(table.forget(0x1fff, 0x2000).unwrap().waiters.len(), 2);
+        assert_eq!(table.count(), 0);
+        let remote = Waiter::Remote(PeerIndex::default(), OperationId(1));
+        table.wait(need(0x1000), remote, 1);
+        assert_eq!(table.remote_waiters(), 1);
+    }
+}

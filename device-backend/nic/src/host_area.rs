@@ -1,0 +1,188 @@
+//! What the NIC tells a process through its host area ([`qnic_abi::host_area`]).
+//!
+//! The counts that matter live here, in the NIC's memory; guest memory gets
+//! copies and is never read. Data is stored before error records, those before
+//! their count, and that before the completion counters.
+//!
+//! Stores can fail only if the node's memory has shrunk since the process was
+//! registered; then there is nobody who could look, and they are skipped.
+
+use qnic_abi::host_area::{
+    self, signal_offset, ErrorRecord, ERROR_RECORDS, ERROR_RING, HOST_PAGES, SIGNAL_COUNTERS,
+};
+use qnic_abi::{Status, PAGE_SIZE};
+
+use crate::env::HostMemory;
+
+/// Host area of one process.
+#[derive(Debug)]
+pub(crate) struct HostArea {
+    pages: [u64; HOST_PAGES],
+    signals: Box<[u64]>,
+    errors: u64,
+    head: u64,
+    writes: u64,
+    reads: u64,
+}
+
+impl HostArea {
+    /// An area in these pages, with its counters at 0.
+    pub(crate) fn new<M: HostMemory>(memory: &M, pages: [u64; HOST_PAGES]) -> Result<Self, Status> {
+        let usable =
+            |page: &u64| page % PAGE_SIZE as u64 == 0 && memory.contains(*page, PAGE_SIZE as u64);
+        if !pages.iter().all(usable) {
+            return Err(Status::BadAddress);
+        }
+        let mut area = HostArea {
+            pages,
+            signals: vec![0; SIGNAL_COUNTERS as usize].into(),
+            errors: 0,
+            head: 0,
+            writes: 0,
+            reads: 0,
+        };
+        area.restart(memory);
+        Ok(area)
+    }
+
+    /// Sets the counters of the command queue back to 0; notifications stay.
+    pub(crate) fn restart<M: HostMemory>(&mut self, memory: &M) {
+        self.errors = 0;
+        self.head = 0;
+        self.writes = 0;
+        self.reads = 0;
+        for offset in [
+            host_area::HEAD,
+            host_area::WRITES_DONE,
+            host_area::READS_DONE,
+            host_area::ERRORS,
+            host_area::QUEUE_STATUS,
+        ] {
+            self.store(memory, offset, 0);
+        }
+    }
+
+    fn store<M: HostMemory>(&self, memory: &M, offset: usize, value: u64) {
+        let page = self.pages[offset / PAGE_SIZE];
+        let _skipped = memory.store_u64(page + (offset % PAGE_SIZE) as u64, value);
+    }
+
+    /// Delivers a counted notification.
+    pub(crate) fn signal<M: HostMemory>(&mut self, memory: &M, notification: u32) {
+        let signal = &mut self.signals[(notification % SIGNAL_COUNTERS) as usize];
+        *signal = signal.wrapping_add(1);
+        let value = *signal;
+        self.store(memory, signal_offset(notification), value);
+    }
+
+    /// Reports a command that failed.
+    pub(crate) fn record_error<M: HostMemory>(&mut self, memory: &M, command: u64, status: Status) {
+        let place = self.errors as usize % ERROR_RECORDS;
+        let offset = ERROR_RING + place * size_of::<ErrorRecord>();
+        self.store(memory, offset, command);
+        self.store(memory, offset + 8, u64::from(status.code()));
+        self.errors += 1;
+        self.store(memory, host_area::ERRORS, self.errors);
+    }
+
+    /// Reports that the command queue has stopped.
+    pub(crate) fn fail_queue<M: HostMemory>(&mut self, memory: &M, status: Status) {
+        self.store(memory, host_area::QUEUE_STATUS, u64::from(status.code()));
+    }
+
+    /// Commands that the process does not know yet to have been read.
+    pub(crate) fn unpublished_head(&self, head: u64) -> u64 {
+        head - self.head
+    }
+
+    /// Publishes how many commands were read. Returns whether that is news.
+    pub(crate) fn publish_head<M: HostMemory>(&mut self, memory: &M, head: u64) -> bool {
+        let news = self.head != head;
+        if news {
+            self.head = head;
+            self.store(memory, host_area::HEAD, head);
+        }
+        news
+    }
+
+    /// Completions that the process does not know of yet, of the kind that has more.
+    pub(crate) fn unpublished_completions(&self, writes: u64, reads: u64) -> u64 {
+        (writes - self.writes).max(reads - self.reads)
+    }
+
+    /// Publishes the completion counters. Returns whether that is news.
+    pub(crate) fn publish_completions<M: HostMemory>(
+        &mut self,
+        memory: &M,
+        writes: u64,
+        reads: u64,
+    ) -> bool {
+        let mut news = false;
+        if self.writes != writes {
+            self.writes = writes;
+            self.store(memory, host_area::WRITES_DONE, writes);
+            news = true;
+        }
+        if self.reads != reads {
+            self.reads = reads;
+            self.store(memory, host_area::READS_DONE, reads);
+            news = true;
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Memory;
+    use zerocopy::FromBytes;
+
+    fn word(memory: &Memory, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        memory.read(address, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    #[test]
+    fn areas_outside_of_memory_are_refused() {
+        let memory = Memory::new(4 * PAGE_SIZE);
+        for pages in [
+            [0, 0x1000, 0x4000],
+            [1, 0x1000, 0x2000],
+            [u64::MAX - 4095; 3],
+        ] {
+            let refused = HostArea::new(&memory, pages);
+            assert_eq!(refused.err(), Some(Status::BadAddress));
+        }
+    }
+
+    #[test]
+    fn every_word_stands_where_the_abi_says() {
+        let memory = Memory::new(4 * PAGE_SIZE);
+        let mut area = HostArea::new(&memory, [0x2000, 0x0000, 0x3000]).unwrap();
+        area.signal(&memory, 1);
+        area.signal(&memory, 1023);
+        area.signal(&memory, 1023);
+        assert_eq!(word(&memory, 8), 1);
+        assert_eq!(word(&memory, 0x3ff8), 2);
+        for command in 0..65 {
+            area.record_error(&memory, command, Status::BadKey);
+        }
+        let mut bytes = [0; 16];
+        memory.read(0x2400, &mut bytes).unwrap();
+        let record = ErrorRecord::read_from_bytes(&bytes).unwrap();
+        assert_eq!(record.command.get(), 64);
+        assert_eq!(record.status.get(), Status::BadKey.code());
+        assert_eq!(word(&memory, 0x2018), 65);
+        assert!(area.publish_head(&memory, 3));
+        assert!(!area.publish_head(&memory, 3));
+        assert!(area.publish_completions(&memory, 5, 6));
+        assert!(!area.publish_completions(&memory, 5, 6));
+        let words = [0x2000, 0x2008, 0x2010].map(|at| word(&memory, at));
+        assert_eq!(words, [3, 5, 6]);
+        area.restart(&memory);
+        assert_eq!(word(&memory, 0x2018), 0);
+        assert_eq!(word(&memory, 0x3ff8), 2, "notifications stay");
+    }
+}

@@ -1,0 +1,369 @@
+//! How operations go on and end, and what ends with a process, a segment or a peer.
+
+use qnic_abi::command::Opcode;
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES};
+use qnic_abi::wire::{FrameHeader, FrameKind};
+use qnic_abi::{Port, SegmentId, SharedMemory, Status, VniId};
+
+use crate::env::Host;
+use crate::event::Pending;
+use crate::fault::{Fault, Need, Waiter};
+use crate::nic::Nic;
+use crate::operation::{Next, Notice, Operation, OperationId, OperationTable};
+use crate::process::{CommandQueue, Completion};
+use crate::transport::{header, PeerIndex};
+
+impl Nic {
+    /// The operation of that name, if it still runs.
+    pub(crate) fn operation(&mut self, id: OperationId) -> Option<&mut Operation> {
+        self.process(id.vni())?.operations.find(id)
+    }
+
+    /// The operation of that name, if it still runs and that peer is its other end.
+    pub(crate) fn operation_at(
+        &mut self,
+        id: OperationId,
+        peer: PeerIndex,
+    ) -> Option<&mut Operation> {
+        self.operation(id)
+            .filter(|operation| operation.peer == peer)
+    }
+
+    /// [`Nic::reconsider`] for an operation that may have ended.
+    pub(crate) fn reconsider_named<H: Host>(&mut self, host: &H, id: Option<OperationId>) {
+        if let Some(id) = id.filter(|id| self.operation(*id).is_some()) {
+            self.reconsider(host, id.vni(), id.slot());
+        }
+    }
+
+    /// Lets an operation go on after anything about it has changed.
+    pub(crate) fn reconsider<H: Host>(&mut self, host: &H, vni: VniId, slot: u8) {
+        let Some(process) = self.processes[usize::from(vni.0)].as_deref_mut() else {
+            return;
+        };
+        let operation = process.operations.get(slot);
+        let first =
+            operation.notice == Notice::Pending && process.streams.is_first(operation.stream);
+        match operation.next(&self.config.limits, first) {
+            Next::Send => {
+                process.operations.set_ready(slot, true);
+                self.schedule_process(vni);
+            }
+            Next::Wait => process.operations.set_ready(slot, false),
+            Next::Finish(status) => self.finish(host, vni, slot, status),
+        }
+    }
+
+    /// Gives an operation up.
+    pub(crate) fn fail_operation<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        slot: u8,
+        status: Status,
+    ) {
+        let Some(process) = self.process(vni) else {
+            return;
+        };
+        let operation = process.operations.get_mut(slot);
+        operation.fail(status);
+        let asked = operation.requested.len() as u32;
+        let peer = operation.peer;
+        operation.requested.clear();
+        if matches!(status, Status::Aborted | Status::PeerGone) {
+            self.counters.aborted += 1;
+        }
+        self.reconsider(host, vni, slot);
+        if asked > 0 {
+            self.peers[peer].reads = self.peers[peer].reads.saturating_sub(asked);
+            self.unblock(host, peer);
+        }
+    }
+
+    fn finish<H: Host>(&mut self, host: &H, vni: VniId, slot: u8, status: Status) {
+        let Some(process) = self.process(vni) else {
+            return;
+        };
+        let operation = process.operations.get(slot);
+        let (number, order, stream) = (operation.number, operation.order, operation.stream);
+        let opcode = operation.command.opcode;
+        process.operations.release(slot);
+        if status != Status::Ok {
+            process
+                .host_area
+                .record_error(host.memory(), number, status);
+            process.changed = true;
+            process.publish = true;
+        }
+        let next = match opcode {
+            Opcode::Write => {
+                process.publish |= process.writes.end(order);
+                process.streams.settle(stream)
+            }
+            Opcode::Read => {
+                process.publish |= process.reads.end(order);
+                None
+            }
+        };
+        let stalled = process.queue.stalled;
+        self.touch(vni);
+        if stalled {
+            self.heat(vni, None);
+        }
+        if let Some(next) = next {
+            self.reconsider(host, vni, next);
+        }
+    }
+
+    /// Lets a transfer of a peer wait for a page, if there is room for another.
+    pub(crate) fn wait_remote(
+        &mut self,
+        vni: VniId,
+        need: Need,
+        peer: PeerIndex,
+        operation: OperationId,
+    ) -> Result<(), Status> {
+        if self.fault_waiters >= self.config.limits.fault_waiters {
+            return Err(Status::Exhausted);
+        }
+        let waiter = Waiter::Remote(peer, operation);
+        self.fault_waiters += u32::from(self.wait_for_page(vni, need, waiter));
+        Ok(())
+    }
+
+    /// Puts a transfer behind a page fault; tells the driver unless it knows.
+    /// Says whether the transfer was not there already.
+    pub(crate) fn wait_for_page(&mut self, vni: VniId, need: Need, waiter: Waiter) -> bool {
+        let limit = self.config.limits.faults;
+        let Some(process) = self.process(vni) else {
+            return false;
+        };
+        let (told, new) = process.faults.wait(need, waiter, limit);
+        if told {
+            self.events.push(Pending::PageFault(vni, need));
+        }
+        new
+    }
+
+    /// The driver has answered a fault. Only its first page may have failed.
+    pub(crate) fn fault_done<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        address: u64,
+        status: Status,
+    ) {
+        let fault = self.process(vni).and_then(|p| p.faults.answer(address));
+        if let Some(fault) = fault {
+            self.release(host, fault, status);
+        }
+    }
+
+    /// Lets everybody try again who waits for a fault, or gives them up who wait
+    /// for its first page, when that has failed.
+    fn release<H: Host>(&mut self, host: &H, fault: Fault, status: Status) {
+        for (page, waiter) in fault.waiters {
+            let failed = status != Status::Ok && page == fault.need.page;
+            match waiter {
+                Waiter::Local(id) => {
+                    if let Some(operation) = self.operation(id) {
+                        operation.faulted = false;
+                        match failed {
+                            true => self.fail_operation(
+                                host,
+                                id.vni(),
+                                id.slot(),
+                                Status::PageUnavailable,
+                            ),
+                            false => self.reconsider(host, id.vni(), id.slot()),
+                        }
+                    }
+                }
+                Waiter::Remote(index, id) => {
+                    self.fault_waiters = self.fault_waiters.saturating_sub(1);
+                    let mut resume = header(FrameKind::Resume);
+                    resume.operation = id.0.into();
+                    if failed {
+                        resume.status = Status::PageUnavailable.code().into();
+                    }
+                    self.peers.answer(index, resume);
+                }
+            }
+        }
+    }
+
+    /// Revokes a segment: no page is touched for it any more (N2).
+    pub(crate) fn unexport<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        id: SegmentId,
+    ) -> Result<(), Status> {
+        let process = self.process(vni).ok_or(Status::NoSuchVni)?;
+        let segment = process.segments.remove(id).ok_or(Status::NoSuchSegment)?;
+        for slot in process.operations.active() {
+            let Some(process) = self.process(vni) else {
+                break;
+            };
+            let operation = process.operations.get(slot);
+            let command = &operation.command;
+            let uses = !command.inline && command.length > 0 && command.local.segment == id;
+            if uses && operation.id != OperationId::default() && operation.failure.is_none() {
+                self.fail_operation(host, vni, slot, Status::Aborted);
+            }
+        }
+        // Who waits for one of its pages tries again and is refused.
+        loop {
+            let faults = self.process(vni).map(|process| &mut process.faults);
+            let Some(fault) = faults.and_then(|f| f.forget(segment.address, segment.end())) else {
+                break;
+            };
+            let gone = Pending::PageFault(vni, fault.need);
+            self.events.retain(|event| *event != gone);
+            self.release(host, fault, Status::Ok);
+        }
+        Ok(())
+    }
+
+    /// Ends a process: nothing of it is touched any more (N8, X9).
+    pub(crate) fn end_process<H: Host>(&mut self, host: &H, vni: VniId) -> Result<(), Status> {
+        let slot = self.processes.get_mut(usize::from(vni.0));
+        let mut process = slot.and_then(Option::take).ok_or(Status::NoSuchVni)?;
+        let port = process.port;
+        self.ports[usize::from(port.0)] = 0;
+        self.forget_vni(vni);
+        self.fault_waiters -= process.faults.remote_waiters().min(self.fault_waiters);
+        self.imports.abort(vni, &mut self.replies);
+        let window = self.geometry.window_offset(vni);
+        host.sram().store_u64(window + AWAKE, 0, Ordering::Release);
+        self.drop_operations(host, &mut process.operations);
+        for index in self.peers.all() {
+            if self.peers[index].node == self.config.node {
+                self.abort_to(host, index, Some(port));
+                continue;
+            }
+            let mut gone = header(FrameKind::Gone);
+            gone.source_port = port.0.into();
+            self.peers.answer(index, gone);
+        }
+        Ok(())
+    }
+
+    fn forget_vni(&mut self, vni: VniId) {
+        self.hot.retain(|other| *other != vni);
+        self.scheduled.retain(|other| *other != vni);
+        self.touched.retain(|other| *other != vni);
+        self.events.retain(|event| event.vni() != vni);
+    }
+
+    /// Drops operations without a word to their process.
+    fn drop_operations<H: Host>(&mut self, host: &H, operations: &mut OperationTable) {
+        self.counters.aborted += u64::from(operations.count());
+        for slot in operations.active() {
+            let operation = operations.get_mut(slot);
+            let (asked, peer) = (operation.requested.len() as u32, operation.peer);
+            operations.release(slot);
+            if asked > 0 {
+                self.peers[peer].reads = self.peers[peer].reads.saturating_sub(asked);
+                self.unblock(host, peer);
+            }
+        }
+    }
+
+    /// Starts the command queue of a process again.
+    pub(crate) fn reset_queue<H: Host>(&mut self, host: &H, vni: VniId) -> Result<(), Status> {
+        let window = self.geometry.window_offset(vni);
+        let process = self.process(vni).ok_or(Status::NoSuchVni)?;
+        let mut operations = std::mem::replace(&mut process.operations, OperationTable::new());
+        process.queue = CommandQueue::new(window);
+        process.writes = Completion::default();
+        process.reads = Completion::default();
+        process.streams.clear();
+        process.publish = false;
+        process.host_area.restart(host.memory());
+        self.hot.retain(|other| *other != vni);
+        self.events
+            .retain(|event| !matches!(event, Pending::QueueFailed(failed, _) if *failed == vni));
+        let sram = host.sram();
+        for entry in 0..COMMAND_ENTRIES as u64 {
+            sram.store_u64(window + command_offset(entry), 0, Ordering::Relaxed);
+        }
+        sram.store_u64(window + AWAKE, 0, Ordering::Release);
+        self.drop_operations(host, &mut operations);
+        Ok(())
+    }
+
+    /// Gives up all operations whose other end is that peer, or one process there.
+    fn abort_to<H: Host>(&mut self, host: &H, index: PeerIndex, port: Option<Port>) {
+        for place in 0..self.processes.len() {
+            let vni = VniId(place as u16);
+            let Some(process) = self.process(vni) else {
+                continue;
+            };
+            for slot in process.operations.active() {
+                let Some(process) = self.process(vni) else {
+                    break;
+                };
+                let operation = process.operations.get_mut(slot);
+                let concerned = operation.id != OperationId::default()
+                    && operation.peer == index
+                    && port.is_none_or(|port| operation.command.remote.port == port);
+                if !concerned {
+                    continue;
+                }
+                let status = match port {
+                    None if operation.sent == 0 => Status::NoSuchNode,
+                    _ => Status::PeerGone,
+                };
+                if port.is_none() {
+                    // No answer will come.
+                    operation.in_flight = 0;
+                    operation.requested.clear();
+                }
+                if operation.failure.is_none() || port.is_none() {
+                    self.fail_operation(host, vni, slot, status);
+                }
+            }
+        }
+    }
+
+    /// There is no way to a peer: gives up what runs between it and this node.
+    pub(crate) fn peer_unreachable<H: Host>(&mut self, host: &H, index: PeerIndex) {
+        self.peers[index].forget_traffic();
+        self.abort_to(host, index, None);
+    }
+
+    /// A peer was reset (`received` is 0), or has started over and sent everything
+    /// up to `received`.
+    pub(crate) fn peer_restarted<H: Host>(&mut self, host: &H, index: PeerIndex, received: u64) {
+        let peer = &mut self.peers[index];
+        peer.restart();
+        peer.received = received;
+        peer.acknowledged = received;
+        peer.ended = received == 0;
+        for process in self.processes.iter_mut().flatten() {
+            process.replies.retain(|job| job.peer != index);
+        }
+        self.parked.forget(index, None);
+        self.imports.resend(self.peers[index].node);
+        self.abort_to(host, index, None);
+    }
+
+    /// A process of a peer has ended.
+    pub(crate) fn peer_process_gone<H: Host>(
+        &mut self,
+        host: &H,
+        index: PeerIndex,
+        frame: &FrameHeader,
+    ) {
+        let port = Port(frame.source_port.get());
+        for process in self.processes.iter_mut().flatten() {
+            process
+                .replies
+                .retain(|job| job.peer != index || job.port != port);
+        }
+        self.parked.forget(index, Some(port));
+        self.abort_to(host, index, Some(port));
+    }
+}

@@ -1,0 +1,353 @@
+//! The NIC: its state and its entry points.
+
+use std::collections::VecDeque;
+
+use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC};
+use qnic_abi::control::{Statistics, REPLY_BYTES};
+use qnic_abi::event::Event;
+use qnic_abi::header::{Geometry, GeometryError, SramHeader, MAGIC};
+use qnic_abi::shared::Ordering;
+use qnic_abi::wire::{FrameHeader, FrameKind};
+use qnic_abi::{Port, SharedMemory, Status, VniId, ABI_VERSION};
+use zerocopy::IntoBytes;
+
+use crate::config::NicConfig;
+use crate::env::{Host, Payload, Time, Wire};
+use crate::event::{EventQueue, Pending};
+use crate::import::{ParkedImports, PendingImports};
+use crate::process::Process;
+use crate::transport::{header, PeerTable};
+
+/// Whether a poll found something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Something was done, or more is left to do: poll again.
+    Busy,
+    /// Nothing was there.
+    Idle,
+}
+
+/// What an entry point borrows from its caller.
+pub(crate) struct Io<'a, H, W> {
+    pub(crate) now: Time,
+    pub(crate) host: &'a H,
+    pub(crate) wire: &'a mut W,
+}
+
+/// What was counted since the NIC was started.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) commands: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) notifications: u64,
+    pub(crate) page_hits: u64,
+    pub(crate) page_misses: u64,
+    pub(crate) protection_errors: u64,
+    pub(crate) malformed_commands: u64,
+    pub(crate) aborted: u64,
+    pub(crate) malformed_frames: u64,
+}
+
+/// The control program of one NIC.
+#[derive(Debug)]
+pub struct Nic {
+    pub(crate) config: NicConfig,
+    pub(crate) geometry: Geometry,
+    pub(crate) unusable: Option<Status>,
+    running: bool,
+    pub(crate) incarnation: u32,
+    /// By VNI.
+    pub(crate) processes: Vec<Option<Box<Process>>>,
+    /// VNI + 1 by port, or 0.
+    pub(crate) ports: Vec<u16>,
+    pub(crate) peers: PeerTable,
+    /// VNIs with something to send, in the order of their turns (Q10).
+    pub(crate) scheduled: VecDeque<VniId>,
+    /// VNIs whose command queues are polled.
+    pub(crate) hot: Vec<VniId>,
+    /// VNIs with something to publish.
+    pub(crate) touched: Vec<VniId>,
+    /// Bit *d* modulo 64: doorbell *d* was rung.
+    pub(crate) rung: u64,
+    pub(crate) imports: PendingImports,
+    pub(crate) parked: ParkedImports,
+    pub(crate) events: EventQueue,
+    pub(crate) replies: VecDeque<(u64, [u8; REPLY_BYTES])>,
+    /// Commands started since the NIC was made: names operations apart.
+    pub(crate) running_number: u64,
+    /// Transfers of peers that wait for page faults here.
+    pub(crate) fault_waiters: u32,
+    pub(crate) counters: Counters,
+}
+
+impl Nic {
+    /// Makes a NIC that is stopped.
+    ///
+    /// # Errors
+    /// [`GeometryError`] if no SRAM can be laid out for these numbers.
+    pub fn new(config: NicConfig) -> Result<Self, GeometryError> {
+        let geometry = Geometry::new(config.node, config.frames, config.windows, config.doorbells)?;
+        let mut nic = Nic {
+            config,
+            geometry,
+            unusable: None,
+            running: false,
+            incarnation: 0,
+            processes: Vec::new(),
+            ports: Vec::new(),
+            peers: PeerTable::default(),
+            scheduled: VecDeque::new(),
+            hot: Vec::new(),
+            touched: Vec::new(),
+            rung: 0,
+            imports: PendingImports::default(),
+            parked: ParkedImports::default(),
+            events: EventQueue::default(),
+            replies: VecDeque::new(),
+            running_number: 0,
+            fault_waiters: 0,
+            counters: Counters::default(),
+        };
+        nic.clear();
+        Ok(nic)
+    }
+
+    /// Forgets everything but peers and what must never repeat.
+    fn clear(&mut self) {
+        self.processes.clear();
+        let windows = self.geometry.windows as usize;
+        self.processes.resize_with(windows, || None);
+        self.ports.clear();
+        self.scheduled.clear();
+        self.hot.clear();
+        self.touched.clear();
+        self.rung = 0;
+        self.imports = PendingImports::default();
+        self.parked = ParkedImports::default();
+        self.events = EventQueue::default();
+        self.replies.clear();
+        self.fault_waiters = 0;
+        self.counters = Counters::default();
+    }
+
+    /// The layout of its SRAM.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Its virtio configuration space.
+    pub fn config_space(&self) -> DeviceConfig {
+        DeviceConfig {
+            magic: CONFIG_MAGIC.into(),
+            abi_version: ABI_VERSION.into(),
+            node: self.config.node.0.into(),
+            reserved0: 0.into(),
+            sram_bytes: self.geometry.sram_bytes.into(),
+            doorbells: self.config.doorbells.into(),
+            windows: self.config.windows.into(),
+            reserved1: [0.into(); 4],
+        }
+    }
+
+    /// Says whether it was started and not reset since. Frames to a NIC that is
+    /// not running are lost; a [`Wire`] answers `false` for its node.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// Says why this NIC cannot serve its guest, or with `Ok` that it can. Shows
+    /// in the SRAM header from the next [`Nic::start`], and in the reply to Hello.
+    pub fn set_unusable(&mut self, status: Status) {
+        self.unusable = (status != Status::Ok).then_some(status);
+    }
+
+    /// Starts on fresh SRAM, as a new incarnation: zeroes windows and tables,
+    /// writes the header, the magic last.
+    ///
+    /// # Panics
+    /// If the SRAM is smaller than [`Nic::geometry`] says.
+    pub fn start<H: Host>(&mut self, _now: Time, host: &H) {
+        self.clear();
+        self.incarnation = self.incarnation.wrapping_add(1);
+        // Who sent frames while nobody was here, or before a start without a
+        // reset, must start over.
+        for index in self.peers.all() {
+            self.peers[index].restart();
+            self.peers[index].introduce = true;
+            self.peers.hurry(index);
+        }
+        let sram = host.sram();
+        sram.store_u64(MAGIC, 0, Ordering::Relaxed);
+        sram.fence();
+        sram.clear();
+        let mut header = self.geometry.header();
+        header.state = self.unusable.unwrap_or(Status::Ok).code().into();
+        let mut words = [0u64; size_of::<SramHeader>() / 8];
+        words.as_mut_bytes().copy_from_slice(header.as_bytes());
+        let words = words.map(u64::from_le);
+        sram.write_words(8, &words[1..]);
+        // Pairs with the driver's acquire load: who sees the magic sees the header.
+        sram.store_u64(MAGIC, words[0], Ordering::Release);
+        self.running = true;
+    }
+
+    /// Forgets everything, tells peers, clears the magic. Touches neither SRAM
+    /// nor memory of the node afterwards.
+    pub fn reset<H: Host, W: Wire<H::Memory>>(&mut self, now: Time, host: &H, wire: &mut W) {
+        if !self.running {
+            return;
+        }
+        let mut io = Io { now, host, wire };
+        for index in self.peers.all() {
+            if self.peers[index].node != self.config.node {
+                let mut gone = header(FrameKind::Gone);
+                // Without a number: nothing of this incarnation follows.
+                self.peers[index].next_sequence = 0;
+                let _unreachable = self.transmit(&mut io, index, &mut gone, Payload::None);
+            }
+        }
+        host.sram().store_u64(MAGIC, 0, Ordering::Release);
+        self.clear();
+        self.peers.clear();
+        self.running = false;
+    }
+
+    /// Handles one request of the driver. `None` says that the reply comes later,
+    /// through [`Nic::poll_reply`], with this `token`.
+    pub fn handle_control<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        now: Time,
+        host: &H,
+        wire: &mut W,
+        request: &[u8],
+        token: u64,
+    ) -> Option<[u8; REPLY_BYTES]> {
+        let mut io = Io { now, host, wire };
+        let reply = self.request(&mut io, request, token);
+        self.flush(&mut io, false);
+        reply
+    }
+
+    /// The next late reply: the token of its request, and the reply.
+    pub fn poll_reply(&mut self) -> Option<(u64, [u8; REPLY_BYTES])> {
+        self.replies.pop_front()
+    }
+
+    /// Notes that a doorbell was rung.
+    pub fn handle_doorbell(&mut self, doorbell: u32) {
+        if doorbell < self.config.doorbells {
+            self.rung |= 1 << (doorbell % 64);
+        }
+    }
+
+    /// Takes a frame from a peer. Answers go out with the next poll.
+    pub fn handle_frame<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        frame: &FrameHeader,
+        payload: Payload<'_, H::Memory>,
+    ) {
+        let node = qnic_abi::NodeId(frame.source_node.get());
+        if node == self.config.node {
+            self.counters.malformed_frames += 1;
+        } else if self.running {
+            self.receive(now, host, frame, payload);
+        } else if let Some(index) = self.peers.find_or_add(node, self.config.limits.peers) {
+            self.peers[index].introduce = true;
+        }
+    }
+
+    /// Does a bounded amount of work: reads commands, sends frames, answers
+    /// peers, publishes what processes wait for.
+    pub fn poll<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        now: Time,
+        host: &H,
+        wire: &mut W,
+    ) -> Progress {
+        if !self.running {
+            return Progress::Idle;
+        }
+        let mut io = Io { now, host, wire };
+        let mut busy = false;
+        if self.imports.is_waiting() || self.parked.is_waiting() {
+            busy |= self.expire_imports(&mut io);
+        }
+        busy |= self.flush(&mut io, false);
+        busy |= self.fetch_hot(now, host);
+        busy |= self.schedule(&mut io);
+        busy |= self.flush(&mut io, true);
+        busy |= self.publish(host);
+        match busy || !self.scheduled.is_empty() || self.peers.has_output() {
+            true => Progress::Busy,
+            false => Progress::Idle,
+        }
+    }
+
+    /// The next event for the driver.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let (pending, event) = self.events.pop()?;
+        if let Pending::Wake(vni) = pending {
+            if let Some(process) = self.process(vni) {
+                process.wake_queued = false;
+            }
+        }
+        Some(event)
+    }
+
+    /// Says whether [`Nic::poll_event`] would return one.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// When [`Nic::poll`] must be called at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let deadlines = [self.imports.deadline(), self.parked.deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// What the NIC holds, and what it has counted since it was started.
+    pub fn statistics(&self) -> Statistics {
+        let mut processes = 0;
+        let (mut segments, mut operations, mut faults) = (0, 0, 0);
+        for process in self.processes.iter().flatten() {
+            processes += 1;
+            segments += process.segments.count();
+            operations += process.operations.count();
+            faults += process.faults.count();
+        }
+        let counters = &self.counters;
+        Statistics {
+            processes: processes.into(),
+            segments: segments.into(),
+            operations: operations.into(),
+            parked_imports: self.parked.count().into(),
+            faults_pending: faults.into(),
+            // Locks are held only within a call.
+            frames_locked: 0.into(),
+            commands: counters.commands.into(),
+            bytes_sent: counters.bytes_sent.into(),
+            bytes_received: counters.bytes_received.into(),
+            notifications: counters.notifications.into(),
+            page_hits: counters.page_hits.into(),
+            page_misses: counters.page_misses.into(),
+            protection_errors: counters.protection_errors.into(),
+            malformed_commands: counters.malformed_commands.into(),
+            aborted: counters.aborted.into(),
+            malformed_frames: counters.malformed_frames.into(),
+        }
+    }
+
+    /// The process of a VNI.
+    pub(crate) fn process(&mut self, vni: VniId) -> Option<&mut Process> {
+        self.processes.get_mut(usize::from(vni.0))?.as_deref_mut()
+    }
+
+    /// The VNI whose process holds a port.
+    pub(crate) fn vni_of(&self, port: Port) -> Option<VniId> {
+        let place = self.ports.get(usize::from(port.0))?.checked_sub(1)?;
+        Some(VniId(place))
+    }
+}

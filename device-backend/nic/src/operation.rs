@@ -1,0 +1,489 @@
+//! One command that was read and is not complete, and the table of those of one
+//! process.
+//!
+//! ```text
+//!              ┌──────────── sent ────────────┐
+//!   unsent ────►  in flight (write) or         ├──► acknowledged / arrived
+//!              │  requested (read)             │
+//!              └──┬────────────────────────▲──┘
+//!        Nak WAIT │                        │ sent again
+//!                 ▼                        │
+//!              refused ── Resume ──► retry ┘
+//! ```
+//! Every byte of a transfer is in exactly one of these places. An operation that
+//! has refused pieces sends nothing new until the peer says that its page is
+//! there; so the pieces that can be refused are bounded by those in flight.
+
+use qnic_abi::command::Opcode;
+use qnic_abi::{Key, Status, VniId};
+
+use crate::command::{Command, INLINE_WORDS};
+use crate::config::Limits;
+use crate::order::StreamPosition;
+use crate::transport::PeerIndex;
+
+/// Slots for operations of one process.
+pub(crate) const OPERATION_SLOTS: usize = 64;
+
+/// Names an operation on its NIC, as frames carry it: a running number, the VNI
+/// and the slot. Answers to an operation that has ended do not find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct OperationId(pub(crate) u64);
+
+impl OperationId {
+    pub(crate) fn new(running: u64, vni: VniId, slot: u8) -> Self {
+        OperationId(running << 24 | u64::from(vni.0) << 8 | u64::from(slot))
+    }
+
+    pub(crate) fn vni(self) -> VniId {
+        VniId((self.0 >> 8) as u16)
+    }
+
+    pub(crate) fn slot(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// A piece of a transfer that crosses no page border of either side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+/// Where the notification of a write stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Notice {
+    /// The write has none, or it is delivered or on its way for good.
+    #[default]
+    None,
+    /// It has to be sent.
+    Pending,
+    /// It rides on a frame that is in flight and may still be refused.
+    Riding,
+}
+
+/// What an operation can do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Send a frame.
+    Send,
+    /// Wait for an answer, a page, a place in the window or an earlier write.
+    Wait,
+    /// End.
+    Finish(Status),
+}
+
+/// A command that runs.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    pub(crate) id: OperationId,
+    /// Number of the command, from 0 at registration.
+    pub(crate) number: u64,
+    pub(crate) command: Command,
+    /// Key of the pages of the local memory.
+    pub(crate) page_key: Key,
+    pub(crate) peer: PeerIndex,
+    /// Number among the writes, or the reads, of its process.
+    pub(crate) order: u64,
+    /// Place among the writes to its node.
+    pub(crate) stream: StreamPosition,
+    /// Bytes that were sent, or asked for, at least once.
+    pub(crate) sent: u64,
+    /// Something was never sent.
+    pub(crate) unsent: bool,
+    /// Frames of a write in flight.
+    pub(crate) in_flight: u32,
+    /// Pieces of a read that were asked for and have not arrived.
+    pub(crate) requested: Vec<Piece>,
+    /// Pieces to send again.
+    pub(crate) retry: Vec<Piece>,
+    /// Pieces refused for an absent page of the peer.
+    pub(crate) refused: Vec<Piece>,
+    pub(crate) notice: Notice,
+    /// Waits for a page of its own process.
+    pub(crate) faulted: bool,
+    /// Waits for a place in the window to its peer.
+    pub(crate) blocked: bool,
+    /// Why it was given up.
+    pub(crate) failure: Option<Status>,
+    pub(crate) inline: [u64; INLINE_WORDS],
+}
+
+impl Operation {
+    fn unused() -> Self {
+        Operation {
+            id: OperationId::default(),
+            number: 0,
+            command: Command::unused(),
+            page_key: Key(0),
+            peer: PeerIndex::default(),
+            order: 0,
+            stream: StreamPosition::default(),
+            sent: 0,
+            unsent: false,
+            in_flight: 0,
+            requested: Vec::new(),
+            retry: Vec::new(),
+            refused: Vec::new(),
+            notice: Notice::None,
+            faulted: false,
+            blocked: false,
+            failure: None,
+            inline: [0; INLINE_WORDS],
+        }
+    }
+
+    /// Makes this slot a new operation; keeps its buffers.
+    pub(crate) fn begin(&mut self, id: OperationId, number: u64, command: Command) {
+        self.id = id;
+        self.number = number;
+        self.command = command;
+        self.sent = 0;
+        // A notification without data needs no frame in front of its own.
+        self.unsent = command.length > 0 || command.notification.is_none();
+        self.in_flight = 0;
+        self.requested.clear();
+        self.retry.clear();
+        self.refused.clear();
+        self.notice = match command.notification {
+            Some(_) => Notice::Pending,
+            None => Notice::None,
+        };
+        self.faulted = false;
+        self.blocked = false;
+        self.failure = None;
+    }
+
+    /// Gives it up: nothing more is sent for it.
+    pub(crate) fn fail(&mut self, status: Status) {
+        self.failure.get_or_insert(status);
+        self.unsent = false;
+        self.retry.clear();
+        self.refused.clear();
+        self.notice = Notice::None;
+        self.faulted = false;
+        self.blocked = false;
+    }
+
+    /// Says whether there is a piece to send, if nothing holds it back.
+    pub(crate) fn has_piece(&self) -> bool {
+        self.unsent || !self.retry.is_empty()
+    }
+
+    /// All of its data, and nothing but perhaps its notification, is delivered.
+    pub(crate) fn is_delivered(&self) -> bool {
+        !self.unsent && self.in_flight == 0 && self.retry.is_empty() && self.refused.is_empty()
+    }
+
+    /// What it can do next. `first` says that every earlier write of its process
+    /// to its node is settled.
+    pub(crate) fn next(&self, limits: &Limits, first: bool) -> Next {
+        match self.command.opcode {
+            Opcode::Write => self.next_of_write(limits, first),
+            Opcode::Read => self.next_of_read(limits),
+        }
+    }
+
+    fn next_of_write(&self, limits: &Limits, first: bool) -> Next {
+        if let Some(status) = self.failure {
+            return match self.in_flight {
+                0 => Next::Finish(status),
+                _ => Next::Wait,
+            };
+        }
+        if self.is_delivered() {
+            return match self.notice {
+                Notice::Pending if first && !self.blocked => Next::Send,
+                Notice::Pending => Next::Wait,
+                Notice::None | Notice::Riding => Next::Finish(Status::Ok),
+            };
+        }
+        self.next_piece(self.in_flight, limits.frames_per_write)
+    }
+
+    fn next_of_read(&self, limits: &Limits) -> Next {
+        if let Some(status) = self.failure {
+            return Next::Finish(status);
+        }
+        if self.is_delivered() && self.requested.is_empty() {
+            return Next::Finish(Status::Ok);
+        }
+        self.next_piece(self.requested.len() as u32, limits.requests_per_read)
+    }
+
+    fn next_piece(&self, underway: u32, limit: u32) -> Next {
+        let has_piece = !self.retry.is_empty() || self.unsent && self.refused.is_empty();
+        if has_piece && !self.faulted && !self.blocked && underway < limit.max(1) {
+            Next::Send
+        } else {
+            Next::Wait
+        }
+    }
+
+    /// The next piece to send: one that was refused before, or the next that was
+    /// never sent, up to the nearest page border of either side.
+    pub(crate) fn piece(&self) -> Option<Piece> {
+        if let Some(piece) = self.retry.last() {
+            return Some(*piece);
+        }
+        if !self.unsent {
+            return None;
+        }
+        let command = &self.command;
+        let remaining = command.length - self.sent;
+        let mut length = remaining.min(to_border(command.remote.address, self.sent));
+        if !command.inline {
+            length = length.min(to_border(command.local.address, self.sent));
+        }
+        Some(Piece {
+            offset: self.sent,
+            length: length as u32,
+        })
+    }
+
+    /// Says whether a piece can be sent without further thought: nothing was
+    /// refused or has failed, and no notification may ride on it.
+    pub(crate) fn is_plain(&self, piece: Piece, limit: u32) -> bool {
+        let end = piece.offset + u64::from(piece.length);
+        let last = end == self.command.length && self.notice != Notice::None;
+        self.unsent
+            && !last
+            && self.retry.is_empty()
+            && self.refused.is_empty()
+            && self.failure.is_none()
+            && !self.faulted
+            && !self.blocked
+            && self.in_flight < limit
+            && piece.length > 0
+    }
+
+    /// Notes that the piece that [`Operation::piece`] returned was sent.
+    pub(crate) fn advance(&mut self, piece: Piece) {
+        if self.retry.pop().is_none() {
+            self.sent = piece.offset + u64::from(piece.length);
+            self.unsent = self.sent < self.command.length;
+        }
+    }
+
+    /// Bytes from this offset to the end of the transfer.
+    pub(crate) fn remaining(&self, offset: u64) -> u64 {
+        self.command.length.saturating_sub(offset)
+    }
+
+    /// Says whether a piece that is about to be sent is all that is missing, so
+    /// that a notification can ride on it.
+    pub(crate) fn is_last(&self, piece: Piece) -> bool {
+        let others_delivered = self.in_flight == 0 && self.refused.is_empty();
+        let end = piece.offset + u64::from(piece.length);
+        let nothing_behind = match self.retry.len() {
+            0 => end == self.command.length,
+            1 => !self.unsent,
+            _ => false,
+        };
+        others_delivered && nothing_behind
+    }
+}
+
+/// Bytes from `address + offset` to the end of its page.
+fn to_border(address: u64, offset: u64) -> u64 {
+    let page = qnic_abi::PAGE_SIZE as u64;
+    page - (address.wrapping_add(offset) & (page - 1))
+}
+
+/// The operations of one process.
+#[derive(Debug)]
+pub(crate) struct OperationTable {
+    slots: Box<[Operation]>,
+    /// Bit *i*: slot *i* is in use.
+    active: u64,
+    count: u32,
+    /// Bit *i*: slot *i* can send a frame.
+    ready: u64,
+    /// Slot that had the last turn.
+    last: u8,
+}
+
+impl OperationTable {
+    pub(crate) fn new() -> Self {
+        OperationTable {
+            slots: (0..OPERATION_SLOTS).map(|_| Operation::unused()).collect(),
+            active: 0,
+            count: 0,
+            ready: 0,
+            last: 0,
+        }
+    }
+
+    /// Number of operations that run.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Takes a free slot.
+    pub(crate) fn allocate(&mut self) -> Option<u8> {
+        let slot = self.active.trailing_ones();
+        if slot as usize >= OPERATION_SLOTS {
+            return None;
+        }
+        self.active |= 1 << slot;
+        self.count += 1;
+        Some(slot as u8)
+    }
+
+    /// Gives a slot back.
+    pub(crate) fn release(&mut self, slot: u8) {
+        self.active &= !(1 << slot);
+        self.count -= 1;
+        self.ready &= !(1 << slot);
+        self.slots[usize::from(slot)].id = OperationId::default();
+    }
+
+    pub(crate) fn get(&self, slot: u8) -> &Operation {
+        &self.slots[usize::from(slot)]
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: u8) -> &mut Operation {
+        &mut self.slots[usize::from(slot)]
+    }
+
+    /// The operation of that name, if it still runs.
+    pub(crate) fn find(&mut self, id: OperationId) -> Option<&mut Operation> {
+        let operation = self.slots.get_mut(usize::from(id.slot()))?;
+        (operation.id == id && id.0 != 0).then_some(operation)
+    }
+
+    /// Slots in use.
+    pub(crate) fn active(&self) -> impl Iterator<Item = u8> {
+        let active = self.active;
+        (0..OPERATION_SLOTS as u8).filter(move |slot| active >> slot & 1 == 1)
+    }
+
+    /// Says whether any operation can send a frame.
+    pub(crate) fn any_ready(&self) -> bool {
+        self.ready != 0
+    }
+
+    /// Says whether the operation in a slot can send a frame.
+    pub(crate) fn is_ready(&self, slot: u8) -> bool {
+        self.ready >> slot & 1 == 1
+    }
+
+    /// Says whether any operation but that in a slot can send a frame.
+    pub(crate) fn any_other_ready(&self, slot: u8) -> bool {
+        self.ready & !(1 << slot) != 0
+    }
+
+    /// Notes whether the operation in a slot can send a frame.
+    pub(crate) fn set_ready(&mut self, slot: u8, ready: bool) {
+        self.ready = self.ready & !(1 << slot) | u64::from(ready) << slot;
+    }
+
+    /// The operation whose turn it is: the next that can send after the last one
+    /// that did (Q10).
+    pub(crate) fn take_turn(&mut self) -> Option<u8> {
+        if self.ready == 0 {
+            return None;
+        }
+        let start = u32::from(self.last) + 1;
+        let distance = self.ready.rotate_right(start % 64).trailing_zeros();
+        self.last = ((start + distance) % 64) as u8;
+        Some(self.last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn operation(opcode: Opcode, length: u64, local: u64, remote: u64) -> Operation {
+        let mut command = Command::unused();
+        command.opcode = opcode;
+        command.length = length;
+        command.local.address = local;
+        command.remote.address = remote;
+        let mut operation = Operation::unused();
+        operation.begin(OperationId(1), 0, command);
+        operation
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_cover_the_transfer_and_cross_no_border(
+            length in 1u64..50_000, local in 0u64..8192, remote in 0u64..8192,
+        ) {
+            let mut op = operation(Opcode::Write, length, local, remote);
+            let mut expected = 0;
+            while let Some(piece) = op.piece() {
+                prop_assert_eq!(piece.offset, expected);
+                prop_assert!(piece.length > 0);
+                for base in [local, remote] {
+                    let first = (base + piece.offset) / 4096;
+                    let last = (base + piece.offset + u64::from(piece.length) - 1) / 4096;
+                    prop_assert_eq!(first, last);
+                }
+                expected += u64::from(piece.length);
+                prop_assert_eq!(op.is_last(piece), expected == length);
+                op.advance(piece);
+            }
+            prop_assert_eq!(expected, length);
+        }
+    }
+
+    #[test]
+    fn refused_pieces_hold_back_new_ones_and_go_first() {
+        let limits = Limits::default();
+        let mut op = operation(Opcode::Write, 3 * 4096, 0, 0);
+        let first = op.piece().unwrap();
+        op.advance(first);
+        op.refused.push(first);
+        assert_eq!(op.next(&limits, true), Next::Wait);
+        op.retry.append(&mut op.refused);
+        assert_eq!(op.next(&limits, true), Next::Send);
+        assert_eq!(op.piece(), Some(first));
+        op.advance(first);
+        op.in_flight = 1;
+        assert_eq!(op.piece().unwrap().offset, 4096);
+        op.in_flight = limits.frames_per_write;
+        assert_eq!(op.next(&limits, true), Next::Wait);
+    }
+
+    #[test]
+    fn a_notification_waits_for_earlier_writes_and_a_failure_for_its_frames() {
+        let limits = Limits::default();
+        let mut op = operation(Opcode::Write, 0, 0, 0);
+        assert_eq!(op.next(&limits, true), Next::Send, "an empty write checks");
+        op.command.notification = Some(3);
+        let command = op.command;
+        op.begin(OperationId(2), 1, command);
+        assert_eq!(op.next(&limits, false), Next::Wait);
+        assert_eq!(op.next(&limits, true), Next::Send);
+        op.notice = Notice::None;
+        op.in_flight = 1;
+        op.fail(Status::BadKey);
+        op.fail(Status::PeerGone);
+        assert_eq!(op.next(&limits, true), Next::Wait);
+        op.in_flight = 0;
+        assert_eq!(op.next(&limits, true), Next::Finish(Status::BadKey));
+    }
+
+    #[test]
+    fn turns_go_round() {
+        let mut table = OperationTable::new();
+        for expected in 0..64 {
+            assert_eq!(table.allocate(), Some(expected));
+        }
+        assert_eq!(table.allocate(), None);
+        assert_eq!(table.take_turn(), None);
+        for slot in [0, 5, 63] {
+            table.set_ready(slot, true);
+        }
+        let turns: Vec<_> = (0..6).filter_map(|_| table.take_turn()).collect();
+        assert_eq!(turns, [5, 63, 0, 5, 63, 0]);
+        table.release(5);
+        let turns: Vec<_> = (0..3).filter_map(|_| table.take_turn()).collect();
+        assert_eq!(turns, [63, 0, 63]);
+        assert_eq!(table.count(), 63);
+    }
+}

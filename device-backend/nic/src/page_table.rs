@@ -1,0 +1,270 @@
+//! The NIC's side of the shadow page table: lockPage, unlockPage, unlockPageDirty
+//! (N4, N6, N7; protocol in [`qnic_abi::page_table`]).
+//!
+//! A page stays locked only within one call of an entry point: while it is the
+//! source of a frame that is being sent, or the destination of one that is being
+//! copied. Locks nest (a process may write from a page to the same page): the
+//! guard remembers the count that it found and restores it, last locked first
+//! unlocked.
+//!
+//! A guest can write anything into its SRAM. Entries are therefore checked
+//! against the number of frames before they index an array, and whatever they
+//! name is only memory of that same guest ([`crate::env::HostMemory`] checks).
+
+use qnic_abi::header::Geometry;
+use qnic_abi::page_table::{frame_of, Tag, ROW_ENTRIES};
+use qnic_abi::shared::Ordering;
+use qnic_abi::{Key, SharedMemory, PAGE_SHIFT};
+
+/// A page that the driver will not take away until it is unlocked.
+#[derive(Debug)]
+#[must_use = "a page that is locked must be unlocked"]
+pub struct LockedPage {
+    frame: u32,
+    /// The lock count that was there before.
+    previous: u32,
+}
+
+impl LockedPage {
+    /// Guest-physical address of the page.
+    pub fn address(&self) -> u64 {
+        u64::from(self.frame) << PAGE_SHIFT
+    }
+}
+
+/// Finds the frame of a page and locks it; `None` if the page is absent.
+#[inline]
+pub fn lock_page<S: SharedMemory>(sram: &S, geometry: &Geometry, tag: Tag) -> Option<LockedPage> {
+    let row = tag.row(geometry.rows);
+    for entry in 0..ROW_ENTRIES {
+        // Pairs with the driver's release store of the entry: the frame's key
+        // and reverse mapping are there.
+        let word = sram.load_u32(geometry.entry_offset(row, entry), Ordering::Acquire);
+        let Some(frame) = frame_of(word).filter(|frame| u64::from(*frame) < geometry.frames) else {
+            continue;
+        };
+        // A first look without the lock: locks on other pages' frames would only
+        // make the driver believe that they are in use.
+        if sram.load_u64(geometry.vpn_word(frame), Ordering::Relaxed) != tag.word() {
+            continue;
+        }
+        let lock = geometry.lock_word(frame);
+        let previous = sram.load_u32(lock, Ordering::Relaxed);
+        sram.store_u32(lock, previous.wrapping_add(1), Ordering::Relaxed);
+        // Pairs with the fence in the driver's unmapPage, between its store to
+        // the reverse mapping and its load of the lock.
+        sram.fence();
+        // Acquire pairs with the driver's release store of the reverse mapping.
+        if sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire) == tag.word() {
+            return Some(LockedPage { frame, previous });
+        }
+        sram.store_u32(lock, previous, Ordering::Release);
+    }
+    None
+}
+
+/// The frame that a page seems to have, by a look without the lock.
+fn candidate<S: SharedMemory>(sram: &S, geometry: &Geometry, tag: Tag) -> Option<u32> {
+    let row = tag.row(geometry.rows);
+    (0..ROW_ENTRIES).find_map(|entry| {
+        // As in lock_page.
+        let word = sram.load_u32(geometry.entry_offset(row, entry), Ordering::Acquire);
+        let frame = frame_of(word).filter(|frame| u64::from(*frame) < geometry.frames)?;
+        let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Relaxed);
+        (found == tag.word()).then_some(frame)
+    })
+}
+
+/// Locks several pages with one fence: sets all lock words, then looks at all
+/// reverse mappings. Returns how many, from the first on, are locked; the rest of
+/// `pages` is `None`. Pages are frames of their own: a run ends where one would
+/// come twice.
+pub fn lock_pages<S: SharedMemory>(
+    sram: &S,
+    geometry: &Geometry,
+    tags: impl Iterator<Item = Tag> + Clone,
+    pages: &mut [Option<LockedPage>],
+) -> usize {
+    let mut marked = 0;
+    for tag in tags.clone().take(pages.len()) {
+        let Some(frame) = candidate(sram, geometry, tag) else {
+            break;
+        };
+        if pages[..marked]
+            .iter()
+            .flatten()
+            .any(|page| page.frame == frame)
+        {
+            break;
+        }
+        let lock = geometry.lock_word(frame);
+        let previous = sram.load_u32(lock, Ordering::Relaxed);
+        sram.store_u32(lock, previous.wrapping_add(1), Ordering::Relaxed);
+        pages[marked] = Some(LockedPage { frame, previous });
+        marked += 1;
+    }
+    // Pairs, for each page, as the fence of lock_page does.
+    sram.fence();
+    let mut locked = 0;
+    for (tag, page) in tags.zip(pages[..marked].iter()) {
+        let frame = page.as_ref().map_or(0, |page| page.frame);
+        // Acquire: as in lock_page.
+        if sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire) != tag.word() {
+            break;
+        }
+        locked += 1;
+    }
+    for page in pages[locked..marked].iter_mut().filter_map(Option::take) {
+        unlock_page(sram, geometry, page);
+    }
+    locked
+}
+
+/// The protection key of a locked page.
+pub fn page_key<S: SharedMemory>(sram: &S, geometry: &Geometry, page: &LockedPage) -> Key {
+    Key(sram.load_u64(geometry.key_word(page.frame), Ordering::Relaxed))
+}
+
+/// Lets the driver have the page again.
+#[inline]
+pub fn unlock_page<S: SharedMemory>(sram: &S, geometry: &Geometry, page: LockedPage) {
+    // Release pairs with the driver's acquire load of the lock: every access to
+    // the page is over when it sees the lock gone.
+    sram.store_u32(
+        geometry.lock_word(page.frame),
+        page.previous,
+        Ordering::Release,
+    );
+}
+
+/// Lets the driver have a page again that was written to: marks it dirty first (N7).
+#[inline]
+pub fn unlock_page_dirty<S: SharedMemory>(sram: &S, geometry: &Geometry, page: LockedPage) {
+    let bit = 1 << (page.frame % 32);
+    let driver = sram.load_u32(geometry.dirty_driver_word(page.frame), Ordering::Acquire);
+    let own = geometry.dirty_nic_word(page.frame);
+    let before = sram.load_u32(own, Ordering::Relaxed);
+    let after = before & !bit | driver & bit;
+    if after != before {
+        // Release pairs with the driver's acquire load when it looks for dirty
+        // pages: the data is there when the bit is.
+        sram.store_u32(own, after, Ordering::Release);
+    }
+    unlock_page(sram, geometry, page);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Sram;
+    use qnic_abi::page_table::entry_of;
+    use qnic_abi::{NodeId, VniId};
+
+    fn table() -> (Sram, Geometry) {
+        let geometry = Geometry::new(NodeId(1), 64, 4, 2).unwrap();
+        (Sram::new(geometry.sram_bytes as usize), geometry)
+    }
+
+    fn insert(sram: &Sram, geometry: &Geometry, tag: Tag, frame: u32, entry: usize) {
+        sram.store_u64(geometry.key_word(frame), 77, Ordering::Release);
+        sram.store_u64(geometry.vpn_word(frame), tag.word(), Ordering::Release);
+        let row = tag.row(geometry.rows);
+        sram.store_u32(
+            geometry.entry_offset(row, entry),
+            entry_of(frame),
+            Ordering::Release,
+        );
+    }
+
+    fn dirty(sram: &Sram, geometry: &Geometry, frame: u32) -> bool {
+        let driver = sram.load_u32(geometry.dirty_driver_word(frame), Ordering::Relaxed);
+        let nic = sram.load_u32(geometry.dirty_nic_word(frame), Ordering::Relaxed);
+        (driver ^ nic) >> (frame % 32) & 1 == 0
+    }
+
+    #[test]
+    fn a_mapped_page_is_found_in_any_entry_and_locks_nest() {
+        let (sram, geometry) = table();
+        for entry in 0..ROW_ENTRIES {
+            let tag = Tag::new(VniId(2), (0x7000 + entry as u64) << PAGE_SHIFT);
+            let frame = 40 + entry as u32;
+            insert(&sram, &geometry, tag, frame, entry);
+            let outer = lock_page(&sram, &geometry, tag).unwrap();
+            let inner = lock_page(&sram, &geometry, tag).unwrap();
+            assert_eq!(outer.address(), u64::from(frame) << PAGE_SHIFT);
+            assert_eq!(page_key(&sram, &geometry, &inner), Key(77));
+            let lock = geometry.lock_word(frame);
+            assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 2);
+            unlock_page(&sram, &geometry, inner);
+            assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 1);
+            unlock_page(&sram, &geometry, outer);
+            assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn absent_foreign_and_impossible_entries_are_not_found() {
+        let (sram, geometry) = table();
+        let tag = Tag::new(VniId(0), 0x5000);
+        assert!(lock_page(&sram, &geometry, tag).is_none());
+        let row = tag.row(geometry.rows);
+        for (entry, word) in [u32::MAX, 65, 64, 1].into_iter().enumerate() {
+            sram.store_u32(geometry.entry_offset(row, entry), word, Ordering::Relaxed);
+        }
+        sram.store_u64(geometry.vpn_word(63), tag.word() + 1, Ordering::Relaxed);
+        assert!(lock_page(&sram, &geometry, tag).is_none());
+        sram.store_u64(geometry.vpn_word(63), tag.word(), Ordering::Relaxed);
+        let page = lock_page(&sram, &geometry, tag).unwrap();
+        assert_eq!(page.address(), 63 << PAGE_SHIFT);
+        unlock_page(&sram, &geometry, page);
+    }
+
+    #[test]
+    fn a_written_page_is_dirty_until_the_driver_cleans_it() {
+        let (sram, geometry) = table();
+        let tag = Tag::new(VniId(1), 0x9000);
+        insert(&sram, &geometry, tag, 33, 0);
+        let clean = |sram: &Sram| {
+            let nic = sram.load_u32(geometry.dirty_nic_word(33), Ordering::Relaxed);
+            let word = geometry.dirty_driver_word(33);
+            let driver = sram.load_u32(word, Ordering::Relaxed);
+            sram.store_u32(word, driver & !2 | !nic & 2, Ordering::Relaxed);
+        };
+        for _ in 0..3 {
+            clean(&sram);
+            assert!(!dirty(&sram, &geometry, 33));
+            let page = lock_page(&sram, &geometry, tag).unwrap();
+            unlock_page(&sram, &geometry, page);
+            assert!(!dirty(&sram, &geometry, 33));
+            for _ in 0..2 {
+                let page = lock_page(&sram, &geometry, tag).unwrap();
+                unlock_page_dirty(&sram, &geometry, page);
+                assert!(dirty(&sram, &geometry, 33));
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_of_pages_ends_at_the_first_that_is_not_there() {
+        let (sram, geometry) = table();
+        let tag = |page: u64| Tag::new(VniId(2), page << PAGE_SHIFT);
+        for page in [10, 11, 13] {
+            insert(&sram, &geometry, tag(page), page as u32, 0);
+        }
+        // Page 12 claims the frame of page 13.
+        let row = tag(12).row(geometry.rows);
+        let entry = geometry.entry_offset(row, 3);
+        sram.store_u32(entry, entry_of(13), Ordering::Release);
+        let mut pages: [Option<LockedPage>; 4] = Default::default();
+        let locks = |frames: [u32; 4]| {
+            frames.map(|frame| sram.load_u32(geometry.lock_word(frame), Ordering::Relaxed))
+        };
+        let tags = (10..14).map(tag);
+        assert_eq!(lock_pages(&sram, &geometry, tags, &mut pages), 2);
+        assert_eq!(locks([10, 11, 12, 13]), [1, 1, 0, 0]);
+        for page in pages.iter_mut().filter_map(Option::take) {
+            unlock_page(&sram, &geometry, page);
+        }
+        assert_eq!(locks([10, 11, 12, 13]), [0; 4]);
+    }
+}

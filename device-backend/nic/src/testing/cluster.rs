@@ -1,0 +1,340 @@
+//! NICs of several nodes, joined by a perfect wire, under virtual time.
+
+use std::collections::BTreeSet;
+
+use qnic_abi::control::{
+    FaultDone, Hello, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, REPLY_BYTES,
+    REQUEST_BYTES,
+};
+use qnic_abi::event::{Event, Kind};
+use qnic_abi::wire::FrameHeader;
+use qnic_abi::{NodeId, Status, VniId, ABI_VERSION, PAGE_SIZE};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::{Memory, SimDriver, SimHost, Sram};
+use crate::{Limits, Nic, NicConfig, Payload, Progress, Time, Wire};
+
+/// One simulated node.
+#[derive(Debug)]
+pub struct SimNode {
+    /// Its NIC.
+    pub nic: Nic,
+    /// Its memory and SRAM.
+    pub host: SimHost,
+    /// Its driver.
+    pub driver: SimDriver,
+    /// Faults that were reported and not answered.
+    pub faults: Vec<Event>,
+    /// Events other than faults.
+    pub events: Vec<Event>,
+    /// Late replies: token and reply.
+    pub replies: Vec<(u64, [u8; REPLY_BYTES])>,
+}
+
+/// Nodes 0 to n.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The nodes, by node number.
+    pub nodes: Vec<SimNode>,
+    /// Virtual time.
+    pub now: Time,
+    /// Answer page faults as soon as they are reported.
+    pub answer_faults: bool,
+    /// Nodes that cannot be reached.
+    pub cut: BTreeSet<u16>,
+    next_token: u64,
+}
+
+/// The wire as one node sees it.
+struct Links<'a> {
+    before: &'a mut [SimNode],
+    behind: &'a mut [SimNode],
+    own: usize,
+    now: Time,
+    cut: &'a BTreeSet<u16>,
+}
+
+impl Wire<Memory> for Links<'_> {
+    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, Memory>) -> bool {
+        let number = frame.destination_node.get();
+        let node = match usize::from(number) {
+            node if node < self.own => self.before.get_mut(node),
+            node => self.behind.get_mut(node - self.own - 1),
+        };
+        match node {
+            Some(node) if node.nic.is_running() && !self.cut.contains(&number) => {
+                node.nic.handle_frame(self.now, &node.host, frame, payload);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Cluster {
+    /// Started nodes with so many frames of memory and windows each.
+    ///
+    /// # Panics
+    /// If the NIC refuses these numbers.
+    pub fn new(nodes: u16, frames: u64, windows: u32, limits: &Limits) -> Self {
+        let mut cluster = Cluster {
+            nodes: Vec::new(),
+            now: Time(0),
+            answer_faults: true,
+            cut: BTreeSet::new(),
+            next_token: 0,
+        };
+        for node in 0..nodes {
+            let config = NicConfig {
+                node: NodeId(node),
+                frames,
+                windows,
+                doorbells: 4,
+                limits: limits.clone(),
+            };
+            let nic = Nic::new(config).expect("a geometry");
+            let geometry = *nic.geometry();
+            cluster.nodes.push(SimNode {
+                nic,
+                host: SimHost {
+                    sram: Sram::new(geometry.sram_bytes as usize),
+                    memory: Memory::new(frames as usize * PAGE_SIZE),
+                },
+                driver: SimDriver::new(geometry),
+                faults: Vec::new(),
+                events: Vec::new(),
+                replies: Vec::new(),
+            });
+            cluster.start(usize::from(node));
+        }
+        cluster
+    }
+
+    /// Starts a NIC that is new or was reset.
+    ///
+    /// # Panics
+    /// If it refuses the driver's Hello.
+    pub fn start(&mut self, node: usize) {
+        let now = self.now;
+        let this = &mut self.nodes[node];
+        this.nic.start(now, &this.host);
+        let hello = Hello {
+            abi_version: ABI_VERSION.into(),
+            reserved: 0.into(),
+            frames: this.nic.geometry().frames.into(),
+        };
+        let status = self.control(node, Opcode::Hello, VniId(0), &hello);
+        assert_eq!(status, Status::Ok);
+    }
+
+    /// Resets a NIC; its driver forgets all pages.
+    pub fn reset(&mut self, node: usize) {
+        let (this, mut links) = self.split(node);
+        let now = links.now;
+        this.nic.reset(now, &this.host, &mut links);
+        this.driver = SimDriver::new(*this.nic.geometry());
+        this.faults.clear();
+    }
+
+    fn split(&mut self, node: usize) -> (&mut SimNode, Links<'_>) {
+        let (before, rest) = self.nodes.split_at_mut(node);
+        let (this, behind) = rest.split_first_mut().expect("a node of the cluster");
+        let links = Links {
+            before,
+            behind,
+            own: node,
+            now: self.now,
+            cut: &self.cut,
+        };
+        (this, links)
+    }
+
+    /// Sends a request; `None` says that the reply comes later, with the token.
+    pub fn request<B: IntoBytes + Immutable>(
+        &mut self,
+        node: usize,
+        opcode: Opcode,
+        vni: VniId,
+        body: &B,
+    ) -> (u64, Option<[u8; REPLY_BYTES]>) {
+        let header = RequestHeader {
+            opcode: (opcode as u32).into(),
+            vni: vni.0.into(),
+            reserved: 0.into(),
+        };
+        let mut request = [0; REQUEST_BYTES];
+        let (front, rest) = request.split_at_mut(size_of::<RequestHeader>());
+        front.copy_from_slice(header.as_bytes());
+        rest[..size_of::<B>()].copy_from_slice(body.as_bytes());
+        self.next_token += 1;
+        let token = self.next_token;
+        (token, self.raw_request(node, &request, token))
+    }
+
+    /// Sends any bytes as a request.
+    pub fn raw_request(
+        &mut self,
+        node: usize,
+        request: &[u8],
+        token: u64,
+    ) -> Option<[u8; REPLY_BYTES]> {
+        let (this, mut links) = self.split(node);
+        let now = links.now;
+        this.nic
+            .handle_control(now, &this.host, &mut links, request, token)
+    }
+
+    /// Sends a request that is answered at once.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn control<B: IntoBytes + Immutable>(
+        &mut self,
+        node: usize,
+        opcode: Opcode,
+        vni: VniId,
+        body: &B,
+    ) -> Status {
+        let (_, reply) = self.request(node, opcode, vni, body);
+        status_of(&reply.expect("a reply at once"))
+    }
+
+    /// Polls a NIC once; serves its events.
+    pub fn poll(&mut self, node: usize) -> Progress {
+        let (this, mut links) = self.split(node);
+        let now = links.now;
+        let progress = this.nic.poll(now, &this.host, &mut links);
+        self.serve(node);
+        progress
+    }
+
+    /// Takes events and replies of a NIC; answers faults if so configured.
+    pub fn serve(&mut self, node: usize) {
+        let this = &mut self.nodes[node];
+        while let Some(reply) = this.nic.poll_reply() {
+            this.replies.push(reply);
+        }
+        while let Some(event) = this.nic.poll_event() {
+            match Kind::try_from(event.kind.get()) {
+                Ok(Kind::PageFault) => this.faults.push(event),
+                _ => this.events.push(event),
+            }
+        }
+        while self.answer_faults && !self.nodes[node].faults.is_empty() {
+            self.answer_fault(node, 0, u32::MAX);
+        }
+    }
+
+    /// Brings in up to `limit` pages of a fault that was reported, and answers it.
+    pub fn answer_fault(&mut self, node: usize, place: usize, limit: u32) {
+        let this = &mut self.nodes[node];
+        let fault = this.faults.remove(place);
+        let vni = VniId(fault.vni.get());
+        let mut status = Status::PageUnavailable;
+        let mut pages = 0;
+        for page in 0..fault.pages.get().min(limit.max(1)) {
+            let address = fault.address.get() + u64::from(page) * PAGE_SIZE as u64;
+            if !this.driver.bring_in(&this.host, vni, address) {
+                break;
+            }
+            pages += 1;
+            status = Status::Ok;
+        }
+        let body = FaultDone {
+            address: fault.address,
+            pages: pages.into(),
+            status: status.code().into(),
+        };
+        self.control(node, Opcode::FaultDone, vni, &body);
+    }
+
+    /// Rings a doorbell.
+    pub fn ring(&mut self, node: usize, vni: VniId) {
+        let nic = &mut self.nodes[node].nic;
+        let doorbells = nic.geometry().doorbells;
+        nic.handle_doorbell(u32::from(vni.0) % doorbells);
+    }
+
+    /// Takes a page of a process away from its node.
+    pub fn evict(&mut self, node: usize, vni: VniId, address: u64) {
+        let this = &mut self.nodes[node];
+        this.driver.evict(&this.host, vni, address);
+    }
+
+    /// Asks a NIC whether it can sleep.
+    pub fn sleeps(&mut self, node: usize) -> bool {
+        let this = &mut self.nodes[node];
+        let asleep = this.nic.prepare_sleep(&this.host);
+        self.serve(node);
+        asleep
+    }
+
+    /// Lets time pass.
+    pub fn advance(&mut self, nanoseconds: u64) {
+        self.now = self.now.after(nanoseconds);
+    }
+
+    /// Polls all NICs until none has work; returns the number of rounds.
+    ///
+    /// # Panics
+    /// If they are still busy after a million rounds.
+    pub fn run(&mut self) -> u32 {
+        for round in 0..1_000_000 {
+            let mut busy = false;
+            for node in 0..self.nodes.len() {
+                busy |= self.poll(node) == Progress::Busy;
+            }
+            if !busy {
+                return round;
+            }
+        }
+        panic!("the NICs never become idle");
+    }
+
+    /// Runs until all NICs are asleep: every queue cold, everything published.
+    ///
+    /// # Panics
+    /// If they never are.
+    pub fn settle(&mut self) {
+        for _ in 0..1000 {
+            self.run();
+            self.advance(10_000);
+            let mut asleep = true;
+            for node in 0..self.nodes.len() {
+                asleep &= self.sleeps(node);
+            }
+            if asleep {
+                return;
+            }
+        }
+        panic!("the NICs never sleep");
+    }
+
+    /// What a NIC has counted.
+    pub fn statistics(&self, node: usize) -> Statistics {
+        self.nodes[node].nic.statistics()
+    }
+
+    /// The reply to an import, if it is there.
+    ///
+    /// # Panics
+    /// If the reply is malformed.
+    pub fn import_reply(&mut self, node: usize, token: u64) -> Option<Result<Imported, Status>> {
+        let replies = &mut self.nodes[node].replies;
+        let place = replies.iter().position(|reply| reply.0 == token)?;
+        let bytes = replies.remove(place).1;
+        let body = &bytes[size_of::<ReplyHeader>()..];
+        Some(match status_of(&bytes) {
+            Status::Ok => Ok(Imported::read_from_prefix(body).expect("a whole body").0),
+            status => Err(status),
+        })
+    }
+}
+
+/// The status of a reply.
+fn status_of(reply: &[u8; REPLY_BYTES]) -> Status {
+    let header = ReplyHeader::read_from_prefix(reply)
+        .expect("a whole header")
+        .0;
+    Status::try_from(header.status.get()).expect("a known status")
+}

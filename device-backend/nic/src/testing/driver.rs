@@ -1,0 +1,263 @@
+//! A driver that maps pages into the shadow page table, for one simulated node.
+//!
+//! Virtual memory has contents whether a page is resident or not: a page that is
+//! evicted keeps its bytes here and gets them back when it is brought in. A page
+//! that the dirty bits call clean is not saved again, so a bit that is missing
+//! shows as lost data (N7).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use qnic_abi::header::Geometry;
+use qnic_abi::page_table::{entry_of, frame_of, Tag, ROW_ENTRIES};
+use qnic_abi::shared::Ordering;
+use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
+
+use super::SimHost;
+use crate::env::HostMemory;
+
+type Page = [u8; PAGE_SIZE];
+
+/// Pages of the processes of one node.
+#[derive(Debug)]
+pub struct SimDriver {
+    geometry: Geometry,
+    free: Vec<u32>,
+    /// Frame by VNI and page address.
+    resident: BTreeMap<(u16, u64), u32>,
+    /// What a page held when it was last clean.
+    saved: BTreeMap<(u16, u64), Box<Page>>,
+    /// Page key by VNI and page address.
+    keys: BTreeMap<(u16, u64), u64>,
+    /// Pages that cannot be brought in.
+    unavailable: BTreeSet<(u16, u64)>,
+}
+
+impl SimDriver {
+    /// A driver of a node without processes.
+    pub fn new(geometry: Geometry) -> Self {
+        SimDriver {
+            geometry,
+            free: (0..geometry.frames as u32).rev().collect(),
+            resident: BTreeMap::new(),
+            saved: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            unavailable: BTreeSet::new(),
+        }
+    }
+
+    /// Takes a frame for good, zeroed: returns its address.
+    ///
+    /// # Panics
+    /// If none is free.
+    pub fn allocate(&mut self, host: &SimHost) -> u64 {
+        let frame = self.free.pop().expect("a free frame");
+        let address = u64::from(frame) << PAGE_SHIFT;
+        let zeroes: Page = [0; PAGE_SIZE];
+        host.memory
+            .write(address, &zeroes)
+            .expect("frames are memory");
+        address
+    }
+
+    /// Gives frames back.
+    pub fn release(&mut self, addresses: &[u64]) {
+        let frames = addresses
+            .iter()
+            .map(|address| (address >> PAGE_SHIFT) as u32);
+        self.free.extend(frames);
+    }
+
+    /// Notes the key for the pages of an exported range.
+    pub fn cover(&mut self, vni: VniId, address: u64, length: u64, key: u64) {
+        for page in pages(address, length) {
+            self.keys.insert((vni.0, page), key);
+        }
+    }
+
+    /// Says whether a page can be brought in from now on.
+    pub fn set_available(&mut self, vni: VniId, address: u64, available: bool) {
+        let page = (vni.0, page_of(address));
+        match available {
+            true => self.unavailable.remove(&page),
+            false => self.unavailable.insert(page),
+        };
+    }
+
+    /// Pages that are resident, by VNI and address.
+    pub fn resident(&self) -> Vec<(VniId, u64)> {
+        let pages = self.resident.keys();
+        pages.map(|(vni, page)| (VniId(*vni), *page)).collect()
+    }
+
+    /// Enters a page into the table. Returns `false` if it is not exported or
+    /// cannot be brought in.
+    pub fn bring_in(&mut self, host: &SimHost, vni: VniId, address: u64) -> bool {
+        let page = (vni.0, page_of(address));
+        let Some(key) = self.keys.get(&page).copied() else {
+            return false;
+        };
+        if self.unavailable.contains(&page) {
+            return false;
+        }
+        if self.resident.contains_key(&page) {
+            return true;
+        }
+        if self.free.is_empty() {
+            let victim = self.resident.keys().next().copied();
+            let (vni, address) = victim.expect("frames are free or resident");
+            self.evict(host, VniId(vni), address);
+        }
+        let tag = Tag::new(vni, page.1);
+        let entry = self.free_entry(host, tag);
+        let frame = self.free.pop().expect("a frame was freed");
+        let zeroes: Box<Page> = Box::new([0; PAGE_SIZE]);
+        let content = self.saved.entry(page).or_insert(zeroes);
+        let at = u64::from(frame) << PAGE_SHIFT;
+        host.memory
+            .write(at, &content[..])
+            .expect("frames are memory");
+        self.clean(host, frame);
+        let (sram, geometry) = (&host.sram, &self.geometry);
+        sram.store_u64(geometry.key_word(frame), key, Ordering::Release);
+        sram.store_u64(geometry.vpn_word(frame), tag.word(), Ordering::Release);
+        sram.store_u32(entry, entry_of(frame), Ordering::Release);
+        self.resident.insert(page, frame);
+        true
+    }
+
+    /// A free entry in the row of a tag; a full row loses its first page (N5).
+    fn free_entry(&mut self, host: &SimHost, tag: Tag) -> usize {
+        let row = tag.row(self.geometry.rows);
+        let entries = (0..ROW_ENTRIES).map(|entry| self.geometry.entry_offset(row, entry));
+        let entries: Vec<usize> = entries.collect();
+        let load = |entry: &usize| frame_of(host.sram.load_u32(*entry, Ordering::Relaxed));
+        if let Some(free) = entries.iter().find(|entry| load(entry).is_none()) {
+            return *free;
+        }
+        let victim = load(&entries[0]);
+        let page = self.resident.iter().find(|(_, f)| Some(**f) == victim);
+        let (vni, address) = *page.expect("entries name resident pages").0;
+        self.evict(host, VniId(vni), address);
+        entries[0]
+    }
+
+    /// Takes a page out of the table, and its frame away.
+    ///
+    /// # Panics
+    /// If the NIC holds it locked: it never does between two calls.
+    pub fn evict(&mut self, host: &SimHost, vni: VniId, address: u64) {
+        let page = (vni.0, page_of(address));
+        let Some(frame) = self.resident.remove(&page) else {
+            return;
+        };
+        let (sram, geometry) = (&host.sram, &self.geometry);
+        sram.store_u64(geometry.vpn_word(frame), 0, Ordering::Relaxed);
+        sram.fence();
+        let lock = sram.load_u32(geometry.lock_word(frame), Ordering::Acquire);
+        assert_eq!(lock, 0, "page {address:#x} is locked between calls");
+        let row = Tag::new(vni, page.1).row(geometry.rows);
+        for entry in 0..ROW_ENTRIES {
+            let entry = geometry.entry_offset(row, entry);
+            if frame_of(sram.load_u32(entry, Ordering::Relaxed)) == Some(frame) {
+                sram.store_u32(entry, 0, Ordering::Release);
+            }
+        }
+        if self.is_dirty(host, frame) {
+            let mut content = Box::new([0; PAGE_SIZE]);
+            let at = u64::from(frame) << PAGE_SHIFT;
+            host.memory
+                .read(at, &mut content[..])
+                .expect("frames are memory");
+            self.saved.insert(page, content);
+        }
+        self.free.push(frame);
+    }
+
+    /// Forgets all pages of a VNI: its process has ended.
+    pub fn forget(&mut self, host: &SimHost, vni: VniId) {
+        for (owner, address) in self.resident() {
+            if owner == vni {
+                self.evict(host, vni, address);
+            }
+        }
+        self.saved.retain(|page, _| page.0 != vni.0);
+        self.keys.retain(|page, _| page.0 != vni.0);
+        self.unavailable.retain(|page| page.0 != vni.0);
+    }
+
+    /// Reads virtual memory of a process, resident or not.
+    pub fn read(&self, host: &SimHost, vni: VniId, address: u64, bytes: &mut [u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = address + done as u64;
+            let within = (at % PAGE_SIZE as u64) as usize;
+            let length = (PAGE_SIZE - within).min(bytes.len() - done);
+            let target = &mut bytes[done..done + length];
+            let page = (vni.0, page_of(at));
+            if let Some(frame) = self.resident.get(&page) {
+                let from = (u64::from(*frame) << PAGE_SHIFT) + within as u64;
+                host.memory.read(from, target).expect("frames are memory");
+            } else if let Some(content) = self.saved.get(&page) {
+                target.copy_from_slice(&content[within..within + length]);
+            } else {
+                target.fill(0);
+            }
+            done += length;
+        }
+    }
+
+    /// Writes virtual memory of a process, resident or not, as the process does.
+    pub fn write(&mut self, host: &SimHost, vni: VniId, address: u64, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = address + done as u64;
+            let within = (at % PAGE_SIZE as u64) as usize;
+            let length = (PAGE_SIZE - within).min(bytes.len() - done);
+            let source = &bytes[done..done + length];
+            let page = (vni.0, page_of(at));
+            if let Some(frame) = self.resident.get(&page) {
+                let to = (u64::from(*frame) << PAGE_SHIFT) + within as u64;
+                host.memory.write(to, source).expect("frames are memory");
+            }
+            // The processor's own dirty bit: what is saved is up to date.
+            let zeroes: Box<Page> = Box::new([0; PAGE_SIZE]);
+            let content = self.saved.entry(page).or_insert(zeroes);
+            content[within..within + length].copy_from_slice(source);
+            done += length;
+        }
+    }
+
+    /// Says whether the NIC has every page unlocked.
+    pub fn all_unlocked(&self, host: &SimHost) -> bool {
+        (0..self.geometry.frames as u32).all(|frame| {
+            let lock = self.geometry.lock_word(frame);
+            host.sram.load_u32(lock, Ordering::Relaxed) == 0
+        })
+    }
+
+    fn is_dirty(&self, host: &SimHost, frame: u32) -> bool {
+        let driver = self.geometry.dirty_driver_word(frame);
+        let driver = host.sram.load_u32(driver, Ordering::Relaxed);
+        let nic = self.geometry.dirty_nic_word(frame);
+        let nic = host.sram.load_u32(nic, Ordering::Acquire);
+        (driver ^ nic) >> (frame % 32) & 1 == 0
+    }
+
+    fn clean(&self, host: &SimHost, frame: u32) {
+        let word = self.geometry.dirty_driver_word(frame);
+        let driver = host.sram.load_u32(word, Ordering::Relaxed);
+        let nic = self.geometry.dirty_nic_word(frame);
+        let nic = host.sram.load_u32(nic, Ordering::Acquire);
+        let bit = 1 << (frame % 32);
+        let cleaned = driver & !bit | !nic & bit;
+        host.sram.store_u32(word, cleaned, Ordering::Release);
+    }
+}
+
+fn page_of(address: u64) -> u64 {
+    address & !(PAGE_SIZE as u64 - 1)
+}
+
+fn pages(address: u64, length: u64) -> impl Iterator<Item = u64> {
+    (page_of(address)..address + length).step_by(PAGE_SIZE)
+}

@@ -1,0 +1,254 @@
+//! Guests, drivers and peers that write whatever they like: nothing panics, and
+//! those who behave are not touched.
+
+mod common;
+
+use common::{pair, pattern, process};
+use proptest::prelude::*;
+use qnic_abi::command::Opcode;
+use qnic_abi::control::REQUEST_BYTES;
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{command_offset, WINDOW_BYTES};
+use qnic_abi::wire::{FrameHeader, FrameKind, FRAME_MAGIC, HEADER_BYTES, WIRE_VERSION};
+use qnic_abi::{SharedMemory, Status};
+use qnic_nic::testing::{Cluster, Memory, SimProcess, SimSegment};
+use qnic_nic::{Limits, Payload};
+use zerocopy::{FromBytes, FromZeros};
+
+/// A transfer between two processes that behave still works.
+fn check_others(cluster: &mut Cluster, a: &mut SimProcess, sa: &SimSegment, sb: &SimSegment) {
+    let before = a.done(cluster).0;
+    let errors = a.errors(cluster).len();
+    let bytes = pattern(before, 6000);
+    a.write(cluster, sa.address, &bytes);
+    let command = SimProcess::descriptor(Opcode::Write, (sa, 0), (sb, 40), 6000);
+    a.issue(cluster, &command, &[]).unwrap();
+    cluster.run();
+    assert_eq!(a.done(cluster).0, before + 1);
+    assert_eq!(a.errors(cluster).len(), errors);
+}
+
+/// Words that are often almost right.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        3 => any::<u64>(),
+        2 => 0u64..1200,
+        1 => Just(u64::MAX),
+        1 => (0u64..0x20).prop_map(|page| 0x10_0000 + page * 4096),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_scribbled_window_hurts_only_its_process(
+        scribbles in prop::collection::vec((0..WINDOW_BYTES / 8, word()), 1..200),
+        commands in prop::collection::vec(prop::collection::vec(word(), 24), 0..20),
+    ) {
+        let (mut cluster, (mut a, sa), (_b, sb)) = pair();
+        let (villain, _) = process(&mut cluster, 0, 3);
+        let window = villain.window(&cluster);
+        for (round, (place, value)) in scribbles.iter().enumerate() {
+            let sram = &cluster.nodes[0].host.sram;
+            sram.store_u64(window + place * 8, *value, Ordering::Relaxed);
+            if round % 8 == 0 {
+                cluster.ring(0, villain.vni);
+                cluster.poll(0);
+            }
+        }
+        for (place, command) in commands.iter().enumerate() {
+            let opcode = qnic_abi::control::Opcode::ResetQueue;
+            cluster.control(0, opcode, villain.vni, &[0u8; 0]);
+            let mut words = command.clone();
+            // Well formed at least in its first word.
+            words[0] = 1 + place as u64 % 2;
+            let sram = &cluster.nodes[0].host.sram;
+            sram.write_words(window + command_offset(0), &words);
+            cluster.ring(0, villain.vni);
+            cluster.run();
+        }
+        check_others(&mut cluster, &mut a, &sa, &sb);
+        cluster.settle();
+        villain.end(&mut cluster);
+        prop_assert_eq!(cluster.statistics(0).operations.get(), 0);
+    }
+
+    #[test]
+    fn scribbled_tables_hurt_only_their_node(
+        scribbles in prop::collection::vec((any::<prop::sample::Index>(), word()), 1..300),
+    ) {
+        let (mut cluster, (mut a, sa), (_b, sb)) = pair();
+        let (mut c, sc) = process(&mut cluster, 0, 3);
+        // Every page is resident, and faults of the broken node stay unanswered.
+        let bytes = vec![0; 60_000];
+        for (from, to) in [(&sa, &sb), (&sc, &sa)] {
+            let player = if from.port == sa.port { &mut a } else { &mut c };
+            player.write(&mut cluster, from.address, &bytes);
+            let command = SimProcess::descriptor(Opcode::Write, (from, 0), (to, 0), 60_000);
+            player.issue(&mut cluster, &command, &[]).unwrap();
+        }
+        cluster.run();
+        cluster.answer_faults = false;
+        let geometry = *cluster.nodes[1].nic.geometry();
+        let tables = geometry.table_offset..geometry.sram_bytes as usize;
+        for (place, value) in &scribbles {
+            let sram = &cluster.nodes[1].host.sram;
+            let offset = (tables.start + place.index(tables.len())) & !7;
+            sram.store_u64(offset, *value, Ordering::Relaxed);
+        }
+        for opcode in [Opcode::Write, Opcode::Read] {
+            let command = SimProcess::descriptor(opcode, (&sa, 0), (&sb, 0), 50_000);
+            a.issue(&mut cluster, &command, &[]).unwrap();
+        }
+        for _ in 0..20 {
+            for node in 0..2 {
+                cluster.poll(node);
+            }
+        }
+        check_others(&mut cluster, &mut c, &sc, &sa);
+    }
+
+    #[test]
+    fn random_requests_are_answered(
+        requests in prop::collection::vec(
+            (0u32..12, prop_oneof![Just(1u16), Just(2), any::<u16>()], prop::collection::vec(word(), 7)),
+            1..60,
+        ),
+        length in prop_oneof![9 => Just(REQUEST_BYTES), 1 => 0usize..100],
+    ) {
+        let (mut cluster, (mut a, sa), (_b, sb)) = pair();
+        let mut pending = 0;
+        for (opcode, vni, words) in &requests {
+            // VNI 1 behaves; its requests come through its own driver.
+            let vni = if *vni == 1 { 3 } else { *vni };
+            let mut bytes = Vec::new();
+            bytes.extend(opcode.to_le_bytes());
+            bytes.extend(vni.to_le_bytes());
+            bytes.extend([0; 2]);
+            bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+            bytes.resize(length, 0);
+            pending += usize::from(cluster.raw_request(0, &bytes, 1 << 40).is_none());
+            cluster.run();
+        }
+        cluster.advance(3_600_000_000_000 + 1_000_000_000);
+        cluster.run();
+        let late = cluster.nodes[0].replies.iter().filter(|reply| reply.0 == 1 << 40);
+        prop_assert_eq!(late.count(), pending, "every import is answered");
+        check_others(&mut cluster, &mut a, &sa, &sb);
+    }
+
+    #[test]
+    fn random_frames_are_refused_or_answered(
+        frames in prop::collection::vec(
+            (1u8..11, prop::collection::vec(word(), HEADER_BYTES / 8), any::<bool>(), 0usize..4200),
+            1..60,
+        ),
+    ) {
+        let (mut cluster, (mut a, sa), (mut b, sb)) = pair();
+        for opcode in [Opcode::Write, Opcode::Read] {
+            let command = SimProcess::descriptor(opcode, (&sa, 0), (&sb, 0), 50_000);
+            a.issue(&mut cluster, &command, &[]).unwrap();
+            cluster.poll(0);
+        }
+        let payload = vec![7; 4200];
+        let foreign = Memory::new(8192);
+        for (number, (kind, words, memory, length)) in (1u64..).zip(&frames) {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let mut frame = FrameHeader::read_from_bytes(&bytes).unwrap();
+            frame.magic = FRAME_MAGIC.into();
+            frame.version = WIRE_VERSION;
+            frame.kind = *kind;
+            frame.flags = (frame.flags.get() % 4).into();
+            frame.reserved = 0.into();
+            // From a third node, so that the sequence of the good peer stays whole.
+            frame.source_node = 7.into();
+            frame.incarnation = 1.into();
+            frame.sequence = number.into();
+            frame.destination_node = 1.into();
+            frame.destination_port = b.port.0.into();
+            frame.segment = 0.into();
+            let carries = [FrameKind::Write as u8, FrameKind::ReadReply as u8].contains(kind);
+            let length = if carries { *length } else { 0 };
+            frame.payload_length = (length as u16).into();
+            let payload = match memory {
+                true => Payload::Memory { memory: &foreign, address: 4000, length },
+                false => Payload::Bytes(&payload[..length]),
+            };
+            let (now, node) = (cluster.now, &mut cluster.nodes[1]);
+            node.nic.handle_frame(now, &node.host, &frame, payload);
+            cluster.poll(1);
+        }
+        cluster.run();
+        prop_assert_eq!(a.done(&cluster), (1, 1));
+        prop_assert_eq!(a.errors(&cluster), []);
+        check_others(&mut cluster, &mut b, &sb, &sa);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_no_frames(bytes: [u8; HEADER_BYTES]) {
+        let mut cluster = Cluster::new(1, 64, 1, &Limits::default());
+        let frame = FrameHeader::read_from_bytes(&bytes).unwrap();
+        let (now, node) = (cluster.now, &mut cluster.nodes[0]);
+        node.nic.handle_frame(now, &node.host, &frame, Payload::None);
+        prop_assert_eq!(node.nic.statistics().malformed_frames.get(), 1);
+    }
+}
+
+#[test]
+fn a_peer_cannot_use_a_key_that_it_was_not_given() {
+    let (mut cluster, _, (b, sb)) = pair();
+    let before = b.read(&cluster, sb.address, 4096);
+    let mut sequence = 0;
+    for key in [0, sb.key ^ 1, u64::MAX] {
+        sequence += 1;
+        let mut frame = FrameHeader::new_zeroed();
+        frame.magic = FRAME_MAGIC.into();
+        frame.version = WIRE_VERSION;
+        frame.kind = FrameKind::Write as u8;
+        frame.source_node = 7.into();
+        frame.destination_node = 1.into();
+        frame.destination_port = b.port.0.into();
+        frame.sequence = sequence.into();
+        frame.address = sb.address.into();
+        frame.key = key.into();
+        frame.payload_length = 16.into();
+        let (now, node) = (cluster.now, &mut cluster.nodes[1]);
+        let payload = Payload::Bytes(&[9; 16]);
+        node.nic.handle_frame(now, &node.host, &frame, payload);
+    }
+    cluster.run();
+    assert_eq!(cluster.statistics(1).protection_errors.get(), 3);
+    assert!(before == b.read(&cluster, sb.address, 4096));
+}
+
+#[test]
+fn two_processes_cannot_share_a_port_or_a_segment() {
+    let (mut cluster, (a, _), _) = pair();
+    let taken = SimProcess::register(&mut cluster, 0, qnic_abi::VniId(5), a.port);
+    assert_eq!(taken.err(), Some(Status::PortInUse));
+    let again = a.export(&mut cluster, 1, 7, (0, 10), common::ALL);
+    assert_eq!(again.err(), Some(Status::NameExists));
+}
+
+#[test]
+fn several_queues_can_fail_in_one_poll() {
+    let (mut cluster, (mut a, sa), (_b, sb)) = pair();
+    let mut villains: Vec<_> = [3, 4, 5, 6]
+        .map(|vni| process(&mut cluster, 0, vni).0)
+        .into();
+    let mut bad = SimProcess::inline_descriptor((&sb, 0), 8);
+    bad.opcode = 99;
+    for villain in &mut villains {
+        villain.issue(&mut cluster, &bad, &[]).unwrap();
+    }
+    check_others(&mut cluster, &mut a, &sa, &sb);
+    for villain in &villains {
+        assert_eq!(villain.errors(&cluster), [(0, Status::Malformed)]);
+    }
+    cluster.settle();
+}

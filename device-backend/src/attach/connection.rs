@@ -1,0 +1,218 @@
+//! The thread of one NIC that accepts front ends and listens to them, one at a time.
+//!
+//! It ends when the process stops: an eventfd wakes it from waiting, and the
+//! socket that it may be reading from is shut down.
+
+use std::io::{ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use vhost::vhost_user::{BackendReqHandler, Error};
+
+use super::front_end::FrontEnd;
+use super::Port;
+use crate::engine::{Action, Command};
+use crate::stop::Stop;
+use crate::throttle::throttled;
+
+/// Size of a message header, and the number of SET_BACKEND_REQ_FD in it.
+const HEADER_BYTES: usize = 12;
+const SET_BACKEND_REQ_FD: u32 = 21;
+
+/// How long to wait before a front end that could not be accepted is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What there is to do.
+struct Ready {
+    stop: bool,
+    stream: bool,
+    listener: bool,
+}
+
+/// Serves the front ends of a NIC until `stop` is raised.
+pub(crate) fn serve(port: &Arc<Port>, listener: &UnixListener, stop: &Stop) {
+    let mut epoch = 0;
+    loop {
+        match wait(listener, None, stop) {
+            Ok(ready) if !ready.stop => {}
+            _ => return,
+        }
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                let name = &port.name;
+                throttled!(
+                    port.throttle,
+                    warn,
+                    nic = name,
+                    "cannot accept a front end: {error}"
+                );
+                if stop.comes_within(RETRY) {
+                    return;
+                }
+                continue;
+            }
+        };
+        throttled!(
+            port.throttle,
+            info,
+            nic = port.name,
+            pid = peer(&stream),
+            "front end connected"
+        );
+        let front_end = Arc::new(Mutex::new(FrontEnd::new(port.clone(), epoch)));
+        let connection = Connection {
+            port,
+            front_end: &front_end,
+            listener,
+            stop,
+        };
+        if let Err(error) = connection.converse(stream) {
+            throttled!(
+                port.throttle,
+                warn,
+                nic = port.name,
+                "the connection to the front end failed: {error}"
+            );
+        }
+        stop.unwatch();
+        let mut front_end = front_end.lock().unwrap_or_else(PoisonError::into_inner);
+        front_end.disconnect();
+        epoch = front_end.epoch();
+        throttled!(port.throttle, info, nic = port.name, "front end gone");
+    }
+}
+
+/// A conversation with one front end.
+struct Connection<'a> {
+    port: &'a Port,
+    front_end: &'a Arc<Mutex<FrontEnd>>,
+    listener: &'a UnixListener,
+    stop: &'a Stop,
+}
+
+impl Connection<'_> {
+    /// Handles messages until the front end is gone, sends nonsense, or the
+    /// process stops.
+    fn converse(mut self, stream: UnixStream) -> Result<(), Error> {
+        let slot = self.port.slot;
+        let connect = |answer| Command::Nic {
+            slot,
+            action: Action::Connect { answer },
+        };
+        if self.port.engine.ask(connect).is_err() {
+            return Ok(());
+        }
+        match self.stop.watch(&stream) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(Error::SocketError(error)),
+        }
+        let watched = stream.try_clone().map_err(Error::SocketError)?;
+        let mut protocol = BackendReqHandler::from_stream(stream, self.front_end.clone());
+        loop {
+            let ready = wait(self.listener, Some(watched.as_fd()), self.stop)
+                .map_err(Error::SocketError)?;
+            if ready.stop {
+                return Ok(());
+            }
+            if ready.stream {
+                self.keep_channel(&watched);
+                match protocol.handle_request() {
+                    Ok(()) => {}
+                    // The front end is gone, or the engine has stopped.
+                    Err(Error::Disconnected | Error::BackendInternalError) => return Ok(()),
+                    Err(_) if self.lock().take_refused() => {}
+                    Err(error) => return Err(error),
+                }
+            } else if ready.listener {
+                self.turn_away();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FrontEnd> {
+        self.front_end
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a descriptor of the channel that the next message brings, if it does:
+    /// a front end that never answers there must not hold up the end of the
+    /// connection, and `vhost` gives no way to the channel once it has it.
+    fn keep_channel(&self, stream: &UnixStream) {
+        if self.lock().wants_channel() {
+            if let Some(channel) = peek_channel(stream) {
+                self.lock().keep_channel(channel);
+            }
+        }
+    }
+
+    /// A NIC has one front end at a time.
+    fn turn_away(&mut self) {
+        if let Ok((other, _)) = self.listener.accept() {
+            throttled!(
+                self.port.throttle,
+                warn,
+                nic = self.port.name,
+                pid = peer(&other),
+                "turned a second front end away: this NIC serves one at a time"
+            );
+        }
+    }
+}
+
+/// The descriptor that the next message brings, if it is SET_BACKEND_REQ_FD. The
+/// message stays where it is.
+fn peek_channel(stream: &UnixStream) -> Option<UnixStream> {
+    let mut header = [0; HEADER_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut header)];
+    let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = rustix::net::recvmsg(stream, &mut parts, &mut control, flags).ok()?;
+    let mut descriptors = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<OwnedFd>>(),
+        _ => Vec::new(),
+    });
+    let descriptor = descriptors.next()?;
+    let request = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+    (received.bytes == HEADER_BYTES && request == SET_BACKEND_REQ_FD)
+        .then(|| UnixStream::from(descriptor))
+}
+
+fn peer(stream: &UnixStream) -> i32 {
+    rustix::net::sockopt::socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get())
+}
+
+fn wait(
+    listener: &UnixListener,
+    stream: Option<BorrowedFd<'_>>,
+    stop: &Stop,
+) -> std::io::Result<Ready> {
+    let mut fds = vec![
+        PollFd::new(stop, PollFlags::IN),
+        PollFd::new(listener, PollFlags::IN),
+    ];
+    if let Some(stream) = stream {
+        fds.push(PollFd::from_borrowed_fd(stream, PollFlags::IN));
+    }
+    loop {
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let ready = |place: usize| fds.get(place).is_some_and(|fd| !fd.revents().is_empty());
+    Ok(Ready {
+        stop: ready(0),
+        listener: ready(1),
+        stream: ready(2),
+    })
+}

@@ -1,0 +1,473 @@
+//! The vhost-user messages of one connection.
+//!
+//! State that the front end builds up message by message stays here; the engine
+//! gets a queue when it is complete and enabled. Every command to the engine is
+//! waited for, so the front end's next message finds it done.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use qnic_abi::attach::FIRST_DOORBELL;
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
+    VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
+    VhostUserSharedMsg, VhostUserSingleMemoryRegion, VhostUserVirtioFeatures,
+    VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+use vhost::VhostUserMemoryRegionBase;
+
+use super::mapper::Mapper;
+use super::vring::Vring;
+use super::Port;
+use crate::engine::{Action, Answer, Command};
+use crate::memory::table::{MappedTable, TableEntry, TableError};
+use crate::memory::GuestMemory;
+use crate::notifier::Notifier;
+use crate::throttle::throttled;
+
+/// `VIRTIO_F_VERSION_1`.
+const VERSION_1: u64 = 1 << 32;
+
+/// Virtio features offered.
+const FEATURES: u64 = VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+
+/// Protocol features offered.
+const PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
+    .union(VhostUserProtocolFeatures::REPLY_ACK)
+    .union(VhostUserProtocolFeatures::CONFIG)
+    .union(VhostUserProtocolFeatures::BACKEND_REQ)
+    .union(VhostUserProtocolFeatures::BACKEND_SEND_FD)
+    .union(VhostUserProtocolFeatures::SHMEM)
+    .union(VhostUserProtocolFeatures::RESET_DEVICE);
+
+/// One connected front end.
+pub(crate) struct FrontEnd {
+    port: Arc<Port>,
+    table: MappedTable,
+    vrings: Vec<Vring>,
+    protocol_features: VhostUserProtocolFeatures,
+    /// A copy of the next backend channel's descriptor, taken before the message
+    /// that brings it is handled.
+    next_channel: Option<UnixStream>,
+    mapper: Option<Mapper>,
+    /// Whether the device is started; the first enabled queue starts it.
+    started: bool,
+    /// Numbers the starts, of all connections of this NIC.
+    epoch: u64,
+    /// The last error was a refusal that the connection survives.
+    refused: bool,
+}
+
+impl FrontEnd {
+    /// A front end that has said nothing yet. `epoch` is the number of the last start.
+    pub(crate) fn new(port: Arc<Port>, epoch: u64) -> Self {
+        let vrings = std::iter::repeat_with(Vring::default).take(port.queues());
+        FrontEnd {
+            vrings: vrings.collect(),
+            port,
+            table: MappedTable::default(),
+            protocol_features: VhostUserProtocolFeatures::empty(),
+            next_channel: None,
+            mapper: None,
+            started: false,
+            epoch,
+            refused: false,
+        }
+    }
+
+    /// Number of the last start.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Says whether the channel to the front end is still to come.
+    pub(crate) fn wants_channel(&self) -> bool {
+        self.mapper.is_none()
+    }
+
+    /// Keeps a descriptor by which the channel can be shut down.
+    pub(crate) fn keep_channel(&mut self, channel: UnixStream) {
+        self.next_channel = Some(channel);
+    }
+
+    /// Says, once, whether the last error is one that the connection survives.
+    pub(crate) fn take_refused(&mut self) -> bool {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Gives everything back that the front end gave. Waits for the engine.
+    pub(crate) fn disconnect(&mut self) {
+        self.mapper = None;
+        let _ = self.ask(|answer| Action::Disconnect { answer });
+    }
+
+    /// Asks the engine about this NIC and waits for the answer.
+    fn ask<T>(&self, make: impl FnOnce(Answer<T>) -> Action) -> Result<T> {
+        let slot = self.port.slot;
+        let command = |answer| Command::Nic {
+            slot,
+            action: make(answer),
+        };
+        self.port.engine.ask(command).map_err(|error| {
+            tracing::debug!(nic = self.port.name, "{error}");
+            Error::BackendInternalError
+        })
+    }
+
+    /// An answer that says no, after which the connection goes on.
+    fn refuse<T>(&mut self) -> Result<T> {
+        self.refused = true;
+        Err(Error::InvalidParam)
+    }
+
+    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
+        let place = usize::try_from(index).unwrap_or(usize::MAX);
+        self.vrings.get_mut(place).ok_or(Error::InvalidParam)
+    }
+
+    /// Takes an eventfd; one that is none counts as not given.
+    fn notifier(&mut self, what: &str, index: u8, file: Option<File>) -> Option<Notifier> {
+        match file.map(Notifier::from_front_end).transpose() {
+            Ok(notifier) => notifier,
+            Err(error) => {
+                throttled!(
+                    self.port.throttle,
+                    warn,
+                    nic = self.port.name,
+                    index,
+                    "{what}: {error}"
+                );
+                None
+            }
+        }
+    }
+
+    /// The first queue of a start was enabled: the SRAM must be mapped.
+    fn start_device(&mut self) -> Result<()> {
+        if self.started {
+            return Ok(());
+        }
+        self.started = true;
+        self.epoch += 1;
+        let epoch = self.epoch;
+        self.ask(|answer| Action::Start { epoch, answer })?;
+        match &self.mapper {
+            Some(mapper) => mapper.map(epoch),
+            None => throttled!(
+                self.port.throttle,
+                error,
+                nic = self.port.name,
+                features = ?self.protocol_features,
+                "the front end offers no channel for SHMEM_MAP, so the guest cannot see the SRAM; \
+                 QEMU 11 or newer is needed"
+            ),
+        }
+        Ok(())
+    }
+
+    fn start_queue(&mut self, index: u32) -> Result<()> {
+        let queue = index as usize;
+        let doorbell = queue >= FIRST_DOORBELL;
+        let vring = self.vrings.get(queue).ok_or(Error::InvalidParam)?;
+        let started = match vring.setup(&self.table, doorbell) {
+            Ok(None) => Ok(()),
+            Ok(Some(setup)) => self.ask(|answer| Action::StartQueue {
+                queue,
+                setup,
+                answer,
+            })?,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = started {
+            throttled!(
+                self.port.throttle,
+                warn,
+                nic = self.port.name,
+                queue,
+                "the queue cannot start: {error}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The device stops: nothing touches the guest's memory when this returns.
+    fn stop_device(&mut self) -> Result<()> {
+        self.started = false;
+        for vring in &mut self.vrings {
+            vring.enabled = false;
+        }
+        self.ask(|answer| Action::Reset { answer })
+    }
+
+    fn map_memory(
+        &self,
+        entries: Vec<TableEntry>,
+    ) -> std::result::Result<(MappedTable, GuestMemory), TableError> {
+        let table = MappedTable::map(entries, self.port.sram_identity, &self.table)?;
+        let memory = table.memory()?;
+        Ok((table, memory))
+    }
+}
+
+impl VhostUserBackendReqHandlerMut for FrontEnd {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.stop_device()
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.stop_device()
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(FEATURES)
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        if features & !FEATURES != 0 {
+            throttled!(
+                self.port.throttle,
+                warn,
+                nic = self.port.name,
+                features = format!("{features:#x}"),
+                "the front end wants features that were not offered"
+            );
+            return self.refuse();
+        }
+        Ok(())
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        Ok(PROTOCOL_FEATURES)
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        self.protocol_features = VhostUserProtocolFeatures::from_bits_truncate(features);
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.vrings.len() as u64)
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        let entry = |(region, file): (&VhostUserMemoryRegion, File)| TableEntry {
+            guest_address: region.guest_phys_addr,
+            length: region.memory_size,
+            user_address: region.user_addr,
+            offset: region.mmap_offset,
+            file,
+        };
+        let entries = regions.iter().zip(files).map(entry).collect();
+        let replaced = self.map_memory(entries);
+        let (table, memory, refused) = match replaced {
+            Ok((table, memory)) => (table, memory, false),
+            Err(error) => {
+                throttled!(
+                    self.port.throttle,
+                    error,
+                    nic = self.port.name,
+                    "memory table refused: {error}"
+                );
+                (MappedTable::default(), GuestMemory::default(), true)
+            }
+        };
+        self.ask(|answer| Action::SetMemory { memory, answer })?;
+        self.table = table;
+        if refused {
+            return self.refuse();
+        }
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        self.vring(index)?.size = num;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        _flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        self.vring(index)?.addresses = Some([descriptor, available, used]);
+        Ok(())
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.vring(index)?.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let queue = index as usize;
+        self.vring(index)?;
+        self.started = false;
+        let stopped = self.ask(|answer| Action::StopQueue { queue, answer })?;
+        let vring = self.vring(index)?;
+        vring.kick = None;
+        vring.enabled = false;
+        if let Some(place) = stopped {
+            vring.base = u32::from(place);
+        }
+        Ok(VhostUserVringState::new(index, vring.base))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let kick = self.notifier("kick", index, fd);
+        let vring = self.vring(u32::from(index))?;
+        vring.kick = kick;
+        if vring.enabled {
+            self.start_queue(u32::from(index))?;
+        }
+        Ok(())
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let call = self.notifier("call", index, fd);
+        let copy = call.as_ref().and_then(|call| call.try_clone().ok());
+        let vring = self.vring(u32::from(index))?;
+        vring.call = call;
+        if !vring.enabled {
+            return Ok(());
+        }
+        let queue = usize::from(index);
+        self.ask(|answer| Action::SetCall {
+            queue,
+            call: copy,
+            answer,
+        })
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let error = self.notifier("error", index, fd);
+        self.vring(u32::from(index))?.error = error;
+        Ok(())
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        let vring = self.vring(index)?;
+        if vring.enabled == enable {
+            return Ok(());
+        }
+        vring.enabled = enable;
+        if enable {
+            self.start_device()?;
+            return self.start_queue(index);
+        }
+        self.started = false;
+        let queue = index as usize;
+        let stopped = self.ask(|answer| Action::StopQueue { queue, answer })?;
+        if let Some(place) = stopped {
+            self.vring(index)?.base = u32::from(place);
+        }
+        Ok(())
+    }
+
+    fn get_config(
+        &mut self,
+        offset: u32,
+        size: u32,
+        _flags: VhostUserConfigFlags,
+    ) -> Result<Vec<u8>> {
+        let space = &self.port.config_space;
+        let byte = |at: u32| space.get(at as usize).copied().unwrap_or(0);
+        let end = offset.saturating_add(size);
+        Ok((offset..end).map(byte).collect())
+    }
+
+    /// Nothing in the configuration space can be written.
+    fn set_config(
+        &mut self,
+        _offset: u32,
+        _bytes: &[u8],
+        _flags: VhostUserConfigFlags,
+    ) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_backend_req_fd(&mut self, backend: Backend) {
+        let channel = self.next_channel.take();
+        if self.mapper.is_some() {
+            return;
+        }
+        let features = self.protocol_features;
+        backend.set_reply_ack_flag(features.contains(VhostUserProtocolFeatures::REPLY_ACK));
+        backend.set_shmem_flag(features.contains(VhostUserProtocolFeatures::SHMEM));
+        match Mapper::start(self.port.clone(), backend, channel) {
+            Ok(mapper) => self.mapper = Some(mapper),
+            Err(error) => tracing::error!(nic = self.port.name, "cannot start a thread: {error}"),
+        }
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Ok(VhostUserShMemConfig::new(1, &[self.port.sram_bytes]))
+    }
+
+    fn set_gpu_socket(&mut self, _backend: GpuBackend) -> Result<()> {
+        Err(Error::InvalidOperation("no GPU"))
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(Error::InvalidOperation("no shared objects"))
+    }
+
+    fn get_inflight_fd(
+        &mut self,
+        _inflight: &VhostUserInflight,
+    ) -> Result<(VhostUserInflight, File)> {
+        Err(Error::InvalidOperation("no inflight tracking"))
+    }
+
+    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
+        Err(Error::InvalidOperation("no inflight tracking"))
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Err(Error::InvalidOperation("no memory slots"))
+    }
+
+    fn add_mem_region(
+        &mut self,
+        _region: &VhostUserSingleMemoryRegion,
+        _file: File,
+        _postcopy_listening: Option<bool>,
+    ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        Err(Error::InvalidOperation("no memory slots"))
+    }
+
+    fn remove_mem_region(&mut self, _region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        Err(Error::InvalidOperation("no memory slots"))
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _file: File,
+    ) -> Result<Option<File>> {
+        Err(Error::InvalidOperation("no migration"))
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Error::InvalidOperation("no migration"))
+    }
+
+    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
+        Err(Error::InvalidOperation("no dirty log"))
+    }
+}

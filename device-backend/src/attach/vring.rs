@@ -1,0 +1,67 @@
+//! What a front end has said about one virtqueue so far.
+
+use crate::engine::QueueSetup;
+use crate::memory::table::MappedTable;
+use crate::notifier::Notifier;
+
+/// The settings of one virtqueue.
+#[derive(Debug, Default)]
+pub(crate) struct Vring {
+    /// Number of entries.
+    pub(crate) size: u32,
+    /// Place in the available ring to start from.
+    pub(crate) base: u32,
+    /// Addresses in the front end's process: descriptors, available, used.
+    pub(crate) addresses: Option<[u64; 3]>,
+    /// Doorbell.
+    pub(crate) kick: Option<Notifier>,
+    /// Interrupt.
+    pub(crate) call: Option<Notifier>,
+    /// Raised when the queue fails.
+    pub(crate) error: Option<Notifier>,
+    /// Whether the front end has enabled it.
+    pub(crate) enabled: bool,
+}
+
+impl Vring {
+    /// What the engine needs to run the queue; `None` if the driver has not set it
+    /// up at all.
+    ///
+    /// # Errors
+    /// Why the queue cannot run. A doorbell needs no rings.
+    pub(crate) fn setup(
+        &self,
+        table: &MappedTable,
+        doorbell: bool,
+    ) -> Result<Option<QueueSetup>, String> {
+        let Some(kick) = &self.kick else {
+            return Ok(None);
+        };
+        let clone = |notifier: &Notifier| notifier.try_clone().map_err(|error| error.to_string());
+        let [descriptors, available, used] = match self.addresses {
+            Some(addresses) if !doorbell => translate(addresses, table)?,
+            None if !doorbell => return Err("the front end gave no ring addresses".to_owned()),
+            _ => [0; 3],
+        };
+        Ok(Some(QueueSetup {
+            size: u16::try_from(self.size).unwrap_or(0),
+            descriptors,
+            available,
+            used,
+            next_available: self.base as u16,
+            kick: clone(kick)?,
+            call: self.call.as_ref().map(clone).transpose()?,
+            error: self.error.as_ref().map(clone).transpose()?,
+        }))
+    }
+}
+
+fn translate(addresses: [u64; 3], table: &MappedTable) -> Result<[u64; 3], String> {
+    let mut translated = [0; 3];
+    for (address, into) in addresses.into_iter().zip(&mut translated) {
+        *into = table
+            .guest_address(address)
+            .ok_or("a ring is outside of the guest's memory table")?;
+    }
+    Ok(translated)
+}

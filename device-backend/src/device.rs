@@ -1,0 +1,239 @@
+//! A running device process: starts and ends its threads.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use qnic_abi::attach::CONFIG_SIZE;
+use qnic_abi::header::GeometryError;
+use qnic_links::Fabric;
+use qnic_nic::{Limits, Nic, NicConfig};
+use zerocopy::IntoBytes;
+
+use crate::attach::{self, Port, Socket, SocketError};
+use crate::config::{Config, Mistake, NicSettings};
+use crate::engine::{self, Command, Engine, EngineGone, EngineHandle, Node};
+use crate::metrics::{self, Stats};
+use crate::sram::{Sram, SramError};
+use crate::stop::Stop;
+use crate::throttle::Throttle;
+
+/// Why a device does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration breaks a rule.
+    #[error("bad configuration: {0}")]
+    Config(#[from] Mistake),
+    /// A NIC cannot be made.
+    #[error("NIC \"{name}\": no SRAM can be laid out: {error:?}")]
+    Geometry {
+        /// Its name.
+        name: String,
+        /// Why not.
+        error: GeometryError,
+    },
+    /// A NIC has no SRAM.
+    #[error("NIC \"{name}\": {error}")]
+    Sram {
+        /// Its name.
+        name: String,
+        /// Why not.
+        error: SramError,
+    },
+    /// A socket cannot be listened on.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// Threads, eventfds.
+    #[error("the system refused a thread or a descriptor: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Why a device ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The engine thread panicked: an error in this program.
+    #[error("the engine failed; its message is above")]
+    EngineFailed,
+}
+
+/// A running device. Dropping it ends it.
+#[derive(Debug)]
+pub struct Device {
+    engine: EngineHandle,
+    engine_thread: Option<JoinHandle<()>>,
+    servers: Vec<Server>,
+}
+
+/// A thread that serves a socket.
+#[derive(Debug)]
+struct Server {
+    stop: Arc<Stop>,
+    thread: JoinHandle<()>,
+}
+
+/// Ends a device from another thread.
+#[derive(Debug, Clone)]
+pub struct Stopper(EngineHandle);
+
+impl Stopper {
+    /// Makes [`Device::wait`] return.
+    pub fn stop(&self) {
+        let _ = self.0.send(Command::Stop);
+    }
+}
+
+impl Device {
+    /// Starts a device; when it returns, all its sockets listen.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is left behind then.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        config.check()?;
+        let (handle, commands, wake) = engine::channel()?;
+        let mut fabric = Fabric::new();
+        let mut ports = Vec::with_capacity(config.nics.len());
+        for settings in &config.nics {
+            ports.push(add_nic(&mut fabric, settings, &handle)?);
+        }
+        let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
+        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        let metrics = config.metrics.as_ref();
+        let metrics = metrics.map(|metrics| Socket::bind(&metrics.socket));
+        let metrics = metrics.transpose()?;
+
+        let names = config.nics.iter().map(|nic| nic.name.clone()).collect();
+        let window = config.engine.poll_window();
+        let engine = Engine::new(fabric, names, commands, wake, window)?;
+        let mut device = Device {
+            engine: handle,
+            engine_thread: Some(spawn("engine", move || engine.run())?),
+            servers: Vec::new(),
+        };
+        for (port, socket) in ports.into_iter().zip(sockets) {
+            let port = Arc::new(port);
+            let name = port.name.clone();
+            device.serve(&name, socket, move |socket, stop| {
+                attach::serve(&port, socket.listener(), stop);
+            })?;
+        }
+        if let Some(socket) = metrics {
+            let engine = device.engine.clone();
+            device.serve("metrics", socket, move |socket, stop| {
+                metrics::serve(socket.listener(), &engine, stop);
+            })?;
+        }
+        Ok(device)
+    }
+
+    fn serve(
+        &mut self,
+        name: &str,
+        socket: Socket,
+        work: impl FnOnce(&Socket, &Stop) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let stop = Arc::new(Stop::new()?);
+        let raised = stop.clone();
+        let thread = spawn(name, move || work(&socket, &raised))?;
+        self.servers.push(Server { stop, thread });
+        Ok(())
+    }
+
+    /// The way to end the device from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.engine.clone())
+    }
+
+    /// What the NICs are doing, or `None` once the engine has ended.
+    pub fn stats(&self) -> Option<Stats> {
+        metrics::collect(&self.engine).map_err(|EngineGone| ()).ok()
+    }
+
+    /// Waits until the device is stopped by its [`Stopper`], ends its threads and
+    /// removes its sockets.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if it ended by itself.
+    pub fn wait(mut self) -> Result<(), DeviceError> {
+        let ended = self.engine_thread.take().map_or(Ok(()), JoinHandle::join);
+        drop(self);
+        ended.map_err(|_| DeviceError::EngineFailed)
+    }
+
+    /// Ends the device and waits for its threads.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if it had ended by itself.
+    pub fn stop(self) -> Result<(), DeviceError> {
+        self.stopper().stop();
+        self.wait()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.stopper().stop();
+        let engine = self.engine_thread.take();
+        for server in &self.servers {
+            server.stop.raise();
+        }
+        let servers = self.servers.drain(..).map(|server| server.thread);
+        for thread in engine.into_iter().chain(servers) {
+            if let Err(panic) = thread.join() {
+                if !std::thread::panicking() {
+                    resume_unwind(panic);
+                }
+            }
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+}
+
+fn add_nic(
+    fabric: &mut Fabric<Node>,
+    settings: &NicSettings,
+    engine: &EngineHandle,
+) -> Result<Port, StartError> {
+    let name = || settings.name.clone();
+    let sram_error = |error| StartError::Sram {
+        name: name(),
+        error,
+    };
+    let nic = Nic::new(NicConfig {
+        node: settings.node,
+        frames: settings.ram.frames(),
+        windows: settings.windows,
+        doorbells: settings.doorbells,
+        limits: Limits::default(),
+    })
+    .map_err(|error| StartError::Geometry {
+        name: name(),
+        error,
+    })?;
+    let sram_bytes = nic.geometry().sram_bytes;
+    let sram = Sram::new(&settings.name, sram_bytes).map_err(sram_error)?;
+    let mut config_space = [0; CONFIG_SIZE];
+    config_space.copy_from_slice(nic.config_space().as_bytes());
+    let port = Port {
+        slot: fabric.len(),
+        name: name(),
+        doorbells: settings.doorbells as usize,
+        config_space,
+        sram: sram.file().try_clone()?,
+        sram_bytes,
+        sram_identity: sram.identity()?,
+        throttle: Throttle::new(),
+        engine: engine.clone(),
+    };
+    fabric
+        .add(nic, Node::new(sram))
+        .map_err(|duplicate| Mistake {
+            key: "nic.node".to_owned(),
+            message: duplicate.to_string(),
+        })?;
+    Ok(port)
+}

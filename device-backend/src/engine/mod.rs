@@ -1,0 +1,198 @@
+//! The engine: one thread that runs all NICs of the process.
+//!
+//! ```text
+//!   connection threads ──[Command, with an answer]──┐
+//!   kick eventfds ───────────[epoll]──────────────┐ │
+//!                                                 ▼ ▼
+//!   round: for each NIC  poll ─► control requests ─► replies ─► events ─► interrupt
+//!                                                     │
+//!        work found ──► next round                    │ none for the poll window:
+//!                                                     ▼
+//!                              prepare_sleep on every NIC, all say yes ─► epoll_wait
+//! ```
+//!
+//! # Ownership
+//! Rings, guest memories, SRAMs and NICs belong to this thread alone; others hand
+//! it finished [`Command`]s and wait for the answer. Once a stop, a new memory
+//! table or a disconnection has been answered, nothing here touches what was
+//! there before.
+//!
+//! # Waiting (performance.md, "Waiting policy")
+//! The thread polls for [`crate::config::EngineSettings::poll_window`] after the
+//! last work, tells the processes so by their *awake* words, and sleeps. It never
+//! yields. While work keeps coming it still looks at commands and kicks every
+//! [`CHECK_ROUNDS`] rounds.
+
+mod command;
+mod node;
+mod poller;
+mod report;
+mod ring;
+mod station;
+mod traffic;
+
+use std::sync::mpsc::Receiver;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use qnic_links::Fabric;
+use qnic_nic::{Progress, Time};
+
+pub(crate) use command::{channel, Action, Answer, Command, EngineGone, EngineHandle, QueueSetup};
+pub(crate) use node::Node;
+use poller::{Poller, Token};
+pub use report::{EngineReport, NicCounters, NicReport, NicState, NicStatistics, Report};
+use station::Station;
+
+use crate::notifier::Notifier;
+
+/// Rounds with work between two looks at commands and kicks.
+const CHECK_ROUNDS: u64 = 32;
+
+/// The engine thread's state.
+pub(crate) struct Engine {
+    fabric: Fabric<Node>,
+    stations: Vec<Station>,
+    commands: Receiver<Command>,
+    poller: Poller,
+    started: Instant,
+    poll_window: Duration,
+    counters: EngineReport,
+    stopping: bool,
+}
+
+impl Engine {
+    /// An engine for the NICs of `fabric`, in the order of its slots.
+    ///
+    /// # Errors
+    /// What the system says to an epoll.
+    pub(crate) fn new(
+        fabric: Fabric<Node>,
+        names: Vec<String>,
+        commands: Receiver<Command>,
+        wake: Arc<Notifier>,
+        poll_window: Duration,
+    ) -> std::io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.add(&*wake, Token::Command)?;
+        let station = |(slot, name)| {
+            let doorbells = fabric.nic(slot).geometry().doorbells as usize;
+            Station::new(slot, name, doorbells)
+        };
+        let stations = names.into_iter().enumerate().map(station).collect();
+        Ok(Engine {
+            fabric,
+            stations,
+            commands,
+            poller,
+            started: Instant::now(),
+            poll_window,
+            counters: EngineReport::default(),
+            stopping: false,
+        })
+    }
+
+    /// Runs until [`Command::Stop`].
+    pub(crate) fn run(mut self) {
+        let window = self.poll_window.as_nanos() as u64;
+        let mut last_work = self.now();
+        while !self.stopping {
+            let now = self.now();
+            self.counters.rounds += 1;
+            if self.round(now) {
+                last_work = now;
+            } else if now.0 - last_work.0 >= window && self.may_sleep() {
+                self.counters.sleeps += 1;
+                self.look(self.time_to_deadline());
+                last_work = self.now();
+                continue;
+            }
+            if self.counters.rounds % CHECK_ROUNDS == 0 {
+                self.look(Some(Duration::ZERO));
+            }
+        }
+        for slot in 0..self.stations.len() {
+            self.stations[slot].disconnect(&mut self.fabric, Time(0), &self.poller);
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.started.elapsed().as_nanos() as u64)
+    }
+
+    /// Gives every NIC a turn and says whether one of them had work.
+    fn round(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        for station in &mut self.stations {
+            busy |= self.fabric.poll(station.slot(), now) == Progress::Busy;
+            busy |= station.serve(&mut self.fabric, now);
+        }
+        busy
+    }
+
+    /// Asks every NIC whether it can sleep: each tells its processes and looks
+    /// once more.
+    fn may_sleep(&mut self) -> bool {
+        let now = self.now();
+        let fabric = &mut self.fabric;
+        (0..self.stations.len())
+            .all(|slot| fabric.with(slot, now, |nic, host, _| nic.prepare_sleep(host)))
+    }
+
+    fn time_to_deadline(&self) -> Option<Duration> {
+        let deadlines =
+            (0..self.fabric.len()).filter_map(|slot| self.fabric.nic(slot).next_deadline());
+        let first = deadlines.min()?;
+        Some(Duration::from_nanos(first.0.saturating_sub(self.now().0)))
+    }
+
+    /// Takes commands and kicks, waiting for the first of them up to `timeout`.
+    fn look(&mut self, timeout: Option<Duration>) {
+        let mut commands = false;
+        for token in self.poller.wait(timeout) {
+            match token {
+                Token::Command => commands = true,
+                Token::Kick { slot, queue } => {
+                    self.counters.kicks += 1;
+                    if let Some(station) = self.stations.get_mut(slot) {
+                        station.kick(&mut self.fabric, queue);
+                    }
+                }
+            }
+        }
+        if commands {
+            while let Ok(command) = self.commands.try_recv() {
+                self.execute(command);
+            }
+        }
+    }
+
+    fn execute(&mut self, command: Command) {
+        let now = self.now();
+        let (slot, action) = match command {
+            Command::Stop => {
+                self.stopping = true;
+                return;
+            }
+            Command::Report { answer } => {
+                let _ = answer.send(self.report());
+                return;
+            }
+            Command::Nic { slot, action } => (slot, action),
+        };
+        if let Some(station) = self.stations.get_mut(slot) {
+            station.execute(&mut self.fabric, now, &self.poller, action);
+        }
+    }
+
+    fn report(&self) -> Report {
+        let nics = self
+            .stations
+            .iter()
+            .map(|station| station.report(&self.fabric));
+        Report {
+            nics: nics.collect(),
+            engine: self.counters.clone(),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What the process is doing: counters for metrics.
+//!
+//! | name | of |
+//! |---|---|
+//! | `rounds`, `sleeps`, `kicks` | the engine thread |
+//! | `starts`, `resets`, `doorbells`, `control_requests`, `malformed_chains`, `failed_queues`, `events`, `interrupts` | one NIC's attachment |
+//! | `statistics` | its control program: the fields of [`qnic_abi::control::Statistics`] |
+
+use qnic_abi::control::Statistics;
+use serde::Serialize;
+
+/// What the process is doing.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Each NIC, in the order of the configuration.
+    pub nics: Vec<NicReport>,
+    /// The engine thread.
+    pub engine: EngineReport,
+}
+
+/// Counters of the engine thread.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct EngineReport {
+    /// Times that all NICs were given a turn.
+    pub rounds: u64,
+    /// Times that the thread went to sleep.
+    pub sleeps: u64,
+    /// Kicks taken, of all queues.
+    pub kicks: u64,
+}
+
+/// Where a NIC stands in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NicState {
+    /// No driver has started it.
+    Down,
+    /// The driver has started it; the front end is mapping the SRAM.
+    Mapping,
+    /// The driver can use it.
+    Running,
+}
+
+/// One NIC.
+#[derive(Debug, Clone, Serialize)]
+pub struct NicReport {
+    /// Its name.
+    pub name: String,
+    /// Number of its node.
+    pub node: u16,
+    /// Whether a front end is connected.
+    pub connected: bool,
+    /// Where it stands.
+    pub state: NicState,
+    /// Counters of its attachment.
+    pub counters: NicCounters,
+    /// Counters of its control program.
+    pub statistics: NicStatistics,
+}
+
+/// Counters of the attachment of one NIC, since the process started.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct NicCounters {
+    /// Times that the driver was let in.
+    pub starts: u64,
+    /// Times that a running device was reset, by whatever cause.
+    pub resets: u64,
+    /// Doorbells taken.
+    pub doorbells: u64,
+    /// Requests of the driver.
+    pub control_requests: u64,
+    /// Descriptor chains that were neither a request nor an event buffer.
+    pub malformed_chains: u64,
+    /// Queues that were stopped because their rings made no sense.
+    pub failed_queues: u64,
+    /// Events given to the driver.
+    pub events: u64,
+    /// Interrupts raised.
+    pub interrupts: u64,
+}
+
+macro_rules! statistics {
+    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
+        /// The fields of [`Statistics`], for serde.
+        #[derive(Debug, Clone, Serialize)]
+        #[allow(missing_docs)]
+        pub struct NicStatistics {
+            $(pub $field: u64,)*
+        }
+
+        impl From<Statistics> for NicStatistics {
+            fn from(from: Statistics) -> Self {
+                NicStatistics { $($field: u64::from(from.$field),)* }
+            }
+        }
+    };
+}
+
+statistics!(
+    processes,
+    segments,
+    operations,
+    parked_imports,
+    faults_pending,
+    frames_locked,
+    commands,
+    bytes_sent,
+    bytes_received,
+    notifications,
+    page_hits,
+    page_misses,
+    protection_errors,
+    malformed_commands,
+    aborted,
+    malformed_frames,
+);

@@ -1,0 +1,207 @@
+//! What flows through the queues of a NIC: kicks, requests, replies, events.
+
+use qnic_abi::attach::{CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
+use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::event::EVENT_BYTES;
+use qnic_links::Fabric;
+use qnic_nic::env::{Host, HostMemory};
+use qnic_nic::Time;
+use zerocopy::IntoBytes;
+
+use super::node::Node;
+use super::report::NicCounters;
+use super::ring::{Chain, Ring, RingError};
+use super::station::{Pending, Phase, Station};
+use crate::memory::GuestMemory;
+use crate::throttle::throttled;
+
+/// Requests or event buffers taken in one turn.
+const BATCH: usize = 32;
+
+impl Station {
+    /// A queue was kicked.
+    pub(crate) fn kick(&mut self, fabric: &mut Fabric<Node>, queue: usize) {
+        match queue {
+            CONTROL_QUEUE => self.look_for_requests = true,
+            EVENT_QUEUE => {}
+            _ if !matches!(self.phase, Phase::Running) => {}
+            doorbell => {
+                self.counters.doorbells += 1;
+                let doorbell = (doorbell - FIRST_DOORBELL) as u32;
+                fabric.with(self.slot, Time(0), |nic, _, _| {
+                    nic.handle_doorbell(doorbell)
+                });
+            }
+        }
+    }
+
+    /// Moves requests, replies and events; says whether there were any.
+    pub(crate) fn serve(&mut self, fabric: &mut Fabric<Node>, now: Time) -> bool {
+        if !matches!(self.phase, Phase::Running) {
+            return false;
+        }
+        let moved = |counters: &NicCounters| counters.control_requests + counters.events;
+        let moved_before = moved(&self.counters);
+        if self.look_for_requests {
+            let served = self.serve_control(fabric, now);
+            self.settle("control", served);
+        }
+        let replied = self.serve_replies(fabric);
+        self.settle("control", replied);
+        let delivered = self.serve_events(fabric);
+        self.settle("event", delivered);
+        let memory = fabric.host(self.slot).memory();
+        for ring in [&mut self.control, &mut self.events].into_iter().flatten() {
+            self.counters.interrupts += u64::from(ring.signal(memory));
+        }
+        self.look_for_requests || moved(&self.counters) != moved_before
+    }
+
+    fn serve_control(&mut self, fabric: &mut Fabric<Node>, now: Time) -> Result<(), RingError> {
+        for _ in 0..BATCH {
+            let memory = fabric.host(self.slot).memory();
+            let room = |ring: &&mut Ring| self.pending.len() < ring.size();
+            let chain = match self.control.as_mut().filter(room) {
+                Some(ring) => ring.pop(memory)?,
+                None => None,
+            };
+            let Some(chain) = chain else {
+                self.look_for_requests = false;
+                break;
+            };
+            self.serve_request(fabric, now, chain)?;
+        }
+        Ok(())
+    }
+
+    fn serve_request(
+        &mut self,
+        fabric: &mut Fabric<Node>,
+        now: Time,
+        chain: Chain,
+    ) -> Result<(), RingError> {
+        let mut bytes = [0; REQUEST_BYTES];
+        let memory = fabric.host(self.slot).memory();
+        let request = chain.request().filter(|(request, reply)| {
+            request.length as usize == REQUEST_BYTES
+                && reply.length as usize >= REPLY_BYTES
+                && memory.read(request.address, &mut bytes).is_ok()
+        });
+        let Some((_, reply)) = request else {
+            return self.refuse(fabric, chain.head, CONTROL_QUEUE);
+        };
+        self.counters.control_requests += 1;
+        let token = self.next_token;
+        self.next_token += 1;
+        let pending = Pending {
+            head: chain.head,
+            reply,
+        };
+        let answer = fabric.with(self.slot, now, |nic, host, wire| {
+            nic.handle_control(now, host, wire, &bytes, token)
+        });
+        match answer {
+            Some(answer) => self.reply(fabric.host(self.slot).memory(), pending, &answer),
+            None => {
+                self.pending.insert(token, pending);
+                Ok(())
+            }
+        }
+    }
+
+    fn serve_replies(&mut self, fabric: &mut Fabric<Node>) -> Result<(), RingError> {
+        while let Some((token, answer)) =
+            fabric.with(self.slot, Time(0), |nic, _, _| nic.poll_reply())
+        {
+            if let Some(pending) = self.pending.remove(&token) {
+                self.reply(fabric.host(self.slot).memory(), pending, &answer)?;
+                self.look_for_requests = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(
+        &mut self,
+        memory: &GuestMemory,
+        pending: Pending,
+        answer: &[u8; REPLY_BYTES],
+    ) -> Result<(), RingError> {
+        let Some(ring) = &mut self.control else {
+            return Ok(());
+        };
+        let written = memory.write(pending.reply.address, answer);
+        let length = if written.is_ok() { REPLY_BYTES } else { 0 };
+        ring.give_back(memory, pending.head, length)
+    }
+
+    fn serve_events(&mut self, fabric: &mut Fabric<Node>) -> Result<(), RingError> {
+        for _ in 0..BATCH {
+            if !fabric.nic(self.slot).has_event() {
+                break;
+            }
+            let memory = fabric.host(self.slot).memory();
+            let Some(ring) = &mut self.events else { break };
+            let Some(chain) = ring.pop(memory)? else {
+                if ring.want_kicks(memory, true)? {
+                    continue;
+                }
+                break;
+            };
+            ring.want_kicks(memory, false)?;
+            let buffer = chain
+                .writable()
+                .filter(|buffer| buffer.length as usize >= EVENT_BYTES)
+                .filter(|buffer| memory.contains(buffer.address, EVENT_BYTES as u64));
+            let Some(buffer) = buffer else {
+                self.refuse(fabric, chain.head, EVENT_QUEUE)?;
+                continue;
+            };
+            let event = fabric.with(self.slot, Time(0), |nic, _, _| nic.poll_event());
+            let memory = fabric.host(self.slot).memory();
+            let Some((event, ring)) = event.zip(self.events.as_mut()) else {
+                break;
+            };
+            let written = memory.write(buffer.address, event.as_bytes());
+            let length = if written.is_ok() { EVENT_BYTES } else { 0 };
+            ring.give_back(memory, chain.head, length)?;
+            self.counters.events += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives a chain of the wrong shape back.
+    fn refuse(&mut self, fabric: &Fabric<Node>, head: u16, queue: usize) -> Result<(), RingError> {
+        self.counters.malformed_chains += 1;
+        throttled!(
+            self.throttle,
+            warn,
+            nic = self.name,
+            queue,
+            "the guest posted a descriptor chain that is no request and no event buffer"
+        );
+        let ring = match queue {
+            CONTROL_QUEUE => &mut self.control,
+            _ => &mut self.events,
+        };
+        match ring {
+            Some(ring) => ring.give_back(fabric.host(self.slot).memory(), head, 0),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts and reports a queue that has just failed.
+    pub(super) fn settle(&mut self, queue: &str, result: Result<(), RingError>) {
+        if let Err(error) = result {
+            self.counters.failed_queues += 1;
+            self.look_for_requests = false;
+            throttled!(
+                self.throttle,
+                warn,
+                nic = self.name,
+                queue,
+                "the queue stands still until the guest starts it again: {error}"
+            );
+        }
+    }
+}

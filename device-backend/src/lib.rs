@@ -1,0 +1,49 @@
+//! The qnic device process: NICs for QEMU guests and host-mode processes.
+//!
+//! ```text
+//!   QEMU / host-mode process                      this process
+//!  ┌──────────────────────────┐   ┌────────────────────────────────────────────┐
+//!  │ vhost-user front end ◄───┼───┼─► [attach]: one thread per NIC, protocol   │
+//!  │                          │   │        │ commands                           │
+//!  │ guest RAM (memfd) ◄──────┼───┼─► [engine]: one thread, all NICs ([fabric]) │
+//!  │ SRAM BAR ◄───────────────┼───┼─► [sram]                                   │
+//!  │ doorbells, interrupt ◄───┼───┼─► eventfds                                 │
+//!  └──────────────────────────┘   └────────────────────────────────────────────┘
+//! ```
+//!
+//! The process must not die: QEMU does not survive its return. Nothing that a guest
+//! or a front end sends ends it; a mistake costs the one who made it its queue, its
+//! start or its connection.
+//!
+//! `qnic-device` runs it from a configuration file ([`config`]); tests and host-mode
+//! tools run it in their own process with [`Device::start`].
+//!
+//! # Counters
+//! [`Device::stats`] and the metrics socket ([`metrics`]) give them; the names are
+//! listed with [`Report`].
+//!
+//! # Unsafe code
+//! Two functions in the module `sram`; nowhere else.
+//!
+//! [fabric]: qnic_links::fabric
+
+mod attach;
+pub mod config;
+mod device;
+mod engine;
+mod identity;
+mod memory;
+pub mod metrics;
+mod notifier;
+pub mod ram;
+mod sram;
+mod stop;
+mod throttle;
+
+pub use attach::SocketError;
+pub use config::{Config, ConfigError, EngineSettings, MetricsSettings, NicSettings};
+pub use device::{Device, DeviceError, StartError, Stopper};
+pub use engine::{EngineReport, NicCounters, NicReport, NicState, NicStatistics, Report};
+pub use metrics::Stats;
+pub use ram::RamSize;
+pub use sram::SramError;

@@ -1,0 +1,296 @@
+//! The RAM of a guest, as the front end's memory table describes it.
+//!
+//! ```text
+//!  SET_MEM_TABLE ──► [table]: checks, maps ──► [GuestMemory]: the engine's copy,
+//!                                               bounds-checked accesses (DMA)
+//! ```
+//!
+//! # Faults
+//! Nothing that a front end does with the file behind a region may make an access
+//! of this process fault: a region is refused unless its file is a memfd that is
+//! sealed against shrinking ([`table`]).
+//!
+//! # Copies
+//! `vm-memory` copies more than 8 bytes with `memmove`, so the hot path of a
+//! transfer, [`HostMemory::copy_from`], runs at memory speed; up to 8 aligned bytes
+//! of a `read` or `write` are one access. This module has no unsafe code.
+
+pub(crate) mod table;
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use qnic_nic::env::{HostMemory, OutOfRange};
+use vm_memory::{
+    Bytes, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MemoryRegionAddress, VolatileSlice,
+};
+
+/// The RAM of one guest. It belongs to the engine thread.
+#[derive(Debug, Default)]
+pub(crate) struct GuestMemory {
+    /// All regions, for `virtio-queue`.
+    ram: GuestMemoryMmap,
+    /// The same regions in the order of their addresses.
+    regions: Vec<Region>,
+    /// The region that the last access fell into: most accesses of a transfer
+    /// fall into the same one.
+    last: Cell<usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Region {
+    start: u64,
+    length: u64,
+    map: Arc<GuestRegionMmap>,
+}
+
+impl GuestMemory {
+    /// Puts mapped regions together.
+    ///
+    /// # Errors
+    /// [`table::TableError::Overlap`] if two of them overlap.
+    pub(crate) fn new(mut maps: Vec<Arc<GuestRegionMmap>>) -> Result<Self, table::TableError> {
+        maps.sort_by_key(|map| map.start_addr());
+        if maps.is_empty() {
+            return Ok(Self::default());
+        }
+        let ram = GuestMemoryMmap::from_arc_regions(maps.clone())
+            .map_err(|_| table::TableError::Overlap)?;
+        let region = |map: Arc<GuestRegionMmap>| Region {
+            start: map.start_addr().0,
+            length: map.len(),
+            map,
+        };
+        Ok(GuestMemory {
+            ram,
+            regions: maps.into_iter().map(region).collect(),
+            last: Cell::new(0),
+        })
+    }
+
+    /// The same memory as `virtio-queue` wants it.
+    pub(crate) fn ram(&self) -> &GuestMemoryMmap {
+        &self.ram
+    }
+
+    /// One more than the highest guest-physical address.
+    pub(crate) fn end(&self) -> u64 {
+        self.regions
+            .last()
+            .map_or(0, |region| region.start + region.length)
+    }
+
+    /// The region that holds `address`, and the offset in it.
+    fn find(&self, address: u64) -> Option<(&Region, u64)> {
+        let hit = |region: &Region| {
+            let offset = address.wrapping_sub(region.start);
+            (offset < region.length).then_some(offset)
+        };
+        if let Some(region) = self.regions.get(self.last.get()) {
+            if let Some(offset) = hit(region) {
+                return Some((region, offset));
+            }
+        }
+        let index = self
+            .regions
+            .iter()
+            .position(|region| hit(region).is_some())?;
+        self.last.set(index);
+        let region = &self.regions[index];
+        hit(region).map(|offset| (region, offset))
+    }
+
+    /// The first part of `address .. address + length` that lies in one region.
+    fn piece(&self, address: u64, length: usize) -> Result<VolatileSlice<'_>, OutOfRange> {
+        let (region, offset) = self.find(address).ok_or(OutOfRange)?;
+        let count = (length as u64).min(region.length - offset) as usize;
+        GuestMemoryRegion::get_slice(region.map.as_ref(), MemoryRegionAddress(offset), count)
+            .map_err(|_| OutOfRange)
+    }
+
+    /// Checks the whole range before the first byte of it is touched.
+    fn check(&self, address: u64, length: usize) -> Result<(), OutOfRange> {
+        if self.contains(address, length as u64) {
+            Ok(())
+        } else {
+            Err(OutOfRange)
+        }
+    }
+}
+
+impl HostMemory for GuestMemory {
+    fn contains(&self, address: u64, length: u64) -> bool {
+        let Some(end) = address.checked_add(length) else {
+            return false;
+        };
+        let mut at = address;
+        while at < end {
+            let Some((region, offset)) = self.find(at) else {
+                return false;
+            };
+            at += region.length - offset;
+        }
+        true
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfRange> {
+        self.check(address, bytes.len())?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let piece = self.piece(address + done as u64, bytes.len() - done)?;
+            let into = &mut bytes[done..done + piece.len()];
+            piece.read_slice(into, 0).map_err(|_| OutOfRange)?;
+            done += piece.len();
+        }
+        Ok(())
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), OutOfRange> {
+        self.check(address, bytes.len())?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let piece = self.piece(address + done as u64, bytes.len() - done)?;
+            let from = &bytes[done..done + piece.len()];
+            piece.write_slice(from, 0).map_err(|_| OutOfRange)?;
+            done += piece.len();
+        }
+        Ok(())
+    }
+
+    /// Partner: the acquire load of the process that reads the word.
+    fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
+        let piece = self.piece(address, size_of::<u64>())?;
+        piece
+            .store(value.to_le(), 0, Ordering::Release)
+            .map_err(|_| OutOfRange)
+    }
+
+    fn copy_from(
+        &self,
+        address: u64,
+        source: &Self,
+        source_address: u64,
+        length: usize,
+    ) -> Result<(), OutOfRange> {
+        self.check(address, length)?;
+        source.check(source_address, length)?;
+        let mut done = 0;
+        while done < length {
+            let from = source.piece(source_address + done as u64, length - done)?;
+            let into = self.piece(address + done as u64, from.len())?;
+            from.copy_to_volatile_slice(into);
+            done += into.len().min(from.len());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use vm_memory::GuestAddress;
+
+    /// Two regions that touch, and one behind a hole.
+    const LAYOUT: [(u64, usize); 3] = [(0x1000, 0x1000), (0x2000, 0x2000), (0x8000, 0x1000)];
+
+    fn memory() -> GuestMemory {
+        let map = |(start, length): (u64, usize)| {
+            Arc::new(GuestRegionMmap::from_range(GuestAddress(start), length, None).unwrap())
+        };
+        GuestMemory::new(LAYOUT.into_iter().rev().map(map).collect()).unwrap()
+    }
+
+    fn inside(address: u64, length: u64) -> bool {
+        let end = u128::from(address) + u128::from(length);
+        let byte = |at: u128| (0x1000..0x4000).contains(&at) || (0x8000..0x9000).contains(&at);
+        length == 0
+            || (byte(u128::from(address)) && byte(end - 1) && (end <= 0x4000 || address >= 0x8000))
+    }
+
+    #[test]
+    fn overlapping_regions_are_refused() {
+        let map = |start| {
+            Arc::new(GuestRegionMmap::from_range(GuestAddress(start), 0x2000, None).unwrap())
+        };
+        assert!(matches!(
+            GuestMemory::new(vec![map(0), map(0x1000)]),
+            Err(table::TableError::Overlap)
+        ));
+    }
+
+    #[test]
+    fn nothing_is_in_no_memory() {
+        let none = GuestMemory::default();
+        assert_eq!(none.end(), 0);
+        assert!(!none.contains(0, 1));
+        assert_eq!(none.store_u64(0, 1), Err(OutOfRange));
+        assert_eq!(memory().end(), 0x9000);
+    }
+
+    #[test]
+    fn a_copy_within_one_memory_may_overlap() {
+        let memory = memory();
+        memory.write(0x1f00, &[1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
+        memory.copy_from(0x1f02, &memory, 0x1f00, 9).unwrap();
+        let mut seen = [0; 11];
+        memory.read(0x1f00, &mut seen).unwrap();
+        assert_eq!(seen, [1, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn words_must_be_aligned_and_inside() {
+        let memory = memory();
+        assert_eq!(memory.store_u64(0x1008, 5), Ok(()));
+        for address in [0x1004, 0x1001, 0xffc, 0x4000, 0x8ffc, u64::MAX - 6] {
+            assert_eq!(
+                memory.store_u64(address, 5),
+                Err(OutOfRange),
+                "{address:#x}"
+            );
+        }
+    }
+
+    proptest! {
+        /// An access succeeds exactly when all of its bytes are memory; what is
+        /// written is what is read, across region borders too, and a refused
+        /// write changes nothing.
+        #[test]
+        fn accesses_are_bounded(address in prop_oneof![0u64..0xa000, any::<u64>()], bytes in prop::collection::vec(any::<u8>(), 0..0x3000)) {
+            let memory = memory();
+            let length = bytes.len() as u64;
+            prop_assert_eq!(memory.contains(address, length), inside(address, length));
+            let written = memory.write(address, &bytes);
+            prop_assert_eq!(written.is_ok(), inside(address, length));
+            let mut back = vec![0; bytes.len()];
+            prop_assert_eq!(memory.read(address, &mut back).is_ok(), written.is_ok());
+            if written.is_ok() {
+                prop_assert_eq!(&back, &bytes);
+            } else {
+                let mut all = [1; 0x1000];
+                for page in [0x1000, 0x2000, 0x3000, 0x8000] {
+                    memory.read(page, &mut all).unwrap();
+                    prop_assert!(all.iter().all(|byte| *byte == 0));
+                }
+            }
+        }
+
+        /// Guest to guest, any alignment, across borders of either side.
+        #[test]
+        fn copies_are_exact(from in 0xff0u64..0x4010, to in 0xff0u64..0x4010, length in 0usize..0x2100) {
+            let (source, target) = (memory(), memory());
+            let pattern: Vec<u8> = (0..0x3000u32).map(|n| (n % 251) as u8).collect();
+            source.write(0x1000, &pattern).unwrap();
+            let copied = target.copy_from(to, &source, from, length);
+            let fits = inside(from, length as u64) && inside(to, length as u64);
+            prop_assert_eq!(copied.is_ok(), fits);
+            if fits {
+                let mut seen = vec![0; length];
+                target.read(to, &mut seen).unwrap();
+                let start = (from - 0x1000) as usize;
+                prop_assert_eq!(&seen[..], &pattern[start..start + length]);
+            }
+        }
+    }
+}

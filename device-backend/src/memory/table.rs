@@ -1,0 +1,304 @@
+//! From the front end's memory table to mapped memory.
+//!
+//! Every region must be shared, must not be able to vanish under this process,
+//! and must not be the SRAM: QEMU lists its own mapping of the SRAM as if it were
+//! RAM, and that one is left out.
+//!
+//! | a region is refused when | because |
+//! |---|---|
+//! | its file is no memfd, or not sealed against shrinking | truncating it would kill this process (SIGBUS) |
+//! | its file is in huge pages (hugetlbfs) | an empty pool of huge pages would, too |
+//! | it reaches beyond the end of its file | an access there would, too |
+//! | it is not page aligned, or overlaps another one | it cannot be mapped |
+
+use std::fs::File;
+use std::sync::Arc;
+
+use qnic_abi::PAGE_SIZE;
+use rustix::fs::SealFlags;
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryRegion, GuestRegionMmap};
+
+use super::GuestMemory;
+use crate::identity::FileIdentity;
+
+/// `f_type` of hugetlbfs (linux/magic.h).
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+/// Advice that goes with every refusal.
+const ADVICE: &str = "give the guest its RAM by -object memory-backend-memfd,share=on (seal=on is \
+                      its default, hugetlb=off)";
+
+/// One line of the front end's table.
+#[derive(Debug)]
+pub(crate) struct TableEntry {
+    /// Guest-physical address.
+    pub(crate) guest_address: u64,
+    /// Length in bytes.
+    pub(crate) length: u64,
+    /// Address in the front end's process; ring addresses are given in these.
+    pub(crate) user_address: u64,
+    /// Where the region starts in the file.
+    pub(crate) offset: u64,
+    /// The memory.
+    pub(crate) file: File,
+}
+
+/// Why a memory table was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TableError {
+    /// Not aligned to pages, or empty.
+    #[error("region at {0:#x}: address, length and offset must be multiples of the page size")]
+    Alignment(u64),
+    /// Two regions overlap, or one wraps around.
+    #[error("the regions overlap each other or the end of the address space")]
+    Overlap,
+    /// Not a memfd, or one that can shrink.
+    #[error("region at {0:#x}: guest RAM is not a memfd sealed against shrinking; {ADVICE}")]
+    NotSealed(u64),
+    /// In huge pages.
+    #[error("region at {0:#x}: guest RAM is in huge pages; {ADVICE}")]
+    HugePages(u64),
+    /// The file is shorter than the region.
+    #[error("region at {address:#x}: ends at {end:#x} of a file of {length:#x} bytes")]
+    BeyondFile {
+        /// Guest-physical address.
+        address: u64,
+        /// End of the region in the file.
+        end: u64,
+        /// Length of the file.
+        length: u64,
+    },
+    /// It cannot be mapped or looked at.
+    #[error(
+        "region at {address:#x}: guest RAM is not shared or cannot be mapped: {error}; {ADVICE}"
+    )]
+    Map {
+        /// Guest-physical address.
+        address: u64,
+        /// What the system said.
+        error: String,
+    },
+}
+
+/// The regions of a table, mapped. Cheap to clone; the memory stays mapped as long
+/// as one clone lives.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MappedTable {
+    regions: Vec<MappedRegion>,
+}
+
+#[derive(Debug, Clone)]
+struct MappedRegion {
+    identity: FileIdentity,
+    offset: u64,
+    user_address: u64,
+    map: Arc<GuestRegionMmap>,
+}
+
+impl MappedTable {
+    /// Maps a table; regions that `previous` has already are taken from there.
+    ///
+    /// # Errors
+    /// [`TableError`], the first region that is refused.
+    pub(crate) fn map(
+        entries: Vec<TableEntry>,
+        sram: FileIdentity,
+        previous: &MappedTable,
+    ) -> Result<Self, TableError> {
+        let mut regions = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let identity = FileIdentity::of(&entry.file)
+                .map_err(|error| map_error(entry.guest_address, error))?;
+            if identity == sram {
+                continue;
+            }
+            entry.check()?;
+            let (offset, user_address) = (entry.offset, entry.user_address);
+            let map = match previous.find(&entry, identity) {
+                Some(map) => map,
+                None => entry.map()?,
+            };
+            regions.push(MappedRegion {
+                identity,
+                offset,
+                user_address,
+                map,
+            });
+        }
+        Ok(MappedTable { regions })
+    }
+
+    /// The memory for the engine.
+    ///
+    /// # Errors
+    /// [`TableError::Overlap`].
+    pub(crate) fn memory(&self) -> Result<GuestMemory, TableError> {
+        GuestMemory::new(
+            self.regions
+                .iter()
+                .map(|region| region.map.clone())
+                .collect(),
+        )
+    }
+
+    /// Translates an address of the front end's process to guest-physical.
+    pub(crate) fn guest_address(&self, user_address: u64) -> Option<u64> {
+        self.regions.iter().find_map(|region| {
+            let offset = user_address.checked_sub(region.user_address)?;
+            (offset < region.map.len()).then(|| region.map.start_addr().0 + offset)
+        })
+    }
+
+    fn find(&self, entry: &TableEntry, identity: FileIdentity) -> Option<Arc<GuestRegionMmap>> {
+        self.regions
+            .iter()
+            .find(|region| {
+                region.identity == identity
+                    && region.offset == entry.offset
+                    && region.map.start_addr().0 == entry.guest_address
+                    && region.map.len() == entry.length
+            })
+            .map(|region| region.map.clone())
+    }
+}
+
+impl TableEntry {
+    fn check(&self) -> Result<(), TableError> {
+        let address = self.guest_address;
+        let page = PAGE_SIZE as u64;
+        if self.length == 0 || (address | self.length | self.offset) % page != 0 {
+            return Err(TableError::Alignment(address));
+        }
+        address
+            .checked_add(self.length)
+            .ok_or(TableError::Overlap)?;
+        let end = self
+            .offset
+            .checked_add(self.length)
+            .ok_or(TableError::Overlap)?;
+        match rustix::fs::fcntl_get_seals(&self.file) {
+            Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
+            _ => return Err(TableError::NotSealed(address)),
+        }
+        let system = rustix::fs::fstatfs(&self.file).map_err(|error| map_error(address, error))?;
+        if system.f_type == HUGETLBFS_MAGIC {
+            return Err(TableError::HugePages(address));
+        }
+        let stat = rustix::fs::fstat(&self.file).map_err(|error| map_error(address, error))?;
+        let length = u64::try_from(stat.st_size).unwrap_or(0);
+        if end > length {
+            return Err(TableError::BeyondFile {
+                address,
+                end,
+                length,
+            });
+        }
+        Ok(())
+    }
+
+    fn map(self) -> Result<Arc<GuestRegionMmap>, TableError> {
+        let address = self.guest_address;
+        let length = usize::try_from(self.length).map_err(|_| TableError::Overlap)?;
+        let file = FileOffset::new(self.file, self.offset);
+        GuestRegionMmap::from_range(GuestAddress(address), length, Some(file))
+            .map(Arc::new)
+            .map_err(|error| map_error(address, error))
+    }
+}
+
+fn map_error(address: u64, error: impl std::fmt::Display) -> TableError {
+    TableError::Map {
+        address,
+        error: error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sram::Sram;
+    use qnic_nic::env::HostMemory;
+    use rustix::fs::MemfdFlags;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memfd(bytes: u64, seals: SealFlags) -> File {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("ram", flags).unwrap());
+        file.set_len(bytes).unwrap();
+        rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+        file
+    }
+
+    fn entry(guest_address: u64, length: u64, file: File) -> TableEntry {
+        TableEntry {
+            guest_address,
+            length,
+            user_address: guest_address.wrapping_add(0x7000_0000_0000),
+            offset: 0,
+            file,
+        }
+    }
+
+    fn map(entries: Vec<TableEntry>) -> Result<MappedTable, TableError> {
+        let sram = Sram::new("t", 4096).unwrap().identity().unwrap();
+        MappedTable::map(entries, sram, &MappedTable::default())
+    }
+
+    #[test]
+    fn a_sealed_memfd_is_mapped_and_addresses_translate() {
+        let table = map(vec![entry(MIB, MIB, memfd(MIB, SealFlags::SHRINK))]).unwrap();
+        let memory = table.memory().unwrap();
+        memory.write(MIB + 5, b"hello").unwrap();
+        assert_eq!(memory.end(), 2 * MIB);
+        let user = 0x7000_0000_0000 + MIB;
+        assert_eq!(table.guest_address(user + 16), Some(MIB + 16));
+        assert_eq!(table.guest_address(user + MIB), None);
+        assert_eq!(table.guest_address(user - 1), None);
+    }
+
+    #[test]
+    fn memory_that_could_vanish_is_refused() {
+        let plain = tempfile::tempfile().unwrap();
+        plain.set_len(MIB).unwrap();
+        let refused = |file| map(vec![entry(0, MIB, file)]).unwrap_err().to_string();
+        assert!(refused(plain).contains("memory-backend-memfd,share=on"));
+        assert!(refused(memfd(MIB, SealFlags::GROW)).contains("sealed against shrinking"));
+        assert!(refused(memfd(MIB / 2, SealFlags::SHRINK)).contains("of a file of 0x80000 bytes"));
+    }
+
+    #[test]
+    fn crooked_regions_are_refused() {
+        let sealed = || memfd(4 * MIB, SealFlags::SHRINK);
+        for (address, length) in [(1, MIB), (0, 0), (0, 4097), (u64::MAX - 4095, 8192)] {
+            assert!(map(vec![entry(address, length, sealed())]).is_err());
+        }
+        let both = vec![entry(0, MIB, sealed()), entry(MIB / 2, MIB, sealed())];
+        assert!(map(both).unwrap().memory().is_err());
+        let mut odd = entry(0, MIB, sealed());
+        odd.offset = u64::MAX - 4095;
+        assert!(map(vec![odd]).is_err());
+    }
+
+    /// QEMU lists its own mapping of the SRAM in later tables.
+    #[test]
+    fn the_sram_is_left_out() {
+        let sram = Sram::new("t", MIB).unwrap();
+        let entries = vec![
+            entry(0, MIB, memfd(MIB, SealFlags::SHRINK)),
+            entry(1 << 40, MIB, sram.file().try_clone().unwrap()),
+        ];
+        let table =
+            MappedTable::map(entries, sram.identity().unwrap(), &MappedTable::default()).unwrap();
+        assert_eq!(table.memory().unwrap().end(), MIB);
+    }
+
+    #[test]
+    fn the_same_region_is_mapped_once() {
+        let file = memfd(MIB, SealFlags::SHRINK);
+        let first = map(vec![entry(0, MIB, file.try_clone().unwrap())]).unwrap();
+        let sram = Sram::new("t", 4096).unwrap().identity().unwrap();
+        let second = MappedTable::map(vec![entry(0, MIB, file)], sram, &first).unwrap();
+        assert!(Arc::ptr_eq(&first.regions[0].map, &second.regions[0].map));
+    }
+}

@@ -1,0 +1,154 @@
+//! The metrics socket: one JSON request a line, one JSON answer a line.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `{"cmd":"stats"}` | [`Stats`]: the NICs, the engine, the memory of the process |
+//!
+//! Anything else is answered with `{"error":"…"}`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{Command, EngineGone, EngineHandle, Report};
+use crate::stop::Stop;
+
+/// Longest request in bytes.
+const MAX_REQUEST: u64 = 4096;
+
+/// How long a client may keep the server waiting.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Deserialize)]
+#[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
+enum Request {
+    Stats {},
+}
+
+/// The answer to `stats`.
+#[derive(Debug, Serialize)]
+pub struct Stats {
+    /// The NICs and the engine.
+    #[serde(flatten)]
+    pub report: Report,
+    /// Resident memory of the process in bytes, memfds (SRAM, guest RAM) included.
+    pub rss_bytes: u64,
+    /// Resident memory of the process in bytes that is its own.
+    pub rss_anon_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    error: String,
+}
+
+/// Serves clients, one after the other, until `stop` is raised.
+pub(crate) fn serve(listener: &UnixListener, engine: &EngineHandle, stop: &Stop) {
+    loop {
+        let mut fds = [
+            PollFd::new(stop, PollFlags::IN),
+            PollFd::new(listener, PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return,
+        }
+        if !fds[0].revents().is_empty() {
+            return;
+        }
+        if fds[1].revents().is_empty() {
+            continue;
+        }
+        let client = match listener.accept() {
+            Ok((client, _)) => client,
+            Err(_) if stop.comes_within(PATIENCE) => return,
+            Err(_) => continue,
+        };
+        let served = stop.watch(&client).and_then(|()| converse(&client, engine));
+        if let Err(error) = served {
+            tracing::debug!("metrics client: {error}");
+        }
+        stop.unwatch();
+    }
+}
+
+fn converse(client: &UnixStream, engine: &EngineHandle) -> std::io::Result<()> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut lines = BufReader::new(client);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if lines.by_ref().take(MAX_REQUEST).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let mut answer = answer(&line, engine);
+        answer.push('\n');
+        (&*client).write_all(answer.as_bytes())?;
+    }
+}
+
+fn answer(line: &str, engine: &EngineHandle) -> String {
+    let answer = match serde_json::from_str(line) {
+        Ok(Request::Stats {}) => stats(engine).and_then(|stats| json(&stats)),
+        Err(error) => Err(format!("{error}; known requests: {{\"cmd\":\"stats\"}}")),
+    };
+    let failure = |error| json(&Failure { error }).unwrap_or_default();
+    answer.unwrap_or_else(failure)
+}
+
+fn json(value: &impl Serialize) -> Result<String, String> {
+    serde_json::to_string(value).map_err(|error| error.to_string())
+}
+
+fn stats(engine: &EngineHandle) -> Result<Stats, String> {
+    collect(engine).map_err(|error| error.to_string())
+}
+
+/// Asks the engine, and the system for the memory of the process.
+pub(crate) fn collect(engine: &EngineHandle) -> Result<Stats, EngineGone> {
+    let report = engine.ask(|answer| Command::Report { answer })?;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    Ok(Stats {
+        report,
+        rss_bytes: kib_field(&status, "VmRSS:") * 1024,
+        rss_anon_bytes: kib_field(&status, "RssAnon:") * 1024,
+    })
+}
+
+/// A field of `/proc/*/status` in KiB, 0 if it is not there.
+fn kib_field(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_from_the_system() {
+        assert_eq!(
+            kib_field("VmPeak:\t 9 kB\nVmRSS:\t  120 kB\n", "VmRSS:"),
+            120
+        );
+        assert_eq!(kib_field("", "VmRSS:"), 0);
+    }
+
+    #[test]
+    fn requests_are_checked() {
+        assert!(serde_json::from_str::<Request>("{\"cmd\":\"stats\"}\n").is_ok());
+        for bad in [
+            "",
+            "{}",
+            "{\"cmd\":\"quit\"}",
+            "{\"cmd\":\"stats\",\"x\":1}",
+        ] {
+            assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Eventfds: doorbells in, interrupts out, and wake-ups between threads.
+//!
+//! # What a front end can do with its end
+//! A kick is watched edge-triggered and never read, so a front end cannot make
+//! this process wait in a read. A descriptor that is no eventfd is refused:
+//! looking at one of another kind (FUSE, say) could block. Signalling is a write
+//! to a non-blocking eventfd; a front end that sets it back to blocking and fills
+//! its counter could hold up the engine. A guest cannot do that, and a front end
+//! runs as the same user, who could as well stop the process.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::EventfdFlags;
+use rustix::fs::OFlags;
+
+/// Why a descriptor of a front end was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotifierError {
+    /// It is something else.
+    #[error("the front end sent {0} where an eventfd is wanted")]
+    NotAnEventfd(String),
+    /// It cannot be looked at.
+    #[error("cannot examine an eventfd of the front end: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// An eventfd.
+#[derive(Debug)]
+pub(crate) struct Notifier(OwnedFd);
+
+impl Notifier {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Notifier(rustix::event::eventfd(0, flags)?))
+    }
+
+    /// Takes over the descriptor of a front end.
+    ///
+    /// # Errors
+    /// [`NotifierError`] if it is no eventfd.
+    pub(crate) fn from_front_end(file: File) -> Result<Self, NotifierError> {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let kind = std::fs::read_link(path)?;
+        if kind.as_os_str() != "anon_inode:[eventfd]" {
+            return Err(NotifierError::NotAnEventfd(kind.display().to_string()));
+        }
+        let flags = rustix::fs::fcntl_getfl(&file).map_err(std::io::Error::from)?;
+        rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        Ok(Notifier(file.into()))
+    }
+
+    /// Another descriptor of the same eventfd.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(Notifier(self.0.try_clone()?))
+    }
+
+    /// Wakes whoever watches it. A counter that is full has not been seen yet
+    /// and wakes as well, so there is nothing to report.
+    pub(crate) fn signal(&self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Notifier {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_eventfds_are_taken() {
+        let eventfd = File::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        Notifier::from_front_end(eventfd.try_clone().unwrap()).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&eventfd).unwrap();
+        assert!(flags.contains(OFlags::NONBLOCK));
+        for path in ["/dev/zero", "/proc/self/status"] {
+            let error = Notifier::from_front_end(File::open(path).unwrap()).unwrap_err();
+            assert!(
+                error.to_string().contains("where an eventfd is wanted"),
+                "{error}"
+            );
+        }
+    }
+
+    /// A full counter neither blocks nor fails.
+    #[test]
+    fn signalling_never_blocks() {
+        let notifier = Notifier::new().unwrap();
+        rustix::io::write(&notifier, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        notifier.signal();
+        notifier.signal();
+    }
+}

@@ -1,0 +1,68 @@
+//! A limit for log lines that a guest or a front end can cause.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines that may come in one [`PERIOD`].
+const BURST: u32 = 24;
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Counts the lines about one NIC.
+#[derive(Debug)]
+pub(crate) struct Throttle(Mutex<Count>);
+
+#[derive(Debug)]
+struct Count {
+    period_start: Instant,
+    lines: u32,
+}
+
+impl Throttle {
+    pub(crate) fn new() -> Self {
+        Throttle(Mutex::new(Count {
+            period_start: Instant::now(),
+            lines: 0,
+        }))
+    }
+
+    /// Says whether one more line may be written now. The first one of a new
+    /// period is preceded by how many were left out in the last.
+    pub(crate) fn allows(&self) -> bool {
+        let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if count.period_start.elapsed() >= PERIOD {
+            let left_out = count.lines.saturating_sub(BURST);
+            if left_out > 0 {
+                tracing::warn!(left_out, "log lines were left out, they came too fast");
+            }
+            *count = Count {
+                period_start: Instant::now(),
+                lines: 0,
+            };
+        }
+        count.lines = count.lines.saturating_add(1);
+        count.lines <= BURST
+    }
+}
+
+/// Writes a log line that a guest or a front end caused, unless there were too
+/// many: `throttled!(throttle, warn, field = value, "message")`.
+macro_rules! throttled {
+    ($throttle:expr, $level:ident, $($arguments:tt)*) => {
+        if $throttle.allows() {
+            tracing::$level!($($arguments)*);
+        }
+    };
+}
+pub(crate) use throttled;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_no_more() {
+        let throttle = Throttle::new();
+        let passed = (0..1000).filter(|_| throttle.allows()).count();
+        assert_eq!(passed, BURST as usize);
+    }
+}

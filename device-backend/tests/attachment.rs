@@ -1,0 +1,435 @@
+//! The device process against front ends that behave, and front ends that do not.
+
+mod guest;
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use guest::ring::{wait_for, NEXT, WRITE};
+use guest::{ram_file, region, until, Guest, PATIENCE, RAM_BYTES};
+use proptest::prelude::*;
+use qnic_abi::attach::DeviceConfig;
+use qnic_abi::event::Kind;
+use qnic_abi::header::SRAM_MAGIC;
+use qnic_abi::{NodeId, Status};
+use qnic_device::{Config, Device, NicReport, NicSettings, NicState, RamSize};
+use rustix::fs::SealFlags;
+use tempfile::TempDir;
+use vhost::vhost_user::VhostUserFrontend;
+use vhost::VhostBackend;
+use vm_memory::{Bytes, GuestAddress};
+use zerocopy::FromBytes;
+
+/// A device in this process, and its sockets.
+struct Lab {
+    device: Option<Device>,
+    directory: TempDir,
+}
+
+impl Lab {
+    fn new(nics: usize) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = |node: usize| {
+            let socket = directory.path().join(format!("{node}.sock"));
+            let ram = RamSize(RAM_BYTES);
+            NicSettings::new(format!("n{node}"), NodeId(node as u16), socket, ram)
+        };
+        let config = Config::new((0..nics).map(settings).collect());
+        Lab {
+            device: Some(Device::start(&config).unwrap()),
+            directory,
+        }
+    }
+
+    fn socket(&self, node: usize) -> PathBuf {
+        self.directory.path().join(format!("{node}.sock"))
+    }
+
+    fn connect(&self, node: usize) -> Guest {
+        Guest::connect(&self.socket(node))
+    }
+
+    fn started(&self, node: usize) -> Guest {
+        let mut guest = self.connect(node);
+        guest.start();
+        assert_eq!(guest.hello(), Status::Ok);
+        guest
+    }
+
+    /// A front end that never answers SHMEM_MAP and keeps its end of the channel.
+    fn silent(&self, node: usize) -> (Guest, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut guest = Guest::connect_with_channel(&self.socket(node), Some(theirs));
+        guest.control.clear(&guest.ram);
+        guest.set_memory();
+        guest.start_queues();
+        self.wait_for_state(node, true, NicState::Mapping);
+        (guest, ours)
+    }
+
+    fn report(&self, node: usize) -> NicReport {
+        let stats = self.device.as_ref().and_then(Device::stats).unwrap();
+        stats.report.nics[node].clone()
+    }
+
+    fn wait_for_state(&self, node: usize, connected: bool, state: NicState) {
+        until("the state", || {
+            let report = self.report(node);
+            report.connected == connected && report.state == state
+        });
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Some(device) = self.device.take() {
+            device.stop().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_driver_finds_the_device() {
+    let lab = Lab::new(1);
+    let mut guest = lab.connect(0);
+    let space = DeviceConfig::read_from_bytes(&guest.config_space()).unwrap();
+    assert_eq!(space.node.get(), 0);
+    let sizes = guest.front_end.get_shmem_config().unwrap();
+    let sram_bytes = sizes.memory_sizes[0];
+    assert_eq!(sram_bytes, space.sram_bytes.get());
+    guest.start();
+    assert_eq!(guest.geometry().sram_bytes, space.sram_bytes.get());
+    assert_eq!(guest.hello(), Status::Ok);
+    lab.wait_for_state(0, true, NicState::Running);
+}
+
+#[test]
+fn a_write_reaches_the_other_guest_and_wakes_its_process() {
+    let lab = Lab::new(2);
+    let (mut a, mut b) = (lab.started(0), lab.started(1));
+    a.register(10);
+    b.register(20);
+    let (status, imported) = a.import(1, 20);
+    assert_eq!(status, Status::Ok);
+    assert_eq!(imported.address.get(), guest::process::VIRTUAL);
+    b.want_wake(1);
+    let bytes: Vec<u8> = (0..9000u32).map(|n| (n % 251) as u8).collect();
+    a.fill(&bytes);
+    a.issue(0, &a.write_command(1, 20, 4093, 9000));
+    let event = b.event();
+    assert_eq!(event.kind.get(), Kind::Wake as u32);
+    assert_eq!(b.signals(), 1);
+    assert_eq!(b.data(4093, 9000), bytes);
+    until("the completion", || a.writes_done() == 1);
+    assert_eq!(lab.report(1).statistics.bytes_received, 9000);
+}
+
+#[test]
+fn a_reset_gives_a_fresh_device() {
+    let lab = Lab::new(2);
+    let mut guest = lab.started(0);
+    guest.register(10);
+    for _ in 0..20 {
+        guest.stop();
+        assert_ne!(
+            guest.magic(),
+            SRAM_MAGIC,
+            "the old start must not look alive"
+        );
+        guest.start();
+        assert_eq!(guest.hello(), Status::Ok);
+        assert_eq!(guest.statistics().processes.get(), 0);
+        guest.register(10);
+    }
+    assert_eq!(lab.report(0).counters.resets, 20);
+}
+
+/// QEMU answers with an error when the mapping is there already.
+#[test]
+fn a_mapping_that_exists_counts_as_mapped() {
+    let lab = Lab::new(1);
+    let mut guest = lab.started(0);
+    guest.front_end.reset_device().unwrap();
+    assert_ne!(guest.magic(), SRAM_MAGIC);
+    guest.start();
+    assert_eq!(guest.hello(), Status::Ok);
+}
+
+#[test]
+fn front_ends_come_one_after_the_other() {
+    let lab = Lab::new(2);
+    let mut peer = lab.started(1);
+    peer.register(20);
+    for _ in 0..5 {
+        let mut guest = lab.started(0);
+        guest.register(10);
+        assert_eq!(guest.import(1, 20).0, Status::Ok);
+        guest.issue(0, &guest.write_command(1, 20, 0, 60_000));
+        drop(guest);
+        lab.wait_for_state(0, false, NicState::Down);
+    }
+    assert_eq!(peer.ping(), Status::Ok);
+}
+
+#[test]
+fn a_second_front_end_is_turned_away() {
+    let lab = Lab::new(1);
+    let mut guest = lab.started(0);
+    let mut second = UnixStream::connect(lab.socket(0)).unwrap();
+    second.set_read_timeout(Some(PATIENCE)).unwrap();
+    let end = std::io::Read::read(&mut second, &mut [0]);
+    assert!(matches!(end, Ok(0)), "{end:?}");
+    assert_eq!(guest.statistics().processes.get(), 0);
+}
+
+#[test]
+fn garbage_ends_the_connection_and_nothing_else() {
+    let lab = Lab::new(2);
+    let mut peer = lab.started(1);
+    for seed in 0..40u32 {
+        let mut stream = UnixStream::connect(lab.socket(0)).unwrap();
+        let noise: Vec<u8> = (0..200u32)
+            .map(|n| (n.wrapping_mul(seed.wrapping_mul(2_654_435_761) | 1) >> 7) as u8)
+            .collect();
+        let _ = stream.write_all(&noise);
+        // Half a message, and the peer stays silent: the end must still be seen.
+        let _ = stream.write_all(&[1, 0, 0, 0]);
+        drop(stream);
+        lab.wait_for_state(0, false, NicState::Down);
+    }
+    assert_eq!(peer.statistics().processes.get(), 0);
+    lab.started(0);
+}
+
+#[test]
+fn memory_that_could_vanish_is_refused_and_the_connection_goes_on() {
+    let lab = Lab::new(1);
+    let mut guest = lab.connect(0);
+    let unsealed = ram_file(RAM_BYTES, SealFlags::empty());
+    let refused = guest
+        .front_end
+        .set_mem_table(&[region(&unsealed, 0, RAM_BYTES)]);
+    assert!(refused.is_err());
+    guest.start();
+    assert_eq!(guest.hello(), Status::Ok);
+    let refused = guest
+        .front_end
+        .set_mem_table(&[region(&unsealed, 0, RAM_BYTES)]);
+    assert!(refused.is_err());
+    guest.control.wait_for_failure();
+}
+
+#[test]
+fn more_ram_than_the_sram_covers_is_said() {
+    let lab = Lab::new(1);
+    let mut guest = lab.connect(0);
+    guest.control.clear(&guest.ram);
+    let more = ram_file(4096, SealFlags::SHRINK);
+    let table = [
+        region(&guest.ram_file, 0, RAM_BYTES),
+        region(&more, RAM_BYTES, 4096),
+    ];
+    guest.front_end.set_mem_table(&table).unwrap();
+    guest.start_queues();
+    guest.take_mapping();
+    guest.wait_for_magic();
+    assert_eq!(guest.hello(), Status::SramTooSmall);
+}
+
+/// QEMU lists its mapping of the SRAM as RAM; and sends tables while all runs.
+#[test]
+fn the_sram_in_a_table_is_ignored() {
+    let lab = Lab::new(1);
+    let mut guest = lab.started(0);
+    let file = guest.sram_file();
+    let sram_bytes = guest.geometry().sram_bytes;
+    let table = [
+        region(&guest.ram_file, 0, RAM_BYTES),
+        region(&file, 1 << 40, sram_bytes),
+    ];
+    for _ in 0..10 {
+        guest.front_end.set_mem_table(&table).unwrap();
+        assert_eq!(guest.ping(), Status::Ok);
+    }
+}
+
+#[test]
+fn reads_beyond_the_configuration_space_are_zero() {
+    let lab = Lab::new(1);
+    let mut guest = lab.connect(0);
+    let flags = vhost::vhost_user::message::VhostUserConfigFlags::WRITABLE;
+    let bytes = guest
+        .front_end
+        .get_config(60, 200, flags, &[9; 200])
+        .unwrap()
+        .1;
+    assert_eq!(bytes, [0; 200]);
+    guest.front_end.set_config(0, flags, &[1, 2, 3, 4]).unwrap();
+    let space = DeviceConfig::read_from_bytes(&guest.config_space()).unwrap();
+    assert_eq!(space.magic.get(), qnic_abi::attach::CONFIG_MAGIC);
+}
+
+#[test]
+fn kicks_that_are_no_eventfds_do_nothing() {
+    let lab = Lab::new(1);
+    let mut guest = lab.connect(0);
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let wrong = std::mem::replace(&mut guest.doorbells[0], eventfd_of(&ours));
+    guest.start();
+    assert_eq!(guest.hello(), Status::Ok);
+    drop(wrong);
+}
+
+/// An `EventFd` object around a descriptor that is none.
+fn eventfd_of(stream: &UnixStream) -> vmm_sys_util::eventfd::EventFd {
+    use std::os::fd::{FromRawFd, IntoRawFd};
+    let descriptor = stream.try_clone().unwrap().into_raw_fd();
+    #[allow(unsafe_code)]
+    // SAFETY: the descriptor is owned by nobody else.
+    unsafe {
+        vmm_sys_util::eventfd::EventFd::from_raw_fd(descriptor)
+    }
+}
+
+/// A front end that never answers does not hold up the next one.
+#[test]
+fn a_silent_front_end_is_survived() {
+    let lab = Lab::new(1);
+    for _ in 0..3 {
+        let (guest, channel) = lab.silent(0);
+        drop(guest);
+        lab.wait_for_state(0, false, NicState::Down);
+        drop(channel);
+    }
+    lab.started(0);
+}
+
+/// The device ends, whatever its front ends are waiting for.
+#[test]
+fn the_end_does_not_wait_for_front_ends() {
+    let mut lab = Lab::new(3);
+    let guest = lab.started(0);
+    let mut half = UnixStream::connect(lab.socket(1)).unwrap();
+    half.write_all(&[1, 0, 0, 0]).unwrap();
+    let silent = lab.silent(2);
+    lab.wait_for_state(0, true, NicState::Running);
+    lab.device.take().unwrap().stop().unwrap();
+    assert!(!lab.socket(0).exists());
+    drop((guest, half, silent));
+}
+
+#[test]
+fn malformed_chains_come_back_empty() {
+    let lab = Lab::new(1);
+    let mut guest = lab.started(0);
+    let chains: [&[(u64, u32, bool)]; 6] = [
+        &[(0x8000, 64, false)],
+        &[(0x8800, 128, true)],
+        &[(0x8800, 128, true), (0x8000, 64, false)],
+        &[(0x8000, 63, false), (0x8800, 128, true)],
+        &[(0x8000, 64, false), (0x8800, 127, true)],
+        &[(u64::MAX - 10, 64, false), (0x8800, 128, true)],
+    ];
+    for chain in chains {
+        guest.control.push(&guest.ram, chain);
+        guest.control.kick.write(1).unwrap();
+        assert_eq!(guest.control.take(&guest.ram).1, 0);
+    }
+    assert_eq!(guest.ping(), Status::Ok);
+    assert_eq!(lab.report(0).counters.malformed_chains, 6);
+}
+
+#[test]
+fn impossible_rings_fail_and_a_new_start_heals_them() {
+    let lab = Lab::new(1);
+    let mut guest = lab.started(0);
+    let index = GuestAddress(guest.control.available_address() + 2);
+    guest.ram.write_obj(500u16, index).unwrap();
+    guest.control.kick.write(1).unwrap();
+    guest.control.wait_for_failure();
+    until("the count", || lab.report(0).counters.failed_queues == 1);
+    guest.stop();
+    guest.start();
+    assert_eq!(guest.hello(), Status::Ok);
+}
+
+/// Kicks merge; each is still looked at.
+#[test]
+fn the_device_sleeps_between_doorbells() {
+    let lab = Lab::new(1);
+    let guest = lab.started(0);
+    let sleeps = || {
+        lab.device
+            .as_ref()
+            .unwrap()
+            .stats()
+            .unwrap()
+            .report
+            .engine
+            .sleeps
+    };
+    let before = sleeps();
+    until("sleep", || sleeps() > before);
+    guest.doorbells[0].write(1).unwrap();
+    until("the doorbell", || lab.report(0).counters.doorbells >= 1);
+    assert!(!wait_for(&guest.control.error, Duration::ZERO));
+}
+
+#[derive(Debug, Clone)]
+struct Noise {
+    descriptors: Vec<(u64, u32, u16, u16)>,
+    heads: Vec<u16>,
+    jump: Option<u16>,
+}
+
+fn noise() -> impl Strategy<Value = Noise> {
+    let address = prop_oneof![0u64..0x10000, any::<u64>()];
+    let length = prop_oneof![Just(64u32), Just(128), any::<u32>()];
+    let flags = prop_oneof![
+        Just(0),
+        Just(NEXT),
+        Just(WRITE),
+        Just(NEXT | WRITE),
+        any::<u16>()
+    ];
+    let next = prop_oneof![0u16..16, any::<u16>()];
+    let descriptor = (address, length, flags, next);
+    let heads = prop::collection::vec(prop_oneof![4 => 0u16..16, 1 => any::<u16>()], 0..16);
+    let jump = prop::option::weighted(0.1, any::<u16>());
+    (prop::collection::vec(descriptor, 16), heads, jump).prop_map(|(descriptors, heads, jump)| {
+        Noise {
+            descriptors,
+            heads,
+            jump,
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever stands in the rings, the device survives, and serves the next start.
+    #[test]
+    fn noise_in_the_rings_is_survived(control in noise(), events in noise()) {
+        let lab = Lab::new(1);
+        let mut guest = lab.started(0);
+        for (noise, ring) in [(control, &mut guest.control), (events, &mut guest.events)] {
+            for (index, descriptor) in noise.descriptors.iter().enumerate() {
+                ring.describe(&guest.ram, index as u16, *descriptor);
+            }
+            for head in noise.heads {
+                ring.offer(&guest.ram, head);
+            }
+            if let Some(jump) = noise.jump {
+                let index = GuestAddress(ring.available_address() + 2);
+                guest.ram.write_obj(jump, index).unwrap();
+            }
+            ring.kick.write(1).unwrap();
+        }
+        guest.stop();
+        guest.start();
+        prop_assert_eq!(guest.hello(), Status::Ok);
+    }
+}

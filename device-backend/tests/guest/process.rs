@@ -1,0 +1,178 @@
+//! A process in a test guest: registers, exports its data, issues commands.
+
+use std::sync::atomic::{fence, Ordering};
+
+use qnic_abi::command::{CommandFlags, Descriptor, Opcode as CommandOpcode};
+use qnic_abi::control::{Export, Import, Imported, NewProcess, Opcode};
+use qnic_abi::host_area::{signal_offset, HOST_PAGES, WRITES_DONE};
+use qnic_abi::page_table::{entry_of, Tag, ROW_ENTRIES};
+use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
+use qnic_abi::{Access, Status, VniId, PAGE_SIZE};
+use vm_memory::{Bytes, GuestAddress};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Guest;
+
+/// Where the host area and the data are in the guest's RAM.
+pub(crate) const HOST_AREA: u64 = 0x10000;
+pub(crate) const DATA: u64 = 0x20000;
+/// Where the process sees its data.
+pub(crate) const VIRTUAL: u64 = 0x5555_0000_0000;
+/// The one exported segment.
+pub(crate) const PAGES: u64 = 16;
+pub(crate) const NAME: u64 = 77;
+pub(crate) const KEY: u64 = 0xfeed_f00d;
+const VNI: u16 = 3;
+
+impl Guest {
+    /// Registers a process on `port` and exports its data, resident.
+    pub(crate) fn register(&mut self, port: u16) {
+        let pages: [u64; HOST_PAGES] = std::array::from_fn(|n| HOST_AREA + (n * PAGE_SIZE) as u64);
+        let body = NewProcess {
+            port: port.into(),
+            reserved0: 0.into(),
+            pid: 1.into(),
+            host_area: pages.map(Into::into),
+        };
+        assert_eq!(self.request(Opcode::NewProcess, VNI, &body).0, Status::Ok);
+        for page in 0..PAGES {
+            self.map_page(
+                VIRTUAL + page * PAGE_SIZE as u64,
+                (DATA >> 12) as u32 + page as u32,
+            );
+        }
+        let body = Export {
+            segment: 0.into(),
+            reserved0: 0.into(),
+            access: Access::all().bits().into(),
+            name: NAME.into(),
+            address: VIRTUAL.into(),
+            length: (PAGES * PAGE_SIZE as u64).into(),
+            key: KEY.into(),
+            page_key: KEY.into(),
+        };
+        assert_eq!(self.request(Opcode::Export, VNI, &body).0, Status::Ok);
+    }
+
+    /// Enters a page in the shadow page table, in the order of the reference.
+    fn map_page(&self, address: u64, frame: u32) {
+        let geometry = self.geometry();
+        let tag = Tag::new(VniId(VNI), address);
+        let sram = self.sram();
+        sram.store(KEY, geometry.key_word(frame), Ordering::Release)
+            .unwrap();
+        sram.store(tag.word(), geometry.vpn_word(frame), Ordering::Release)
+            .unwrap();
+        let row = tag.row(geometry.rows);
+        let free = (0..ROW_ENTRIES)
+            .map(|entry| geometry.entry_offset(row, entry))
+            .find(|entry| sram.load::<u32>(*entry, Ordering::Relaxed).unwrap() == 0);
+        let entry = free.expect("a free entry");
+        sram.store(entry_of(frame), entry, Ordering::Release)
+            .unwrap();
+    }
+
+    pub(crate) fn import(&mut self, node: u16, port: u16) -> (Status, Imported) {
+        let body = Import {
+            node: node.into(),
+            port: port.into(),
+            wait_ms: 5000.into(),
+            name: NAME.into(),
+        };
+        let (status, reply) = self.request(Opcode::Import, VNI, &body);
+        (status, Imported::read_from_prefix(&reply[8..]).unwrap().0)
+    }
+
+    /// A notifying write of `length` bytes from the start of the own data to
+    /// `offset` in the peer's.
+    pub(crate) fn write_command(
+        &self,
+        node: u16,
+        port: u16,
+        offset: u64,
+        length: u64,
+    ) -> Descriptor {
+        Descriptor {
+            opcode: CommandOpcode::Write as u8,
+            flags: (CommandFlags::NOTIFY | CommandFlags::PUBLISH).bits(),
+            reserved0: 0.into(),
+            notification: 5.into(),
+            length: length.into(),
+            local_address: VIRTUAL.into(),
+            local_key: KEY.into(),
+            remote_address: (VIRTUAL + offset).into(),
+            remote_key: KEY.into(),
+            remote_node: node.into(),
+            remote_port: port.into(),
+            local_segment: 0.into(),
+            remote_segment: 0.into(),
+            reserved1: 0.into(),
+        }
+    }
+
+    fn window(&self) -> usize {
+        self.geometry().window_offset(VniId(VNI))
+    }
+
+    /// Issues command number `number`; rings the doorbell if the NIC sleeps.
+    pub(crate) fn issue(&self, number: u64, command: &Descriptor) -> bool {
+        let window = self.window();
+        let slot = window + command_offset(number);
+        let sram = self.sram();
+        for (index, word) in command.as_bytes().chunks_exact(8).enumerate().skip(1) {
+            let word = u64::from_ne_bytes(word.try_into().unwrap());
+            sram.store(word, slot + index * 8, Ordering::Relaxed)
+                .unwrap();
+        }
+        let first = u64::from_ne_bytes(command.as_bytes()[..8].try_into().unwrap());
+        sram.store(first, slot, Ordering::Release).unwrap();
+        fence(Ordering::SeqCst);
+        let asleep = self.is_asleep();
+        if asleep {
+            let doorbells = self.doorbells.len();
+            self.doorbells[usize::from(VNI) % doorbells]
+                .write(1)
+                .unwrap();
+        }
+        asleep
+    }
+
+    /// Says whether the NIC has stopped looking at the command queue.
+    pub(crate) fn is_asleep(&self) -> bool {
+        let word = self.window() + AWAKE;
+        let awake: u64 = self.sram().load(word, Ordering::Relaxed).unwrap();
+        awake == 0
+    }
+
+    /// Asks for an interrupt when the host area changes.
+    pub(crate) fn want_wake(&self, value: u64) {
+        let word = self.window() + WAKE_REQUEST;
+        self.sram().store(value, word, Ordering::Relaxed).unwrap();
+        fence(Ordering::SeqCst);
+    }
+
+    fn host_word(&self, offset: usize) -> u64 {
+        let address = GuestAddress(HOST_AREA + offset as u64);
+        self.ram.load(address, Ordering::Acquire).unwrap()
+    }
+
+    pub(crate) fn writes_done(&self) -> u64 {
+        self.host_word(WRITES_DONE)
+    }
+
+    pub(crate) fn signals(&self) -> u64 {
+        self.host_word(signal_offset(5))
+    }
+
+    pub(crate) fn fill(&self, bytes: &[u8]) {
+        self.ram.write_slice(bytes, GuestAddress(DATA)).unwrap();
+    }
+
+    pub(crate) fn data(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.ram
+            .read_slice(&mut bytes, GuestAddress(DATA + offset))
+            .unwrap();
+        bytes
+    }
+}

@@ -1,0 +1,134 @@
+//! The program `qnic-device` as a user meets it: messages, exit codes, signals.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{kill_process, Pid, Signal};
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_qnic-device"))
+}
+
+fn config(directory: &Path) -> String {
+    let (socket, metrics) = (directory.join("a.sock"), directory.join("m.sock"));
+    format!(
+        "[[nic]]\nname = \"a\"\nnode = 0\nsocket = {socket:?}\nram = \"64MiB\"\n\
+         [metrics]\nsocket = {metrics:?}\n"
+    )
+}
+
+fn run(directory: &Path, text: &str, arguments: &[&str]) -> Output {
+    let file = directory.join("q.toml");
+    std::fs::write(&file, text).unwrap();
+    let mut command = program();
+    command.arg("--config").arg(file).args(arguments);
+    command.output().unwrap()
+}
+
+fn start(directory: &Path) -> Child {
+    let file = directory.join("q.toml");
+    std::fs::write(&file, config(directory)).unwrap();
+    let mut command = program();
+    command
+        .arg("--config")
+        .arg(file)
+        .args(["--log-format", "json"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let output = child.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+#[test]
+fn a_signal_ends_it_and_nothing_is_left() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = start(directory.path());
+        let socket = directory.path().join("a.sock");
+        let busy = UnixStream::connect(&socket).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(!socket.exists());
+        assert!(!directory.path().join("m.sock").exists());
+        drop(busy);
+    }
+}
+
+#[test]
+fn it_starts_again_after_it_was_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = start(directory.path());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(directory.path().join("a.sock").exists());
+    let mut child = start(directory.path());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn metrics_are_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = start(directory.path());
+    let mut metrics = UnixStream::connect(directory.path().join("m.sock")).unwrap();
+    let mut lines = BufReader::new(metrics.try_clone().unwrap());
+    for (request, part) in [
+        ("{\"cmd\":\"stats\"}\n", "\"name\":\"a\""),
+        ("{\"cmd\":\"stats\"}\n", "\"rss_anon_bytes\":"),
+        ("nonsense\n", "\"error\":"),
+    ] {
+        metrics.write_all(request.as_bytes()).unwrap();
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert!(line.contains(part), "{line}");
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn mistakes_have_their_exit_codes_and_messages() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = config(directory.path());
+    let check = |text: &str, code: i32, part: &str| {
+        let output = run(directory.path(), text, &[]);
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert!(message.contains(part), "{message}");
+    };
+    check("", 2, "at least one [[nic]]");
+    check(&good.replace("node = 0", "node = -1"), 2, "q.toml:3:8: ");
+    check(
+        &good.replace("64MiB", "lots"),
+        2,
+        "nic[0].ram: expected a size",
+    );
+    check(
+        &good.replace("a.sock", "no/a.sock"),
+        1,
+        "directory does not exist",
+    );
+    let listener = UnixListener::bind(directory.path().join("a.sock")).unwrap();
+    check(&good, 1, "in use by another process");
+    drop(listener);
+    let missing = program().args(["--config", "/nowhere"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(2));
+    assert_eq!(program().output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn the_configuration_can_be_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = run(
+        directory.path(),
+        &config(directory.path()),
+        &["--print-config"],
+    );
+    assert_eq!(output.status.code(), Some(0));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("doorbells = 14") && printed.contains("poll_window_us = 5"));
+}

@@ -1,0 +1,262 @@
+//! From a device that was just found to a NIC that serves this guest.
+//!
+//! ```text
+//!   configuration space ─► magic, ABI version, counts      check_config
+//!   SRAM magic word     ─► polled, with a limit            wait_for_sram
+//!   SRAM header         ─► version, state, Geometry        read_geometry
+//!   Hello               ─► versions and memory agree       hello
+//! ```
+//!
+//! The SRAM appears a little after the device is ready, and the device must not
+//! be reset before (it would die); so the limit is generous.
+
+use core::sync::atomic::Ordering;
+
+use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC, CONFIG_SIZE, MAX_DOORBELLS};
+use qnic_abi::control::{self, Opcode};
+use qnic_abi::header::{Geometry, SramHeader, MAGIC, MAX_WINDOWS, SRAM_MAGIC};
+use qnic_abi::{NodeId, SharedMemory, Status, VniId, ABI_VERSION};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::control::Request;
+use crate::error::StartError;
+use crate::platform::Platform;
+
+/// How long the driver waits for the magic word, in nanoseconds.
+const SRAM_WAIT_NS: u64 = 30_000_000_000;
+
+/// Pause between two looks at the magic word, in microseconds.
+const SRAM_PAUSE_US: u32 = 200;
+
+const HEADER_WORDS: usize = size_of::<SramHeader>() / 8;
+
+const _: () = assert!(HEADER_WORDS * 8 == size_of::<SramHeader>());
+
+/// What the configuration space says, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Node number of the NIC.
+    pub node: NodeId,
+    /// Number of doorbells: virtqueues beyond the first two.
+    pub doorbells: u32,
+    /// Number of windows.
+    pub windows: u32,
+    /// Size of the SRAM region in bytes.
+    pub sram_bytes: u64,
+}
+
+/// Checks the configuration space of a device, before anything else is done with it.
+///
+/// # Errors
+/// [`StartError::NotQnic`], [`StartError::VersionMismatch`], [`StartError::BadConfig`].
+pub fn check_config(bytes: &[u8; CONFIG_SIZE]) -> Result<Config, StartError> {
+    let raw =
+        DeviceConfig::read_from_bytes(bytes).map_err(|_| StartError::BadConfig("its size"))?;
+    if raw.magic.get() != CONFIG_MAGIC {
+        return Err(StartError::NotQnic {
+            magic: raw.magic.get(),
+        });
+    }
+    check_version(raw.abi_version.get())?;
+    let config = Config {
+        node: NodeId(raw.node.get()),
+        doorbells: raw.doorbells.get(),
+        windows: raw.windows.get(),
+        sram_bytes: raw.sram_bytes.get(),
+    };
+    if config.doorbells == 0 || config.doorbells > MAX_DOORBELLS {
+        return Err(StartError::BadConfig("the number of doorbells"));
+    }
+    if config.windows == 0 || config.windows > MAX_WINDOWS {
+        return Err(StartError::BadConfig("the number of windows"));
+    }
+    if config.sram_bytes < size_of::<SramHeader>() as u64 {
+        return Err(StartError::BadConfig("the size of the SRAM"));
+    }
+    Ok(config)
+}
+
+fn check_version(device: u32) -> Result<(), StartError> {
+    if device == ABI_VERSION {
+        Ok(())
+    } else {
+        Err(StartError::VersionMismatch {
+            device,
+            driver: ABI_VERSION,
+        })
+    }
+}
+
+/// Waits until the magic word stands in SRAM.
+pub(crate) fn wait_for_sram<P: Platform>(platform: &P) -> Result<(), StartError> {
+    let sram = platform.sram();
+    if sram.size() < size_of::<SramHeader>() {
+        return Err(StartError::BadConfig("the size of the SRAM"));
+    }
+    let start = platform.now_ns();
+    // Acquire; partner: the NIC's release store of the magic word, after all else.
+    while sram.load_u64(MAGIC, Ordering::Acquire) != SRAM_MAGIC {
+        let waited = platform.now_ns().saturating_sub(start);
+        if waited > SRAM_WAIT_NS {
+            return Err(StartError::NoSram {
+                waited_ms: waited / 1_000_000,
+            });
+        }
+        platform.sleep_us(SRAM_PAUSE_US);
+    }
+    Ok(())
+}
+
+/// Reads and checks the header.
+pub(crate) fn read_geometry<P: Platform>(
+    platform: &P,
+    config: &Config,
+) -> Result<(Geometry, u32), StartError> {
+    let sram = platform.sram();
+    let mut words = [0u64; HEADER_WORDS];
+    sram.read_words(0, &mut words);
+    let header = SramHeader::read_from_bytes(words.as_bytes())
+        .map_err(|_| StartError::BadConfig("the size of the SRAM"))?;
+    check_version(header.abi_version.get())?;
+    match Status::try_from(header.state.get()) {
+        Ok(Status::Ok) => {}
+        Ok(status) => return Err(StartError::Refused(status)),
+        Err(_) => return Err(StartError::BadReply),
+    }
+    let geometry =
+        Geometry::from_header(&header, sram.size() as u64).map_err(StartError::Geometry)?;
+    if geometry.windows != config.windows {
+        return Err(StartError::BadConfig("the number of windows"));
+    }
+    let needed = platform.frames();
+    if geometry.frames < needed {
+        return Err(StartError::SramTooSmall {
+            covered: geometry.frames,
+            needed,
+        });
+    }
+    Ok((geometry, header.inline_max.get()))
+}
+
+/// Introduces the driver to the NIC.
+pub(crate) fn hello<P: Platform>(platform: &P) -> Result<(), StartError> {
+    let body = control::Hello {
+        abi_version: ABI_VERSION.into(),
+        reserved: 0.into(),
+        frames: platform.frames().into(),
+    };
+    let reply = Request::new(Opcode::Hello, VniId(0), &body)
+        .send(platform)
+        .map_err(StartError::NoReply)?;
+    match reply.status() {
+        Some(Status::Ok) => Ok(()),
+        Some(status) => Err(StartError::Refused(status)),
+        None => Err(StartError::BadReply),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::RequestError;
+    use crate::testing::{config_bytes, geometry, Fake};
+    use qnic_abi::header::STATE;
+
+    fn config_with(offset: usize, bytes: &[u8]) -> Result<Config, StartError> {
+        let mut config = config_bytes();
+        config[offset..offset + bytes.len()].copy_from_slice(bytes);
+        check_config(&config)
+    }
+
+    #[test]
+    fn only_a_qnic_of_this_version_is_driven() {
+        let config = check_config(&config_bytes()).unwrap();
+        assert_eq!(config.node, NodeId(7));
+        assert_eq!((config.doorbells, config.windows), (2, 4));
+        assert_eq!(
+            config_with(0, &[0; 8]),
+            Err(StartError::NotQnic { magic: 0 })
+        );
+        let other = ABI_VERSION + 1;
+        let error = config_with(8, &other.to_le_bytes()).unwrap_err();
+        assert_eq!(
+            error,
+            StartError::VersionMismatch {
+                device: other,
+                driver: ABI_VERSION
+            }
+        );
+        assert!(std::format!("{error}").contains("ABI version 2"));
+    }
+
+    #[test]
+    fn counts_out_of_range_are_refused() {
+        for (offset, value) in [
+            (24, 0),
+            (24, MAX_DOORBELLS + 1),
+            (28, 0),
+            (28, MAX_WINDOWS + 1),
+        ] {
+            let result = config_with(offset, &value.to_le_bytes());
+            assert!(
+                matches!(result, Err(StartError::BadConfig(_))),
+                "{result:?}"
+            );
+        }
+        assert!(config_with(16, &[0; 8]).is_err());
+    }
+
+    #[test]
+    fn the_driver_waits_for_the_magic_word_but_not_for_ever() {
+        let fake = Fake::new();
+        fake.sram.store_u64(MAGIC, 0, Ordering::Relaxed);
+        assert!(matches!(
+            fake.start().err(),
+            Some(StartError::NoSram { waited_ms }) if waited_ms >= 30_000
+        ));
+        let fake = Fake::new();
+        fake.sram.store_u64(MAGIC, 0, Ordering::Relaxed);
+        let sram = fake.sram.clone();
+        fake.on_sleep(move |now| {
+            if now > 3_000_000 {
+                sram.store_u64(MAGIC, SRAM_MAGIC, Ordering::Release);
+            }
+        });
+        assert_eq!(*fake.start().unwrap().geometry(), geometry());
+    }
+
+    #[test]
+    fn a_header_that_does_not_fit_is_refused() {
+        let fake = Fake::new();
+        fake.sram
+            .store_u32(STATE, Status::SramTooSmall.code(), Ordering::Relaxed);
+        assert_eq!(
+            fake.start().err(),
+            Some(StartError::Refused(Status::SramTooSmall))
+        );
+        fake.sram.store_u32(STATE, 999, Ordering::Relaxed);
+        assert_eq!(fake.start().err(), Some(StartError::BadReply));
+        let fake = Fake::new();
+        fake.sram.store_u64(72, 0x1234_5000, Ordering::Relaxed);
+        assert!(matches!(fake.start().err(), Some(StartError::Geometry(_))));
+    }
+
+    #[test]
+    fn a_nic_that_refuses_or_is_silent_is_not_driven() {
+        let fake = Fake::new();
+        fake.nic()
+            .next
+            .push_back(Ok(Status::VersionMismatch.code()));
+        fake.nic().next.push_back(Ok(4711));
+        fake.nic().next.push_back(Err(RequestError::TimedOut));
+        assert_eq!(
+            fake.start().err(),
+            Some(StartError::Refused(Status::VersionMismatch))
+        );
+        assert_eq!(fake.start().err(), Some(StartError::BadReply));
+        assert_eq!(
+            fake.start().err(),
+            Some(StartError::NoReply(RequestError::TimedOut))
+        );
+    }
+}

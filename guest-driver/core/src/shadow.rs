@@ -1,0 +1,272 @@
+//! The host's side of the shadow page table in SRAM (N4 to N7).
+//!
+//! [`Table`] holds no lock: whoever calls it with `&mut` is the only writer of
+//! rows, reverse mappings, keys and the driver's dirty bits. In the driver that
+//! is the table's spin lock ([`crate::Driver`]); in the loom model it is one thread.
+//!
+//! ```text
+//!             insert                             unmap
+//!   dirty bit := complement of NIC's     vpn := 0
+//!   key := page key                      full fence              (partner: NIC's
+//!   vpn := tag          (release)        lock == 0?               fence in lockPage)
+//!   entry := frame + 1  (release)          yes: entry := 0, done
+//!                                          no:  try:    vpn := tag, Locked
+//!                                               forced: entry := 0, wait for lock == 0
+//! ```
+//!
+//! # Invariants
+//! - A frame has at most one tag, and a tag that stands in the physical map stands
+//!   in exactly one entry of its row.
+//! - A frame is given a tag only while its lock word is zero: so no lock that was
+//!   taken under an older tag is ever taken for one under the new tag.
+//!
+//! What the SRAM says about frames is checked against the geometry before it is
+//! used as an index.
+
+use core::sync::atomic::Ordering;
+
+use qnic_abi::header::Geometry;
+use qnic_abi::page_table::{entry_of, frame_of, Tag, ROW_ENTRIES};
+use qnic_abi::SharedMemory;
+
+/// Outcome of [`Table::insert`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Inserted {
+    /// The page is entered; another page of the row had to leave if `evicted`.
+    Done {
+        /// A page that left because the row was full.
+        evicted: Option<Removed>,
+        /// A page that left because the frame was entered under another tag.
+        replaced: Option<Removed>,
+    },
+    /// It was entered already.
+    Already,
+    /// The NIC holds the frame, or every page of the row: try again.
+    Busy,
+    /// The physical map does not cover the frame.
+    OutOfRange,
+}
+
+/// A page that was taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Removed {
+    /// Its frame.
+    pub frame: u32,
+    /// The NIC has written to it since it was entered.
+    pub dirty: bool,
+}
+
+/// Outcome of [`Table::try_unmap`] and [`Table::begin_unmap`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Unmapped {
+    /// The NIC will not touch the frame under this tag again.
+    Done(Removed),
+    /// The frame is not entered under this tag (it was evicted before).
+    Absent,
+    /// The NIC holds the page. After `try_unmap` it is still entered; after
+    /// `begin_unmap` it is out and the caller waits with [`Table::finish_unmap`].
+    Locked,
+}
+
+/// Host side of the page table in an SRAM.
+#[derive(Debug)]
+pub struct Table {
+    geometry: Geometry,
+    /// State of the generator that chooses victims; not a secret.
+    victim_seed: u64,
+}
+
+impl Table {
+    /// A table in an SRAM of this geometry, which the NIC has zeroed.
+    pub fn new(geometry: Geometry, seed: u64) -> Self {
+        Table {
+            geometry,
+            victim_seed: seed | 1,
+        }
+    }
+
+    /// Enters `tag` → `frame` with `key` (N5). A full row loses a random page
+    /// that the NIC does not hold.
+    pub fn insert<M: SharedMemory>(
+        &mut self,
+        sram: &M,
+        tag: Tag,
+        frame: u32,
+        key: u64,
+    ) -> Inserted {
+        if u64::from(frame) >= self.geometry.frames {
+            return Inserted::OutOfRange;
+        }
+        let mut replaced = None;
+        let present = sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed);
+        if let Some(present) = Tag::from_word(present) {
+            let same_key = sram.load_u64(self.geometry.key_word(frame), Ordering::Relaxed) == key;
+            if present == tag && same_key {
+                return Inserted::Already;
+            }
+            match self.try_unmap(sram, present, frame) {
+                Unmapped::Done(removed) => replaced = Some(removed),
+                Unmapped::Absent => {}
+                Unmapped::Locked => return Inserted::Busy,
+            }
+        }
+        if self.is_locked(sram, frame) {
+            return Inserted::Busy;
+        }
+        let Some((entry, evicted)) = self.make_room(sram, tag) else {
+            return Inserted::Busy;
+        };
+        self.clean(sram, frame);
+        sram.store_u64(self.geometry.key_word(frame), key, Ordering::Release);
+        // Release; partner: the NIC's load of the reverse mapping in lockPage.
+        sram.store_u64(self.geometry.vpn_word(frame), tag.word(), Ordering::Release);
+        // Release; partner: the NIC's acquire load of the row: whoever finds the
+        // entry finds reverse mapping, key and dirty bit of its frame.
+        sram.store_u32(entry, entry_of(frame), Ordering::Release);
+        Inserted::Done { evicted, replaced }
+    }
+
+    /// Takes `tag` → `frame` out unless the NIC holds the page (N6).
+    pub fn try_unmap<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Unmapped {
+        if !self.invalidate(sram, tag, frame) {
+            return Unmapped::Absent;
+        }
+        if self.is_locked(sram, frame) {
+            sram.store_u64(self.geometry.vpn_word(frame), tag.word(), Ordering::Release);
+            return Unmapped::Locked;
+        }
+        self.clear_entry(sram, tag, frame);
+        Unmapped::Done(self.removed(sram, frame))
+    }
+
+    /// Takes `tag` → `frame` out (N6). With [`Unmapped::Locked`] the NIC cannot
+    /// lock the page again, but still holds it.
+    pub fn begin_unmap<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Unmapped {
+        if !self.invalidate(sram, tag, frame) {
+            return Unmapped::Absent;
+        }
+        let locked = self.is_locked(sram, frame);
+        self.clear_entry(sram, tag, frame);
+        if locked {
+            Unmapped::Locked
+        } else {
+            Unmapped::Done(self.removed(sram, frame))
+        }
+    }
+
+    /// Looks once more after [`Table::begin_unmap`] said Locked: `None` while the
+    /// NIC holds the page.
+    pub fn finish_unmap<M: SharedMemory>(&self, sram: &M, frame: u32) -> Option<Removed> {
+        if self.is_locked(sram, frame) {
+            None
+        } else {
+            Some(self.removed(sram, frame))
+        }
+    }
+
+    /// First half of unmapPage: clears the reverse mapping and fences, if it is `tag`.
+    fn invalidate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
+        if u64::from(frame) >= self.geometry.frames {
+            return false;
+        }
+        let word = self.geometry.vpn_word(frame);
+        if sram.load_u64(word, Ordering::Relaxed) != tag.word() {
+            return false;
+        }
+        sram.store_u64(word, 0, Ordering::Release);
+        // Partner: the fence in the NIC's lockPage, between its store of the lock
+        // word and its load of the reverse mapping.
+        sram.fence();
+        true
+    }
+
+    /// Says whether the NIC holds a frame. Acquire; partner: the NIC's release
+    /// store in unlockPage: its accesses to the page are over.
+    fn is_locked<M: SharedMemory>(&self, sram: &M, frame: u32) -> bool {
+        sram.load_u32(self.geometry.lock_word(frame), Ordering::Acquire) != 0
+    }
+
+    fn removed<M: SharedMemory>(&self, sram: &M, frame: u32) -> Removed {
+        Removed {
+            frame,
+            dirty: self.is_dirty(sram, frame),
+        }
+    }
+
+    /// Finds a free entry in the row of `tag`, or frees one.
+    fn make_room<M: SharedMemory>(
+        &mut self,
+        sram: &M,
+        tag: Tag,
+    ) -> Option<(usize, Option<Removed>)> {
+        let row = tag.row(self.geometry.rows);
+        for place in 0..ROW_ENTRIES {
+            let offset = self.geometry.entry_offset(row, place);
+            if frame_of(sram.load_u32(offset, Ordering::Relaxed)).is_none() {
+                return Some((offset, None));
+            }
+        }
+        let start = self.random() as usize;
+        for step in 0..ROW_ENTRIES {
+            let offset = self.geometry.entry_offset(row, start.wrapping_add(step));
+            let Some(victim) = frame_of(sram.load_u32(offset, Ordering::Relaxed)) else {
+                return Some((offset, None));
+            };
+            match self.evict(sram, victim) {
+                Unmapped::Done(removed) => return Some((offset, Some(removed))),
+                Unmapped::Absent => return Some((offset, None)),
+                Unmapped::Locked => {}
+            }
+        }
+        None
+    }
+
+    fn evict<M: SharedMemory>(&mut self, sram: &M, victim: u32) -> Unmapped {
+        if u64::from(victim) >= self.geometry.frames {
+            return Unmapped::Absent;
+        }
+        let word = sram.load_u64(self.geometry.vpn_word(victim), Ordering::Relaxed);
+        match Tag::from_word(word) {
+            Some(tag) => self.try_unmap(sram, tag, victim),
+            None => Unmapped::Absent,
+        }
+    }
+
+    fn clear_entry<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) {
+        let row = tag.row(self.geometry.rows);
+        for place in 0..ROW_ENTRIES {
+            let offset = self.geometry.entry_offset(row, place);
+            if sram.load_u32(offset, Ordering::Relaxed) == entry_of(frame) {
+                sram.store_u32(offset, 0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Says whether the NIC has written to a frame since it was cleaned (N7).
+    fn is_dirty<M: SharedMemory>(&self, sram: &M, frame: u32) -> bool {
+        let ours = sram.load_u32(self.geometry.dirty_driver_word(frame), Ordering::Relaxed);
+        let nics = sram.load_u32(self.geometry.dirty_nic_word(frame), Ordering::Acquire);
+        (ours ^ nics) >> (frame % 32) & 1 == 0
+    }
+
+    /// Cleans a frame: its bit becomes the complement of the NIC's (N7). The other
+    /// bits of the word are this side's too.
+    fn clean<M: SharedMemory>(&self, sram: &M, frame: u32) {
+        let bit = 1u32 << (frame % 32);
+        let nics = sram.load_u32(self.geometry.dirty_nic_word(frame), Ordering::Acquire);
+        let word = self.geometry.dirty_driver_word(frame);
+        let ours = sram.load_u32(word, Ordering::Relaxed);
+        let clean = (ours & !bit) | (!nics & bit);
+        sram.store_u32(word, clean, Ordering::Release);
+    }
+
+    /// xorshift64*: spreads victims; predicting it gains nobody anything.
+    fn random(&mut self) -> u64 {
+        self.victim_seed ^= self.victim_seed >> 12;
+        self.victim_seed ^= self.victim_seed << 25;
+        self.victim_seed ^= self.victim_seed >> 27;
+        self.victim_seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    }
+}

@@ -1,0 +1,136 @@
+//! Which VNI and which port belong to which process (Q1, Q9, N1).
+//!
+//! ```text
+//!   Free ──reserve──► Reserved ──publish──► Live ──retire──► Reserved ──release──► Free
+//! ```
+//! A slot is Reserved while the NIC is told about its process: it is neither
+//! found by events nor given to another process. Search starts behind the slot
+//! that was taken last (Q9), so a window rests as long as possible before reuse.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use qnic_abi::{Port, Status, VniId};
+
+use crate::platform::{NoMemory, Platform};
+use crate::process::ProcessState;
+
+/// First of the ports that are given to processes that want any.
+const FIRST_DYNAMIC_PORT: u16 = 0x8000;
+
+enum Slot<P: Platform> {
+    Free,
+    Reserved(Port),
+    Live(Port, Arc<ProcessState<P>>),
+}
+
+/// The table of processes; lives behind a spin lock.
+pub(crate) struct Slots<P: Platform> {
+    slots: Vec<Slot<P>>,
+    last_slot: usize,
+    last_port: u16,
+}
+
+impl<P: Platform> Slots<P> {
+    pub(crate) fn new(windows: u32) -> Result<Self, NoMemory> {
+        let windows = windows as usize;
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(windows)?;
+        slots.resize_with(windows, || Slot::Free);
+        Ok(Slots {
+            slots,
+            last_slot: windows.saturating_sub(1),
+            last_port: u16::MAX,
+        })
+    }
+
+    /// Takes a free slot for a process on `wanted`, or on any free port if that is 0.
+    ///
+    /// # Errors
+    /// `PortInUse`, `Exhausted`.
+    pub(crate) fn reserve(&mut self, wanted: Port) -> Result<(VniId, Port), Status> {
+        let count = self.slots.len();
+        let index = (1..=count)
+            .map(|step| (self.last_slot + step) % count)
+            .find(|index| matches!(self.slots.get(*index), Some(Slot::Free)))
+            .ok_or(Status::Exhausted)?;
+        let port = if wanted.0 == 0 {
+            self.free_port()?
+        } else if self.holds(wanted) {
+            return Err(Status::PortInUse);
+        } else {
+            wanted
+        };
+        self.set(index, Slot::Reserved(port));
+        self.last_slot = index;
+        Ok((VniId(index as u16), port))
+    }
+
+    /// Makes the process of a reserved slot known to events.
+    pub(crate) fn publish(&mut self, process: Arc<ProcessState<P>>) {
+        let (vni, port) = (process.vni, process.port);
+        self.set(vni.0.into(), Slot::Live(port, process));
+    }
+
+    /// Takes the process out but keeps the slot. The result must be dropped
+    /// outside of the lock.
+    pub(crate) fn retire(&mut self, vni: VniId) -> Option<Arc<ProcessState<P>>> {
+        let slot = self.slots.get_mut(usize::from(vni.0))?;
+        let Slot::Live(port, _) = slot else {
+            return None;
+        };
+        let reserved = Slot::Reserved(*port);
+        match core::mem::replace(slot, reserved) {
+            Slot::Live(_, process) => Some(process),
+            Slot::Free | Slot::Reserved(_) => None,
+        }
+    }
+
+    /// Gives a reserved slot back.
+    pub(crate) fn release(&mut self, vni: VniId) {
+        self.set(vni.0.into(), Slot::Free);
+    }
+
+    /// The process on a VNI.
+    pub(crate) fn process(&self, vni: VniId) -> Option<&Arc<ProcessState<P>>> {
+        match self.slots.get(usize::from(vni.0)) {
+            Some(Slot::Live(_, process)) => Some(process),
+            _ => None,
+        }
+    }
+
+    /// All live processes.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = &Arc<ProcessState<P>>> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Slot::Live(_, process) => Some(process),
+            Slot::Free | Slot::Reserved(_) => None,
+        })
+    }
+
+    fn set(&mut self, index: usize, slot: Slot<P>) {
+        if let Some(place) = self.slots.get_mut(index) {
+            *place = slot;
+        }
+    }
+
+    fn holds(&self, port: Port) -> bool {
+        self.slots.iter().any(|slot| match slot {
+            Slot::Free => false,
+            Slot::Reserved(held) | Slot::Live(held, _) => *held == port,
+        })
+    }
+
+    /// The next free port behind the last one given. There are more ports than slots.
+    fn free_port(&mut self) -> Result<Port, Status> {
+        for _ in FIRST_DYNAMIC_PORT..=u16::MAX {
+            self.last_port = match self.last_port.checked_add(1) {
+                Some(next) => next,
+                None => FIRST_DYNAMIC_PORT,
+            };
+            if !self.holds(Port(self.last_port)) {
+                return Ok(Port(self.last_port));
+            }
+        }
+        Err(Status::Exhausted)
+    }
+}

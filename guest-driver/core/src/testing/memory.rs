@@ -1,0 +1,166 @@
+//! One address space: pages that the test maps, with frames that come and go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::vec::Vec;
+
+use super::Fake;
+use crate::platform::MemoryError;
+use crate::{Installed, Region};
+
+/// Size of a page in bytes.
+pub(crate) const PAGE: u64 = 4096;
+
+/// What the kernel knows.
+#[derive(Default)]
+pub(crate) struct State {
+    /// Mapped pages; those that are resident have a frame.
+    pub(crate) pages: BTreeMap<u64, Option<u32>>,
+    /// Pages that are mapped but not writable.
+    pub(crate) read_only: BTreeSet<u64>,
+    /// Frames that the device has written to.
+    pub(crate) dirty: Vec<u32>,
+    /// Every page looked up counts as changed so many times.
+    pub(crate) races: u32,
+    watched: Vec<Arc<Region<Fake>>>,
+    next_frame: u32,
+}
+
+/// A handle on it.
+#[derive(Clone, Default)]
+pub(crate) struct Kernel(Arc<Mutex<State>>);
+
+/// A range under watch.
+pub(crate) struct Watch {
+    kernel: Kernel,
+    region: Arc<Region<Fake>>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut state = self.kernel.state();
+        state
+            .watched
+            .retain(|other| !Arc::ptr_eq(other, &self.region));
+    }
+}
+
+impl Kernel {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Maps pages; `resident` ones get a frame.
+    pub(crate) fn map(&self, first_page: u64, count: u64, resident: bool) {
+        let mut state = self.state();
+        for page in first_page..first_page + count {
+            let frame = resident.then(|| state.new_frame());
+            state.pages.insert(page, frame);
+        }
+    }
+
+    /// Takes the frames of pages away, as reclaim does; says whether it could.
+    pub(crate) fn reclaim(&self, first_page: u64, count: u64, may_sleep: bool) -> bool {
+        let watched = self.state().watched.clone();
+        let (start, end) = (first_page * PAGE, (first_page + count) * PAGE);
+        let done = watched
+            .iter()
+            .all(|region| region.invalidate(start, end, may_sleep, || {}));
+        if done {
+            let mut state = self.state();
+            for (_, frame) in state.pages.range_mut(first_page..first_page + count) {
+                *frame = None;
+            }
+        }
+        done
+    }
+
+    /// Unmaps pages.
+    pub(crate) fn unmap(&self, first_page: u64, count: u64) {
+        assert!(self.reclaim(first_page, count, true));
+        let mut state = self.state();
+        state
+            .pages
+            .retain(|page, _| !(first_page..first_page + count).contains(page));
+    }
+
+    pub(super) fn mark_dirty(&self, frame: u32) {
+        let mut state = self.state();
+        assert!(
+            state.pages.values().any(|owned| *owned == Some(frame)),
+            "frame {frame} is marked dirty after it was freed"
+        );
+        state.dirty.push(frame);
+    }
+
+    pub(super) fn watch(&self, region: &Arc<Region<Fake>>) -> Result<Watch, MemoryError> {
+        let mut state = self.state();
+        for page in region.page_numbers() {
+            if !state.pages.contains_key(&page) {
+                return Err(MemoryError::NotMapped);
+            }
+            if state.read_only.contains(&page) {
+                return Err(MemoryError::NotWritable);
+            }
+        }
+        state.watched.push(region.clone());
+        Ok(Watch {
+            kernel: self.clone(),
+            region: region.clone(),
+        })
+    }
+
+    pub(crate) fn fault_in(
+        &self,
+        region: &Region<Fake>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), MemoryError> {
+        loop {
+            let mut state = self.state();
+            let start = region.page_numbers().start + first as u64;
+            let mut frames = Vec::new();
+            for page in start..start + count as u64 {
+                if !state.pages.contains_key(&page) {
+                    break;
+                }
+                let frame = state.pages[&page].unwrap_or_else(|| state.new_frame());
+                state.pages.insert(page, Some(frame));
+                frames.push(Some(frame));
+            }
+            let stale = state.races > 0;
+            state.races = state.races.saturating_sub(1);
+            drop(state);
+            match region.install(first, &frames, || !stale) {
+                Installed::Entered => return Ok(()),
+                Installed::Stale => {}
+                Installed::Busy => return Err(MemoryError::Busy),
+                Installed::Absent => return Err(MemoryError::NotMapped),
+                Installed::Closed => return Err(MemoryError::Closed),
+            }
+        }
+    }
+
+    pub(super) fn enter_resident(&self, region: &Region<Fake>) {
+        let frames: Vec<_> = {
+            let state = self.state();
+            let pages = region.page_numbers();
+            pages
+                .map(|page| state.pages.get(&page).copied().flatten())
+                .collect()
+        };
+        let _ = region.install(0, &frames, || true);
+    }
+}
+
+impl State {
+    fn new_frame(&mut self) -> u32 {
+        loop {
+            self.next_frame = (self.next_frame + 1) % 64;
+            let frame = self.next_frame;
+            if !self.pages.values().any(|owned| *owned == Some(frame)) {
+                return frame;
+            }
+        }
+    }
+}

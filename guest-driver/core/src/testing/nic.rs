@@ -1,0 +1,142 @@
+//! A NIC that answers requests and keeps the tables that it is told to keep.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::vec::Vec;
+
+use qnic_abi::control::{
+    self, Imported, Opcode, ReplyHeader, RequestHeader, REPLY_BYTES, REQUEST_BYTES,
+};
+use qnic_abi::Status;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::platform::{Patience, RequestError};
+
+/// The fake NIC.
+#[derive(Default)]
+pub(crate) struct Nic {
+    /// Processes by VNI.
+    pub(crate) processes: BTreeMap<u16, control::NewProcess>,
+    /// Segments by VNI and index.
+    pub(crate) segments: BTreeMap<(u16, u16), control::Export>,
+    /// Answers to faults, in their order.
+    pub(crate) faults_done: Vec<(u16, control::FaultDone)>,
+    /// How long imports were to wait, in milliseconds.
+    pub(crate) import_waits: Vec<u32>,
+    /// Queues that were reset.
+    pub(crate) queues_reset: Vec<u16>,
+    /// What becomes of the next requests instead of a proper answer.
+    pub(crate) next: VecDeque<Result<u32, RequestError>>,
+    /// Stopped by the driver.
+    pub(crate) stopped: bool,
+}
+
+impl Nic {
+    pub(crate) fn request(
+        &mut self,
+        request: &[u8; REQUEST_BYTES],
+        patience: Patience,
+    ) -> Result<[u8; REPLY_BYTES], RequestError> {
+        if self.stopped {
+            return Err(RequestError::Gone);
+        }
+        if let Some(next) = self.next.pop_front() {
+            return next.map(|code| reply(code, &[0u8; 0]));
+        }
+        let (header, body) = RequestHeader::read_from_prefix(request).unwrap();
+        let vni = header.vni.get();
+        let opcode = Opcode::try_from(header.opcode.get()).unwrap();
+        assert_eq!(
+            matches!(patience, Patience::Interruptible(_)),
+            opcode == Opcode::Import
+        );
+        let known = self.processes.contains_key(&vni);
+        if !known && !matches!(opcode, Opcode::Hello | Opcode::Query | Opcode::NewProcess) {
+            return Ok(reply(Status::NoSuchVni.code(), &[0u8; 0]));
+        }
+        Ok(self.answer(opcode, vni, body))
+    }
+
+    fn answer(&mut self, opcode: Opcode, vni: u16, body: &[u8]) -> [u8; REPLY_BYTES] {
+        let ok = Status::Ok.code();
+        match opcode {
+            Opcode::Hello | Opcode::ResetQueue => {
+                self.queues_reset.push(vni);
+                reply(ok, &[0u8; 0])
+            }
+            Opcode::NewProcess => {
+                let (process, _) = control::NewProcess::read_from_prefix(body).unwrap();
+                let old = self.processes.insert(vni, process);
+                assert!(old.is_none(), "VNI {vni} is registered twice");
+                reply(ok, &[0u8; 0])
+            }
+            Opcode::DeleteProcess => {
+                self.processes.remove(&vni);
+                self.segments.retain(|(owner, _), _| *owner != vni);
+                reply(ok, &[0u8; 0])
+            }
+            Opcode::Export => {
+                let (segment, _) = control::Export::read_from_prefix(body).unwrap();
+                let old = self.segments.insert((vni, segment.segment.get()), segment);
+                assert!(old.is_none(), "segment index is used twice");
+                reply(ok, &[0u8; 0])
+            }
+            Opcode::Unexport => {
+                let (segment, _) = control::Unexport::read_from_prefix(body).unwrap();
+                let old = self.segments.remove(&(vni, segment.segment.get()));
+                let status = old.map_or(Status::NoSuchSegment, |_| Status::Ok);
+                reply(status.code(), &[0u8; 0])
+            }
+            Opcode::Import => self.import(body),
+            Opcode::FaultDone => {
+                let (done, _) = control::FaultDone::read_from_prefix(body).unwrap();
+                self.faults_done.push((vni, done));
+                reply(ok, &[0u8; 0])
+            }
+            Opcode::Query => reply(
+                ok,
+                &control::Statistics {
+                    processes: (self.processes.len() as u32).into(),
+                    ..Default::default()
+                },
+            ),
+        }
+    }
+
+    fn import(&mut self, body: &[u8]) -> [u8; REPLY_BYTES] {
+        let (import, _) = control::Import::read_from_prefix(body).unwrap();
+        self.import_waits.push(import.wait_ms.get());
+        let found = self.segments.values().find(|s| s.name == import.name);
+        let Some(segment) = found else {
+            return reply(Status::NameNotFound.code(), &[0u8; 0]);
+        };
+        reply(
+            Status::Ok.code(),
+            &Imported {
+                segment: segment.segment,
+                reserved: 0.into(),
+                access: segment.access,
+                address: segment.address,
+                length: segment.length,
+                key: segment.key,
+            },
+        )
+    }
+
+    /// Page keys of the segments of a process.
+    pub(crate) fn page_keys(&self, vni: u16) -> BTreeSet<u64> {
+        let mine = self.segments.iter().filter(|((owner, _), _)| *owner == vni);
+        mine.map(|(_, segment)| segment.page_key.get()).collect()
+    }
+}
+
+fn reply<T: IntoBytes + Immutable>(status: u32, body: &T) -> [u8; REPLY_BYTES] {
+    let header = ReplyHeader {
+        status: status.into(),
+        reserved: 0.into(),
+    };
+    let mut bytes = [0; REPLY_BYTES];
+    let (front, rest) = bytes.split_at_mut(size_of::<ReplyHeader>());
+    front.copy_from_slice(header.as_bytes());
+    rest[..size_of::<T>()].copy_from_slice(body.as_bytes());
+    bytes
+}

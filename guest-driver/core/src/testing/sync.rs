@@ -1,0 +1,106 @@
+//! Locks that know in which context they are taken.
+
+use core::cell::Cell;
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::platform::{self, NoMemory, Waited};
+
+std::thread_local! {
+    static SPINNING: Cell<u32> = const { Cell::new(0) };
+    /// Sleeping locks held, by kind: the core's own rule is in the docs of the crate.
+    static REGION_LOCKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The calling thread holds no spin lock.
+pub(crate) fn assert_may_sleep() {
+    SPINNING.with(|held| assert_eq!(held.get(), 0, "sleeps under a spin lock"));
+}
+
+/// The calling thread holds neither a spin lock nor a region's lock.
+pub(crate) fn assert_may_call_device() {
+    assert_may_sleep();
+    REGION_LOCKS.with(|held| assert_eq!(held.get(), 0, "calls the device under a region's lock"));
+}
+
+/// A sleeping lock.
+pub(crate) struct SleepLock<T> {
+    value: Mutex<T>,
+    is_region: bool,
+}
+
+impl<T> SleepLock<T> {
+    fn run<R>(&self, mut value: MutexGuard<'_, T>, f: impl FnOnce(&mut T) -> R) -> R {
+        let count = u32::from(self.is_region);
+        REGION_LOCKS.with(|held| held.set(held.get() + count));
+        let result = f(&mut value);
+        REGION_LOCKS.with(|held| held.set(held.get() - count));
+        result
+    }
+}
+
+impl<T: Send> platform::Mutex<T> for SleepLock<T> {
+    fn new(value: T) -> Result<Self, NoMemory> {
+        assert_may_sleep();
+        Ok(SleepLock {
+            value: Mutex::new(value),
+            is_region: core::any::type_name::<T>().contains("region::"),
+        })
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        assert_may_sleep();
+        self.run(self.value.lock().unwrap(), f)
+    }
+
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let value = self.value.try_lock().ok()?;
+        Some(self.run(value, f))
+    }
+}
+
+/// A spin lock.
+pub(crate) struct Spin<T>(Mutex<T>);
+
+impl<T: Send> platform::SpinLock<T> for Spin<T> {
+    fn new(value: T) -> Result<Self, NoMemory> {
+        assert_may_sleep();
+        Ok(Spin(Mutex::new(value)))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        SPINNING.with(|held| assert_eq!(held.replace(1), 0, "two spin locks at once"));
+        let result = f(&mut self.0.lock().unwrap());
+        SPINNING.with(|held| held.set(0));
+        result
+    }
+}
+
+/// Waiting threads.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    turn: Mutex<u64>,
+    woken: Condvar,
+}
+
+impl platform::Waiters for Waiters {
+    fn wait(&self, ready: &dyn Fn() -> bool, timeout_ns: Option<u64>) -> Waited {
+        assert_may_sleep();
+        let limit = Duration::from_nanos(timeout_ns.unwrap_or(60_000_000_000));
+        let turn = self.turn.lock().unwrap();
+        let (_turn, result) = self
+            .woken
+            .wait_timeout_while(turn, limit, |_| !ready())
+            .unwrap();
+        if result.timed_out() {
+            Waited::TimedOut
+        } else {
+            Waited::Ready
+        }
+    }
+
+    fn wake_all(&self) {
+        *self.turn.lock().unwrap() += 1;
+        self.woken.notify_all();
+    }
+}

@@ -1,0 +1,107 @@
+//! Why a node cannot be brought up, or a call failed.
+
+use std::path::PathBuf;
+
+use qnic_abi::Status;
+use qnic_driver::StartError;
+
+/// Why a host-mode node cannot be brought up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Nobody listens on the socket.
+    #[error("cannot connect to {}: {error}; is the device process running?", path.display())]
+    Connect {
+        /// Path of the socket.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The arena has no sensible size.
+    #[error("an arena of {0} bytes: it must be a multiple of the page size, at least 1 MiB")]
+    ArenaSize(usize),
+    /// There is no memory for the arena, or no descriptor for something else.
+    #[error("{what}: {error}")]
+    System {
+        /// What was wanted.
+        what: &'static str,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The device process does not offer what a NIC needs.
+    #[error(
+        "the process behind the socket does not offer {0}: it is no qnic device process of this \
+         version"
+    )]
+    MissingFeature(&'static str),
+    /// A vhost-user message failed.
+    #[error(
+        "vhost-user {message}: {error}; look at the log of the device process (it serves one \
+         front end at a time)"
+    )]
+    Protocol {
+        /// The message.
+        message: &'static str,
+        /// What went wrong.
+        error: vhost::Error,
+    },
+    /// The device process did not share its SRAM.
+    #[error("the device process did not share its SRAM: {0}")]
+    NoSram(String),
+    /// The NIC's page table does not cover the arena.
+    #[error(
+        "this node has {0} bytes of memory, more than its NIC covers: lower QNIC_HOST_MEMORY, or \
+         raise `ram` of the NIC in the configuration of the device process"
+    )]
+    TooMuchMemory(usize),
+    /// The driver refuses the device.
+    #[error("{0}")]
+    Start(#[from] StartError),
+}
+
+impl ConnectError {
+    /// The driver did not start on a node with an arena of that many bytes.
+    pub(crate) fn start(error: StartError, arena: usize) -> Self {
+        match error {
+            StartError::Refused(Status::SramTooSmall) | StartError::SramTooSmall { .. } => {
+                ConnectError::TooMuchMemory(arena)
+            }
+            other => ConnectError::Start(other),
+        }
+    }
+
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| ConnectError::System { what, error }
+    }
+}
+
+/// Why a call of a node failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The driver refused, or the device is gone.
+    #[error("{0}")]
+    Call(#[from] qnic_driver::CallError),
+    /// Host mode can export only what the device process can reach.
+    #[error(
+        "{length} bytes at {address:#x} are not in the arena that is shared with the device \
+         process: in host mode only buffers of the library can be exported"
+    )]
+    OutsideArena {
+        /// First address.
+        address: u64,
+        /// Length in bytes.
+        length: u64,
+    },
+    /// The arena is used up.
+    #[error(
+        "no {length} bytes left in one piece in the arena of {arena} bytes: free buffers, or set \
+         QNIC_HOST_MEMORY higher (and `ram` of the NIC with it)"
+    )]
+    ArenaFull {
+        /// Wanted length in bytes.
+        length: usize,
+        /// Size of the arena in bytes.
+        arena: usize,
+    },
+}

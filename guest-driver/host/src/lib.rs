@@ -1,0 +1,32 @@
+//! Host mode (X2): the qnic driver core on an ordinary process, without any VM.
+//!
+//! ```text
+//!   process                                        device process
+//!   ┌──────────────────────────────┐  vhost-user   ┌──────────────┐
+//!   │ library ── HostNode          ├───(socket)───►│              │
+//!   │    │         │ driver core   │               │     NIC      │
+//!   │    │ window  │ vrings        │   eventfds    │              │
+//!   │  SRAM ◄──────┼───────────────┼─(SHMEM_MAP)───┤ SRAM memfd   │
+//!   │  arena ──────┴───────────────┼─(memory table)►  DMA         │
+//!   └──────────────────────────────┘               └──────────────┘
+//! ```
+
+//! What a guest's kernel does with virtual memory, host mode does with one arena:
+//! a sealed memfd that this process and the device process map. Only memory in
+//! it can be exported.
+
+mod arena;
+mod control;
+mod error;
+mod events;
+mod link;
+mod memory;
+mod node;
+mod platform;
+mod ring;
+mod service;
+
+pub use error::{ConnectError, HostError};
+pub use memory::SharedRegion;
+pub use node::{HostNode, HostProcess, MIN_ARENA};
+pub use qnic_driver::CallError;

@@ -1,0 +1,302 @@
+//! The vhost-user conversation with the device process, as its front end.
+//!
+//! ```text
+//!   GET/SET_FEATURES, PROTOCOL_FEATURES, SET_OWNER       [Link::open]
+//!   GET_CONFIG                                           [Link::config]
+//!   SET_BACKEND_REQ_FD                                   [Link::give_channel]
+//!   SET_MEM_TABLE, SET_VRING_NUM/ADDR/BASE/CALL/KICK,
+//!   SET_VRING_ENABLE ──► the device sends SHMEM_MAP      [Link::start], [SramSlot]
+//! ```
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, SRAM_REGION};
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserMMap, VhostUserMMapFlags,
+    VhostUserProtocolFeatures, VhostUserVirtioFeatures,
+};
+use vhost::vhost_user::{Frontend, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandler};
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::arena::Arena;
+use crate::control::Control;
+use crate::error::ConnectError;
+use crate::events::Events;
+use crate::memory::{map_shared, SharedRegion};
+
+/// Longest time that the device process may take to answer a message.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+
+/// `VIRTIO_F_VERSION_1`.
+const VERSION_1: u64 = 1 << 32;
+
+/// Protocol features without which there is no NIC.
+const NEEDED: [(VhostUserProtocolFeatures, &str); 6] = [
+    (VhostUserProtocolFeatures::MQ, "MQ"),
+    (VhostUserProtocolFeatures::REPLY_ACK, "REPLY_ACK"),
+    (VhostUserProtocolFeatures::CONFIG, "CONFIG"),
+    (VhostUserProtocolFeatures::BACKEND_REQ, "BACKEND_REQ"),
+    (
+        VhostUserProtocolFeatures::BACKEND_SEND_FD,
+        "BACKEND_SEND_FD",
+    ),
+    (VhostUserProtocolFeatures::SHMEM, "SHMEM"),
+];
+
+/// A connection to a device process.
+#[derive(Clone)]
+pub(crate) struct Link {
+    frontend: Frontend,
+}
+
+/// Names a message in an error.
+fn message(message: &'static str) -> impl FnOnce(vhost::Error) -> ConnectError {
+    move |error| ConnectError::Protocol { message, error }
+}
+
+impl Link {
+    /// Connects and negotiates features. The second result is the connection
+    /// itself, to be watched and shut down.
+    pub(crate) fn open(path: &Path) -> Result<(Self, UnixStream), ConnectError> {
+        let connect = || {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(ANSWER_TIME))?;
+            stream.set_write_timeout(Some(ANSWER_TIME))?;
+            Ok((stream.try_clone()?, stream))
+        };
+        let (watched, stream) = connect().map_err(|error| ConnectError::Connect {
+            path: path.to_owned(),
+            error,
+        })?;
+        let mut frontend = Frontend::from_stream(stream, FIRST_DOORBELL as u64);
+        negotiate(&mut frontend)?;
+        Ok((Link { frontend }, watched))
+    }
+
+    /// Reads the configuration space.
+    pub(crate) fn config(&mut self) -> Result<[u8; CONFIG_SIZE], ConnectError> {
+        let empty = [0; CONFIG_SIZE];
+        let flags = VhostUserConfigFlags::empty();
+        let (_, bytes) = self
+            .frontend
+            .get_config(0, CONFIG_SIZE as u32, flags, &empty)
+            .map_err(message("GET_CONFIG"))?;
+        bytes
+            .try_into()
+            .map_err(|_| ConnectError::MissingFeature("a configuration space of the right size"))
+    }
+
+    /// Gives the device the channel on which it can ask for SHMEM_MAP.
+    pub(crate) fn give_channel(&mut self, channel: &dyn AsRawFd) -> Result<(), ConnectError> {
+        self.frontend
+            .set_backend_request_fd(channel)
+            .map_err(message("SET_BACKEND_REQ_FD"))
+    }
+
+    /// Gives memory and queues to the device, and enables them.
+    pub(crate) fn start(
+        &mut self,
+        arena: &Arena,
+        control: &Control,
+        events: &Events,
+        doorbells: &[EventFd],
+    ) -> Result<(), ConnectError> {
+        let queues = FIRST_DOORBELL + doorbells.len();
+        let offered = self
+            .frontend
+            .get_queue_num()
+            .map_err(message("GET_QUEUE_NUM"))?;
+        if offered < queues as u64 {
+            return Err(ConnectError::MissingFeature(
+                "a virtqueue for each doorbell",
+            ));
+        }
+        let region = VhostUserMemoryRegionInfo {
+            guest_phys_addr: 0,
+            memory_size: arena.size() as u64,
+            userspace_addr: arena.base(),
+            mmap_offset: 0,
+            mmap_handle: arena.file().as_raw_fd(),
+        };
+        self.frontend
+            .set_mem_table(&[region])
+            .map_err(message("SET_MEM_TABLE"))?;
+        self.set_queue(CONTROL_QUEUE, control.ring(), &control.kick, &control.call)?;
+        self.set_queue(EVENT_QUEUE, events.ring(), &events.kick, &events.call)?;
+        for (doorbell, kick) in doorbells.iter().enumerate() {
+            // A doorbell has no descriptors: any ring will do.
+            let ring = control.ring();
+            self.set_queue(FIRST_DOORBELL + doorbell, ring, kick, &control.call)?;
+        }
+        for queue in 0..queues {
+            self.frontend
+                .set_vring_enable(queue, true)
+                .map_err(message("SET_VRING_ENABLE"))?;
+        }
+        Ok(())
+    }
+
+    fn set_queue(
+        &self,
+        queue: usize,
+        (size, [descriptors, available, used]): (u16, [u64; 3]),
+        kick: &EventFd,
+        call: &EventFd,
+    ) -> Result<(), ConnectError> {
+        let addresses = VringConfigData {
+            queue_max_size: size,
+            queue_size: size,
+            flags: 0,
+            desc_table_addr: descriptors,
+            used_ring_addr: used,
+            avail_ring_addr: available,
+            log_addr: None,
+        };
+        let device = &self.frontend;
+        device
+            .set_vring_num(queue, size)
+            .map_err(message("SET_VRING_NUM"))?;
+        device
+            .set_vring_addr(queue, &addresses)
+            .map_err(message("SET_VRING_ADDR"))?;
+        device
+            .set_vring_base(queue, 0)
+            .map_err(message("SET_VRING_BASE"))?;
+        device
+            .set_vring_call(queue, call)
+            .map_err(message("SET_VRING_CALL"))?;
+        device
+            .set_vring_kick(queue, kick)
+            .map_err(message("SET_VRING_KICK"))
+    }
+}
+
+fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
+    let wanted = VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+    frontend.set_owner().map_err(message("SET_OWNER"))?;
+    let offered = frontend.get_features().map_err(message("GET_FEATURES"))?;
+    if offered & VERSION_1 == 0 {
+        return Err(ConnectError::MissingFeature("VIRTIO_F_VERSION_1"));
+    }
+    if offered & wanted != wanted {
+        return Err(ConnectError::MissingFeature("protocol features"));
+    }
+    let offered = frontend
+        .get_protocol_features()
+        .map_err(message("GET_PROTOCOL_FEATURES"))?;
+    let mut accepted = VhostUserProtocolFeatures::empty();
+    for (feature, name) in NEEDED {
+        if !offered.contains(feature) {
+            return Err(ConnectError::MissingFeature(name));
+        }
+        accepted |= feature;
+    }
+    frontend
+        .set_protocol_features(accepted)
+        .map_err(message("SET_PROTOCOL_FEATURES"))?;
+    frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+    frontend
+        .set_features(wanted)
+        .map_err(message("SET_FEATURES"))
+}
+
+/// Where the SRAM arrives.
+#[derive(Debug)]
+pub(crate) struct SramSlot {
+    /// Size that it must have, in bytes.
+    size: u64,
+    content: Mutex<Content>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum Content {
+    Awaited,
+    Mapped(SharedRegion),
+    Failed(String),
+}
+
+impl SramSlot {
+    pub(crate) fn new(size: u64) -> Self {
+        SramSlot {
+            size,
+            content: Mutex::new(Content::Awaited),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits for the SRAM.
+    pub(crate) fn wait(&self) -> Result<SharedRegion, ConnectError> {
+        let deadline = Instant::now() + ANSWER_TIME;
+        let mut content = self.lock();
+        loop {
+            match &*content {
+                Content::Mapped(sram) => return Ok(sram.clone()),
+                Content::Failed(reason) => return Err(ConnectError::NoSram(reason.clone())),
+                Content::Awaited => (),
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seconds = ANSWER_TIME.as_secs();
+                let reason = format!("no SHMEM_MAP within {seconds} s");
+                return Err(ConnectError::NoSram(reason));
+            }
+            let waited = self.changed.wait_timeout(content, left);
+            content = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Says that the SRAM will not come, unless it has.
+    pub(crate) fn fail(&self, reason: impl Into<String>) {
+        let mut content = self.lock();
+        if matches!(*content, Content::Awaited) {
+            *content = Content::Failed(reason.into());
+            self.changed.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps what a SHMEM_MAP brings.
+    fn map(&self, request: &VhostUserMMap, file: &dyn AsRawFd) -> Result<SharedRegion, String> {
+        let (region, start, length) = (request.shmid, request.shm_offset, request.len);
+        if (region, start, length) != (SRAM_REGION, 0, self.size) {
+            return Err(format!(
+                "SHMEM_MAP of {length} bytes at {start:#x} of region {region}; region {SRAM_REGION} \
+                 must be mapped whole, {} bytes",
+                self.size
+            ));
+        }
+        if request.flags & VhostUserMMapFlags::WRITABLE.bits() == 0 {
+            return Err("SHMEM_MAP without write access".to_owned());
+        }
+        let length = usize::try_from(self.size).map_err(|error| error.to_string())?;
+        map_shared(file, request.fd_offset, length).map_err(|error| format!("mmap: {error}"))
+    }
+}
+
+impl VhostUserFrontendReqHandler for SramSlot {
+    fn shmem_map(&self, request: &VhostUserMMap, file: &dyn AsRawFd) -> HandlerResult<u64> {
+        if let Content::Mapped(_) = &*self.lock() {
+            return Err(std::io::Error::from_raw_os_error(libc::EEXIST));
+        }
+        match self.map(request, file) {
+            Ok(sram) => {
+                *self.lock() = Content::Mapped(sram);
+                self.changed.notify_all();
+                Ok(0)
+            }
+            Err(reason) => {
+                self.fail(reason);
+                Err(std::io::Error::from_raw_os_error(libc::EINVAL))
+            }
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! Mapped memory that others write at any time: the one place that turns
+//! addresses into accesses (unsafe shell).
+//!
+//! # Invariants
+//! - A [`SharedRegion`] is mapped, readable (and writable if it says so) from its
+//!   construction until its last clone is dropped.
+//! - No reference into it is ever formed: words go through atomics, bytes through
+//!   relaxed atomics of one or eight bytes.
+//! - What backs it cannot shrink: anonymous memory, a memfd sealed against
+//!   shrinking, or memory of a device that revokes mappings without unmapping.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{fence, AtomicU16, AtomicU32, AtomicU64, AtomicU8};
+use std::sync::Arc;
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::SharedMemory;
+use rustix::mm::{mmap, mmap_anonymous, munmap, MapFlags, ProtFlags};
+
+/// A range of memory of this process that is shared with a NIC or with peers.
+///
+/// Cloning it is cheap and keeps the memory mapped. All accesses panic when they
+/// leave the range; offsets come from checked geometry, never from the other side.
+#[derive(Clone)]
+pub struct SharedRegion {
+    base: NonNull<u8>,
+    length: usize,
+    writable: bool,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the region is plain memory, valid for the whole process while `owner`
+// lives, and is touched through atomics only.
+unsafe impl Send for SharedRegion {}
+// SAFETY: as above; every access through `&self` is atomic.
+unsafe impl Sync for SharedRegion {}
+
+/// Unmaps a mapping of this process when the last region in it is gone.
+struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: only `drop` uses the pointer, and munmap may run on any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared `Mapping` offers nothing.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `length` are those of a mapping that this object
+        // owns, and no region that lies in it is left.
+        let result = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+        debug_assert!(result.is_ok(), "munmap: {result:?}");
+    }
+}
+
+impl SharedRegion {
+    /// Maps `length` bytes of `file` from `offset` on, shared.
+    ///
+    /// The caller vouches that the file cannot shrink below `offset + length`
+    /// (module documentation); an access beyond its end raises `SIGBUS`.
+    ///
+    /// # Errors
+    /// What mmap says; `EINVAL` for a length of zero.
+    pub fn map_file(
+        file: impl AsFd,
+        offset: u64,
+        length: usize,
+        writable: bool,
+    ) -> std::io::Result<Self> {
+        // SAFETY: the kernel chooses an address where nothing is mapped.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                length,
+                protection(writable),
+                MapFlags::SHARED,
+                file,
+                offset,
+            )
+        }?;
+        Self::own(base, length, writable)
+    }
+
+    /// Maps fresh private memory of `length` bytes, zeroed.
+    ///
+    /// # Errors
+    /// What mmap says; `EINVAL` for a length of zero.
+    pub fn anonymous(length: usize) -> std::io::Result<Self> {
+        // SAFETY: the kernel chooses an address where nothing is mapped.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                length,
+                protection(true),
+                MapFlags::PRIVATE,
+            )
+        }?;
+        Self::own(base, length, true)
+    }
+
+    fn own(base: *mut core::ffi::c_void, length: usize, writable: bool) -> std::io::Result<Self> {
+        let base = NonNull::new(base.cast::<u8>()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(SharedRegion {
+            base,
+            length,
+            writable,
+            owner: Arc::new(Mapping { base, length }),
+        })
+    }
+
+    /// Takes memory that exists already.
+    ///
+    /// # Safety
+    /// `address .. address + length` stays mapped and readable (and writable) until
+    /// the last clone of the region is dropped, and until then no reference to
+    /// any of it exists while anybody (this process, a NIC or a peer) writes there.
+    pub unsafe fn from_raw(address: NonNull<u8>, length: usize) -> Self {
+        SharedRegion {
+            base: address,
+            length,
+            writable: true,
+            owner: Arc::new(()),
+        }
+    }
+
+    /// A part of the region; it keeps the whole mapped.
+    ///
+    /// # Panics
+    /// If the part is not within the region.
+    #[must_use]
+    pub fn part(&self, offset: usize, length: usize) -> Self {
+        self.check(offset, length);
+        SharedRegion {
+            // SAFETY: `check` has shown that the offset is within the mapping.
+            base: unsafe { self.base.add(offset) },
+            length,
+            writable: self.writable,
+            owner: self.owner.clone(),
+        }
+    }
+
+    /// The same region, which now keeps `guard` alive too.
+    #[must_use]
+    pub fn guarded(self, guard: impl Any + Send + Sync) -> Self {
+        SharedRegion {
+            owner: Arc::new((guard, self.owner)),
+            ..self
+        }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Says whether the region has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Virtual address of the first byte in this process.
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Pointer to the first byte. Who dereferences it answers for the races with
+    /// those who share the memory.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Copies out. Bytes that somebody writes at the same time come out old or
+    /// new, eight aligned bytes at a time.
+    ///
+    /// # Panics
+    /// If the range leaves the region.
+    pub fn read_bytes(&self, offset: usize, bytes: &mut [u8]) {
+        self.check(offset, bytes.len());
+        let (head, words) = self.split(offset, bytes.len());
+        let (front, rest) = bytes.split_at_mut(head);
+        let (middle, back) = rest.split_at_mut(words * 8);
+        let tail = offset + head + middle.len();
+        self.read_single(offset, front);
+        let words = self.words_u64(offset + head, words);
+        for (chunk, word) in middle.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        self.read_single(tail, back);
+    }
+
+    /// Copies in, eight aligned bytes at a time where it can.
+    ///
+    /// # Panics
+    /// If the range leaves the region, or the region is read-only.
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        self.check_store(offset, bytes.len());
+        let (head, words) = self.split(offset, bytes.len());
+        let (front, rest) = bytes.split_at(head);
+        let (middle, back) = rest.split_at(words * 8);
+        let tail = offset + head + middle.len();
+        self.write_single(offset, front);
+        let words = self.words_u64(offset + head, words);
+        for (chunk, word) in middle.chunks_exact(8).zip(words) {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(chunk);
+            word.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        self.write_single(tail, back);
+    }
+
+    /// Loads a 16-bit little-endian word.
+    ///
+    /// # Panics
+    /// If the offset is out of range or odd.
+    pub fn load_u16(&self, offset: usize, order: Ordering) -> u16 {
+        u16::from_le(self.word_u16(offset).load(order))
+    }
+
+    /// Stores a 16-bit little-endian word.
+    ///
+    /// # Panics
+    /// If the offset is out of range or odd, or the region is read-only.
+    pub fn store_u16(&self, offset: usize, value: u16, order: Ordering) {
+        self.check_store(offset, 2);
+        self.word_u16(offset).store(value.to_le(), order);
+    }
+
+    /// Bytes in front of the first aligned word of a range, and aligned words in it.
+    fn split(&self, offset: usize, length: usize) -> (usize, usize) {
+        let head = (self.base.as_ptr() as usize + offset).wrapping_neg() % 8;
+        let head = head.min(length);
+        (head, (length - head) / 8)
+    }
+
+    fn read_single(&self, offset: usize, bytes: &mut [u8]) {
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = self.word_u8(offset + index).load(Ordering::Relaxed);
+        }
+    }
+
+    fn write_single(&self, offset: usize, bytes: &[u8]) {
+        for (index, byte) in bytes.iter().enumerate() {
+            self.word_u8(offset + index).store(*byte, Ordering::Relaxed);
+        }
+    }
+
+    fn check(&self, offset: usize, length: usize) {
+        assert!(
+            offset <= self.length && length <= self.length - offset,
+            "{length} bytes at {offset} are outside of a region of {} bytes",
+            self.length
+        );
+    }
+
+    fn check_store(&self, offset: usize, length: usize) {
+        assert!(self.writable, "store to a read-only region");
+        self.check(offset, length);
+    }
+
+    /// Address of an aligned word.
+    fn word(&self, offset: usize, width: usize) -> *mut u8 {
+        self.check(offset, width);
+        // SAFETY: `check` has shown that the word is within the mapping.
+        let address = unsafe { self.base.as_ptr().add(offset) };
+        assert!(
+            address as usize & (width - 1) == 0,
+            "word of {width} bytes at {offset} is not aligned"
+        );
+        address
+    }
+
+    fn word_u8(&self, offset: usize) -> &AtomicU8 {
+        // SAFETY: `word` returns a mapped address; an atomic may be shared with
+        // anybody who writes there, and `self` keeps it mapped.
+        unsafe { AtomicU8::from_ptr(self.word(offset, 1)) }
+    }
+
+    fn word_u16(&self, offset: usize) -> &AtomicU16 {
+        // SAFETY: as `word_u8`, and aligned.
+        unsafe { AtomicU16::from_ptr(self.word(offset, 2).cast()) }
+    }
+
+    fn word_u32(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: as `word_u8`, and aligned.
+        unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }
+    }
+
+    fn word_u64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as `word_u8`, and aligned.
+        unsafe { AtomicU64::from_ptr(self.word(offset, 8).cast()) }
+    }
+
+    /// `count` aligned words from `offset` on.
+    fn words_u64(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        self.check(offset, count * 8);
+        if count == 0 {
+            return &[];
+        }
+        let first = self.word(offset, 8).cast::<AtomicU64>();
+        // SAFETY: all of the words are mapped (`check`), the first is aligned
+        // (`word`), and atomics may be shared with anybody who writes there.
+        unsafe { std::slice::from_raw_parts(first, count) }
+    }
+}
+
+/// Maps memory that another process shares, by an open descriptor.
+///
+/// # Errors
+/// What mmap says.
+pub(crate) fn map_shared(
+    file: &dyn AsRawFd,
+    offset: u64,
+    length: usize,
+) -> std::io::Result<SharedRegion> {
+    // SAFETY: the object owns the descriptor or borrows it from its owner, and
+    // lives until this function returns.
+    let file = unsafe { BorrowedFd::borrow_raw(file.as_raw_fd()) };
+    SharedRegion::map_file(file, offset, length, true)
+}
+
+fn protection(writable: bool) -> ProtFlags {
+    if writable {
+        ProtFlags::READ | ProtFlags::WRITE
+    } else {
+        ProtFlags::READ
+    }
+}
+
+impl SharedMemory for SharedRegion {
+    fn size(&self) -> usize {
+        self.length
+    }
+
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        u32::from_le(self.word_u32(offset).load(order))
+    }
+
+    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        assert!(self.writable, "store to a read-only region");
+        self.word_u32(offset).store(value.to_le(), order);
+    }
+
+    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        u64::from_le(self.word_u64(offset).load(order))
+    }
+
+    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        assert!(self.writable, "store to a read-only region");
+        self.word_u64(offset).store(value.to_le(), order);
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn read_words(&self, offset: usize, words: &mut [u64]) {
+        let from = self.words_u64(offset, words.len());
+        for (word, from) in words.iter_mut().zip(from) {
+            *word = u64::from_le(from.load(Ordering::Relaxed));
+        }
+    }
+
+    fn write_words(&self, offset: usize, words: &[u64]) {
+        assert!(self.writable, "store to a read-only region");
+        let to = self.words_u64(offset, words.len());
+        for (word, to) in words.iter().zip(to) {
+            to.store(word.to_le(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl std::fmt::Debug for SharedRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedRegion")
+            .field("address", &format_args!("{:#x}", self.address()))
+            .field("length", &self.length)
+            .field("writable", &self.writable)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parts_keep_the_whole_mapped() {
+        let whole = SharedRegion::anonymous(8192).unwrap();
+        let part = whole.part(4096, 100);
+        drop(whole);
+        part.store_u64(8, 7, Ordering::Relaxed);
+        assert_eq!(part.load_u64(8, Ordering::Relaxed), 7);
+        assert_eq!(part.len(), 100);
+    }
+
+    #[test]
+    fn guards_live_as_long_as_the_region() {
+        let alive = Arc::new(());
+        let region = SharedRegion::anonymous(4096)
+            .unwrap()
+            .guarded(alive.clone());
+        let part = region.part(0, 8);
+        drop(region);
+        assert_eq!(Arc::strong_count(&alive), 2);
+        drop(part);
+        assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    #[test]
+    fn words_are_little_endian_bytes() {
+        let region = SharedRegion::anonymous(4096).unwrap();
+        region.write_words(8, &[0x0807_0605_0403_0201, 1]);
+        let mut bytes = [0; 9];
+        region.read_bytes(8, &mut bytes);
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 1]);
+        let mut words = [0; 2];
+        region.read_words(8, &mut words);
+        assert_eq!(words, [0x0807_0605_0403_0201, 1]);
+        assert_eq!(region.load_u16(8, Ordering::Relaxed), 0x0201);
+        assert_eq!(region.load_u32(12, Ordering::Relaxed), 0x0807_0605);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of a region")]
+    fn accesses_outside_are_caught() {
+        let region = SharedRegion::anonymous(4096).unwrap();
+        region.load_u64(4092, Ordering::Relaxed);
+    }
+
+    #[test]
+    #[should_panic(expected = "not aligned")]
+    fn crooked_words_are_caught() {
+        let region = SharedRegion::anonymous(4096).unwrap();
+        region.load_u32(2, Ordering::Relaxed);
+    }
+
+    #[test]
+    #[should_panic(expected = "read-only")]
+    fn stores_to_read_only_memory_are_caught() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        let region = SharedRegion::map_file(&file, 0, 4096, false).unwrap();
+        region.store_u32(0, 1, Ordering::Relaxed);
+    }
+
+    proptest! {
+        /// Against a plain vector: what is written comes back, and nothing else changes.
+        #[test]
+        fn copies_touch_exactly_their_range(
+            start in 0usize..64,
+            bytes in proptest::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let region = SharedRegion::anonymous(4096).unwrap();
+            let mut oracle = vec![0x55; 128];
+            region.write_bytes(0, &oracle);
+            region.write_bytes(start, &bytes);
+            oracle[start..start + bytes.len()].copy_from_slice(&bytes);
+            let mut all = vec![0; 128];
+            region.read_bytes(0, &mut all);
+            prop_assert_eq!(&all, &oracle);
+            let mut back = vec![0; bytes.len()];
+            region.read_bytes(start, &mut back);
+            prop_assert_eq!(back, bytes);
+        }
+    }
+}

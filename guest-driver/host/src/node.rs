@@ -1,0 +1,308 @@
+//! A node: this process, attached to a NIC.
+
+use std::path::Path;
+use std::sync::{mpsc, Arc};
+use std::thread::JoinHandle;
+
+use qnic_abi::window::WINDOW_BYTES;
+use qnic_abi::{uapi, PAGE_SIZE};
+use qnic_driver::{check_config, Driver, Platform, Process};
+use vhost::vhost_user::FrontendReqHandler;
+use vmm_sys_util::eventfd::{EventFd, EFD_CLOEXEC, EFD_NONBLOCK};
+
+use crate::arena::Arena;
+use crate::control::Control;
+use crate::error::{ConnectError, HostError};
+use crate::events::Events;
+use crate::link::{Link, SramSlot};
+use crate::memory::SharedRegion;
+use crate::platform::HostPlatform;
+use crate::service::{self, Shared};
+
+/// Smallest arena, in bytes: it also holds queues and host areas.
+pub const MIN_ARENA: usize = 256 * PAGE_SIZE;
+
+/// A node of the network in this process (X2). Clones stand for the same node;
+/// it leaves the network when the last clone and the last process are dropped.
+#[derive(Clone)]
+pub struct HostNode(Arc<Inner>);
+
+struct Inner {
+    driver: Arc<Driver<HostPlatform>>,
+    shared: Arc<Shared>,
+    doorbells: Vec<EventFd>,
+    threads: Vec<JoinHandle<()>>,
+    /// The connection ends when this is dropped.
+    _link: Link,
+}
+
+impl HostNode {
+    /// Connects to the device process that listens on `socket` and becomes the
+    /// node that its NIC serves, with `arena_bytes` of memory that can be
+    /// exported (a multiple of the page size, at least [`MIN_ARENA`]).
+    ///
+    /// # Errors
+    /// [`ConnectError`]
+    pub fn connect(socket: impl AsRef<Path>, arena_bytes: usize) -> Result<Self, ConnectError> {
+        if arena_bytes < MIN_ARENA {
+            return Err(ConnectError::ArenaSize(arena_bytes));
+        }
+        let (mut link, connection) = Link::open(socket.as_ref())?;
+        let config = check_config(&link.config()?)?;
+        let arena = Arena::new(arena_bytes)?;
+        let small = |_: HostError| ConnectError::ArenaSize(arena_bytes);
+        let control = Control::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
+        let events = Events::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
+        let sram = Arc::new(SramSlot::new(config.sram_bytes));
+        let shared = Arc::new(Shared::new(control, events, sram.clone(), connection));
+        let doorbells = (0..config.doorbells)
+            .map(|_| eventfd())
+            .collect::<Result<Vec<_>, _>>()?;
+        let threads = Threads::start(&shared, &mut link)?;
+        link.start(&arena, &shared.control, &shared.events, &doorbells)?;
+        let platform = HostPlatform::new(arena, sram.wait()?, shared.clone());
+        let driver = Driver::start(platform, &config)
+            .map_err(|error| ConnectError::start(error, arena_bytes))?;
+        // Set once, here: the cell is empty.
+        let _ = shared.driver.set(Arc::downgrade(&driver));
+        shared.pump_events(|| ());
+        Ok(HostNode(Arc::new(Inner {
+            driver,
+            doorbells,
+            threads: threads.keep(),
+            shared,
+            _link: link,
+        })))
+    }
+
+    /// Registers a process, as `uapi::REGISTER` does. `None`: the status in `call`
+    /// says why not.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn register(&self, call: &mut uapi::Register) -> Result<Option<HostProcess>, HostError> {
+        let Inner { driver, .. } = &*self.0;
+        let Some(process) = driver.register((), std::process::id(), call)? else {
+            return Ok(None);
+        };
+        let sram = driver.platform().sram();
+        Ok(Some(HostProcess {
+            window: sram.part(process.window_offset(), WINDOW_BYTES),
+            host_area: process.host_area().region().clone(),
+            doorbell: usize::from(process.doorbell_queue()) - qnic_abi::attach::FIRST_DOORBELL,
+            registration: *call,
+            process,
+            node: self.clone(),
+        }))
+    }
+
+    /// Memory that can be exported: `length` bytes (not zero), page aligned and
+    /// zeroed, free again when the last clone of the region is dropped.
+    ///
+    /// # Errors
+    /// [`HostError::ArenaFull`]
+    pub fn allocate(&self, length: usize) -> Result<SharedRegion, HostError> {
+        self.0.driver.platform().arena().allocate(length)
+    }
+
+    /// What driver and NIC hold and have counted, as `uapi::INFO`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn info(&self, call: &mut uapi::Info) -> Result<(), HostError> {
+        Ok(self.0.driver.info(call)?)
+    }
+
+    /// Takes the pages that touch `length` bytes at `address` out of the NIC's
+    /// page table, as a kernel under memory pressure would; the NIC's next access
+    /// to one of them faults and brings it back (N8, N13). For tests.
+    pub fn evict(&self, address: u64, length: u64) {
+        let end = address.saturating_add(length);
+        self.0.driver.platform().evict(address, end);
+    }
+
+    /// Says whether the device process is there.
+    pub fn is_alive(&self) -> bool {
+        self.0.driver.is_alive()
+    }
+}
+
+impl std::fmt::Debug for HostNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostNode")
+            .field("node", &self.0.driver.geometry().node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.driver.begin_removal();
+        self.shared.hang_up();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The threads of a node that is being brought up; they end if it fails.
+struct Threads {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    fn start(shared: &Arc<Shared>, link: &mut Link) -> Result<Self, ConnectError> {
+        let mut channel = FrontendReqHandler::new(shared.sram.clone()).map_err(|error| {
+            ConnectError::Protocol {
+                message: "SET_BACKEND_REQ_FD",
+                error: vhost::Error::VhostUserProtocol(error),
+            }
+        })?;
+        channel.set_reply_ack_flag(true);
+        link.give_channel(&Descriptor(channel.get_tx_raw_fd()))?;
+        let epoll = service::watch(shared, &channel).map_err(ConnectError::system("epoll"))?;
+        let mut threads = Threads {
+            shared: shared.clone(),
+            handles: Vec::new(),
+        };
+        let (sender, receiver) = mpsc::channel();
+        let both = (shared.clone(), shared.clone());
+        threads.spawn("qnic-faults", move || service::faults(&both.0, &receiver))?;
+        threads.spawn("qnic-interrupts", move || {
+            service::interrupts(&both.1, channel, &epoll, &sender);
+        })?;
+        Ok(threads)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), ConnectError> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = thread.map_err(ConnectError::system("start a thread"))?;
+        self.handles.push(thread);
+        Ok(())
+    }
+
+    fn keep(mut self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut self.handles)
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if !self.handles.is_empty() {
+            self.shared.hang_up();
+        }
+        for thread in self.handles.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Descriptor(std::os::fd::RawFd);
+
+impl std::os::fd::AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0
+    }
+}
+
+fn eventfd() -> Result<EventFd, ConnectError> {
+    EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map_err(ConnectError::system("make an eventfd"))
+}
+
+/// A process registered on a node: the calls of [`qnic_abi::uapi`], and the
+/// memory that they promise. Dropping it takes everything back.
+pub struct HostProcess {
+    window: SharedRegion,
+    host_area: SharedRegion,
+    doorbell: usize,
+    registration: uapi::Register,
+    process: Process<HostPlatform>,
+    node: HostNode,
+}
+
+impl HostProcess {
+    /// What the registration brought.
+    pub fn registration(&self) -> &uapi::Register {
+        &self.registration
+    }
+
+    /// The window (`qnic_abi::window`).
+    pub fn window(&self) -> &SharedRegion {
+        &self.window
+    }
+
+    /// The host area (`qnic_abi::host_area`); to be read only.
+    pub fn host_area(&self) -> &SharedRegion {
+        &self.host_area
+    }
+
+    /// Rings the doorbell.
+    pub fn ring_doorbell(&self) {
+        // The eventfd's counter is never near its limit; a full one rings too.
+        let _ = self.node.0.doorbells[self.doorbell].write(1);
+    }
+
+    /// Exports a range of the node's arena (N2), as `uapi::EXPORT`.
+    ///
+    /// # Errors
+    /// [`HostError::OutsideArena`], [`HostError::Call`]
+    pub fn export(&self, call: &mut uapi::Export) -> Result<(), HostError> {
+        let (address, length) = (call.address.get(), call.length.get());
+        let arena = self.node.0.driver.platform().arena();
+        if length > 0 && !arena.contains(address, length) {
+            return Err(HostError::OutsideArena { address, length });
+        }
+        Ok(self.process.export(call)?)
+    }
+
+    /// Revokes a segment (N2), as `uapi::UNEXPORT`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), HostError> {
+        Ok(self.process.unexport(call)?)
+    }
+
+    /// Asks for a segment of another process (N3), as `uapi::IMPORT`. Blocks.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn import(&self, call: &mut uapi::Import) -> Result<(), HostError> {
+        Ok(self.process.import(call)?)
+    }
+
+    /// Blocks until the wake generation differs, as `uapi::WAIT`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`] with `TimedOut` or `NoDevice`.
+    pub fn wait(&self, call: &mut uapi::Wait) -> Result<(), HostError> {
+        Ok(self.process.wait(call)?)
+    }
+
+    /// Starts the command queue again, as `uapi::RESET_QUEUE`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), HostError> {
+        Ok(self.process.reset_queue(call)?)
+    }
+
+    /// The node that it is registered on.
+    pub fn node(&self) -> &HostNode {
+        &self.node
+    }
+}
+
+impl std::fmt::Debug for HostProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostProcess")
+            .field("registration", &self.registration)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,277 @@
+//! The system under the driver core: this process.
+
+use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
+
+use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
+use qnic_abi::shared::Ordering;
+use qnic_abi::{SharedMemory, PAGE_SIZE};
+use qnic_driver::platform::{
+    HostArea, Level, MemoryError, Mutex, NoMemory, Patience, RequestError, SpinLock, Waited,
+    Waiters,
+};
+use qnic_driver::{Installed, Platform, Region};
+
+use crate::arena::Arena;
+use crate::memory::SharedRegion;
+use crate::service::Shared;
+
+/// This process as the driver core sees it.
+pub(crate) struct HostPlatform {
+    arena: Arc<Arena>,
+    sram: SharedRegion,
+    shared: Arc<Shared>,
+    started: Instant,
+    /// Regions that are exported now, for [`HostPlatform::evict`].
+    watched: Arc<StdMutex<Vec<Weak<Region<HostPlatform>>>>>,
+}
+
+impl HostPlatform {
+    pub(crate) fn new(arena: Arc<Arena>, sram: SharedRegion, shared: Arc<Shared>) -> Self {
+        HostPlatform {
+            arena,
+            sram,
+            shared,
+            started: Instant::now(),
+            watched: Arc::default(),
+        }
+    }
+
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// Takes the pages that touch `start..end` out of the NIC's page table, as a
+    /// kernel does before it reclaims them; the NIC's next access faults (N8, N13).
+    pub(crate) fn evict(&self, start: u64, end: u64) {
+        let regions: Vec<_> = lock(&self.watched)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
+        for region in regions {
+            region.invalidate(start, end, true, || ());
+        }
+    }
+}
+
+fn lock<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The locks of the driver core, sleeping ones and spinning ones alike.
+pub(crate) struct Lock<T>(StdMutex<T>);
+
+impl<T: Send> Mutex<T> for Lock<T> {
+    fn new(value: T) -> Result<Self, NoMemory> {
+        Ok(Lock(StdMutex::new(value)))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(&mut lock(&self.0))
+    }
+
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        match self.0.try_lock() {
+            Ok(mut value) => Some(f(&mut value)),
+            Err(TryLockError::Poisoned(value)) => Some(f(&mut value.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl<T: Send> SpinLock<T> for Lock<T> {
+    fn new(value: T) -> Result<Self, NoMemory> {
+        Ok(Lock(StdMutex::new(value)))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(&mut lock(&self.0))
+    }
+}
+
+/// Threads that wait for a condition; the lock makes "evaluate, then sleep" and
+/// "change, then wake" exclude each other.
+#[derive(Default)]
+pub(crate) struct HostWaiters {
+    lock: StdMutex<()>,
+    woken: Condvar,
+}
+
+impl Waiters for HostWaiters {
+    fn wait(&self, ready: &dyn Fn() -> bool, timeout_ns: Option<u64>) -> Waited {
+        let guard = lock(&self.lock);
+        let limit = Duration::from_nanos(timeout_ns.unwrap_or(u64::MAX));
+        let waited = self.woken.wait_timeout_while(guard, limit, |()| !ready());
+        let (_guard, result) = waited.unwrap_or_else(PoisonError::into_inner);
+        if result.timed_out() {
+            Waited::TimedOut
+        } else {
+            Waited::Ready
+        }
+    }
+
+    fn wake_all(&self) {
+        let _guard = lock(&self.lock);
+        self.woken.notify_all();
+    }
+}
+
+/// The host area of one process.
+pub(crate) struct HostPages {
+    region: SharedRegion,
+    physical: u64,
+}
+
+impl HostPages {
+    pub(crate) fn region(&self) -> &SharedRegion {
+        &self.region
+    }
+}
+
+impl HostArea for HostPages {
+    fn addresses(&self) -> [u64; HOST_PAGES] {
+        std::array::from_fn(|page| self.physical + (page * PAGE_SIZE) as u64)
+    }
+
+    fn store_generation(&self, generation: u64) {
+        // Release: partner is the process's acquire load.
+        self.region
+            .store_u64(WAKE_GENERATION, generation, Ordering::Release);
+    }
+}
+
+/// An export; nothing changes pages behind the driver's back here, but tests may
+/// ask for it.
+pub(crate) struct Watch {
+    watched: Arc<StdMutex<Vec<Weak<Region<HostPlatform>>>>>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // The region itself may live on for a moment; it is closed by then, and
+        // an invalidation of it does nothing.
+        lock(&self.watched).retain(|region| region.strong_count() > 0);
+    }
+}
+
+impl Platform for HostPlatform {
+    type Sram = SharedRegion;
+    type Mutex<T: Send> = Lock<T>;
+    type SpinLock<T: Send> = Lock<T>;
+    type Space = ();
+    type Watch = Watch;
+    type HostArea = HostPages;
+    type Waiters = HostWaiters;
+
+    fn sram(&self) -> &SharedRegion {
+        &self.sram
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn sleep_us(&self, microseconds: u32) {
+        std::thread::sleep(Duration::from_micros(microseconds.into()));
+    }
+
+    fn random(&self) -> u64 {
+        let mut bytes = [0; 8];
+        let flags = rustix::rand::GetRandomFlags::empty();
+        // Requests of up to 256 bytes are answered whole or, before the system
+        // has entropy, not at all.
+        while rustix::rand::getrandom(&mut bytes, flags) != Ok(bytes.len()) {}
+        u64::from_ne_bytes(bytes)
+    }
+
+    fn frames(&self) -> u64 {
+        self.arena.frames()
+    }
+
+    fn request(
+        &self,
+        request: &[u8; REQUEST_BYTES],
+        patience: Patience,
+    ) -> Result<[u8; REPLY_BYTES], RequestError> {
+        self.shared.control.request(request, patience)
+    }
+
+    /// Closes the connection, whereupon the device process forgets the arena. A
+    /// device process that hangs may still write to it: nothing else is in there.
+    fn stop_device(&self) {
+        self.shared.hang_up();
+    }
+
+    /// Memory of a memfd has no backing store to be written to.
+    fn mark_dirty(&self, _frame: u32) {}
+
+    fn new_host_area(&self) -> Result<HostPages, NoMemory> {
+        let region = self
+            .arena
+            .allocate(HOST_PAGES * PAGE_SIZE)
+            .map_err(|_| NoMemory)?;
+        Ok(HostPages {
+            physical: self.arena.physical(&region),
+            region,
+        })
+    }
+
+    /// Doorbells are eventfds here, not memory.
+    fn doorbell_offset(&self, _queue: u16) -> u32 {
+        0
+    }
+
+    fn new_waiters(&self) -> Result<HostWaiters, NoMemory> {
+        Ok(HostWaiters::default())
+    }
+
+    fn watch(&self, _space: &(), region: &Arc<Region<Self>>) -> Result<Watch, MemoryError> {
+        let length = (region.page_count() as u64)
+            .checked_mul(PAGE_SIZE as u64)
+            .ok_or(MemoryError::NotExportable)?;
+        if !self.arena.contains(region.address(), length) {
+            return Err(MemoryError::NotExportable);
+        }
+        lock(&self.watched).push(Arc::downgrade(region));
+        Ok(Watch {
+            watched: self.watched.clone(),
+        })
+    }
+
+    fn fault_in(
+        &self,
+        _space: &(),
+        _watch: &Watch,
+        region: &Region<Self>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), MemoryError> {
+        let frames: Vec<_> = (first..first + count)
+            .map(|page| {
+                self.arena
+                    .frame(region.address() + (page * PAGE_SIZE) as u64)
+            })
+            .collect();
+        // A page of the arena always has the same frame.
+        match region.install(first, &frames, || true) {
+            Installed::Entered => Ok(()),
+            Installed::Stale | Installed::Busy => Err(MemoryError::Busy),
+            Installed::Absent => Err(MemoryError::NotMapped),
+            Installed::Closed => Err(MemoryError::Closed),
+        }
+    }
+
+    fn enter_resident(&self, space: &(), watch: &Watch, region: &Region<Self>) {
+        // Best effort: what does not get in is faulted in later.
+        let _ = self.fault_in(space, watch, region, 0, region.page_count());
+    }
+
+    fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
+        match level {
+            Level::Error => tracing::error!("{message}"),
+            Level::Warning => tracing::warn!("{message}"),
+            Level::Info => tracing::info!("{message}"),
+        }
+    }
+}

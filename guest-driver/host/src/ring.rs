@@ -1,0 +1,312 @@
+//! A split virtqueue, seen from the driver.
+//!
+//! Chains are fixed when the ring is made: each is a row of descriptors over
+//! buffers that never move, so offering one is storing its number. The device
+//! may write anything into the used ring: what it returns is checked.
+//!
+//! ```text
+//!   descriptors  16 bytes each      driver writes once
+//!   available    flags idx ring[]   driver writes
+//!   used         flags idx ring[]   device writes
+//! ```
+//!
+//! Crate `virtio-drivers` has such a queue too; its memory interface is static,
+//! one for a program, and host mode needs one for each node of a process.
+
+use std::sync::Arc;
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::SharedMemory;
+
+use crate::arena::Arena;
+use crate::error::HostError;
+use crate::memory::SharedRegion;
+
+/// Descriptor flag: another one follows.
+const NEXT: u16 = 1;
+/// Descriptor flag: the device writes.
+const WRITE: u16 = 2;
+/// Flag of the used ring: no kick is needed.
+const NO_NOTIFY: u16 = 1;
+
+const DESCRIPTOR_BYTES: usize = 16;
+
+/// A buffer within a chain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    /// Offset in the buffer memory.
+    pub(crate) offset: usize,
+    /// Length in bytes.
+    pub(crate) length: usize,
+    /// Whether the device writes it.
+    pub(crate) writable: bool,
+}
+
+/// The device returned something that was not offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the device returned chain {0}, which it does not hold")]
+pub(crate) struct BadChain(pub(crate) u32);
+
+/// A ring and the memory of its buffers.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    rings: SharedRegion,
+    buffers: SharedRegion,
+    size: u16,
+    chain_pieces: u16,
+    next_available: u16,
+    last_used: u16,
+    /// Chains that the device holds.
+    held: Vec<bool>,
+}
+
+impl Ring {
+    /// A ring of `chains` chains (a power of two), all made of `pieces` (one or
+    /// two); the buffers of chain *n* start at `n * stride`.
+    pub(crate) fn new(
+        arena: &Arc<Arena>,
+        chains: u16,
+        pieces: &[Piece],
+        stride: usize,
+    ) -> Result<Self, HostError> {
+        let chain_pieces = pieces.len() as u16;
+        let size = chains * chain_pieces;
+        debug_assert!(size.is_power_of_two());
+        let buffers = arena.allocate(usize::from(chains) * stride)?;
+        let rings = arena.allocate(used_offset(size) + 4 + 8 * usize::from(size))?;
+        let physical = arena.physical(&buffers);
+        for chain in 0..chains {
+            for (index, piece) in (0..).zip(pieces) {
+                let address = physical + (usize::from(chain) * stride + piece.offset) as u64;
+                let last = index + 1 == chain_pieces;
+                let flags = if piece.writable { WRITE } else { 0 } | if last { 0 } else { NEXT };
+                let number = chain * chain_pieces + index;
+                let descriptor = usize::from(number) * DESCRIPTOR_BYTES;
+                rings.store_u64(descriptor, address, Ordering::Relaxed);
+                rings.store_u32(descriptor + 8, piece.length as u32, Ordering::Relaxed);
+                rings.store_u16(descriptor + 12, flags, Ordering::Relaxed);
+                let next = if last { 0 } else { number + 1 };
+                rings.store_u16(descriptor + 14, next, Ordering::Relaxed);
+            }
+        }
+        Ok(Ring {
+            rings,
+            buffers,
+            size,
+            chain_pieces,
+            next_available: 0,
+            last_used: 0,
+            held: vec![false; usize::from(chains)],
+        })
+    }
+
+    /// Number of descriptors.
+    pub(crate) fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Number of chains.
+    pub(crate) fn chains(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Memory of the buffers.
+    pub(crate) fn buffers(&self) -> &SharedRegion {
+        &self.buffers
+    }
+
+    /// Addresses, in this process, of descriptors, available and used ring.
+    pub(crate) fn addresses(&self) -> [u64; 3] {
+        let base = self.rings.address();
+        [
+            base,
+            base + available_offset(self.size) as u64,
+            base + used_offset(self.size) as u64,
+        ]
+    }
+
+    /// Gives a chain that the device does not hold to it. Says whether the device
+    /// wants a kick.
+    pub(crate) fn offer(&mut self, chain: usize) -> bool {
+        self.held[chain] = true;
+        let available = available_offset(self.size);
+        let place = available + 4 + usize::from(self.next_available % self.size) * 2;
+        let head = chain as u16 * self.chain_pieces;
+        self.rings.store_u16(place, head, Ordering::Relaxed);
+        self.next_available = self.next_available.wrapping_add(1);
+        // Release: buffer and ring entry in front of the index (partner: the
+        // device's acquire load of the index).
+        self.rings
+            .store_u16(available + 2, self.next_available, Ordering::Release);
+        // Partner: the device's fence between its store to the used flags and its
+        // last look at the available index.
+        self.rings.fence();
+        let flags = self
+            .rings
+            .load_u16(used_offset(self.size), Ordering::Relaxed);
+        flags & NO_NOTIFY == 0
+    }
+
+    /// Takes the next chain that the device has given back.
+    ///
+    /// # Errors
+    /// [`BadChain`]: the device is broken, and the ring must not be used further.
+    pub(crate) fn take(&mut self) -> Result<Option<usize>, BadChain> {
+        let used = used_offset(self.size);
+        // Acquire: ring entry and buffer behind the index (partner: the device's
+        // release store of the index).
+        let index = self.rings.load_u16(used + 2, Ordering::Acquire);
+        if index == self.last_used {
+            return Ok(None);
+        }
+        let place = used + 4 + usize::from(self.last_used % self.size) * 8;
+        let head = self.rings.load_u32(place, Ordering::Relaxed);
+        self.last_used = self.last_used.wrapping_add(1);
+        let pieces = u32::from(self.chain_pieces);
+        let chain = (head / pieces) as usize;
+        match self.held.get_mut(chain) {
+            Some(held) if *held && head % pieces == 0 => {
+                *held = false;
+                Ok(Some(chain))
+            }
+            _ => Err(BadChain(head)),
+        }
+    }
+}
+
+fn available_offset(size: u16) -> usize {
+    usize::from(size) * DESCRIPTOR_BYTES
+}
+
+fn used_offset(size: u16) -> usize {
+    (available_offset(size) + 4 + 2 * usize::from(size)).next_multiple_of(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use qnic_abi::PAGE_SIZE;
+    use virtio_queue::{Queue, QueueOwnedT, QueueT};
+    use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
+
+    const PIECES: [Piece; 2] = [
+        Piece {
+            offset: 0,
+            length: 16,
+            writable: false,
+        },
+        Piece {
+            offset: 16,
+            length: 16,
+            writable: true,
+        },
+    ];
+
+    /// The device's side of a ring, by crate `virtio-queue`.
+    struct Device {
+        memory: GuestMemoryMmap,
+        queue: Queue,
+    }
+
+    impl Device {
+        fn new(arena: &Arena, ring: &Ring) -> Self {
+            let file = std::fs::File::from(arena.file().try_clone().unwrap());
+            let range = (
+                GuestAddress(0),
+                arena.size(),
+                Some(vm_memory::FileOffset::new(file, 0)),
+            );
+            let memory = GuestMemoryMmap::from_ranges_with_files([range]).unwrap();
+            let mut queue = Queue::new(256).unwrap();
+            queue.try_set_size(ring.size()).unwrap();
+            let [descriptors, available, used] =
+                ring.addresses().map(|a| GuestAddress(a - arena.base()));
+            queue.try_set_desc_table_address(descriptors).unwrap();
+            queue.try_set_avail_ring_address(available).unwrap();
+            queue.try_set_used_ring_address(used).unwrap();
+            queue.set_ready(true);
+            assert!(queue.is_valid(&memory));
+            Device { memory, queue }
+        }
+
+        /// Takes a chain and adds one to every byte of its request as the reply.
+        fn take(&mut self) -> Option<u16> {
+            let chain = self.queue.iter(&self.memory).unwrap().next()?;
+            let head = chain.head_index();
+            let pieces: Vec<_> = chain.collect();
+            assert_eq!(pieces.len(), 2);
+            assert!(!pieces[0].is_write_only() && pieces[1].is_write_only());
+            let mut bytes = [0; 16];
+            self.memory
+                .read_slice(&mut bytes, pieces[0].addr())
+                .unwrap();
+            let reply = bytes.map(|byte| byte.wrapping_add(1));
+            self.memory.write_slice(&reply, pieces[1].addr()).unwrap();
+            Some(head)
+        }
+
+        fn give_back(&mut self, head: u16) {
+            self.queue.add_used(&self.memory, head, 16).unwrap();
+        }
+    }
+
+    proptest! {
+        /// Offers, and returns in any order, against a device of another maker.
+        #[test]
+        fn requests_get_their_replies(
+            steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 0..400),
+        ) {
+            let arena = Arena::new(16 * PAGE_SIZE).unwrap();
+            let mut ring = Ring::new(&arena, 8, &PIECES, 32).unwrap();
+            let mut device = Device::new(&arena, &ring);
+            let mut free: Vec<usize> = (0..ring.chains()).collect();
+            let (mut taken, mut number) = (Vec::new(), 0u8);
+            let mut expected = [0u8; 8];
+            for (offer, pick) in steps {
+                if offer && !free.is_empty() {
+                    let chain = free.swap_remove(pick % free.len());
+                    number = number.wrapping_add(1);
+                    ring.buffers().write_bytes(chain * 32, &[number; 16]);
+                    expected[chain] = number.wrapping_add(1);
+                    prop_assert!(ring.offer(chain));
+                } else {
+                    taken.extend(device.take());
+                    if !taken.is_empty() {
+                        device.give_back(taken.swap_remove(pick % taken.len()));
+                        let chain = ring.take().unwrap().unwrap();
+                        let mut reply = [0; 16];
+                        ring.buffers().read_bytes(chain * 32 + 16, &mut reply);
+                        prop_assert_eq!(reply, [expected[chain]; 16]);
+                        free.push(chain);
+                    }
+                    prop_assert_eq!(ring.take(), Ok(None));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn kicks_are_left_out_when_the_device_says_so() {
+        let arena = Arena::new(16 * PAGE_SIZE).unwrap();
+        let mut ring = Ring::new(&arena, 8, &PIECES, 32).unwrap();
+        let mut device = Device::new(&arena, &ring);
+        device.queue.disable_notification(&device.memory).unwrap();
+        assert!(!ring.offer(0));
+        device.queue.enable_notification(&device.memory).unwrap();
+        assert!(ring.offer(1));
+    }
+
+    #[test]
+    fn a_device_that_returns_nonsense_is_found_out() {
+        for head in [2, 3, 16, u32::MAX] {
+            let arena = Arena::new(16 * PAGE_SIZE).unwrap();
+            let mut ring = Ring::new(&arena, 8, &PIECES, 32).unwrap();
+            ring.offer(0);
+            let used = used_offset(ring.size);
+            ring.rings.store_u32(used + 4, head, Ordering::Relaxed);
+            ring.rings.store_u16(used + 2, 1, Ordering::Release);
+            assert_eq!(ring.take(), Err(BadChain(head)));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The two threads of a node: interrupts, and page faults.
+//!
+//! ```text
+//!   interrupts: epoll ─┬─ control call ─► replies to those who wait
+//!                      ├─ event call ───► driver core: wakes, faults ─┐
+//!                      ├─ channel ──────► SHMEM_MAP                   │
+//!                      └─ connection closed ► the device is gone      │
+//!   faults: ◄──────────────────────────────────────────────[queued]───┘
+//! ```
+//! Both end when the connection is closed, by either side.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, OnceLock, Weak};
+
+use qnic_driver::{Driver, Handled};
+use vhost::vhost_user::FrontendReqHandler;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+
+use crate::control::Control;
+use crate::events::Events;
+use crate::link::SramSlot;
+use crate::platform::HostPlatform;
+
+/// What threads, driver core and node share.
+pub(crate) struct Shared {
+    pub(crate) control: Control,
+    pub(crate) events: Events,
+    pub(crate) sram: Arc<SramSlot>,
+    pub(crate) driver: OnceLock<Weak<Driver<HostPlatform>>>,
+    connection: UnixStream,
+}
+
+/// Places in the epoll set.
+const CONNECTION: u64 = 0;
+const CHANNEL: u64 = 1;
+const CONTROL_CALL: u64 = 2;
+const EVENT_CALL: u64 = 3;
+
+impl Shared {
+    pub(crate) fn new(
+        control: Control,
+        events: Events,
+        sram: Arc<SramSlot>,
+        connection: UnixStream,
+    ) -> Self {
+        Shared {
+            control,
+            events,
+            sram,
+            driver: OnceLock::new(),
+            connection,
+        }
+    }
+
+    /// Closes the connection: requests fail, and both threads end.
+    pub(crate) fn hang_up(&self) {
+        self.control.give_up();
+        // The only way to fail is that it is closed already.
+        let _ = self.connection.shutdown(std::net::Shutdown::Both);
+    }
+
+    fn driver(&self) -> Option<Arc<Driver<HostPlatform>>> {
+        self.driver.get().and_then(Weak::upgrade)
+    }
+
+    /// Hands events to the driver core; `fault` hears of each fault that is queued
+    /// there. Before the core exists they stay in the event queue.
+    pub(crate) fn pump_events(&self, mut fault: impl FnMut()) {
+        let Some(driver) = self.driver() else { return };
+        let pumped = self.events.pump(
+            || driver.event_room(),
+            |event| {
+                if driver.handle_event(event) == Handled::FaultQueued {
+                    fault();
+                }
+            },
+        );
+        if let Err(error) = pumped {
+            tracing::error!("event queue: {error}; the device process is broken");
+            self.hang_up();
+        }
+    }
+}
+
+/// Serves interrupts until the connection is closed.
+pub(crate) fn interrupts(
+    shared: &Shared,
+    mut channel: FrontendReqHandler<SramSlot>,
+    epoll: &Epoll,
+    faults: &Sender<()>,
+) {
+    let mut ready = [EpollEvent::default(); 4];
+    loop {
+        let count = match epoll.wait(-1, &mut ready) {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                tracing::error!("epoll: {error}; the node gives up");
+                break;
+            }
+        };
+        let is_ready = |place| ready[..count].iter().any(|event| event.data() == place);
+        if is_ready(CHANNEL) {
+            if let Err(error) = channel.handle_request() {
+                tracing::warn!("request of the device process refused: {error}");
+            }
+        }
+        if is_ready(CONTROL_CALL) {
+            // An eventfd that is not set: the call was taken with an earlier one.
+            let _ = shared.control.call.read();
+            if let Err(error) = shared.control.deliver() {
+                tracing::error!("control queue: {error}; the device process is broken");
+                break;
+            }
+        }
+        if is_ready(EVENT_CALL) {
+            let _ = shared.events.call.read();
+            shared.pump_events(|| {
+                // The fault thread ends only after this one.
+                let _ = faults.send(());
+            });
+        }
+        if is_ready(CONNECTION) {
+            break;
+        }
+    }
+    shared.hang_up();
+    shared.sram.fail("the device process closed the connection");
+    if let Some(driver) = shared.driver() {
+        if driver.is_alive() {
+            tracing::warn!("the device process is gone");
+        }
+        driver.begin_removal();
+        driver.detach();
+    }
+}
+
+/// Serves page faults until the interrupt thread has ended.
+pub(crate) fn faults(shared: &Shared, queued: &Receiver<()>) {
+    while let Ok(()) = queued.recv() {
+        let Some(driver) = shared.driver() else { break };
+        while driver.serve_fault() {
+            // There is room again for events that were left in the queue; the
+            // loop serves the faults among them.
+            shared.pump_events(|| ());
+        }
+    }
+}
+
+/// Makes the epoll set of the interrupt thread.
+pub(crate) fn watch(
+    shared: &Shared,
+    channel: &FrontendReqHandler<SramSlot>,
+) -> std::io::Result<Epoll> {
+    let epoll = Epoll::new()?;
+    let sources = [
+        (
+            shared.connection.as_raw_fd(),
+            EventSet::READ_HANG_UP,
+            CONNECTION,
+        ),
+        (channel.as_raw_fd(), EventSet::IN, CHANNEL),
+        (shared.control.call.as_raw_fd(), EventSet::IN, CONTROL_CALL),
+        (shared.events.call.as_raw_fd(), EventSet::IN, EVENT_CALL),
+    ];
+    for (descriptor, events, place) in sources {
+        let event = EpollEvent::new(events, place);
+        epoll.ctl(ControlOperation::Add, descriptor, event)?;
+    }
+    Ok(epoll)
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The virtio driver: finds queues, SRAM and doorbells, and hands them to the
+ * Rust part.
+ *
+ * Order in probe: configuration, queues, SRAM, event buffers, device ready, SRAM
+ * magic. The device must not be reset between "ready" and the magic word (its
+ * process would take the emulator down), so everything that can fail comes
+ * before "ready", and qnic_rs_start() waits for the magic word first of all.
+ */
+#include <linux/idr.h>
+#include <linux/io.h>
+#include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/slab.h>
+#include <linux/virtio.h>
+#include <linux/virtio_config.h>
+#include <linux/virtio_pci.h>
+
+#include "border.h"
+#include "shim.h"
+
+static DEFINE_IDA(qnic_ids);
+struct workqueue_struct *qnic_workers;
+
+static void dev_release(struct kref *references)
+{
+	struct qnic_dev *dev = container_of(references, struct qnic_dev, references);
+
+	if (dev->sram)
+		iounmap(dev->sram);
+	kfree(dev->events);
+	kfree(dev);
+}
+
+void qnic_dev_put(struct qnic_dev *dev)
+{
+	kref_put(&dev->references, dev_release);
+}
+
+u32 qnic_doorbell_offset(struct qnic_dev *dev, u16 queue)
+{
+	return offset_in_page(dev->notify_address + (u64)queue * dev->notify_step);
+}
+
+/* Finds the notify registers, which virtio_pci keeps to itself. */
+static int find_notify(struct qnic_dev *dev)
+{
+	struct device *parent = dev->vdev->dev.parent;
+	struct pci_dev *pdev;
+	u32 offset, step;
+	u8 type, bar;
+	int pos;
+
+	if (!dev_is_pci(parent))
+		return -ENODEV;
+	pdev = to_pci_dev(parent);
+	for (pos = pci_find_capability(pdev, PCI_CAP_ID_VNDR); pos;
+	     pos = pci_find_next_capability(pdev, pos, PCI_CAP_ID_VNDR)) {
+		pci_read_config_byte(pdev, pos + offsetof(struct virtio_pci_cap, cfg_type), &type);
+		if (type != VIRTIO_PCI_CAP_NOTIFY_CFG)
+			continue;
+		pci_read_config_byte(pdev, pos + offsetof(struct virtio_pci_cap, bar), &bar);
+		if (bar >= PCI_STD_NUM_BARS)
+			return -ENODEV;
+		pci_read_config_dword(pdev, pos + offsetof(struct virtio_pci_cap, offset), &offset);
+		pci_read_config_dword(pdev, pos + sizeof(struct virtio_pci_cap), &step);
+		dev->notify_address = pci_resource_start(pdev, bar) + offset;
+		dev->notify_step = step;
+		return 0;
+	}
+	return -ENODEV;
+}
+
+static int map_sram(struct qnic_dev *dev)
+{
+	struct virtio_shm_region region;
+
+	if (!virtio_get_shm_region(dev->vdev, &region, QNIC_SRAM_REGION))
+		return dev_err_probe(&dev->vdev->dev, -ENODEV, "the device has no SRAM region\n");
+	if (!devm_request_mem_region(&dev->vdev->dev, region.addr, region.len, "qnic-sram"))
+		return dev_err_probe(&dev->vdev->dev, -EBUSY, "the SRAM is in use\n");
+	dev->sram = ioremap(region.addr, region.len);
+	if (!dev->sram)
+		return -ENOMEM;
+	dev->sram_address = region.addr;
+	dev->sram_bytes = region.len;
+	return 0;
+}
+
+static int find_queues(struct qnic_dev *dev, int doorbells)
+{
+	struct virtqueue_info *info;
+	int ret, i, count = QNIC_FIRST_DOORBELL + doorbells;
+
+	if (count > QNIC_QUEUES_MAX)
+		return -EINVAL;
+	info = kcalloc(count, sizeof(*info), GFP_KERNEL);
+	if (!info)
+		return -ENOMEM;
+	for (i = 0; i < count; i++)
+		info[i].name = "doorbell";
+	info[QNIC_CONTROL] = (struct virtqueue_info){ "control", qnic_control_callback };
+	info[QNIC_EVENT] = (struct virtqueue_info){ "event", qnic_event_callback };
+	ret = virtio_find_vqs(dev->vdev, count, dev->queues, info, NULL);
+	kfree(info);
+	return ret;
+}
+
+static int post_events(struct qnic_dev *dev)
+{
+	unsigned int room = virtqueue_get_vring_size(dev->queues[QNIC_EVENT]);
+	unsigned int i, count = min_t(unsigned int, room, QNIC_EVENTS);
+	int ret;
+
+	dev->events = kcalloc(count, sizeof(*dev->events), GFP_KERNEL);
+	if (!dev->events)
+		return -ENOMEM;
+	for (i = 0; i < count; i++) {
+		ret = qnic_event_post(dev, &dev->events[i]);
+		if (ret)
+			return ret;
+	}
+	return 0;
+}
+
+/* QEMU does not tell that the device process is gone; its silence does. */
+static void watchdog_run(struct work_struct *work)
+{
+	struct qnic_dev *dev = container_of(to_delayed_work(work), struct qnic_dev, watchdog);
+
+	qnic_rs_check_device(dev->driver);
+	queue_delayed_work(qnic_workers, &dev->watchdog, QNIC_WATCHDOG_SECONDS * HZ);
+}
+
+static struct qnic_dev *dev_new(struct virtio_device *vdev)
+{
+	struct qnic_dev *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	int i;
+
+	if (!dev)
+		return NULL;
+	kref_init(&dev->references);
+	dev->vdev = vdev;
+	spin_lock_init(&dev->control_lock);
+	init_waitqueue_head(&dev->control_room);
+	mutex_init(&dev->stop_lock);
+	spin_lock_init(&dev->event_lock);
+	mutex_init(&dev->files_lock);
+	INIT_LIST_HEAD(&dev->files);
+	mutex_init(&dev->map_lock);
+	INIT_DELAYED_WORK(&dev->watchdog, watchdog_run);
+	for (i = 0; i < QNIC_WORKERS; i++) {
+		dev->workers[i].dev = dev;
+		INIT_WORK(&dev->workers[i].work, qnic_worker_run);
+	}
+	return dev;
+}
+
+static int add_file(struct qnic_dev *dev)
+{
+	snprintf(dev->name, sizeof(dev->name), "qnic%d", dev->id);
+	dev->misc.minor = MISC_DYNAMIC_MINOR;
+	dev->misc.name = dev->name;
+	dev->misc.fops = &qnic_fops;
+	dev->misc.parent = &dev->vdev->dev;
+	dev->misc.mode = 0660;
+	return misc_register(&dev->misc);
+}
+
+/* Ends what qnic_rs_start() began; nobody can open the device any more. */
+static void dev_stop(struct qnic_dev *dev)
+{
+	int i;
+
+	qnic_rs_begin_removal(dev->driver);
+	qnic_stop(dev);
+	qnic_rs_detach(dev->driver);
+	qnic_revoke_mappings(dev);
+	cancel_delayed_work_sync(&dev->watchdog);
+	for (i = 0; i < QNIC_WORKERS; i++)
+		cancel_work_sync(&dev->workers[i].work);
+}
+
+/* From the device's being ready on; the queues are there. */
+static int dev_start(struct qnic_dev *dev, const u8 *config)
+{
+	unsigned long flags;
+	void *driver;
+	int ret;
+
+	virtio_device_ready(dev->vdev);
+	virtqueue_kick(dev->queues[QNIC_EVENT]);
+	kref_get(&dev->references);
+	ret = qnic_rs_start(dev, config, (u8 __force *)dev->sram, dev->sram_bytes, &driver);
+	if (ret) {
+		qnic_stop(dev);
+		return ret;
+	}
+	spin_lock_irqsave(&dev->event_lock, flags);
+	dev->driver = driver;
+	spin_unlock_irqrestore(&dev->event_lock, flags);
+	qnic_event_callback(dev->queues[QNIC_EVENT]);
+	queue_delayed_work(qnic_workers, &dev->watchdog, QNIC_WATCHDOG_SECONDS * HZ);
+	ret = add_file(dev);
+	if (ret) {
+		dev_stop(dev);
+		qnic_rs_put(driver);
+	}
+	return ret;
+}
+
+static int qnic_probe(struct virtio_device *vdev)
+{
+	u8 config[QNIC_CONFIG_BYTES] __aligned(8);
+	struct qnic_dev *dev;
+	int ret, doorbells;
+
+	virtio_cread_bytes(vdev, 0, config, sizeof(config));
+	doorbells = qnic_rs_check_config(config);
+	if (doorbells < 0)
+		return doorbells;
+	dev = dev_new(vdev);
+	if (!dev)
+		return -ENOMEM;
+	vdev->priv = dev;
+	ret = ida_alloc(&qnic_ids, GFP_KERNEL);
+	if (ret < 0)
+		goto err_dev;
+	dev->id = ret;
+	ret = find_notify(dev);
+	if (ret)
+		goto err_id;
+	ret = map_sram(dev);
+	if (ret)
+		goto err_id;
+	ret = find_queues(dev, doorbells);
+	if (ret)
+		goto err_id;
+	ret = post_events(dev);
+	if (ret)
+		goto err_queues;
+	ret = dev_start(dev, config);
+	if (!ret)
+		return 0;
+err_queues:
+	vdev->config->del_vqs(vdev);
+err_id:
+	ida_free(&qnic_ids, dev->id);
+err_dev:
+	qnic_dev_put(dev);
+	return ret;
+}
+
+static void qnic_remove(struct virtio_device *vdev)
+{
+	struct qnic_dev *dev = vdev->priv;
+
+	misc_deregister(&dev->misc);
+	dev_stop(dev);
+	vdev->config->del_vqs(vdev);
+	ida_free(&qnic_ids, dev->id);
+	qnic_rs_put(dev->driver);
+	qnic_dev_put(dev);
+}
+
+static const struct virtio_device_id qnic_id_table[] = {
+	{ QNIC_VIRTIO_ID, VIRTIO_DEV_ANY_ID },
+	{ 0 },
+};
+MODULE_DEVICE_TABLE(virtio, qnic_id_table);
+
+static struct virtio_driver qnic_driver = {
+	.driver.name = "qnic",
+	.id_table = qnic_id_table,
+	.probe = qnic_probe,
+	.remove = qnic_remove,
+};
+
+static int __init qnic_init(void)
+{
+	int ret;
+
+	qnic_workers = alloc_workqueue("qnic", WQ_UNBOUND, 0);
+	if (!qnic_workers)
+		return -ENOMEM;
+	ret = register_virtio_driver(&qnic_driver);
+	if (ret)
+		destroy_workqueue(qnic_workers);
+	return ret;
+}
+module_init(qnic_init);
+
+static void __exit qnic_exit(void)
+{
+	unregister_virtio_driver(&qnic_driver);
+	destroy_workqueue(qnic_workers);
+}
+module_exit(qnic_exit);
+
+MODULE_DESCRIPTION("qnic: a programmable system-area NIC");
+MODULE_AUTHOR("The qnic authors");
+MODULE_LICENSE("GPL");

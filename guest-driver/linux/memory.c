@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Address spaces: watched ranges, looking up and bringing in their pages. Host
+ * areas. Nothing is pinned: frames are looked up, and the notifier takes them
+ * back before the kernel changes or frees a page.
+ */
+#include <linux/gfp.h>
+#include <linux/hmm.h>
+#include <linux/mm.h>
+#include <linux/mmu_notifier.h>
+#include <linux/pfn.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+
+#include "border.h"
+#include "shim.h"
+
+struct qnic_watch {
+	struct mmu_interval_notifier notifier;
+	void *region;
+};
+
+u64 qnic_frames(void)
+{
+	return PFN_UP(__pa(high_memory - 1) + 1);
+}
+
+void qnic_mark_dirty(u64 frame)
+{
+	set_page_dirty(pfn_to_page(frame));
+}
+
+void qnic_space_get(struct mm_struct *mm)
+{
+	mmgrab(mm);
+}
+
+void qnic_space_put(struct mm_struct *mm)
+{
+	mmdrop(mm);
+}
+
+/*
+ * Only private anonymous memory that the process can write is exported: such a
+ * page belongs to this process alone, so the device can harm nobody else. The
+ * mmap lock is held.
+ */
+static int check_range(struct mm_struct *mm, unsigned long start, unsigned long end)
+{
+	const vm_flags_t never = VM_SHARED | VM_IO | VM_PFNMAP | VM_MIXEDMAP | VM_HUGETLB;
+	VMA_ITERATOR(iterator, mm, start);
+	struct vm_area_struct *vma;
+	unsigned long checked = start;
+
+	for_each_vma_range(iterator, vma, end) {
+		if (vma->vm_start > checked)
+			return -EFAULT;
+		if (!vma_is_anonymous(vma) || vma->vm_flags & never)
+			return -EINVAL;
+		if (!(vma->vm_flags & VM_WRITE))
+			return -EACCES;
+		checked = vma->vm_end;
+	}
+	return checked < end ? -EFAULT : 0;
+}
+
+static bool watch_invalidate(struct mmu_interval_notifier *notifier,
+			     const struct mmu_notifier_range *range, unsigned long sequence)
+{
+	struct qnic_watch *watch = container_of(notifier, struct qnic_watch, notifier);
+
+	return qnic_rs_invalidate(watch->region, watch, range->start, range->end,
+				  mmu_notifier_range_blockable(range), sequence);
+}
+
+static const struct mmu_interval_notifier_ops watch_ops = { .invalidate = watch_invalidate };
+
+s32 qnic_watch_new(struct mm_struct *mm, u64 start, u64 bytes, void *region,
+		   struct qnic_watch **result)
+{
+	struct qnic_watch *watch;
+	int ret;
+
+	if (!mmget_not_zero(mm))
+		return -ESRCH;
+	watch = kzalloc(sizeof(*watch), GFP_KERNEL_ACCOUNT);
+	if (!watch) {
+		mmput(mm);
+		return -ENOMEM;
+	}
+	watch->region = region;
+	mmap_read_lock(mm);
+	ret = check_range(mm, start, start + bytes);
+	mmap_read_unlock(mm);
+	if (!ret)
+		ret = mmu_interval_notifier_insert(&watch->notifier, mm, start, bytes, &watch_ops);
+	mmput(mm);
+	if (ret)
+		kfree(watch);
+	else
+		*result = watch;
+	return ret;
+}
+
+void qnic_watch_free(struct qnic_watch *watch)
+{
+	mmu_interval_notifier_remove(&watch->notifier);
+	kfree(watch);
+}
+
+void qnic_watch_set(struct qnic_watch *watch, u64 sequence)
+{
+	mmu_interval_set_seq(&watch->notifier, sequence);
+}
+
+bool qnic_watch_changed(struct qnic_watch *watch, u64 sequence)
+{
+	return mmu_interval_read_retry(&watch->notifier, sequence);
+}
+
+s32 qnic_watch_lookup(struct qnic_watch *watch, u64 start, u32 count, bool fault, u64 *frames,
+		      u64 *sequence)
+{
+	struct mm_struct *mm = watch->notifier.mm;
+	unsigned long pfns[QNIC_FAULT_PAGES];
+	struct hmm_range range = {
+		.notifier = &watch->notifier,
+		.start = start,
+		.end = start + ((u64)count << PAGE_SHIFT),
+		.hmm_pfns = pfns,
+		.default_flags = fault ? HMM_PFN_REQ_FAULT | HMM_PFN_REQ_WRITE : 0,
+	};
+	u32 i;
+	int ret;
+
+	if (WARN_ON_ONCE(count > ARRAY_SIZE(pfns)))
+		return -EINVAL;
+	if (!mmget_not_zero(mm))
+		return -ESRCH;
+	range.notifier_seq = mmu_interval_read_begin(&watch->notifier);
+	*sequence = range.notifier_seq;
+	mmap_read_lock(mm);
+	ret = check_range(mm, start, range.end);
+	if (!ret)
+		ret = hmm_range_fault(&range);
+	mmap_read_unlock(mm);
+	mmput_async(mm);
+	for (i = 0; !ret && i < count; i++) {
+		const unsigned long want = HMM_PFN_VALID | HMM_PFN_WRITE;
+
+		if ((pfns[i] & (want | HMM_PFN_ERROR)) == want)
+			frames[i] = page_to_pfn(hmm_pfn_to_page(pfns[i])) + 1;
+		else
+			frames[i] = 0;
+	}
+	return ret;
+}
+
+/* ---- host areas ---- */
+
+struct qnic_host_area {
+	struct page *pages[QNIC_HOST_PAGES];
+};
+
+struct qnic_host_area *qnic_host_area_new(void)
+{
+	struct qnic_host_area *area = kzalloc(sizeof(*area), GFP_KERNEL_ACCOUNT);
+	int i;
+
+	if (!area)
+		return NULL;
+	for (i = 0; i < QNIC_HOST_PAGES; i++) {
+		area->pages[i] = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+		if (!area->pages[i]) {
+			qnic_host_area_free(area);
+			return NULL;
+		}
+	}
+	return area;
+}
+
+/* Pages that a process still has mapped stay until it unmaps them. */
+void qnic_host_area_free(struct qnic_host_area *area)
+{
+	int i;
+
+	for (i = 0; i < QNIC_HOST_PAGES; i++) {
+		if (area->pages[i])
+			put_page(area->pages[i]);
+	}
+	kfree(area);
+}
+
+u64 qnic_host_area_address(struct qnic_host_area *area, u32 page)
+{
+	return page < QNIC_HOST_PAGES ? PFN_PHYS(page_to_pfn(area->pages[page])) : 0;
+}
+
+void qnic_host_area_store(struct qnic_host_area *area, u32 offset, u64 value)
+{
+	if (WARN_ON_ONCE(offset > PAGE_SIZE - sizeof(u64)))
+		return;
+	smp_store_release((u64 *)(page_address(area->pages[0]) + offset), value);
+}
+
+struct page *qnic_host_area_page(struct qnic_host_area *area, unsigned long index)
+{
+	return index < QNIC_HOST_PAGES ? area->pages[index] : NULL;
+}

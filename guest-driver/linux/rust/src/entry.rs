@@ -1,0 +1,321 @@
+//! What the shim calls: the entry points of `border.h`.
+//!
+//! A `driver` is an `Arc<Driver>`, a `process` a `Box<Process>`, a `region` an
+//! `Arc<Region>`, each as a raw pointer.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::ffi::c_void;
+use core::ptr::NonNull;
+
+use qnic_abi::attach::CONFIG_SIZE;
+use qnic_abi::event::EVENT_BYTES;
+use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::window::WINDOW_BYTES;
+use qnic_abi::{uapi, PAGE_SIZE};
+use qnic_driver::platform::Level;
+use qnic_driver::{check_config, CallError, Handled, Region, StartError};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::border::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicWatch};
+use crate::platform::{Driver, Kernel, Process, Space, Watch};
+
+/// Length of the host area's mapping in bytes.
+const HOST_AREA_BYTES: u64 = (HOST_PAGES * PAGE_SIZE) as u64;
+
+/// # Safety
+/// `driver` came from [`qnic_rs_start`] or [`qnic_rs_get`] and was not put yet.
+unsafe fn driver_of<'a>(driver: *mut c_void) -> &'a Driver {
+    // SAFETY: the caller's promise.
+    unsafe { &*driver.cast::<Driver>() }
+}
+
+/// # Safety
+/// `process` came from [`qnic_rs_register`] and was not released yet.
+unsafe fn process_of<'a>(process: *mut c_void) -> &'a Process {
+    // SAFETY: the caller's promise.
+    unsafe { &*process.cast::<Process>() }
+}
+
+fn call_errno(error: CallError) -> i32 {
+    match error {
+        CallError::Invalid => errno::EINVAL,
+        CallError::NotRegistered => errno::EBADFD,
+        CallError::NoDevice => errno::ENODEV,
+        CallError::Interrupted => errno::EINTR,
+        CallError::NoMemory => errno::ENOMEM,
+        CallError::TimedOut => errno::ETIMEDOUT,
+    }
+}
+
+fn start_errno(error: StartError) -> i32 {
+    crate::log(Level::Error, format_args!("{error}"));
+    match error {
+        StartError::NoMemory => errno::ENOMEM,
+        StartError::NoSram { .. } | StartError::NoReply(_) => errno::ETIMEDOUT,
+        StartError::NotQnic { .. } => errno::ENODEV,
+        _ => errno::EPROTO,
+    }
+}
+
+/// Takes an argument out of the shim's buffer, runs a call on it and puts it back.
+///
+/// # Safety
+/// `argument` points to at least `size_of::<T>()` bytes.
+unsafe fn with_argument<T: FromBytes + IntoBytes + Immutable>(
+    argument: *mut u8,
+    call: impl FnOnce(&mut T) -> Result<(), CallError>,
+) -> i32 {
+    // SAFETY: the caller's promise; the buffer is the shim's own, not shared.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(argument, size_of::<T>()) };
+    let Ok(mut value) = T::read_from_bytes(bytes) else {
+        return -errno::EINVAL;
+    };
+    match call(&mut value) {
+        Ok(()) => {
+            bytes.copy_from_slice(value.as_bytes());
+            0
+        }
+        Err(error) => -call_errno(error),
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_check_config(config: *const u8) -> i32 {
+    // SAFETY: the shim passes QNIC_CONFIG_BYTES bytes.
+    let config = unsafe { &*config.cast::<[u8; CONFIG_SIZE]>() };
+    match check_config(config) {
+        Ok(config) => config.doorbells as i32,
+        Err(error) => -start_errno(error),
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_start(
+    dev: *mut QnicDev,
+    config: *const u8,
+    sram: *mut u8,
+    sram_bytes: u64,
+    driver: *mut *mut c_void,
+) -> i32 {
+    let (Some(dev), Some(sram)) = (NonNull::new(dev), NonNull::new(sram)) else {
+        return -errno::EINVAL;
+    };
+    // SAFETY: the shim gives a reference away, under which the SRAM stays mapped.
+    let kernel = unsafe { Kernel::new(dev, sram, sram_bytes as usize) };
+    // SAFETY: the shim passes QNIC_CONFIG_BYTES bytes.
+    let config = unsafe { &*config.cast::<[u8; CONFIG_SIZE]>() };
+    let started = check_config(config).and_then(|config| Driver::start(kernel, &config));
+    match started {
+        Ok(started) => {
+            // SAFETY: the shim passes a place for one pointer.
+            unsafe { *driver = Arc::into_raw(started).cast_mut().cast() };
+            0
+        }
+        Err(error) => -start_errno(error),
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_get(driver: *mut c_void) -> *mut c_void {
+    // SAFETY: the shim holds a reference.
+    unsafe { Arc::increment_strong_count(driver.cast::<Driver>()) };
+    driver
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_put(driver: *mut c_void) {
+    // SAFETY: the shim gives a reference back.
+    drop(unsafe { Arc::from_raw(driver.cast::<Driver>()) });
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_begin_removal(driver: *mut c_void) {
+    // SAFETY: the shim holds a reference.
+    unsafe { driver_of(driver) }.begin_removal();
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_detach(driver: *mut c_void) {
+    // SAFETY: the shim holds a reference.
+    unsafe { driver_of(driver) }.detach();
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_event_room(driver: *mut c_void) -> bool {
+    // SAFETY: the shim holds a reference.
+    unsafe { driver_of(driver) }.event_room()
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_event(driver: *mut c_void, event: *const u8) -> bool {
+    // SAFETY: the shim passes QNIC_EVENT_BYTES bytes that the device has given back.
+    let event = unsafe { &*event.cast::<[u8; EVENT_BYTES]>() };
+    // SAFETY: the shim holds a reference.
+    unsafe { driver_of(driver) }.handle_event(event) == Handled::FaultQueued
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_serve_fault(driver: *mut c_void) -> bool {
+    // SAFETY: the shim holds a reference.
+    unsafe { driver_of(driver) }.serve_fault()
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_check_device(driver: *mut c_void) {
+    // SAFETY: the shim holds a reference.
+    unsafe { driver_of(driver) }.check_device();
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_register(
+    driver: *mut c_void,
+    mm: *mut MmStruct,
+    pid: u32,
+    argument: *mut u8,
+    process: *mut *mut c_void,
+) -> i32 {
+    let Some(mm) = NonNull::new(mm) else {
+        return -errno::EINVAL;
+    };
+    // SAFETY: the shim passes the caller's address space.
+    let space = unsafe { Space::new(mm) };
+    // SAFETY: the shim holds a reference; this borrows it for a while.
+    let driver = unsafe { core::mem::ManuallyDrop::new(Arc::from_raw(driver.cast::<Driver>())) };
+    let mut registered = None;
+    let call = |call: &mut uapi::Register| {
+        registered = driver.register(space, pid, call)?;
+        Ok(())
+    };
+    // SAFETY: the shim's buffer has room for every argument.
+    let result = unsafe { with_argument(argument, call) };
+    if let Some(registered) = registered {
+        // SAFETY: the shim passes a place for one pointer.
+        unsafe { *process = Box::into_raw(Box::new(registered)).cast() };
+    }
+    result
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_info(driver: *mut c_void, argument: *mut u8) -> i32 {
+    // SAFETY: the shim holds a reference.
+    let driver = unsafe { driver_of(driver) };
+    // SAFETY: the shim's buffer has room for every argument.
+    unsafe { with_argument(argument, |call: &mut uapi::Info| driver.info(call)) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_call(process: *mut c_void, command: u32, argument: *mut u8) -> i32 {
+    // SAFETY: the shim has not released the process.
+    let process = unsafe { process_of(process) };
+    // SAFETY: the shim's buffer has room for every argument.
+    unsafe {
+        match command {
+            uapi::EXPORT => with_argument(argument, |call| process.export(call)),
+            uapi::UNEXPORT => with_argument(argument, |call| process.unexport(call)),
+            uapi::IMPORT => with_argument(argument, |call| process.import(call)),
+            uapi::WAIT => with_argument(argument, |call| process.wait(call)),
+            uapi::RESET_QUEUE => with_argument(argument, |call| process.reset_queue(call)),
+            _ => -errno::ENOTTY,
+        }
+    }
+}
+
+#[no_mangle]
+extern "C" fn qnic_rs_argument_bytes(command: u32) -> i32 {
+    let bytes = match command {
+        uapi::REGISTER => size_of::<uapi::Register>(),
+        uapi::EXPORT => size_of::<uapi::Export>(),
+        uapi::UNEXPORT => size_of::<uapi::Unexport>(),
+        uapi::IMPORT => size_of::<uapi::Import>(),
+        uapi::WAIT => size_of::<uapi::Wait>(),
+        uapi::RESET_QUEUE => size_of::<uapi::ResetQueue>(),
+        uapi::INFO => size_of::<uapi::Info>(),
+        _ => return -errno::ENOTTY,
+    };
+    bytes as i32
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_mapping(
+    process: *mut c_void,
+    offset: u64,
+    length: u64,
+    writable: bool,
+    value: *mut u64,
+) -> i32 {
+    // SAFETY: the shim has not released the process.
+    let process = unsafe { process_of(process) };
+    if !process.is_open() {
+        return -errno::ENODEV;
+    }
+    let (kind, what) = match (offset, length) {
+        (uapi::MMAP_WINDOW, length) if length == WINDOW_BYTES as u64 => {
+            (border::MAP_WINDOW, process.window_offset() as u64)
+        }
+        (uapi::MMAP_DOORBELL, length) if length == PAGE_SIZE as u64 => {
+            (border::MAP_DOORBELL, process.doorbell_queue().into())
+        }
+        (uapi::MMAP_HOST_AREA, HOST_AREA_BYTES) if writable => return -errno::EACCES,
+        (uapi::MMAP_HOST_AREA, HOST_AREA_BYTES) => (border::MAP_HOST_AREA, 0),
+        _ => return -errno::EINVAL,
+    };
+    // SAFETY: the shim passes a place for one word.
+    unsafe { *value = what };
+    kind
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_host_area(process: *mut c_void) -> *mut QnicHostArea {
+    // SAFETY: the shim has not released the process.
+    unsafe { process_of(process) }.host_area().as_ptr()
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_waiters(process: *mut c_void) -> *mut c_void {
+    // SAFETY: the shim has not released the process.
+    unsafe { process_of(process) }.waiters().as_ptr()
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_poll(process: *mut c_void) -> u32 {
+    // SAFETY: the shim has not released the process.
+    let process = unsafe { process_of(process) };
+    let mut bits = 0;
+    if process.is_readable() {
+        bits |= border::POLL_READABLE;
+    }
+    if !process.is_open() {
+        bits |= border::POLL_GONE;
+    }
+    bits
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_close(process: *mut c_void) {
+    // SAFETY: the shim has not released the process.
+    unsafe { process_of(process) }.close();
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_release(process: *mut c_void) {
+    // SAFETY: the shim gives the process back.
+    drop(unsafe { Box::from_raw(process.cast::<Process>()) });
+}
+
+#[no_mangle]
+unsafe extern "C" fn qnic_rs_invalidate(
+    region: *mut c_void,
+    watch: *mut QnicWatch,
+    start: u64,
+    end: u64,
+    may_sleep: bool,
+    sequence: u64,
+) -> bool {
+    // SAFETY: the region lives until qnic_watch_free has returned.
+    let region = unsafe { &*region.cast::<Region<Kernel>>() };
+    region.invalidate(start, end, may_sleep, || {
+        // SAFETY: this is the notifier's callback, and `watch` its notifier.
+        unsafe { Watch::begin_invalidation(watch, sequence) }
+    })
+}

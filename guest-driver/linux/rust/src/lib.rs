@@ -1,0 +1,165 @@
+//! The Linux kernel under the driver core: implements its [`qnic_driver::Platform`]
+//! on the functions of the C shim, and offers the shim the entry points that it
+//! calls.
+//!
+//! ```text
+//!   kernel ──► shim (C): device.c queues.c file.c memory.c support.c
+//!                │ qnic_rs_…  (entry)          ▲ qnic_…  (border)
+//!                ▼                             │
+//!              this crate: platform, sync, sram, entry
+//!                │
+//!                ▼
+//!              qnic-driver (guest-driver/core): all decisions
+//! ```
+//!
+//! `border.h` and `border.rs` declare the same functions; the build script fails
+//! on a difference. All unsafe code of the Rust part is in this crate.
+//!
+//! Allocation: up to a page cannot fail (the core's infallible allocations are
+//! smaller, [`qnic_driver::platform::SMALL_BYTES`]); what is larger is asked for
+//! with `try_reserve`. Nothing is allocated or freed in an atomic context.
+#![no_std]
+
+extern crate alloc;
+
+mod border;
+mod entry;
+mod platform;
+mod sram;
+mod sync;
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::fmt::{self, Write};
+
+use qnic_driver::platform::Level;
+
+/// The numbers of `abi.h`, and the assertion that they are those of the ABI crate.
+#[allow(
+    dead_code,
+    reason = "Rust 1.85 does not count what only a constant assertion uses"
+)]
+mod abi_h {
+    use qnic_abi::{attach, control, event, host_area, uapi};
+
+    include!(concat!(env!("OUT_DIR"), "/abi_h.rs"));
+
+    const fn same(name: u64, definition: u64) {
+        assert!(name == definition, "abi.h differs from the crate qnic-abi");
+    }
+
+    const fn largest(sizes: &[usize]) -> u64 {
+        let mut largest = 0;
+        let mut index = 0;
+        while index < sizes.len() {
+            if sizes[index] > largest {
+                largest = sizes[index];
+            }
+            index += 1;
+        }
+        largest as u64
+    }
+
+    const _: () = {
+        same(QNIC_VIRTIO_ID, attach::VIRTIO_ID as u64);
+        same(QNIC_CONFIG_BYTES, attach::CONFIG_SIZE as u64);
+        same(QNIC_SRAM_REGION, attach::SRAM_REGION as u64);
+        same(QNIC_CONTROL, attach::CONTROL_QUEUE as u64);
+        same(QNIC_EVENT, attach::EVENT_QUEUE as u64);
+        same(QNIC_FIRST_DOORBELL, attach::FIRST_DOORBELL as u64);
+        same(
+            QNIC_QUEUES_MAX,
+            attach::FIRST_DOORBELL as u64 + attach::MAX_DOORBELLS as u64,
+        );
+        same(QNIC_REQUEST_BYTES, control::REQUEST_BYTES as u64);
+        same(QNIC_REPLY_BYTES, control::REPLY_BYTES as u64);
+        same(QNIC_EVENT_BYTES, event::EVENT_BYTES as u64);
+        same(QNIC_HOST_PAGES, host_area::HOST_PAGES as u64);
+        same(QNIC_FAULT_PAGES, event::MAX_FAULT_PAGES as u64);
+        same(
+            QNIC_ARGUMENT_BYTES,
+            largest(&[
+                size_of::<uapi::Register>(),
+                size_of::<uapi::Export>(),
+                size_of::<uapi::Unexport>(),
+                size_of::<uapi::Import>(),
+                size_of::<uapi::Wait>(),
+                size_of::<uapi::ResetQueue>(),
+                size_of::<uapi::Info>(),
+            ]),
+        );
+        same(QNIC_IOCTL_REGISTER, uapi::REGISTER as u64);
+        same(QNIC_IOCTL_INFO, uapi::INFO as u64);
+    };
+}
+
+/// The kernel's allocator.
+struct KernelAllocator;
+
+// SAFETY: qnic_alloc returns null or memory of that size that nobody else uses,
+// aligned to the size rounded up to a power of two, at most to a page; `alloc`
+// asks for a size of at least the alignment and refuses alignments beyond a page.
+unsafe impl GlobalAlloc for KernelAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() > qnic_abi::PAGE_SIZE {
+            return core::ptr::null_mut();
+        }
+        let bytes = layout.size().max(layout.align());
+        // SAFETY: any number of bytes may be asked for.
+        unsafe { border::qnic_alloc(bytes as u64) }.cast()
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, _: Layout) {
+        // SAFETY: the caller gives back what `alloc` returned.
+        unsafe { border::qnic_free(memory.cast()) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: KernelAllocator = KernelAllocator;
+
+/// Longest line of the log.
+const LINE_BYTES: usize = 200;
+
+/// A line that is formatted on the stack: logging must not allocate.
+struct Line {
+    bytes: [u8; LINE_BYTES],
+    length: usize,
+}
+
+impl Write for Line {
+    /// Cuts what does not fit.
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.iter_mut().skip(self.length);
+        let mut written = 0;
+        for (to, from) in room.zip(text.bytes()) {
+            *to = from;
+            written += 1;
+        }
+        self.length += written;
+        Ok(())
+    }
+}
+
+/// Writes a line to the kernel's log.
+fn log(level: Level, message: fmt::Arguments<'_>) {
+    let mut line = Line {
+        bytes: [0; LINE_BYTES],
+        length: 0,
+    };
+    // A Line takes everything.
+    let _ = line.write_fmt(message);
+    let level = match level {
+        Level::Error => 0,
+        Level::Warning => 1,
+        Level::Info => 2,
+    };
+    // SAFETY: `length` bytes of `bytes` were written.
+    unsafe { border::qnic_log(level, line.bytes.as_ptr(), line.length as u64) }
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    log(Level::Error, format_args!("{info}"));
+    // SAFETY: stops this thread with an oops; nothing of it runs on.
+    unsafe { border::qnic_bug() }
+}

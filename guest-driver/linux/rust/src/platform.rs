@@ -1,0 +1,361 @@
+//! The kernel as the platform of the driver core.
+
+use alloc::sync::Arc;
+use core::ffi::c_void;
+use core::fmt;
+use core::ptr::NonNull;
+
+use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::event::MAX_FAULT_PAGES;
+use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
+use qnic_abi::PAGE_SIZE;
+use qnic_driver::platform::{HostArea, Level, MemoryError, NoMemory, Patience, RequestError};
+use qnic_driver::{Installed, Platform, Region};
+
+use crate::border::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicWatch};
+use crate::sram::Sram;
+use crate::sync::{Mutex, SpinLock, Waiters};
+
+/// Pages that are looked up at once.
+const BATCH: usize = MAX_FAULT_PAGES as usize;
+
+/// How often pages that changed while they were looked up are looked up again.
+const LOOKUP_TRIES: u32 = 100;
+
+pub(crate) type Driver = qnic_driver::Driver<Kernel>;
+pub(crate) type Process = qnic_driver::Process<Kernel>;
+
+/// One device in the kernel; owns a reference of the shim's device structure.
+pub(crate) struct Kernel {
+    dev: NonNull<QnicDev>,
+    sram: Sram,
+}
+
+// SAFETY: the shim's device structure has its own locks.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    /// # Safety
+    /// The caller gives away a reference of `dev`, under which the SRAM stays
+    /// mapped at `sram` for `bytes` bytes.
+    pub(crate) unsafe fn new(dev: NonNull<QnicDev>, sram: NonNull<u8>, bytes: usize) -> Self {
+        Kernel {
+            dev,
+            // SAFETY: dropped with self, before the reference.
+            sram: unsafe { Sram::new(sram, bytes) },
+        }
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // SAFETY: self owns this reference.
+        unsafe { border::qnic_dev_put(self.dev.as_ptr()) }
+    }
+}
+
+/// Handle on an address space.
+pub(crate) struct Space(NonNull<MmStruct>);
+
+// SAFETY: `struct mm_struct` has its own locks; the handle is a reference count.
+unsafe impl Send for Space {}
+// SAFETY: as above.
+unsafe impl Sync for Space {}
+
+impl Space {
+    /// # Safety
+    /// `mm` points to a `struct mm_struct` that is alive now.
+    pub(crate) unsafe fn new(mm: NonNull<MmStruct>) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { border::qnic_space_get(mm.as_ptr()) };
+        Space(mm)
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        // SAFETY: taken in `new`.
+        unsafe { border::qnic_space_put(self.0.as_ptr()) }
+    }
+}
+
+/// An interval notifier, and the reference on the region that it calls.
+pub(crate) struct Watch {
+    raw: NonNull<QnicWatch>,
+    region: *const Region<Kernel>,
+}
+
+// SAFETY: the notifier has its own locks; the region is Send and Sync.
+unsafe impl Send for Watch {}
+// SAFETY: as above.
+unsafe impl Sync for Watch {}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: made in `watch`; no callback runs after it.
+        unsafe { border::qnic_watch_free(self.raw.as_ptr()) };
+        // SAFETY: the reference that `watch` left with the notifier.
+        drop(unsafe { Arc::from_raw(self.region) });
+    }
+}
+
+impl Watch {
+    /// Looks pages of the region up and enters those that are there.
+    fn enter(
+        &self,
+        region: &Region<Kernel>,
+        first: usize,
+        count: usize,
+        fault: bool,
+    ) -> Result<Installed, MemoryError> {
+        let mut raw = [0u64; BATCH];
+        let count = count.min(BATCH);
+        let start = region.address() + (first * PAGE_SIZE) as u64;
+        for _ in 0..LOOKUP_TRIES {
+            let mut sequence = 0;
+            // SAFETY: the notifier is alive; `raw` has room for `count` frames.
+            let result = unsafe {
+                border::qnic_watch_lookup(
+                    self.raw.as_ptr(),
+                    start,
+                    count as u32,
+                    fault,
+                    raw.as_mut_ptr(),
+                    &mut sequence,
+                )
+            };
+            match -result {
+                0 => {}
+                errno::EBUSY => continue,
+                error => return Err(memory_error(error)),
+            }
+            let mut frames = [None; BATCH];
+            for (to, from) in frames.iter_mut().zip(raw) {
+                *to = from.checked_sub(1).and_then(|frame| frame.try_into().ok());
+            }
+            let current = || {
+                // SAFETY: the notifier is alive, and the region's lock is held.
+                !unsafe { border::qnic_watch_changed(self.raw.as_ptr(), sequence) }
+            };
+            match region.install(first, frames.get(..count).unwrap_or(&[]), current) {
+                Installed::Stale => {}
+                done => return Ok(done),
+            }
+        }
+        Err(MemoryError::Busy)
+    }
+
+    /// Tells the notifier, with the region's lock held, that its pages change.
+    ///
+    /// # Safety
+    /// Called by the notifier's callback only.
+    pub(crate) unsafe fn begin_invalidation(watch: *mut QnicWatch, sequence: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { border::qnic_watch_set(watch, sequence) }
+    }
+}
+
+fn memory_error(error: i32) -> MemoryError {
+    match error {
+        errno::ENOMEM => MemoryError::NoMemory,
+        errno::ESRCH => MemoryError::SpaceGone,
+        errno::EINVAL => MemoryError::NotExportable,
+        errno::EACCES => MemoryError::NotWritable,
+        errno::EBUSY => MemoryError::Busy,
+        _ => MemoryError::NotMapped,
+    }
+}
+
+/// A host area of the shim.
+pub(crate) struct Area(NonNull<QnicHostArea>);
+
+// SAFETY: pages and their addresses do not change; the store is atomic.
+unsafe impl Send for Area {}
+// SAFETY: as above.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// For the shim's mmap.
+    pub(crate) fn as_ptr(&self) -> *mut QnicHostArea {
+        self.0.as_ptr()
+    }
+}
+
+impl HostArea for Area {
+    fn addresses(&self) -> [u64; HOST_PAGES] {
+        core::array::from_fn(|page| {
+            // SAFETY: the area lives as long as self.
+            unsafe { border::qnic_host_area_address(self.0.as_ptr(), page as u32) }
+        })
+    }
+
+    fn store_generation(&self, generation: u64) {
+        // SAFETY: the area lives as long as self.
+        unsafe {
+            border::qnic_host_area_store(self.0.as_ptr(), WAKE_GENERATION as u32, generation);
+        }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: made in `new_host_area`.
+        unsafe { border::qnic_host_area_free(self.0.as_ptr()) }
+    }
+}
+
+impl Platform for Kernel {
+    type Sram = Sram;
+    type Mutex<T: Send> = Mutex<T>;
+    type SpinLock<T: Send> = SpinLock<T>;
+    type Space = Space;
+    type Watch = Watch;
+    type HostArea = Area;
+    type Waiters = Waiters;
+
+    fn sram(&self) -> &Sram {
+        &self.sram
+    }
+
+    fn now_ns(&self) -> u64 {
+        // SAFETY: no precondition.
+        unsafe { border::qnic_now_ns() }
+    }
+
+    fn sleep_us(&self, microseconds: u32) {
+        // SAFETY: the core calls it where it may sleep.
+        unsafe { border::qnic_sleep_us(microseconds) }
+    }
+
+    fn random(&self) -> u64 {
+        // SAFETY: no precondition.
+        unsafe { border::qnic_random() }
+    }
+
+    fn frames(&self) -> u64 {
+        // SAFETY: no precondition.
+        unsafe { border::qnic_frames() }
+    }
+
+    fn request(
+        &self,
+        request: &[u8; REQUEST_BYTES],
+        patience: Patience,
+    ) -> Result<[u8; REPLY_BYTES], RequestError> {
+        let (timeout_ms, interruptible) = match patience {
+            Patience::Bounded(ms) => (ms, false),
+            Patience::Interruptible(ms) => (ms, true),
+        };
+        let mut reply = [0; REPLY_BYTES];
+        // SAFETY: both buffers have the sizes that the shim knows from abi.h.
+        let result = unsafe {
+            border::qnic_request(
+                self.dev.as_ptr(),
+                request.as_ptr(),
+                reply.as_mut_ptr(),
+                timeout_ms,
+                interruptible,
+            )
+        };
+        match -result {
+            0 => Ok(reply),
+            errno::EINTR => Err(RequestError::Interrupted),
+            errno::ETIME => Err(RequestError::TimedOut),
+            errno::EBUSY => Err(RequestError::TooMany),
+            _ => Err(RequestError::Gone),
+        }
+    }
+
+    fn stop_device(&self) {
+        // SAFETY: the core calls it where it may sleep.
+        unsafe { border::qnic_stop(self.dev.as_ptr()) }
+    }
+
+    fn mark_dirty(&self, frame: u32) {
+        // SAFETY: the core passes frames that this platform looked up, and whose
+        // address space still owns them.
+        unsafe { border::qnic_mark_dirty(frame.into()) }
+    }
+
+    fn new_host_area(&self) -> Result<Area, NoMemory> {
+        // SAFETY: no precondition.
+        let raw = unsafe { border::qnic_host_area_new() };
+        NonNull::new(raw).map(Area).ok_or(NoMemory)
+    }
+
+    fn doorbell_offset(&self, queue: u16) -> u32 {
+        // SAFETY: the device structure lives as long as self.
+        unsafe { border::qnic_doorbell_offset(self.dev.as_ptr(), queue) }
+    }
+
+    fn new_waiters(&self) -> Result<Waiters, NoMemory> {
+        Waiters::new()
+    }
+
+    fn watch(&self, space: &Space, region: &Arc<Region<Self>>) -> Result<Watch, MemoryError> {
+        let bytes = (region.page_count() * PAGE_SIZE) as u64;
+        let kept: *const Region<Self> = Arc::into_raw(region.clone());
+        let argument: *mut c_void = kept.cast_mut().cast();
+        let mut raw = core::ptr::null_mut();
+        // SAFETY: the address space's structure is alive; `kept` is until
+        // qnic_watch_free has returned, or the call failed.
+        let result = unsafe {
+            border::qnic_watch_new(
+                space.0.as_ptr(),
+                region.address(),
+                bytes,
+                argument,
+                &mut raw,
+            )
+        };
+        match (result, NonNull::new(raw)) {
+            (0, Some(raw)) => Ok(Watch { raw, region: kept }),
+            _ => {
+                // SAFETY: the notifier did not take the reference.
+                drop(unsafe { Arc::from_raw(kept) });
+                Err(memory_error(-result))
+            }
+        }
+    }
+
+    fn fault_in(
+        &self,
+        _: &Space,
+        watch: &Watch,
+        region: &Region<Self>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), MemoryError> {
+        let entered =
+            match watch.enter(region, first, count, true) {
+                // A page further on may be the one that cannot be had.
+                Err(
+                    MemoryError::NotMapped | MemoryError::NotExportable | MemoryError::NotWritable,
+                ) if count > 1 => watch.enter(region, first, 1, true),
+                other => other,
+            }?;
+        match entered {
+            Installed::Entered => Ok(()),
+            Installed::Busy | Installed::Stale => Err(MemoryError::Busy),
+            Installed::Absent => Err(MemoryError::NotExportable),
+            Installed::Closed => Err(MemoryError::Closed),
+        }
+    }
+
+    fn enter_resident(&self, _: &Space, watch: &Watch, region: &Region<Self>) {
+        for first in (0..region.page_count()).step_by(BATCH) {
+            let count = (region.page_count() - first).min(BATCH);
+            match watch.enter(region, first, count, false) {
+                Ok(Installed::Closed) | Err(MemoryError::SpaceGone) => return,
+                // Pages that cannot be entered now are brought in when asked for.
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        crate::log(level, message);
+    }
+}

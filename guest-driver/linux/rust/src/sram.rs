@@ -1,0 +1,72 @@
+//! The SRAM as the kernel has it mapped.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+
+use qnic_abi::SharedMemory;
+
+/// The mapped SRAM. It stays mapped as long as the device structure of the shim,
+/// of which the platform that owns this holds a reference.
+pub(crate) struct Sram {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the memory is only accessed through atomics.
+unsafe impl Send for Sram {}
+// SAFETY: as above.
+unsafe impl Sync for Sram {}
+
+impl Sram {
+    /// # Safety
+    /// `base` is mapped for `bytes` bytes, aligned to a page, for the life of the result.
+    pub(crate) unsafe fn new(base: NonNull<u8>, bytes: usize) -> Self {
+        Sram { base, bytes }
+    }
+
+    /// Pointer to the word of `width` bytes at `offset`.
+    ///
+    /// # Panics
+    /// If it is not within the SRAM or not aligned: the driver's own mistake.
+    fn word(&self, offset: usize, width: usize) -> *mut u8 {
+        assert!(offset % width == 0 && self.bytes >= width && offset <= self.bytes - width);
+        // SAFETY: within the mapping, as just checked.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+
+    fn word32(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: mapped, aligned, and accessed with this width only.
+        unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }
+    }
+
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: mapped, aligned, and accessed with this width only.
+        unsafe { AtomicU64::from_ptr(self.word(offset, 8).cast()) }
+    }
+}
+
+impl SharedMemory for Sram {
+    fn size(&self) -> usize {
+        self.bytes
+    }
+
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        self.word32(offset).load(order)
+    }
+
+    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        self.word32(offset).store(value, order);
+    }
+
+    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        self.word64(offset).load(order)
+    }
+
+    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        self.word64(offset).store(value, order);
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the C files of the module share among themselves. The border to the Rust
+ * part is border.h.
+ *
+ *   device.c   virtio probe and removal, module
+ *   queues.c   control and event queue, fault workers
+ *   file.c     character device, mmap
+ *   memory.c   watched ranges of address spaces, host areas
+ *   support.c  allocation, locks, waiting, log
+ */
+#ifndef QNIC_SHIM_H
+#define QNIC_SHIM_H
+
+#include <linux/fs.h>
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/miscdevice.h>
+#include <linux/mutex.h>
+#include <linux/poll.h>
+#include <linux/spinlock.h>
+#include <linux/types.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+/* Numbers of the device's ABI; rust/src/border.rs asserts that they are right. */
+#include "abi.h"
+
+/* Faults that are served at the same time. */
+#define QNIC_WORKERS 16
+
+/* Buffers on the event queue. */
+#define QNIC_EVENTS 64
+
+/* Time between two looks whether the device still lives. */
+#define QNIC_WATCHDOG_SECONDS 2
+
+struct virtio_device;
+struct virtqueue;
+
+struct qnic_event {
+	u8 bytes[QNIC_EVENT_BYTES];
+};
+
+struct qnic_worker {
+	struct work_struct work;
+	struct qnic_dev *dev;
+};
+
+/*
+ * One device. The virtio driver holds a reference from probe to remove, the Rust
+ * driver one until its last file is closed.
+ */
+struct qnic_dev {
+	struct kref references;
+	struct virtio_device *vdev;	/* valid until remove */
+	void *driver;			/* Rust; set under event_lock */
+	struct miscdevice misc;
+	char name[16];
+	int id;
+
+	phys_addr_t sram_address;
+	u64 sram_bytes;
+	void __iomem *sram;
+	phys_addr_t notify_address;	/* notify register of virtqueue 0 */
+	u32 notify_step;		/* bytes from one virtqueue's to the next */
+
+	struct virtqueue *queues[QNIC_QUEUES_MAX];
+	spinlock_t control_lock;	/* control queue */
+	wait_queue_head_t control_room;
+	struct mutex stop_lock;
+	bool stopped;			/* under control_lock: reset, for good */
+
+	spinlock_t event_lock;		/* event queue */
+	bool stalled;			/* events wait for a worker to take them */
+	struct qnic_event *events;
+	unsigned long busy_workers;
+	struct qnic_worker workers[QNIC_WORKERS];
+
+	struct delayed_work watchdog;	/* finds out that the device process has died */
+
+	struct mutex files_lock;
+	struct list_head files;
+	struct mutex map_lock;
+	bool revoked;			/* under map_lock: no mapping of the device any more */
+};
+
+/* device.c */
+extern struct workqueue_struct *qnic_workers;
+
+/* queues.c */
+void qnic_control_callback(struct virtqueue *queue);
+void qnic_event_callback(struct virtqueue *queue);
+int qnic_event_post(struct qnic_dev *dev, struct qnic_event *event);
+void qnic_worker_run(struct work_struct *work);
+
+/* file.c */
+extern const struct file_operations qnic_fops;
+void qnic_revoke_mappings(struct qnic_dev *dev);
+
+/* memory.c */
+struct page *qnic_host_area_page(struct qnic_host_area *area, unsigned long index);
+
+/* support.c */
+void qnic_poll_wait(struct file *file, void *waiters, poll_table *table);
+
+#endif

@@ -1,0 +1,145 @@
+//! Memory that can be exported.
+
+use std::sync::Arc;
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::SharedMemory;
+use qnic_host::SharedRegion;
+
+use crate::error::{Error, Result};
+
+/// Page-aligned memory of this process, zeroed at first, that can be exported and
+/// that stays mapped while a clone of it or a segment made from it exists.
+///
+/// Peers and the NIC may write to exported memory at any time, so a buffer gives
+/// no `&[u8]`: bytes are copied in and out, words are loaded and stored
+/// atomically. What a peer wrote before it signalled a notification is visible
+/// after that notification was seen (N18); what it writes without one appears in
+/// no particular order.
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    region: Arc<SharedRegion>,
+}
+
+impl Buffer {
+    pub(crate) fn new(region: SharedRegion) -> Self {
+        Buffer {
+            region: Arc::new(region),
+        }
+    }
+
+    /// Length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.region.len()
+    }
+
+    /// Virtual address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.region.address()
+    }
+
+    /// Pointer to the first byte, for who answers himself for the races with
+    /// peers that write there; it is valid while the buffer is mapped.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.region.as_ptr()
+    }
+
+    /// Copies bytes out. Those that are being written meanwhile come out old or
+    /// new, eight aligned bytes at a time.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        self.check(offset, bytes.len())?;
+        self.region.read_bytes(offset, bytes);
+        Ok(())
+    }
+
+    /// Copies all bytes of a range out.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]
+    pub fn read_vec(&self, offset: usize, length: usize) -> Result<Vec<u8>> {
+        self.check(offset, length)?;
+        let mut bytes = vec![0; length];
+        self.region.read_bytes(offset, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.check(offset, bytes.len())?;
+        self.region.write_bytes(offset, bytes);
+        Ok(())
+    }
+
+    /// Loads an aligned little-endian word of 32 bits, with acquire.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]
+    pub fn load_u32(&self, offset: usize) -> Result<u32> {
+        self.check_word(offset, 4)?;
+        Ok(self.region.load_u32(offset, Ordering::Acquire))
+    }
+
+    /// Loads an aligned little-endian word of 64 bits, with acquire: a peer's
+    /// write of these 8 bytes is seen whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]
+    pub fn load_u64(&self, offset: usize) -> Result<u64> {
+        self.check_word(offset, 8)?;
+        Ok(self.region.load_u64(offset, Ordering::Acquire))
+    }
+
+    /// Stores an aligned little-endian word of 32 bits, with release.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]
+    pub fn store_u32(&self, offset: usize, value: u32) -> Result<()> {
+        self.check_word(offset, 4)?;
+        self.region.store_u32(offset, value, Ordering::Release);
+        Ok(())
+    }
+
+    /// Stores an aligned little-endian word of 64 bits, with release.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+        self.check_word(offset, 8)?;
+        self.region.store_u64(offset, value, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn region(&self) -> &SharedRegion {
+        &self.region
+    }
+
+    fn check(&self, offset: usize, length: usize) -> Result<()> {
+        if offset <= self.len() && length <= self.len() - offset {
+            return Ok(());
+        }
+        Err(Error::OutOfRange {
+            segment: "buffer",
+            segment_length: self.len() as u64,
+            offset: offset as u64,
+            length: length as u64,
+        })
+    }
+
+    fn check_word(&self, offset: usize, width: usize) -> Result<()> {
+        self.check(offset, width)?;
+        if offset % width == 0 {
+            return Ok(());
+        }
+        Err(Error::Misaligned {
+            offset: offset as u64,
+            width: width as u64,
+        })
+    }
+}

@@ -1,0 +1,292 @@
+//! What can go wrong, in words that say what, where and what to do.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use qnic_abi::{NodeId, Port, SegmentName, Status};
+
+use crate::provider::CallError;
+
+/// Result of a call of this library.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device file or the socket cannot be opened.
+    #[error("cannot open {path}: {source} ({hint})")]
+    Open {
+        /// What was to be opened.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// The host-mode node cannot be brought up.
+    #[error("{0}")]
+    Host(#[from] qnic_host::ConnectError),
+    /// An environment variable that makes no sense.
+    #[error("{variable}={value}: expected {expected}")]
+    Setting {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// Driver or NIC refused a request.
+    #[error("{what}: {status}{}", hint(.status))]
+    Refused {
+        /// The request and its arguments.
+        what: String,
+        /// The reason.
+        status: Status,
+    },
+    /// Transfers failed: all that the fence, flush or ticket waited for (N11).
+    #[error("{0}")]
+    Transfer(TransferErrors),
+    /// A range that is not within its segment or buffer.
+    #[error(
+        "{length} bytes at offset {offset} are outside of the {segment} of {segment_length} bytes"
+    )]
+    OutOfRange {
+        /// What kind of memory it is.
+        segment: &'static str,
+        /// Its length in bytes.
+        segment_length: u64,
+        /// Wanted offset in bytes.
+        offset: u64,
+        /// Wanted length in bytes.
+        length: u64,
+    },
+    /// A word whose offset is not a multiple of its width.
+    #[error("a word of {width} bytes at offset {offset} is not aligned")]
+    Misaligned {
+        /// Wanted offset in bytes.
+        offset: u64,
+        /// Width of the word in bytes.
+        width: u64,
+    },
+    /// A source that is too long to travel inline and is not exported (N10).
+    #[error(
+        "{length} bytes at {address:#x} are more than the {inline_max} that travel inline and do \
+         not lie in an exported segment: export them first"
+    )]
+    NotExported {
+        /// Address of the source.
+        address: u64,
+        /// Its length in bytes.
+        length: u64,
+        /// Longest inline payload in bytes.
+        inline_max: u64,
+    },
+    /// A segment of another endpoint was named as local memory.
+    #[error("the local segment belongs to another endpoint: export the memory on this one too")]
+    ForeignSegment,
+    /// A number that is no counted notification (N16).
+    #[error("{0} is no counted notification: they have the numbers 1 to 1023")]
+    BadNotification(u32),
+    /// A buffer or segment of length zero.
+    #[error("memory of length zero cannot be allocated or exported")]
+    EmptyMemory,
+    /// The time limit was reached; nothing was consumed.
+    #[error("timed out")]
+    TimedOut,
+    /// The device is gone: every call on it fails from now on.
+    #[error("the qnic device is gone: open it again once it is back")]
+    DeviceGone,
+    /// The command queue stands still after a command that was none.
+    #[error("{0}: something wrote over this process's window; call Endpoint::reset_queue")]
+    QueueFailed(Status),
+    /// The command was dropped by [`crate::Endpoint::reset_queue`].
+    #[error("the command was dropped when the command queue was reset: issue it again")]
+    QueueReset,
+    /// The system refused a call.
+    #[error("{what}: {source}")]
+    System {
+        /// The call.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Driver, NIC and library do not understand each other.
+    #[error("{0}: library and driver are of different versions, install matching ones")]
+    Incompatible(String),
+}
+
+impl Error {
+    /// The status of a refused request, or of the first transfer that failed.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            Error::Refused { status, .. } | Error::QueueFailed(status) => Some(*status),
+            Error::Transfer(errors) => errors.failures.first().map(|failure| failure.status),
+            _ => None,
+        }
+    }
+
+    /// Translates a failed call of the provider.
+    pub(crate) fn call(what: impl FnOnce() -> String, error: CallError) -> Self {
+        match error {
+            CallError::Gone => Error::DeviceGone,
+            CallError::TimedOut => Error::TimedOut,
+            CallError::Interrupted => Error::System {
+                what: what(),
+                source: std::io::ErrorKind::Interrupted.into(),
+            },
+            CallError::System(source) => Error::System {
+                what: what(),
+                source,
+            },
+        }
+    }
+
+    /// Looks at the status that a call brought back.
+    pub(crate) fn check(code: u32, what: impl FnOnce() -> String) -> Result<()> {
+        match Status::try_from(code) {
+            Ok(Status::Ok) => Ok(()),
+            Ok(status) => Err(Error::Refused {
+                what: what(),
+                status,
+            }),
+            Err(unknown) => Err(Error::Incompatible(format!(
+                "{}: unknown status {}",
+                what(),
+                unknown.0
+            ))),
+        }
+    }
+}
+
+/// Direction of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// From local memory to a remote segment.
+    Write,
+    /// From a remote segment to local memory.
+    Read,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Operation::Write => "write to",
+            Operation::Read => "read from",
+        })
+    }
+}
+
+/// One transfer that failed. It may have moved some of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransferError {
+    /// Direction.
+    pub operation: Operation,
+    /// Node of the remote process.
+    pub node: NodeId,
+    /// Port of the remote process.
+    pub port: Port,
+    /// Name of the remote segment.
+    pub segment: SegmentName,
+    /// Offset in the remote segment, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Why it failed.
+    pub status: Status,
+}
+
+impl fmt::Display for TransferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} segment {:#x} of {}, {} ({} bytes at offset {}): {}{}",
+            self.operation,
+            self.segment.0,
+            self.node,
+            self.port,
+            self.length,
+            self.offset,
+            self.status,
+            hint(&self.status)
+        )
+    }
+}
+
+/// The transfers that failed; at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferErrors {
+    /// In the order in which the NIC reported them.
+    pub failures: Vec<TransferError>,
+}
+
+impl fmt::Display for TransferErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.failures.split_first() {
+            None => f.write_str("no transfer failed"),
+            Some((first, [])) => write!(f, "{first}"),
+            Some((first, rest)) => write!(f, "{first} (and {} more)", rest.len()),
+        }
+    }
+}
+
+/// What to do about a status, as the end of a sentence.
+fn hint(status: &Status) -> &'static str {
+    match status {
+        Status::NoSuchPort => "; start that process, or check the port",
+        Status::NoSuchNode => "; check the node number and the cluster's links",
+        Status::NameNotFound => "; check the name, or wait longer",
+        Status::NameExists => "; unexport it, or choose another name",
+        Status::PortInUse => "; choose another port, or 0 for any free one",
+        Status::Exhausted => "; free some, or configure more",
+        Status::BadKey | Status::NoSuchSegment => "; import it again",
+        Status::AccessDenied => "; the exporter must grant it (Access)",
+        Status::Aborted | Status::PeerGone => "; import again once the peer is back",
+        Status::VersionMismatch => "; install matching versions",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_what_where_and_what_to_do() {
+        let failure = TransferError {
+            operation: Operation::Write,
+            node: NodeId(2),
+            port: Port(7),
+            segment: SegmentName(0xab),
+            offset: 16,
+            length: 4096,
+            status: Status::AccessDenied,
+        };
+        let error = Error::Transfer(TransferErrors {
+            failures: vec![failure, failure],
+        });
+        assert_eq!(
+            error.to_string(),
+            "write to segment 0xab of node 2, port 7 (4096 bytes at offset 16): the segment does \
+             not grant this access; the exporter must grant it (Access) (and 1 more)"
+        );
+        assert_eq!(error.status(), Some(Status::AccessDenied));
+    }
+
+    #[test]
+    fn unknown_codes_are_incompatibilities() {
+        assert!(Error::check(0, String::new).is_ok());
+        assert!(matches!(
+            Error::check(11, || "register".into()),
+            Err(Error::Refused {
+                status: Status::PortInUse,
+                ..
+            })
+        ));
+        assert!(matches!(
+            Error::check(999, || "register".into()),
+            Err(Error::Incompatible(_))
+        ));
+    }
+}

@@ -1,0 +1,69 @@
+//! The library that applications link to use a qnic NIC: memory of processes on
+//! other nodes, written and read without their help, and notifications.
+//!
+//! ```text
+//!   Nic ──register(port)──► Endpoint ──export(name, buffer)──► Segment
+//!                              │  └────import(node, port, name)──► RemoteSegment
+//!                              ├── write, read (fenced, notifying) ──► Ticket
+//!                              └── notification(id): test, spin, wait, acknowledge
+//! ```
+//!
+//! The same program runs in a guest (kernel module beneath) and in host mode (an
+//! ordinary process beside the device process): [`Nic::open`] chooses.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use qnic::{Access, Nic, NodeId, NotificationId, Port, SegmentName};
+//!
+//! # fn main() -> qnic::Result<()> {
+//! const INBOX: SegmentName = SegmentName(1);
+//! const LETTER: NotificationId = NotificationId::new(1).unwrap();
+//!
+//! let endpoint = Nic::open()?.register(Port(7))?;
+//! let inbox = endpoint.allocate(4096)?;
+//! let _segment = endpoint.export(INBOX, &inbox, Access::WRITE)?;
+//!
+//! let theirs = endpoint.import(NodeId(1), Port(7), INBOX, Duration::from_secs(10))?;
+//! endpoint.write_fenced_notify(&theirs, 0, b"hello", LETTER)?;
+//!
+//! endpoint.notification(LETTER).take(Some(Duration::from_secs(10)))?;
+//! assert_eq!(inbox.read_vec(0, 5)?, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
+//! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
+//! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`].
+
+mod buffer;
+mod core;
+mod endpoint;
+mod error;
+mod ledger;
+mod map;
+#[cfg(test)]
+mod model;
+mod nic;
+mod notification;
+mod progress;
+pub mod provider;
+mod queue;
+mod segment;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod ticket;
+mod transfer;
+mod wait;
+
+pub use buffer::Buffer;
+pub use endpoint::Endpoint;
+pub use error::{Error, Operation, Result, TransferError, TransferErrors};
+pub use nic::{Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_SOCKET_VARIABLE};
+pub use notification::{Notification, NotificationId};
+pub use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
+pub use segment::{Part, RemoteSegment, Segment};
+pub use ticket::Ticket;
+pub use transfer::Source;

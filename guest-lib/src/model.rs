@@ -1,0 +1,324 @@
+//! Models of what runs between a process and its NIC without locks: every
+//! interleaving of this library's code and the NIC's own, on loom's atomics.
+//!
+//! The words that both sides touch are loom's; the rest of SRAM and host area is
+//! the NIC's alone and plain. A lost command or a lost wake-up is a deadlock,
+//! which loom reports.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use loom::sync::atomic::{fence, AtomicU64};
+use loom::sync::Notify;
+use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
+use qnic_abi::control::{self, RequestHeader, REQUEST_BYTES};
+use qnic_abi::header::Geometry;
+use qnic_abi::host_area::{
+    ERRORS, ERROR_RING, HEAD, HOST_PAGES, QUEUE_STATUS, READS_DONE, WRITES_DONE,
+};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
+use qnic_abi::wire::FrameHeader;
+use qnic_abi::{NodeId, SharedMemory, Status, VniId, PAGE_SIZE};
+use qnic_nic::{
+    Host, HostMemory, Limits, Nic, NicConfig, OutOfRange, Payload, Progress, Time, Wire,
+};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::error::Operation;
+use crate::progress;
+use crate::queue::{Command, Doorbell, WakeRequests};
+
+/// Memory of which some words are loom's.
+struct Words {
+    base: usize,
+    size: usize,
+    shared: Rc<BTreeMap<usize, AtomicU64>>,
+    private: Rc<RefCell<BTreeMap<usize, u64>>>,
+}
+
+impl Words {
+    fn new(size: usize, shared: impl IntoIterator<Item = usize>) -> Self {
+        let word = |offset| (offset, AtomicU64::new(0));
+        Words {
+            base: 0,
+            size,
+            shared: Rc::new(shared.into_iter().map(word).collect()),
+            private: Rc::default(),
+        }
+    }
+
+    fn part(&self, base: usize, size: usize) -> Self {
+        Words {
+            base: self.base + base,
+            size,
+            shared: self.shared.clone(),
+            private: self.private.clone(),
+        }
+    }
+}
+
+impl SharedMemory for Words {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        self.load_u64(offset, order) as u32
+    }
+
+    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        self.store_u64(offset, value.into(), order);
+    }
+
+    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        let offset = self.base + offset;
+        match self.shared.get(&offset) {
+            Some(word) => word.load(order),
+            None => self.private.borrow().get(&offset).copied().unwrap_or(0),
+        }
+    }
+
+    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        let offset = self.base + offset;
+        match self.shared.get(&offset) {
+            Some(word) => word.store(value, order),
+            None => drop(self.private.borrow_mut().insert(offset, value)),
+        }
+    }
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    /// It is zero from the start, and started once.
+    fn clear(&self) {}
+}
+
+/// A node whose memory is host areas and nothing else.
+struct Node {
+    sram: Words,
+    memory: Memory,
+}
+
+struct Memory(Words);
+
+impl HostMemory for Memory {
+    fn contains(&self, _address: u64, _length: u64) -> bool {
+        true
+    }
+
+    fn read(&self, _address: u64, _bytes: &mut [u8]) -> Result<(), OutOfRange> {
+        Err(OutOfRange)
+    }
+
+    fn write(&self, _address: u64, _bytes: &[u8]) -> Result<(), OutOfRange> {
+        Err(OutOfRange)
+    }
+
+    fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
+        self.0.store_u64(address as usize, value, Ordering::Release);
+        Ok(())
+    }
+
+    fn copy_from(&self, _: u64, _: &Self, _: u64, _: usize) -> Result<(), OutOfRange> {
+        Err(OutOfRange)
+    }
+}
+
+impl Host for Node {
+    type Sram = Words;
+    type Memory = Memory;
+
+    fn sram(&self) -> &Words {
+        &self.sram
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+/// No way to anywhere: every command fails as soon as it is read.
+struct NoWire;
+
+impl Wire<Memory> for NoWire {
+    fn send(&mut self, _frame: &FrameHeader, _payload: Payload<'_, Memory>) -> bool {
+        false
+    }
+}
+
+/// A NIC with one process, and what the process sees of it.
+struct Model {
+    nic: Nic,
+    node: Node,
+    window: Words,
+    host_area: Words,
+}
+
+const NOW: Time = Time(1);
+
+impl Model {
+    /// The NIC polls the process's queue already: it is about to fall asleep.
+    fn new() -> Self {
+        let config = NicConfig {
+            node: NodeId(0),
+            frames: 4,
+            windows: 1,
+            doorbells: 1,
+            limits: Limits::default(),
+        };
+        let geometry = Geometry::new(config.node, 4, 1, 1).unwrap();
+        let window = geometry.window_offset(VniId(0));
+        let first = window + command_offset(0);
+        let slot = (first..first + 64).step_by(8);
+        let others = [AWAKE, WAKE_REQUEST, command_offset(1)].map(|offset| window + offset);
+        let counters = [HEAD, WRITES_DONE, READS_DONE, ERRORS, QUEUE_STATUS];
+        let record = [ERROR_RING, ERROR_RING + 8];
+        let sram = Words::new(geometry.sram_bytes as usize, slot.chain(others));
+        let area = Words::new(HOST_PAGES * PAGE_SIZE, counters.into_iter().chain(record));
+        let mut model = Model {
+            nic: Nic::new(config).unwrap(),
+            window: sram.part(window, qnic_abi::window::WINDOW_BYTES),
+            host_area: area.part(0, HOST_PAGES * PAGE_SIZE),
+            node: Node {
+                sram,
+                memory: Memory(area),
+            },
+        };
+        model.nic.start(NOW, &model.node);
+        model.register();
+        model.nic.handle_doorbell(0);
+        model.poll();
+        assert_eq!(model.window.load_u64(AWAKE, Ordering::Relaxed), 1);
+        model
+    }
+
+    fn register(&mut self) {
+        let body = control::NewProcess {
+            port: 1.into(),
+            reserved0: 0.into(),
+            pid: 1.into(),
+            host_area: [0, 1, 2].map(|page: u64| (page * PAGE_SIZE as u64).into()),
+        };
+        let header = RequestHeader {
+            opcode: (control::Opcode::NewProcess as u32).into(),
+            vni: 0.into(),
+            reserved: 0.into(),
+        };
+        let mut request = [0; REQUEST_BYTES];
+        request[..8].copy_from_slice(header.as_bytes());
+        request[8..][..size_of_val(&body)].copy_from_slice(body.as_bytes());
+        let reply = self
+            .nic
+            .handle_control(NOW, &self.node, &mut NoWire, &request, 0);
+        assert_eq!(reply.map(|reply| reply[0]), Some(0));
+    }
+
+    fn poll(&mut self) {
+        while self.nic.poll(NOW, &self.node, &mut NoWire) == Progress::Busy {}
+    }
+
+    /// Runs the NIC until it has read `commands` and fallen asleep.
+    fn run(mut self, commands: u64, doorbell: &Notify, wake: &Notify) {
+        loop {
+            self.poll();
+            while self.nic.poll_event().is_some() {
+                wake.notify();
+            }
+            if !self.nic.prepare_sleep(&self.node) {
+                continue;
+            }
+            if self.nic.statistics().commands == commands {
+                return;
+            }
+            doorbell.wait();
+            self.nic.handle_doorbell(0);
+        }
+    }
+}
+
+fn write() -> Command {
+    let mut descriptor = Descriptor::new_zeroed();
+    descriptor.opcode = Opcode::Write as u8;
+    descriptor.flags = (CommandFlags::INLINE | CommandFlags::PUBLISH).bits();
+    descriptor.remote_node = 9.into();
+    Command::new(&descriptor, &[])
+}
+
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// A command against a NIC that falls asleep: either the NIC's last look sees
+/// the command, or the process sees that the doorbell must be rung.
+#[test]
+fn no_command_is_lost() {
+    check(|| {
+        let model = Model::new();
+        let window = model.window.part(0, model.window.size());
+        let area = model.host_area.part(0, model.host_area.size());
+        let (doorbell, wake) = (Rc::new(Notify::new()), Notify::new());
+        let bell = doorbell.clone();
+        let nic = loom::thread::spawn(move || model.run(1, &doorbell, &wake));
+        if write().publish(&window, &area, 0, &mut Doorbell::default()) {
+            bell.notify();
+        }
+        nic.join().unwrap();
+        assert_eq!(window.load_u64(command_offset(0), Ordering::Relaxed), 0);
+    });
+}
+
+/// Two commands: the doorbell is left out for the second only if the NIC will
+/// find it on its way to the first.
+#[test]
+fn no_command_behind_a_doorbell_is_lost() {
+    check(|| {
+        let model = Model::new();
+        let window = model.window.part(0, model.window.size());
+        let area = model.host_area.part(0, model.host_area.size());
+        let (doorbell, wake) = (Rc::new(Notify::new()), Notify::new());
+        let bell = doorbell.clone();
+        let nic = loom::thread::spawn(move || model.run(2, &doorbell, &wake));
+        let mut known = Doorbell::default();
+        for number in 0..2 {
+            if write().publish(&window, &area, number, &mut known) {
+                bell.notify();
+            }
+        }
+        nic.join().unwrap();
+    });
+}
+
+/// A process that goes to sleep against a NIC that completes its command: either
+/// its last look sees the completion, or the NIC sees the wake request. With the
+/// completion comes the error record.
+#[test]
+fn no_wake_up_is_lost() {
+    check(|| {
+        let mut model = Model::new();
+        let mut known = Doorbell::default();
+        assert!(!write().publish(&model.window, &model.host_area, 0, &mut known));
+        let window = model.window.part(0, model.window.size());
+        let area = model.host_area.part(0, model.host_area.size());
+        let (doorbell, wake) = (Notify::new(), Rc::new(Notify::new()));
+        let woken = wake.clone();
+        model.nic.handle_doorbell(0);
+        let nic = loom::thread::spawn(move || model.run(1, &doorbell, &wake));
+        let requests = WakeRequests::new(&window);
+        loop {
+            requests.request(&window);
+            if progress::done(&area, Operation::Write) == 1 {
+                break;
+            }
+            woken.wait();
+        }
+        let mut errors = Vec::new();
+        progress::drain_errors(&area, 0, |number, status| errors.push((number, status)));
+        assert_eq!(errors, [(0, Status::NoSuchNode)]);
+        nic.join().unwrap();
+    });
+}

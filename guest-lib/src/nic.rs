@@ -1,0 +1,167 @@
+//! The NIC of this node, as an application opens it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use qnic_abi::{uapi, Port};
+
+use crate::buffer::Buffer;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::provider::host::{Node, DEFAULT_MEMORY};
+use crate::provider::linux::{Device, DEFAULT_DEVICE};
+use crate::provider::{CallError, Provider, Registration};
+
+/// Environment variable with the path of the device file.
+pub const DEVICE_VARIABLE: &str = "QNIC_DEVICE";
+
+/// Environment variable with the path of a device process's socket: host mode.
+pub const HOST_SOCKET_VARIABLE: &str = "QNIC_HOST_SOCKET";
+
+/// Environment variable with the memory of a host-mode node, in bytes.
+pub const HOST_MEMORY_VARIABLE: &str = "QNIC_HOST_MEMORY";
+
+/// The NIC of this node.
+///
+/// Clones are cheap and stand for the same NIC.
+#[derive(Debug, Clone)]
+pub struct Nic {
+    provider: Arc<dyn Provider>,
+    path: PathBuf,
+}
+
+impl Nic {
+    /// Opens the NIC that the environment names: with [`HOST_SOCKET_VARIABLE`] a
+    /// host-mode node, else the device file of [`DEVICE_VARIABLE`], else
+    /// `/dev/qnic0`. So one program runs in a guest and in host mode.
+    ///
+    /// # Errors
+    /// [`Error::Open`]
+    pub fn open() -> Result<Self> {
+        if let Some(socket) = std::env::var_os(HOST_SOCKET_VARIABLE) {
+            return Self::open_host(Path::new(&socket));
+        }
+        let device = std::env::var_os(DEVICE_VARIABLE);
+        Self::open_linux(Path::new(
+            device.as_deref().unwrap_or(DEFAULT_DEVICE.as_ref()),
+        ))
+    }
+
+    /// Opens the NIC behind a device file of the kernel module.
+    ///
+    /// # Errors
+    /// [`Error::Open`]
+    pub fn open_linux(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let nic = Self::with_provider(Arc::new(Device::new(path)), path);
+        nic.provider
+            .info()
+            .map_err(|error| open_error(path, error, "is the qnic module loaded?"))?;
+        Ok(nic)
+    }
+
+    /// Becomes the host-mode node behind the socket of a device process (X2), with
+    /// as much memory for buffers as [`HOST_MEMORY_VARIABLE`] says (bytes; 128 MiB
+    /// without it).
+    ///
+    /// # Errors
+    /// [`Error::Host`], [`Error::Setting`]
+    pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
+        Self::open_host_with(socket, host_memory()?)
+    }
+
+    /// [`Nic::open_host`] with `memory` bytes for buffers, a multiple of the page
+    /// size.
+    ///
+    /// # Errors
+    /// [`Error::Host`]
+    pub fn open_host_with(socket: impl AsRef<Path>, memory: usize) -> Result<Self> {
+        let socket = socket.as_ref();
+        let node = Node::connect(socket, memory)?;
+        Ok(Self::with_provider(Arc::new(node), socket))
+    }
+
+    /// A NIC on another platform.
+    pub fn with_provider(provider: Arc<dyn Provider>, path: impl AsRef<Path>) -> Self {
+        Nic {
+            provider,
+            path: path.as_ref().to_owned(),
+        }
+    }
+
+    /// Registers this process on a port (N1); port 0 asks for any free one. A
+    /// process may register several times, on different ports.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `PortInUse` or `Exhausted`.
+    pub fn register(&self, port: Port) -> Result<Endpoint> {
+        let what = || format!("register on {port} of {}", self.path.display());
+        let outcome = crate::core::retry(|| self.provider.register(port.0));
+        match outcome.map_err(|error| Error::call(what, error))? {
+            Registration::Done(process) => Ok(Endpoint::new(process, self.provider.clone())),
+            Registration::Refused(status) => Err(Error::Refused {
+                what: what(),
+                status,
+            }),
+        }
+    }
+
+    /// The platform beneath, for tools and tests that speak to the NIC by
+    /// `qnic_abi` instead of an [`Endpoint`].
+    pub fn provider(&self) -> &Arc<dyn Provider> {
+        &self.provider
+    }
+
+    /// Memory that can be exported: page aligned, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::EmptyMemory`], [`Error::System`]
+    pub fn allocate(&self, length: usize) -> Result<Buffer> {
+        allocate(self.provider.as_ref(), length)
+    }
+
+    /// What driver and NIC hold and have counted.
+    ///
+    /// # Errors
+    /// [`Error::System`], [`Error::DeviceGone`]
+    pub fn info(&self) -> Result<uapi::Info> {
+        let what = || format!("ask {} for its counters", self.path.display());
+        let info = crate::core::retry(|| self.provider.info());
+        let info = info.map_err(|error| Error::call(what, error))?;
+        Error::check(info.status.get(), what)?;
+        Ok(info)
+    }
+}
+
+fn host_memory() -> Result<usize> {
+    let Some(value) = std::env::var_os(HOST_MEMORY_VARIABLE) else {
+        return Ok(DEFAULT_MEMORY);
+    };
+    let number = value.to_str().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| Error::Setting {
+        variable: HOST_MEMORY_VARIABLE,
+        value: value.to_string_lossy().into_owned(),
+        expected: "a number of bytes",
+    })
+}
+
+pub(crate) fn allocate(provider: &dyn Provider, length: usize) -> Result<Buffer> {
+    if length == 0 {
+        return Err(Error::EmptyMemory);
+    }
+    let region = provider
+        .allocate(length)
+        .map_err(|error| Error::call(|| format!("allocate {length} bytes"), error))?;
+    Ok(Buffer::new(region))
+}
+
+fn open_error(path: &Path, error: CallError, hint: &'static str) -> Error {
+    match error {
+        CallError::System(source) => Error::Open {
+            path: path.to_owned(),
+            source,
+            hint,
+        },
+        other => Error::call(|| format!("open {}", path.display()), other),
+    }
+}

@@ -1,0 +1,115 @@
+//! What the library needs from the platform beneath it: a guest's character
+//! device ([`linux`]) or a host-mode node ([`host`]).
+//!
+//! The control path goes through these traits; the data path does not: a
+//! registered process reaches its window and its host area as mapped memory.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use qnic_abi::uapi;
+use qnic_abi::Status;
+use qnic_host::SharedRegion;
+
+pub mod host;
+pub mod linux;
+
+/// Why a call did not reach the NIC, or did not come back from it.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The device is gone: removed, broken, or its process ended.
+    #[error("the qnic device is gone")]
+    Gone,
+    /// A [`Process::wait`] reached its time limit.
+    #[error("timed out")]
+    TimedOut,
+    /// A signal interrupted the call; it may be repeated.
+    #[error("interrupted by a signal")]
+    Interrupted,
+    /// The system refused.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// A way to NICs of one node.
+pub trait Provider: Debug + Send + Sync {
+    /// Registers a process on a port; port 0 asks for any free one (N1). The
+    /// result's own status says whether the NIC accepted.
+    ///
+    /// # Errors
+    /// [`CallError`]
+    fn register(&self, port: u16) -> Result<Registration, CallError>;
+
+    /// Memory of `length` bytes (not zero), page aligned and zeroed, which can be exported.
+    ///
+    /// # Errors
+    /// [`CallError::System`] when there is no memory left.
+    fn allocate(&self, length: usize) -> Result<SharedRegion, CallError>;
+
+    /// What driver and NIC hold and have counted.
+    ///
+    /// # Errors
+    /// [`CallError`]
+    fn info(&self) -> Result<uapi::Info, CallError>;
+
+    /// Longest time worth spinning before a caller blocks, when `spinners` other
+    /// threads of this process spin already.
+    fn spin_budget(&self, spinners: usize) -> Duration;
+}
+
+/// Outcome of [`Provider::register`].
+#[derive(Debug)]
+pub enum Registration {
+    /// The process is registered until the object is dropped.
+    Done(Box<dyn Process>),
+    /// Driver or NIC refused.
+    Refused(Status),
+}
+
+/// A registered process. Dropping it takes everything back.
+///
+/// Calls that the driver or the NIC refuse succeed and say so in the struct's
+/// status field ([`uapi`]).
+pub trait Process: Debug + Send + Sync {
+    /// Port, node, VNI and limits of the process.
+    fn registration(&self) -> &uapi::Register;
+
+    /// The window (`qnic_abi::window`), readable and writable.
+    fn window(&self) -> &SharedRegion;
+
+    /// The host area (`qnic_abi::host_area`), readable.
+    fn host_area(&self) -> &SharedRegion;
+
+    /// Rings the doorbell.
+    fn ring_doorbell(&self);
+
+    /// Exports a range (N2).
+    ///
+    /// # Errors
+    /// [`CallError`]
+    fn export(&self, call: &mut uapi::Export) -> Result<(), CallError>;
+
+    /// Revokes a segment (N2).
+    ///
+    /// # Errors
+    /// [`CallError`]
+    fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError>;
+
+    /// Asks for a segment (N3); blocks up to the time given in the call.
+    ///
+    /// # Errors
+    /// [`CallError`]
+    fn import(&self, call: &mut uapi::Import) -> Result<(), CallError>;
+
+    /// Blocks until the wake generation differs from the one in the call.
+    ///
+    /// # Errors
+    /// [`CallError::TimedOut`], [`CallError::Gone`], …
+    fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError>;
+
+    /// Starts the command queue again after an error.
+    ///
+    /// # Errors
+    /// [`CallError`]
+    fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), CallError>;
+}

@@ -1,0 +1,167 @@
+//! In a guest: the character device of the kernel module (unsafe shell).
+//!
+//! Every registered process is one open file; the kernel takes everything back
+//! when it is closed ([`qnic_abi::uapi`]).
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::WINDOW_BYTES;
+use qnic_abi::{uapi, Status, PAGE_SIZE};
+use qnic_host::SharedRegion;
+use rustix::io::Errno;
+use rustix::ioctl::{ioctl, Opcode, Updater};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{CallError, Process, Provider, Registration};
+use crate::wait::{cores, SPIN};
+
+/// Device file of the first NIC.
+pub const DEFAULT_DEVICE: &str = "/dev/qnic0";
+
+/// The NIC behind a device file.
+#[derive(Debug)]
+pub struct Device {
+    path: PathBuf,
+}
+
+impl Device {
+    /// The NIC behind `path`; opens nothing yet.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Device {
+            path: path.as_ref().to_owned(),
+        }
+    }
+
+    fn open(&self) -> Result<File, CallError> {
+        let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
+        Ok(file)
+    }
+}
+
+impl Provider for Device {
+    fn register(&self, port: u16) -> Result<Registration, CallError> {
+        let file = self.open()?;
+        let mut registration = uapi::Register {
+            port: port.into(),
+            ..Default::default()
+        };
+        call::<{ uapi::REGISTER }, _>(&file, &mut registration)?;
+        if registration.status != Status::Ok.code() {
+            let status = Status::try_from(registration.status.get());
+            return Ok(Registration::Refused(status.unwrap_or(Status::Malformed)));
+        }
+        let map = |offset, length, writable| {
+            SharedRegion::map_file(&file, offset, length, writable).map_err(CallError::System)
+        };
+        let process = LinuxProcess {
+            window: map(uapi::MMAP_WINDOW, WINDOW_BYTES, true)?,
+            doorbell: map(uapi::MMAP_DOORBELL, PAGE_SIZE, true)?,
+            host_area: map(uapi::MMAP_HOST_AREA, HOST_PAGES * PAGE_SIZE, false)?,
+            file,
+            registration,
+        };
+        let offset = registration.doorbell_offset.get() as usize;
+        if offset > PAGE_SIZE - 2 || offset % 2 != 0 {
+            return Err(CallError::System(std::io::ErrorKind::InvalidData.into()));
+        }
+        Ok(Registration::Done(Box::new(process)))
+    }
+
+    fn allocate(&self, length: usize) -> Result<SharedRegion, CallError> {
+        let pages = length
+            .checked_next_multiple_of(PAGE_SIZE)
+            .ok_or(std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
+        Ok(SharedRegion::anonymous(pages)?.part(0, length))
+    }
+
+    fn info(&self) -> Result<uapi::Info, CallError> {
+        let mut info = uapi::Info::default();
+        call::<{ uapi::INFO }, _>(&self.open()?, &mut info)?;
+        Ok(info)
+    }
+
+    /// The NIC does not run on this guest's CPUs, so one spinner is welcome even
+    /// on a single one.
+    fn spin_budget(&self, spinners: usize) -> Duration {
+        let cores = cores();
+        if spinners < cores {
+            SPIN
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LinuxProcess {
+    window: SharedRegion,
+    doorbell: SharedRegion,
+    host_area: SharedRegion,
+    file: File,
+    registration: uapi::Register,
+}
+
+impl Process for LinuxProcess {
+    fn registration(&self) -> &uapi::Register {
+        &self.registration
+    }
+
+    fn window(&self) -> &SharedRegion {
+        &self.window
+    }
+
+    fn host_area(&self) -> &SharedRegion {
+        &self.host_area
+    }
+
+    fn ring_doorbell(&self) {
+        // Release keeps the store behind the command that it speaks of; the NIC's
+        // side of the pairing is the arrival of the notification.
+        self.doorbell.store_u16(
+            self.registration.doorbell_offset.get() as usize,
+            self.registration.doorbell_value.get(),
+            Ordering::Release,
+        );
+    }
+
+    fn export(&self, export: &mut uapi::Export) -> Result<(), CallError> {
+        call::<{ uapi::EXPORT }, _>(&self.file, export)
+    }
+
+    fn unexport(&self, unexport: &mut uapi::Unexport) -> Result<(), CallError> {
+        call::<{ uapi::UNEXPORT }, _>(&self.file, unexport)
+    }
+
+    fn import(&self, import: &mut uapi::Import) -> Result<(), CallError> {
+        call::<{ uapi::IMPORT }, _>(&self.file, import)
+    }
+
+    fn wait(&self, wait: &mut uapi::Wait) -> Result<(), CallError> {
+        call::<{ uapi::WAIT }, _>(&self.file, wait)
+    }
+
+    fn reset_queue(&self, reset: &mut uapi::ResetQueue) -> Result<(), CallError> {
+        call::<{ uapi::RESET_QUEUE }, _>(&self.file, reset)
+    }
+}
+
+/// One ioctl of [`uapi`] whose argument the kernel reads and writes.
+fn call<const OPCODE: Opcode, T: FromBytes + IntoBytes>(
+    file: &File,
+    argument: &mut T,
+) -> Result<(), CallError> {
+    const { assert!((OPCODE >> 16 & 0x3fff) as usize == size_of::<T>()) };
+    // SAFETY: the request number says that the kernel reads and writes as many
+    // bytes as `T` has (checked above), and every bit pattern is a `T`.
+    unsafe { ioctl(file, Updater::<OPCODE, T>::new(argument)) }.map_err(|errno| match errno {
+        Errno::NODEV => CallError::Gone,
+        Errno::TIMEDOUT => CallError::TimedOut,
+        Errno::INTR => CallError::Interrupted,
+        other => CallError::System(other.into()),
+    })
+}

@@ -1,0 +1,107 @@
+//! The process's side of the window: commands, doorbell and wake request.
+//!
+//! Written against [`SharedMemory`], so that the tests below run it on loom's
+//! atomics against the NIC's side.
+
+use std::sync::atomic::AtomicU64;
+
+use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES, INLINE_CAPACITY};
+use qnic_abi::host_area::HEAD;
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
+use qnic_abi::SharedMemory;
+use zerocopy::IntoBytes;
+
+/// A command as it will stand in the queue.
+pub(crate) struct Command {
+    words: [u64; COMMAND_BYTES / 8],
+    used: usize,
+}
+
+impl Command {
+    /// A command with its inline payload, at most [`INLINE_CAPACITY`] bytes.
+    pub(crate) fn new(descriptor: &Descriptor, payload: &[u8]) -> Self {
+        debug_assert!(payload.len() <= INLINE_CAPACITY);
+        let mut bytes = [0; COMMAND_BYTES];
+        bytes[..DESCRIPTOR_BYTES].copy_from_slice(descriptor.as_bytes());
+        bytes[DESCRIPTOR_BYTES..][..payload.len()].copy_from_slice(payload);
+        let mut words = [0; COMMAND_BYTES / 8];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            let mut little = [0; 8];
+            little.copy_from_slice(chunk);
+            *word = u64::from_le_bytes(little);
+        }
+        let used = (DESCRIPTOR_BYTES + payload.len()).div_ceil(8);
+        Command { words, used }
+    }
+
+    /// Puts the command into the slot of `number`, which must be free, and says
+    /// whether the doorbell must be rung. `area` is the host area.
+    pub(crate) fn publish<M: SharedMemory>(
+        &self,
+        window: &M,
+        area: &M,
+        number: u64,
+        doorbell: &mut Doorbell,
+    ) -> bool {
+        let slot = command_offset(number);
+        window.write_words(slot + 8, &self.words[1..self.used]);
+        // Partner: the NIC's acquire load of the first word.
+        window.store_u64(slot, self.words[0], Ordering::Release);
+        // Partner: the NIC's fence between its stores to AWAKE and HEAD and its
+        // last look at the queue. Either it sees the word above, or this sees its
+        // zero, and with it the head of that moment.
+        window.fence();
+        window.load_u64(AWAKE, Ordering::Relaxed) == 0 && doorbell.must_ring(area, number)
+    }
+}
+
+/// Remembers for which command the doorbell was rung last: until the NIC has read
+/// that one it is on its way to the queue, and finds the later ones too.
+#[derive(Debug, Default)]
+pub(crate) struct Doorbell {
+    rung_for: Option<u64>,
+}
+
+impl Doorbell {
+    /// The NIC was seen asleep after command `number` was published.
+    fn must_ring<M: SharedMemory>(&mut self, area: &M, number: u64) -> bool {
+        // Relaxed: ordered behind the caller's fence, whose partner stands behind
+        // the NIC's store of the head. A NIC that took the command and fell asleep
+        // since then without seeing the new one has published a later head.
+        let head = area.load_u64(HEAD, Ordering::Relaxed);
+        if self.rung_for.is_some_and(|rung_for| head <= rung_for) {
+            return false;
+        }
+        self.rung_for = Some(number);
+        true
+    }
+}
+
+/// Source of wake requests of one process; each value is stored once.
+#[derive(Debug)]
+pub(crate) struct WakeRequests(AtomicU64);
+
+impl WakeRequests {
+    /// Continues after what a former process may have left in the window.
+    pub(crate) fn new<M: SharedMemory>(window: &M) -> Self {
+        WakeRequests(AtomicU64::new(
+            window.load_u64(WAKE_REQUEST, Ordering::Relaxed),
+        ))
+    }
+
+    /// Asks the NIC for a wake event at its next update of the host area. The
+    /// caller looks at the host area once more before it blocks.
+    ///
+    /// Several threads may ask at once: whichever value stands last differs from
+    /// every value that the NIC has acted upon before it was stored.
+    pub(crate) fn request<M: SharedMemory>(&self, window: &M) {
+        // Relaxed: only the value matters, it is unique whatever the order.
+        let value = self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        window.store_u64(WAKE_REQUEST, value, Ordering::Relaxed);
+        // Partner: the NIC's fence between its update of the host area and its
+        // load of WAKE_REQUEST. Either it sees the request, or the caller's look
+        // that follows sees the update.
+        window.fence();
+    }
+}

@@ -1,0 +1,329 @@
+//! A NIC for unit tests: the other side of window and host area, moved by hand.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
+use qnic_abi::host_area::{
+    signal_offset, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD, HOST_PAGES, QUEUE_STATUS, READS_DONE,
+    WAKE_GENERATION, WRITES_DONE,
+};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{command_offset, AWAKE, HEAD_STEP, WAKE_REQUEST, WINDOW_BYTES};
+use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
+use qnic_host::SharedRegion;
+use zerocopy::FromBytes;
+
+use crate::core::lock;
+use crate::error::Operation;
+use crate::nic::Nic;
+use crate::provider::{CallError, Process, Provider, Registration};
+
+/// Inline limit of the fake NIC, in bytes.
+pub(crate) const INLINE_MAX: usize = 96;
+
+/// Length of the segment that every import finds.
+pub(crate) const REMOTE_LENGTH: u64 = 1 << 20;
+
+/// Address of the segment that every import finds.
+pub(crate) const REMOTE_ADDRESS: u64 = 0x7000_0000;
+
+#[derive(Debug, Default)]
+struct State {
+    read: u64,
+    errors: u64,
+    done: [u64; 2],
+    acted: u64,
+    doorbells: u64,
+    next_segment: u16,
+    exported: Vec<u16>,
+    gone: bool,
+}
+
+/// The NIC and the driver of one process.
+#[derive(Debug)]
+pub(crate) struct FakeNic {
+    window: SharedRegion,
+    host_area: SharedRegion,
+    state: Mutex<State>,
+    woken: Condvar,
+}
+
+/// A command as the NIC read it.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) number: u64,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Fetched {
+    pub(crate) fn operation(&self) -> Operation {
+        match self.descriptor.opcode {
+            1 => Operation::Write,
+            _ => Operation::Read,
+        }
+    }
+}
+
+impl FakeNic {
+    /// A NIC and the way to open it.
+    pub(crate) fn new() -> (Arc<Self>, Nic) {
+        let fake = Arc::new(FakeNic {
+            window: SharedRegion::anonymous(WINDOW_BYTES).unwrap(),
+            host_area: SharedRegion::anonymous(HOST_PAGES * PAGE_SIZE).unwrap(),
+            state: Mutex::default(),
+            woken: Condvar::new(),
+        });
+        let nic = Nic::with_provider(Arc::new(FakeProvider(fake.clone())), "fake");
+        (fake, nic)
+    }
+
+    /// Reads the next command, if there is one.
+    pub(crate) fn fetch(&self) -> Option<Fetched> {
+        let mut state = lock(&self.state);
+        let slot = command_offset(state.read);
+        if self.window.load_u64(slot, Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut bytes = [0; COMMAND_BYTES];
+        self.window.read_bytes(slot, &mut bytes);
+        self.window.store_u64(slot, 0, Ordering::Release);
+        let number = state.read;
+        state.read += 1;
+        if state.read % HEAD_STEP == 0 {
+            self.host_area
+                .store_u64(HEAD, state.read, Ordering::Release);
+        }
+        let (descriptor, payload) = bytes.split_at(DESCRIPTOR_BYTES);
+        Some(Fetched {
+            number,
+            descriptor: Descriptor::read_from_bytes(descriptor).unwrap(),
+            payload: payload.to_vec(),
+        })
+    }
+
+    /// Ends a command; it counts from the next [`FakeNic::publish`].
+    pub(crate) fn finish(&self, command: &Fetched, status: Status) {
+        let mut state = lock(&self.state);
+        if status != Status::Ok {
+            let place = (state.errors % ERROR_RECORDS as u64) as usize;
+            let record = ERROR_RING + place * 16;
+            self.host_area
+                .store_u64(record, command.number, Ordering::Relaxed);
+            self.host_area
+                .store_u64(record + 8, status.code().into(), Ordering::Relaxed);
+            state.errors += 1;
+        }
+        state.done[command.operation() as usize] += 1;
+    }
+
+    /// Publishes errors and counters, and wakes the process if it asked.
+    pub(crate) fn publish(&self) {
+        {
+            let state = lock(&self.state);
+            let area = &self.host_area;
+            area.store_u64(ERRORS, state.errors, Ordering::Release);
+            area.store_u64(WRITES_DONE, state.done[0], Ordering::Release);
+            area.store_u64(READS_DONE, state.done[1], Ordering::Release);
+        }
+        self.check_wake();
+    }
+
+    /// Fetches and ends everything there is, all with the same status.
+    pub(crate) fn serve(&self, status: Status) -> usize {
+        let mut served = 0;
+        while let Some(command) = self.fetch() {
+            self.finish(&command, status);
+            served += 1;
+        }
+        self.publish();
+        served
+    }
+
+    /// Signals a notification.
+    pub(crate) fn signal(&self, id: u32) {
+        let area = &self.host_area;
+        let count = area.load_u64(signal_offset(id), Ordering::Relaxed);
+        area.store_u64(signal_offset(id), count + 1, Ordering::Release);
+        self.check_wake();
+    }
+
+    /// Stops the command queue.
+    pub(crate) fn fail_queue(&self, status: Status) {
+        self.host_area
+            .store_u64(QUEUE_STATUS, status.code().into(), Ordering::Release);
+        self.check_wake();
+    }
+
+    /// Says whether the NIC polls.
+    pub(crate) fn set_awake(&self, awake: bool) {
+        self.window
+            .store_u64(AWAKE, awake.into(), Ordering::Release);
+        self.window.fence();
+        if !awake {
+            let read = lock(&self.state).read;
+            self.host_area.store_u64(HEAD, read, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn doorbells(&self) -> u64 {
+        lock(&self.state).doorbells
+    }
+
+    /// Segments that are exported now.
+    pub(crate) fn exported(&self) -> Vec<u16> {
+        lock(&self.state).exported.clone()
+    }
+
+    /// Takes the device away.
+    pub(crate) fn vanish(&self) {
+        lock(&self.state).gone = true;
+        self.woken.notify_all();
+    }
+
+    /// Blocks until a process has asked to be woken.
+    pub(crate) fn await_wake_request(&self) {
+        while self.window.load_u64(WAKE_REQUEST, Ordering::Relaxed) == lock(&self.state).acted {
+            std::thread::yield_now();
+        }
+    }
+
+    fn check_wake(&self) {
+        self.window.fence();
+        let wanted = self.window.load_u64(WAKE_REQUEST, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        if wanted != state.acted {
+            state.acted = wanted;
+            let generation = self.host_area.load_u64(WAKE_GENERATION, Ordering::Relaxed);
+            self.host_area
+                .store_u64(WAKE_GENERATION, generation + 1, Ordering::Release);
+            self.woken.notify_all();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct FakeProvider(Arc<FakeNic>);
+
+impl Provider for FakeProvider {
+    fn register(&self, port: u16) -> Result<Registration, CallError> {
+        if port == 13 {
+            return Ok(Registration::Refused(Status::PortInUse));
+        }
+        Ok(Registration::Done(Box::new(FakeProcess {
+            nic: self.0.clone(),
+            registration: uapi::Register {
+                port: port.into(),
+                node: 3.into(),
+                inline_max: (INLINE_MAX as u32).into(),
+                ..Default::default()
+            },
+        })))
+    }
+
+    fn allocate(&self, length: usize) -> Result<SharedRegion, CallError> {
+        Ok(SharedRegion::anonymous(length)?)
+    }
+
+    fn info(&self) -> Result<uapi::Info, CallError> {
+        Ok(uapi::Info::default())
+    }
+
+    fn spin_budget(&self, _spinners: usize) -> Duration {
+        Duration::from_micros(50)
+    }
+}
+
+#[derive(Debug)]
+struct FakeProcess {
+    nic: Arc<FakeNic>,
+    registration: uapi::Register,
+}
+
+impl Process for FakeProcess {
+    fn registration(&self) -> &uapi::Register {
+        &self.registration
+    }
+
+    fn window(&self) -> &SharedRegion {
+        &self.nic.window
+    }
+
+    fn host_area(&self) -> &SharedRegion {
+        &self.nic.host_area
+    }
+
+    fn ring_doorbell(&self) {
+        lock(&self.nic.state).doorbells += 1;
+    }
+
+    fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
+        let mut state = lock(&self.nic.state);
+        call.segment = state.next_segment.into();
+        call.key = (1000 + u64::from(state.next_segment)).into();
+        let segment = state.next_segment;
+        state.exported.push(segment);
+        state.next_segment += 1;
+        Ok(())
+    }
+
+    fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError> {
+        let mut state = lock(&self.nic.state);
+        state
+            .exported
+            .retain(|segment| *segment != call.segment.get());
+        Ok(())
+    }
+
+    fn import(&self, call: &mut uapi::Import) -> Result<(), CallError> {
+        if call.name.get() == 404 {
+            call.status = Status::NameNotFound.code().into();
+            return Ok(());
+        }
+        call.access = 3.into();
+        call.address = REMOTE_ADDRESS.into();
+        call.length = REMOTE_LENGTH.into();
+        call.key = 77.into();
+        call.segment = 5.into();
+        Ok(())
+    }
+
+    fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
+        let timeout = u64::try_from(call.timeout_ns.get()).unwrap_or(u64::MAX);
+        let generation = || {
+            self.nic
+                .host_area
+                .load_u64(WAKE_GENERATION, Ordering::Acquire)
+        };
+        let (state, result) = self
+            .nic
+            .woken
+            .wait_timeout_while(
+                lock(&self.nic.state),
+                Duration::from_nanos(timeout.min(10_000_000_000)),
+                |state| !state.gone && generation() == call.generation.get(),
+            )
+            .unwrap();
+        if state.gone {
+            Err(CallError::Gone)
+        } else if result.timed_out() {
+            Err(CallError::TimedOut)
+        } else {
+            call.generation = generation().into();
+            Ok(())
+        }
+    }
+
+    fn reset_queue(&self, _call: &mut uapi::ResetQueue) -> Result<(), CallError> {
+        let mut state = lock(&self.nic.state);
+        for offset in (PAGE_SIZE..WINDOW_BYTES).step_by(8) {
+            self.nic.window.store_u64(offset, 0, Ordering::Relaxed);
+        }
+        for offset in [HEAD, WRITES_DONE, READS_DONE, ERRORS, QUEUE_STATUS] {
+            self.nic.host_area.store_u64(offset, 0, Ordering::Release);
+        }
+        (state.read, state.errors, state.done) = (0, 0, [0; 2]);
+        Ok(())
+    }
+}

@@ -1,0 +1,497 @@
+//! The library alone, against the NIC of [`crate::testing`].
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use qnic_abi::command::CommandFlags;
+
+use crate::testing::{FakeNic, Fetched, INLINE_MAX, REMOTE_ADDRESS, REMOTE_LENGTH};
+use crate::{
+    Access, Endpoint, Error, NodeId, NotificationId, Port, RemoteSegment, Segment, SegmentName,
+    Status,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const ONE: NotificationId = NotificationId::new(1).unwrap();
+
+fn setup() -> (std::sync::Arc<FakeNic>, Endpoint, RemoteSegment) {
+    let (fake, nic) = FakeNic::new();
+    let endpoint = nic.register(Port(9)).unwrap();
+    let remote = import(&endpoint);
+    (fake, endpoint, remote)
+}
+
+fn import(endpoint: &Endpoint) -> RemoteSegment {
+    endpoint
+        .import(NodeId(1), Port(2), SegmentName(6), SECOND)
+        .unwrap()
+}
+
+fn export(endpoint: &Endpoint, length: usize) -> (crate::Buffer, Segment) {
+    let buffer = endpoint.allocate(length).unwrap();
+    let segment = endpoint
+        .export(SegmentName(1), &buffer, Access::READ | Access::WRITE)
+        .unwrap();
+    (buffer, segment)
+}
+
+fn fetch(fake: &FakeNic) -> Fetched {
+    fake.fetch().expect("a command")
+}
+
+#[test]
+fn small_writes_travel_inline_and_large_ones_do_not() {
+    let (fake, endpoint, remote) = setup();
+    let (buffer, segment) = export(&endpoint, 8192);
+    buffer.write(4000, &[7; 200]).unwrap();
+
+    endpoint.write(&remote, 16, &[5; INLINE_MAX]).unwrap();
+    let command = fetch(&fake);
+    assert_eq!(command.descriptor.opcode, 1);
+    assert_eq!(command.descriptor.flags, CommandFlags::INLINE.bits());
+    assert_eq!(command.descriptor.length.get(), INLINE_MAX as u64);
+    assert_eq!(command.descriptor.remote_address.get(), REMOTE_ADDRESS + 16);
+    assert_eq!(command.descriptor.remote_key.get(), 77);
+    assert_eq!(command.descriptor.remote_segment.get(), 5);
+    assert_eq!(command.descriptor.remote_node.get(), 1);
+    assert_eq!(command.descriptor.remote_port.get(), 2);
+    assert_eq!(command.descriptor.local_key.get(), 0);
+    assert_eq!(&command.payload[..INLINE_MAX], &[5; INLINE_MAX]);
+
+    let part = segment.part(4001, INLINE_MAX);
+    endpoint.write(&remote, 0, part).unwrap();
+    assert_eq!(&fetch(&fake).payload[..INLINE_MAX], &[7; INLINE_MAX]);
+
+    let part = segment.part(4001, INLINE_MAX + 1);
+    endpoint.write(&remote, 0, part).unwrap();
+    let command = fetch(&fake);
+    assert_eq!(command.descriptor.flags, 0);
+    assert_eq!(
+        command.descriptor.local_address.get(),
+        buffer.address() + 4001
+    );
+    assert_eq!(command.descriptor.local_key.get(), 1000);
+    assert_eq!(command.descriptor.local_segment.get(), 0);
+}
+
+#[test]
+fn long_sources_must_be_exported() {
+    let (fake, endpoint, remote) = setup();
+    let bytes = [0; INLINE_MAX + 1];
+    let error = endpoint.write(&remote, 0, &bytes[..]).unwrap_err();
+    assert!(
+        matches!(error, Error::NotExported { length: 97, .. }),
+        "{error}"
+    );
+    assert!(fake.fetch().is_none());
+}
+
+#[test]
+fn ranges_are_checked_before_anything_is_issued() {
+    let (fake, endpoint, remote) = setup();
+    let (_buffer, segment) = export(&endpoint, 4096);
+    let other = setup();
+    let (_foreign_buffer, foreign) = export(&other.1, 4096);
+    let out = |result: crate::Result<crate::Ticket<'_>>| {
+        matches!(result.unwrap_err(), Error::OutOfRange { .. })
+    };
+    assert!(out(endpoint.write(&remote, REMOTE_LENGTH, b"x")));
+    assert!(out(endpoint.write(&remote, u64::MAX, b"x")));
+    assert!(out(endpoint.read(&remote, 0, segment.part(4000, 97))));
+    assert!(out(endpoint.read(&remote, 0, segment.part(usize::MAX, 2))));
+    assert!(matches!(
+        endpoint.read(&remote, 0, foreign.part(0, 8)),
+        Err(Error::ForeignSegment)
+    ));
+    assert!(fake.fetch().is_none());
+    endpoint.write(&remote, REMOTE_LENGTH, b"").unwrap();
+    assert_eq!(fetch(&fake).descriptor.length.get(), 0);
+}
+
+#[test]
+fn the_doorbell_is_rung_only_while_the_nic_sleeps() {
+    let (fake, endpoint, remote) = setup();
+    endpoint.write(&remote, 0, b"x").unwrap();
+    assert_eq!(fake.doorbells(), 1);
+    fake.set_awake(true);
+    endpoint.write(&remote, 0, b"x").unwrap();
+    assert_eq!(fake.doorbells(), 1);
+    fake.set_awake(false);
+    // The NIC is on its way to the first command.
+    endpoint.write(&remote, 0, b"x").unwrap();
+    assert_eq!(fake.doorbells(), 1);
+    while fake.fetch().is_some() {}
+    fake.set_awake(false);
+    endpoint.write(&remote, 0, b"x").unwrap();
+    assert_eq!(fake.doorbells(), 2);
+}
+
+#[test]
+fn a_full_queue_makes_the_process_wait() {
+    let (fake, endpoint, remote) = setup();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 0..1000u64 {
+                endpoint
+                    .write(&remote, 8 * number, &number.to_le_bytes())
+                    .unwrap();
+            }
+            endpoint.flush_writes().unwrap();
+        });
+        let mut expected = 0u64;
+        while !writer.is_finished() {
+            while let Some(command) = fake.fetch() {
+                assert_eq!(&command.payload[..8], &expected.to_le_bytes());
+                expected += 1;
+                fake.finish(&command, Status::Ok);
+            }
+            fake.publish();
+        }
+        assert_eq!(expected, 1000);
+    });
+}
+
+#[test]
+fn a_blocked_issuer_learns_that_the_device_is_gone() {
+    let (fake, endpoint, remote) = setup();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| loop {
+            if let Err(error) = endpoint.write(&remote, 0, b"x") {
+                break error;
+            }
+        });
+        fake.await_wake_request();
+        fake.vanish();
+        assert!(matches!(writer.join().unwrap(), Error::DeviceGone));
+    });
+}
+
+#[test]
+fn no_failure_is_lost_however_many_there_are() {
+    let (fake, endpoint, remote) = setup();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for _ in 0..500 {
+                endpoint.write(&remote, 0, b"x").unwrap();
+            }
+            endpoint.flush()
+        });
+        while !writer.is_finished() {
+            fake.serve(Status::PeerGone);
+        }
+        let Err(Error::Transfer(errors)) = writer.join().unwrap() else {
+            panic!("no failure");
+        };
+        assert_eq!(errors.failures.len(), 500);
+    });
+    endpoint.flush().unwrap();
+}
+
+#[test]
+fn a_ticket_gets_its_own_failure_and_no_other() {
+    let (fake, endpoint, remote) = setup();
+    let good = endpoint.write(&remote, 0, b"a").unwrap();
+    let bad = endpoint.write(&remote, 1, b"b").unwrap();
+    let dropped = endpoint.write(&remote, 2, b"c").unwrap();
+    let (first, second, third) = (fetch(&fake), fetch(&fake), fetch(&fake));
+    fake.finish(&first, Status::Ok);
+    fake.finish(&second, Status::BadKey);
+    fake.finish(&third, Status::Aborted);
+    assert!(!good.has_ended());
+    fake.publish();
+    assert!(good.has_ended());
+    good.wait().unwrap();
+    drop(dropped);
+    let error = bad.wait().unwrap_err();
+    assert_eq!(error.status(), Some(Status::BadKey));
+    let Err(Error::Transfer(errors)) = endpoint.flush_writes() else {
+        panic!("the dropped ticket's failure is lost");
+    };
+    assert_eq!(errors.failures.len(), 1);
+    assert_eq!(errors.failures[0].status, Status::Aborted);
+    assert_eq!(errors.failures[0].offset, 2);
+}
+
+#[test]
+fn fences_ask_for_counters_and_report_earlier_failures() {
+    let (fake, endpoint, remote) = setup();
+    let (_buffer, segment) = export(&endpoint, 4096);
+    endpoint.write(&remote, 0, b"x").unwrap();
+    std::thread::scope(|scope| {
+        let fenced = scope.spawn(|| endpoint.write_fenced_notify(&remote, 8, b"y", ONE));
+        let bad = loop {
+            if let Some(command) = fake.fetch() {
+                break command;
+            }
+        };
+        fake.finish(&bad, Status::AccessDenied);
+        let good = loop {
+            if let Some(command) = fake.fetch() {
+                break command;
+            }
+        };
+        let flags = CommandFlags::from_bits_retain(good.descriptor.flags);
+        assert!(flags.contains(CommandFlags::PUBLISH | CommandFlags::NOTIFY));
+        assert_eq!(good.descriptor.notification.get(), 1);
+        fake.finish(&good, Status::Ok);
+        fake.publish();
+        let error = fenced.join().unwrap().unwrap_err();
+        assert_eq!(error.status(), Some(Status::AccessDenied));
+    });
+    std::thread::scope(|scope| {
+        let fenced = scope.spawn(|| endpoint.read_fenced(&remote, 0, segment.part(0, 100)));
+        while !fenced.is_finished() {
+            fake.serve(Status::Ok);
+        }
+        fenced.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn notifications_count_signals_less_acknowledgements() {
+    let (fake, endpoint, _remote) = setup();
+    let notification = endpoint.notification(ONE);
+    assert!(!notification.test());
+    assert!(!notification.acknowledge());
+    fake.signal(1);
+    fake.signal(1);
+    fake.signal(2);
+    assert_eq!(notification.wait(None).unwrap(), 2);
+    assert_eq!(notification.spin(SECOND).unwrap(), 2);
+    assert!(notification.acknowledge());
+    notification.take(None).unwrap();
+    assert_eq!(notification.pending(), 0);
+    let short = Duration::from_millis(5);
+    assert!(matches!(
+        notification.wait(Some(short)),
+        Err(Error::TimedOut)
+    ));
+    assert!(matches!(notification.spin(short), Err(Error::TimedOut)));
+    assert!(matches!(
+        notification.take(Some(short)),
+        Err(Error::TimedOut)
+    ));
+}
+
+#[test]
+fn a_sleeping_waiter_is_woken() {
+    let (fake, endpoint, _remote) = setup();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| endpoint.notification(ONE).wait(None));
+        fake.await_wake_request();
+        fake.signal(1);
+        assert_eq!(waiter.join().unwrap().unwrap(), 1);
+    });
+}
+
+#[test]
+fn takers_share_the_signals_among_them() {
+    let (fake, endpoint, _remote) = setup();
+    std::thread::scope(|scope| {
+        let takers: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| (0..25).all(|_| endpoint.notification(ONE).take(None).is_ok())))
+            .collect();
+        for _ in 0..100 {
+            fake.signal(1);
+        }
+        assert!(takers.into_iter().all(|taker| taker.join().unwrap()));
+    });
+    assert_eq!(endpoint.notification(ONE).pending(), 0);
+}
+
+#[test]
+fn a_stopped_queue_is_an_error_until_it_is_reset() {
+    let (fake, endpoint, remote) = setup();
+    let ticket = endpoint.write(&remote, 0, b"x").unwrap();
+    fake.fail_queue(Status::Malformed);
+    assert!(matches!(
+        endpoint.flush_writes(),
+        Err(Error::QueueFailed(Status::Malformed))
+    ));
+    endpoint.reset_queue().unwrap();
+    assert!(matches!(ticket.wait(), Err(Error::QueueReset)));
+    endpoint.write(&remote, 0, b"y").unwrap();
+    assert_eq!(fake.serve(Status::Ok), 1);
+    endpoint.flush().unwrap();
+}
+
+#[test]
+fn segments_are_unexported_when_dropped() {
+    let (fake, endpoint, _remote) = setup();
+    let (buffer, segment) = export(&endpoint, 4096);
+    assert_eq!(fake.exported(), [0]);
+    assert_eq!(
+        endpoint.export_lookup(buffer.address() + 96, 4000),
+        Some(96)
+    );
+    assert_eq!(endpoint.export_lookup(buffer.address() + 97, 4000), None);
+    segment.unexport().unwrap();
+    assert_eq!(endpoint.export_lookup(buffer.address(), 1), None);
+    let (_buffer, segment) = export(&endpoint, 4096);
+    drop(segment);
+    assert!(fake.exported().is_empty());
+}
+
+#[test]
+fn imports_are_found_by_address_until_they_are_dropped() {
+    let (_fake, endpoint, remote) = setup();
+    let (found, offset) = endpoint
+        .import_lookup(NodeId(1), Port(2), REMOTE_ADDRESS + 5)
+        .unwrap();
+    assert_eq!((found.name(), offset), (SegmentName(6), 5));
+    drop(found);
+    let again = import(&endpoint);
+    drop(remote);
+    let lookup = || endpoint.import_lookup(NodeId(1), Port(2), REMOTE_ADDRESS);
+    assert!(lookup().is_some());
+    drop(again);
+    assert!(lookup().is_none());
+}
+
+#[test]
+fn refusals_say_what_was_asked() {
+    let (_fake, nic) = FakeNic::new();
+    let error = nic.register(Port(13)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "register on port 13 of fake: another process of this node holds that port; choose \
+         another port, or 0 for any free one"
+    );
+    let endpoint = nic.register(Port(1)).unwrap();
+    let error = endpoint
+        .import(NodeId(4), Port(5), SegmentName(404), Duration::ZERO)
+        .unwrap_err();
+    assert_eq!(error.status(), Some(Status::NameNotFound));
+    assert!(matches!(nic.allocate(0), Err(Error::EmptyMemory)));
+}
+
+/// Writes may overtake an earlier read as often as they like.
+#[test]
+fn a_slow_read_keeps_its_failure() {
+    let (fake, endpoint, remote) = setup();
+    let (_buffer, segment) = export(&endpoint, 4096);
+    let read = endpoint.read(&remote, 5, segment.part(0, 8)).unwrap();
+    let slow = fetch(&fake);
+    for _ in 0..300 {
+        endpoint.write(&remote, 9, b"x").unwrap();
+        fake.serve(Status::Ok);
+    }
+    assert!(!read.has_ended());
+    fake.finish(&slow, Status::PageUnavailable);
+    fake.publish();
+    endpoint.flush().unwrap();
+    let Err(Error::Transfer(errors)) = read.wait() else {
+        panic!("the failure is lost");
+    };
+    assert_eq!(errors.failures[0].offset, 5);
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Issue { read: bool },
+    Complete { read: bool, good: bool },
+    DropTicket(usize),
+    WaitTicket(usize),
+    Flush,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => any::<bool>().prop_map(|read| Step::Issue { read }),
+        4 => any::<(bool, bool)>().prop_map(|(read, good)| Step::Complete { read, good }),
+        2 => any::<usize>().prop_map(Step::DropTicket),
+        2 => any::<usize>().prop_map(Step::WaitTicket),
+        1 => Just(Step::Flush),
+    ]
+}
+
+/// The NIC of the property: it ends operations of each kind in their order.
+struct Slow {
+    fake: std::sync::Arc<FakeNic>,
+    pending: [VecDeque<Fetched>; 2],
+}
+
+impl Slow {
+    fn fetch(&mut self) {
+        while let Some(command) = self.fake.fetch() {
+            self.pending[command.operation() as usize].push_back(command);
+        }
+    }
+
+    /// Ends the oldest operation of a kind and returns its offset.
+    fn complete(&mut self, read: bool, status: Status) -> Option<u64> {
+        self.fetch();
+        let command = self.pending[usize::from(read)].pop_front()?;
+        self.fake.finish(&command, status);
+        self.fake.publish();
+        Some(command.descriptor.remote_address.get() - REMOTE_ADDRESS)
+    }
+
+    fn complete_all(&mut self) {
+        for read in [false, true] {
+            while self.complete(read, Status::Ok).is_some() {}
+        }
+    }
+}
+
+proptest! {
+    /// Whatever the order of completions, waits, drops and flushes: every failure
+    /// is reported exactly once, and by a ticket only to the command's own.
+    #[test]
+    fn every_failure_is_reported_exactly_once(
+        steps in proptest::collection::vec(step(), 0..600),
+    ) {
+        let (fake, endpoint, remote) = setup();
+        let (_buffer, segment) = export(&endpoint, 4096);
+        let mut nic = Slow { fake, pending: Default::default() };
+        let (mut tickets, mut failed, mut reported) = (Vec::new(), Vec::new(), Vec::new());
+        let flush = |nic: &mut Slow, reported: &mut Vec<u64>| {
+            nic.complete_all();
+            if let Err(Error::Transfer(errors)) = endpoint.flush() {
+                reported.extend(errors.failures.iter().map(|failure| failure.offset));
+            }
+        };
+        let mut issued = 0u64;
+        for step in steps {
+            nic.fetch();
+            match step {
+                Step::Issue { read } => {
+                    if nic.pending.iter().map(VecDeque::len).sum::<usize>() == 64 {
+                        nic.complete_all();
+                    }
+                    let ticket = if read {
+                        endpoint.read(&remote, issued, segment.part(0, 0))
+                    } else {
+                        endpoint.write(&remote, issued, b"")
+                    };
+                    tickets.push((issued, ticket.unwrap()));
+                    issued += 1;
+                }
+                Step::Complete { read, good } => {
+                    let status = if good { Status::Ok } else { Status::BadKey };
+                    failed.extend(nic.complete(read, status).filter(|_| !good));
+                }
+                Step::DropTicket(which) => if !tickets.is_empty() {
+                    tickets.swap_remove(which % tickets.len());
+                },
+                Step::WaitTicket(which) => if !tickets.is_empty() {
+                    nic.complete_all();
+                    let (number, ticket) = tickets.swap_remove(which % tickets.len());
+                    if let Err(error) = ticket.wait() {
+                        let Error::Transfer(errors) = error else { panic!("{error}") };
+                        prop_assert_eq!(errors.failures.len(), 1);
+                        prop_assert_eq!(errors.failures[0].offset, number);
+                        reported.push(number);
+                    }
+                },
+                Step::Flush => flush(&mut nic, &mut reported),
+            }
+        }
+        drop(tickets);
+        flush(&mut nic, &mut reported);
+        reported.sort_unstable();
+        failed.sort_unstable();
+        prop_assert_eq!(reported, failed);
+    }
+}

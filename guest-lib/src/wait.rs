@@ -1,0 +1,155 @@
+//! Waiting: spin briefly, then sleep until the NIC wakes this process.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use qnic_abi::host_area::WAKE_GENERATION;
+use qnic_abi::{uapi, SharedMemory};
+
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::provider::CallError;
+
+/// Time worth spinning: five times what an interrupt and a wake-up cost, since
+/// shorter budgets expire on both sides of a ping-pong and then stay slow.
+pub(crate) const SPIN: Duration = Duration::from_millis(1);
+
+/// Looks between two readings of the clock, which are slow in an emulated guest.
+const LOOKS: u32 = 256;
+
+/// Processors that this process may use; asked for once, since that reads files.
+pub(crate) fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Threads of this process that spin now.
+static SPINNERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a spinning thread while it lives.
+struct Spinner;
+
+impl Spinner {
+    /// Enters, and returns how many spun already.
+    fn enter() -> (Self, usize) {
+        // Relaxed: a hint for how long to spin.
+        (Spinner, SPINNERS.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        SPINNERS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The point in time after a timeout; `None`: no limit.
+pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
+}
+
+impl Core {
+    /// Waits until `ready` has something: looks, spins, sleeps.
+    ///
+    /// # Errors
+    /// What `ready` says, [`Error::TimedOut`], [`Error::DeviceGone`].
+    pub(crate) fn wait_for<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        if let Some(found) = ready()? {
+            return Ok(found);
+        }
+        let (spinner, others) = Spinner::enter();
+        let budget = self.provider.spin_budget(others);
+        if !budget.is_zero() {
+            if let Some(found) = spin(budget, deadline, &mut ready)? {
+                return Ok(found);
+            }
+        }
+        drop(spinner);
+        self.block(deadline, ready)
+    }
+
+    /// Waits until `ready` has something without ever sleeping.
+    ///
+    /// # Errors
+    /// What `ready` says, [`Error::TimedOut`].
+    pub(crate) fn spin_for<T>(
+        &self,
+        timeout: Duration,
+        mut ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let _spinner = Spinner::enter();
+        spin(timeout, None, &mut ready)?.ok_or(Error::TimedOut)
+    }
+
+    /// Sleeps until `ready` has something (`qnic_abi::host_area`, "Blocking").
+    fn block<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let host_area = self.process.host_area();
+        loop {
+            // Acquire: a wake event after this load changes the generation
+            // (partner: the driver's increment before it wakes anybody).
+            let generation =
+                host_area.load_u64(WAKE_GENERATION, qnic_abi::shared::Ordering::Acquire);
+            self.wakes.request(self.process.window());
+            if let Some(found) = ready()? {
+                return Ok(found);
+            }
+            match self.sleep(generation, deadline) {
+                Ok(()) | Err(CallError::Interrupted) => (),
+                Err(CallError::TimedOut) => return ready()?.ok_or(Error::TimedOut),
+                Err(error) => return Err(Error::call(|| "wait".into(), error)),
+            }
+        }
+    }
+
+    fn sleep(
+        &self,
+        generation: u64,
+        deadline: Option<Instant>,
+    ) -> std::result::Result<(), CallError> {
+        let timeout_ns = match deadline {
+            None => -1,
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                i64::try_from(left.as_nanos()).unwrap_or(i64::MAX)
+            }
+        };
+        let mut call = uapi::Wait {
+            generation: generation.into(),
+            timeout_ns: timeout_ns.into(),
+            ..Default::default()
+        };
+        self.process.wait(&mut call)
+    }
+}
+
+/// Looks until something is there, `budget` is used up or the deadline is over.
+/// The clock is read only after the first looks.
+fn spin<T>(
+    budget: Duration,
+    deadline: Option<Instant>,
+    ready: &mut impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let mut start = None;
+    loop {
+        for _ in 0..LOOKS {
+            if let Some(found) = ready()? {
+                return Ok(Some(found));
+            }
+            std::hint::spin_loop();
+        }
+        let now = Instant::now();
+        let spent = now - *start.get_or_insert(now);
+        if spent >= budget || deadline.is_some_and(|deadline| now >= deadline) {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What can be exported, and what not (N2, N3).
+#![allow(unsafe_code)]
+
+use qnic::{Access, Error, NodeId, Port, SegmentName, Status};
+
+use crate::cluster::{Cluster, Peer, BOTH, SOON};
+
+#[test]
+fn names_are_unique_and_ranges_do_not_overlap() {
+    let cluster = Cluster::new(1);
+    let peer = Peer::new(&cluster.nic(0), 1, 8192);
+    let buffer = peer.endpoint.allocate(4096).unwrap();
+    let name = SegmentName(1);
+    let first = peer.endpoint.export(name, &buffer, Access::READ).unwrap();
+    let other = peer.endpoint.allocate(4096).unwrap();
+    let error = peer.endpoint.export(name, &other, BOTH).unwrap_err();
+    assert_eq!(error.status(), Some(Status::NameExists), "{error}");
+    drop(first);
+    peer.endpoint.export(name, &other, BOTH).unwrap();
+}
+
+#[test]
+fn one_range_can_have_several_names_with_different_access() {
+    let cluster = Cluster::new(2);
+    let a = Peer::new(&cluster.nic(0), 1, 4096);
+    let b = Peer::with_access(&cluster.nic(1), 1, 4096, Access::READ);
+    let _writable = b
+        .endpoint
+        .export(SegmentName(2), &b.buffer, Access::WRITE)
+        .unwrap();
+    let readable = a.import(&b);
+    let writable = a
+        .endpoint
+        .import(NodeId(1), Port(1), SegmentName(2), SOON)
+        .unwrap();
+    a.endpoint.write_fenced(&writable, 0, b"twice").unwrap();
+    a.endpoint
+        .read_fenced(&readable, 0, a.segment.part(0, 5))
+        .unwrap();
+    assert_eq!(a.buffer.read_vec(0, 5).unwrap(), b"twice");
+}
+
+#[test]
+fn memory_outside_of_the_arena_is_refused_with_a_reason() {
+    let cluster = Cluster::new(1);
+    let endpoint = cluster.nic(0).register(Port(1)).unwrap();
+    let mut ordinary = vec![0u8; 8192];
+    // SAFETY: the vector outlives the call, which fails.
+    let error = unsafe {
+        endpoint.export_range(
+            SegmentName(1),
+            ordinary.as_mut_ptr(),
+            ordinary.len(),
+            Access::READ,
+        )
+    };
+    let error = error.unwrap_err();
+    assert!(matches!(error, Error::System { .. }));
+    assert!(error.to_string().contains("arena"), "{error}");
+}
+
+#[test]
+fn slices_of_exported_memory_can_be_written_from() {
+    let cluster = Cluster::new(2);
+    let a = cluster.nic(0).register(Port(1)).unwrap();
+    let b = Peer::new(&cluster.nic(1), 1, 8192);
+    let buffer = a.allocate(8192).unwrap();
+    buffer.write(100, &[3; 5000]).unwrap();
+    // SAFETY: `buffer` outlives the segment, and nobody else uses its memory.
+    let (segment, bytes) = unsafe {
+        let start = buffer.as_ptr().add(100);
+        (
+            a.export_range(SegmentName(1), start, 5000, Access::READ),
+            std::slice::from_raw_parts(start, 5000),
+        )
+    };
+    let segment = segment.unwrap();
+    assert_eq!(a.export_lookup(segment.address() + 10, 10), Some(10));
+    let remote = a
+        .import(NodeId(1), Port(1), crate::cluster::NAME, SOON)
+        .unwrap();
+    a.write_fenced(&remote, 0, bytes).unwrap();
+    assert_eq!(b.buffer.read_vec(0, 5000).unwrap(), bytes);
+}
+
+#[test]
+fn more_segments_than_there_are_places_are_refused() {
+    let cluster = Cluster::new(1);
+    let endpoint = cluster.nic(0).register(Port(1)).unwrap();
+    let buffers: Vec<_> = (0..257).map(|_| endpoint.allocate(1).unwrap()).collect();
+    let mut segments = Vec::new();
+    let refused = buffers.iter().zip(0..).find_map(|(buffer, name)| {
+        match endpoint.export(SegmentName(name), buffer, Access::READ) {
+            Ok(segment) => {
+                segments.push(segment);
+                None
+            }
+            Err(error) => Some(error),
+        }
+    });
+    assert_eq!(refused.unwrap().status(), Some(Status::Exhausted));
+    assert_eq!(segments.len(), 256);
+}
+
+#[test]
+fn the_arena_says_when_it_is_full() {
+    let cluster = Cluster::new(1);
+    let nic = cluster.nic(0);
+    let error = nic.allocate(crate::cluster::MEMORY).unwrap_err();
+    assert!(error.to_string().contains("QNIC_HOST_MEMORY"), "{error}");
+    nic.allocate(crate::cluster::MEMORY / 2).unwrap();
+}

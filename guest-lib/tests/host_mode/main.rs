@@ -1,0 +1,15 @@
+//! Host mode, whole: library, driver core, device process, without a VM (X2).
+//!
+//! Each test has a device of its own, in this process, and nodes that are parts
+//! of this process or processes of their own.
+
+mod cluster;
+mod errors;
+mod exports;
+mod lifecycle;
+mod paging;
+mod processes;
+mod raw;
+mod threads;
+mod transfers;
+mod waiting;

@@ -1,0 +1,68 @@
+//! Pages vanish from the NIC's page table at any time, and data stays right
+//! (N4, N8, N13, N14).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::cluster::{pattern, Cluster, Peer, ONE, SOON};
+
+const LENGTH: usize = 1 << 20;
+
+#[test]
+fn transfers_survive_evictions_on_both_sides() {
+    let cluster = Cluster::new(2);
+    let ((nic_a, node_a), (nic_b, node_b)) = (cluster.host_node(0), cluster.host_node(1));
+    let (a, b) = (Peer::new(&nic_a, 1, LENGTH), Peer::new(&nic_b, 1, LENGTH));
+    let remote = a.import(&b);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                node_a.node().evict(a.buffer.address(), LENGTH as u64);
+                node_b.node().evict(b.buffer.address(), LENGTH as u64);
+            }
+        });
+        for round in 0..20 {
+            let bytes = pattern(round, LENGTH);
+            a.buffer.write(0, &bytes).unwrap();
+            let source = a.segment.part(0, LENGTH);
+            a.endpoint
+                .write_fenced_notify(&remote, 0, source, ONE)
+                .unwrap();
+            b.endpoint.notification(ONE).take(Some(SOON)).unwrap();
+            assert!(
+                b.buffer.read_vec(0, LENGTH).unwrap() == bytes,
+                "write {round}"
+            );
+            a.buffer.write(0, &vec![0; LENGTH]).unwrap();
+            let destination = a.segment.part(0, LENGTH);
+            a.endpoint.read_fenced(&remote, 0, destination).unwrap();
+            assert!(
+                a.buffer.read_vec(0, LENGTH).unwrap() == bytes,
+                "read {round}"
+            );
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for nic in [nic_a, nic_b] {
+        let info = nic.info().unwrap();
+        assert!(info.faults_served.get() > 0);
+        assert!(info.pages_invalidated.get() > 0);
+        assert_eq!(info.faults_failed.get(), 0);
+    }
+}
+
+#[test]
+fn an_evicted_page_costs_one_fault() {
+    let cluster = Cluster::new(2);
+    let (nic, node) = cluster.host_node(1);
+    let a = Peer::new(&cluster.nic(0), 1, 4096);
+    let b = Peer::new(&nic, 1, 4096);
+    let remote = a.import(&b);
+    a.endpoint.write_fenced(&remote, 0, b"resident").unwrap();
+    assert_eq!(nic.info().unwrap().faults_served.get(), 0);
+    node.node().evict(b.buffer.address(), 1);
+    assert_eq!(nic.info().unwrap().pages_mapped.get(), 0);
+    a.endpoint.write_fenced(&remote, 0, b"absent!!").unwrap();
+    assert_eq!(nic.info().unwrap().faults_served.get(), 1);
+    assert_eq!(b.buffer.read_vec(0, 8).unwrap(), b"absent!!");
+}

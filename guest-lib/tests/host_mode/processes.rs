@@ -1,0 +1,109 @@
+//! Nodes that are processes of their own: the examples.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use qnic::{Port, SegmentName, Status};
+
+use crate::cluster::{Cluster, Peer, BOTH, ONE, SOON};
+
+/// What `ping_pong` uses.
+const PORT: u16 = 100;
+const COURT: SegmentName = SegmentName(0x636f_7572_7400);
+
+/// An example, built beside this test.
+fn example(name: &str) -> Command {
+    let mut path: PathBuf = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    let mut command = Command::new(path.join("examples").join(name));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn start(cluster: &Cluster, node: u16, name: &str, arguments: &[&str]) -> Child {
+    example(name)
+        .args(arguments)
+        .env("QNIC_HOST_SOCKET", cluster.socket(node))
+        .env("QNIC_HOST_MEMORY", crate::cluster::MEMORY.to_string())
+        .spawn()
+        .expect("examples are built by `cargo test -p qnic`, but not with --test")
+}
+
+fn finish(child: Child) -> String {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&stderr);
+    assert!(status.success(), "{errors}");
+    String::from_utf8(stdout).unwrap()
+}
+
+#[test]
+fn two_processes_play_ping_pong() {
+    let cluster = Cluster::new(2);
+    for bytes in ["8", "97", "100001"] {
+        let second = start(&cluster, 1, "ping_pong", &["0", "200", bytes]);
+        let first = start(&cluster, 0, "ping_pong", &["1", "200", bytes]);
+        for child in [first, second] {
+            let said = finish(child);
+            assert!(said.contains("every byte right"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_ring_of_processes_passes_a_token() {
+    let cluster = Cluster::new(3);
+    let children = [2, 0, 1].map(|node| start(&cluster, node, "ring", &["0", "1", "2"]));
+    let said = children.map(finish);
+    assert!(
+        said[1].contains("100 laps over 3 nodes, sum 300"),
+        "{said:?}"
+    );
+}
+
+/// A process is killed while it is written to; the writer learns of it, and the
+/// node can be taken over by another process.
+#[test]
+fn a_killed_process_is_gone_for_its_peers() {
+    const LENGTH: usize = 4 << 20;
+    let cluster = Cluster::new(2);
+    let nic = cluster.nic(0);
+    let a = Peer::new(&nic, PORT, LENGTH);
+    let court = a.endpoint.allocate(LENGTH).unwrap();
+    let _court = a.endpoint.export(COURT, &court, BOTH).unwrap();
+    let bytes = LENGTH.to_string();
+    let mut victim = start(&cluster, 1, "ping_pong", &["0", "1000000", &bytes]);
+    let remote = a
+        .endpoint
+        .import(qnic::NodeId(1), Port(PORT), COURT, SOON)
+        .unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| loop {
+            let source = a.segment.part(0, LENGTH);
+            if let Err(error) = a.endpoint.write_fenced(&remote, 0, source) {
+                break error;
+            }
+        });
+        // The victim is about to wait for a ball; no signal ever comes.
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        let error = writer.join().unwrap();
+        assert!(
+            matches!(
+                error.status(),
+                Some(Status::PeerGone | Status::NoSuchNode | Status::NoSuchPort)
+            ),
+            "{error}"
+        );
+    });
+    let heir = Peer::new(&cluster.nic(1), 7, 4096);
+    let remote = a.import(&heir);
+    a.endpoint
+        .write_fenced_notify(&remote, 0, b"heir", ONE)
+        .unwrap();
+    heir.endpoint.notification(ONE).take(Some(SOON)).unwrap();
+}

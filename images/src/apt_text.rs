@@ -1,0 +1,260 @@
+//! What is written for apt and read from it: text only, no programs and no files.
+
+use std::path::Path;
+
+use crate::distribution::ARCHITECTURE;
+
+/// A package that is to be downloaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    /// Name of the downloaded file: `name_version_architecture.deb`.
+    pub(crate) file: String,
+    /// Size of the file in bytes.
+    pub(crate) size: u64,
+    /// Hash of the file as the signed index has it.
+    pub(crate) hash: String,
+}
+
+impl Package {
+    /// The package's name.
+    pub(crate) fn name(&self) -> &str {
+        self.file.split('_').next().unwrap_or_default()
+    }
+
+    /// Name and version as apt takes them.
+    pub(crate) fn exact(&self) -> String {
+        let version = self.file.split('_').nth(1).unwrap_or_default();
+        format!("{}={}", self.name(), version.replace("%3a", ":"))
+    }
+}
+
+/// A version of a package that the mirror has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Available {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) suite: String,
+}
+
+/// What kind of trouble apt reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    Unsigned,
+    Missing,
+    Unreachable,
+}
+
+/// A configuration that has the host's network settings and nothing else of it.
+///
+/// `host` is what `apt-config dump` prints. Index targets are left out because
+/// desktop hosts add ones that nobody needs here; hooks, preferences and
+/// installed packages because they concern the host only.
+pub(crate) fn config(dir: &Path, host: &str) -> String {
+    let mut text = String::new();
+    for line in host.lines() {
+        let network = line.starts_with("Acquire::") && !line.starts_with("Acquire::IndexTargets");
+        if network {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    let dir = dir.display();
+    text.push_str(&format!(
+        "Dir::Etc::main \"/dev/null\";\n\
+         Dir::Etc::parts \"/dev/null\";\n\
+         Dir::Etc::preferences \"/dev/null\";\n\
+         Dir::Etc::preferencesparts \"/dev/null\";\n\
+         Dir::Etc::sourcelist \"{dir}/sources.list\";\n\
+         Dir::Etc::sourceparts \"/dev/null\";\n\
+         Dir::State \"{dir}\";\n\
+         Dir::State::lists \"{dir}/lists\";\n\
+         Dir::State::status \"{dir}/status\";\n\
+         Dir::State::extended_states \"{dir}/extended_states\";\n\
+         Dir::Cache \"{dir}\";\n\
+         Dir::Cache::archives \"{dir}/archives\";\n\
+         Dir::Cache::pkgcache \"{dir}/pkgcache.bin\";\n\
+         Dir::Cache::srcpkgcache \"\";\n\
+         Dir::Log \"{dir}\";\n\
+         APT::Architecture \"{ARCHITECTURE}\";\n\
+         APT::Architectures {{ \"{ARCHITECTURE}\"; }};\n\
+         APT::Install-Recommends \"false\";\n\
+         APT::Sandbox::User \"root\";\n\
+         Acquire::ForceHash \"SHA256\";\n\
+         Acquire::GzipIndexes \"true\";\n\
+         Acquire::Languages \"none\";\n\
+         Acquire::Retries \"3\";\n"
+    ));
+    text
+}
+
+/// A sources file for `suites` of `mirror`.
+pub(crate) fn sources(mirror: &str, keyring: &Path, suites: &[&str]) -> String {
+    let keyring = keyring.display();
+    suites
+        .iter()
+        .map(|suite| {
+            format!("deb [arch={ARCHITECTURE} signed-by={keyring}] {mirror} {suite} main\n")
+        })
+        .collect()
+}
+
+/// Reads `apt-get --print-uris install`: `'uri' file size hash`.
+pub(crate) fn print_uris(text: &str) -> Vec<Package> {
+    let package = |line: &str| {
+        let mut fields = line.strip_prefix('\'')?.split_ascii_whitespace().skip(1);
+        Some(Package {
+            file: fields.next()?.to_owned(),
+            size: fields.next()?.parse().ok()?,
+            hash: fields.next()?.to_owned(),
+        })
+    };
+    text.lines().filter_map(package).collect()
+}
+
+/// Reads `apt-cache madison`: `name | version | uri suite/component arch Packages`.
+pub(crate) fn madison(text: &str) -> Vec<Available> {
+    let available = |line: &str| {
+        let mut fields = line.split('|').map(str::trim);
+        let (name, version, place) = (fields.next()?, fields.next()?, fields.next()?);
+        let mut place = place.split_ascii_whitespace();
+        let suite = place.nth(1)?.split('/').next()?;
+        (place.next_back()? == "Packages").then(|| Available {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            suite: suite.to_owned(),
+        })
+    };
+    text.lines().filter_map(available).collect()
+}
+
+/// Reads a line of apt's status stream: `dlstatus:item:percent:text`.
+pub(crate) fn status_percent(line: &str) -> Option<f64> {
+    let percent = line.strip_prefix("dlstatus:")?.split(':').nth(1)?;
+    percent.parse().ok().map(|p: f64| p.clamp(0.0, 100.0))
+}
+
+/// Sorts what apt complains of; `None` is something it does not say often.
+pub(crate) fn trouble(stderr: &str) -> Option<Trouble> {
+    let any = |texts: &[&str]| texts.iter().any(|text| stderr.contains(text));
+    if any(&["NO_PUBKEY", "is not signed", "signatures", "Missing key"]) {
+        Some(Trouble::Unsigned)
+    } else if any(&[
+        "does not have a Release file",
+        "404 ",
+        "Unable to locate package",
+        "unmet dependencies",
+        "was not found",
+        "has no installation candidate",
+        "is invalid for APT::Default-Release",
+    ]) {
+        Some(Trouble::Missing)
+    } else if any(&[
+        "Failed to fetch",
+        "Could not",
+        "Temporary failure",
+        "Cannot initiate",
+    ]) {
+        Some(Trouble::Unreachable)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_takes_the_network_and_leaves_the_hooks() {
+        let host = "APT::Update::Post-Invoke:: \"rm -f /x\";\n\
+                    Acquire::http::Proxy \"http://proxy.example:3128\";\n\
+                    Acquire::IndexTargets::deb::DEP-11::MetaKey \"x\";\n\
+                    Dir::Etc::parts \"apt.conf.d\";\n";
+        let text = config(Path::new("/cache/apt"), host);
+        assert!(text.starts_with("Acquire::http::Proxy \"http://proxy.example:3128\";\n"));
+        assert!(!text.contains("Post-Invoke") && !text.contains("DEP-11"));
+        assert!(text.contains("Dir::Etc::parts \"/dev/null\";"));
+        assert!(text.contains("Dir::State::status \"/cache/apt/status\";"));
+    }
+
+    #[test]
+    fn sources_name_the_keys_and_each_suite() {
+        let text = sources("http://m.example/debian", Path::new("/k.gpg"), &["a", "b"]);
+        assert_eq!(
+            text,
+            "deb [arch=amd64 signed-by=/k.gpg] http://m.example/debian a main\n\
+             deb [arch=amd64 signed-by=/k.gpg] http://m.example/debian b main\n"
+        );
+    }
+
+    #[test]
+    fn packages_are_read_with_epoch_and_hash() {
+        let text = "Reading package lists...\n\
+                    'http://m.example/p/q_11.1_amd64.deb' q-x_1%3a11.1+ds-1_amd64.deb 123 SHA256:ab\n\
+                    'http://m.example/broken' only-a-name\n";
+        let packages = print_uris(text);
+        assert_eq!(packages.len(), 1);
+        assert_eq!(packages[0].name(), "q-x");
+        assert_eq!(packages[0].exact(), "q-x=1:11.1+ds-1");
+        assert_eq!(
+            (packages[0].size, packages[0].hash.as_str()),
+            (123, "SHA256:ab")
+        );
+    }
+
+    #[test]
+    fn versions_are_read_with_their_suite() {
+        let text = " linux-x | 7.2.12-1~bpo13+1 | http://m.example/debian s-backports/main amd64 Packages\n\
+                    linux | 1 | http://m.example/debian s/main Sources\nnoise\n";
+        assert_eq!(
+            madison(text),
+            [Available {
+                name: "linux-x".into(),
+                version: "7.2.12-1~bpo13+1".into(),
+                suite: "s-backports".into()
+            }]
+        );
+    }
+
+    #[test]
+    fn progress_is_read_from_the_status_stream() {
+        assert_eq!(
+            status_percent("dlstatus:2:80.5028:Retrieving"),
+            Some(80.5028)
+        );
+        assert_eq!(status_percent("dlstatus:2:900:x"), Some(100.0));
+        assert_eq!(status_percent("Get:1 http://m.example"), None);
+    }
+
+    #[test]
+    fn complaints_are_sorted() {
+        let cases = [
+            (
+                "E: The repository 'x trixie Release' does not have a Release file.",
+                Trouble::Missing,
+            ),
+            ("E: Unable to locate package nonexist", Trouble::Missing),
+            (
+                "E: Failed to fetch http://x  404  Not Found",
+                Trouble::Missing,
+            ),
+            (
+                "E: Failed to fetch http://x  Could not resolve 'x'",
+                Trouble::Unreachable,
+            ),
+            (
+                "E: Failed to fetch http://x  Could not connect to x:9",
+                Trouble::Unreachable,
+            ),
+            (
+                "W: GPG error: x: The following signatures couldn't be verified: NO_PUBKEY 1\n\
+                 E: The repository 'x trixie InRelease' is not signed.",
+                Trouble::Unsigned,
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(trouble(text), Some(expected), "{text}");
+        }
+        assert_eq!(trouble("E: dpkg was interrupted"), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! The root in which the kernel module is built: compilers of the distribution
+//! and the headers of every series' kernel.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use crate::cache::{remove_tree, Cache};
+use crate::distribution::STABLE;
+use crate::error::{Error, Result};
+use crate::kernel;
+use crate::kernel_series::KernelSeries;
+use crate::progress::Progress;
+use crate::root::{PackageSet, Root};
+
+/// What the module's Kbuild file and the kernel's own build run.
+const PACKAGES: [&str; 14] = [
+    "bash",
+    "binutils",
+    "cargo",
+    "coreutils",
+    "dash",
+    "findutils",
+    "gcc",
+    "grep",
+    "make",
+    "mawk",
+    "perl-base",
+    "rust-src",
+    "rustc",
+    "sed",
+];
+
+/// Dependencies that no build uses: they concern an installed system, or
+/// programs that are instrumented.
+const UNUSED: [&str; 11] = [
+    "base-files",
+    "libasan8",
+    "libgprofng0",
+    "libhwasan0",
+    "liblsan0",
+    "libperl5.40",
+    "libtsan2",
+    "libubsan1",
+    "perl-modules-5.40",
+    "systemd",
+    "udev",
+];
+
+/// Links that the packages' own scripts would make.
+const LINKS: [(&str, &str); 2] = [("usr/bin/awk", "mawk"), ("usr/bin/cc", "gcc")];
+
+/// Directories that others are mounted on during a build.
+pub(crate) const MOUNT_POINTS: [&str; 5] = ["dev", "proc", "src", "tmp", "vendor"];
+
+/// Where the sources of the standard library are.
+pub(crate) const RUST_LIBRARY: &str = "usr/lib/rustlib/src/rust/library";
+
+/// The build root, from the cache or the mirror.
+pub(crate) fn provision(cache: &Cache, progress: &dyn Progress) -> Result<Root> {
+    let mut packages = PACKAGES.map(str::to_owned).to_vec();
+    for series in KernelSeries::ALL {
+        let release = kernel::release(cache, progress, series)?;
+        packages.push(kernel::headers_package(&release));
+    }
+    let set = PackageSet {
+        kind: "build",
+        label: "compilers and kernel headers",
+        suite: STABLE,
+        packages: &packages,
+        keep: &|package| {
+            let name = package.name();
+            !UNUSED.contains(&name) && !name.starts_with(kernel::IMAGE)
+        },
+    };
+    Root::of_packages(cache, progress, &set, finish)
+}
+
+fn finish(dir: &Path) -> Result<()> {
+    for (name, target) in LINKS {
+        let link = dir.join(name);
+        if fs::symlink_metadata(&link).is_err() {
+            symlink(target, &link).map_err(Error::io("create", &link))?;
+        }
+    }
+    for name in MOUNT_POINTS {
+        let path = dir.join(name);
+        fs::create_dir_all(&path).map_err(Error::io("create", &path))?;
+    }
+    let library = dir.join(RUST_LIBRARY);
+    if !library.join("Cargo.lock").is_file() {
+        return Err(Error::UnexpectedPackage {
+            what: "the source of Rust's standard library".to_owned(),
+            path: library,
+        });
+    }
+    remove_compiler_sources(&library)
+}
+
+/// Removes the compiler's sources, by far the largest part, and keeps the library's.
+fn remove_compiler_sources(library: &Path) -> Result<()> {
+    let library = library.canonicalize().map_err(Error::io("find", library))?;
+    let Some(source) = library.parent() else {
+        return Ok(());
+    };
+    for entry in fs::read_dir(source).map_err(Error::io("list", source))? {
+        let path = entry.map_err(Error::io("list", source))?.path();
+        if path.is_dir() && path != library {
+            remove_tree(&path)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,338 @@
+//! Archives that the kernel unpacks into its initial RAM file system.
+//!
+//! The format is "newc" cpio. Entries are sorted and carry neither times nor
+//! owners, so equal trees give equal bytes. Archives can be put one behind the
+//! other; later entries replace earlier ones.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Component, Path, PathBuf};
+
+use cpio::newc::{self, Builder, ModeFileType};
+
+use crate::error::{Error, Result};
+use crate::key::files_below;
+
+/// Top-level directories that are links into `usr`.
+const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
+
+/// What is at a path of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// A directory with these permission bits.
+    Directory(u32),
+    /// A file with these permission bits and the content of a file of the host.
+    Copy(u32, PathBuf),
+    /// A file with these permission bits and this content.
+    Text(u32, Vec<u8>),
+    /// A symbolic link.
+    Link(String),
+}
+
+/// A tree of files for the guest; parents are added when they are missing.
+///
+/// Keys are paths without the leading slash. In their order a directory comes
+/// before what is in it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    nodes: BTreeMap<String, Node>,
+}
+
+impl Tree {
+    /// Puts `node` at `path`, replacing what is there.
+    ///
+    /// # Errors
+    /// [`Error::BadGuestFile`] for a path that is relative, not UTF-8, or leaves the root.
+    pub(crate) fn put(&mut self, path: impl AsRef<Path>, node: Node) -> Result<()> {
+        let name = guest_name(path.as_ref())?;
+        let mut parent = name.as_str();
+        while let Some((above, _)) = parent.rsplit_once('/') {
+            let above_node = self.nodes.entry(above.to_owned());
+            above_node.or_insert(Node::Directory(0o755));
+            parent = above;
+        }
+        self.nodes.insert(name, node);
+        Ok(())
+    }
+
+    /// Puts every file below the host's directory `host` below `path` (0644).
+    pub(crate) fn put_directory(&mut self, path: &str, host: &Path) -> Result<()> {
+        for file in files_below(host, |_| false)? {
+            let node = Node::Copy(0o644, host.join(&file));
+            self.put(Path::new(path).join(file), node)?;
+        }
+        Ok(())
+    }
+
+    /// Whether something is at `path`, a path without the leading slash.
+    pub(crate) fn contains(&self, path: &str) -> bool {
+        self.nodes.contains_key(path)
+    }
+
+    /// Paths without the leading slash, in order, with what is there.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
+        self.nodes.iter().map(|(path, node)| (path.as_str(), node))
+    }
+
+    /// Leaves out the directories that `has` knows: unpacking them again would
+    /// change their permissions.
+    pub(crate) fn drop_directories(&mut self, has: impl Fn(&str) -> bool) {
+        self.nodes
+            .retain(|path, node| !(matches!(node, Node::Directory(_)) && has(path)));
+    }
+
+    /// Writes the tree as one archive to `path`.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        let failed = || Error::io("write", path);
+        let file = File::create(path).map_err(failed())?;
+        let mut out = io::BufWriter::with_capacity(1 << 20, file);
+        for (index, (name, node)) in self.nodes.iter().enumerate() {
+            // Inode numbers must differ, or the kernel makes hard links.
+            let inode = index as u32 + 1;
+            let content = node.content()?;
+            let entry = node.builder(name).ino(inode);
+            let mut writer = entry.write(out, content.len() as u32);
+            writer.write_all(&content).map_err(failed())?;
+            out = writer.finish().map_err(failed())?;
+        }
+        let mut out = newc::trailer(out).map_err(failed())?;
+        out.flush().map_err(failed())
+    }
+}
+
+impl Node {
+    fn content(&self) -> Result<Vec<u8>> {
+        let content = match self {
+            Self::Directory(_) => Vec::new(),
+            Self::Link(target) => target.clone().into_bytes(),
+            Self::Text(_, text) => text.clone(),
+            Self::Copy(_, path) => fs::read(path).map_err(Error::io("read", path))?,
+        };
+        match u32::try_from(content.len()) {
+            Ok(_) => Ok(content),
+            Err(_) => Err(self.too_large()),
+        }
+    }
+
+    fn too_large(&self) -> Error {
+        let path = match self {
+            Self::Copy(_, path) => path.clone(),
+            _ => PathBuf::new(),
+        };
+        Error::BadGuestFile {
+            path,
+            reason: "files of 4 GiB or more do not fit the format",
+        }
+    }
+
+    fn builder(&self, name: &str) -> Builder {
+        let (kind, mode, links) = match self {
+            Self::Directory(mode) => (ModeFileType::Directory, *mode, 2),
+            Self::Link(_) => (ModeFileType::Symlink, 0o777, 1),
+            Self::Copy(mode, _) | Self::Text(mode, _) => (ModeFileType::Regular, *mode, 1),
+        };
+        Builder::new(name)
+            .mode(mode & 0o7777)
+            .set_mode_file_type(kind)
+            .nlink(links)
+    }
+}
+
+/// The name of an absolute guest path in an archive, with links into `usr` followed.
+fn guest_name(path: &Path) -> Result<String> {
+    let bad = |reason| Error::BadGuestFile {
+        path: path.to_owned(),
+        reason,
+    };
+    let mut parts = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::RootDir => {}
+            Component::Normal(part) => {
+                parts.push(part.to_str().ok_or_else(|| bad("its path is not UTF-8"))?);
+            }
+            _ => return Err(bad("its path has \".\" or \"..\" in it")),
+        }
+    }
+    if !path.is_absolute() {
+        return Err(bad("its path is not absolute"));
+    }
+    match parts.as_slice() {
+        [] => Err(bad("it is the root itself")),
+        [top, _, ..] if MERGED.contains(top) => Ok(format!("usr/{}", parts.join("/"))),
+        _ => Ok(parts.join("/")),
+    }
+}
+
+/// Puts archives one behind the other into `path`.
+pub(crate) fn concatenate(archives: &[&Path], path: &Path) -> Result<()> {
+    let mut out = File::create(path).map_err(Error::io("write", path))?;
+    for archive in archives {
+        let mut input = File::open(archive).map_err(Error::io("open", archive))?;
+        io::copy(&mut input, &mut out).map_err(Error::io("write", path))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample(dir: &Path) -> Tree {
+        let host = dir.join("program");
+        fs::write(&host, "content").unwrap();
+        let mut tree = Tree::default();
+        tree.put("/usr/bin/b", Node::Copy(0o755, host)).unwrap();
+        tree.put("/a", Node::Text(0o644, b"abc".to_vec())).unwrap();
+        tree.put("/bin", Node::Link("usr/bin".into())).unwrap();
+        tree.put("/tmp", Node::Directory(0o1777)).unwrap();
+        tree
+    }
+
+    #[test]
+    fn equal_trees_give_equal_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("1.cpio"), dir.path().join("2.cpio"));
+        sample(dir.path()).write(&one).unwrap();
+        File::open(dir.path().join("program"))
+            .unwrap()
+            .set_modified(std::time::SystemTime::UNIX_EPOCH)
+            .unwrap();
+        sample(dir.path()).write(&two).unwrap();
+        assert_eq!(fs::read(one).unwrap(), fs::read(two).unwrap());
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_format() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.cpio");
+        let mut tree = Tree::default();
+        tree.put("/a", Node::Text(0o644, b"abc".to_vec())).unwrap();
+        tree.write(&path).unwrap();
+        let expected = concat!(
+            "070701",
+            "00000001",
+            "000081A4",
+            "00000000",
+            "00000000",
+            "00000001",
+            "00000000",
+            "00000003",
+            "00000000",
+            "00000000",
+            "00000000",
+            "00000000",
+            "00000002",
+            "00000000",
+            "a\0",
+            "abc\0",
+            "070701",
+            "00000000",
+            "00000000",
+            "00000000",
+            "00000000",
+            "00000001",
+            "00000000",
+            "00000000",
+            "00000000",
+            "00000000",
+            "00000000",
+            "00000000",
+            "0000000B",
+            "00000000",
+            "TRAILER!!!\0",
+            "\0\0\0",
+        );
+        let bytes = fs::read(path).unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&bytes).to_ascii_uppercase(),
+            expected.to_ascii_uppercase()
+        );
+        assert_eq!(bytes.len() % 4, 0);
+    }
+
+    fn read_back(path: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+        let mut file = fs::read(path).unwrap();
+        let mut rest = io::Cursor::new(&mut file);
+        let mut found = BTreeMap::new();
+        loop {
+            let mut reader = newc::Reader::new(rest).unwrap();
+            if reader.entry().is_trailer() {
+                return found;
+            }
+            let (name, mode) = (reader.entry().name().to_owned(), reader.entry().mode());
+            let mut content = Vec::new();
+            reader.read_to_end(&mut content).unwrap();
+            found.insert(name, (mode, content));
+            rest = reader.finish().unwrap();
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_is_written_is_read_back(
+            files in btree_map("/[a-c]{1,3}/[d-f]{1,9}", vec(any::<u8>(), 0..50), 0..9),
+            mode in 0..0o10000_u32,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("x.cpio");
+            let mut tree = Tree::default();
+            for (name, content) in &files {
+                tree.put(name, Node::Text(mode, content.clone())).unwrap();
+            }
+            tree.write(&path).unwrap();
+            let mut found = read_back(&path);
+            found.retain(|_, (mode, _)| *mode & 0o170000 == 0o100000);
+            let expected = files.into_iter().map(|(name, content)| {
+                (name.trim_start_matches('/').to_owned(), (mode | 0o100000, content))
+            });
+            prop_assert_eq!(found, expected.collect::<BTreeMap<_, _>>());
+        }
+    }
+
+    #[test]
+    fn parents_come_first_and_links_into_usr_are_followed() {
+        let mut tree = Tree::default();
+        let text = || Node::Text(0o644, Vec::new());
+        tree.put("/bin/tool", text()).unwrap();
+        tree.put("/lib/modules/1/x.ko", text()).unwrap();
+        let paths: Vec<_> = tree.iter().map(|(path, _)| path).collect();
+        assert_eq!(
+            paths,
+            [
+                "usr",
+                "usr/bin",
+                "usr/bin/tool",
+                "usr/lib",
+                "usr/lib/modules",
+                "usr/lib/modules/1",
+                "usr/lib/modules/1/x.ko"
+            ]
+        );
+        tree.drop_directories(|path| path != "usr/lib/modules/1");
+        let paths: Vec<_> = tree.iter().map(|(path, _)| path).collect();
+        assert_eq!(
+            paths,
+            [
+                "usr/bin/tool",
+                "usr/lib/modules/1",
+                "usr/lib/modules/1/x.ko"
+            ]
+        );
+    }
+
+    #[test]
+    fn bad_paths_are_refused() {
+        for path in ["relative", "/", "/a/../b", ""] {
+            assert!(guest_name(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}

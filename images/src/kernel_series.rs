@@ -1,0 +1,67 @@
+//! Which of the distribution's stock kernels a guest boots.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A series of stock kernels; the newest one the mirror has is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KernelSeries {
+    /// The kernel of the stable release.
+    #[default]
+    Stable,
+    /// The newest kernel that the stable release's backports can boot.
+    Backports,
+}
+
+impl KernelSeries {
+    /// Every series, in the order they are documented.
+    pub const ALL: [Self; 2] = [Self::Stable, Self::Backports];
+
+    /// The name used in cluster files and on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stable => "stable",
+            Self::Backports => "backports",
+        }
+    }
+}
+
+impl fmt::Display for KernelSeries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A kernel series that does not exist was named.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no kernel series \"{0}\": use \"stable\" or \"backports\"")]
+pub struct UnknownSeries(pub String);
+
+impl FromStr for KernelSeries {
+    type Err = UnknownSeries;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|series| series.as_str() == name)
+            .ok_or_else(|| UnknownSeries(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for series in KernelSeries::ALL {
+            assert_eq!(series.as_str().parse(), Ok(series));
+        }
+    }
+
+    #[test]
+    fn an_unknown_series_is_refused_by_name() {
+        let error = "7.2".parse::<KernelSeries>().unwrap_err();
+        assert!(error.to_string().contains("\"7.2\""), "{error}");
+    }
+}

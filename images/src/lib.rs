@@ -1,0 +1,48 @@
+//! Provisions everything a cluster of guests is booted from: QEMU, stock
+//! kernels, the guest kernel module and the guest image (X1).
+//!
+//! ```text
+//!  distribution mirror ──apt-get──▶ packages ──dpkg -x──▶ tool root ──▶ Qemu
+//!                                      │
+//!                                      ├────────────────▶ kernel ──▶ vmlinuz, modules
+//!                                      ├────────────────▶ build root ──▶ qnic.ko
+//!                                      └────────────────▶ guest files ──▶ initramfs
+//! ```
+//!
+//! Nothing has to be installed by hand and nobody has to be root. Every artefact
+//! lives in a content-keyed [`Cache`]: made once, under a lock, in a temporary
+//! directory that is renamed into place when it is complete. What a mirror
+//! offered at that time is remembered, so that later runs need no network.
+#![forbid(unsafe_code)]
+
+mod apt;
+mod apt_text;
+mod build_root;
+mod cache;
+mod command;
+mod distribution;
+mod doctor;
+mod error;
+mod guest;
+mod kernel;
+mod kernel_series;
+mod key;
+mod mirror;
+mod module;
+mod progress;
+mod provisioner;
+mod qemu;
+mod root;
+mod sandbox;
+mod sources;
+mod version;
+
+pub use cache::{Cache, Pruned};
+pub use doctor::{Finding, Report, State};
+pub use error::{Error, Result};
+pub use guest::{GuestFile, GuestImage};
+pub use kernel::Kernel;
+pub use kernel_series::{KernelSeries, UnknownSeries};
+pub use progress::{Progress, Silent};
+pub use provisioner::Provisioner;
+pub use qemu::Qemu;

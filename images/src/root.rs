@@ -1,0 +1,254 @@
+//! Roots: directories with unpacked packages, and how to run programs from them.
+//!
+//! A root is used without chroot wherever possible: its own dynamic loader is
+//! started with its own library path, so a program of the distribution runs as an
+//! ordinary child process beside the host's libraries.
+
+use std::ffi::OsString;
+use std::fs;
+use std::num::NonZero;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use crate::apt::{Apt, Package};
+use crate::cache::{remove_file, remove_tree, Cache};
+use crate::command::{command, run};
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::progress::Progress;
+
+/// Version of the code that makes roots; part of their keys.
+const RECIPE: u32 = 1;
+/// Where the dynamic loader is, and the libraries of a merged-usr root are.
+const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Directories that are links into `usr` since the distribution merged them.
+const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
+/// What no program needs.
+const DOCUMENTATION: [&str; 8] = [
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/info",
+    "usr/share/locale",
+    "usr/share/lintian",
+    "usr/share/bash-completion",
+    "usr/share/bug",
+    "usr/share/zoneinfo",
+];
+
+/// Packages to unpack together into one root.
+pub(crate) struct PackageSet<'a> {
+    /// Kind of the artefact, first part of its name.
+    pub(crate) kind: &'static str,
+    /// What it is, for whoever waits for it.
+    pub(crate) label: &'a str,
+    /// The suite that wins where several have a package.
+    pub(crate) suite: &'static str,
+    /// The packages asked for; dependencies are added.
+    pub(crate) packages: &'a [String],
+    /// Which of the resolved packages are unpacked.
+    pub(crate) keep: &'a dyn Fn(&Package) -> bool,
+}
+
+/// A directory with unpacked packages.
+#[derive(Clone, Debug)]
+pub(crate) struct Root {
+    dir: PathBuf,
+}
+
+impl Root {
+    /// The root with the packages of `set`, from the cache or the mirror. `finish`
+    /// completes a new one: what the packages' own scripts would have done.
+    pub(crate) fn of_packages(
+        cache: &Cache,
+        progress: &dyn Progress,
+        set: &PackageSet<'_>,
+        finish: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Self> {
+        if let Some(root) = Self::remembered(cache, set) {
+            return Ok(root);
+        }
+        let apt = Apt::open(cache, progress)?;
+        // Whoever held apt before may have made it.
+        if let Some(root) = Self::remembered(cache, set) {
+            return Ok(root);
+        }
+        progress.step(&format!("choosing the packages of {}", set.label));
+        let mut packages = apt.resolve(set.suite, set.packages)?;
+        packages.retain(|package| (set.keep)(package));
+        let name = format!("{}-{}", set.kind, content_key(set.kind, &packages));
+        let dir = cache.artefact(&name, progress, |dir| {
+            let files = apt.download(&packages, set.label)?;
+            unpack(&files, &packages, dir, set.label, progress)?;
+            for file in files {
+                remove_file(&file)?;
+            }
+            finish(dir)
+        })?;
+        cache.set_pin(&request(set), &name)?;
+        Ok(Self { dir })
+    }
+
+    /// The root with the packages of `set` if it is in the cache.
+    pub(crate) fn remembered(cache: &Cache, set: &PackageSet<'_>) -> Option<Self> {
+        let name = cache.pin(&request(set))?;
+        cache.find(&name).map(|dir| Self { dir })
+    }
+
+    /// The root in `dir`.
+    pub(crate) fn at(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+        }
+    }
+
+    /// The root's directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Name of the artefact, which stands for its content.
+    pub(crate) fn key(&self) -> &str {
+        let name = self.dir.file_name().and_then(|name| name.to_str());
+        name.unwrap_or_default()
+    }
+
+    /// The loader of this root.
+    pub(crate) fn loader(&self) -> PathBuf {
+        self.dir.join(LOADER)
+    }
+
+    /// Arguments that make [`Self::loader`] run `program`, a path in this root,
+    /// under the name `argv0`.
+    pub(crate) fn loader_args(&self, program: &str, argv0: &str) -> Vec<OsString> {
+        vec![
+            "--library-path".into(),
+            self.dir.join(LIBRARIES).into(),
+            "--argv0".into(),
+            argv0.into(),
+            self.dir.join(program).into(),
+        ]
+    }
+
+    /// A command that runs `program`, a path in this root, under the name `argv0`.
+    pub(crate) fn command(&self, program: &str, argv0: &str) -> Command {
+        let mut command = command(self.loader());
+        command.args(self.loader_args(program, argv0));
+        command
+    }
+}
+
+/// What stands for the request in the list of remembered answers.
+fn request(set: &PackageSet<'_>) -> String {
+    let mut key = Key::new(set.kind, RECIPE);
+    key.add(set.suite);
+    for package in set.packages {
+        key.add(package);
+    }
+    format!("{}-{}", set.kind, key.finish())
+}
+
+fn content_key(kind: &str, packages: &[Package]) -> String {
+    let mut inputs: Vec<_> = packages.iter().map(|p| (&p.file, &p.hash)).collect();
+    inputs.sort();
+    let mut key = Key::new(kind, RECIPE);
+    for (file, hash) in inputs {
+        key.add(file).add(hash);
+    }
+    key.finish()
+}
+
+/// Unpacks `files`, downloads of `packages`, into `root`, on as many threads as there are cores.
+fn unpack(
+    files: &[PathBuf],
+    packages: &[Package],
+    root: &Path,
+    label: &str,
+    progress: &dyn Progress,
+) -> Result<()> {
+    progress.step(&format!("unpacking {label}"));
+    for name in MERGED {
+        let inside = root.join("usr").join(name);
+        fs::create_dir_all(&inside).map_err(Error::io("create", &inside))?;
+        let link = root.join(name);
+        symlink(Path::new("usr").join(name), &link).map_err(Error::io("create", &link))?;
+    }
+    let total: u64 = packages.iter().map(|package| package.size).sum();
+    let next = AtomicUsize::new(0);
+    let state = Mutex::new((0, Ok(())));
+    let worker = || loop {
+        // Each index is handed out once; nothing else is published through it.
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        let (Some(file), Some(package)) = (files.get(index), packages.get(index)) else {
+            return;
+        };
+        let result = unpack_one(file, root);
+        let mut state = state.lock().unwrap_or_else(|poison| poison.into_inner());
+        if result.is_err() {
+            next.store(files.len(), Ordering::Relaxed);
+            state.1 = result;
+            return;
+        }
+        state.0 += package.size;
+        progress.bytes(state.0, total);
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(worker);
+        }
+        worker();
+    });
+    let (_, result) = state.into_inner().unwrap_or_else(|p| p.into_inner());
+    result?;
+    DOCUMENTATION
+        .iter()
+        .try_for_each(|dir| remove_tree(&root.join(dir)))
+}
+
+fn unpack_one(file: &Path, root: &Path) -> Result<()> {
+    let what = format!("unpack {}", file.display());
+    run(&what, command("dpkg").arg("-x").arg(file).arg(root)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(file: &str, hash: &str) -> Package {
+        Package {
+            file: file.into(),
+            size: 1,
+            hash: hash.into(),
+        }
+    }
+
+    #[test]
+    fn the_key_depends_on_content_and_not_on_order() {
+        let (a, b) = (package("a_1_amd64.deb", "1"), package("b_1_amd64.deb", "2"));
+        let key = content_key("x", &[a.clone(), b.clone()]);
+        assert_eq!(key, content_key("x", &[b.clone(), a.clone()]));
+        assert_ne!(key, content_key("x", std::slice::from_ref(&a)));
+        assert_ne!(key, content_key("x", &[a, package("b_1_amd64.deb", "3")]));
+    }
+
+    #[test]
+    fn a_request_depends_on_suite_and_names() {
+        let request_of = |suite, packages: &[String]| {
+            request(&PackageSet {
+                kind: "x",
+                label: "x",
+                suite,
+                packages,
+                keep: &|_| true,
+            })
+        };
+        let names = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(request_of("s", &names), request_of("s", &names));
+        assert_ne!(request_of("s", &names), request_of("t", &names));
+        assert_ne!(request_of("s", &names), request_of("s", &names[..1]));
+    }
+}

@@ -1,0 +1,228 @@
+//! The sources of the kernel module, and a copy of them to build in.
+//!
+//! The copy outlives a build: only files whose content changed are written, so
+//! that make and cargo build again only what depends on them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cache::{remove_file, remove_tree};
+use crate::error::{Error, Result};
+use crate::key::{files_below, Key};
+
+/// Directories of the repository that the module is made from.
+const DIRECTORIES: [&str; 3] = ["abi", "guest-driver/core", "guest-driver/linux"];
+/// The workspace's manifest, from which `abi` and the core inherit.
+const MANIFEST: &str = "Cargo.toml";
+/// The directory with the module's Kbuild file.
+pub(crate) const KBUILD: &str = "guest-driver/linux";
+/// The manifest of the module's Rust part, a workspace of its own.
+pub(crate) const GLUE: &str = "guest-driver/linux/rust";
+/// In the copy: which toolchain its results are from, and which files are sources.
+const TOOLCHAIN: &str = ".toolchain";
+const LIST: &str = ".sources";
+
+/// The sources in a clone of the repository.
+pub(crate) struct Sources<'a> {
+    repo: &'a Path,
+    files: Vec<PathBuf>,
+}
+
+impl<'a> Sources<'a> {
+    /// Lists the sources in `repo`.
+    ///
+    /// # Errors
+    /// [`Error::MissingSource`] if this is no complete clone.
+    pub(crate) fn of(repo: &'a Path) -> Result<Self> {
+        let needed = [
+            MANIFEST.to_owned(),
+            format!("{KBUILD}/Kbuild"),
+            format!("{GLUE}/Cargo.toml"),
+            format!("{GLUE}/Cargo.lock"),
+        ];
+        for file in needed {
+            let path = repo.join(file);
+            if !path.is_file() {
+                return Err(Error::MissingSource { path });
+            }
+        }
+        let mut files = vec![PathBuf::from(MANIFEST)];
+        for directory in DIRECTORIES {
+            let base = repo.join(directory);
+            if !base.is_dir() {
+                return Err(Error::MissingSource { path: base });
+            }
+            let below = files_below(&base, is_product)?;
+            files.extend(below.iter().map(|file| Path::new(directory).join(file)));
+        }
+        Ok(Self { repo, files })
+    }
+
+    /// A hash of names and contents.
+    pub(crate) fn hash(&self) -> Result<String> {
+        self.hash_in(self.repo)
+    }
+
+    fn hash_in(&self, base: &Path) -> Result<String> {
+        let mut key = Key::new("sources", 1);
+        key.add_files(base, &self.files)?;
+        Ok(key.finish())
+    }
+
+    /// The lock file of the module's Rust part.
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        self.repo.join(GLUE).join("Cargo.lock")
+    }
+
+    /// Makes `copy` hold these sources; results of an earlier build in it stay if
+    /// they are from the same `toolchain`.
+    ///
+    /// # Errors
+    /// [`Error::SourcesChanged`] if what was copied does not hash to `expected`.
+    pub(crate) fn copy_to(&self, copy: &Path, toolchain: &str, expected: &str) -> Result<()> {
+        let stamp = copy.join(TOOLCHAIN);
+        if !fs::read(&stamp).is_ok_and(|old| old == toolchain.as_bytes()) {
+            remove_tree(copy)?;
+        }
+        fs::create_dir_all(copy).map_err(Error::io("create", copy))?;
+        let list = copy.join(LIST);
+        for old in fs::read_to_string(&list).unwrap_or_default().lines() {
+            let file = copy.join(old);
+            if !self.files.contains(&PathBuf::from(old)) {
+                remove_file(&file)?;
+            }
+        }
+        for file in &self.files {
+            update(&self.repo.join(file), &copy.join(file))?;
+        }
+        let names: Vec<_> = self.files.iter().map(|f| f.to_string_lossy()).collect();
+        fs::write(&list, names.join("\n")).map_err(Error::io("write", &list))?;
+        fs::write(&stamp, toolchain).map_err(Error::io("write", &stamp))?;
+        if self.hash_in(copy)? != expected {
+            let repo = self.repo.to_owned();
+            return Err(Error::SourcesChanged { repo });
+        }
+        Ok(())
+    }
+}
+
+/// Removes from `copy` what make built, for another kernel perhaps, and leaves what
+/// cargo built.
+pub(crate) fn remove_objects(copy: &Path) -> Result<()> {
+    let dir = copy.join(KBUILD);
+    for entry in fs::read_dir(&dir).map_err(Error::io("list", &dir))? {
+        let entry = entry.map_err(Error::io("list", &dir))?;
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_file && is_product(&entry.file_name().to_string_lossy()) {
+            remove_file(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes `to` only if its content differs, so that its time stays.
+fn update(from: &Path, to: &Path) -> Result<()> {
+    let content = fs::read(from).map_err(Error::io("read", from))?;
+    if fs::read(to).is_ok_and(|old| old == content) {
+        return Ok(());
+    }
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
+    }
+    fs::write(to, content).map_err(Error::io("write", to))
+}
+
+/// Whether a file or directory is something that a build made.
+fn is_product(name: &str) -> bool {
+    const SUFFIXES: [&str; 6] = [".o", ".ko", ".mod", ".mod.c", ".cmd", ".a"];
+    name.starts_with('.')
+        || ["target", "cargo-target", "Module.symvers", "modules.order"].contains(&name)
+        || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    fn repo(dir: &Path) {
+        let files = [
+            "Cargo.toml",
+            "abi/src/lib.rs",
+            "guest-driver/core/src/lib.rs",
+            "guest-driver/linux/Kbuild",
+            "guest-driver/linux/shim.o",
+            "guest-driver/linux/rust/Cargo.toml",
+            "guest-driver/linux/rust/Cargo.lock",
+        ];
+        for file in files {
+            let path = dir.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+    }
+
+    #[test]
+    fn products_are_no_sources_and_what_is_missing_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        repo(dir.path());
+        let sources = Sources::of(dir.path()).unwrap();
+        assert_eq!(sources.files.len(), 6, "{:?}", sources.files);
+        fs::remove_file(dir.path().join("guest-driver/linux/rust/Cargo.lock")).unwrap();
+        let Err(error) = Sources::of(dir.path()) else {
+            panic!("an incomplete clone was accepted");
+        };
+        assert!(error.to_string().contains("rust/Cargo.lock is missing"));
+    }
+
+    /// Copies the sources in `repo` to `copy`.
+    fn copy(repo: &Path, copy: &Path, toolchain: &str) {
+        let sources = Sources::of(repo).unwrap();
+        let hash = sources.hash().unwrap();
+        sources.copy_to(copy, toolchain, &hash).unwrap();
+    }
+
+    #[test]
+    fn sources_that_change_meanwhile_are_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().join("repo"), dir.path().join("copy"));
+        repo(&here);
+        let sources = Sources::of(&here).unwrap();
+        let hash = sources.hash().unwrap();
+        fs::write(here.join("abi/src/lib.rs"), "new").unwrap();
+        let result = sources.copy_to(&there, "t", &hash);
+        assert!(matches!(result, Err(Error::SourcesChanged { .. })));
+    }
+
+    #[test]
+    fn a_copy_keeps_results_and_times_of_what_did_not_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, there) = (dir.path().join("repo"), dir.path().join("copy"));
+        repo(&here);
+        copy(&here, &there, "t1");
+        fs::write(there.join("guest-driver/linux/qnic.o"), "result").unwrap();
+        let same = there.join("Cargo.toml");
+        let old = SystemTime::UNIX_EPOCH;
+        fs::File::open(&same).unwrap().set_modified(old).unwrap();
+        fs::remove_file(here.join("abi/src/lib.rs")).unwrap();
+        fs::write(here.join("abi/other.rs"), "new").unwrap();
+
+        copy(&here, &there, "t1");
+        assert_eq!(fs::metadata(&same).unwrap().modified().unwrap(), old);
+        assert!(there.join("guest-driver/linux/qnic.o").is_file());
+        assert!(!there.join("abi/src/lib.rs").exists());
+        assert!(there.join("abi/other.rs").is_file());
+
+        remove_objects(&there).unwrap();
+        assert!(!there.join("guest-driver/linux/qnic.o").exists());
+        assert!(there.join("guest-driver/linux/Kbuild").is_file());
+
+        let built = there.join("guest-driver/linux/cargo-target");
+        fs::create_dir(&built).unwrap();
+        copy(&here, &there, "t1");
+        assert!(built.is_dir());
+        copy(&here, &there, "t2");
+        assert!(!built.exists());
+    }
+}

@@ -1,0 +1,267 @@
+//! A file or a directory as one sealed byte stream, and back.
+//!
+//! The stream is a tar archive whose only top entry is named like the source,
+//! followed by its SHA-256. Unpacking fills a directory beside the destination
+//! first and renames when the checksum has been found right, so that nobody sees
+//! half of it. The same code runs on both sides.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use tar::{Archive, Builder, EntryType, Header};
+
+use crate::seal::{SealReader, SealWriter};
+
+/// Most bytes of a file that says it is empty but is not (as in `/proc`).
+const MAX_UNSIZED: u64 = 64 << 20;
+
+/// Writes `path`, with all that is in it, to `out`. Symbolic links below `path`
+/// stay links; permission bits are kept.
+///
+/// # Errors
+/// The first file that could not be read, named in the message; also one that is
+/// neither file, directory nor link, and one that shrinks while it is read.
+pub fn pack(path: &Path, out: impl Write) -> io::Result<()> {
+    let real = fs::canonicalize(path).map_err(|error| named(path, error))?;
+    let name = path.file_name().or(real.file_name());
+    let name = name.ok_or_else(|| named(path, io::Error::other("has no name to copy under")))?;
+    let mut seal = SealWriter::new(out);
+    let mut builder = Builder::new(&mut seal);
+    add(&mut builder, &real, Path::new(name))?;
+    builder.finish()?;
+    drop(builder);
+    seal.finish()
+}
+
+/// Makes what was packed: as `dest`, or inside it if `dest` is a directory.
+/// Returns the path of what was made.
+///
+/// # Errors
+/// A broken seal, a directory in the way, or a file that could not be written.
+/// Nothing is left of it then.
+pub fn unpack(input: impl Read, dest: &Path) -> io::Result<PathBuf> {
+    let into = dest.is_dir();
+    let parent = if into { Some(dest) } else { dest.parent() };
+    let parent = match parent {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Err(named(dest, io::ErrorKind::AlreadyExists.into())),
+    };
+    let staging = Staging::new(parent)?;
+    let mut reader = SealReader::new(input);
+    let mut archive = Archive::new(&mut reader);
+    archive.set_preserve_permissions(true);
+    archive
+        .unpack(&staging.0)
+        .map_err(|error| whole_story(&error))?;
+    io::copy(&mut reader, &mut io::sink())?;
+    let made = fs::read_dir(&staging.0)?
+        .next()
+        .ok_or(io::ErrorKind::UnexpectedEof)??;
+    let target = if into {
+        dest.join(made.file_name())
+    } else {
+        dest.to_owned()
+    };
+    fs::rename(made.path(), &target).map_err(|error| named(&target, error))?;
+    Ok(target)
+}
+
+fn add(builder: &mut Builder<impl Write>, path: &Path, name: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(path).map_err(|error| named(path, error))?;
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        builder.append_dir(name, path)?;
+        let mut children: Vec<_> = fs::read_dir(path)
+            .and_then(|entries| {
+                entries
+                    .map(|entry| entry.map(|entry| entry.file_name()))
+                    .collect()
+            })
+            .map_err(|error: io::Error| named(path, error))?;
+        children.sort();
+        children
+            .iter()
+            .try_for_each(|child| add(builder, &path.join(child), &name.join(child)))
+    } else if kind.is_symlink() {
+        let target = fs::read_link(path).map_err(|error| named(path, error))?;
+        let mut header = header_of(&metadata, 0);
+        header.set_entry_type(EntryType::Symlink);
+        builder.append_link(&mut header, name, target)
+    } else if kind.is_file() {
+        add_file(builder, path, name, &metadata).map_err(|error| named(path, error))
+    } else {
+        Err(named(
+            path,
+            io::Error::other("is neither a file, a directory nor a link: it cannot be copied"),
+        ))
+    }
+}
+
+fn add_file(
+    builder: &mut Builder<impl Write>,
+    path: &Path,
+    name: &Path,
+    metadata: &Metadata,
+) -> io::Result<()> {
+    let file = File::open(path)?;
+    if metadata.len() > 0 {
+        let exact = Exact {
+            file,
+            left: metadata.len(),
+        };
+        return builder.append_data(&mut header_of(metadata, metadata.len()), name, exact);
+    }
+    let mut content = Vec::new();
+    (&file).take(MAX_UNSIZED).read_to_end(&mut content)?;
+    builder.append_data(
+        &mut header_of(metadata, content.len() as u64),
+        name,
+        &content[..],
+    )
+}
+
+fn header_of(metadata: &Metadata, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_metadata(metadata);
+    header.set_size(size);
+    header
+}
+
+/// As many bytes of a file as were announced: no more if it grows, an error if it shrinks.
+struct Exact {
+    file: File,
+    left: u64,
+}
+
+impl Read for Exact {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = (&self.file).take(self.left).read(out)?;
+        if read == 0 && self.left > 0 && !out.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "became shorter while it was read",
+            ));
+        }
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+/// A directory that goes away with its value.
+struct Staging(PathBuf);
+
+impl Staging {
+    fn new(parent: &Path) -> io::Result<Self> {
+        let named_parent = |error| named(parent, error);
+        for attempt in 0..u32::MAX {
+            let path = parent.join(format!(".qnic-cp-{}-{attempt}", std::process::id()));
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return made.map(|()| Self(path)).map_err(named_parent),
+            }
+        }
+        Err(named_parent(io::ErrorKind::AlreadyExists.into()))
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here, and the name says what it was.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The error with all its causes; the one that matters is the last.
+fn whole_story(error: &io::Error) -> io::Error {
+    let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
+    let story = causes.fold(error.to_string(), |story, cause| {
+        format!("{story}: {cause}")
+    });
+    io::Error::new(error.kind(), story)
+}
+
+fn named(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    fn packed(path: &Path) -> Vec<u8> {
+        let mut stream = Vec::new();
+        pack(path, &mut stream).unwrap();
+        stream
+    }
+
+    #[test]
+    fn a_tree_comes_back_with_modes_and_links() {
+        let home = tempfile::tempdir().unwrap();
+        let tree = home.path().join("tree");
+        fs::create_dir_all(tree.join("deep/empty")).unwrap();
+        fs::write(tree.join("deep/data"), vec![7; 100_000]).unwrap();
+        fs::set_permissions(tree.join("deep/data"), fs::Permissions::from_mode(0o751)).unwrap();
+        symlink("deep/data", tree.join("link")).unwrap();
+
+        let copy = unpack(&packed(&tree)[..], &home.path().join("copy")).unwrap();
+        assert_eq!(copy, home.path().join("copy"));
+        assert_eq!(fs::read(copy.join("deep/data")).unwrap(), vec![7; 100_000]);
+        assert_eq!(
+            fs::metadata(copy.join("deep/data"))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o751
+        );
+        assert_eq!(
+            fs::read_link(copy.join("link")).unwrap(),
+            Path::new("deep/data")
+        );
+        assert!(copy.join("deep/empty").is_dir());
+    }
+
+    #[test]
+    fn a_directory_as_destination_receives_the_file_and_keeps_the_rest() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("file"), "new").unwrap();
+        fs::create_dir(home.path().join("dir")).unwrap();
+        fs::write(home.path().join("dir/file"), "old").unwrap();
+        fs::write(home.path().join("dir/other"), "stays").unwrap();
+        let made = unpack(
+            &packed(&home.path().join("file"))[..],
+            &home.path().join("dir"),
+        )
+        .unwrap();
+        assert_eq!(made, home.path().join("dir/file"));
+        assert_eq!(fs::read(made).unwrap(), b"new");
+        assert_eq!(fs::read_dir(home.path().join("dir")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_file_that_claims_to_be_empty_is_copied_whole() {
+        let home = tempfile::tempdir().unwrap();
+        let made = unpack(&packed(Path::new("/proc/self/status"))[..], home.path()).unwrap();
+        assert!(fs::read_to_string(made).unwrap().starts_with("Name:"));
+    }
+
+    #[test]
+    fn a_damaged_stream_leaves_nothing_behind() {
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().join("source");
+        fs::write(&source, "content").unwrap();
+        let mut stream = packed(&source);
+        stream[600] ^= 1;
+        assert!(unpack(&stream[..], &home.path().join("copy")).is_err());
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_missing_source_is_named() {
+        let error = pack(Path::new("/nowhere/x"), io::sink()).unwrap_err();
+        assert!(error.to_string().starts_with("/nowhere/x: "), "{error}");
+    }
+}

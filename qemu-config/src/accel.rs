@@ -1,0 +1,78 @@
+//! Which accelerator runs the guests.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kvm_probe;
+use crate::{AccelChoice, Error, Result};
+
+/// An accelerator of QEMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// The processor's own virtualization.
+    Kvm,
+    /// QEMU's emulation.
+    Tcg,
+}
+
+impl fmt::Display for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        })
+    }
+}
+
+/// An accelerator, and why it was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccelDecision {
+    /// What to use.
+    pub accel: Accel,
+    /// Why.
+    pub reason: String,
+}
+
+/// Decides how to run guests; `auto` and `kvm` run guest code to find out whether
+/// KVM really works here.
+///
+/// # Errors
+/// [`Error::Host`] if KVM was asked for and does not work.
+pub fn decide(choice: AccelChoice) -> Result<AccelDecision> {
+    match choice {
+        AccelChoice::Tcg => Ok(AccelDecision { accel: Accel::Tcg, reason: "asked for".into() }),
+        AccelChoice::Auto => Ok(match kvm_probe::probe() {
+            Ok(tried) => AccelDecision { accel: Accel::Kvm, reason: tried },
+            Err(broken) => AccelDecision { accel: Accel::Tcg, reason: format!("KVM does not work here: {broken}") },
+        }),
+        AccelChoice::Kvm => match kvm_probe::probe() {
+            Ok(tried) => Ok(AccelDecision { accel: Accel::Kvm, reason: tried }),
+            Err(broken) => Err(Error::Host(format!(
+                "KVM was asked for but does not work here: {broken}; use accel = \"auto\" or \"tcg\""
+            ))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_always_finds_something_and_says_why() {
+        let decision = decide(AccelChoice::Auto).unwrap();
+        assert!(!decision.reason.is_empty());
+        // What was found must hold for who insists on KVM, too.
+        assert_eq!(
+            decide(AccelChoice::Kvm).is_ok(),
+            decision.accel == Accel::Kvm
+        );
+    }
+
+    #[test]
+    fn tcg_can_be_had_anywhere() {
+        assert_eq!(decide(AccelChoice::Tcg).unwrap().accel, Accel::Tcg);
+    }
+}

@@ -1,0 +1,272 @@
+//! Boots a cluster.
+//!
+//! ```text
+//!   check ─▶ provision ─▶ state directory ─▶ device ─▶ every QEMU at once ─▶ all ready
+//! ```
+//!
+//! What costs time and can fail without a trace comes before the directory. From
+//! there on a failure, also Ctrl-C, takes down what was started.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use qnic_images::Qemu;
+
+use crate::dirs::ClusterDir;
+use crate::node::Node;
+use crate::owned::Owned;
+use crate::process::{ProcessId, MARKER};
+use crate::progress::{Progress, Silent};
+use crate::provision::{check_cancel, check_memory, provision, Parts};
+use crate::qemu::{arguments, disk_file, disks_of, Machine};
+use crate::ready::last_words;
+use crate::spawn::{spawn, Bond};
+use crate::state::{ClusterLock, Manifest, Mode, Runtime};
+use crate::wait::Patience;
+use crate::{device, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result};
+
+/// Added to QEMU's niceness, so that the device, which many guests wait for, comes first.
+const QEMU_NICE: i32 = 10;
+
+/// Time for the device process to listen.
+const DEVICE_LIMIT: Duration = Duration::from_secs(30);
+
+/// How to boot.
+#[derive(Clone)]
+pub struct BootOptions {
+    /// Who ends the cluster.
+    pub mode: Mode,
+    /// Where its state goes.
+    pub runtime: Runtime,
+    /// Ends the boot, and later waits of the cluster, early.
+    pub cancel: Option<Cancel>,
+    /// Who is told of progress.
+    pub progress: Arc<dyn Progress>,
+    /// Time for each guest to get ready once its QEMU has started.
+    pub ready_limit: Duration,
+}
+
+impl BootOptions {
+    /// Attached or detached, at the environment's place, silent, three minutes for
+    /// guests to get ready.
+    ///
+    /// # Errors
+    /// As [`Runtime::from_env`].
+    pub fn new(mode: Mode) -> Result<Self> {
+        Ok(Self {
+            mode,
+            runtime: Runtime::from_env()?,
+            cancel: None,
+            progress: Arc::new(Silent),
+            ready_limit: Duration::from_secs(180),
+        })
+    }
+}
+
+/// Boots `spec`; its nodes, and what must end it if this process is to.
+pub(crate) fn boot(
+    spec: &ClusterSpec,
+    options: &BootOptions,
+) -> Result<(ClusterDir, Vec<Node>, Option<Owned>)> {
+    spec.validate()?;
+    check_memory(spec)?;
+    if options.runtime.names().contains(&spec.name) {
+        // Here to fail early; what counts is the check when the directory is made.
+        check_name(spec, &options.runtime.lock()?, &options.runtime)?;
+    }
+    let parts = provision(spec, options)?;
+    let (dir, lock) = make_dir(spec, options, &parts)?;
+    let runtime = options.runtime.clone();
+    let mut owned = Owned {
+        runtime,
+        name: spec.name.clone(),
+        dir: dir.clone(),
+        lock: Some(lock),
+        children: Vec::new(),
+    };
+    check_cancel(options)?;
+    let dies_with_us = options.mode == Mode::Attached;
+    if let Some(program) = &parts.device {
+        options.progress.step("starting the device process");
+        let patience = Patience::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
+        owned
+            .children
+            .push(device::start(program, spec, &dir, dies_with_us, &patience)?);
+    }
+    options.progress.step("booting");
+    let nodes: Vec<_> = spec
+        .nodes
+        .iter()
+        .map(|node| node_of(node, &dir, options.cancel.as_ref()))
+        .collect();
+    for (node, image) in nodes.iter().zip(&parts.images) {
+        let disks = options.runtime.disks(&spec.name);
+        let machine = Machine {
+            cluster: &spec.name,
+            node: &node.spec,
+            dir: &dir,
+            disks: &disks,
+            image,
+            accel: parts.accel.accel,
+        };
+        owned
+            .children
+            .push(start_qemu(&parts.qemu, &machine, dies_with_us)?);
+        options.progress.node(node.name(), "booting");
+    }
+    await_all(&nodes, &dir, options)?;
+    dir.mark_booted()?;
+    if options.mode == Mode::Detached {
+        owned.detach();
+        return Ok((dir, nodes, None));
+    }
+    Ok((dir, nodes, Some(owned)))
+}
+
+pub(crate) fn node_of(spec: &NodeSpec, dir: &ClusterDir, cancel: Option<&Cancel>) -> Node {
+    Node {
+        spec: spec.clone(),
+        dir: dir.node(&spec.name),
+        cancel: cancel.cloned(),
+    }
+}
+
+/// Fails if the name is taken; removes what a dead program left under it. `_making`
+/// shows that nobody else makes or removes clusters.
+fn check_name(spec: &ClusterSpec, _making: &File, runtime: &Runtime) -> Result<()> {
+    let dir = runtime.dir(&spec.name);
+    if !dir.path().exists() || teardown::sweep_one(runtime, &spec.name)? {
+        return Ok(());
+    }
+    let busy = dir.try_lock()?.is_none();
+    let pid = if busy { dir.holder() } else { None };
+    Err(Error::InUse {
+        name: spec.name.clone(),
+        pid,
+    })
+}
+
+/// Makes the state directory and the disks.
+fn make_dir(
+    spec: &ClusterSpec,
+    options: &BootOptions,
+    parts: &Parts,
+) -> Result<(ClusterDir, ClusterLock)> {
+    let runtime = &options.runtime;
+    let making = runtime.lock()?;
+    check_name(spec, &making, runtime)?;
+    let manifest = Manifest {
+        mode: options.mode,
+        accel: parts.accel.accel,
+        owner: ProcessId::own(),
+        created: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs(),
+        disks: runtime.disks(&spec.name),
+    };
+    let made = runtime.create(spec, &manifest)?;
+    for node in &spec.nodes {
+        for (disk, bytes) in disks_of(node) {
+            let path = manifest.disks.join(disk_file(&node.name, disk));
+            let file = File::create(&path).map_err(Error::io("create", &path))?;
+            file.set_len(bytes).map_err(Error::io("size", &path))?;
+        }
+    }
+    Ok(made)
+}
+
+fn start_qemu(qemu: &Qemu, machine: &Machine<'_>, dies_with_us: bool) -> Result<Child> {
+    let dir = machine.dir.node(&machine.node.name);
+    let create = |path: PathBuf| File::create(&path).map_err(Error::io("create", &path));
+    create(dir.console())?;
+    create(dir.ready())?;
+    let log = create(dir.qemu_log())?;
+    let errors = log
+        .try_clone()
+        .map_err(Error::io("open", &dir.qemu_log()))?;
+    let mut command = Command::new(&qemu.program);
+    command
+        .args(&qemu.args)
+        .args(arguments(machine))
+        .envs(qemu.env.iter().cloned());
+    command
+        .env(MARKER, machine.dir.path())
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors);
+    let bond = Bond {
+        dies_with_us,
+        nice: QEMU_NICE,
+    };
+    let child = spawn(command, bond).map_err(Error::io("start", &qemu.program))?;
+    match ProcessId::of(child.id() as i32) {
+        Some(id) => id.save(&dir.qemu_pid())?,
+        None => {
+            let who = format!("node {}", machine.node.name);
+            return Err(Error::Failed {
+                who,
+                what: "QEMU ended at once".to_owned(),
+                log: last_words(&dir),
+            });
+        }
+    }
+    Ok(child)
+}
+
+/// Waits for every node; the first failure, also of the device process, ends the wait
+/// for the others.
+fn await_all(nodes: &[Node], dir: &ClusterDir, options: &BootOptions) -> Result<()> {
+    let (report, reports) = std::sync::mpsc::channel();
+    let stop = Cancel::new().map_err(Error::io("open", Path::new("a socket pair")))?;
+    let both = || options.cancel.iter().chain([&stop]);
+    let patience = Patience::new(Some(options.ready_limit), both());
+    let device = ProcessId::load(&dir.device_pid());
+    std::thread::scope(|scope| {
+        for node in nodes {
+            let (report, patience) = (report.clone(), patience.clone());
+            scope.spawn(move || {
+                let ready = node.wait_ready_with(0, options.ready_limit, &patience);
+                // The receiver lives until every sender has gone.
+                let _ = report.send((Some(node.name()), ready));
+            });
+        }
+        if let Some(device) = device {
+            let patience = Patience::new(None, both());
+            scope.spawn(move || {
+                let ended = device
+                    .open()
+                    .is_none_or(|process| process.wait(&patience).is_ok());
+                let _ = report.send((
+                    None,
+                    if ended {
+                        Err(device::ended(dir))
+                    } else {
+                        Err(Error::Interrupted)
+                    },
+                ));
+            });
+        } else {
+            drop(report);
+        }
+        let mut ready = 0;
+        let mut first = Ok(());
+        for (node, outcome) in reports {
+            match (node, outcome) {
+                (Some(node), Ok(release)) => {
+                    options.progress.node(node, &format!("ready, {release}"));
+                    ready += 1;
+                }
+                (_, Err(error)) if ready < nodes.len() => first = first.and(Err(error)),
+                _ => {}
+            }
+            if ready == nodes.len() || first.is_err() {
+                stop.cancel();
+            }
+        }
+        first
+    })
+}

@@ -1,0 +1,39 @@
+//! The cluster file.
+//!
+//! ```toml
+//! name = "pair"                 # a-z, 0-9, "-"
+//! accel = "auto"                # or "kvm", "tcg"
+//!
+//! [[node]]
+//! name = "a"
+//! memory = "256MiB"
+//! cpus = 1
+//! kernel = "stable"             # or "backports"
+//! nic = true                    # false: a plain guest
+//! swap = "512MiB"               # a blank disk with serial "swap"
+//! disk = "1GiB"                 # a blank disk with serial "disk"
+//! qemu_args = ["-device", "virtio-rng-pci"]
+//! files = [{ from = "hello", to = "/usr/bin/hello", mode = "755" }]
+//!
+//! [[node]]
+//! name = "n"                    # n0, n1, n2
+//! count = 3
+//! ```
+//!
+//! Only the two names are required. Unknown keys are refused. Every mistake is
+//! reported with file, line, column, key and what was expected.
+
+mod error;
+mod key;
+mod parse;
+mod size;
+mod spec;
+mod validate;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{ConfigError, SpecError};
+pub use size::{ByteSize, NotASize};
+pub use spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
+pub use validate::{MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY};

@@ -1,0 +1,91 @@
+//! Sizes in bytes as people write them: `256MiB`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+/// A number of bytes; written with a binary unit, `KiB`, `MiB` or `GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(pub u64);
+
+/// What was written is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected a size such as \"256MiB\" or \"1GiB\", found \"{0}\"")]
+pub struct NotASize(pub String);
+
+const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+impl ByteSize {
+    /// A size of `count` MiB.
+    pub const fn mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+
+    /// The size in whole MiB, rounded down.
+    pub const fn whole_mib(self) -> u64 {
+        self.0 >> 20
+    }
+}
+
+impl FromStr for ByteSize {
+    type Err = NotASize;
+
+    fn from_str(text: &str) -> Result<Self, NotASize> {
+        let parsed = UNITS.iter().find_map(|(unit, factor)| {
+            let digits = text.strip_suffix(unit)?;
+            let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            plain.then(|| digits.parse::<u64>().ok()?.checked_mul(*factor))?
+        });
+        parsed.map(Self).ok_or_else(|| NotASize(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match UNITS
+            .iter()
+            .find(|(_, factor)| self.0 >= *factor && self.0 % factor == 0)
+        {
+            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_binary_and_text_round_trips() {
+        for (text, bytes) in [("256MiB", 256 << 20), ("1GiB", 1 << 30), ("4KiB", 4096)] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)));
+            assert_eq!(ByteSize(bytes).to_string(), text);
+        }
+        assert_eq!(ByteSize(1536 << 20).to_string(), "1536MiB");
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "",
+            "MiB",
+            "256",
+            "256MB",
+            "-1MiB",
+            "+1MiB",
+            "1.5GiB",
+            "256 MiB",
+            "99999999999GiB",
+        ] {
+            assert_eq!(text.parse::<ByteSize>(), Err(NotASize(text.to_owned())));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What a cluster is: the checked form of a cluster file.
+
+use std::path::PathBuf;
+
+use qnic_images::KernelSeries;
+use serde::{Serialize, Serializer};
+
+use super::size::ByteSize;
+
+/// Which accelerator runs the guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccelChoice {
+    /// KVM if it really executes guest code here, otherwise TCG.
+    #[default]
+    Auto,
+    /// KVM, or an error.
+    Kvm,
+    /// QEMU's own emulation.
+    Tcg,
+}
+
+/// A cluster of guests on this machine.
+///
+/// Serializes to the cluster file that describes it, with every default spelt out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClusterSpec {
+    /// Name, unique among the clusters that run at the same time.
+    pub name: String,
+    /// Accelerator asked for.
+    pub accel: AccelChoice,
+    /// The guests, in order; their NICs are numbered in that order from 0.
+    #[serde(rename = "node")]
+    pub nodes: Vec<NodeSpec>,
+}
+
+/// One guest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeSpec {
+    /// Name, unique in the cluster; also the guest's host name.
+    pub name: String,
+    /// Guest RAM.
+    pub memory: ByteSize,
+    /// Number of virtual CPUs.
+    pub cpus: u32,
+    /// Which stock kernel it boots.
+    #[serde(serialize_with = "series")]
+    pub kernel: KernelSeries,
+    /// Whether it has a qnic NIC.
+    pub nic: bool,
+    /// Size of a blank disk meant for swapping, or none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<ByteSize>,
+    /// Size of a blank disk, or none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<ByteSize>,
+    /// Arguments appended to QEMU's command line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub qemu_args: Vec<String>,
+    /// Files of the host that are in the guest from the start, at every boot.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileSpec>,
+}
+
+/// A file of the host to have in a guest.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct FileSpec {
+    /// Where it is on the host.
+    pub from: PathBuf,
+    /// Absolute path in the guest.
+    pub to: PathBuf,
+    /// Permission bits.
+    #[serde(serialize_with = "octal")]
+    pub mode: u32,
+}
+
+impl ClusterSpec {
+    /// A cluster without nodes.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            accel: AccelChoice::Auto,
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Adds a node.
+    pub fn with(mut self, node: NodeSpec) -> Self {
+        self.nodes.push(node);
+        self
+    }
+
+    /// The cluster file that describes this cluster, defaults included.
+    ///
+    /// # Errors
+    /// [`crate::Error::Describe`] if a host path is not Unicode.
+    pub fn to_toml(&self) -> crate::Result<String> {
+        toml::to_string(self).map_err(crate::Error::Describe)
+    }
+
+    /// Sum of the guests' RAM.
+    pub fn total_memory(&self) -> ByteSize {
+        ByteSize(
+            self.nodes
+                .iter()
+                .map(|node| node.memory.0)
+                .fold(0, u64::saturating_add),
+        )
+    }
+
+    /// Whether any node has a NIC, so that a device process is needed.
+    pub fn has_nics(&self) -> bool {
+        self.nodes.iter().any(|node| node.nic)
+    }
+}
+
+impl NodeSpec {
+    /// RAM of a node that names no other size.
+    pub const DEFAULT_MEMORY: ByteSize = ByteSize::mib(256);
+
+    /// A node with one CPU, 256 MiB, the stable kernel and a NIC.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            memory: Self::DEFAULT_MEMORY,
+            cpus: 1,
+            kernel: KernelSeries::Stable,
+            nic: true,
+            swap: None,
+            disk: None,
+            qemu_args: Vec::new(),
+            files: Vec::new(),
+        }
+    }
+}
+
+fn series<S: Serializer>(series: &KernelSeries, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(series.as_str())
+}
+
+fn octal<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{mode:o}"))
+}

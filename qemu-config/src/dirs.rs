@@ -1,0 +1,169 @@
+//! The files of one cluster and of its nodes, and what is in those that are its own.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use crate::socket::MAX_PATH;
+use crate::state::{write, ClusterLock, Manifest, COMMAND_SLOTS};
+use crate::{ClusterSpec, Error, Result};
+
+/// The directory of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClusterDir(pub(crate) PathBuf);
+
+/// The directory of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeDir(PathBuf);
+
+impl ClusterDir {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn manifest(&self) -> PathBuf {
+        self.0.join("manifest.json")
+    }
+
+    pub(crate) fn cluster_file(&self) -> PathBuf {
+        self.0.join("cluster.toml")
+    }
+
+    pub(crate) fn device_config(&self) -> PathBuf {
+        self.0.join("device.toml")
+    }
+
+    pub(crate) fn device_control(&self) -> PathBuf {
+        self.0.join("device.sock")
+    }
+
+    pub(crate) fn device_log(&self) -> PathBuf {
+        self.0.join("device.log")
+    }
+
+    pub(crate) fn device_pid(&self) -> PathBuf {
+        self.0.join("device.pid")
+    }
+
+    pub(crate) fn node(&self, name: &str) -> NodeDir {
+        NodeDir(self.nodes().join(name))
+    }
+
+    /// The directory with one directory for each node.
+    pub(crate) fn nodes(&self) -> PathBuf {
+        self.0.join("nodes")
+    }
+
+    pub(crate) fn mark_booted(&self) -> Result<()> {
+        write(&self.0.join("booted"), b"")
+    }
+
+    pub(crate) fn is_booted(&self) -> bool {
+        self.0.join("booted").exists()
+    }
+
+    pub(crate) fn read_manifest(&self) -> Option<Manifest> {
+        serde_json::from_slice(&fs::read(self.manifest()).ok()?).ok()
+    }
+
+    /// Takes the cluster's lock; `None` if somebody has it.
+    pub(crate) fn try_lock(&self) -> Result<Option<ClusterLock>> {
+        let path = self.0.join("lock");
+        let options = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path);
+        let mut file = options.map_err(Error::io("open", &path))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(Error::io("lock", &path)(error.into())),
+        }
+        let written = file
+            .set_len(0)
+            .and_then(|()| write!(file, "{}", std::process::id()));
+        written.map_err(Error::io("write", &path))?;
+        Ok(Some(ClusterLock::of(file)))
+    }
+
+    /// The process that last took the lock.
+    pub(crate) fn holder(&self) -> Option<i32> {
+        fs::read_to_string(self.0.join("lock")).ok()?.parse().ok()
+    }
+
+    /// Fails if the path of a socket would be longer than the system allows.
+    pub(crate) fn check_paths(&self, spec: &ClusterSpec) -> Result<()> {
+        for node in &spec.nodes {
+            let longest = self.node(&node.name).command(COMMAND_SLOTS - 1);
+            let length = longest.as_os_str().len();
+            if length > MAX_PATH {
+                let message = format!(
+                    "the path of a socket, {}, has {length} bytes, {} more than the system allows: \
+                     choose shorter names or a shorter XDG_RUNTIME_DIR",
+                    longest.display(),
+                    length - MAX_PATH,
+                );
+                return Err(Error::Host(message));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl NodeDir {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// vhost-user socket between the device process and QEMU.
+    pub(crate) fn nic(&self) -> PathBuf {
+        self.file("nic.sock")
+    }
+
+    /// Monitor for commands.
+    pub(crate) fn monitor(&self) -> PathBuf {
+        self.file("qmp.sock")
+    }
+
+    /// Monitor for events.
+    pub(crate) fn events(&self) -> PathBuf {
+        self.file("events.sock")
+    }
+
+    pub(crate) fn agent(&self) -> PathBuf {
+        self.file("agent.sock")
+    }
+
+    /// Socket behind the port of command slot `slot`.
+    pub(crate) fn command(&self, slot: usize) -> PathBuf {
+        self.file(&format!("command{slot}.sock"))
+    }
+
+    pub(crate) fn command_lock(&self, slot: usize) -> PathBuf {
+        self.file(&format!("command{slot}.lock"))
+    }
+
+    pub(crate) fn console(&self) -> PathBuf {
+        self.file("console.log")
+    }
+
+    pub(crate) fn ready(&self) -> PathBuf {
+        self.file("ready.log")
+    }
+
+    pub(crate) fn qemu_log(&self) -> PathBuf {
+        self.file("qemu.log")
+    }
+
+    pub(crate) fn qemu_pid(&self) -> PathBuf {
+        self.file("qemu.pid")
+    }
+}

@@ -1,0 +1,176 @@
+//! What can go wrong with a cluster, and what to do about it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something could not be done with a cluster.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A mistake in a cluster file.
+    #[error(transparent)]
+    Config(#[from] crate::ConfigError),
+    /// A mistake in a specification that a program made.
+    #[error(transparent)]
+    Spec(#[from] crate::SpecError),
+    /// The specification cannot be written as TOML.
+    #[error("cannot describe the cluster as TOML: {0}")]
+    Describe(#[source] toml::ser::Error),
+    /// A file operation failed.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// The operation, as a verb.
+        what: &'static str,
+        /// Where it failed.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// QEMU, a kernel or the guest image could not be had.
+    #[error(transparent)]
+    Images(#[from] qnic_images::Error),
+    /// The person who waits, or the program, gave up.
+    #[error("interrupted")]
+    Interrupted,
+    /// Something did not happen in time.
+    #[error("{what} did not happen within {} s{}", after.as_secs_f32(), tail(log))]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        after: Duration,
+        /// The end of the log that may tell why; may be empty.
+        log: String,
+    },
+    /// A process of the cluster ended, or reported that it cannot go on.
+    #[error("{who}: {what}{}", tail(log))]
+    Failed {
+        /// The node, or `device`.
+        who: String,
+        /// What happened to it.
+        what: String,
+        /// The end of the log that may tell why; may be empty.
+        log: String,
+    },
+    /// The guest's agent, or the helper in the guest, answered with an error or nonsense.
+    #[error("node {node}: {message}")]
+    Guest {
+        /// The node.
+        node: String,
+        /// What it said.
+        message: String,
+    },
+    /// QEMU's monitor refused a command or answered nonsense.
+    #[error("QEMU of node {node}: {message}")]
+    Monitor {
+        /// The node.
+        node: String,
+        /// What it said.
+        message: String,
+    },
+    /// As many commands run on that node as can.
+    #[error("node {node} already runs {limit} commands at the same time, which is all it can: wait for one to end")]
+    Busy {
+        /// The node.
+        node: String,
+        /// How many can run.
+        limit: usize,
+    },
+    /// There is no cluster of that name.
+    #[error("there is no cluster \"{name}\"{}", choices("; running: ", known))]
+    NoSuchCluster {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// No cluster runs and none was named.
+    #[error("no cluster is running: start one with \"qnic up FILE\"")]
+    NoCluster,
+    /// Several clusters run and none was named.
+    #[error("{} clusters are running ({}): name one with --cluster", known.len(), known.join(", "))]
+    WhichCluster {
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// There is no node of that name.
+    #[error(
+        "cluster {cluster} has no node \"{name}\"{}",
+        choices("; it has: ", known)
+    )]
+    NoSuchNode {
+        /// The cluster.
+        cluster: String,
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// A cluster of that name exists already.
+    #[error("cluster \"{name}\" exists already{}: use another name, or \"qnic down {name}\"", owner(*pid))]
+    InUse {
+        /// The name.
+        name: String,
+        /// The process that holds it, if one does.
+        pid: Option<i32>,
+    },
+    /// A program that boots or owns the cluster still runs.
+    #[error("cluster \"{name}\" belongs to process {pid}, which is running: end that process, and its cluster goes with it")]
+    Owned {
+        /// The name.
+        name: String,
+        /// The process.
+        pid: i32,
+    },
+    /// The machine cannot run what was asked for.
+    #[error("{0}")]
+    Host(String),
+    /// A program that the cluster needs could not be built.
+    #[error("cannot build {what}: {message}")]
+    Build {
+        /// The program.
+        what: String,
+        /// What cargo said.
+        message: String,
+    },
+    /// A command could not be started in a guest.
+    #[error("node {node}: cannot start {message}")]
+    NotStarted {
+        /// The node.
+        node: String,
+        /// The guest's error number, such as 2 for "no such file".
+        errno: i32,
+        /// The command and the guest's error.
+        message: String,
+    },
+}
+
+impl Error {
+    /// For `map_err` of a file operation.
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { what, path, source }
+    }
+}
+
+fn tail(log: &str) -> String {
+    if log.is_empty() {
+        return String::new();
+    }
+    format!("\n--- end of its log\n{}\n---", log.trim_end())
+}
+
+fn choices(lead: &str, known: &[String]) -> String {
+    if known.is_empty() {
+        return String::new();
+    }
+    format!("{lead}{}", known.join(", "))
+}
+
+fn owner(pid: Option<i32>) -> String {
+    pid.map(|pid| format!(" (held by process {pid})"))
+        .unwrap_or_default()
+}

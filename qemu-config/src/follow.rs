@@ -1,0 +1,176 @@
+//! Reads a file that another process appends to, as it grows.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::PollFlags;
+use rustix::fs::inotify;
+
+use crate::wait::{Patience, Stop};
+
+/// Most bytes given back at once.
+const CHUNK: usize = 64 << 10;
+
+/// A file being followed.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    file: File,
+    changes: OwnedFd,
+}
+
+impl AsFd for Follow {
+    /// Readable when the file has changed.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+}
+
+/// What a wait for growth ended with.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// New bytes.
+    Bytes(Vec<u8>),
+    /// The `index`th of the other descriptors became readable first.
+    Other(usize),
+}
+
+impl Follow {
+    /// Follows `path` from its beginning.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let changes = inotify::init(flags)?;
+        inotify::add_watch(&changes, path, inotify::WatchFlags::MODIFY)?;
+        Ok(Self {
+            file: File::open(path)?,
+            changes,
+        })
+    }
+
+    /// What has been appended and not been read; empty if nothing.
+    pub(crate) fn available(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.file
+            .by_ref()
+            .take(CHUNK as u64)
+            .read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Waits for bytes, or for one of `others` to become readable. What is in the
+    /// file is given back before anything else is looked at.
+    pub(crate) fn next(
+        &mut self,
+        others: &[BorrowedFd<'_>],
+        patience: &Patience,
+    ) -> io::Result<Growth> {
+        loop {
+            let bytes = self.available()?;
+            if !bytes.is_empty() {
+                return Ok(Growth::Bytes(bytes));
+            }
+            let mut watched = vec![(self.changes.as_fd(), PollFlags::IN)];
+            watched.extend(others.iter().map(|fd| (*fd, PollFlags::IN)));
+            match patience.first_ready(&watched)? {
+                0 => self.forget_changes(),
+                index => {
+                    let last = self.available()?;
+                    return Ok(if last.is_empty() {
+                        Growth::Other(index - 1)
+                    } else {
+                        Growth::Bytes(last)
+                    });
+                }
+            }
+        }
+    }
+
+    /// Forgets that the file has changed, so that the next change is noticed.
+    pub(crate) fn forget_changes(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let mut events = inotify::Reader::new(&self.changes, &mut buffer);
+        while events.next().is_ok() {}
+    }
+}
+
+/// The end of the file at `path`: at most `lines` lines of readable text.
+pub(crate) fn tail(path: &Path, lines: usize) -> String {
+    const MOST: u64 = 16 << 10;
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(MOST)))?;
+        let mut bytes = Vec::new();
+        file.take(MOST).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let text = readable(&read().unwrap_or_default());
+    let all: Vec<_> = text
+        .lines()
+        .map(str::trim_end)
+        .filter(|line| !line.is_empty())
+        .collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// `bytes` as text that cannot drive a terminal: control characters but line ends and
+/// tabs are left out.
+pub(crate) fn readable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.chars()
+        .filter(|c| matches!(c, '\n' | '\t') || !c.is_control())
+        .collect()
+}
+
+/// Whether `error` is a wait that ran out of time.
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
+    crate::wait::stop_in(error) == Some(Stop::Timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn growth_is_seen_and_other_descriptors_too() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"one").unwrap();
+        let mut follow = Follow::open(file.path()).unwrap();
+        let patience = Patience::seconds(30);
+        assert_eq!(
+            follow.next(&[], &patience).unwrap(),
+            Growth::Bytes(b"one".to_vec())
+        );
+        let writer = std::thread::spawn(move || {
+            file.write_all(b"two").unwrap();
+            file
+        });
+        assert_eq!(
+            follow.next(&[], &patience).unwrap(),
+            Growth::Bytes(b"two".to_vec())
+        );
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert_eq!(
+            follow.next(&[ours.as_fd()], &patience).unwrap(),
+            Growth::Other(0)
+        );
+        assert!(is_timeout(
+            &follow.next(&[], &Patience::seconds(0)).unwrap_err()
+        ));
+        drop(writer.join().unwrap());
+    }
+
+    #[test]
+    fn the_tail_is_the_last_lines_without_control_characters() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"one\r\ntwo\x1b[2J\r\n\r\nthree\r\n")
+            .unwrap();
+        assert_eq!(tail(file.path(), 2), "two[2J\nthree");
+        assert_eq!(tail(Path::new("/nowhere"), 2), "");
+    }
+}

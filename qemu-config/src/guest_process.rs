@@ -1,0 +1,304 @@
+//! Commands that run in a guest.
+//!
+//! ```text
+//!   1  take a free command slot (a lock file)         one of COMMAND_SLOTS
+//!   2  connect to the slot's port, say Open(nonce)    QEMU holds it until the guest opens
+//!   3  guest agent: start qnic-exec PORT nonce
+//!   4  wait for the preamble, send Start
+//!   5  output and errors as they come, then the end
+//! ```
+//!
+//! Dropping a [`GuestProcess`] kills its command: the helper sees the port close.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use qnic_exec::wire::{Decoder, Frame, ToGuest, ToHost, CHUNK, MAX_PAYLOAD};
+
+use crate::agent::{random, Agent};
+use crate::dirs::NodeDir;
+use crate::guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
+use crate::monitor::Monitor;
+use crate::qemu::{command_label, command_port};
+use crate::slot::Slot;
+use crate::socket::Socket;
+use crate::wait::{stop_in, Patience, Stop};
+use crate::{Cancel, Error, Result};
+
+/// Where the helper is in a guest.
+pub(crate) const HELPER: &str = "/usr/lib/qnic/qnic-exec";
+
+/// Time the agent and the helper may take to start a command.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Silence after which QEMU is asked whether the helper still has its port open: a
+/// guest that restarts says nothing.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// A command that runs in a guest. Dropping it kills the command.
+pub struct GuestProcess {
+    node: String,
+    dir: NodeDir,
+    socket: Socket,
+    input: GuestInput,
+    decoder: Decoder,
+    slot: Slot,
+    cancel: Option<Cancel>,
+}
+
+/// The input of a command in a guest, and what signals it. Clones share it.
+#[derive(Clone)]
+pub struct GuestInput {
+    socket: Arc<Mutex<Socket>>,
+    node: String,
+}
+
+impl GuestProcess {
+    /// Starts `command` on the node with directory `dir`.
+    pub(crate) fn start(
+        node: &str,
+        dir: &NodeDir,
+        command: &GuestCommand,
+        cancel: Option<&Cancel>,
+    ) -> Result<Self> {
+        let size = command.start.encoded_len();
+        if size > MAX_PAYLOAD {
+            let message = format!(
+                "the command has {size} bytes, more than the {MAX_PAYLOAD} that can be sent"
+            );
+            return Err(Error::Guest {
+                node: node.to_owned(),
+                message,
+            });
+        }
+        let patience = Patience::new(Some(START_LIMIT), cancel);
+        let slot = Slot::take(node, dir)?;
+        let failed = |error: io::Error| broken(node, &error);
+        let socket = Socket::connect(&dir.command(slot.index), patience.clone()).map_err(failed)?;
+        let to_guest = socket.with_patience(Patience::new(None, cancel));
+        let input = GuestInput {
+            socket: Arc::new(Mutex::new(to_guest)),
+            node: node.to_owned(),
+        };
+        let mut process = Self {
+            node: node.to_owned(),
+            dir: dir.clone(),
+            socket,
+            input,
+            decoder: Decoder::default(),
+            slot,
+            cancel: cancel.cloned(),
+        };
+        let nonce = random();
+        process.input.send(&ToGuest::Open(nonce))?;
+        start_helper(node, dir, &mut process.slot, nonce, &patience)?;
+        while !process.decoder.skip_preamble(nonce) {
+            process.fill().map_err(failed)?;
+        }
+        process.input.send(&ToGuest::Start(command.start.clone()))?;
+        Ok(process)
+    }
+
+    /// The command's input, which can be used from another thread.
+    pub fn input(&self) -> GuestInput {
+        self.input.clone()
+    }
+
+    /// Ends the connection, and the command with it, also for a thread that waits to
+    /// write its input.
+    pub(crate) fn abandon(&self) {
+        self.socket.shut_down();
+    }
+
+    /// Sends a signal to the command's process group.
+    ///
+    /// # Errors
+    /// [`Error::Guest`] if the guest has gone.
+    pub fn signal(&self, number: u8) -> Result<()> {
+        self.input.send(&ToGuest::Signal(number))
+    }
+
+    /// Waits for what the command says next; `None` when `limit` is over first.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] when cancelled, [`Error::Guest`] if the guest restarted,
+    /// its QEMU ended or its helper failed, [`Error::NotStarted`] if the command
+    /// could not be started.
+    pub fn next_event(&mut self, limit: Option<Duration>) -> Result<Option<GuestEvent>> {
+        let whole = Patience::new(limit, self.cancel.as_ref());
+        loop {
+            let frame = self
+                .decoder
+                .next_frame()
+                .map_err(|error| self.nonsense(&error.to_string()))?;
+            if let Some(frame) = frame {
+                return self.understand(frame).map(Some);
+            }
+            self.socket.set_patience(whole.at_most(SILENCE));
+            match self.fill() {
+                Ok(()) => {}
+                Err(error) if stop_in(&error) == Some(Stop::Timeout) => {
+                    if whole.left() == Some(Duration::ZERO) {
+                        return Ok(None);
+                    }
+                    self.check_helper()?;
+                }
+                Err(error) => return Err(broken(&self.node, &error)),
+            }
+        }
+    }
+
+    /// Collects everything until the end, which is to come within `limit`.
+    ///
+    /// # Errors
+    /// As [`Self::next_event`], and [`Error::Timeout`]; the command is killed then.
+    pub fn wait(mut self, limit: Option<Duration>) -> Result<GuestOutput> {
+        let whole = Patience::new(limit, None);
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        loop {
+            match self.next_event(whole.left())? {
+                Some(GuestEvent::Stdout(bytes)) => stdout.extend(bytes),
+                Some(GuestEvent::Stderr(bytes)) => stderr.extend(bytes),
+                Some(GuestEvent::Exit(exit)) => {
+                    return Ok(GuestOutput {
+                        stdout,
+                        stderr,
+                        exit,
+                    })
+                }
+                None => {
+                    let what = format!("node {}: the end of the command", self.node);
+                    let log = crate::follow::readable(&stderr);
+                    return Err(Error::Timeout {
+                        what,
+                        after: limit.unwrap_or_default(),
+                        log,
+                    });
+                }
+            }
+        }
+    }
+
+    fn understand(&self, frame: ToHost) -> Result<GuestEvent> {
+        Ok(match frame {
+            ToHost::Stdout(bytes) => GuestEvent::Stdout(bytes),
+            ToHost::Stderr(bytes) => GuestEvent::Stderr(bytes),
+            ToHost::Exited(code) => GuestEvent::Exit(GuestExit::Code(code)),
+            ToHost::Signaled(signal) => GuestEvent::Exit(GuestExit::Signal(signal)),
+            ToHost::NotStarted { errno, message } => {
+                return Err(Error::NotStarted {
+                    node: self.node.clone(),
+                    errno,
+                    message,
+                });
+            }
+        })
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let mut buffer = [0; CHUNK];
+        match self.socket.read(&mut buffer)? {
+            0 => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "its QEMU has ended",
+            )),
+            read => {
+                self.decoder.push(&buffer[..read]);
+                Ok(())
+            }
+        }
+    }
+
+    /// Fails if the guest's side of the port is closed.
+    fn check_helper(&self) -> Result<()> {
+        let mut monitor = Monitor::connect(&self.dir.monitor(), &self.node, Patience::seconds(10))?;
+        let label = command_label(self.slot.index);
+        let devices = monitor.execute(&qapi::qmp::query_chardev {})?;
+        let open = devices
+            .iter()
+            .any(|device| device.label == label && device.frontend_open);
+        // Its last words may have come while we asked.
+        let more = Patience::seconds(0).readable(self.socket.as_fd()).is_ok();
+        if open || more {
+            return Ok(());
+        }
+        Err(self.nonsense("the guest restarted, or its command helper was killed"))
+    }
+
+    fn nonsense(&self, message: &str) -> Error {
+        Error::Guest {
+            node: self.node.clone(),
+            message: message.to_owned(),
+        }
+    }
+}
+
+impl Drop for GuestProcess {
+    /// Closing is not enough: somebody may still have the input.
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl GuestInput {
+    /// Writes `bytes` to the command's input.
+    ///
+    /// # Errors
+    /// [`Error::Guest`] if the guest has gone.
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        bytes
+            .chunks(CHUNK)
+            .try_for_each(|part| self.send(&ToGuest::Stdin(part.to_vec())))
+    }
+
+    /// Ends the command's input.
+    ///
+    /// # Errors
+    /// [`Error::Guest`] if the guest has gone.
+    pub fn close(&self) -> Result<()> {
+        self.send(&ToGuest::StdinEnd)
+    }
+
+    fn send(&self, frame: &ToGuest) -> Result<()> {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        socket
+            .write_all(&bytes)
+            .map_err(|error| broken(&self.node, &error))
+    }
+}
+
+fn start_helper(
+    node: &str,
+    dir: &NodeDir,
+    slot: &mut Slot,
+    nonce: u64,
+    patience: &Patience,
+) -> Result<()> {
+    let mut agent = Agent::connect(&dir.agent(), node, patience.clone())?;
+    if let Some(last) = slot.last_helper() {
+        // After a restart the guest's agent has never heard of it.
+        let _ = agent.has_ended(last);
+    }
+    let port = command_port(slot.index);
+    let helper = agent.start(HELPER, &["serve", &port, &nonce.to_string()])?;
+    slot.remember(helper).map_err(|error| broken(node, &error))
+}
+
+fn broken(node: &str, error: &io::Error) -> Error {
+    if stop_in(error) == Some(Stop::Cancelled) {
+        return Error::Interrupted;
+    }
+    let message = format!("the connection to the command failed: {error}");
+    Error::Guest {
+        node: node.to_owned(),
+        message,
+    }
+}
+
+#[cfg(test)]
+#[path = "guest_process_tests.rs"]
+mod tests;

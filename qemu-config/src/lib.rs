@@ -1,0 +1,84 @@
+//! Describes, boots and tears down clusters of QEMU guests with qnic NICs (X1).
+//!
+//! ```text
+//!   cluster file ─▶ ClusterSpec ─▶ Cluster::boot ─▶ Cluster ── Node ── run, put, get,
+//!      (TOML)                          │               │               reset, monitor …
+//!                                      │               └── device process
+//!                         qnic-images: QEMU, kernel, module, image
+//! ```
+//!
+//! A cluster is *attached* (it ends with the program that booted it, whatever ends
+//! that) or *detached* (it runs until [`down`]). Both are the same processes and
+//! files, described in [`Runtime`]'s module; any program of the same user can
+//! [`Cluster::open`] either.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use qnic_cluster::{BootOptions, Cluster, ClusterSpec, GuestCommand, Mode, NodeSpec};
+//!
+//! # fn main() -> qnic_cluster::Result<()> {
+//! let spec = ClusterSpec::new("pair").with(NodeSpec::new("a")).with(NodeSpec::new("b"));
+//! let cluster = Cluster::boot(&spec, &BootOptions::new(Mode::Attached)?)?;
+//! let output = cluster.node("a")?.run(&GuestCommand::shell("uname -r"), Duration::from_secs(10))?;
+//! assert!(output.exit.success());
+//! cluster.end()
+//! # }
+//! ```
+//!
+//! Nothing here sleeps to wait: every wait is for a descriptor, with a limit, and
+//! ends when a [`Cancel`] is pulled.
+
+mod accel;
+mod agent;
+mod boot;
+mod cluster;
+mod config;
+mod copy;
+mod device;
+mod dirs;
+mod error;
+mod follow;
+mod guest_command;
+mod guest_process;
+mod kvm_probe;
+mod logs;
+mod monitor;
+mod node;
+mod overview;
+mod owned;
+mod process;
+mod programs;
+mod progress;
+mod provision;
+mod qemu;
+mod ready;
+mod slot;
+mod socket;
+mod spawn;
+mod state;
+mod teardown;
+mod wait;
+
+pub use accel::{decide, Accel, AccelDecision};
+pub use boot::BootOptions;
+pub use cluster::Cluster;
+pub use config::{
+    AccelChoice, ByteSize, ClusterSpec, ConfigError, FileSpec, NodeSpec, NotASize, SpecError,
+    MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY,
+};
+pub use copy::Count;
+pub use error::{Error, Result};
+pub use guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
+pub use guest_process::{GuestInput, GuestProcess};
+pub use logs::{follow_logs, print_logs, Log};
+pub use monitor::Monitor;
+pub use node::{Node, NodeState};
+pub use overview::{overview, ClusterOverview, NodeOverview, ProcessOverview};
+pub use process::ProcessId;
+pub use programs::{guest_program, host_program, repository, Program, APP, APP_PATH, DEVICE};
+pub use progress::{Progress, Silent};
+pub use provision::available_memory;
+pub use qapi::qmp;
+pub use state::{Mode, Runtime, COMMAND_SLOTS};
+pub use teardown::{down, sweep};
+pub use wait::Cancel;

@@ -1,0 +1,124 @@
+//! The logs of a cluster, printed and followed.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::event::PollFlags;
+
+use crate::follow::Follow;
+use crate::process::ProcessId;
+use crate::wait::{Patience, Stop};
+use crate::{Cancel, Error, Result};
+
+/// A log, and what to call it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Such as `a console`.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// Gives what is in `logs` to `sink`, with the log's index.
+///
+/// # Errors
+/// The first log that cannot be read.
+pub fn print_logs(logs: &[Log], sink: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
+    follow_logs(logs, None, None, sink)
+}
+
+/// Gives what is in `logs` to `sink` and then what is added, until `writer` has ended
+/// or `cancel` is pulled.
+///
+/// # Errors
+/// The first log that cannot be read.
+pub fn follow_logs(
+    logs: &[Log],
+    writer: Option<ProcessId>,
+    cancel: Option<&Cancel>,
+    sink: &mut dyn FnMut(usize, &[u8]),
+) -> Result<()> {
+    let mut open = open(logs)?;
+    let writer = writer.and_then(ProcessId::open);
+    let patience = Patience::new(None, cancel);
+    loop {
+        for (index, log) in open.iter_mut().enumerate() {
+            drain(index, log, &logs[index].path, sink)?;
+        }
+        let Some(writer) = &writer else { return Ok(()) };
+        let mut watched: Vec<_> = open
+            .iter()
+            .map(|log| (log.as_fd(), PollFlags::IN))
+            .collect();
+        watched.push((writer.as_fd(), PollFlags::IN));
+        match patience.first_ready(&watched) {
+            Ok(index) if index < open.len() => open[index].forget_changes(),
+            Ok(_) | Err(Stop::Timeout) => break,
+            Err(Stop::Cancelled) => return Ok(()),
+        }
+    }
+    for (index, log) in open.iter_mut().enumerate() {
+        drain(index, log, &logs[index].path, sink)?;
+    }
+    Ok(())
+}
+
+fn open(logs: &[Log]) -> Result<Vec<Follow>> {
+    logs.iter()
+        .map(|log| Follow::open(&log.path).map_err(Error::io("read", &log.path)))
+        .collect()
+}
+
+fn drain(
+    index: usize,
+    log: &mut Follow,
+    path: &Path,
+    sink: &mut dyn FnMut(usize, &[u8]),
+) -> Result<()> {
+    loop {
+        let bytes = log.available().map_err(Error::io("read", path))?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        sink(index, &bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn following_ends_with_the_writer_and_misses_nothing() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"before ").unwrap();
+        let logs = [Log {
+            name: "x".into(),
+            path: file.path().into(),
+        }];
+        let append = format!("read go; printf after >> {}", file.path().display());
+        let mut writer = Command::new("sh")
+            .args(["-c", &append])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let id = ProcessId::of(writer.id() as i32).unwrap();
+        let mut go = writer.stdin.take();
+        let mut found = Vec::new();
+        follow_logs(&logs, Some(id), None, &mut |_, bytes| {
+            found.extend_from_slice(bytes);
+            go = None;
+        })
+        .unwrap();
+        writer.wait().unwrap();
+        assert_eq!(found, b"before after");
+        let mut printed = Vec::new();
+        print_logs(&logs, &mut |index, bytes| {
+            printed.push((index, bytes.to_vec()))
+        })
+        .unwrap();
+        assert_eq!(printed, [(0, b"before after".to_vec())]);
+    }
+}

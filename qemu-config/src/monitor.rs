@@ -1,0 +1,119 @@
+//! QEMU's monitor (QMP), through `qapi`, with a deadline on every exchange.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use qapi::qmp::{Event, QmpCommand};
+use qapi::{ExecuteError, Qmp, Stream};
+
+use crate::socket::Socket;
+use crate::wait::{stop_in, Patience, Stop};
+use crate::{Error, Result};
+
+type Connection = Stream<BufReader<Socket>, Socket>;
+
+/// A connection to the monitor of one node's QEMU. QEMU serves one at a time: keep
+/// it short.
+pub struct Monitor {
+    qmp: Qmp<Connection>,
+    node: String,
+}
+
+impl Monitor {
+    pub(crate) fn connect(path: &Path, node: &str, patience: Patience) -> Result<Self> {
+        let failed = |error: io::Error| failure(node, &error);
+        let socket = Socket::connect(path, patience).map_err(failed)?;
+        let mut stream = Stream::new(BufReader::new(socket.clone()), socket);
+        // A monitor that closes before its greeting would panic in the crate.
+        if stream.fill_buf().map_err(failed)?.is_empty() {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mut qmp = Qmp::new(stream);
+        qmp.handshake().map_err(|error| refused(node, error))?;
+        Ok(Self {
+            qmp,
+            node: node.to_owned(),
+        })
+    }
+
+    /// Executes `command` and returns its answer.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`] if QEMU refuses it or does not answer in time.
+    pub fn execute<C: QmpCommand>(&mut self, command: &C) -> Result<C::Ok> {
+        self.qmp
+            .execute(command)
+            .map_err(|error| refused(&self.node, error))
+    }
+
+    /// Turns the connection into a stream of events.
+    pub(crate) fn into_events(self) -> Events {
+        let (reader, socket) = self.qmp.into_inner().into_inner();
+        socket.set_patience(Patience::seconds(0));
+        Events {
+            buffer: reader.buffer().to_vec(),
+            socket,
+        }
+    }
+}
+
+/// The events of one node's QEMU from the moment of connecting.
+pub(crate) struct Events {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// Takes the events that have arrived, without waiting for more. Events that are
+    /// newer than the crate are left out.
+    pub(crate) fn take(&mut self) -> io::Result<Vec<Event>> {
+        let mut chunk = [0; 4096];
+        loop {
+            match self.socket.read(&mut chunk) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.buffer.extend_from_slice(&chunk[..read]),
+                Err(error) if stop_in(&error) == Some(Stop::Timeout) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let whole = self
+            .buffer
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |at| at + 1);
+        let lines: Vec<u8> = self.buffer.drain(..whole).collect();
+        let lines = lines.split(|byte| *byte == b'\n');
+        Ok(lines
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect())
+    }
+}
+
+impl AsFd for Events {
+    /// Readable when there are events, or when QEMU has gone.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn refused(node: &str, error: ExecuteError) -> Error {
+    match error {
+        ExecuteError::Io(error) => failure(node, &error),
+        ExecuteError::Qapi(error) => Error::Monitor {
+            node: node.to_owned(),
+            message: error.to_string(),
+        },
+    }
+}
+
+fn failure(node: &str, error: &io::Error) -> Error {
+    if stop_in(error) == Some(Stop::Cancelled) {
+        return Error::Interrupted;
+    }
+    let message = format!("the monitor does not answer: {error}");
+    Error::Monitor {
+        node: node.to_owned(),
+        message,
+    }
+}

@@ -1,0 +1,274 @@
+//! One node of a running cluster.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use qapi::qmp;
+use serde::Serialize;
+
+use crate::copy::{self, Count};
+use crate::dirs::NodeDir;
+use crate::guest_command::{GuestCommand, GuestOutput};
+use crate::guest_process::GuestProcess;
+use crate::monitor::Monitor;
+use crate::process::ProcessId;
+use crate::qemu::AGENT_LABEL;
+use crate::ready::{boots_reported, last_words, wait_ready};
+use crate::wait::Patience;
+use crate::{Cancel, Error, NodeSpec, Result};
+
+/// Time that QEMU's monitor may take to answer.
+const MONITOR_LIMIT_SECONDS: u64 = 15;
+
+/// A node: its guest and the QEMU that runs it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub(crate) spec: NodeSpec,
+    pub(crate) dir: NodeDir,
+    pub(crate) cancel: Option<Cancel>,
+}
+
+/// What a node is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// The guest agent is up.
+    Ready,
+    /// The guest runs, its agent does not (yet).
+    Booting,
+    /// The virtual CPUs are stopped.
+    Paused,
+    /// QEMU has ended.
+    Dead,
+    /// QEMU runs but does not answer.
+    Silent,
+}
+
+impl Node {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// How it was configured.
+    pub fn spec(&self) -> &NodeSpec {
+        &self.spec
+    }
+
+    /// Runs `command` to its end, which is to come within `limit`.
+    ///
+    /// # Errors
+    /// As [`GuestProcess::wait`]. A command that fails is no error: see
+    /// [`GuestOutput::exit`].
+    pub fn run(&self, command: &GuestCommand, limit: Duration) -> Result<GuestOutput> {
+        self.spawn(command)?.wait(Some(limit))
+    }
+
+    /// Starts `command`.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Guest`] if agent or helper do not answer,
+    /// [`Error::Interrupted`].
+    pub fn spawn(&self, command: &GuestCommand) -> Result<GuestProcess> {
+        self.check_alive()?;
+        GuestProcess::start(self.name(), &self.dir, command, self.cancel.as_ref())
+    }
+
+    /// Copies the file or directory `from` of the host to `to` in the guest, or into
+    /// `to` if that is a directory there. `count` is told the bytes sent.
+    ///
+    /// # Errors
+    /// [`Error::Io`] names a source that cannot be read, [`Error::Guest`] what the
+    /// guest said. Nothing is left at the destination then.
+    pub fn put(&self, from: &Path, to: &Path, count: Count<'_>) -> Result<()> {
+        self.check_alive()?;
+        copy::put(
+            self.name(),
+            &self.dir,
+            from,
+            to,
+            count,
+            self.cancel.as_ref(),
+        )
+    }
+
+    /// Copies the file or directory `from` of the guest to `to` on the host, or into
+    /// `to` if that is a directory. Returns the path of what was made.
+    ///
+    /// # Errors
+    /// As [`Self::put`], the other way round.
+    pub fn get(&self, from: &Path, to: &Path, count: Count<'_>) -> Result<PathBuf> {
+        self.check_alive()?;
+        copy::get(
+            self.name(),
+            &self.dir,
+            from,
+            to,
+            count,
+            self.cancel.as_ref(),
+        )
+    }
+
+    /// A connection to QEMU's monitor. QEMU serves one at a time: drop it soon.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`] if QEMU does not answer.
+    pub fn monitor(&self) -> Result<Monitor> {
+        self.check_alive()?;
+        let patience = Patience::new(
+            Some(Duration::from_secs(MONITOR_LIMIT_SECONDS)),
+            self.cancel.as_ref(),
+        );
+        Monitor::connect(&self.dir.monitor(), self.name(), patience)
+    }
+
+    /// How often the guest has reported that it is up, or that it failed to. Taken
+    /// before a restart, it tells [`Self::wait_ready`] which boot to wait for.
+    pub fn boots(&self) -> usize {
+        boots_reported(&self.dir)
+    }
+
+    /// Resets the machine, as its reset button would. Returns what [`Self::boots`]
+    /// was before.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`].
+    pub fn reset(&self) -> Result<usize> {
+        let boots = self.boots();
+        self.monitor()?.execute(&qmp::system_reset {})?;
+        Ok(boots)
+    }
+
+    /// Ends QEMU at once, as pulling the plug would.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`], or [`Error::Timeout`] if it has not ended within 15 s.
+    pub fn power_off(&self) -> Result<()> {
+        self.monitor()?.execute(&qmp::quit {})?;
+        self.wait_ended(Duration::from_secs(MONITOR_LIMIT_SECONDS))
+    }
+
+    /// Waits until QEMU has ended, as after a guest's `poweroff`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::Interrupted`].
+    pub fn wait_ended(&self, limit: Duration) -> Result<()> {
+        let Some(qemu) = self.qemu().and_then(ProcessId::open) else {
+            return Ok(());
+        };
+        qemu.wait(&Patience::new(Some(limit), self.cancel.as_ref()))
+            .map_err(|stop| match stop {
+                crate::wait::Stop::Cancelled => Error::Interrupted,
+                crate::wait::Stop::Timeout => Error::Timeout {
+                    what: format!("node {}: the end of its QEMU", self.name()),
+                    after: limit,
+                    log: String::new(),
+                },
+            })
+    }
+
+    /// Stops the virtual CPUs.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`].
+    pub fn stop_vcpus(&self) -> Result<()> {
+        self.monitor()?.execute(&qmp::stop {}).map(drop)
+    }
+
+    /// Lets the virtual CPUs run again.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`].
+    pub fn continue_vcpus(&self) -> Result<()> {
+        self.monitor()?.execute(&qmp::cont {}).map(drop)
+    }
+
+    /// Waits until the guest has reported a boot after the first `boots`; the release
+    /// of its kernel.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if its init failed, QEMU ended or the guest restarts over and
+    /// over; [`Error::Timeout`]; [`Error::Interrupted`]. All but the last come with
+    /// the end of the console.
+    pub fn wait_ready(&self, boots: usize, limit: Duration) -> Result<String> {
+        self.wait_ready_with(
+            boots,
+            limit,
+            &Patience::new(Some(limit), self.cancel.as_ref()),
+        )
+    }
+
+    pub(crate) fn wait_ready_with(
+        &self,
+        boots: usize,
+        limit: Duration,
+        patience: &Patience,
+    ) -> Result<String> {
+        let qemu = self
+            .qemu()
+            .and_then(ProcessId::open)
+            .ok_or_else(|| self.ended())?;
+        wait_ready(self.name(), &self.dir, &qemu, boots, limit, patience)
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        match self.qemu() {
+            Some(qemu) if qemu.is_alive() => Ok(()),
+            _ => Err(self.ended()),
+        }
+    }
+
+    fn ended(&self) -> Error {
+        let who = format!("node {}", self.name());
+        Error::Failed {
+            who,
+            what: "its QEMU has ended".to_owned(),
+            log: last_words(&self.dir),
+        }
+    }
+
+    /// What the guest's console has shown since the cluster was booted.
+    pub fn console_log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.dir.console()).unwrap_or_default()).into_owned()
+    }
+
+    /// Where the console is logged.
+    pub fn console_path(&self) -> PathBuf {
+        self.dir.console()
+    }
+
+    /// Where QEMU's own messages are logged.
+    pub fn qemu_log_path(&self) -> PathBuf {
+        self.dir.qemu_log()
+    }
+
+    /// Its QEMU, which may have ended.
+    pub fn qemu(&self) -> Option<ProcessId> {
+        ProcessId::load(&self.dir.qemu_pid())
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> NodeState {
+        if self.check_alive().is_err() {
+            return NodeState::Dead;
+        }
+        let patience = Patience::seconds(3);
+        let ask = || -> Result<NodeState> {
+            let mut monitor = Monitor::connect(&self.dir.monitor(), self.name(), patience)?;
+            if !monitor.execute(&qmp::query_status {})?.running {
+                return Ok(NodeState::Paused);
+            }
+            let devices = monitor.execute(&qmp::query_chardev {})?;
+            let agent = devices
+                .iter()
+                .any(|device| device.label == AGENT_LABEL && device.frontend_open);
+            Ok(if agent && self.boots() > 0 {
+                NodeState::Ready
+            } else {
+                NodeState::Booting
+            })
+        };
+        ask().unwrap_or(NodeState::Silent)
+    }
+}

@@ -1,0 +1,131 @@
+//! What runs: every cluster of this user, its nodes and its device process.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::accel::Accel;
+use crate::cluster::Cluster;
+use crate::node::{Node, NodeState};
+use crate::process::ProcessId;
+use crate::state::{Mode, Runtime};
+
+/// A cluster as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClusterOverview {
+    /// Its name.
+    pub name: String,
+    /// Who ends it.
+    pub mode: Mode,
+    /// What runs its guests.
+    pub accel: Accel,
+    /// Process that booted it, if that still runs.
+    pub owner: Option<i32>,
+    /// Seconds since it was booted.
+    pub age_seconds: u64,
+    /// Its nodes.
+    pub nodes: Vec<NodeOverview>,
+    /// Its device process; none without NICs.
+    pub device: Option<ProcessOverview>,
+}
+
+/// A node as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeOverview {
+    /// Its name.
+    pub name: String,
+    /// What it is doing.
+    pub state: NodeState,
+    /// Kernel series it boots.
+    pub kernel: &'static str,
+    /// Its virtual CPUs.
+    pub cpus: u32,
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// Its QEMU.
+    pub qemu: Option<ProcessOverview>,
+}
+
+/// A process as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProcessOverview {
+    /// Process number.
+    pub pid: i32,
+    /// Whether it runs.
+    pub alive: bool,
+    /// Seconds since it started; 0 if it does not run.
+    pub uptime_seconds: u64,
+    /// Memory in use, shared parts included; 0 if it does not run.
+    pub resident_bytes: u64,
+}
+
+/// Every cluster that exists. One that is just being made or removed is left out.
+pub fn overview(runtime: &Runtime) -> Vec<ClusterOverview> {
+    let names = runtime.names();
+    let clusters = names
+        .iter()
+        .filter_map(|name| Cluster::open(runtime, name, None).ok());
+    clusters
+        .map(|cluster| ClusterOverview::of(&cluster))
+        .collect()
+}
+
+impl ClusterOverview {
+    /// What `cluster` is like now.
+    pub fn of(cluster: &Cluster) -> Self {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let nodes = std::thread::scope(|scope| {
+            // Each may have to wait for an answer.
+            let asked: Vec<_> = cluster
+                .nodes()
+                .iter()
+                .map(|node| scope.spawn(move || NodeOverview::of(node)))
+                .collect();
+            asked
+                .into_iter()
+                .filter_map(|asked| asked.join().ok())
+                .collect()
+        });
+        Self {
+            name: cluster.name().to_owned(),
+            mode: cluster.mode(),
+            accel: cluster.accel(),
+            owner: cluster
+                .owner()
+                .filter(|owner| owner.is_alive())
+                .map(|owner| owner.pid),
+            age_seconds: now.saturating_sub(cluster.created()),
+            nodes,
+            device: cluster.device().map(ProcessOverview::of),
+        }
+    }
+}
+
+impl NodeOverview {
+    fn of(node: &Node) -> Self {
+        let spec = node.spec();
+        Self {
+            name: spec.name.clone(),
+            state: node.state(),
+            kernel: spec.kernel.as_str(),
+            cpus: spec.cpus,
+            memory_bytes: spec.memory.0,
+            qemu: node.qemu().map(ProcessOverview::of),
+        }
+    }
+}
+
+impl ProcessOverview {
+    fn of(process: ProcessId) -> Self {
+        let alive = process.is_alive();
+        Self {
+            pid: process.pid,
+            alive,
+            uptime_seconds: process.age_seconds().filter(|_| alive).unwrap_or(0),
+            resident_bytes: process.resident_bytes().unwrap_or(0),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! QEMU's command line.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use qnic_abi::attach;
+use qnic_images::GuestImage;
+
+use crate::accel::Accel;
+use crate::dirs::ClusterDir;
+use crate::state::COMMAND_SLOTS;
+use crate::NodeSpec;
+
+/// Name of the port on which the guest's init says that it is ready, or why not.
+pub(crate) const READY_PORT: &str = "org.qnic.ready";
+/// Name of the guest agent's port, as the agent expects it.
+const AGENT_PORT: &str = "org.qemu.guest_agent.0";
+
+/// Virtqueues of a NIC: control, events, doorbells.
+const NIC_QUEUES: usize = attach::FIRST_DOORBELL + attach::DEFAULT_DOORBELLS as usize;
+
+/// Name of the port of command slot `slot`.
+pub(crate) fn command_port(slot: usize) -> String {
+    format!("org.qnic.command.{slot}")
+}
+
+/// Label of the character device behind [`command_port`].
+pub(crate) fn command_label(slot: usize) -> String {
+    format!("command{slot}")
+}
+
+/// Label of the guest agent's character device.
+pub(crate) const AGENT_LABEL: &str = "agent";
+
+/// Everything a command line depends on.
+pub(crate) struct Machine<'a> {
+    pub(crate) cluster: &'a str,
+    pub(crate) node: &'a NodeSpec,
+    pub(crate) dir: &'a ClusterDir,
+    pub(crate) disks: &'a Path,
+    pub(crate) image: &'a GuestImage,
+    pub(crate) accel: Accel,
+}
+
+/// The blank disks of `node`: their names and sizes in bytes.
+pub(crate) fn disks_of(node: &NodeSpec) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+    let disks = [("swap", node.swap), ("disk", node.disk)];
+    disks
+        .into_iter()
+        .filter_map(|(name, size)| Some((name, size?.0)))
+}
+
+/// File name of disk `disk` of `node` among the cluster's disks.
+pub(crate) fn disk_file(node: &str, disk: &str) -> String {
+    format!("{node}.{disk}.raw")
+}
+
+/// The arguments with which QEMU runs `machine`.
+pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
+    let mut line = Line::default();
+    machine_and_memory(&mut line, machine);
+    kernel(&mut line, machine);
+    sockets_and_ports(&mut line, machine);
+    disks(&mut line, machine);
+    if machine.node.nic {
+        let socket = machine.dir.node(&machine.node.name).nic();
+        line.add("-chardev", "socket,id=nic,path=", Some(&socket), "");
+        let (id, config) = (attach::VIRTIO_ID, attach::CONFIG_SIZE);
+        line.plain(
+            "-device",
+            &format!(
+                "vhost-user-test-device-pci,chardev=nic,virtio-id={id},num_vqs={NIC_QUEUES},\
+                 config_size={config},page-per-vq=on"
+            ),
+        );
+    }
+    line.0
+        .extend(machine.node.qemu_args.iter().map(OsString::from));
+    line.0
+}
+
+fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
+    let node = machine.node;
+    line.plain("-name", &format!("{}-{}", machine.cluster, node.name));
+    for flag in ["-nodefaults", "-no-user-config"] {
+        line.0.push(flag.into());
+    }
+    line.plain("-display", "none");
+    line.plain("-machine", "q35,memory-backend=ram");
+    let (accel, cpu) = match machine.accel {
+        Accel::Kvm => ("kvm", "host"),
+        Accel::Tcg => ("tcg,thread=multi", "max"),
+    };
+    line.plain("-accel", accel);
+    line.plain("-cpu", cpu);
+    line.plain("-smp", &node.cpus.to_string());
+    line.plain("-m", &format!("{}M", node.memory.whole_mib()));
+    // The device process maps the guest's memory: it must be shareable.
+    let size = node.memory.0;
+    line.plain(
+        "-object",
+        &format!("memory-backend-memfd,id=ram,size={size},share=on"),
+    );
+}
+
+fn kernel(line: &mut Line, machine: &Machine<'_>) {
+    line.0.extend([
+        "-kernel".into(),
+        machine.image.vmlinuz.clone().into_os_string(),
+    ]);
+    line.0.extend([
+        "-initrd".into(),
+        machine.image.initrd.clone().into_os_string(),
+    ]);
+    // A kernel that panics restarts at once, which the launcher sees as a reset.
+    let name = &machine.node.name;
+    line.plain(
+        "-append",
+        &format!("console=ttyS0 quiet panic=-1 qnic.node={name}"),
+    );
+}
+
+fn sockets_and_ports(line: &mut Line, machine: &Machine<'_>) {
+    let node = machine.dir.node(&machine.node.name);
+    line.add(
+        "-chardev",
+        "file,id=console,append=on,path=",
+        Some(&node.console()),
+        "",
+    );
+    line.plain("-serial", "chardev:console");
+    for (id, path) in [("qmp", node.monitor()), ("events", node.events())] {
+        line.add(
+            "-chardev",
+            &format!("socket,id={id},server=on,wait=off,path="),
+            Some(&path),
+            "",
+        );
+        line.plain("-qmp", &format!("chardev:{id}"));
+    }
+    line.plain(
+        "-device",
+        &format!("virtio-serial-pci,id=ports,max_ports={}", COMMAND_SLOTS + 3),
+    );
+    line.add(
+        "-chardev",
+        &format!("socket,id={AGENT_LABEL},server=on,wait=off,path="),
+        Some(&node.agent()),
+        "",
+    );
+    line.port(AGENT_LABEL, AGENT_PORT);
+    // A file, not a socket: the guest never waits for somebody to listen, and
+    // whoever asks later still learns of it.
+    line.add(
+        "-chardev",
+        "file,id=ready,append=on,path=",
+        Some(&node.ready()),
+        "",
+    );
+    line.port("ready", READY_PORT);
+    for slot in 0..COMMAND_SLOTS {
+        let label = command_label(slot);
+        line.add(
+            "-chardev",
+            &format!("socket,id={label},server=on,wait=off,path="),
+            Some(&node.command(slot)),
+            "",
+        );
+        line.port(&label, &command_port(slot));
+    }
+}
+
+fn disks(line: &mut Line, machine: &Machine<'_>) {
+    for (disk, _) in disks_of(machine.node) {
+        let file = machine.disks.join(disk_file(&machine.node.name, disk));
+        line.add(
+            "-blockdev",
+            &format!("driver=file,node-name={disk},filename="),
+            Some(&file),
+            ",discard=unmap",
+        );
+        line.plain(
+            "-device",
+            &format!("virtio-blk-pci,drive={disk},serial={disk}"),
+        );
+    }
+}
+
+#[derive(Default)]
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn plain(&mut self, option: &str, value: &str) {
+        self.add(option, value, None, "");
+    }
+
+    /// Adds `option` with a value that may have a path in it. QEMU ends a value at a
+    /// comma, and takes two for one.
+    fn add(&mut self, option: &str, before: &str, path: Option<&Path>, after: &str) {
+        let mut value = OsString::from(before);
+        if let Some(path) = path {
+            value.push(doubled_commas(path.as_os_str()));
+        }
+        value.push(after);
+        self.0.extend([option.into(), value]);
+    }
+
+    fn port(&mut self, chardev: &str, name: &str) {
+        self.plain(
+            "-device",
+            &format!("virtserialport,bus=ports.0,chardev={chardev},name={name}"),
+        );
+    }
+}
+
+fn doubled_commas(text: &OsStr) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let doubled = text.as_bytes().iter().flat_map(|byte| {
+        let times = if *byte == b',' { 2 } else { 1 };
+        std::iter::repeat_n(*byte, times)
+    });
+    OsString::from_vec(doubled.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Runtime;
+    use crate::ByteSize;
+
+    fn line_of(node: &NodeSpec, accel: Accel) -> Vec<String> {
+        let home = tempfile::Builder::new().prefix("a,b").tempdir().unwrap();
+        let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
+        let image = GuestImage {
+            vmlinuz: "/cache/vmlinuz".into(),
+            initrd: "/cache/initrd".into(),
+            release: "6.12".into(),
+        };
+        let dir = runtime.dir("c");
+        let disks = runtime.disks("c");
+        let machine = Machine {
+            cluster: "c",
+            node,
+            dir: &dir,
+            disks: &disks,
+            image: &image,
+            accel,
+        };
+        let home = home.path().to_str().unwrap().replace(',', ",,");
+        let line = arguments(&machine);
+        line.iter()
+            .map(|argument| argument.to_str().unwrap().replace(&home, "HOME"))
+            .collect()
+    }
+
+    #[test]
+    fn a_node_with_everything() {
+        let mut node = NodeSpec::new("a");
+        node.swap = Some(ByteSize::mib(512));
+        node.qemu_args = vec!["-device".into(), "virtio-rng-pci".into()];
+        let line = line_of(&node, Accel::Tcg);
+        let expected = "-name c-a -nodefaults -no-user-config -display none \
+            -machine q35,memory-backend=ram -accel tcg,thread=multi -cpu max -smp 1 -m 256M \
+            -object memory-backend-memfd,id=ram,size=268435456,share=on \
+            -kernel /cache/vmlinuz -initrd /cache/initrd \
+            -append console=ttyS0 quiet panic=-1 qnic.node=a \
+            -chardev file,id=console,append=on,path=HOME/r/c/nodes/a/console.log -serial chardev:console \
+            -chardev socket,id=qmp,server=on,wait=off,path=HOME/r/c/nodes/a/qmp.sock -qmp chardev:qmp \
+            -chardev socket,id=events,server=on,wait=off,path=HOME/r/c/nodes/a/events.sock -qmp chardev:events \
+            -device virtio-serial-pci,id=ports,max_ports=11 \
+            -chardev socket,id=agent,server=on,wait=off,path=HOME/r/c/nodes/a/agent.sock \
+            -device virtserialport,bus=ports.0,chardev=agent,name=org.qemu.guest_agent.0 \
+            -chardev file,id=ready,append=on,path=HOME/r/c/nodes/a/ready.log \
+            -device virtserialport,bus=ports.0,chardev=ready,name=org.qnic.ready \
+            -chardev socket,id=command0,server=on,wait=off,path=HOME/r/c/nodes/a/command0.sock \
+            -device virtserialport,bus=ports.0,chardev=command0,name=org.qnic.command.0";
+        let joined = line.join(" ");
+        assert!(joined.starts_with(expected), "{joined}\n{expected}");
+        let end = "-blockdev driver=file,node-name=swap,filename=HOME/d/c/a.swap.raw,discard=unmap \
+            -device virtio-blk-pci,drive=swap,serial=swap \
+            -chardev socket,id=nic,path=HOME/r/c/nodes/a/nic.sock \
+            -device vhost-user-test-device-pci,chardev=nic,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on \
+            -device virtio-rng-pci";
+        assert!(joined.ends_with(end), "{joined}\n{end}");
+    }
+
+    #[test]
+    fn a_plain_guest_has_no_nic_and_kvm_has_the_hosts_processor() {
+        let mut node = NodeSpec::new("a");
+        node.nic = false;
+        let joined = line_of(&node, Accel::Kvm).join(" ");
+        assert!(!joined.contains("vhost-user"));
+        assert!(joined.contains("-accel kvm -cpu host"));
+    }
+}

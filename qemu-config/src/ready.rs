@@ -1,0 +1,290 @@
+//! Waits until a guest is ready, as its init says on the ready port.
+//!
+//! The port is a file that grows by one line at each boot: `ready <release>`, or
+//! `failed <reason>`. QEMU's monitor tells of resets, its process of its end.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use qapi::qmp::Event;
+
+use crate::dirs::NodeDir;
+use crate::follow::{is_timeout, readable, tail, Follow, Growth};
+use crate::monitor::{Events, Monitor};
+use crate::process::Process;
+use crate::wait::{stop_in, Patience, Stop};
+use crate::{Error, Result};
+
+/// Lines of a console in an error.
+const TAIL_LINES: usize = 25;
+
+/// Resets of a guest by itself in one wait above which it is taken to be in a loop.
+const MAX_RESETS: usize = 2;
+
+/// Longest line that is taken from a guest.
+const MAX_LINE: usize = 4096;
+
+/// One report of a guest's init.
+#[derive(Debug, PartialEq, Eq)]
+enum Report {
+    Ready(String),
+    Failed(String),
+}
+
+/// The number of boots that `dir`'s guest has reported so far.
+pub(crate) fn boots_reported(dir: &NodeDir) -> usize {
+    let text = std::fs::read(dir.ready()).unwrap_or_default();
+    text.iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// The end of what QEMU and the guest's console said.
+pub(crate) fn last_words(dir: &NodeDir) -> String {
+    let logs = [dir.qemu_log(), dir.console()].map(|log| tail(&log, TAIL_LINES));
+    logs.into_iter()
+        .filter(|log| !log.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// Waits for the report after the first `seen`; the kernel's release.
+pub(crate) fn wait_ready(
+    node: &str,
+    dir: &NodeDir,
+    qemu: &Process,
+    seen: usize,
+    limit: Duration,
+    patience: &Patience,
+) -> Result<String> {
+    let failed = |what: String| Error::Failed {
+        who: format!("node {node}"),
+        what,
+        log: last_words(dir),
+    };
+    let unreadable = |error: io::Error| match stop_in(&error) {
+        Some(Stop::Cancelled) => Error::Interrupted,
+        _ if is_timeout(&error) => Error::Timeout {
+            what: format!("node {node}: getting ready"),
+            after: limit,
+            log: last_words(dir),
+        },
+        _ => failed(format!("its ready port cannot be read: {error}")),
+    };
+    let mut follow = Follow::open(&dir.ready()).map_err(unreadable)?;
+    let console = Follow::open(&dir.console()).map_err(unreadable)?;
+    let mut resets = Resets::default();
+    let mut lines = Lines::default();
+    loop {
+        resets.attach(node, dir);
+        if resets.count > MAX_RESETS {
+            let count = resets.count;
+            return Err(failed(format!(
+                "the guest restarted itself {count} times without getting ready"
+            )));
+        }
+        let mut others: Vec<BorrowedFd<'_>> = vec![qemu.as_fd(), console.as_fd()];
+        others.extend(resets.events.as_ref().map(AsFd::as_fd));
+        match follow.next(&others, patience).map_err(unreadable)? {
+            Growth::Bytes(bytes) => match lines.push(&bytes, seen) {
+                Some(Report::Ready(release)) => return Ok(release),
+                Some(Report::Failed(reason)) => {
+                    return Err(failed(format!("its init failed: {reason}")))
+                }
+                None => {}
+            },
+            Growth::Other(0) => return Err(failed("QEMU ended".to_owned())),
+            Growth::Other(1) => console.forget_changes(),
+            Growth::Other(_) => resets.take(),
+        }
+    }
+}
+
+/// Counts how often the guest resets itself. Without QEMU's events a wait works, too:
+/// it only takes longer to notice a loop.
+#[derive(Default)]
+struct Resets {
+    events: Option<Events>,
+    attempted: bool,
+    count: usize,
+}
+
+impl Resets {
+    /// Connects once QEMU listens; a guest whose console shows something does.
+    fn attach(&mut self, node: &str, dir: &NodeDir) {
+        if self.attempted || !dir.events().exists() {
+            return;
+        }
+        self.attempted = true;
+        let monitor = Monitor::connect(&dir.events(), node, Patience::seconds(5));
+        self.events = monitor.map(Monitor::into_events).ok();
+        // Some may have come together with the greeting.
+        self.take();
+    }
+
+    /// Counts the resets among the events that have come.
+    fn take(&mut self) {
+        match self.events.as_mut().map(Events::take) {
+            Some(Ok(found)) => {
+                self.count += found.iter().filter(|event| is_own_reset(event)).count();
+            }
+            _ => self.events = None,
+        }
+    }
+}
+
+fn is_own_reset(event: &Event) -> bool {
+    matches!(event, Event::RESET { data, .. } if data.guest)
+}
+
+/// Counts the lines of the ready port and understands the one that matters.
+#[derive(Default)]
+struct Lines {
+    partial: Vec<u8>,
+    complete: usize,
+}
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8], seen: usize) -> Option<Report> {
+        for byte in bytes {
+            if *byte != b'\n' {
+                if self.partial.len() < MAX_LINE {
+                    self.partial.push(*byte);
+                }
+                continue;
+            }
+            let line = readable(&std::mem::take(&mut self.partial));
+            self.complete += 1;
+            if self.complete > seen {
+                return Some(Report::parse(line.trim_end()));
+            }
+        }
+        None
+    }
+}
+
+impl Report {
+    fn parse(line: &str) -> Self {
+        match line.split_once(' ') {
+            Some(("ready", release)) => Self::Ready(release.to_owned()),
+            Some(("failed", reason)) => Self::Failed(reason.to_owned()),
+            _ => Self::Failed(format!("it reported \"{line}\"")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ProcessId;
+    use crate::state::Runtime;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::process::{Child, Command, Stdio};
+
+    struct Fixture {
+        _home: tempfile::TempDir,
+        dir: NodeDir,
+        qemu: Child,
+        process: Process,
+    }
+
+    impl Fixture {
+        fn new(said: &str, console: &str) -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
+            let dir = runtime.dir("c").node("a");
+            std::fs::create_dir_all(dir.ready().parent().unwrap()).unwrap();
+            std::fs::write(dir.ready(), said).unwrap();
+            std::fs::write(dir.console(), console).unwrap();
+            let qemu = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+            let process = ProcessId::of(qemu.id() as i32).unwrap().open().unwrap();
+            Self {
+                _home: home,
+                dir,
+                qemu,
+                process,
+            }
+        }
+
+        fn wait(&mut self, seen: usize) -> Result<String> {
+            let limit = Duration::from_secs(30);
+            wait_ready(
+                "a",
+                &self.dir,
+                &self.process,
+                seen,
+                limit,
+                &Patience::new(Some(limit), None),
+            )
+        }
+    }
+
+    impl Drop for Fixture {
+        fn drop(&mut self) {
+            let _ = self.qemu.kill();
+            let _ = self.qemu.wait();
+        }
+    }
+
+    #[test]
+    fn the_report_after_those_seen_counts() {
+        let mut fixture = Fixture::new("ready 6.12\nready 7.2\n", "");
+        assert_eq!(boots_reported(&fixture.dir), 2);
+        assert_eq!(fixture.wait(0).unwrap(), "6.12");
+        assert_eq!(fixture.wait(1).unwrap(), "7.2");
+    }
+
+    #[test]
+    fn a_failure_is_told_with_the_end_of_the_console() {
+        let mut fixture = Fixture::new("failed no module\n", "line one\r\nBUG: here\r\n");
+        let error = fixture.wait(0).unwrap_err().to_string();
+        assert!(
+            error.contains("node a: its init failed: no module"),
+            "{error}"
+        );
+        assert!(error.contains("BUG: here"), "{error}");
+    }
+
+    #[test]
+    fn the_end_of_qemu_ends_the_wait() {
+        let mut fixture = Fixture::new("", "");
+        drop(fixture.qemu.stdin.take());
+        let error = fixture.wait(0).unwrap_err().to_string();
+        assert!(error.contains("node a: QEMU ended"), "{error}");
+    }
+
+    /// Speaks as QEMU's monitor does, and tells of `resets` resets.
+    fn tell_of_resets(listener: &UnixListener, resets: usize) {
+        let (mut stream, _) = listener.accept().unwrap();
+        let greeting = r#"{"QMP":{"version":{"qemu":{"micro":3,"minor":1,"major":11},"package":""},"capabilities":["oob"]}}"#;
+        writeln!(stream, "{greeting}").unwrap();
+        let mut asked = String::new();
+        BufReader::new(stream.try_clone().unwrap())
+            .read_line(&mut asked)
+            .unwrap();
+        assert!(asked.contains("qmp_capabilities"), "{asked}");
+        let stamp = r#""timestamp":{"seconds":1,"microseconds":2}"#;
+        writeln!(stream, r#"{{"return":{{}}}}"#).unwrap();
+        writeln!(stream, r#"{{"event":"NEWER_THAN_US",{stamp}}}"#).unwrap();
+        for _ in 0..resets {
+            writeln!(
+                stream,
+                r#"{{"event":"RESET","data":{{"guest":true,"reason":"guest-reset"}},{stamp}}}"#
+            )
+            .unwrap();
+        }
+        // Stays open until the other side has enough.
+        let _ = stream.read(&mut [0]);
+    }
+
+    #[test]
+    fn a_guest_that_restarts_over_and_over_is_given_up() {
+        let mut fixture = Fixture::new("", "Kernel panic\n");
+        let listener = UnixListener::bind(fixture.dir.events()).unwrap();
+        let monitor = std::thread::spawn(move || tell_of_resets(&listener, MAX_RESETS + 1));
+        let error = fixture.wait(0).unwrap_err().to_string();
+        assert!(error.contains("restarted itself 3 times"), "{error}");
+        assert!(error.contains("Kernel panic"), "{error}");
+        monitor.join().unwrap();
+    }
+}

@@ -1,0 +1,180 @@
+//! Starts the processes of a cluster.
+//!
+//! The kernel ends a process with its parent (`PR_SET_PDEATHSIG`) when the
+//! *thread* that started it ends. So one thread, which lives as long as this
+//! process does, starts them all.
+//!
+//! This is one of the two modules of the crate with `unsafe`: what runs between
+//! fork and exec cannot be expressed otherwise.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::mpsc::{channel, Sender};
+use std::sync::OnceLock;
+
+use rustix::process::{
+    getpid, getppid, set_parent_process_death_signal, setpriority_process, Pid, Signal,
+};
+
+/// How a process relates to this one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bond {
+    /// Whether it ends, at once, when this process ends.
+    pub(crate) dies_with_us: bool,
+    /// Added to its niceness.
+    pub(crate) nice: i32,
+}
+
+struct Request {
+    command: Command,
+    reply: Sender<io::Result<Child>>,
+}
+
+/// Starts `command` in a process group of its own, so that a terminal's Ctrl-C
+/// reaches only us.
+pub(crate) fn spawn(mut command: Command, bond: Bond) -> io::Result<Child> {
+    let parent = getpid();
+    command.process_group(0);
+    let prepare = move || in_child(bond, parent);
+    // SAFETY: `in_child` makes system calls only: it does not allocate, take locks
+    // or touch anything that another thread of the parent may have left half-done.
+    unsafe { command.pre_exec(prepare) };
+    let (reply, answer) = channel();
+    let gone = || io::Error::other("the thread that starts processes has ended");
+    spawner()?
+        .send(Request { command, reply })
+        .map_err(|_| gone())?;
+    answer.recv().map_err(|_| gone())?
+}
+
+fn in_child(bond: Bond, parent: Pid) -> io::Result<()> {
+    if bond.dies_with_us {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The parent may have ended before that line: then nobody would end us.
+        if getppid() != Some(parent) {
+            return Err(io::Error::from_raw_os_error(
+                rustix::io::Errno::CHILD.raw_os_error(),
+            ));
+        }
+    }
+    if bond.nice != 0 {
+        setpriority_process(None, bond.nice)?;
+    }
+    Ok(())
+}
+
+fn spawner() -> io::Result<&'static Sender<Request>> {
+    static SPAWNER: OnceLock<Sender<Request>> = OnceLock::new();
+    if let Some(sender) = SPAWNER.get() {
+        return Ok(sender);
+    }
+    let (sender, requests) = channel::<Request>();
+    std::thread::Builder::new()
+        .name("spawner".into())
+        .spawn(move || {
+            for mut request in requests {
+                // Whoever asked may have given up, and then has no use for the child.
+                if let Err(unwanted) = request.reply.send(request.command.spawn()) {
+                    if let Ok(mut child) = unwanted.0 {
+                        let _ = child.kill();
+                        let _ = child.wait();
+                    }
+                }
+            }
+        })?;
+    Ok(SPAWNER.get_or_init(|| sender))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::ProcessId;
+    use crate::wait::Patience;
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::Stdio;
+
+    #[test]
+    fn a_child_has_its_niceness_and_a_group_of_its_own() {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo $$; cut -d' ' -f5,19 /proc/$$/stat"])
+            .stdout(Stdio::piped());
+        let mut child = spawn(
+            command,
+            Bond {
+                dies_with_us: true,
+                nice: 10,
+            },
+        )
+        .unwrap();
+        let mut output = String::new();
+        child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut output)
+            .unwrap();
+        assert!(child.wait().unwrap().success());
+        let pid = output.lines().next().unwrap().to_owned();
+        assert_eq!(output.lines().nth(1), Some(format!("{pid} 10").as_str()));
+    }
+
+    /// Set for the process that is to be killed.
+    const VICTIM: &str = "QNIC_TEST_VICTIM";
+
+    /// Runs this very test in a process of its own, kills that, and sees its child go.
+    #[test]
+    fn a_child_ends_with_a_parent_that_is_killed() {
+        if std::env::var_os(VICTIM).is_some() {
+            let mut command = Command::new("tail");
+            command.args(["-f", "/dev/null"]);
+            let mut child = spawn(
+                command,
+                Bond {
+                    dies_with_us: true,
+                    nice: 0,
+                },
+            )
+            .unwrap();
+            println!("child {}", child.id());
+            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return;
+        }
+        let name = "spawn::tests::a_child_ends_with_a_parent_that_is_killed";
+        let mut victim = Command::new(std::env::current_exe().unwrap());
+        victim
+            .args(["--exact", name, "--nocapture"])
+            .env(VICTIM, "1");
+        let mut victim = victim
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(victim.stdout.take().unwrap());
+        let pid = output.lines().map_while(Result::ok).find_map(|line| {
+            let (_, pid) = line.split_once("child ")?;
+            pid.trim().parse().ok()
+        });
+        let child = ProcessId::of(pid.unwrap()).unwrap().open().unwrap();
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        child.wait(&Patience::seconds(30)).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_an_error() {
+        let error = spawn(
+            Command::new("/nowhere/x"),
+            Bond {
+                dies_with_us: false,
+                nice: 0,
+            },
+        )
+        .unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,298 @@
+//! What a cluster leaves on disk while it exists, and who may touch it.
+//!
+//! ```text
+//!   $XDG_RUNTIME_DIR/qnic/            or /tmp/qnic-<uid>/
+//!     <cluster>/
+//!       lock                          held by the program that boots or owns it
+//!       manifest.json                 mode, accelerator, owner, where the disks are
+//!       cluster.toml                  the cluster file, every default spelt out
+//!       booted                        exists once all nodes were ready
+//!       device.{toml,sock,pid,log}    the device process
+//!       nodes/<node>/                 vhost-user socket of the NIC; monitor, agent and
+//!                                     command sockets; console, ready and QEMU logs; pid
+//!   /var/tmp/qnic-<uid>/<cluster>/    blank disks
+//! ```
+//!
+//! The top directory itself is locked while clusters are made and removed; it goes
+//! with the last of them.
+//!
+//! A directory whose `lock` is free and that is neither detached nor booted was
+//! left by a program that died: it is removed when noticed.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::accel::Accel;
+use crate::dirs::ClusterDir;
+use crate::process::ProcessId;
+use crate::{ClusterSpec, Error, Result};
+
+/// Commands that can run on one node at the same time.
+pub const COMMAND_SLOTS: usize = 8;
+
+/// Where the clusters of this user are.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    root: PathBuf,
+    disks: PathBuf,
+}
+
+/// Who ends the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The program that booted it; it ends with that program, whatever ends that.
+    Attached,
+    /// Whoever calls [`crate::down`].
+    Detached,
+}
+
+/// Facts about a cluster that are fixed when it is made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) mode: Mode,
+    pub(crate) accel: Accel,
+    pub(crate) owner: Option<ProcessId>,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) disks: PathBuf,
+}
+
+/// Held by the program that boots, owns or removes a cluster.
+#[derive(Debug)]
+pub(crate) struct ClusterLock {
+    file: File,
+}
+
+impl ClusterLock {
+    /// The lock that `file` holds.
+    pub(crate) fn of(file: File) -> Self {
+        Self { file }
+    }
+}
+
+impl Drop for ClusterLock {
+    /// A process that is being started elsewhere in this program may hold a copy of
+    /// the descriptor, so closing ours is not enough.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+impl Runtime {
+    /// The place that the environment names.
+    ///
+    /// # Errors
+    /// It belongs to somebody else.
+    pub fn from_env() -> Result<Self> {
+        let user = rustix::process::getuid().as_raw();
+        let own = format!("qnic-{user}");
+        let root = match std::env::var_os("XDG_RUNTIME_DIR") {
+            Some(dir) if Path::new(&dir).is_dir() => Path::new(&dir).join("qnic"),
+            _ => Path::new("/tmp").join(&own),
+        };
+        Self::at(root, Path::new("/var/tmp").join(own))
+    }
+
+    /// A place of one's own: `root` for state, `disks` for disk images. Both are made
+    /// when needed, and removed with the last cluster.
+    ///
+    /// # Errors
+    /// As [`Self::from_env`].
+    pub fn at(root: PathBuf, disks: PathBuf) -> Result<Self> {
+        for dir in [&root, &disks] {
+            if dir.symlink_metadata().is_ok() {
+                check_owner(dir)?;
+            }
+        }
+        Ok(Self { root, disks })
+    }
+
+    /// The directory with one directory for each cluster.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Names of the clusters that exist, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let directories = entries.filter(|entry| entry.path().is_dir());
+        let mut names: Vec<_> = directories
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Names of the clusters that belong to no program, sorted.
+    pub fn detached_names(&self) -> Vec<String> {
+        let detached = |name: &String| {
+            let manifest = self.dir(name).read_manifest();
+            manifest.is_some_and(|manifest| manifest.mode == Mode::Detached)
+        };
+        self.names().into_iter().filter(detached).collect()
+    }
+
+    pub(crate) fn dir(&self, name: &str) -> ClusterDir {
+        ClusterDir(self.root.join(name))
+    }
+
+    pub(crate) fn disks(&self, name: &str) -> PathBuf {
+        self.disks.join(name)
+    }
+
+    /// The directory of an existing cluster.
+    pub(crate) fn existing(&self, name: &str) -> Result<ClusterDir> {
+        let known = self.names();
+        if known.iter().any(|known| known == name) {
+            return Ok(self.dir(name));
+        }
+        Err(Error::NoSuchCluster {
+            name: name.to_owned(),
+            known,
+        })
+    }
+
+    /// Keeps others from making or removing clusters until it is dropped.
+    pub(crate) fn lock(&self) -> Result<File> {
+        loop {
+            make_dir(&self.root)?;
+            check_owner(&self.root)?;
+            let file = File::open(&self.root).map_err(Error::io("open", &self.root))?;
+            rustix::fs::flock(&file, FlockOperation::LockExclusive)
+                .map_err(|error| Error::io("lock", &self.root)(error.into()))?;
+            // Whoever had the lock before may have removed the directory.
+            let ours = file.metadata().map(|metadata| metadata.ino());
+            let current = fs::metadata(&self.root).map(|metadata| metadata.ino());
+            if matches!((ours, current), (Ok(ours), Ok(current)) if ours == current) {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// Removes the cluster `name`: the disks first, so that a second try finds the rest.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        for dir in [&self.disks(name), self.dir(name).path()] {
+            match fs::remove_dir_all(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io("remove", dir)(error));
+                }
+                _ => {}
+            }
+        }
+        for empty in [&self.disks, &self.root] {
+            // Fails, as it should, while there are other clusters.
+            let _ = fs::remove_dir(empty);
+        }
+        Ok(())
+    }
+
+    /// Makes the directory of a new cluster and takes its lock. The caller holds [`Self::lock`].
+    pub(crate) fn create(
+        &self,
+        spec: &ClusterSpec,
+        manifest: &Manifest,
+    ) -> Result<(ClusterDir, ClusterLock)> {
+        let dir = self.dir(&spec.name);
+        dir.check_paths(spec)?;
+        make_dir(dir.path())?;
+        let lock = dir.try_lock()?.ok_or_else(|| Error::InUse {
+            name: spec.name.clone(),
+            pid: dir.holder(),
+        })?;
+        let text = serde_json::to_vec(manifest).map_err(|error| Error::Host(error.to_string()))?;
+        write(&dir.manifest(), &text)?;
+        write(&dir.cluster_file(), spec.to_toml()?.as_bytes())?;
+        for node in &spec.nodes {
+            make_dir(dir.node(&node.name).path())?;
+        }
+        make_dir(&manifest.disks)?;
+        check_owner(&self.disks)?;
+        Ok((dir, lock))
+    }
+}
+
+fn check_owner(dir: &Path) -> Result<()> {
+    let metadata = fs::symlink_metadata(dir).map_err(Error::io("look at", dir))?;
+    if metadata.is_dir() && metadata.uid() == rustix::process::getuid().as_raw() {
+        return Ok(());
+    }
+    Err(Error::Host(format!(
+        "{} is not a directory of yours: remove it",
+        dir.display()
+    )))
+}
+
+fn make_dir(path: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(Error::io("create", path))
+}
+
+pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
+    fs::write(path, content).map_err(Error::io("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeSpec;
+
+    fn runtime(home: &Path) -> Runtime {
+        Runtime::at(home.join("run"), home.join("disks")).unwrap()
+    }
+
+    fn manifest(runtime: &Runtime) -> Manifest {
+        Manifest {
+            mode: Mode::Detached,
+            accel: Accel::Tcg,
+            owner: ProcessId::own(),
+            created: 1,
+            disks: runtime.disks("c"),
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_made_found_locked_and_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let runtime = runtime(home.path());
+        let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
+        let (dir, lock) = runtime.create(&spec, &manifest(&runtime)).unwrap();
+        assert_eq!(runtime.names(), ["c"]);
+        assert_eq!(runtime.detached_names(), ["c"]);
+        assert_eq!(ClusterSpec::load(&dir.cluster_file()).unwrap(), spec);
+        assert_eq!(dir.read_manifest().unwrap().mode, Mode::Detached);
+        assert!(dir.try_lock().unwrap().is_none());
+        assert_eq!(dir.holder(), Some(std::process::id() as i32));
+        drop(lock);
+        assert!(dir.try_lock().unwrap().is_some());
+        runtime.remove("c").unwrap();
+        assert!(runtime.names().is_empty() && !runtime.disks("c").exists());
+        assert!(!runtime.root().exists());
+        assert!(matches!(
+            runtime.existing("c"),
+            Err(Error::NoSuchCluster { .. })
+        ));
+    }
+
+    #[test]
+    fn a_socket_path_that_is_too_long_is_refused_before_anything_is_made() {
+        let home = tempfile::tempdir().unwrap();
+        let runtime =
+            Runtime::at(home.path().join("r".repeat(100)), home.path().join("d")).unwrap();
+        let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
+        let error = runtime
+            .create(&spec, &manifest(&runtime))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("shorter XDG_RUNTIME_DIR"), "{error}");
+        assert!(runtime.names().is_empty());
+    }
+}

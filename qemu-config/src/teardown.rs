@@ -1,0 +1,266 @@
+//! Ends a cluster, whatever state it is in, and removes what it left.
+//!
+//! ```text
+//!   ask each QEMU to quit ─▶ SIGTERM to what is left ─▶ SIGKILL ─▶ remove files
+//! ```
+//!
+//! Who has to go is known from two sources: the numbers written down at start, and
+//! the mark in each process's environment, which also finds what was started and
+//! never written down.
+
+use std::collections::HashSet;
+
+use rustix::process::Signal;
+
+use crate::dirs::ClusterDir;
+use crate::monitor::Monitor;
+use crate::process::{end_all, of_cluster, Process, ProcessId};
+use crate::state::{ClusterLock, Mode, Runtime};
+use crate::wait::Patience;
+use crate::{Error, Result};
+
+/// What is sent, and the seconds waited after it. QEMU was asked before.
+const STEPS: [(Option<Signal>, u64); 3] =
+    [(None, 2), (Some(Signal::TERM), 3), (Some(Signal::KILL), 10)];
+
+/// Ends the cluster `name`: its processes, sockets and files are gone afterwards.
+/// Works on clusters that are whole, half booted or broken.
+///
+/// # Errors
+/// [`Error::NoSuchCluster`]; [`Error::Owned`] while the program that booted it as its
+/// own runs; [`Error::Host`] if a process cannot be ended.
+pub fn down(runtime: &Runtime, name: &str) -> Result<()> {
+    runtime.existing(name)?;
+    let _making = runtime.lock()?;
+    let dir = runtime.existing(name)?;
+    match dir.try_lock()? {
+        Some(lock) => end(runtime, name, &dir, lock),
+        None => Err(Error::Owned {
+            name: name.to_owned(),
+            pid: dir.holder().unwrap_or_default(),
+        }),
+    }
+}
+
+/// Removes what programs that died have left. Returns the names of those clusters.
+///
+/// # Errors
+/// As [`down`].
+pub fn sweep(runtime: &Runtime) -> Result<Vec<String>> {
+    if runtime.names().is_empty() {
+        return Ok(Vec::new());
+    }
+    let _making = runtime.lock()?;
+    let mut swept = Vec::new();
+    for name in runtime.names() {
+        if sweep_one(runtime, &name)? {
+            swept.push(name);
+        }
+    }
+    Ok(swept)
+}
+
+/// Removes the cluster `name` if it was left behind. The caller holds [`Runtime::lock`].
+pub(crate) fn sweep_one(runtime: &Runtime, name: &str) -> Result<bool> {
+    let dir = runtime.dir(name);
+    if !dir.path().is_dir() {
+        return Ok(false);
+    }
+    let detached = dir
+        .read_manifest()
+        .is_some_and(|manifest| manifest.mode == Mode::Detached);
+    if detached && dir.is_booted() {
+        return Ok(false);
+    }
+    match dir.try_lock()? {
+        Some(lock) => end(runtime, name, &dir, lock).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+/// Ends everything in `dir` and removes it. `_lock` shows that nobody else does.
+pub(crate) fn end(
+    runtime: &Runtime,
+    name: &str,
+    dir: &ClusterDir,
+    _lock: ClusterLock,
+) -> Result<()> {
+    let processes = processes_of(dir);
+    ask_to_quit(dir);
+    let left = end_all(processes, &STEPS);
+    // Something may have been started while we were looking.
+    let late = of_cluster(dir.path())
+        .into_iter()
+        .filter_map(ProcessId::open)
+        .collect();
+    let left = left.max(end_all(late, &[(Some(Signal::KILL), 10)]));
+    if left > 0 {
+        let message =
+            format!("{left} processes of cluster {name} do not end: they are stuck in the kernel");
+        return Err(Error::Host(message));
+    }
+    runtime.remove(name)
+}
+
+fn processes_of(dir: &ClusterDir) -> Vec<Process> {
+    let written = node_names(dir)
+        .into_iter()
+        .map(|node| dir.node(&node).qemu_pid());
+    let written = written
+        .chain([dir.device_pid()])
+        .filter_map(|file| ProcessId::load(&file));
+    let all: HashSet<ProcessId> = written.chain(of_cluster(dir.path())).collect();
+    all.into_iter().filter_map(ProcessId::open).collect()
+}
+
+fn ask_to_quit(dir: &ClusterDir) {
+    std::thread::scope(|scope| {
+        for node in node_names(dir) {
+            let socket = dir.node(&node).monitor();
+            scope.spawn(move || {
+                // One that does not listen gets a signal next.
+                if let Ok(mut monitor) = Monitor::connect(&socket, &node, Patience::seconds(2)) {
+                    let _ = monitor.execute(&qapi::qmp::quit {});
+                }
+            });
+        }
+    });
+}
+
+/// Names of the nodes that have a directory.
+fn node_names(dir: &ClusterDir) -> Vec<String> {
+    let entries = std::fs::read_dir(dir.nodes())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let directories = entries.filter(|entry| entry.path().is_dir());
+    directories
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::accel::Accel;
+    use crate::process::MARKER;
+    use crate::state::Manifest;
+    use crate::{ClusterSpec, NodeSpec};
+    use std::path::Path;
+    use std::process::{Child, Command, Stdio};
+
+    struct Fixture {
+        _home: tempfile::TempDir,
+        runtime: Runtime,
+        dir: ClusterDir,
+        lock: Option<ClusterLock>,
+    }
+
+    impl Fixture {
+        fn new(mode: Mode) -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
+            let manifest = Manifest {
+                mode,
+                accel: Accel::Tcg,
+                owner: None,
+                created: 0,
+                disks: runtime.disks("c"),
+            };
+            let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
+            let (dir, lock) = runtime.create(&spec, &manifest).unwrap();
+            Self {
+                _home: home,
+                runtime,
+                dir,
+                lock: Some(lock),
+            }
+        }
+
+        /// A process that ignores SIGTERM, as a stuck QEMU would.
+        fn stubborn(&self) -> Child {
+            let mut child = Command::new("sh");
+            child
+                .args(["-c", "trap '' TERM; echo; read forever"])
+                .env(MARKER, self.dir.path());
+            let mut child = child
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+            child
+        }
+    }
+
+    fn is_gone(path: &Path) -> bool {
+        !path.exists()
+    }
+
+    #[test]
+    fn everything_goes_even_what_was_never_written_down() {
+        let mut fixture = Fixture::new(Mode::Detached);
+        fixture.lock = None;
+        fixture.dir.mark_booted().unwrap();
+        let mut unrecorded = fixture.stubborn();
+        let mut recorded = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let id = ProcessId::of(recorded.id() as i32).unwrap();
+        id.save(&fixture.dir.node("a").qemu_pid()).unwrap();
+        down(&fixture.runtime, "c").unwrap();
+        assert!(!unrecorded.wait().unwrap().success() && !recorded.wait().unwrap().success());
+        assert!(is_gone(fixture.dir.path()) && is_gone(&fixture.runtime.disks("c")));
+        assert!(matches!(
+            down(&fixture.runtime, "c"),
+            Err(Error::NoSuchCluster { .. })
+        ));
+    }
+
+    #[test]
+    fn a_recycled_number_is_left_alone() {
+        let mut fixture = Fixture::new(Mode::Detached);
+        fixture.lock = None;
+        let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let id = ProcessId::of(stranger.id() as i32).unwrap();
+        let earlier = ProcessId {
+            start_ticks: id.start_ticks - 1,
+            ..id
+        };
+        earlier.save(&fixture.dir.device_pid()).unwrap();
+        down(&fixture.runtime, "c").unwrap();
+        assert!(id.is_alive());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+
+    #[test]
+    fn a_cluster_with_a_living_owner_is_not_taken_down_by_others() {
+        let fixture = Fixture::new(Mode::Attached);
+        assert!(matches!(
+            down(&fixture.runtime, "c"),
+            Err(Error::Owned { .. })
+        ));
+        assert!(sweep(&fixture.runtime).unwrap().is_empty());
+        assert!(fixture.dir.path().exists());
+    }
+
+    #[test]
+    fn what_a_dead_owner_or_a_broken_boot_left_is_swept_and_a_booted_cluster_is_not() {
+        for (mode, booted, swept) in [
+            (Mode::Attached, true, true),
+            (Mode::Detached, false, true),
+            (Mode::Detached, true, false),
+        ] {
+            let mut fixture = Fixture::new(mode);
+            if booted {
+                fixture.dir.mark_booted().unwrap();
+            }
+            fixture.lock = None;
+            assert_eq!(
+                !sweep(&fixture.runtime).unwrap().is_empty(),
+                swept,
+                "{mode:?} {booted}"
+            );
+            assert_eq!(is_gone(fixture.dir.path()), swept);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Two stock-kernel guests without NICs, from boot to teardown. They take half a
+//! minute and are left out unless asked for: `cargo test -p qnic-cluster -- --ignored`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use qnic_cluster::{
+    BootOptions, ByteSize, Cluster, ClusterSpec, Error, GuestCommand, GuestEvent, GuestExit, Mode,
+    Node, NodeSpec, NodeState, Runtime,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Home {
+    _dir: tempfile::TempDir,
+    options: BootOptions,
+}
+
+fn home(mode: Mode) -> Home {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = Runtime::at(dir.path().join("run"), dir.path().join("disks")).unwrap();
+    let options = BootOptions {
+        runtime,
+        ..BootOptions::new(mode).unwrap()
+    };
+    Home { _dir: dir, options }
+}
+
+fn plain(name: &str) -> NodeSpec {
+    NodeSpec {
+        nic: false,
+        ..NodeSpec::new(name)
+    }
+}
+
+fn pair() -> ClusterSpec {
+    let mut first = plain("a");
+    first.swap = Some(ByteSize::mib(64));
+    ClusterSpec::new("pair").with(first).with(plain("b"))
+}
+
+fn text_of(node: &Node, script: &str) -> String {
+    let output = node.run(&GuestCommand::shell(script), LIMIT).unwrap();
+    assert!(output.exit.success(), "{script}: {output:?}");
+    output.text().trim().to_owned()
+}
+
+#[test]
+#[ignore = "boots virtual machines"]
+fn two_guests_run_commands_and_files_and_restarts() {
+    let home = home(Mode::Attached);
+    let started = Instant::now();
+    let cluster = Cluster::boot(&pair(), &home.options).unwrap();
+    println!(
+        "two guests ready after {:.1} s",
+        started.elapsed().as_secs_f32()
+    );
+    let (a, b) = (cluster.node("a").unwrap(), cluster.node("b").unwrap());
+    commands(a);
+    assert_eq!(text_of(b, "hostname"), "b");
+    assert_eq!(text_of(a, "cat /sys/block/*/serial"), "swap");
+    files(a);
+    many_at_once(b);
+    machine(a);
+    let qemus = [a.qemu().unwrap(), b.qemu().unwrap()];
+    let dir = home.options.runtime.clone();
+    cluster.end().unwrap();
+    assert!(qemus.iter().all(|qemu| !qemu.is_alive()));
+    assert!(dir.names().is_empty());
+}
+
+fn commands(node: &Node) {
+    let run = |command: GuestCommand| node.run(&command, LIMIT);
+    let output = run(GuestCommand::shell("echo out; echo err >&2; exit 7")).unwrap();
+    assert_eq!(
+        (&output.stdout[..], &output.stderr[..], output.exit),
+        (&b"out\n"[..], &b"err\n"[..], GuestExit::Code(7))
+    );
+    let started = Instant::now();
+    for _ in 0..10 {
+        run(GuestCommand::new("true")).unwrap();
+    }
+    println!("true takes {} ms", started.elapsed().as_millis() / 10);
+    let output = run(GuestCommand::shell("kill -9 $$")).unwrap();
+    assert_eq!(output.exit, GuestExit::Signal(9));
+    assert!(matches!(
+        run(GuestCommand::new("/none")),
+        Err(Error::NotStarted { errno: 2, .. })
+    ));
+    let late = node.run(
+        &GuestCommand::new("sleep").arg("1000"),
+        Duration::from_secs(1),
+    );
+    assert!(matches!(late, Err(Error::Timeout { .. })));
+    // Dropping a process kills what it runs, soon.
+    let mut process = node
+        .spawn(&GuestCommand::shell("echo $$; exec sleep 1000"))
+        .unwrap();
+    let Some(GuestEvent::Stdout(pid)) = process.next_event(Some(LIMIT)).unwrap() else {
+        panic!("no pid")
+    };
+    drop(process);
+    let pid = String::from_utf8(pid).unwrap();
+    text_of(
+        node,
+        &format!(
+            "while kill -0 {} 2>/dev/null; do usleep 10000; done",
+            pid.trim()
+        ),
+    );
+    let mut process = node.spawn(&GuestCommand::new("cat").with_input()).unwrap();
+    process.input().write(b"typed").unwrap();
+    assert_eq!(
+        process.next_event(Some(LIMIT)).unwrap(),
+        Some(GuestEvent::Stdout(b"typed".to_vec()))
+    );
+    process.input().close().unwrap();
+    assert_eq!(
+        process.next_event(Some(LIMIT)).unwrap(),
+        Some(GuestEvent::Exit(GuestExit::Code(0)))
+    );
+}
+
+fn files(node: &Node) {
+    let dir = tempfile::tempdir().unwrap();
+    let big: Vec<u8> = (0..8_u32 << 20)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    std::fs::create_dir(dir.path().join("tree")).unwrap();
+    std::fs::write(dir.path().join("tree/big"), &big).unwrap();
+    let started = Instant::now();
+    node.put(&dir.path().join("tree"), Path::new("/root/copy"), &|_| ())
+        .unwrap();
+    println!("8 MiB in: {} ms", started.elapsed().as_millis());
+    let started = Instant::now();
+    let back = node
+        .get(Path::new("/root/copy"), &dir.path().join("back"), &|_| ())
+        .unwrap();
+    println!("8 MiB out: {} ms", started.elapsed().as_millis());
+    assert!(std::fs::read(back.join("big")).unwrap() == big);
+    let error = node
+        .get(Path::new("/none"), dir.path(), &|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("/none: "), "{error}");
+    let error = node
+        .put(Path::new("/none"), Path::new("/root"), &|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("/none: "), "{error}");
+    let error = node
+        .put(&dir.path().join("tree"), Path::new("/nowhere/x"), &|_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("/nowhere"), "{error}");
+}
+
+fn many_at_once(node: &Node) {
+    std::thread::scope(|scope| {
+        for number in 0..qnic_cluster::COMMAND_SLOTS {
+            scope.spawn(move || {
+                assert_eq!(text_of(node, &format!("echo {number}")), number.to_string())
+            });
+        }
+    });
+}
+
+fn machine(node: &Node) {
+    assert_eq!(node.state(), NodeState::Ready);
+    node.stop_vcpus().unwrap();
+    assert_eq!(node.state(), NodeState::Paused);
+    node.continue_vcpus().unwrap();
+    // A command that runs while the guest restarts ends with an error, not never.
+    let process = node.spawn(&GuestCommand::new("sleep").arg("1000")).unwrap();
+    let boots = node.reset().unwrap();
+    assert!(matches!(
+        process.wait(Some(LIMIT)),
+        Err(Error::Guest { .. })
+    ));
+    node.wait_ready(boots, LIMIT).unwrap();
+    assert_eq!(text_of(node, "echo back"), "back");
+    node.power_off().unwrap();
+    assert_eq!(node.state(), NodeState::Dead);
+    assert!(matches!(
+        node.wait_ready(0, LIMIT),
+        Ok(_) | Err(Error::Failed { .. })
+    ));
+}
+
+#[test]
+#[ignore = "boots virtual machines"]
+fn a_detached_cluster_is_found_again_and_taken_down() {
+    let home = home(Mode::Detached);
+    let spec = ClusterSpec::new("one").with(plain("a"));
+    drop(Cluster::boot(&spec, &home.options).unwrap());
+    let runtime = &home.options.runtime;
+    assert!(matches!(
+        Cluster::boot(&spec, &home.options),
+        Err(Error::InUse { .. })
+    ));
+    assert!(qnic_cluster::sweep(runtime).unwrap().is_empty());
+    let cluster = Cluster::find(runtime, None, None).unwrap();
+    assert_eq!(text_of(cluster.node("a").unwrap(), "hostname"), "a");
+    qnic_cluster::down(runtime, "one").unwrap();
+    assert!(runtime.names().is_empty());
+}

@@ -1,0 +1,45 @@
+//! The native floor of a bulk transfer: one memcpy on this machine.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+/// Two pieces of memory to copy between.
+pub struct Floor {
+    source: Vec<u8>,
+    destination: std::cell::RefCell<Vec<u8>>,
+}
+
+impl Floor {
+    /// Memory for copies of up to `size` bytes.
+    ///
+    /// # Errors
+    /// None today; a kernel without `/dev/urandom`.
+    pub fn new(size: usize) -> Result<Self> {
+        let mut source = vec![0; size];
+        // Pages that were written to, so that they are not all the same zero page.
+        let random = File::open("/dev/urandom").context("open /dev/urandom")?;
+        random
+            .read_exact_at(&mut source, 0)
+            .context("read /dev/urandom")?;
+        Ok(Floor {
+            destination: std::cell::RefCell::new(source.clone()),
+            source,
+        })
+    }
+
+    /// MB/s of copies of `size` bytes, 64 MiB in all.
+    pub fn memcpy_mb_s(&self, size: usize) -> f64 {
+        let size = size.clamp(1, self.source.len());
+        let count = ((64 << 20) / size).clamp(4, 20_000);
+        let mut destination = self.destination.borrow_mut();
+        let start = Instant::now();
+        for _ in 0..count {
+            destination[..size].copy_from_slice(&self.source[..size]);
+            std::hint::black_box(&mut destination[..size]);
+        }
+        (size * count) as f64 / start.elapsed().as_secs_f64() / 1e6
+    }
+}

@@ -1,0 +1,169 @@
+//! Nodes on which programs run, whatever they are made of.
+
+use std::time::Duration;
+
+use anyhow::{bail, ensure, Context, Result};
+use serde_json::Value;
+
+/// Nodes of one cluster, numbered from 0.
+pub trait Nodes {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Starts `qnic-app` with these arguments on a node.
+    ///
+    /// # Errors
+    /// The program or the node could not be reached.
+    fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>>;
+
+    /// Counters of the device process, as it gives them.
+    ///
+    /// # Errors
+    /// The device process does not answer.
+    fn device_stats(&self) -> Result<Value>;
+}
+
+/// The first nodes of a cluster, as a cluster of their own.
+pub struct FirstNodes<'a>(pub &'a dyn Nodes, pub usize);
+
+impl Nodes for FirstNodes<'_> {
+    fn count(&self) -> usize {
+        self.1.min(self.0.count())
+    }
+
+    fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
+        self.0.start(node, arguments)
+    }
+
+    fn device_stats(&self) -> Result<Value> {
+        self.0.device_stats()
+    }
+}
+
+/// A program that runs on a node.
+pub trait Running {
+    /// The next line of its standard output; `None` at its end.
+    ///
+    /// # Errors
+    /// Nothing came within `limit`.
+    fn line(&mut self, limit: Duration) -> Result<Option<String>>;
+
+    /// Ends it as `kill -9` does.
+    ///
+    /// # Errors
+    /// It could not be reached.
+    fn kill(&mut self) -> Result<()>;
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// It did not end within `limit`.
+    fn wait(&mut self, limit: Duration) -> Result<Ended>;
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Exit status; 128 + the signal if a signal ended it.
+    pub status: i32,
+    /// Lines of standard output that nobody had read.
+    pub lines: Vec<String>,
+    /// The end of its standard error.
+    pub errors: String,
+}
+
+impl Ended {
+    /// Fails unless the program ended with status 0.
+    ///
+    /// # Errors
+    /// The status and what the program said.
+    pub fn success(self, what: &str) -> Result<Self> {
+        if self.status == 0 {
+            return Ok(self);
+        }
+        bail!(
+            "{what} ended with status {}: {}\n{}",
+            self.status,
+            self.errors.trim(),
+            self.lines.join("\n")
+        );
+    }
+}
+
+impl dyn Running + '_ {
+    /// Reads lines until one is a JSON object with member `key`; returns its value.
+    ///
+    /// # Errors
+    /// The program ended, or no such line came within `limit` of the one before.
+    pub fn expect(&mut self, key: &str, limit: Duration) -> Result<Value> {
+        let mut seen = Vec::new();
+        while let Some(line) = self
+            .line(limit)
+            .with_context(|| format!("wait for the line {key:?}"))?
+        {
+            let value: Value = serde_json::from_str(&line).unwrap_or_default();
+            if let Some(found) = value.get(key) {
+                return Ok(found.clone());
+            }
+            seen.push(line);
+        }
+        let ended = self.wait(limit)?;
+        bail!(
+            "the program ended with status {} before it said {key:?}: {}\n{}",
+            ended.status,
+            ended.errors.trim(),
+            seen.join("\n")
+        );
+    }
+}
+
+/// A counter of one NIC in [`Nodes::device_stats`].
+///
+/// # Errors
+/// There is no such NIC or counter.
+pub fn counter(stats: &Value, node: usize, name: &str) -> Result<u64> {
+    let nics = stats["nics"].as_array().context("stats have no nics")?;
+    let nic = nics
+        .iter()
+        .find(|nic| nic["node"].as_u64() == Some(node as u64))
+        .with_context(|| format!("stats have no node {node}"))?;
+    let value = nic.get(name).or_else(|| nic["statistics"].get(name));
+    value
+        .and_then(Value::as_u64)
+        .with_context(|| format!("node {node} has no counter {name}: {nic}"))
+}
+
+/// Asks for the device's counters until those of `node` are what a NIC without
+/// processes has.
+///
+/// # Errors
+/// Something was left after `limit`.
+pub fn wait_until_empty(nodes: &dyn Nodes, node: usize, limit: Duration) -> Result<()> {
+    const HELD: [&str; 6] = [
+        "processes",
+        "segments",
+        "operations",
+        "parked_imports",
+        "faults_pending",
+        "frames_locked",
+    ];
+    let start = std::time::Instant::now();
+    loop {
+        let stats = nodes.device_stats()?;
+        let mut left = Vec::new();
+        for name in HELD {
+            let value = counter(&stats, node, name)?;
+            if value != 0 {
+                left.push(format!("{value} {name}"));
+            }
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(
+            start.elapsed() < limit,
+            "node {node} still holds {} after {limit:?}",
+            left.join(", ")
+        );
+    }
+}

@@ -1,0 +1,9 @@
+//! What must hold on every kind of nodes.
+
+mod attack;
+mod death;
+mod exchange;
+
+pub use attack::{intruder_is_refused, scribbler_harms_nobody};
+pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it};
+pub use exchange::{all_pairs_exchange, demo_pair};

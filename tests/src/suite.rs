@@ -1,0 +1,61 @@
+//! All cases.
+
+use crate::harness::{Case, Verdict};
+use crate::host::HostNodes;
+use crate::{scenario, vm};
+
+/// The cases that need no virtual machine.
+pub const HOST: &[Case] = &[
+    Case {
+        name: "host::demo",
+        run: || {
+            let nodes = HostNodes::start(2)?;
+            scenario::demo_pair(&nodes, "1,7,96,97,4095,4096,65537,1048576", 4 << 20)?;
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
+        name: "host::all_pairs_of_four_nodes_exchange",
+        run: || {
+            let nodes = HostNodes::start(4)?;
+            scenario::all_pairs_exchange(&nodes, 100)?;
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
+        name: "host::an_intruder_is_refused",
+        run: || {
+            let nodes = HostNodes::start(2)?;
+            scenario::intruder_is_refused(&nodes, 0, 1, None)?;
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
+        name: "host::a_killed_process_leaves_nothing",
+        run: || {
+            let nodes = HostNodes::start(2)?;
+            scenario::a_killed_process_leaves_nothing(&nodes, 0, 1)?;
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
+        name: "host::peers_of_a_killed_process_learn_of_it",
+        run: || {
+            let nodes = HostNodes::start(2)?;
+            scenario::peers_of_a_killed_process_learn_of_it(&nodes, 0, 1)?;
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
+        name: "host::a_scribbler_harms_nobody",
+        run: || {
+            // Its node takes no part in the exchange: a host-mode node is one process.
+            let nodes = HostNodes::start(3)?;
+            scenario::scribbler_harms_nobody(&nodes, 2, 2)?;
+            Ok(Verdict::Passed)
+        },
+    },
+];
+
+/// The cases that boot virtual machines.
+pub const VM: &[Case] = vm::CASES;
