@@ -163,19 +163,19 @@ impl Nic {
     /// Lets everybody try again who waits for a fault, or gives them up who wait
     /// for its first page, when that has failed.
     fn release<H: Host>(&mut self, host: &H, fault: Fault, status: Status) {
+        let reason = match status {
+            // The owner went away before this NIC was told.
+            Status::Ok | Status::Aborted | Status::NoSuchSegment => status,
+            _ => Status::PageUnavailable,
+        };
         for (page, waiter) in fault.waiters {
-            let failed = status != Status::Ok && page == fault.need.page;
+            let failed = reason != Status::Ok && page == fault.need.page;
             match waiter {
                 Waiter::Local(id) => {
                     if let Some(operation) = self.operation(id) {
                         operation.faulted = false;
                         match failed {
-                            true => self.fail_operation(
-                                host,
-                                id.vni(),
-                                id.slot(),
-                                Status::PageUnavailable,
-                            ),
+                            true => self.fail_operation(host, id.vni(), id.slot(), reason),
                             false => self.reconsider(host, id.vni(), id.slot()),
                         }
                     }
@@ -185,7 +185,7 @@ impl Nic {
                     let mut resume = header(FrameKind::Resume);
                     resume.operation = id.0.into();
                     if failed {
-                        resume.status = Status::PageUnavailable.code().into();
+                        resume.status = reason.code().into();
                     }
                     self.peers.answer(index, resume);
                 }

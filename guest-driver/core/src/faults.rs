@@ -109,6 +109,7 @@ impl<P: Platform> Driver<P> {
                 Ok(()) => return Ok(()),
                 Err(MemoryError::Busy) => self.platform.sleep_us(BUSY_PAUSE_US),
                 Err(MemoryError::Closed) => return Err(Status::NoSuchSegment),
+                Err(MemoryError::SpaceGone) => return Err(Status::Aborted),
                 Err(_) => return Err(Status::PageUnavailable),
             }
         }
@@ -207,6 +208,16 @@ mod tests {
             [Status::PageUnavailable, absent, absent, absent]
         );
         assert_eq!(driver.counters.faults_failed.get(), 5);
+    }
+
+    #[test]
+    fn peers_of_a_process_that_ended_are_told_so() {
+        let fake = Fake::new();
+        let (driver, process) = exporter(&fake);
+        fake.kernel.state().space_gone = true;
+        let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
+        assert!(driver.serve_fault());
+        assert_eq!(answers(&fake), [Status::Aborted]);
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub(crate) dirty: Vec<u32>,
     /// Every page looked up counts as changed so many times.
     pub(crate) races: u32,
+    /// The process ended; its driver has not been told yet.
+    pub(crate) space_gone: bool,
     watched: Vec<Arc<Region<Fake>>>,
     next_frame: u32,
 }
@@ -118,6 +120,9 @@ impl Kernel {
     ) -> Result<(), MemoryError> {
         loop {
             let mut state = self.state();
+            if state.space_gone {
+                return Err(MemoryError::SpaceGone);
+            }
             let start = region.page_numbers().start + first as u64;
             let mut frames = Vec::new();
             for page in start..start + count as u64 {
