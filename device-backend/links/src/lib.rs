@@ -1,12 +1,24 @@
 //! Wires between NICs.
 //!
-//! | module | wire |
+//! | module | what |
 //! |---|---|
-//! | [`fabric`] | between the NICs of one process: a function call, perfect and in order |
+//! | [`fabric`] | the NICs of one process and the router between them: a function call, perfect and in order, unless a link on the way is impaired |
+//! | [`topology`] | which nodes are joined, and the way between those that are not |
+//! | [`impairment`], [`stage`] | what a link does to frames; the stage that does it |
+//! | [`codec`] | a frame as bytes, with a checksum |
+//! | [`units`] | quantities as people write them |
 //!
-//! A wire knows no more of the protocol than the frame header.
+//! A wire knows no more of the protocol than the frame header. A frame reaches a NIC
+//! only intact: what a link damaged is caught by the checksum and counted.
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod fabric;
+pub mod impairment;
+pub mod stage;
+pub mod topology;
+pub mod units;
 
 pub use fabric::{DuplicateNode, Fabric, LocalWire};
+pub use impairment::Impairments;
+pub use topology::{Shape, Topology};

@@ -1,0 +1,124 @@
+//! What a link does to the frames that cross it in one direction (X4).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Probability, Rate, Span};
+
+/// What a link does to frames in one direction. The default does nothing.
+///
+/// In TOML, every key optional:
+///
+/// ```toml
+/// loss = "5%"          # frames that vanish
+/// delay = "1ms"        # every frame takes so long
+/// jitter = "200us"     # up to so much longer or shorter; keeps the order
+/// reorder = "2%"       # frames held back by up to 100 µs: later ones overtake
+/// duplicate = "1%"     # frames that arrive twice
+/// corrupt = "1%"       # frames of which some bits flip; the checksum catches them
+/// rate = "1Gbit"       # bits per second; what exceeds the queue is dropped
+/// partition = true     # nothing passes
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Impairments {
+    /// Frames that vanish.
+    #[serde(skip_serializing_if = "never")]
+    pub loss: Probability,
+    /// How long every frame takes.
+    #[serde(skip_serializing_if = "zero")]
+    pub delay: Span,
+    /// How much longer or shorter than `delay`, drawn evenly. Order is kept.
+    #[serde(skip_serializing_if = "zero")]
+    pub jitter: Span,
+    /// Frames that later ones may overtake.
+    #[serde(skip_serializing_if = "never")]
+    pub reorder: Probability,
+    /// Frames that arrive twice.
+    #[serde(skip_serializing_if = "never")]
+    pub duplicate: Probability,
+    /// Frames of which some bits flip.
+    #[serde(skip_serializing_if = "never")]
+    pub corrupt: Probability,
+    /// Bits per second that pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    /// Nothing passes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partition: bool,
+}
+
+fn never(probability: &Probability) -> bool {
+    probability.is_never()
+}
+
+fn zero(span: &Span) -> bool {
+    span.is_zero()
+}
+
+impl Impairments {
+    /// Does nothing.
+    pub const NONE: Self = Impairments {
+        loss: Probability::NEVER,
+        delay: Span::ZERO,
+        jitter: Span::ZERO,
+        reorder: Probability::NEVER,
+        duplicate: Probability::NEVER,
+        corrupt: Probability::NEVER,
+        rate: None,
+        partition: false,
+    };
+
+    /// Says whether it does nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
+}
+
+impl fmt::Display for Impairments {
+    /// As on the command line: `loss 5% delay 1ms`; `none`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut words = Vec::new();
+        let rates = [
+            ("loss", self.loss),
+            ("reorder", self.reorder),
+            ("duplicate", self.duplicate),
+            ("corrupt", self.corrupt),
+        ];
+        let times = [("delay", self.delay), ("jitter", self.jitter)];
+        let rates = rates.iter().filter(|(_, value)| !value.is_never());
+        words.extend(rates.map(|(name, value)| format!("{name} {value}")));
+        let times = times.iter().filter(|(_, value)| !value.is_zero());
+        words.extend(times.map(|(name, value)| format!("{name} {value}")));
+        words.extend(self.rate.map(|rate| format!("rate {rate}")));
+        words.extend(self.partition.then(|| "partition".to_owned()));
+        f.write_str(&match words.is_empty() {
+            true => "none".to_owned(),
+            false => words.join(" "),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_nothing_and_everything_is_shown() {
+        assert!(Impairments::default().is_none());
+        assert_eq!(Impairments::NONE.to_string(), "none");
+        let all = Impairments {
+            loss: Probability::percent(5.0),
+            delay: Span::nanoseconds(1_000_000),
+            jitter: Span::nanoseconds(1_000),
+            reorder: Probability::percent(2.0),
+            duplicate: Probability::percent(1.0),
+            corrupt: Probability::percent(0.5),
+            rate: Some(Rate::bits_per_second(1_000_000)),
+            partition: true,
+        };
+        let shown = "loss 5% reorder 2% duplicate 1% corrupt 0.5% delay 1ms jitter 1us rate 1Mbit partition";
+        assert_eq!(all.to_string(), shown);
+    }
+}

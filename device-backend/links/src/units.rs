@@ -1,0 +1,239 @@
+//! Quantities as people write them: `5%`, `50us`, `10Gbit`.
+//!
+//! Each parses from a string, prints what it parses from, and goes through serde as
+//! that string, so configuration files, command lines and reports agree.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
+
+/// A string is no quantity of the kind that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected {wanted}, found \"{found}\"")]
+pub struct NotAQuantity {
+    wanted: &'static str,
+    found: String,
+}
+
+/// A probability, from 0 to 100 %.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default)]
+pub struct Probability(f64);
+
+impl Probability {
+    /// Never.
+    pub const NEVER: Self = Probability(0.0);
+
+    /// So many percent; what is outside of 0 to 100 becomes the nearer end.
+    pub fn percent(percent: f64) -> Self {
+        Probability((percent / 100.0).clamp(0.0, 1.0))
+    }
+
+    /// From 0 to 1.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+
+    /// Says whether it is 0.
+    pub fn is_never(self) -> bool {
+        self.0 <= 0.0
+    }
+}
+
+impl FromStr for Probability {
+    type Err = NotAQuantity;
+
+    fn from_str(text: &str) -> Result<Self, NotAQuantity> {
+        let number = text.strip_suffix('%').map(str::trim_end);
+        let percent = number.and_then(|number| number.parse::<f64>().ok());
+        match percent {
+            Some(percent) if (0.0..=100.0).contains(&percent) => Ok(Self::percent(percent)),
+            _ => Err(NotAQuantity {
+                wanted: "a percentage from \"0%\" to \"100%\"",
+                found: text.to_owned(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Probability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Rounded so that 0.29, which is no binary fraction, prints as it was written.
+        let percent = (self.0 * 100.0 * 1e9).round() / 1e9;
+        write!(f, "{percent}%")
+    }
+}
+
+/// A length of time in nanoseconds, up to [`Span::MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Span(u64);
+
+impl Span {
+    /// No time.
+    pub const ZERO: Self = Span(0);
+    /// The longest: ten minutes.
+    pub const MAX: Self = Span(600 * 1_000_000_000);
+
+    /// So many nanoseconds, at most [`Span::MAX`].
+    pub fn nanoseconds(nanoseconds: u64) -> Self {
+        Span(nanoseconds.min(Self::MAX.0))
+    }
+
+    /// Its length in nanoseconds.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Says whether it is no time.
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl FromStr for Span {
+    type Err = NotAQuantity;
+
+    fn from_str(text: &str) -> Result<Self, NotAQuantity> {
+        let parsed = humantime::parse_duration(text).ok();
+        let nanoseconds = parsed.and_then(|time| u64::try_from(time.as_nanos()).ok());
+        match nanoseconds {
+            Some(nanoseconds) if nanoseconds <= Self::MAX.0 => Ok(Span(nanoseconds)),
+            _ => Err(NotAQuantity {
+                wanted: "a time such as \"50us\" or \"2ms\", at most \"10m\"",
+                found: text.to_owned(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = std::time::Duration::from_nanos(self.0);
+        fmt::Display::fmt(&humantime::format_duration(time), f)
+    }
+}
+
+/// A rate in bits per second, at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(u64);
+
+const UNITS: [(&str, u64); 4] = [
+    ("Gbit", 1_000_000_000),
+    ("Mbit", 1_000_000),
+    ("kbit", 1_000),
+    ("bit", 1),
+];
+
+impl Rate {
+    /// So many bits per second, at least 1.
+    pub fn bits_per_second(bits: u64) -> Self {
+        Rate(bits.max(1))
+    }
+
+    /// Its number of bits per second.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// How long `bytes` bytes take, in nanoseconds.
+    pub fn nanoseconds_for(self, bytes: usize) -> u64 {
+        let bits = bytes as u128 * 8;
+        u64::try_from(bits * 1_000_000_000 / u128::from(self.0)).unwrap_or(u64::MAX)
+    }
+}
+
+impl FromStr for Rate {
+    type Err = NotAQuantity;
+
+    fn from_str(text: &str) -> Result<Self, NotAQuantity> {
+        let parsed = UNITS.iter().find_map(|(unit, factor)| {
+            let number = text.strip_suffix(unit)?.trim_end().parse::<f64>().ok()?;
+            let bits = number * *factor as f64;
+            (1.0..=1e15).contains(&bits).then_some(bits as u64)
+        });
+        parsed.map(Rate).ok_or_else(|| NotAQuantity {
+            wanted: "a rate such as \"10Gbit\", \"100Mbit\" or \"64kbit\" (per second)",
+            found: text.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = UNITS.iter().find(|(_, factor)| self.0 % factor == 0);
+        match unit {
+            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
+            None => write!(f, "{}bit", self.0),
+        }
+    }
+}
+
+macro_rules! as_string {
+    ($($quantity:ty),*) => {$(
+        impl Serialize for $quantity {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $quantity {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                text.parse().map_err(de::Error::custom)
+            }
+        }
+    )*};
+}
+
+as_string!(Probability, Span, Rate);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_what_is_meant() {
+        assert_eq!("5%".parse(), Ok(Probability::percent(5.0)));
+        assert_eq!("0.1%".parse::<Probability>().unwrap().get(), 0.001);
+        assert_eq!("50us".parse(), Ok(Span::nanoseconds(50_000)));
+        assert_eq!("1ms".parse(), Ok(Span::nanoseconds(1_000_000)));
+        assert_eq!("10Gbit".parse(), Ok(Rate::bits_per_second(10_000_000_000)));
+        assert_eq!("1.5Mbit".parse(), Ok(Rate::bits_per_second(1_500_000)));
+        assert_eq!(Rate::bits_per_second(1_500_000).to_string(), "1500kbit");
+        assert_eq!(
+            Rate::bits_per_second(8_000_000_000).nanoseconds_for(125),
+            125
+        );
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused() {
+        for text in ["", "5", "%", "-1%", "101%", "NaN%", "inf%", "five%"] {
+            assert!(text.parse::<Probability>().is_err(), "{text}");
+        }
+        for text in ["", "5", "ms", "-1ms", "11m", "1y"] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+        for text in [
+            "", "5", "Gbit", "0bit", "-1Mbit", "1GB", "NaNbit", "1e30bit",
+        ] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn quantities_print_what_they_parse_from(
+            percent in 0u32..=100_000, nanoseconds in 0..=Span::MAX.0, bits in 1u64..1_000_000_000_000,
+        ) {
+            let probability = Probability::percent(f64::from(percent) / 1000.0);
+            let again: Probability = probability.to_string().parse().unwrap();
+            prop_assert!((again.get() - probability.get()).abs() < 1e-12);
+            let span = Span(nanoseconds);
+            prop_assert_eq!(span.to_string().parse(), Ok(span));
+            let rate = Rate(bits);
+            prop_assert_eq!(rate.to_string().parse(), Ok(rate));
+        }
+    }
+}
