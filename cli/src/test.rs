@@ -46,7 +46,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let root = qnic_cluster::repository()
             .context("the tests need the checkout that this program was built from")?;
         counts += static_checks(&root)?;
-        counts += cargo_tests(&root)?;
+        counts += cargo_tests(&root, &["--workspace", "--no-fail-fast"])?;
+        if !options.quick {
+            counts += cargo_tests(&root, &["-p", "qnic-cluster", "--test", "plain_guests"])?;
+        }
     }
     let filter = options.only.as_deref().unwrap_or("");
     counts += harness::run(suite::HOST, filter);
@@ -86,9 +89,21 @@ fn static_checks(root: &Path) -> Result<Counts> {
         "-D",
         "warnings",
     ];
-    let checks: [(&str, &str, &[&str]); 3] = [
+    let lint_guests = [
+        "clippy",
+        "-p",
+        "qnic-cluster",
+        "--test",
+        "plain_guests",
+        "--quiet",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    let checks: [(&str, &str, &[&str]); 4] = [
         ("static::format", "fmt", &["fmt", "--all", "--check"]),
         ("static::lints", "clippy", &lint),
+        ("static::lints_of_guest_tests", "clippy", &lint_guests),
         (
             "static::documentation",
             "doc",
@@ -128,10 +143,12 @@ fn has_tool(root: &Path, tool: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// `cargo test` over the workspace: unit, property and model tests.
-fn cargo_tests(root: &Path) -> Result<Counts> {
+/// `cargo test`: unit, property and model tests, and those of the tooling that
+/// boot guests.
+fn cargo_tests(root: &Path, arguments: &[&str]) -> Result<Counts> {
     let mut child = cargo(root)
-        .args(["test", "--workspace", "--no-fail-fast"])
+        .arg("test")
+        .args(arguments)
         .stdout(Stdio::piped())
         .spawn()
         .context("start cargo test")?;

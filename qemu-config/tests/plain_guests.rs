@@ -1,5 +1,6 @@
 //! Two stock-kernel guests without NICs, from boot to teardown. They take half a
-//! minute and are left out unless asked for: `cargo test -p qnic-cluster -- --ignored`.
+//! minute, so `cargo test` runs them only when asked for by name:
+//! `cargo test -p qnic-cluster --test plain_guests`. `cargo qnic test` does.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -46,7 +47,6 @@ fn text_of(node: &Node, script: &str) -> String {
 }
 
 #[test]
-#[ignore = "boots virtual machines"]
 fn two_guests_run_commands_and_files_and_restarts() {
     let home = home(Mode::Attached);
     let started = Instant::now();
@@ -188,7 +188,6 @@ fn machine(node: &Node) {
 }
 
 #[test]
-#[ignore = "boots virtual machines"]
 fn a_detached_cluster_is_found_again_and_taken_down() {
     let home = home(Mode::Detached);
     let spec = ClusterSpec::new("one").with(plain("a"));
