@@ -1,4 +1,4 @@
-//! Frames between NICs.
+//! Frames between NICs (docs/wire.md).
 //!
 //! A frame is a [`FrameHeader`] and up to [`MAX_PAYLOAD`] bytes. A transfer is
 //! split so that no frame crosses a page border of either side (N9).
@@ -8,27 +8,39 @@
 //! | Write | source | payload for the destination's memory; none: a notification alone | ports, segment, key, address, operation, offset, length (from here to the end of the transfer), notification with [`FrameFlags::NOTIFY`] |
 //! | ReadRequest | reader | asks for `length` bytes at address | ports, segment, key, address, operation, offset, length, argument (bytes from here to the end of the transfer) |
 //! | ReadReply | owner | payload for the reader | destination port, operation, offset |
-//! | Ack | either | cumulative: everything up to `acknowledge` was delivered or answered | |
-//! | Nak | destination | the frame of sequence number `argument` was not delivered; `status` says why | operation, offset, argument, status |
+//! | Ack | either | nothing but the common fields | |
+//! | Nak | destination | the frame of sequence number `argument` was refused; `status` says why | operation, offset, argument, status |
 //! | Resume | destination | pages that Naks with [`FrameFlags::WAIT`] spoke of are there: send again what was refused; or `status` says why they never will be | operation, status |
 //! | ImportRequest | importer | who exports (port, name)? | destination port, operation (token), argument (name), length (wait, ms) |
 //! | ImportReply | owner | status and, if `Ok`, the segment | operation (token), status, segment, key, address, offset (length in bytes), notification (access) |
-//! | Gone | either | the process on source port ended; port 0: forget all traffic with this node | source port |
+//! | Gone | either | the process on source port ended; port 0: so has the sender's session | source port |
+//! | Hello | either | the sender's session begins, or goes on: who are you? | length (window) |
+//! | HelloReply | the other | its session | length (window) |
+//!
+//! # Sessions
+//! Each side of a conversation between two NICs names its life in it by a number
+//! that only grows. Every frame carries the sender's session and the session of
+//! the destination that it is meant for; zero in a Hello says that it is not
+//! known. `length` of Hello and HelloReply is the window that the sender of it
+//! grants: how many frames with a payload may be on their way to it, or there and
+//! not delivered.
 //!
 //! # Sequence numbers
-//! Every frame but Ack takes the next sequence number of its (source,
-//! destination) pair, from 1. `acknowledge` of any frame carries the highest
-//! number up to which everything has arrived from the other side. A Nak leaves
-//! before the acknowledgement that covers the frame it refuses. A Gone from port
-//! 0 without a number says that the incarnation has ended; with one, that this
-//! node does not know what the other goes on with, and both start over.
+//! Every frame but Ack, Hello, HelloReply and the Gone of port 0 takes the next
+//! sequence number of its conversation and direction, from 1. Any frame says how
+//! far the other direction has come:
+//!
+//! - `acknowledge`: everything up to this number has arrived.
+//! - `delivered`, never more than `acknowledge`: everything up to this number is
+//!   in the memory it was meant for, was answered, or was refused by a Nak whose
+//!   arrival has been acknowledged.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Size of a frame header in bytes.
-pub const HEADER_BYTES: usize = 96;
+pub const HEADER_BYTES: usize = 120;
 
 /// Most payload bytes in a frame.
 pub const MAX_PAYLOAD: usize = crate::PAGE_SIZE;
@@ -37,7 +49,7 @@ pub const MAX_PAYLOAD: usize = crate::PAGE_SIZE;
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
 
 /// Version of the frame format.
-pub const WIRE_VERSION: u8 = 1;
+pub const WIRE_VERSION: u8 = 2;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,7 +61,7 @@ pub enum FrameKind {
     ReadRequest = 2,
     /// Payload for the reader.
     ReadReply = 3,
-    /// Cumulative acknowledgement alone.
+    /// Acknowledgement alone.
     Ack = 4,
     /// One frame was not delivered.
     Nak = 5,
@@ -59,8 +71,12 @@ pub enum FrameKind {
     ImportRequest = 7,
     /// Answer to it.
     ImportReply = 8,
-    /// A process ended or a node was reset.
+    /// A process ended or a session did.
     Gone = 9,
+    /// A session begins or goes on.
+    Hello = 10,
+    /// Answer to it.
+    HelloReply = 11,
 }
 
 impl TryFrom<u8> for FrameKind {
@@ -77,6 +93,8 @@ impl TryFrom<u8> for FrameKind {
             7 => FrameKind::ImportRequest,
             8 => FrameKind::ImportReply,
             9 => FrameKind::Gone,
+            10 => FrameKind::Hello,
+            11 => FrameKind::HelloReply,
             other => return Err(other),
         })
     }
@@ -90,6 +108,8 @@ bitflags! {
         const NOTIFY = 1;
         /// Nak: not final, a Resume with the same operation follows.
         const WAIT = 2;
+        /// Ack: answer with an Ack at once.
+        const PROBE = 4;
     }
 }
 
@@ -99,16 +119,19 @@ bitflags! {
 ///      0        2        4                 8
 ///   0  | magic  |ver|kind| flags  | p_len  |
 ///   8  | s_node | d_node | s_port | d_port |
-///  16  | sequence                          |
-///  24  | acknowledge                       |
-///  32  | operation                         |
-///  40  | offset                            |
-///  48  | length                            |
-///  56  | address                           |
-///  64  | key                               |
-///  72  | argument                          |
-///  80  | segment| res.   | notification    |
-///  88  | status          | incarnation     |
+///  16  | source session                    |
+///  24  | destination session               |
+///  32  | sequence                          |
+///  40  | acknowledge                       |
+///  48  | delivered                         |
+///  56  | operation                         |
+///  64  | offset                            |
+///  72  | length                            |
+///  80  | address                           |
+///  88  | key                               |
+///  96  | argument                          |
+/// 104  | segment| res.   | notification    |
+/// 112  | status          | reserved        |
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -131,16 +154,22 @@ pub struct FrameHeader {
     pub source_port: U16,
     /// Port of the process that it concerns at the destination.
     pub destination_port: U16,
-    /// Sequence number of this frame; zero for Ack.
+    /// Session of the node that sends; never zero.
+    pub source_session: U64,
+    /// Session of the destination that the frame is meant for; zero: not known.
+    pub destination_session: U64,
+    /// Sequence number of this frame; zero if its kind has none.
     pub sequence: U64,
     /// Everything from the destination up to this number has arrived.
     pub acknowledge: U64,
+    /// Everything from the destination up to this number is delivered.
+    pub delivered: U64,
     /// Names the operation at the node that issued it; answers carry it back.
     pub operation: U64,
     /// Offset within the operation's transfer, in bytes.
     pub offset: U64,
-    /// Bytes wanted (ReadRequest), bytes to the end of the transfer (Write) or
-    /// milliseconds (ImportRequest).
+    /// Bytes wanted (ReadRequest), bytes to the end of the transfer (Write),
+    /// milliseconds (ImportRequest) or frames (Hello, HelloReply).
     pub length: U64,
     /// Virtual address in the process at the destination port.
     pub address: U64,
@@ -151,16 +180,16 @@ pub struct FrameHeader {
     /// Segment in the process at the destination port.
     pub segment: U16,
     /// Zero.
-    pub reserved: U16,
+    pub reserved0: U16,
     /// Notification number with [`FrameFlags::NOTIFY`], or access bits.
     pub notification: U32,
     /// A [`crate::Status`] code.
     pub status: U32,
-    /// Incarnation of the node that sends: changes at every reset of its NIC.
-    pub incarnation: U32,
+    /// Zero.
+    pub reserved1: U32,
 }
 
 const _: () = assert!(size_of::<FrameHeader>() == HEADER_BYTES);
-const _: () = assert!(core::mem::offset_of!(FrameHeader, sequence) == 16);
-const _: () = assert!(core::mem::offset_of!(FrameHeader, argument) == 72);
-const _: () = assert!(core::mem::offset_of!(FrameHeader, incarnation) == 92);
+const _: () = assert!(core::mem::offset_of!(FrameHeader, sequence) == 32);
+const _: () = assert!(core::mem::offset_of!(FrameHeader, argument) == 96);
+const _: () = assert!(core::mem::offset_of!(FrameHeader, status) == 112);

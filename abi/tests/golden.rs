@@ -56,8 +56,11 @@ fn a_frame() {
         destination_node: 6.into(),
         source_port: 7.into(),
         destination_port: 8.into(),
+        source_session: 0x20.into(),
+        destination_session: 0x21.into(),
         sequence: 9.into(),
         acknowledge: 10.into(),
+        delivered: 0x22.into(),
         operation: 11.into(),
         offset: 12.into(),
         length: 13.into(),
@@ -65,15 +68,18 @@ fn a_frame() {
         key: 15.into(),
         argument: 16.into(),
         segment: 17.into(),
-        reserved: 0.into(),
+        reserved0: 0.into(),
         notification: 18.into(),
         status: 19.into(),
-        incarnation: 20.into(),
+        reserved1: 0.into(),
     };
-    let golden = "716e010502000403\n\
+    let golden = "716e020502000403\n\
                   0500060007000800\n\
+                  2000000000000000\n\
+                  2100000000000000\n\
                   0900000000000000\n\
                   0a00000000000000\n\
+                  2200000000000000\n\
                   0b00000000000000\n\
                   0c00000000000000\n\
                   0d00000000000000\n\
@@ -81,7 +87,7 @@ fn a_frame() {
                   0f00000000000000\n\
                   1000000000000000\n\
                   1100000012000000\n\
-                  1300000014000000";
+                  1300000000000000";
     assert_eq!(hex(frame.as_bytes()), golden);
 }
 

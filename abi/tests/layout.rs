@@ -136,8 +136,11 @@ fn layouts() -> String {
         destination_node,
         source_port,
         destination_port,
+        source_session,
+        destination_session,
         sequence,
         acknowledge,
+        delivered,
         operation,
         offset,
         length,
@@ -145,10 +148,10 @@ fn layouts() -> String {
         key,
         argument,
         segment,
-        reserved,
+        reserved0,
         notification,
         status,
-        incarnation,
+        reserved1,
     );
     out.push_str(&uapi_layouts());
     writeln!(

@@ -16,7 +16,7 @@
 
 use qnic_abi::wire::FrameHeader;
 use qnic_abi::NodeId;
-use qnic_nic::env::{Host, Payload, Time, Wire};
+use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
 use qnic_nic::{Nic, Progress};
 
 /// Two NICs have the same node number.
@@ -143,7 +143,11 @@ pub struct LocalWire<'a, H> {
 }
 
 impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
-    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, H::Memory>) -> bool {
+    fn path(&self, node: NodeId) -> Option<Path> {
+        self.routes.slot(node).map(|_| Path::PERFECT)
+    }
+
+    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, H::Memory>, _: Channel) -> bool {
         let node = NodeId(frame.destination_node.get());
         let Some(slot) = self.routes.slot(node) else {
             return false;
@@ -201,7 +205,7 @@ mod tests {
             fabric.add(nic, host).unwrap();
         }
         for slot in 0..running {
-            fabric.with(slot, NOW, |nic, host, _| nic.start(NOW, host));
+            fabric.with(slot, NOW, |nic, host, _| nic.start(NOW, host, 1));
         }
         fabric
     }
@@ -221,7 +225,8 @@ mod tests {
     fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) -> bool {
         let source = fabric.nic(slot).geometry().node.0;
         fabric.with(slot, NOW, |_, _, wire| {
-            wire.send(&frame(source, destination), Payload::None)
+            let frame = frame(source, destination);
+            wire.send(&frame, Payload::None, Channel::Data)
         })
     }
 

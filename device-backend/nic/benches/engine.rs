@@ -46,12 +46,15 @@ impl Bench {
                 assert!(this.driver.bring_in(&this.host, vni, 0x100_0000 + page));
             }
         }
-        Bench {
+        let mut bench = Bench {
             cluster,
             source,
             from,
             to,
-        }
+        };
+        // The first command makes the two NICs known to each other.
+        bench.in_batches(&bench.small(), 1, 1);
+        bench
     }
 
     fn small(&self) -> Descriptor {

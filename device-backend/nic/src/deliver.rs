@@ -37,22 +37,18 @@ impl Nic {
         let Err(refusal) = self.try_deliver(now, host, index, frame, payload) else {
             return;
         };
-        let mut nak = header(FrameKind::Nak);
-        nak.source_port = frame.destination_port;
-        nak.destination_port = frame.source_port;
-        nak.operation = frame.operation;
-        nak.offset = frame.offset;
-        nak.argument = frame.sequence;
-        let status = match refusal {
-            Refusal::Final(status) => status,
+        let held = self.hold_frame(index, frame);
+        match refusal {
+            Refusal::Final(status) => self.frame_refused(held, frame, status),
             Refusal::Wait => {
+                let mut nak = header(FrameKind::Nak);
+                nak.operation = frame.operation;
+                nak.offset = frame.offset;
                 nak.flags = FrameFlags::WAIT.bits().into();
-                Status::PageUnavailable
+                nak.status = Status::PageUnavailable.code().into();
+                self.send_nak(held, nak);
             }
-        };
-        nak.status = status.code().into();
-        self.peers[index].naks.push_back(nak);
-        self.peers.hurry(index);
+        }
     }
 
     #[inline]
@@ -86,12 +82,8 @@ impl Nic {
             }
         }
         if let Some(notification) = notification {
-            self.counters.notifications += 1;
-            if let Some(process) = self.process(vni) {
-                process.host_area.signal(host.memory(), notification);
-                process.changed = true;
-            }
-            self.touch(vni);
+            let sequence = frame.sequence.get();
+            self.notify(host, index, sequence, (vni, notification));
         }
         // Its process is likely to answer.
         self.heat(vni, Some(now));

@@ -4,8 +4,8 @@
 //! may touch, so the same control program runs in the device process, in a
 //! simulator and in unit tests.
 
-use qnic_abi::wire::FrameHeader;
-use qnic_abi::SharedMemory;
+use qnic_abi::wire::{FrameHeader, MAX_PAYLOAD};
+use qnic_abi::{NodeId, SharedMemory};
 
 /// A point in time, in nanoseconds since an epoch that the caller chooses. It never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -115,13 +115,52 @@ impl<M> Payload<'_, M> {
     }
 }
 
+/// What the way to another node is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path {
+    /// Each frame arrives once, in order, before [`Wire::send`] returns: neither
+    /// copies for retransmission are kept nor timers run.
+    pub perfect: bool,
+    /// Most payload bytes in a frame, 1 to [`MAX_PAYLOAD`] (U5, U8).
+    pub max_payload: u32,
+}
+
+impl Path {
+    /// A way within one process.
+    pub const PERFECT: Path = Path {
+        perfect: true,
+        max_payload: MAX_PAYLOAD as u32,
+    };
+
+    /// A way of which nothing is known yet.
+    pub const UNKNOWN: Path = Path {
+        perfect: false,
+        max_payload: MAX_PAYLOAD as u32,
+    };
+}
+
+/// How a frame travels (U4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// Small frames: a wire may let them overtake the others.
+    Priority,
+    /// Large frames, and frames that are sent again.
+    Data,
+}
+
 /// The way to other NICs.
 ///
 /// A wire takes or loses a frame before `send` returns; it keeps no borrow of the
 /// payload. A perfect wire (one process) delivers each frame once, in order, by
-/// calling the peer's [`crate::Nic::handle_frame`].
+/// calling the peer's [`crate::Nic::handle_frame`]. Any wire hands on frames intact
+/// or not at all: one that can damage them checks them.
 pub trait Wire<M> {
+    /// What the way to a node is like; `None`: there is none now. Asked when a
+    /// conversation with that node begins, and taken to hold until its end.
+    fn path(&self, node: NodeId) -> Option<Path>;
+
     /// Sends a frame to `frame.destination_node`, never the sender itself.
-    /// Returns `false` if there is no way to that node.
-    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, M>) -> bool;
+    /// Returns `false` if there is no way to that node: what runs between the two
+    /// is given up at once.
+    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, M>, channel: Channel) -> bool;
 }

@@ -172,8 +172,8 @@ impl Nic {
         command: &Command,
         inline: &[u64; INLINE_WORDS],
     ) {
-        let limit = self.config.limits.peers;
-        let peer = self.peers.find_or_add(command.remote.node, limit);
+        let node = command.remote.node;
+        let peer = self.peers.find_or_add(node, &self.config.limits);
         self.running_number += 1;
         let running = self.running_number;
         let Some(process) = self.process(vni) else {

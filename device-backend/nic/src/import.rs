@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 use crate::control::reply;
-use crate::env::{Host, Payload, Time, Wire};
+use crate::env::{Host, Time, Wire};
 use crate::nic::{Io, Nic};
 use crate::segment::Segment;
 use crate::transport::{header, PeerIndex};
@@ -27,7 +27,7 @@ use crate::transport::{header, PeerIndex};
 const MILLISECOND: u64 = 1_000_000;
 
 /// A node that could not be reached is asked again after so long, in nanoseconds.
-const RETRY_AFTER: u64 = 10 * MILLISECOND;
+pub(crate) const RETRY_AFTER: u64 = 10 * MILLISECOND;
 
 /// The importer waits so much longer than the owner, in nanoseconds.
 const GRACE: u64 = 200 * MILLISECOND;
@@ -88,11 +88,11 @@ impl PendingImports {
         });
     }
 
-    /// Asks a node again that has forgotten everything.
-    pub(crate) fn resend(&mut self, node: NodeId) {
+    /// Asks a node again, at that time, that has forgotten everything or was not there.
+    pub(crate) fn resend(&mut self, node: NodeId, again: Time) {
         for pending in &mut self.pending {
             if pending.node == node {
-                pending.send_at = Some(Time::default());
+                pending.send_at = Some(again);
             }
         }
     }
@@ -172,7 +172,8 @@ impl Nic {
         };
         self.imports.pending.push(pending);
         let place = self.imports.pending.len() - 1;
-        self.send_import(io, place);
+        self.send_import(io.now, place);
+        self.flush(io, false);
         let pending = &self.imports.pending[place];
         if pending.send_at.is_some() && !pending.waits {
             self.imports.pending.pop();
@@ -181,48 +182,41 @@ impl Nic {
         None
     }
 
-    /// Sends the request of a pending import, or notes when to try again.
-    fn send_import<H: Host, W: Wire<H::Memory>>(&mut self, io: &mut Io<'_, H, W>, place: usize) {
-        let limit = self.config.limits.peers;
+    /// Queues the request of a pending import, or notes when to try again.
+    fn send_import(&mut self, now: Time, place: usize) {
         let pending = &self.imports.pending[place];
         let mut request = header(FrameKind::ImportRequest);
         request.destination_port = pending.port.0.into();
         request.operation = pending.number.into();
         request.argument = pending.name.0.into();
-        let left = pending.deadline.0.saturating_sub(io.now.0);
+        let left = pending.deadline.0.saturating_sub(now.0);
         request.length = left.div_ceil(MILLISECOND).into();
         let (node, vni) = (pending.node, pending.vni);
         if let Some(process) = self.process(vni) {
             request.source_port = process.port.0.into();
         }
-        let index = self.peers.find_or_add(node, limit);
-        let sent = match index {
-            Some(index) => self.transmit(io, index, &mut request, Payload::None),
-            None => false,
-        };
-        self.imports.pending[place].send_at = (!sent).then(|| io.now.after(RETRY_AFTER));
-        if let (false, Some(index)) = (sent, index) {
-            self.peer_unreachable(io.host, index);
+        let index = self.peers.find_or_add(node, &self.config.limits);
+        if let Some(index) = index {
+            self.peers.answer(index, request);
         }
+        let later = now.after(RETRY_AFTER);
+        self.imports.pending[place].send_at = index.is_none().then_some(later);
     }
 
     /// Asks again where that is due; ends what has waited long enough.
-    pub(crate) fn expire_imports<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-    ) -> bool {
+    pub(crate) fn expire_imports(&mut self, now: Time) -> bool {
         let mut busy = false;
         let mut place = 0;
         while place < self.imports.pending.len() {
             let pending = &self.imports.pending[place];
-            if pending.due() > io.now {
+            if pending.due() > now {
                 place += 1;
                 continue;
             }
             busy = true;
             match pending.send_at {
-                Some(_) if io.now < pending.deadline => {
-                    self.send_import(io, place);
+                Some(_) if now < pending.deadline => {
+                    self.send_import(now, place);
                     place += 1;
                 }
                 send_at => {
@@ -235,7 +229,7 @@ impl Nic {
                 }
             }
         }
-        busy | self.expire_parked(io.now)
+        busy | self.expire_parked(now)
     }
 
     fn expire_parked(&mut self, now: Time) -> bool {

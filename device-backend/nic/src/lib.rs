@@ -39,7 +39,7 @@
 //! | [`page_table`] | lockPage, unlockPage, unlockPageDirty (N4, N6, N7) |
 //! | `fault` | page faults and who waits for them |
 //! | `segment`, `import`, `control` | what the driver sets up (N1 to N3, Q9) |
-//! | `transport` | frames, sequences, acknowledgements |
+//! | `transport` | sessions, sequences, windows (N15, N18, U1 to U8) |
 //! | `lifecycle` | how operations, processes, segments and peers end |
 //! | `host_area`, `event` | what processes and the driver are told |
 #![forbid(unsafe_code)]
@@ -70,5 +70,5 @@ mod transport;
 mod write;
 
 pub use config::{Limits, NicConfig};
-pub use env::{Host, HostMemory, OutOfRange, Payload, Time, Wire};
+pub use env::{Channel, Host, HostMemory, OutOfRange, Path, Payload, Time, Wire};
 pub use nic::{Nic, Progress};

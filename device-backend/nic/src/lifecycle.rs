@@ -76,8 +76,7 @@ impl Nic {
         }
         self.reconsider(host, vni, slot);
         if asked > 0 {
-            self.peers[peer].reads = self.peers[peer].reads.saturating_sub(asked);
-            self.unblock(host, peer);
+            self.reads_answered(host, peer, asked);
         }
     }
 
@@ -239,13 +238,16 @@ impl Nic {
         host.sram().store_u64(window + AWAKE, 0, Ordering::Release);
         self.drop_operations(host, &mut process.operations);
         for index in self.peers.all() {
-            if self.peers[index].node == self.config.node {
+            let peer = &mut self.peers[index];
+            peer.receive.forget_notices(vni);
+            peer.blocked_replies.retain(|(owner, _)| *owner != vni);
+            if peer.node == self.config.node {
                 self.abort_to(host, index, Some(port));
-                continue;
+            } else if peer.session.is_known() {
+                let mut gone = header(FrameKind::Gone);
+                gone.source_port = port.0.into();
+                self.peers.answer(index, gone);
             }
-            let mut gone = header(FrameKind::Gone);
-            gone.source_port = port.0.into();
-            self.peers.answer(index, gone);
         }
         Ok(())
     }
@@ -265,8 +267,7 @@ impl Nic {
             let (asked, peer) = (operation.requested.len() as u32, operation.peer);
             operations.release(slot);
             if asked > 0 {
-                self.peers[peer].reads = self.peers[peer].reads.saturating_sub(asked);
-                self.unblock(host, peer);
+                self.reads_answered(host, peer, asked);
             }
         }
     }
@@ -295,7 +296,7 @@ impl Nic {
     }
 
     /// Gives up all operations whose other end is that peer, or one process there.
-    fn abort_to<H: Host>(&mut self, host: &H, index: PeerIndex, port: Option<Port>) {
+    pub(crate) fn abort_to<H: Host>(&mut self, host: &H, index: PeerIndex, port: Option<Port>) {
         for place in 0..self.processes.len() {
             let vni = VniId(place as u16);
             let Some(process) = self.process(vni) else {
@@ -328,28 +329,6 @@ impl Nic {
         }
     }
 
-    /// There is no way to a peer: gives up what runs between it and this node.
-    pub(crate) fn peer_unreachable<H: Host>(&mut self, host: &H, index: PeerIndex) {
-        self.peers[index].forget_traffic();
-        self.abort_to(host, index, None);
-    }
-
-    /// A peer was reset (`received` is 0), or has started over and sent everything
-    /// up to `received`.
-    pub(crate) fn peer_restarted<H: Host>(&mut self, host: &H, index: PeerIndex, received: u64) {
-        let peer = &mut self.peers[index];
-        peer.restart();
-        peer.received = received;
-        peer.acknowledged = received;
-        peer.ended = received == 0;
-        for process in self.processes.iter_mut().flatten() {
-            process.replies.retain(|job| job.peer != index);
-        }
-        self.parked.forget(index, None);
-        self.imports.resend(self.peers[index].node);
-        self.abort_to(host, index, None);
-    }
-
     /// A process of a peer has ended.
     pub(crate) fn peer_process_gone<H: Host>(
         &mut self,
@@ -363,6 +342,8 @@ impl Nic {
                 .replies
                 .retain(|job| job.peer != index || job.port != port);
         }
+        let replies = &mut self.peers[index].blocked_replies;
+        replies.retain(|(_, job)| job.port != port);
         self.parked.forget(index, Some(port));
         self.abort_to(host, index, Some(port));
     }

@@ -47,6 +47,8 @@ pub(crate) struct Counters {
     pub(crate) malformed_commands: u64,
     pub(crate) aborted: u64,
     pub(crate) malformed_frames: u64,
+    /// Frames of another life of a conversation.
+    pub(crate) stale_frames: u64,
 }
 
 /// The control program of one NIC.
@@ -56,7 +58,6 @@ pub struct Nic {
     pub(crate) geometry: Geometry,
     pub(crate) unusable: Option<Status>,
     running: bool,
-    pub(crate) incarnation: u32,
     /// By VNI.
     pub(crate) processes: Vec<Option<Box<Process>>>,
     /// VNI + 1 by port, or 0.
@@ -93,7 +94,6 @@ impl Nic {
             geometry,
             unusable: None,
             running: false,
-            incarnation: 0,
             processes: Vec::new(),
             ports: Vec::new(),
             peers: PeerTable::default(),
@@ -162,21 +162,26 @@ impl Nic {
         self.unusable = (status != Status::Ok).then_some(status);
     }
 
-    /// Starts on fresh SRAM, as a new incarnation: zeroes windows and tables,
-    /// writes the header, the magic last.
+    /// Starts on fresh SRAM, in new sessions: zeroes windows and tables, writes the
+    /// header, the magic last.
+    ///
+    /// `session` must be larger than any that a NIC of this node number has used
+    /// with its peers, also in another process: the wall clock in nanoseconds will
+    /// do. A smaller one costs a round trip more for each peer that remembers.
     ///
     /// # Panics
     /// If the SRAM is smaller than [`Nic::geometry`] says.
-    pub fn start<H: Host>(&mut self, _now: Time, host: &H) {
+    pub fn start<H: Host>(&mut self, _now: Time, host: &H, session: u64) {
         self.clear();
-        self.incarnation = self.incarnation.wrapping_add(1);
-        // Who sent frames while nobody was here, or before a start without a
-        // reset, must start over.
+        self.peers.raise_sessions(session);
+        // Peers of before a start without a reset must start over.
         for index in self.peers.all() {
+            let next = self.peers.new_session();
             self.peers[index].restart();
-            self.peers[index].introduce = true;
-            self.peers.hurry(index);
+            self.peers[index].session.end_own(next);
+            self.peers.introduce(index);
         }
+        self.peers.add_own(self.config.node, &self.config.limits);
         let sram = host.sram();
         sram.store_u64(MAGIC, 0, Ordering::Relaxed);
         sram.fence();
@@ -200,11 +205,10 @@ impl Nic {
         }
         let mut io = Io { now, host, wire };
         for index in self.peers.all() {
-            if self.peers[index].node != self.config.node {
+            let peer = &self.peers[index];
+            if peer.node != self.config.node {
                 let mut gone = header(FrameKind::Gone);
-                // Without a number: nothing of this incarnation follows.
-                self.peers[index].next_sequence = 0;
-                let _unreachable = self.transmit(&mut io, index, &mut gone, Payload::None);
+                let _unreachable = self.put(&mut io, index, &mut gone, Payload::None);
             }
         }
         host.sram().store_u64(MAGIC, 0, Ordering::Release);
@@ -254,8 +258,6 @@ impl Nic {
             self.counters.malformed_frames += 1;
         } else if self.running {
             self.receive(now, host, frame, payload);
-        } else if let Some(index) = self.peers.find_or_add(node, self.config.limits.peers) {
-            self.peers[index].introduce = true;
         }
     }
 
@@ -273,7 +275,7 @@ impl Nic {
         let mut io = Io { now, host, wire };
         let mut busy = false;
         if self.imports.is_waiting() || self.parked.is_waiting() {
-            busy |= self.expire_imports(&mut io);
+            busy |= self.expire_imports(now);
         }
         busy |= self.flush(&mut io, false);
         busy |= self.fetch_hot(now, host);

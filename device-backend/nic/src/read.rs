@@ -85,7 +85,7 @@ impl Nic {
         };
         if !self.transmit(io, index, &mut header, Payload::None) {
             self.fail_operation(io.host, vni, slot, Status::NoSuchNode);
-            return self.peer_unreachable(io.host, index);
+            return self.peer_unreachable(io.now, io.host, index);
         }
         self.peers[index].reads += 1;
         if let Some(process) = self.process(vni) {
@@ -108,9 +108,15 @@ impl Nic {
         let operation = process.operations.get_mut(slot);
         let index = operation.peer;
         let peer = &mut self.peers[index];
+        if !peer.is_ready() {
+            operation.blocked = true;
+            peer.blocked_reads.push(operation.id);
+            self.peers.introduce(index);
+            return None;
+        }
         if peer.reads >= READ_WINDOW {
             operation.blocked = true;
-            peer.blocked.push(operation.id);
+            peer.blocked_reads.push(operation.id);
             return None;
         }
         let piece = operation.piece()?;
@@ -197,6 +203,11 @@ impl Nic {
         vni: VniId,
         job: ReplyJob,
     ) {
+        let peer = &mut self.peers[job.peer];
+        if !peer.send.is_open() {
+            peer.blocked_replies.push_back((vni, job));
+            return;
+        }
         let mut reply = header(FrameKind::ReadReply);
         reply.destination_port = job.port.0.into();
         reply.operation = job.operation.0.into();
@@ -214,8 +225,9 @@ impl Nic {
             }
         };
         if length == 0 {
-            if !self.transmit(io, job.peer, &mut reply, Payload::None) {
-                self.peer_unreachable(io.host, job.peer);
+            match self.transmit(io, job.peer, &mut reply, Payload::None) {
+                true => self.reply_sent(job.peer, 0),
+                false => self.peer_unreachable(io.now, io.host, job.peer),
             }
             return;
         }
@@ -238,9 +250,15 @@ impl Nic {
         let taken = self.transmit(io, job.peer, &mut reply, payload);
         unlock_page(io.host.sram(), &self.geometry, page);
         match taken {
-            true => self.counters.bytes_sent += length,
-            false => self.peer_unreachable(io.host, job.peer),
+            true => self.reply_sent(job.peer, length),
+            false => self.peer_unreachable(io.now, io.host, job.peer),
         }
+    }
+
+    fn reply_sent(&mut self, index: PeerIndex, length: u64) {
+        self.counters.bytes_sent += length;
+        let nobody = OperationId::default();
+        self.peers[index].send.sent(nobody, Piece::default(), false);
     }
 
     /// Takes a piece that this node has asked for.
@@ -267,7 +285,6 @@ impl Nic {
         operation.requested.swap_remove(place);
         let address = operation.command.local.address.wrapping_add(piece.offset);
         let key = operation.page_key;
-        self.peers[index].reads = self.peers[index].reads.saturating_sub(1);
         self.heat(vni, Some(now));
         match self.place(host, vni, address, key, payload) {
             Ok(()) => self.reconsider(host, vni, slot),
@@ -280,7 +297,7 @@ impl Nic {
                 self.reconsider(host, vni, slot);
             }
         }
-        self.unblock(host, index);
+        self.reads_answered(host, index, 1);
     }
 
     /// Copies a payload into a page of a process, once.

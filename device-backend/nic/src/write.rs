@@ -25,7 +25,7 @@ use crate::nic::{Io, Nic};
 use crate::operation::{Notice, Operation, OperationId, Piece};
 use crate::page_table::{lock_page, page_key, unlock_page, LockedPage};
 use crate::run::LockedRun;
-use crate::transport::{header, PeerIndex, WRITE_WINDOW};
+use crate::transport::{header, PeerIndex};
 
 /// Why a page cannot be used.
 pub(crate) enum PageError {
@@ -126,14 +126,15 @@ impl Nic {
         };
         if !taken {
             self.fail_operation(io.host, vni, slot, Status::NoSuchNode);
-            return self.peer_unreachable(io.host, index);
+            return self.peer_unreachable(io.now, io.host, index);
         }
         self.counters.bytes_sent += length as u64;
         let piece = outgoing.piece.unwrap_or(Piece {
             offset: offset as u64,
             length: 0,
         });
-        self.peers[index].sent(outgoing.id, piece, outgoing.notice);
+        let window = &mut self.peers[index].send;
+        window.sent(outgoing.id, piece, outgoing.notice);
         self.note_sent(io.host, vni, slot, outgoing.piece, outgoing.notice);
     }
 
@@ -188,7 +189,7 @@ impl Nic {
         burst: &mut Burst,
     ) -> bool {
         let limit = self.config.limits.frames_per_write;
-        if !self.is_alone(vni, slot) || self.peers[burst.peer].in_flight.len() >= WRITE_WINDOW {
+        if !self.is_alone(vni, slot) || !self.peers[burst.peer].send.is_open() {
             return false;
         }
         let Some(process) = self.process(vni) else {
@@ -222,7 +223,7 @@ impl Nic {
             return false;
         }
         self.counters.bytes_sent += u64::from(piece.length);
-        self.peers[burst.peer].sent(burst.id, piece, false);
+        self.peers[burst.peer].send.sent(burst.id, piece, false);
         if let Some(operation) = self.operation(burst.id) {
             operation.in_flight += 1;
             operation.advance(piece);
@@ -241,9 +242,12 @@ impl Nic {
         let operation = process.operations.get_mut(slot);
         let (id, index) = (operation.id, operation.peer);
         let peer = &mut self.peers[index];
-        if peer.in_flight.len() >= WRITE_WINDOW {
+        if !peer.send.is_open() {
             operation.blocked = true;
             peer.blocked.push(id);
+            if !peer.is_ready() {
+                self.peers.introduce(index);
+            }
             return None;
         }
         let piece = operation.piece();
@@ -360,9 +364,9 @@ impl Nic {
             if wait {
                 operation.refused.push(piece);
             }
-            self.peers[index].reads = self.peers[index].reads.saturating_sub(1);
+            self.reads_answered(host, index, 1);
         } else {
-            let Some(sent) = self.peers[index].find_in_flight(sequence) else {
+            let Some(sent) = self.peers[index].send.find(sequence) else {
                 return;
             };
             if sent.operation != id || std::mem::replace(&mut sent.refused, true) {
@@ -384,7 +388,6 @@ impl Nic {
             true => self.reconsider(host, id.vni(), id.slot()),
             false => self.fail_operation(host, id.vni(), id.slot(), refusal(frame)),
         }
-        self.unblock(host, index);
     }
 
     /// A page that a peer spoke of is there, or will never be.

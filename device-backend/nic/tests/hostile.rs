@@ -28,6 +28,31 @@ fn check_others(cluster: &mut Cluster, a: &mut SimProcess, sa: &SimSegment, sb: 
     assert_eq!(a.errors(cluster).len(), errors);
 }
 
+/// A third node that talks to node 1: the front of its frames, past the handshake.
+fn stranger(cluster: &mut Cluster) -> FrameHeader {
+    cluster.outside.insert(7, Vec::new());
+    let mut frame = FrameHeader::new_zeroed();
+    frame.magic = FRAME_MAGIC.into();
+    frame.version = WIRE_VERSION;
+    frame.kind = FrameKind::Hello as u8;
+    frame.source_node = 7.into();
+    frame.destination_node = 1.into();
+    frame.source_session = 1000.into();
+    frame.length = 64.into();
+    hand(cluster, &frame, Payload::None);
+    cluster.poll(1);
+    let reply = cluster.outside[&7].first().expect("an answer");
+    assert_eq!(reply.kind, FrameKind::HelloReply as u8);
+    assert_eq!(reply.destination_session.get(), 1000);
+    frame.destination_session = reply.source_session;
+    frame
+}
+
+fn hand(cluster: &mut Cluster, frame: &FrameHeader, payload: Payload<'_, Memory>) {
+    let (now, node) = (cluster.now, &mut cluster.nodes[1]);
+    node.nic.handle_frame(now, &node.host, frame, payload);
+}
+
 /// Words that are often almost right.
 fn word() -> impl Strategy<Value = u64> {
     prop_oneof![
@@ -145,7 +170,7 @@ proptest! {
     #[test]
     fn random_frames_are_refused_or_answered(
         frames in prop::collection::vec(
-            (1u8..11, prop::collection::vec(word(), HEADER_BYTES / 8), any::<bool>(), 0usize..4200),
+            (1u8..13, prop::collection::vec(word(), HEADER_BYTES / 8), any::<bool>(), 0usize..4200),
             1..60,
         ),
     ) {
@@ -157,19 +182,27 @@ proptest! {
         }
         let payload = vec![7; 4200];
         let foreign = Memory::new(8192);
+        let good = stranger(&mut cluster);
         for (number, (kind, words, memory, length)) in (1u64..).zip(&frames) {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             let mut frame = FrameHeader::read_from_bytes(&bytes).unwrap();
             frame.magic = FRAME_MAGIC.into();
             frame.version = WIRE_VERSION;
             frame.kind = *kind;
-            frame.flags = (frame.flags.get() % 4).into();
-            frame.reserved = 0.into();
+            frame.flags = (frame.flags.get() % 8).into();
+            frame.reserved0 = 0.into();
+            frame.reserved1 = 0.into();
             // From a third node, so that the sequence of the good peer stays whole.
             frame.source_node = 7.into();
-            frame.incarnation = 1.into();
-            frame.sequence = number.into();
             frame.destination_node = 1.into();
+            // Every fourth is in no session, or of no number, or acknowledges anything.
+            if number % 4 != 0 {
+                frame.source_session = good.source_session;
+                frame.destination_session = good.destination_session;
+                frame.sequence = number.into();
+                frame.acknowledge = 0.into();
+                frame.delivered = 0.into();
+            }
             frame.destination_port = b.port.0.into();
             frame.segment = 0.into();
             let carries = [FrameKind::Write as u8, FrameKind::ReadReply as u8].contains(kind);
@@ -179,8 +212,7 @@ proptest! {
                 true => Payload::Memory { memory: &foreign, address: 4000, length },
                 false => Payload::Bytes(&payload[..length]),
             };
-            let (now, node) = (cluster.now, &mut cluster.nodes[1]);
-            node.nic.handle_frame(now, &node.host, &frame, payload);
+            hand(&mut cluster, &frame, payload);
             cluster.poll(1);
         }
         cluster.run();
@@ -203,23 +235,15 @@ proptest! {
 fn a_peer_cannot_use_a_key_that_it_was_not_given() {
     let (mut cluster, _, (b, sb)) = pair();
     let before = b.read(&cluster, sb.address, 4096);
-    let mut sequence = 0;
-    for key in [0, sb.key ^ 1, u64::MAX] {
-        sequence += 1;
-        let mut frame = FrameHeader::new_zeroed();
-        frame.magic = FRAME_MAGIC.into();
-        frame.version = WIRE_VERSION;
+    let mut frame = stranger(&mut cluster);
+    for (sequence, key) in (1..).zip([0, sb.key ^ 1, u64::MAX]) {
         frame.kind = FrameKind::Write as u8;
-        frame.source_node = 7.into();
-        frame.destination_node = 1.into();
         frame.destination_port = b.port.0.into();
         frame.sequence = sequence.into();
         frame.address = sb.address.into();
         frame.key = key.into();
         frame.payload_length = 16.into();
-        let (now, node) = (cluster.now, &mut cluster.nodes[1]);
-        let payload = Payload::Bytes(&[9; 16]);
-        node.nic.handle_frame(now, &node.host, &frame, payload);
+        hand(&mut cluster, &frame, Payload::Bytes(&[9; 16]));
     }
     cluster.run();
     assert_eq!(cluster.statistics(1).protection_errors.get(), 3);

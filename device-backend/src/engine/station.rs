@@ -10,6 +10,7 @@
 //! reason, also when QEMU pauses the machine: a guest finds its NIC fresh then.
 
 use std::collections::HashMap;
+use std::time::SystemTime;
 
 use qnic_abi::attach::{CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
 use qnic_abi::header::Geometry;
@@ -223,7 +224,10 @@ impl Station {
         if !matches!(self.phase, Phase::Mapping(expected) if expected == epoch) {
             return;
         }
-        fabric.with(self.slot, now, |nic, host, _| nic.start(now, host));
+        let session = wall_clock();
+        fabric.with(self.slot, now, |nic, host, _| {
+            nic.start(now, host, session);
+        });
         self.phase = Phase::Running;
         self.look_for_requests = true;
         self.counters.starts += 1;
@@ -308,4 +312,11 @@ impl Station {
             statistics: nic.statistics().into(),
         }
     }
+}
+
+/// Nanoseconds since 1970: a session number that no device process before this one
+/// has used.
+fn wall_clock() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
 }

@@ -1,6 +1,6 @@
 //! NICs of several nodes, joined by a perfect wire, under virtual time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::control::{
     FaultDone, Hello, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, REPLY_BYTES,
@@ -12,7 +12,7 @@ use qnic_abi::{NodeId, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{Memory, SimDriver, SimHost, Sram};
-use crate::{Limits, Nic, NicConfig, Payload, Progress, Time, Wire};
+use crate::{Channel, Limits, Nic, NicConfig, Path, Payload, Progress, Time, Wire};
 
 /// One simulated node.
 #[derive(Debug)]
@@ -42,7 +42,10 @@ pub struct Cluster {
     pub answer_faults: bool,
     /// Nodes that cannot be reached.
     pub cut: BTreeSet<u16>,
+    /// Nodes outside of the cluster, and the frames that were sent to them.
+    pub outside: BTreeMap<u16, Vec<FrameHeader>>,
     next_token: u64,
+    next_session: u64,
 }
 
 /// The wire as one node sees it.
@@ -52,11 +55,20 @@ struct Links<'a> {
     own: usize,
     now: Time,
     cut: &'a BTreeSet<u16>,
+    outside: &'a mut BTreeMap<u16, Vec<FrameHeader>>,
 }
 
 impl Wire<Memory> for Links<'_> {
-    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, Memory>) -> bool {
+    fn path(&self, _: NodeId) -> Option<Path> {
+        Some(Path::PERFECT)
+    }
+
+    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, Memory>, _: Channel) -> bool {
         let number = frame.destination_node.get();
+        if let Some(frames) = self.outside.get_mut(&number) {
+            frames.push(*frame);
+            return true;
+        }
         let node = match usize::from(number) {
             node if node < self.own => self.before.get_mut(node),
             node => self.behind.get_mut(node - self.own - 1),
@@ -82,7 +94,9 @@ impl Cluster {
             now: Time(0),
             answer_faults: true,
             cut: BTreeSet::new(),
+            outside: BTreeMap::new(),
             next_token: 0,
+            next_session: 0,
         };
         for node in 0..nodes {
             let config = NicConfig {
@@ -117,7 +131,8 @@ impl Cluster {
     pub fn start(&mut self, node: usize) {
         let now = self.now;
         let this = &mut self.nodes[node];
-        this.nic.start(now, &this.host);
+        self.next_session += 1000;
+        this.nic.start(now, &this.host, self.next_session);
         let hello = Hello {
             abi_version: ABI_VERSION.into(),
             reserved: 0.into(),
@@ -145,6 +160,7 @@ impl Cluster {
             own: node,
             now: self.now,
             cut: &self.cut,
+            outside: &mut self.outside,
         };
         (this, links)
     }

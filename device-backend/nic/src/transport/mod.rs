@@ -1,47 +1,58 @@
-//! Transport over a perfect wire: every frame arrives once and in order.
+//! Transport: sessions, sequence numbers, windows (docs/wire.md).
 //!
 //! ```text
-//!   write, read, import ──transmit──► [sequence, acknowledge] ──► wire
-//!   deliver ◄──receive── [incarnation, sequence] ◄── wire
+//!   write, read, import ──transmit──► [send: number, window] ──► wire
+//!   deliver ◄──receive── [session, receive: number] ◄── wire
 //!      └──► naks, answers, acknowledgement ──flush──► wire
 //! ```
-//! Each ordered pair of nodes has one sequence of frames. The receiver
-//! acknowledges cumulatively, with each frame that goes the other way or with one
-//! Ack at the end of its poll. A refusal (Nak) always leaves before the
-//! acknowledgement that covers the frame it refuses; so the sender knows what
-//! became of a frame when its acknowledgement comes.
+//! | module | holds |
+//! |---|---|
+//! | `session` | which life of a conversation a frame belongs to |
+//! | `send` | numbers and the window of frames that the peer has not delivered |
+//! | `receive` | which frames have arrived, and which of them are delivered |
+//! | `peer` | all of that for one peer; the table of peers |
+//! | `handshake` | how conversations begin and end |
+//! | `held` | frames that were taken and are delivered, or refused, later |
 //!
-//! A frame out of sequence or of an old incarnation is counted and dropped: on a
-//! perfect wire it can only come from a peer that was reset or is hostile. A peer
-//! that goes on with a sequence this NIC has never seen the start of is told, by
-//! `Gone` from port 0, to start over; the same frame without a number says that
-//! this incarnation ends, and nothing follows.
+//! Each ordered pair of nodes has one sequence of frames. A frame is taken when
+//! it arrives, in any order, once. The peer is told how far all has arrived, and
+//! how far all is delivered, with each frame that goes the other way or with one
+//! Ack at the end of a poll.
+//!
+//! What is wrong (a session of another life, a number far outside of the window,
+//! an acknowledgement of what was never sent) is counted and dropped. Frames come
+//! here intact or not at all: a link that can damage them checks them.
 //!
 //! Frames to the own node take the same path, without a wire.
 
+mod handshake;
+mod held;
 mod peer;
+mod receive;
+mod send;
+mod session;
 
-use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind, FRAME_MAGIC, MAX_PAYLOAD, WIRE_VERSION};
+use qnic_abi::wire::{
+    FrameFlags, FrameHeader, FrameKind, FRAME_MAGIC, HEADER_BYTES, MAX_PAYLOAD, WIRE_VERSION,
+};
 use zerocopy::FromZeros;
 
-use crate::env::{Host, Payload, Time, Wire};
+use crate::env::{Channel, Host, Payload, Time, Wire};
 use crate::nic::{Io, Nic};
 
-use peer::Peer;
 pub(crate) use peer::{PeerIndex, PeerTable};
-
-/// Frames of writes in flight to one peer.
-pub(crate) const WRITE_WINDOW: usize = 256;
+use receive::Place;
+use session::Verdict;
 
 /// Read requests under way to one peer.
 pub(crate) const READ_WINDOW: u32 = 256;
 
-/// Refusals that may wait to be sent to one peer: one for each frame it can have in flight.
-const NAK_LIMIT: usize = WRITE_WINDOW;
-
-/// Other answers that may wait to be sent to one peer while it sends: more than
-/// all requests that it can have under way. A poll sends them all.
+/// Answers that may wait to be sent to one peer while it sends: more than all
+/// requests that it can have under way. A poll sends them all.
 const ANSWER_LIMIT: usize = 4096;
+
+/// Frames up to this size, in bytes, take the priority channel (U4).
+const PRIORITY_BYTES: usize = 768;
 
 /// A header of that kind, otherwise zero.
 pub(crate) fn header(kind: FrameKind) -> FrameHeader {
@@ -50,9 +61,17 @@ pub(crate) fn header(kind: FrameKind) -> FrameHeader {
     header
 }
 
+/// Says whether frames of a kind may have to wait at their destination for memory:
+/// those take a place in the window.
+fn takes_memory(kind: FrameKind) -> bool {
+    matches!(kind, FrameKind::Write | FrameKind::ReadReply)
+}
+
 impl Nic {
-    /// Sends a frame: completes its header, numbers it. `false` says that there is
-    /// no way to the peer; then no number was used.
+    /// Sends a frame with the next number: completes its header. `false` says that
+    /// there is no way to the peer; then no number was used.
+    ///
+    /// The peer must be ready, and its window open for this kind of frame.
     pub(crate) fn transmit<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
@@ -60,33 +79,49 @@ impl Nic {
         header: &mut FrameHeader,
         payload: Payload<'_, H::Memory>,
     ) -> bool {
-        let numbered = header.kind != FrameKind::Ack as u8;
         let peer = &mut self.peers[index];
-        let acknowledge = peer.acknowledgement();
+        debug_assert!(peer.is_ready());
+        header.sequence = peer.send.next().into();
+        peer.send.advance();
+        let taken = self.put(io, index, header, payload);
+        if !taken {
+            self.peers[index].send.withdraw();
+        }
+        taken
+    }
+
+    /// Sends a frame whose number is set: completes the rest of its header.
+    pub(crate) fn put<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        index: PeerIndex,
+        header: &mut FrameHeader,
+        payload: Payload<'_, H::Memory>,
+    ) -> bool {
+        let peer = &mut self.peers[index];
+        let (received, delivered) = peer.receive.tell();
         header.magic = FRAME_MAGIC.into();
         header.version = WIRE_VERSION;
         header.payload_length = (payload.len() as u16).into();
         header.source_node = self.config.node.0.into();
         header.destination_node = peer.node.0.into();
-        header.acknowledge = acknowledge.into();
-        header.incarnation = self.incarnation.into();
-        header.sequence = if numbered { peer.next_sequence } else { 0 }.into();
-        let taken = if peer.node == self.config.node {
+        header.source_session = peer.session.own().into();
+        header.destination_session = peer.session.peer().into();
+        header.acknowledge = received.into();
+        header.delivered = delivered.into();
+        if peer.node == self.config.node {
             self.receive(io.now, io.host, header, payload);
-            true
-        } else {
-            io.wire.send(header, payload)
-        };
-        if taken {
-            let peer = &mut self.peers[index];
-            peer.acknowledged = peer.acknowledged.max(acknowledge);
-            peer.next_sequence += u64::from(numbered);
+            return true;
         }
-        taken
+        let channel = match HEADER_BYTES + payload.len() <= PRIORITY_BYTES {
+            true => Channel::Priority,
+            false => Channel::Data,
+        };
+        io.wire.send(header, payload, channel)
     }
 
-    /// Sends what was queued for peers: refusals, then other answers, then, if
-    /// `acknowledge`, acknowledgements that no frame has carried.
+    /// Sends what was queued for peers: greetings, refusals, other answers, then,
+    /// if `acknowledge`, acknowledgements that no frame has carried.
     #[inline]
     pub(crate) fn flush<H: Host, W: Wire<H::Memory>>(
         &mut self,
@@ -106,7 +141,7 @@ impl Nic {
         for index in listed.iter().copied() {
             let reached = self.flush_peer(io, index, acknowledge, &mut busy);
             if !reached {
-                self.peer_unreachable(io.host, index);
+                self.peer_unreachable(io.now, io.host, index);
             } else if !acknowledge {
                 self.peers.list(index);
             }
@@ -123,39 +158,53 @@ impl Nic {
         acknowledge: bool,
         busy: &mut bool,
     ) -> bool {
-        if std::mem::take(&mut self.peers[index].introduce) {
+        let peer = &self.peers[index];
+        if peer.greet || peer.reply.is_some() {
             *busy = true;
-            let mut gone = header(FrameKind::Gone);
-            if !self.transmit(io, index, &mut gone, Payload::None) {
+            if !self.shake_hands(io, index) {
                 return false;
             }
         }
-        while let Some(nak) = self.peers[index].naks.front() {
-            *busy = true;
-            let mut nak = *nak;
-            // Still in the queue: the frame itself must not acknowledge what it refuses.
-            let reached = self.transmit(io, index, &mut nak, Payload::None);
-            self.peers[index].naks.pop_front();
-            if !reached {
-                return false;
-            }
-        }
-        while let Some(mut answer) = self.peers[index].answers.pop_front() {
-            *busy = true;
-            if !self.transmit(io, index, &mut answer, Payload::None) {
-                return false;
-            }
+        if self.peers[index].is_ready() && !self.flush_answers(io, index, busy) {
+            return false;
         }
         let peer = &self.peers[index];
-        if acknowledge && peer.acknowledged < peer.acknowledgement() {
+        if acknowledge && peer.session.is_known() && peer.receive.has_news() {
             *busy = true;
-            return self.transmit(io, index, &mut header(FrameKind::Ack), Payload::None);
+            return self.put(io, index, &mut header(FrameKind::Ack), Payload::None);
         }
         true
     }
 
-    /// Takes a frame: checks its form and its place in the sequence, then hands
-    /// it to whom it concerns.
+    fn flush_answers<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        index: PeerIndex,
+        busy: &mut bool,
+    ) -> bool {
+        while self.peers[index].send.has_number() {
+            let peer = &mut self.peers[index];
+            let (mut answer, refused) = match peer.naks.pop_front() {
+                Some(nak) => (nak, Some(nak.argument.get())),
+                None => match peer.answers.pop_front() {
+                    Some(answer) => (answer, None),
+                    None => break,
+                },
+            };
+            *busy = true;
+            if !self.transmit(io, index, &mut answer, Payload::None) {
+                return false;
+            }
+            if let Some(sequence) = refused {
+                let nak = answer.sequence.get();
+                self.peers[index].receive.refusal_sent(nak, sequence);
+            }
+        }
+        true
+    }
+
+    /// Takes a frame: checks its form, its session and its number, then hands it
+    /// to whom it concerns.
     pub(crate) fn receive<H: Host>(
         &mut self,
         now: Time,
@@ -167,16 +216,51 @@ impl Nic {
             self.counters.malformed_frames += 1;
             return;
         };
-        let Some(index) = self.admit(host, frame, kind) else {
+        let node = qnic_abi::NodeId(frame.source_node.get());
+        let Some(index) = self.peers.find_or_add(node, &self.config.limits) else {
             self.counters.malformed_frames += 1;
             return;
         };
+        let sessions = (frame.source_session.get(), frame.destination_session.get());
         if kind == FrameKind::Gone && frame.source_port.get() == 0 {
-            return self.peer_restarted(host, index, frame.sequence.get());
+            return self.peer_left(host, index, sessions);
         }
-        self.handle_acknowledge(host, index, frame.acknowledge.get());
+        let verdict = self.peers[index]
+            .session
+            .judge(kind, sessions.0, sessions.1);
+        if verdict != Verdict::Accept && !self.meet(host, index, frame, verdict) {
+            return;
+        }
+        if matches!(kind, FrameKind::Hello | FrameKind::HelloReply) {
+            return self.take_hello(host, index, frame, kind);
+        }
+        if !self.handle_acknowledge(host, index, frame) {
+            self.counters.malformed_frames += 1;
+            return;
+        }
+        if kind == FrameKind::Ack {
+            if frame.flags.get() & FrameFlags::PROBE.bits() != 0 {
+                self.peers[index].receive.tell_again();
+                self.peers.list(index);
+            }
+        } else if self.admit(index, frame, kind) {
+            self.take(now, host, index, frame, kind, payload);
+        }
+        self.release_notices(host, index);
+    }
+
+    /// Hands a frame that is new to whom it concerns.
+    #[inline]
+    fn take<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        index: PeerIndex,
+        frame: &FrameHeader,
+        kind: FrameKind,
+        payload: Payload<'_, H::Memory>,
+    ) {
         match kind {
-            FrameKind::Ack => {}
             FrameKind::Write => self.deliver_write(now, host, index, frame, payload),
             FrameKind::ReadRequest => self.take_read_request(index, frame),
             FrameKind::ReadReply => self.deliver_read(now, host, index, frame, payload),
@@ -185,89 +269,74 @@ impl Nic {
             FrameKind::ImportRequest => self.take_import_request(now, index, frame),
             FrameKind::ImportReply => self.take_import_reply(index, frame),
             FrameKind::Gone => self.peer_process_gone(host, index, frame),
+            FrameKind::Ack | FrameKind::Hello | FrameKind::HelloReply => {}
         }
     }
 
+    #[inline]
     fn well_formed(&self, frame: &FrameHeader, length: usize) -> Option<FrameKind> {
         let kind = FrameKind::try_from(frame.kind).ok()?;
-        let carries = matches!(kind, FrameKind::Write | FrameKind::ReadReply);
         let good = frame.magic.get() == FRAME_MAGIC
             && frame.version == WIRE_VERSION
             && FrameFlags::from_bits(frame.flags.get()).is_some()
-            && frame.reserved.get() == 0
+            && frame.reserved0.get() == 0
+            && frame.reserved1.get() == 0
             && frame.destination_node.get() == self.config.node.0
             && usize::from(frame.payload_length.get()) == length
-            && length <= if carries { MAX_PAYLOAD } else { 0 };
+            && length <= if takes_memory(kind) { MAX_PAYLOAD } else { 0 };
         good.then_some(kind)
     }
 
-    /// Checks incarnation and sequence; `None` drops the frame.
-    fn admit<H: Host>(
+    /// Notes that a numbered frame has arrived; `false` drops it: it is not new, or
+    /// there is no room for what it could cause.
+    #[inline]
+    fn admit(&mut self, index: PeerIndex, frame: &FrameHeader, kind: FrameKind) -> bool {
+        let sequence = frame.sequence.get();
+        self.peers.list(index);
+        let peer = &mut self.peers[index];
+        let full = peer.answers.len() >= ANSWER_LIMIT
+            || takes_memory(kind) && peer.receive.open_count() >= peer.grant as usize;
+        match peer.receive.place(sequence) {
+            Place::Next | Place::Ahead if !full => {
+                peer.receive.accept(sequence);
+                true
+            }
+            Place::Old => {
+                peer.receive.tell_again();
+                false
+            }
+            _ => {
+                self.counters.malformed_frames += 1;
+                false
+            }
+        }
+    }
+
+    /// Works off what a frame says of frames that were sent. `false`: it cannot be
+    /// true.
+    #[inline]
+    fn handle_acknowledge<H: Host>(
         &mut self,
         host: &H,
+        index: PeerIndex,
         frame: &FrameHeader,
-        kind: FrameKind,
-    ) -> Option<PeerIndex> {
-        let node = qnic_abi::NodeId(frame.source_node.get());
-        let index = self.peers.find_or_add(node, self.config.limits.peers)?;
-        let incarnation = frame.incarnation.get();
-        let peer = &self.peers[index];
-        if peer.incarnation != Some(incarnation) || peer.ended {
-            self.meet(host, index, incarnation)?;
+    ) -> bool {
+        let (received, delivered) = (frame.acknowledge.get(), frame.delivered.get());
+        if !self.peers[index].send.acknowledge(received, delivered) {
+            return false;
         }
-        let starts_over = kind == FrameKind::Gone && frame.source_port.get() == 0;
-        if kind == FrameKind::Ack || starts_over {
-            return Some(index);
+        self.settle_refusals(host, index, received);
+        if self.peers[index].send.has_delivered() {
+            self.work_off(host, index);
         }
-        let sequence = frame.sequence.get();
-        let peer = &mut self.peers[index];
-        let full = peer.naks.len() >= NAK_LIMIT || peer.answers.len() >= ANSWER_LIMIT;
-        if sequence != peer.received.wrapping_add(1) || full {
-            peer.introduce |= peer.received == 0;
-            self.peers.hurry(index);
-            return None;
-        }
-        peer.received = sequence;
-        peer.introduce = false;
-        self.peers.list(index);
-        Some(index)
+        true
     }
 
-    /// Gets to know another incarnation of a peer; `None` if it is an old one.
-    #[cold]
-    fn meet<H: Host>(&mut self, host: &H, index: PeerIndex, incarnation: u32) -> Option<()> {
-        let Peer {
-            incarnation: known,
-            ended,
-            ..
-        } = self.peers[index];
-        if known == Some(incarnation) {
-            // It has said itself that it has ended.
-            return None;
-        }
-        if known.is_some_and(|known| (incarnation.wrapping_sub(known) as i32) < 0) {
-            return None;
-        }
-        if known.is_some() && !ended {
-            self.peer_restarted(host, index, 0);
-        }
-        self.peers[index].incarnation = Some(incarnation);
-        self.peers[index].ended = false;
-        Some(())
-    }
-
-    /// Works off the frames that an acknowledgement covers.
-    fn handle_acknowledge<H: Host>(&mut self, host: &H, index: PeerIndex, acknowledge: u64) {
-        if acknowledge >= self.peers[index].next_sequence {
-            self.counters.malformed_frames += 1;
-            return;
-        }
-        if !self.peers[index].is_covered(acknowledge) {
-            return;
-        }
-        while let Some(frame) = self.peers[index].pop_acknowledged(acknowledge) {
+    /// Takes frames out of the window that the peer has delivered.
+    fn work_off<H: Host>(&mut self, host: &H, index: PeerIndex) {
+        while let Some(frame) = self.peers[index].send.pop_delivered() {
             let id = frame.operation;
-            let more = self.peers[index].covers_next(acknowledge, id);
+            let more = self.peers[index].send.delivers_next(id);
             let Some(operation) = self.operation(id) else {
                 continue;
             };
@@ -279,13 +348,39 @@ impl Nic {
         self.unblock(host, index);
     }
 
-    /// Lets operations go on that waited for a place in a window to this peer.
+    /// Lets those go on that waited for a place in the window to this peer.
     pub(crate) fn unblock<H: Host>(&mut self, host: &H, index: PeerIndex) {
         let peer = &mut self.peers[index];
-        if peer.blocked.is_empty() || peer.in_flight.len() >= WRITE_WINDOW {
+        if peer.blocked.is_empty() && peer.blocked_replies.is_empty() {
             return;
         }
-        for id in std::mem::take(&mut peer.blocked) {
+        if !peer.send.is_half_open() {
+            return;
+        }
+        let blocked = std::mem::take(&mut peer.blocked);
+        let replies = std::mem::take(&mut peer.blocked_replies);
+        self.let_go_on(host, blocked);
+        for (vni, job) in replies {
+            if let Some(process) = self.process(vni) {
+                process.replies.push_back(job);
+                self.schedule_process(vni);
+            }
+        }
+    }
+
+    /// Notes that `count` reads from a peer were answered, or are no longer waited for.
+    pub(crate) fn reads_answered<H: Host>(&mut self, host: &H, index: PeerIndex, count: u32) {
+        let peer = &mut self.peers[index];
+        peer.reads = peer.reads.saturating_sub(count);
+        if peer.blocked_reads.is_empty() || peer.reads > READ_WINDOW / 2 || !peer.is_ready() {
+            return;
+        }
+        let blocked = std::mem::take(&mut peer.blocked_reads);
+        self.let_go_on(host, blocked);
+    }
+
+    fn let_go_on<H: Host>(&mut self, host: &H, blocked: Vec<crate::operation::OperationId>) {
+        for id in blocked {
             if let Some(operation) = self.operation(id) {
                 operation.blocked = false;
             }

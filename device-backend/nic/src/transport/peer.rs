@@ -4,149 +4,113 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
 use qnic_abi::wire::FrameHeader;
-use qnic_abi::NodeId;
+use qnic_abi::{NodeId, VniId};
 
-use crate::operation::{OperationId, Piece};
+use super::receive::ReceiveWindow;
+use super::send::SendWindow;
+use super::session::Session;
+use crate::config::Limits;
+use crate::env::Path;
+use crate::operation::OperationId;
+use crate::read::ReplyJob;
 
 /// Place of a peer in the [`PeerTable`]; it keeps it until the NIC is reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PeerIndex(u16);
 
-/// A frame of a write that its destination has not acknowledged.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct InFlight {
-    pub(crate) sequence: u64,
-    pub(crate) operation: OperationId,
-    pub(crate) piece: Piece,
-    /// The write's notification rides on it.
-    pub(crate) notice: bool,
-    /// It was refused: its acknowledgement delivers nothing.
-    pub(crate) refused: bool,
-}
+/// Smallest window that a peer is granted, whatever others were granted before.
+const SMALLEST_WINDOW: u32 = 16;
 
 /// One direction each to and from another NIC.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
-    /// Sequence number of the next frame.
-    pub(crate) next_sequence: u64,
-    /// Frames of writes in flight, oldest first.
-    pub(crate) in_flight: VecDeque<InFlight>,
+    pub(crate) session: Session,
+    /// Changes whenever everything starts over: tells frames apart that are held.
+    pub(crate) life: u32,
+    /// Frames with a payload that the peer may have on their way or undelivered.
+    pub(crate) grant: u32,
+    /// What the way to it is like, as the wire said when the session began.
+    pub(crate) path: Path,
+    /// A Hello has to be sent.
+    pub(crate) greet: bool,
+    /// A Hello was sent and not answered.
+    pub(crate) greeted: bool,
+    /// A HelloReply has to be sent, to this session.
+    pub(crate) reply: Option<u64>,
+    pub(crate) send: SendWindow,
+    pub(crate) receive: ReceiveWindow,
     /// Read requests that were not answered.
     pub(crate) reads: u32,
-    /// Operations that wait for a place in one of these two windows.
+    /// Writes that wait for a place in the window.
     pub(crate) blocked: Vec<OperationId>,
-    /// Incarnation of the peer, once it is known.
-    pub(crate) incarnation: Option<u32>,
-    /// That incarnation has ended; the next one is expected.
-    pub(crate) ended: bool,
-    /// Everything up to this sequence number has arrived.
-    pub(crate) received: u64,
-    /// What the peer was told of that.
-    pub(crate) acknowledged: u64,
-    /// Refusals of frames of writes, by rising sequence number: each leaves
-    /// before the acknowledgement that covers its frame.
+    /// Reads that wait for others to be answered.
+    pub(crate) blocked_reads: Vec<OperationId>,
+    /// Replies to readers there that wait for a place in the window.
+    pub(crate) blocked_replies: VecDeque<(VniId, ReplyJob)>,
+    /// Refusals of frames that are held until the peer knows.
     pub(crate) naks: VecDeque<FrameHeader>,
     /// All other answers.
     pub(crate) answers: VecDeque<FrameHeader>,
-    /// The peer must be told to start over: it goes on with something that this
-    /// NIC knows nothing of.
-    pub(crate) introduce: bool,
     /// Stands in [`PeerTable::listed`].
     listed: bool,
 }
 
 impl Peer {
-    fn new(node: NodeId) -> Self {
+    fn new(node: NodeId, session: Session, grant: u32) -> Self {
         Peer {
             node,
-            next_sequence: 1,
-            in_flight: VecDeque::new(),
+            session,
+            life: 0,
+            grant,
+            path: Path::UNKNOWN,
+            greet: false,
+            greeted: false,
+            reply: None,
+            send: SendWindow::new(),
+            receive: ReceiveWindow::default(),
             reads: 0,
             blocked: Vec::new(),
-            incarnation: None,
-            ended: false,
-            received: 0,
-            acknowledged: 0,
+            blocked_reads: Vec::new(),
+            blocked_replies: VecDeque::new(),
             naks: VecDeque::new(),
             answers: VecDeque::new(),
-            introduce: false,
             listed: false,
         }
     }
 
-    /// Starts over in both directions.
+    /// Starts over in both directions: forgets all that is under way.
     pub(crate) fn restart(&mut self) {
-        self.next_sequence = 1;
-        self.received = 0;
-        self.acknowledged = 0;
-        self.forget_traffic();
-    }
-
-    /// Forgets what is under way; numbers go on.
-    pub(crate) fn forget_traffic(&mut self) {
-        self.in_flight.clear();
+        self.life = self.life.wrapping_add(1);
+        self.greet = false;
+        self.greeted = false;
+        self.reply = None;
+        self.send.clear();
+        self.receive.clear();
         self.reads = 0;
         self.blocked.clear();
+        self.blocked_reads.clear();
+        self.blocked_replies.clear();
         self.naks.clear();
         self.answers.clear();
     }
 
-    /// What a frame may acknowledge now: all that has arrived, up to the first
-    /// refusal that has not left.
-    pub(crate) fn acknowledgement(&self) -> u64 {
-        match self.naks.front() {
-            Some(nak) => nak.argument.get() - 1,
-            None => self.received,
-        }
+    /// Says whether numbered frames may be sent: both sides know each other.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.send.is_granted()
     }
 
-    /// Places a frame in the window; it was sent.
-    pub(crate) fn sent(&mut self, operation: OperationId, piece: Piece, notice: bool) {
-        self.in_flight.push_back(InFlight {
-            sequence: self.next_sequence - 1,
-            operation,
-            piece,
-            notice,
-            refused: false,
-        });
-    }
-
-    /// The frame of that number, while it is in flight.
-    pub(crate) fn find_in_flight(&mut self, sequence: u64) -> Option<&mut InFlight> {
-        let place = self
-            .in_flight
-            .binary_search_by_key(&sequence, |frame| frame.sequence)
-            .ok()?;
-        self.in_flight.get_mut(place)
-    }
-
-    /// Takes the oldest frame out of the window if `acknowledge` covers it.
-    pub(crate) fn pop_acknowledged(&mut self, acknowledge: u64) -> Option<InFlight> {
-        let oldest = self.in_flight.front()?;
-        (oldest.sequence <= acknowledge)
-            .then(|| self.in_flight.pop_front())
-            .flatten()
-    }
-
-    /// Says whether an acknowledgement covers any frame in the window.
-    pub(crate) fn is_covered(&self, acknowledge: u64) -> bool {
-        let oldest = self.in_flight.front();
-        oldest.is_some_and(|frame| frame.sequence <= acknowledge)
-    }
-
-    /// Says whether the oldest frame in the window is covered too, and of the same
-    /// operation.
-    pub(crate) fn covers_next(&self, acknowledge: u64, operation: OperationId) -> bool {
-        let oldest = self.in_flight.front();
-        oldest.is_some_and(|frame| frame.sequence <= acknowledge && frame.operation == operation)
+    /// Makes sure that a session comes about.
+    pub(crate) fn introduce(&mut self) {
+        self.greet |= !self.greeted && !self.is_ready();
     }
 
     fn has_output(&self) -> bool {
-        self.introduce
-            || !self.naks.is_empty()
-            || !self.answers.is_empty()
-            || self.acknowledged < self.acknowledgement()
+        let answers = !self.naks.is_empty() || !self.answers.is_empty();
+        self.greet
+            || self.reply.is_some()
+            || answers && self.is_ready() && self.send.has_number()
+            || self.session.is_known() && self.receive.has_news()
     }
 }
 
@@ -162,30 +126,62 @@ pub(crate) struct PeerTable {
     urgent: bool,
     /// Buffer of the list before.
     spare: Vec<PeerIndex>,
+    /// The next session of this NIC with anybody.
+    next_session: u64,
+    /// Frames that were granted to peers, all together.
+    granted: u32,
 }
 
 impl PeerTable {
-    /// The peer of that node, a new one if need be; `None` beyond `limit` peers.
+    /// The peer of that node, a new one if need be; `None` beyond the limit.
     #[inline]
-    pub(crate) fn find_or_add(&mut self, node: NodeId, limit: u32) -> Option<PeerIndex> {
+    pub(crate) fn find_or_add(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
         match self.places.get(usize::from(node.0)) {
             Some(place) if *place != 0 => Some(PeerIndex(place - 1)),
-            _ => self.add(node, limit),
+            _ => self.add(node, limits),
         }
     }
 
     #[cold]
-    fn add(&mut self, node: NodeId, limit: u32) -> Option<PeerIndex> {
+    fn add(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
         let number = usize::from(node.0);
-        if self.peers.len() >= (limit.min(u32::from(u16::MAX))) as usize {
+        if self.peers.len() >= (limits.peers.min(u32::from(u16::MAX))) as usize {
             return None;
         }
         if number >= self.places.len() {
             self.places.resize(number + 1, 0);
         }
-        self.peers.push(Peer::new(node));
+        // A quarter of what is left, so that who comes late finds some too.
+        let share = limits.held_frames.saturating_sub(self.granted) / 4;
+        let grant = share.max(SMALLEST_WINDOW).min(limits.window.max(1));
+        self.granted = self.granted.saturating_add(grant);
+        let session = Session::new(self.new_session());
+        self.peers.push(Peer::new(node, session, grant));
         self.places[number] = self.peers.len() as u16;
         Some(PeerIndex((self.peers.len() - 1) as u16))
+    }
+
+    /// Makes the own node known: frames to it take no wire.
+    pub(crate) fn add_own(&mut self, node: NodeId, limits: &Limits) {
+        if let Some(index) = self.find_or_add(node, limits) {
+            let session = Session::with_itself(self.new_session());
+            let peer = &mut self[index];
+            peer.session = session;
+            peer.path = Path::PERFECT;
+            peer.send.grant(peer.grant);
+        }
+    }
+
+    /// A number that no session of this NIC has had.
+    pub(crate) fn new_session(&mut self) -> u64 {
+        let session = self.next_session.max(1);
+        self.next_session = session.saturating_add(1);
+        session
+    }
+
+    /// Lets sessions go on from `base`, unless they are beyond it.
+    pub(crate) fn raise_sessions(&mut self, base: u64) {
+        self.next_session = self.next_session.max(base);
     }
 
     /// Every peer.
@@ -194,6 +190,7 @@ impl PeerTable {
     }
 
     /// Notes that a peer may have to be told what has arrived from it.
+    #[inline]
     pub(crate) fn list(&mut self, index: PeerIndex) {
         let peer = &mut self.peers[usize::from(index.0)];
         if !peer.listed {
@@ -202,9 +199,16 @@ impl PeerTable {
         }
     }
 
-    /// Queues an answer to a peer.
+    /// Queues an answer to a peer, or a question.
     pub(crate) fn answer(&mut self, index: PeerIndex, answer: FrameHeader) {
         self[index].answers.push_back(answer);
+        self.introduce(index);
+    }
+
+    /// Makes sure that a session with a peer comes about, and that what waits for
+    /// it is sent.
+    pub(crate) fn introduce(&mut self, index: PeerIndex) {
+        self[index].introduce();
         self.hurry(index);
     }
 
@@ -241,8 +245,12 @@ impl PeerTable {
         self.spare = list;
     }
 
+    /// Forgets all peers; session numbers go on.
     pub(crate) fn clear(&mut self) {
-        *self = PeerTable::default();
+        *self = PeerTable {
+            next_session: self.next_session,
+            ..PeerTable::default()
+        };
     }
 }
 
@@ -263,47 +271,52 @@ impl IndexMut<PeerIndex> for PeerTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerocopy::FromZeros;
 
     #[test]
     fn peers_are_found_again_and_bounded() {
+        let limits = Limits {
+            peers: 2,
+            ..Limits::default()
+        };
         let mut table = PeerTable::default();
-        let a = table.find_or_add(NodeId(7), 2).unwrap();
-        let b = table.find_or_add(NodeId(0), 2).unwrap();
+        let a = table.find_or_add(NodeId(7), &limits).unwrap();
+        let b = table.find_or_add(NodeId(0), &limits).unwrap();
         assert_ne!(a, b);
-        assert_eq!(table.find_or_add(NodeId(7), 2), Some(a));
-        assert_eq!(table.find_or_add(NodeId(9), 2), None);
+        assert_eq!(table.find_or_add(NodeId(7), &limits), Some(a));
+        assert_eq!(table.find_or_add(NodeId(9), &limits), None);
         assert_eq!(table[a].node, NodeId(7));
         assert_eq!(table.all().count(), 2);
     }
 
     #[test]
-    fn acknowledgements_wait_for_refusals() {
-        let mut peer = Peer::new(NodeId(1));
-        peer.received = 9;
-        assert_eq!(peer.acknowledgement(), 9);
-        let mut nak = FrameHeader::new_zeroed();
-        nak.argument = 5.into();
-        peer.naks.push_back(nak);
-        assert_eq!(peer.acknowledgement(), 4);
-        assert!(peer.has_output());
-        peer.naks.clear();
-        peer.acknowledged = 9;
-        assert!(!peer.has_output());
+    fn windows_that_are_granted_are_bounded_for_all_peers_together() {
+        let limits = Limits {
+            window: 64,
+            held_frames: 300,
+            ..Limits::default()
+        };
+        let mut table = PeerTable::default();
+        let grants: Vec<_> = (0..8)
+            .map(|node| {
+                let index = table.find_or_add(NodeId(node), &limits).unwrap();
+                table[index].grant
+            })
+            .collect();
+        assert_eq!(grants, [64, 59, 44, 33, 25, 18, 16, 16]);
     }
 
     #[test]
-    fn frames_leave_the_window_in_order() {
-        let mut peer = Peer::new(NodeId(1));
-        for sequence in [3, 4, 8] {
-            peer.next_sequence = sequence + 1;
-            peer.sent(OperationId(sequence), Piece::default(), false);
-        }
-        assert!(peer.find_in_flight(5).is_none());
-        peer.find_in_flight(4).unwrap().refused = true;
-        assert_eq!(peer.pop_acknowledged(5).unwrap().sequence, 3);
-        assert!(peer.pop_acknowledged(5).unwrap().refused);
-        assert!(peer.pop_acknowledged(5).is_none());
-        assert!(peer.find_in_flight(8).is_some());
+    fn sessions_never_repeat_not_even_after_a_reset() {
+        let limits = Limits::default();
+        let mut table = PeerTable::default();
+        let a = table.find_or_add(NodeId(1), &limits).unwrap();
+        let first = table[a].session.own();
+        assert!(first > 0);
+        table.clear();
+        table.raise_sessions(first);
+        let a = table.find_or_add(NodeId(1), &limits).unwrap();
+        assert!(table[a].session.own() > first);
+        table.raise_sessions(1000);
+        assert_eq!(table.new_session(), 1000);
     }
 }

@@ -1,0 +1,336 @@
+//! The receiving half of a conversation: which frames have arrived, and which of
+//! them are delivered.
+//!
+//! ```text
+//!   sequence    1 2 3 4 5 6 7 8 …
+//!   arrived     ■ ■ ■ ■ □ ■ ■        received = 4;  ahead: 6, 7
+//!   open            ○     ○          open: 3, 6     delivered = 2
+//!   notices             N   N        of 4 and 7: wait until `delivered` is there
+//! ```
+//! Invariants: `delivered <= received`; `open` and `notices` rise and hold only
+//! numbers that have arrived, above `delivered`; `ahead` holds only numbers from
+//! `received + 2` on. A number arrives once.
+
+use std::collections::VecDeque;
+
+use qnic_abi::VniId;
+
+/// How far a frame may be ahead of the oldest that is missing.
+pub(crate) const REACH: u64 = 4096;
+
+const WORDS: usize = (REACH / 64) as usize;
+
+/// Where a frame stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is the next in order.
+    Next,
+    /// Others before it are missing.
+    Ahead,
+    /// It has arrived before.
+    Old,
+    /// It cannot be of a peer that keeps to its window.
+    Outside,
+}
+
+/// A notification that waits for frames before its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PendingNotice {
+    sequence: u64,
+    pub(crate) vni: VniId,
+    pub(crate) notification: u32,
+}
+
+/// What has arrived from a peer.
+#[derive(Debug, Default)]
+pub(crate) struct ReceiveWindow {
+    received: u64,
+    /// Numbers that have arrived above `received`: bit `n % REACH`. Made when needed.
+    ahead: Option<Box<[u64; WORDS]>>,
+    /// How many there are.
+    ahead_count: u32,
+    /// Numbers that have arrived and are not delivered.
+    open: VecDeque<u64>,
+    notices: VecDeque<PendingNotice>,
+    /// Refusals that were sent: the number of the Nak, and of what it refuses.
+    refusals: VecDeque<(u64, u64)>,
+    /// What the peer was told.
+    told: (u64, u64),
+}
+
+impl ReceiveWindow {
+    /// Starts over.
+    pub(crate) fn clear(&mut self) {
+        *self = ReceiveWindow::default();
+    }
+
+    /// Everything up to this number has arrived.
+    #[cfg(test)]
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Everything up to this number is delivered.
+    #[inline]
+    pub(crate) fn delivered(&self) -> u64 {
+        match self.open.front() {
+            Some(open) => self.received.min(open - 1),
+            None => self.received,
+        }
+    }
+
+    /// Number of frames that have arrived and are not delivered.
+    pub(crate) fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Says where a frame stands that has just come.
+    #[inline]
+    pub(crate) fn place(&self, sequence: u64) -> Place {
+        match sequence.wrapping_sub(self.received) {
+            1 => Place::Next,
+            distance if distance > 1 && distance <= REACH => match self.is_ahead(sequence) {
+                true => Place::Old,
+                false => Place::Ahead,
+            },
+            _ if sequence == 0 || sequence > self.received => Place::Outside,
+            _ => Place::Old,
+        }
+    }
+
+    fn is_ahead(&self, sequence: u64) -> bool {
+        let bit = (sequence % REACH) as usize;
+        let ahead = self.ahead.as_ref();
+        ahead.is_some_and(|words| words[bit / 64] >> (bit % 64) & 1 == 1)
+    }
+
+    /// Notes that a frame has arrived whose place is [`Place::Next`] or
+    /// [`Place::Ahead`]. It counts as delivered unless it is held.
+    #[inline]
+    pub(crate) fn accept(&mut self, sequence: u64) {
+        if sequence == self.received + 1 {
+            self.received = sequence;
+            if self.ahead_count > 0 {
+                self.close_gap();
+            }
+        } else {
+            self.accept_ahead(sequence);
+        }
+    }
+
+    #[cold]
+    fn accept_ahead(&mut self, sequence: u64) {
+        let bit = (sequence % REACH) as usize;
+        let words = self.ahead.get_or_insert_with(|| Box::new([0; WORDS]));
+        words[bit / 64] |= 1 << (bit % 64);
+        self.ahead_count += 1;
+    }
+
+    #[cold]
+    fn close_gap(&mut self) {
+        let Some(words) = &mut self.ahead else {
+            return;
+        };
+        while self.ahead_count > 0 {
+            let bit = ((self.received + 1) % REACH) as usize;
+            let (word, mask) = (bit / 64, 1 << (bit % 64));
+            if words[word] & mask == 0 {
+                break;
+            }
+            words[word] &= !mask;
+            self.ahead_count -= 1;
+            self.received += 1;
+        }
+    }
+
+    /// Notes that a frame that has arrived is not delivered yet.
+    pub(crate) fn hold(&mut self, sequence: u64) {
+        let place = self.open.partition_point(|open| *open < sequence);
+        if self.open.get(place) != Some(&sequence) {
+            self.open.insert(place, sequence);
+        }
+    }
+
+    /// Notes that a frame that was held is delivered. Without effect if it was not held.
+    pub(crate) fn deliver(&mut self, sequence: u64) {
+        if self.open.front() == Some(&sequence) {
+            self.open.pop_front();
+        } else if let Ok(place) = self.open.binary_search(&sequence) {
+            self.open.remove(place);
+        }
+    }
+
+    /// Notes that the refusal of a frame that is held was sent.
+    pub(crate) fn refusal_sent(&mut self, nak: u64, sequence: u64) {
+        self.refusals.push_back((nak, sequence));
+    }
+
+    /// The peer has everything up to `acknowledge`: the next frame that it knows to
+    /// be refused.
+    #[inline]
+    pub(crate) fn pop_refusal(&mut self, acknowledge: u64) -> Option<u64> {
+        let (nak, sequence) = *self.refusals.front()?;
+        (nak <= acknowledge).then(|| {
+            self.refusals.pop_front();
+            sequence
+        })
+    }
+
+    /// Lets a notification wait for the frames before its own.
+    pub(crate) fn defer(&mut self, sequence: u64, vni: VniId, notification: u32) {
+        let notices = &mut self.notices;
+        let place = notices.partition_point(|notice| notice.sequence < sequence);
+        let notice = PendingNotice {
+            sequence,
+            vni,
+            notification,
+        };
+        notices.insert(place, notice);
+    }
+
+    /// The next notification that has waited long enough.
+    #[inline]
+    pub(crate) fn pop_notice(&mut self) -> Option<PendingNotice> {
+        let due = self.notices.front()?.sequence <= self.delivered();
+        due.then(|| self.notices.pop_front()).flatten()
+    }
+
+    /// Drops the notifications of a process that has ended.
+    pub(crate) fn forget_notices(&mut self, vni: VniId) {
+        self.notices.retain(|notice| notice.vni != vni);
+    }
+
+    /// Says whether the peer knows less than it could.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.told.0 != self.received || self.told.1 != self.delivered()
+    }
+
+    /// Makes sure that the peer is told again: it has asked, or does not seem to know.
+    pub(crate) fn tell_again(&mut self) {
+        self.told = (u64::MAX, u64::MAX);
+    }
+
+    /// Notes that the peer is told `received` and `delivered` as they are now.
+    #[inline]
+    pub(crate) fn tell(&mut self) -> (u64, u64) {
+        self.told = (self.received, self.delivered());
+        self.told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn refused_frames_are_delivered_once_the_refusal_has_arrived() {
+        let mut window = ReceiveWindow::default();
+        for sequence in 1..=4 {
+            assert_eq!(window.place(sequence), Place::Next);
+            window.accept(sequence);
+        }
+        window.hold(2);
+        window.hold(3);
+        assert_eq!((window.received(), window.delivered()), (4, 1));
+        window.refusal_sent(17, 2);
+        assert_eq!(window.pop_refusal(16), None);
+        assert_eq!(window.pop_refusal(17), Some(2));
+        assert_eq!(window.pop_refusal(17), None);
+        window.deliver(2);
+        assert_eq!(window.delivered(), 2);
+        window.deliver(3);
+        window.deliver(3);
+        assert_eq!(window.delivered(), 4);
+    }
+
+    #[test]
+    fn numbers_that_no_peer_would_send_are_outside() {
+        let mut window = ReceiveWindow::default();
+        window.accept(1);
+        assert_eq!(window.place(0), Place::Outside);
+        assert_eq!(window.place(1), Place::Old);
+        assert_eq!(window.place(1 + REACH), Place::Ahead);
+        assert_eq!(window.place(2 + REACH), Place::Outside);
+        assert_eq!(window.place(u64::MAX), Place::Outside);
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Arrive(u64, bool, bool),
+        Deliver(prop::sample::Index),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0u64..70, prop::bool::weighted(0.3), any::<bool>())
+                .prop_map(|(ahead, held, notice)| Step::Arrive(ahead, held, notice)),
+            1 => any::<prop::sample::Index>().prop_map(Step::Deliver),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_window_agrees_with_sets(
+            start in prop_oneof![Just(0u64), REACH - 40..REACH + 40],
+            steps in prop::collection::vec(step(), 1..300),
+        ) {
+            let mut window = ReceiveWindow::default();
+            for sequence in 1..=start {
+                window.accept(sequence);
+            }
+            let mut arrived: BTreeSet<u64> = (1..=start).collect();
+            let mut received = start;
+            let mut held = BTreeSet::new();
+            let mut waiting = BTreeSet::new();
+            for step in steps {
+                match step {
+                    Step::Arrive(ahead, hold, notice) => {
+                        let sequence = window.received() + ahead;
+                        let expected = match ahead {
+                            _ if arrived.contains(&sequence) => Place::Old,
+                            0 => Place::Outside,
+                            1 => Place::Next,
+                            _ => Place::Ahead,
+                        };
+                        prop_assert_eq!(window.place(sequence), expected);
+                        if matches!(expected, Place::Old | Place::Outside) {
+                            continue;
+                        }
+                        arrived.insert(sequence);
+                        window.accept(sequence);
+                        if hold {
+                            held.insert(sequence);
+                            window.hold(sequence);
+                        }
+                        if notice {
+                            waiting.insert(sequence);
+                            window.defer(sequence, VniId(0), sequence as u32);
+                        }
+                    }
+                    Step::Deliver(index) if !held.is_empty() => {
+                        let sequence = *held.iter().nth(index.index(held.len())).unwrap();
+                        held.remove(&sequence);
+                        window.deliver(sequence);
+                    }
+                    Step::Deliver(_) => {}
+                }
+                while arrived.contains(&(received + 1)) {
+                    received += 1;
+                }
+                let delivered = held.first().map_or(received, |held| received.min(held - 1));
+                prop_assert_eq!(window.received(), received);
+                prop_assert_eq!(window.delivered(), delivered);
+                prop_assert_eq!(window.open_count(), held.len());
+                while let Some(notice) = window.pop_notice() {
+                    let first = waiting.pop_first().unwrap();
+                    prop_assert_eq!(u64::from(notice.notification), first);
+                    prop_assert!(first <= delivered, "too early");
+                }
+                prop_assert!(waiting.first().is_none_or(|first| *first > delivered), "too late");
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The sending half of a conversation: numbers, and the window of frames that the
+//! peer has not delivered.
+//!
+//! ```text
+//!   sequence    1 2 3 4 5 6 7 8 9
+//!               ─────┤                delivered by the peer
+//!               ─────────┤            received by the peer
+//!                     w r   w n w     next = 10; in flight: 4 (write), 5 (read
+//!                                     reply), 7, 9; 8 (Nak) has no payload and
+//!                                     takes no place in the window
+//! ```
+//! Only frames that may have to wait at the peer for memory take a place in the
+//! window (N15): writes and replies to reads. All others are delivered when they
+//! arrive, so refusals and answers pass where data has to wait.
+
+use std::collections::VecDeque;
+
+use super::receive::REACH;
+use crate::operation::{OperationId, Piece};
+
+/// A frame that its destination has not delivered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InFlight {
+    pub(crate) sequence: u64,
+    /// Zero for a reply to a read.
+    pub(crate) operation: OperationId,
+    pub(crate) piece: Piece,
+    /// The write's notification rides on it.
+    pub(crate) notice: bool,
+    /// It was refused: its acknowledgement delivers nothing.
+    pub(crate) refused: bool,
+}
+
+/// What was sent to a peer.
+#[derive(Debug)]
+pub(crate) struct SendWindow {
+    /// Number of the next frame.
+    next: u64,
+    /// The peer has received everything up to this number.
+    received: u64,
+    /// The peer has delivered everything up to this number.
+    delivered: u64,
+    /// Frames in the window, oldest first.
+    in_flight: VecDeque<InFlight>,
+    /// Places in the window; zero until the peer has granted some.
+    window: u32,
+}
+
+impl SendWindow {
+    /// A window that is closed.
+    pub(crate) fn new() -> Self {
+        SendWindow {
+            next: 1,
+            received: 0,
+            delivered: 0,
+            in_flight: VecDeque::new(),
+            window: 0,
+        }
+    }
+
+    /// Starts over, closed.
+    pub(crate) fn clear(&mut self) {
+        self.next = 1;
+        self.received = 0;
+        self.delivered = 0;
+        self.in_flight.clear();
+        self.window = 0;
+    }
+
+    /// Opens the window.
+    pub(crate) fn grant(&mut self, window: u32) {
+        self.window = window;
+    }
+
+    /// Says whether the peer has granted a window: it knows this session.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.window != 0
+    }
+
+    /// Says whether a frame with a payload may be sent.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.in_flight.len() < self.window as usize && self.has_number()
+    }
+
+    /// Says whether at least half of the window is free: those who wait for it are
+    /// let on only then, so that each of them is woken once and not for every frame.
+    pub(crate) fn is_half_open(&self) -> bool {
+        self.in_flight.len() <= self.window as usize / 2 && self.is_open()
+    }
+
+    /// Says whether a frame without a payload may be sent: the peer can tell its
+    /// number from an old one.
+    #[inline]
+    pub(crate) fn has_number(&self) -> bool {
+        self.next - self.received <= REACH
+    }
+
+    /// Number of the next frame.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Uses the next number.
+    pub(crate) fn advance(&mut self) {
+        self.next += 1;
+    }
+
+    /// Takes the last number back: there was no way for its frame.
+    pub(crate) fn withdraw(&mut self) {
+        self.next -= 1;
+    }
+
+    /// Places the frame that was sent last in the window.
+    pub(crate) fn sent(&mut self, operation: OperationId, piece: Piece, notice: bool) {
+        self.in_flight.push_back(InFlight {
+            sequence: self.next - 1,
+            operation,
+            piece,
+            notice,
+            refused: false,
+        });
+    }
+
+    /// Takes what the peer says. `false`: it cannot be true.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, received: u64, delivered: u64) -> bool {
+        if delivered > received || received >= self.next {
+            return false;
+        }
+        self.received = self.received.max(received);
+        self.delivered = self.delivered.max(delivered);
+        true
+    }
+
+    /// The frame of that number, while it is in the window.
+    pub(crate) fn find(&mut self, sequence: u64) -> Option<&mut InFlight> {
+        let place = self
+            .in_flight
+            .binary_search_by_key(&sequence, |frame| frame.sequence)
+            .ok()?;
+        self.in_flight.get_mut(place)
+    }
+
+    /// Says whether the oldest frame in the window is delivered.
+    #[inline]
+    pub(crate) fn has_delivered(&self) -> bool {
+        let oldest = self.in_flight.front();
+        oldest.is_some_and(|frame| frame.sequence <= self.delivered)
+    }
+
+    /// Takes the oldest frame out of the window if it is delivered.
+    #[inline]
+    pub(crate) fn pop_delivered(&mut self) -> Option<InFlight> {
+        match self.has_delivered() {
+            true => self.in_flight.pop_front(),
+            false => None,
+        }
+    }
+
+    /// Says whether the oldest frame is delivered too, and of the same operation.
+    #[inline]
+    pub(crate) fn delivers_next(&self, operation: OperationId) -> bool {
+        let oldest = self.in_flight.front();
+        oldest.is_some_and(|frame| frame.sequence <= self.delivered && frame.operation == operation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(size: u32) -> SendWindow {
+        let mut window = SendWindow::new();
+        window.grant(size);
+        window
+    }
+
+    fn send(window: &mut SendWindow, id: u64) {
+        window.advance();
+        window.sent(OperationId(id), Piece::default(), false);
+    }
+
+    #[test]
+    fn the_window_is_exactly_as_large_as_granted() {
+        let mut window = window(3);
+        for id in 1..=3 {
+            assert!(window.is_open());
+            send(&mut window, id);
+        }
+        assert!(!window.is_open());
+        assert!(window.has_number(), "answers pass");
+        assert!(window.acknowledge(3, 1));
+        assert_eq!(window.pop_delivered().unwrap().operation, OperationId(1));
+        assert!(window.pop_delivered().is_none());
+        assert!(window.is_open() && !window.is_half_open());
+        assert!(window.acknowledge(3, 2));
+        assert!(window.pop_delivered().is_some());
+        assert!(window.is_half_open());
+    }
+
+    #[test]
+    fn numbers_stay_within_reach_of_the_peer() {
+        let mut window = window(u32::MAX);
+        for _ in 0..REACH {
+            assert!(window.has_number());
+            window.advance();
+        }
+        assert!(!window.has_number() && !window.is_open());
+        assert!(window.acknowledge(1, 0));
+        assert!(window.has_number());
+    }
+
+    #[test]
+    fn acknowledgements_that_cannot_be_true_are_refused() {
+        let mut window = window(8);
+        for id in 1..=4 {
+            send(&mut window, id);
+        }
+        assert!(!window.acknowledge(5, 0), "was never sent");
+        assert!(!window.acknowledge(2, 3), "delivered before it arrived");
+        assert!(window.acknowledge(4, 3));
+        assert!(window.acknowledge(1, 1), "an old one that was overtaken");
+        let delivered = std::iter::from_fn(|| window.pop_delivered()).count();
+        assert_eq!(delivered, 3);
+    }
+
+    #[test]
+    fn frames_are_found_by_number_and_leave_in_order() {
+        let mut window = window(8);
+        for id in 1..=4 {
+            send(&mut window, id / 2);
+            window.advance();
+        }
+        assert!(window.find(2).is_none());
+        window.find(3).unwrap().refused = true;
+        assert!(window.acknowledge(6, 5));
+        assert!(!window.pop_delivered().unwrap().refused);
+        assert!(window.delivers_next(OperationId(1)));
+        assert!(window.pop_delivered().unwrap().refused);
+        assert!(window.delivers_next(OperationId(1)));
+        assert_eq!(window.pop_delivered().unwrap().sequence, 5);
+        assert!(!window.delivers_next(OperationId(2)));
+    }
+}
