@@ -24,7 +24,8 @@
 //! # unmapPage (driver)
 //! `vpn[f]` = 0; full fence; load `lock[f]`. If it is zero the page is unmapped (then
 //! the row's entry is cleared). If not, either restore `vpn[f]` and report LOCKED,
-//! or (forced) leave it invalid and wait for the lock to become zero. At most one
+//! or (forced) leave it invalid and wait for the lock to become zero; until then
+//! `vpn[f]` says [`LEAVING`], and the frame gets no other tag. At most one
 //! of the two sides wins; it may be neither, and then the NIC treats the page as
 //! absent (NetVM §4.4, figure 13).
 //!
@@ -44,8 +45,16 @@ pub const ROW_BYTES: usize = ROW_ENTRIES * 4;
 /// Bits of a tag that hold the virtual page number.
 const VPN_BITS: u32 = 48;
 
+/// Reverse mapping of a frame that is not mapped.
+pub const UNMAPPED: u64 = 0;
+
+/// Reverse mapping of a frame that the driver has taken out by force while the NIC
+/// held it, until the driver has seen it let go. No tag for the NIC: not valid.
+pub const LEAVING: u64 = 1;
+
 /// Reverse mapping of a frame: valid bit (63), VNI (62 to 48), virtual page
-/// number (47 to 0). The word 0 says that the frame is not mapped.
+/// number (47 to 0). Without the valid bit the frame is not mapped: [`UNMAPPED`]
+/// or [`LEAVING`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u64);
 
@@ -103,7 +112,8 @@ mod tests {
         assert_ne!(tag, Tag::new(VniId(6), 0x7fff_ffff_f123));
         assert_eq!(tag, Tag::new(VniId(5), 0x7fff_ffff_f000));
         assert_eq!(Tag::from_word(tag.word()), Some(tag));
-        assert_eq!(Tag::from_word(0), None);
+        assert_eq!(Tag::from_word(UNMAPPED), None);
+        assert_eq!(Tag::from_word(LEAVING), None);
     }
 
     /// A full table of sequential pages overflows a row about as often as NetVM's

@@ -304,15 +304,20 @@ impl<P: Platform> Driver<P> {
                 return Inserted::OutOfRange;
             }
             let inserted = table.inner.insert(self.platform.sram(), tag, frame, key);
-            if let Inserted::Done { evicted, replaced } = inserted {
-                self.counters.pages_inserted.add(1);
-                self.counters.pages_mapped.add(1);
-                if evicted.is_some() {
-                    self.counters.pages_evicted.add(1);
+            let gone = match inserted {
+                Inserted::Done { evicted, replaced } => {
+                    self.counters.pages_inserted.add(1);
+                    self.counters.pages_mapped.add(1);
+                    if evicted.is_some() {
+                        self.counters.pages_evicted.add(1);
+                    }
+                    [evicted, replaced]
                 }
-                for removed in [evicted, replaced].into_iter().flatten() {
-                    self.left(removed);
-                }
+                Inserted::Busy { replaced } => [None, replaced],
+                Inserted::Already | Inserted::OutOfRange => [None; 2],
+            };
+            for removed in gone.into_iter().flatten() {
+                self.left(removed);
             }
             inserted
         })

@@ -149,7 +149,7 @@ impl<P: Platform> Region<P> {
                 *entry = entry_of(frame);
                 Installed::Entered
             }
-            Inserted::Busy => Installed::Busy,
+            Inserted::Busy { .. } => Installed::Busy,
             Inserted::OutOfRange => Installed::Absent,
         }
     }

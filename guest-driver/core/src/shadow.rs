@@ -11,14 +11,25 @@
 //!   vpn := tag          (release)        lock == 0?               fence in lockPage)
 //!   entry := frame + 1  (release)          yes: entry := 0, done
 //!                                          no:  try:    vpn := tag, Locked
-//!                                               forced: entry := 0, wait for lock == 0
+//!                                               forced: vpn := leaving, entry := 0,
+//!                                                       wait for lock == 0, vpn := 0
 //! ```
+//!
+//! isPageDirty cleans a page that stays entered, and takes it away from the NIC
+//! for that moment in the same way: what the NIC is writing is never taken for
+//! clean (N7).
+//!
+//! Which of these orders are needed is shown in `docs/proofs.md`: without any one
+//! of them a model in `tests/page_lock` fails. Where a store is relaxed, a fence or
+//! a later release orders it.
 //!
 //! # Invariants
 //! - A frame has at most one tag, and a tag that stands in the physical map stands
 //!   in exactly one entry of its row.
 //! - A frame is given a tag only while its lock word is zero: so no lock that was
 //!   taken under an older tag is ever taken for one under the new tag.
+//! - A frame that is leaving by force gets no tag until its dirty bit was read: what
+//!   the NIC wrote under the old tag is not forgotten.
 //!
 //! What the SRAM says about frames is checked against the geometry before it is
 //! used as an index.
@@ -26,7 +37,7 @@
 use core::sync::atomic::Ordering;
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{entry_of, frame_of, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{entry_of, frame_of, Tag, LEAVING, ROW_ENTRIES, UNMAPPED};
 use qnic_abi::SharedMemory;
 
 /// Outcome of [`Table::insert`].
@@ -43,7 +54,10 @@ pub enum Inserted {
     /// It was entered already.
     Already,
     /// The NIC holds the frame, or every page of the row: try again.
-    Busy,
+    Busy {
+        /// A page that left because the frame was entered under another tag.
+        replaced: Option<Removed>,
+    },
     /// The physical map does not cover the frame.
     OutOfRange,
 }
@@ -68,6 +82,21 @@ pub enum Unmapped {
     /// The NIC holds the page. After `try_unmap` it is still entered; after
     /// `begin_unmap` it is out and the caller waits with [`Table::finish_unmap`].
     Locked,
+}
+
+/// Outcome of [`Table::is_page_dirty`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Dirty {
+    /// The NIC has not written to the page since it was entered or cleaned.
+    Clean,
+    /// It has. The page counts as clean from now on: everything that it had
+    /// written is visible to the caller.
+    Cleaned,
+    /// It has, and holds the page: the page still counts as dirty.
+    Locked,
+    /// The frame is not entered under this tag.
+    Absent,
 }
 
 /// Host side of the page table in an SRAM.
@@ -101,6 +130,9 @@ impl Table {
         }
         let mut replaced = None;
         let present = sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed);
+        if present == LEAVING {
+            return Inserted::Busy { replaced };
+        }
         if let Some(present) = Tag::from_word(present) {
             let same_key = sram.load_u64(self.geometry.key_word(frame), Ordering::Relaxed) == key;
             if present == tag && same_key {
@@ -109,19 +141,19 @@ impl Table {
             match self.try_unmap(sram, present, frame) {
                 Unmapped::Done(removed) => replaced = Some(removed),
                 Unmapped::Absent => {}
-                Unmapped::Locked => return Inserted::Busy,
+                Unmapped::Locked => return Inserted::Busy { replaced },
             }
         }
         if self.is_locked(sram, frame) {
-            return Inserted::Busy;
+            return Inserted::Busy { replaced };
         }
         let Some((entry, evicted)) = self.make_room(sram, tag) else {
-            return Inserted::Busy;
+            return Inserted::Busy { replaced };
         };
         self.clean(sram, frame);
-        sram.store_u64(self.geometry.key_word(frame), key, Ordering::Release);
-        // Release; partner: the NIC's load of the reverse mapping in lockPage.
-        sram.store_u64(self.geometry.vpn_word(frame), tag.word(), Ordering::Release);
+        // Relaxed, as in `clean`: validate releases both.
+        sram.store_u64(self.geometry.key_word(frame), key, Ordering::Relaxed);
+        self.validate(sram, tag, frame);
         // Release; partner: the NIC's acquire load of the row: whoever finds the
         // entry finds reverse mapping, key and dirty bit of its frame.
         sram.store_u32(entry, entry_of(frame), Ordering::Release);
@@ -134,7 +166,7 @@ impl Table {
             return Unmapped::Absent;
         }
         if self.is_locked(sram, frame) {
-            sram.store_u64(self.geometry.vpn_word(frame), tag.word(), Ordering::Release);
+            self.validate(sram, tag, frame);
             return Unmapped::Locked;
         }
         self.clear_entry(sram, tag, frame);
@@ -150,6 +182,8 @@ impl Table {
         let locked = self.is_locked(sram, frame);
         self.clear_entry(sram, tag, frame);
         if locked {
+            let word = self.geometry.vpn_word(frame);
+            sram.store_u64(word, LEAVING, Ordering::Relaxed);
             Unmapped::Locked
         } else {
             Unmapped::Done(self.removed(sram, frame))
@@ -158,28 +192,65 @@ impl Table {
 
     /// Looks once more after [`Table::begin_unmap`] said Locked: `None` while the
     /// NIC holds the page.
-    pub fn finish_unmap<M: SharedMemory>(&self, sram: &M, frame: u32) -> Option<Removed> {
+    pub fn finish_unmap<M: SharedMemory>(&mut self, sram: &M, frame: u32) -> Option<Removed> {
         if self.is_locked(sram, frame) {
-            None
-        } else {
-            Some(self.removed(sram, frame))
+            return None;
         }
+        let word = self.geometry.vpn_word(frame);
+        sram.store_u64(word, UNMAPPED, Ordering::Relaxed);
+        Some(self.removed(sram, frame))
+    }
+
+    /// isPageDirty (N7): says whether the NIC has written to a page, and cleans it.
+    ///
+    /// A dirty page is absent to the NIC while it is being cleaned.
+    pub fn is_page_dirty<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Dirty {
+        if !self.is_entered(sram, tag, frame) {
+            return Dirty::Absent;
+        }
+        if !self.is_dirty(sram, frame) {
+            return Dirty::Clean;
+        }
+        if !self.invalidate(sram, tag, frame) {
+            return Dirty::Absent;
+        }
+        let locked = self.is_locked(sram, frame);
+        if !locked {
+            self.clean(sram, frame);
+        }
+        self.validate(sram, tag, frame);
+        if locked {
+            Dirty::Locked
+        } else {
+            Dirty::Cleaned
+        }
+    }
+
+    /// Says whether `tag` is what the physical map has for `frame`.
+    fn is_entered<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
+        u64::from(frame) < self.geometry.frames
+            && sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed) == tag.word()
     }
 
     /// First half of unmapPage: clears the reverse mapping and fences, if it is `tag`.
     fn invalidate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
-        if u64::from(frame) >= self.geometry.frames {
+        if !self.is_entered(sram, tag, frame) {
             return false;
         }
         let word = self.geometry.vpn_word(frame);
-        if sram.load_u64(word, Ordering::Relaxed) != tag.word() {
-            return false;
-        }
-        sram.store_u64(word, 0, Ordering::Release);
+        // Relaxed: it publishes nothing, and the fence orders it.
+        sram.store_u64(word, UNMAPPED, Ordering::Relaxed);
         // Partner: the fence in the NIC's lockPage, between its store of the lock
         // word and its load of the reverse mapping.
         sram.fence();
         true
+    }
+
+    /// Makes `tag` the reverse mapping of a frame: the NIC may have it. Release;
+    /// partner: the NIC's acquire load in lockPage, behind which it finds key,
+    /// dirty bit and content of the frame.
+    fn validate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) {
+        sram.store_u64(self.geometry.vpn_word(frame), tag.word(), Ordering::Release);
     }
 
     /// Says whether the NIC holds a frame. Acquire; partner: the NIC's release
@@ -239,27 +310,32 @@ impl Table {
         for place in 0..ROW_ENTRIES {
             let offset = self.geometry.entry_offset(row, place);
             if sram.load_u32(offset, Ordering::Relaxed) == entry_of(frame) {
-                sram.store_u32(offset, 0, Ordering::Release);
+                // Relaxed: a NIC that still finds the entry trusts the reverse
+                // mapping alone.
+                sram.store_u32(offset, 0, Ordering::Relaxed);
             }
         }
     }
 
-    /// Says whether the NIC has written to a frame since it was cleaned (N7).
+    /// Says whether the NIC has written to a frame since it was cleaned (N7). Exact
+    /// behind [`Table::is_locked`], which acquires what the NIC has stored.
     fn is_dirty<M: SharedMemory>(&self, sram: &M, frame: u32) -> bool {
         let ours = sram.load_u32(self.geometry.dirty_driver_word(frame), Ordering::Relaxed);
-        let nics = sram.load_u32(self.geometry.dirty_nic_word(frame), Ordering::Acquire);
+        let nics = sram.load_u32(self.geometry.dirty_nic_word(frame), Ordering::Relaxed);
         (ours ^ nics) >> (frame % 32) & 1 == 0
     }
 
     /// Cleans a frame: its bit becomes the complement of the NIC's (N7). The other
-    /// bits of the word are this side's too.
+    /// bits of the word are this side's too. The frame is neither valid nor locked:
+    /// the NIC's bit does not change, and it sees this one when it sees the frame
+    /// valid again.
     fn clean<M: SharedMemory>(&self, sram: &M, frame: u32) {
         let bit = 1u32 << (frame % 32);
-        let nics = sram.load_u32(self.geometry.dirty_nic_word(frame), Ordering::Acquire);
+        let nics = sram.load_u32(self.geometry.dirty_nic_word(frame), Ordering::Relaxed);
         let word = self.geometry.dirty_driver_word(frame);
         let ours = sram.load_u32(word, Ordering::Relaxed);
         let clean = (ours & !bit) | (!nics & bit);
-        sram.store_u32(word, clean, Ordering::Release);
+        sram.store_u32(word, clean, Ordering::Relaxed);
     }
 
     /// xorshift64*: spreads victims; predicting it gains nobody anything.

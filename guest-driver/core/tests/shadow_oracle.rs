@@ -1,6 +1,8 @@
-//! The shadow page table against an oracle (N5): whatever is entered, evicted,
-//! unmapped and held, in any order, the NIC finds exactly the pages that the
-//! oracle says are entered, with their own frames and keys.
+//! The shadow page table against an oracle (N5, N6, N7): whatever is entered,
+//! evicted, unmapped, forced out, locked, written to and cleaned, in any order and
+//! with the real code of driver and NIC, the NIC finds exactly the pages that the
+//! oracle says are entered, with their own frames and keys, and every page that was
+//! written to is reported dirty once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,10 +11,19 @@ use proptest::prelude::*;
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{frame_of, Tag, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
-use qnic_abi::{NodeId, SharedMemory, VniId};
-use qnic_driver::shadow::{Inserted, Removed, Table, Unmapped};
+use qnic_abi::{Key, NodeId, SharedMemory, VniId, PAGE_SHIFT};
+use qnic_driver::shadow::{Dirty, Inserted, Removed, Table, Unmapped};
+use qnic_nic::page_table::{
+    lock_page, lock_pages, page_key, unlock_page, unlock_page_dirty, LockedPage,
+};
 
 const FRAMES: u64 = 16;
+
+/// Pages of the test: eight that share a row of four entries, four of another row.
+const ROWS: [(u64, usize); 2] = [(5, 8), (6, 4)];
+
+/// Longest run of pages that the NIC locks behind one fence.
+const RUN: usize = 4;
 
 /// SRAM of one thread.
 struct Sram(RefCell<Vec<u8>>);
@@ -41,24 +52,28 @@ enum Operation {
     Insert { tag: usize, frame: u32, key: u64 },
     Try { tag: usize, frame: u32 },
     Begin { tag: usize, frame: u32 },
-    Hold { frame: u32 },
-    LetGo { frame: u32 },
-    Write { frame: u32 },
+    Finish,
+    IsDirty { tag: usize, frame: u32 },
+    Lock { tag: usize },
+    LockRun { first: usize, length: usize },
+    Unlock { dirty: bool },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let tag = 0..8usize;
+    let tag = 0..12usize;
     // Two frames more than the table covers.
     let frame = 0..FRAMES as u32 + 2;
-    let known = 0..FRAMES as u32;
+    let page = (tag.clone(), frame.clone());
     prop_oneof![
-        6 => (tag.clone(), frame.clone(), 1..3u64)
-            .prop_map(|(tag, frame, key)| Operation::Insert { tag, frame, key }),
-        2 => (tag.clone(), frame.clone()).prop_map(|(tag, frame)| Operation::Try { tag, frame }),
-        2 => (tag, frame).prop_map(|(tag, frame)| Operation::Begin { tag, frame }),
-        1 => known.clone().prop_map(|frame| Operation::Hold { frame }),
-        1 => known.clone().prop_map(|frame| Operation::LetGo { frame }),
-        1 => known.prop_map(|frame| Operation::Write { frame }),
+        8 => (page.clone(), 1..3u64)
+            .prop_map(|((tag, frame), key)| Operation::Insert { tag, frame, key }),
+        2 => page.clone().prop_map(|(tag, frame)| Operation::Try { tag, frame }),
+        2 => page.clone().prop_map(|(tag, frame)| Operation::Begin { tag, frame }),
+        2 => Just(Operation::Finish),
+        2 => page.prop_map(|(tag, frame)| Operation::IsDirty { tag, frame }),
+        4 => tag.clone().prop_map(|tag| Operation::Lock { tag }),
+        1 => (tag, 1..=RUN).prop_map(|(first, length)| Operation::LockRun { first, length }),
+        6 => any::<bool>().prop_map(|dirty| Operation::Unlock { dirty }),
     ]
 }
 
@@ -77,53 +92,83 @@ struct World {
     tags: Vec<Tag>,
     /// Entered pages by frame.
     entered: BTreeMap<u32, Page>,
+    /// Pages that were forced out while the NIC held them, by frame.
+    leaving: BTreeMap<u32, Page>,
+    /// What the NIC holds, last locked last.
+    held: Vec<LockedPage>,
+}
+
+fn frame_number(page: &LockedPage) -> u32 {
+    (page.address() >> PAGE_SHIFT) as u32
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let geometry = Geometry::new(NodeId(0), FRAMES, 4, 1).unwrap();
-        // Eight pages that share one row of four entries.
-        let tags = (0u64..)
-            .map(|page| Tag::new(VniId((page % 3) as u16), page << 12))
-            .filter(|tag| tag.row(geometry.rows) == 5)
-            .take(8)
-            .collect();
+        let of_row = |(row, count): (u64, usize)| {
+            (0u64..)
+                .map(|page| Tag::new(VniId((page % 3) as u16), page << PAGE_SHIFT))
+                .filter(move |tag| tag.row(geometry.rows) == row)
+                .take(count)
+        };
         World {
             sram: Sram(RefCell::new(vec![0; geometry.sram_bytes as usize])),
             table: Table::new(geometry, seed),
             geometry,
-            tags,
+            tags: ROWS.into_iter().flat_map(of_row).collect(),
             entered: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            held: Vec::new(),
         }
     }
 
-    fn held(&self, frame: u32) -> bool {
-        let word = self.geometry.lock_word(frame);
-        self.sram.load_u32(word, Ordering::Relaxed) != 0
+    fn is_held(&self, frame: u32) -> bool {
+        self.held.iter().any(|page| frame_number(page) == frame)
+    }
+
+    /// The frame of a page, if it is entered.
+    fn frame_of(&self, tag: Tag) -> Option<u32> {
+        let mut found = self.entered.iter().filter(|(_, page)| page.tag == tag);
+        found.next().map(|(frame, _)| *frame)
+    }
+
+    /// Frames entered in the row of a page.
+    fn row_of(&self, tag: Tag) -> Vec<u32> {
+        let row = tag.row(self.geometry.rows);
+        let same = |page: &Page| page.tag.row(self.geometry.rows) == row;
+        let frames = self.entered.iter().filter(|(_, page)| same(page));
+        frames.map(|(frame, _)| *frame).collect()
     }
 
     fn left(&mut self, removed: Removed) {
+        assert!(!self.is_held(removed.frame));
         let page = self.entered.remove(&removed.frame);
         assert_eq!(page.map(|page| page.dirty), Some(removed.dirty));
     }
 
     fn insert(&mut self, tag: Tag, frame: u32, key: u64) {
         let before = self.entered.get(&frame).copied();
-        let row_is_full = self.entered.len() == ROW_ENTRIES;
+        let held = self.is_held(frame);
+        let others: Vec<_> = self
+            .row_of(tag)
+            .into_iter()
+            .filter(|f| *f != frame)
+            .collect();
+        let row_is_full = others.len() == ROW_ENTRIES;
         match self.table.insert(&self.sram, tag, frame, key) {
             Inserted::OutOfRange => assert!(u64::from(frame) >= FRAMES),
             Inserted::Already => assert_eq!(before.map(|p| (p.tag, p.key)), Some((tag, key))),
-            Inserted::Busy => {
-                let others = self.entered.keys().filter(|other| **other != frame);
-                let stuck = row_is_full && others.clone().all(|other| self.held(*other));
-                assert!(self.held(frame) || stuck);
+            Inserted::Busy { replaced } => {
+                let stuck = row_is_full && others.iter().all(|other| self.is_held(*other));
+                assert!(held || stuck || self.leaving.contains_key(&frame));
+                assert_eq!(replaced.is_some(), before.is_some() && !held);
+                replaced.into_iter().for_each(|removed| self.left(removed));
             }
             Inserted::Done { evicted, replaced } => {
-                assert!(!self.held(frame));
+                assert!(!held && !self.leaving.contains_key(&frame));
                 assert_eq!(replaced.map(|r| r.frame), before.map(|_| frame));
-                assert_eq!(evicted.is_some(), row_is_full && before.is_none());
+                assert_eq!(evicted.is_some(), row_is_full);
                 for removed in [replaced, evicted].into_iter().flatten() {
-                    assert!(!self.held(removed.frame));
                     self.left(removed);
                 }
                 let dirty = false;
@@ -142,38 +187,92 @@ impl World {
         match outcome {
             Unmapped::Absent => assert!(!known),
             Unmapped::Done(removed) => {
-                assert!(known && !self.held(frame));
+                assert!(known);
                 self.left(removed);
             }
             Unmapped::Locked => {
-                assert!(known && self.held(frame));
+                assert!(known && self.is_held(frame));
                 if forced {
-                    assert_eq!(self.table.finish_unmap(&self.sram, frame), None);
-                    self.hold(frame, 0);
-                    let removed = self.table.finish_unmap(&self.sram, frame).unwrap();
-                    self.left(removed);
+                    let page = self.entered.remove(&frame).unwrap();
+                    self.leaving.insert(frame, page);
                 }
             }
         }
     }
 
-    fn hold(&self, frame: u32, count: u32) {
-        let word = self.geometry.lock_word(frame);
-        self.sram.store_u32(word, count, Ordering::Relaxed);
+    /// Looks after all that leave by force.
+    fn finish(&mut self) {
+        for (frame, page) in self.leaving.clone() {
+            let removed = self.table.finish_unmap(&self.sram, frame);
+            assert_eq!(removed.is_none(), self.is_held(frame));
+            if let Some(removed) = removed {
+                let dirty = page.dirty;
+                assert_eq!(removed, Removed { frame, dirty });
+                self.leaving.remove(&frame);
+            }
+        }
     }
 
-    /// unlockPageDirty: copies the driver's bit.
-    fn write(&mut self, frame: u32) {
-        let bit = 1 << (frame % 32);
-        let driver = self.geometry.dirty_driver_word(frame);
-        let nic = self.geometry.dirty_nic_word(frame);
-        let ours = self.sram.load_u32(driver, Ordering::Relaxed);
-        let before = self.sram.load_u32(nic, Ordering::Relaxed);
-        self.sram
-            .store_u32(nic, before & !bit | ours & bit, Ordering::Relaxed);
-        if let Some(page) = self.entered.get_mut(&frame) {
-            page.dirty = true;
+    fn is_dirty(&mut self, tag: Tag, frame: u32) {
+        let held = self.is_held(frame);
+        let page = self.entered.get_mut(&frame).filter(|page| page.tag == tag);
+        let expected = match &page {
+            None => Dirty::Absent,
+            Some(page) if !page.dirty => Dirty::Clean,
+            Some(_) if held => Dirty::Locked,
+            Some(_) => Dirty::Cleaned,
+        };
+        let found = self.table.is_page_dirty(&self.sram, tag, frame);
+        assert_eq!(found, expected);
+        if let (Dirty::Cleaned, Some(page)) = (found, page) {
+            page.dirty = false;
         }
+    }
+
+    fn lock(&mut self, tag: Tag) {
+        let page = lock_page(&self.sram, &self.geometry, tag);
+        assert_eq!(page.as_ref().map(frame_number), self.frame_of(tag));
+        if let Some(page) = page {
+            self.locked(page);
+        }
+    }
+
+    fn locked(&mut self, page: LockedPage) {
+        let key = page_key(&self.sram, &self.geometry, &page);
+        let entered = self.entered[&frame_number(&page)];
+        assert_eq!(key, Key(entered.key));
+        self.held.push(page);
+    }
+
+    fn lock_run(&mut self, first: usize, length: usize) {
+        let tags: Vec<_> = self.tags.iter().copied().skip(first).take(length).collect();
+        let frames = tags.iter().map_while(|tag| self.frame_of(*tag));
+        let expected: Vec<_> = frames.collect();
+        let mut pages: [Option<LockedPage>; RUN] = Default::default();
+        let count = lock_pages(
+            &self.sram,
+            &self.geometry,
+            tags.into_iter(),
+            &mut pages[..length],
+        );
+        assert_eq!(count, expected.len());
+        let found: Vec<_> = pages.iter().flatten().map(frame_number).collect();
+        assert_eq!(found, expected);
+        for page in pages.into_iter().flatten() {
+            self.locked(page);
+        }
+    }
+
+    fn unlock(&mut self, dirty: bool) {
+        let Some(page) = self.held.pop() else { return };
+        let frame = frame_number(&page);
+        if !dirty {
+            return unlock_page(&self.sram, &self.geometry, page);
+        }
+        unlock_page_dirty(&self.sram, &self.geometry, page);
+        let page = self.entered.get_mut(&frame);
+        let page = page.or_else(|| self.leaving.get_mut(&frame));
+        page.expect("a held frame changes hands").dirty = true;
     }
 
     fn apply(&mut self, operation: Operation) {
@@ -181,23 +280,21 @@ impl World {
             Operation::Insert { tag, frame, key } => {
                 let tag = self.tags[tag];
                 // The driver takes a page out before it enters it in another frame.
-                let elsewhere = self
-                    .entered
-                    .iter()
-                    .find(|(f, p)| **f != frame && p.tag == tag);
-                if elsewhere.is_none() {
+                if self.frame_of(tag).is_none_or(|known| known == frame) {
                     self.insert(tag, frame, key);
                 }
             }
             Operation::Try { tag, frame } => self.unmap(self.tags[tag], frame, false),
             Operation::Begin { tag, frame } => self.unmap(self.tags[tag], frame, true),
-            Operation::Hold { frame } => self.hold(frame, 1),
-            Operation::LetGo { frame } => self.hold(frame, 0),
-            Operation::Write { frame } => self.write(frame),
+            Operation::Finish => self.finish(),
+            Operation::IsDirty { tag, frame } => self.is_dirty(self.tags[tag], frame),
+            Operation::Lock { tag } => self.lock(self.tags[tag]),
+            Operation::LockRun { first, length } => self.lock_run(first, length),
+            Operation::Unlock { dirty } => self.unlock(dirty),
         }
     }
 
-    /// What the NIC finds is what the oracle knows.
+    /// What the table says is what the oracle knows, and the NIC finds it.
     fn check(&self) {
         let mut found = BTreeMap::new();
         for row in 0..self.geometry.rows {
@@ -221,24 +318,44 @@ impl World {
             .map(|(frame, page)| (*frame, (page.tag, page.key)))
             .collect();
         assert_eq!(found, known);
-        for frame in (0..FRAMES as u32).filter(|frame| !found.contains_key(frame)) {
+        for frame in 0..FRAMES as u32 {
             let word = self.geometry.vpn_word(frame);
-            assert_eq!(self.sram.load_u64(word, Ordering::Relaxed), 0);
+            let tag = Tag::from_word(self.sram.load_u64(word, Ordering::Relaxed));
+            assert_eq!(tag.is_some(), known.contains_key(&frame));
+            let lock = self.geometry.lock_word(frame);
+            let locks = self.held.iter().filter(|page| frame_number(page) == frame);
+            let count = locks.count() as u32;
+            assert_eq!(self.sram.load_u32(lock, Ordering::Relaxed), count);
         }
+    }
+
+    /// Lets go of everything: nothing stays behind.
+    fn wind_up(&mut self) {
+        while !self.held.is_empty() {
+            self.unlock(false);
+        }
+        self.finish();
+        for (frame, page) in self.entered.clone() {
+            self.unmap(page.tag, frame, false);
+        }
+        assert!(self.entered.is_empty() && self.leaving.is_empty());
+        self.check();
     }
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
     fn the_nic_finds_what_was_entered(
         seed in any::<u64>(),
-        operations in prop::collection::vec(operation(), 1..120),
+        operations in prop::collection::vec(operation(), 1..160),
     ) {
         let mut world = World::new(seed);
         for operation in operations {
             world.apply(operation);
             world.check();
         }
+        world.wind_up();
     }
 }
 
@@ -260,6 +377,33 @@ fn a_full_row_loses_any_of_its_pages() {
     assert!(!victims.contains_key(&Some(4)));
 }
 
+/// What a page was written with stays known when its frame is wanted for another
+/// page: while it leaves by force, and when the other page finds no room.
+#[test]
+fn a_frame_that_is_wanted_elsewhere_keeps_its_dirty_bit() {
+    let mut world = World::new(1);
+    let (row, other_row) = (world.tags[..4].to_vec(), world.tags[8]);
+    world.insert(other_row, 0, 1);
+    world.lock(other_row);
+    world.unmap(other_row, 0, true);
+    world.insert(row[0], 0, 1);
+    world.unlock(true);
+    world.insert(row[0], 0, 1);
+    world.finish();
+    assert!(world.leaving.is_empty() && world.entered.is_empty());
+
+    world.insert(other_row, 9, 1);
+    world.lock(other_row);
+    world.unlock(true);
+    for (frame, tag) in row.into_iter().enumerate() {
+        world.insert(tag, frame as u32, 1);
+        world.lock(tag);
+    }
+    world.insert(world.tags[4], 9, 1);
+    assert_eq!(world.frame_of(other_row), None);
+    world.wind_up();
+}
+
 /// What a broken device writes into the table leads nowhere.
 #[test]
 fn entries_beyond_the_frames_are_harmless() {
@@ -275,4 +419,6 @@ fn entries_beyond_the_frames_are_harmless() {
     assert!(matches!(inserted, Inserted::Done { evicted: None, .. }));
     let unmapped = world.table.try_unmap(&world.sram, tag, u32::MAX);
     assert_eq!(unmapped, Unmapped::Absent);
+    let dirty = world.table.is_page_dirty(&world.sram, tag, u32::MAX);
+    assert_eq!(dirty, Dirty::Absent);
 }

@@ -1,0 +1,140 @@
+//! Several pages locked behind one fence (`lock_pages`): for each of them what
+//! [`crate::exclusion`] and [`crate::insertion`] show for one.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use loom::sync::Arc;
+use qnic_driver::shadow::{Inserted, Table, Unmapped};
+use qnic_nic::page_table::{lock_pages, unlock_page_dirty, LockedPage};
+
+use crate::world::{beside, enter, entered, geometry, key, nic_writes, tag, use_locked, World};
+
+/// The NIC locks the first `pages` pages, writes to those it got, unlocks them.
+/// Gives the keys under which it found them.
+fn nic_writes_burst(world: &World, pages: usize) -> Vec<u64> {
+    let mut locked: [Option<LockedPage>; 2] = Default::default();
+    let tags = (0..pages).map(tag);
+    let count = lock_pages(world, &world.geometry, tags, &mut locked[..pages]);
+    assert!(locked[count..].iter().all(Option::is_none));
+    let keys = locked.iter().flatten();
+    let keys = keys.map(|page| use_locked(world, page)).collect();
+    // Last locked, first unlocked.
+    for page in locked.into_iter().rev().flatten() {
+        unlock_page_dirty(world, &world.geometry, page);
+    }
+    keys
+}
+
+/// The driver takes one page of a burst out, by force or not; the burst ends
+/// before it or has it, and the kernel has its frame to itself.
+fn one_page_leaves(leaving: usize, forced: bool) {
+    static SEEN: Mutex<BTreeSet<(usize, bool, bool, usize)>> = Mutex::new(BTreeSet::new());
+    loom::model(move || {
+        let (world, mut table) = entered(2, 1);
+        let frame = leaving as u32;
+        let (removed, keys) = beside(
+            &world,
+            |world| nic_writes_burst(world, 2),
+            |world| {
+                let mut outcome = if forced {
+                    table.begin_unmap(world, tag(leaving), frame)
+                } else {
+                    table.try_unmap(world, tag(leaving), frame)
+                };
+                while forced && outcome == Unmapped::Locked {
+                    loom::thread::yield_now();
+                    if let Some(removed) = table.finish_unmap(world, frame) {
+                        outcome = Unmapped::Done(removed);
+                    }
+                }
+                match outcome {
+                    Unmapped::Done(removed) => {
+                        world.reuse(frame);
+                        Some(removed)
+                    }
+                    Unmapped::Locked => None,
+                    Unmapped::Absent => panic!("nobody else takes it out"),
+                }
+            },
+        );
+        let had = keys.len() > leaving;
+        if let Some(removed) = removed {
+            assert_eq!(removed.dirty, had);
+            assert_eq!(nic_writes(&world, tag(leaving)), None);
+        }
+        // Whatever was marked for the burst is free again.
+        let expected = if removed.is_some() { leaving } else { 2 };
+        assert_eq!(nic_writes_burst(&world, 2).len(), expected);
+        for frame in 0..2 {
+            assert_ne!(
+                table.try_unmap(&*world, tag(frame), frame as u32),
+                Unmapped::Locked
+            );
+        }
+        let seen = (leaving, forced, removed.is_some(), keys.len());
+        SEEN.lock().unwrap().insert(seen);
+    });
+    let seen = SEEN.lock().unwrap();
+    let outcome = |unmapped, locked| seen.contains(&(leaving, forced, unmapped, locked));
+    assert!(outcome(true, leaving), "the host takes it out");
+    assert!(outcome(true, 2), "one after the other");
+    assert!(forced || outcome(false, 2), "the NIC has it");
+    assert!(forced || outcome(false, leaving), "neither has it");
+}
+
+#[test]
+fn the_first_page_of_a_burst_leaves() {
+    one_page_leaves(0, false);
+}
+
+#[test]
+fn the_last_page_of_a_burst_leaves() {
+    one_page_leaves(1, false);
+}
+
+#[test]
+fn the_first_page_of_a_burst_is_forced_out() {
+    one_page_leaves(0, true);
+}
+
+#[test]
+fn the_last_page_of_a_burst_is_forced_out() {
+    one_page_leaves(1, true);
+}
+
+/// As for a single page: the entry leads to all of it.
+#[test]
+fn no_entry_of_a_burst_is_seen_half_written() {
+    loom::model(|| {
+        let world = Arc::new(World::new());
+        let mut table = Table::new(geometry(), 1);
+        let (_, (found, keys)) = beside(
+            &world,
+            |world| (world.entry(0) != 0, nic_writes_burst(world, 1)),
+            |world| {
+                let inserted = enter(world, &mut table, tag(0), 0, key(0));
+                assert!(matches!(inserted, Inserted::Done { .. }));
+            },
+        );
+        assert!(!keys.is_empty() || !found);
+    });
+}
+
+/// As for a single page: an old look does not lead to an old key.
+#[test]
+fn a_page_of_a_burst_that_is_entered_again_has_its_new_key() {
+    loom::model(|| {
+        let (world, mut table) = entered(1, 1);
+        beside(
+            &world,
+            |world| nic_writes_burst(world, 1),
+            |world| {
+                if let Unmapped::Done(_) = table.try_unmap(world, tag(0), 0) {
+                    world.reuse(0);
+                    let _ = enter(world, &mut table, tag(0), 0, 99);
+                }
+            },
+        );
+    });
+}

@@ -1,0 +1,102 @@
+//! The dirty-bit race (N7; NetVM §4.3.2.1): whatever the NIC has written, the
+//! driver learns of, however often it cleans the page meanwhile.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::Arc;
+use qnic_driver::shadow::{Dirty, Unmapped};
+use qnic_nic::page_table::{lock_page, unlock_page_dirty};
+
+use crate::world::{beside, entered, nic_writes, tag, World};
+
+/// The NIC writes `value` into a page by DMA. The kernel may read the page at the
+/// same time, so its content is an atomic here.
+fn dma(world: &World, content: &AtomicU32, value: u32) -> bool {
+    let Some(page) = lock_page(world, &world.geometry, tag(0)) else {
+        return false;
+    };
+    content.store(value, Ordering::Relaxed);
+    unlock_page_dirty(world, &world.geometry, page);
+    true
+}
+
+/// A page that is cleaned while the NIC writes to it twice: what the kernel has
+/// saved each time that the page was dirty is in the end what is in the page.
+#[test]
+fn a_modified_page_is_never_taken_for_clean() {
+    static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    loom::model(|| {
+        let (world, mut table) = entered(1, 1);
+        let content = Arc::new(AtomicU32::new(0));
+        // It is dirty from the start.
+        assert!(dma(&world, &content, 1));
+        let memory = content.clone();
+        let (mut saved, _) = beside(
+            &world,
+            move |world| dma(world, &memory, 2),
+            |world| {
+                let dirty = table.is_page_dirty(world, tag(0), 0);
+                SEEN.lock().unwrap().insert(format!("{dirty:?}"));
+                match dirty {
+                    Dirty::Cleaned => content.load(Ordering::Relaxed),
+                    Dirty::Locked => 0,
+                    Dirty::Clean | Dirty::Absent => panic!("{dirty:?}"),
+                }
+            },
+        );
+        if table.is_page_dirty(&*world, tag(0), 0) == Dirty::Cleaned {
+            saved = content.load(Ordering::Relaxed);
+        }
+        assert_eq!(saved, content.load(Ordering::Relaxed));
+        assert_eq!(table.is_page_dirty(&*world, tag(0), 0), Dirty::Clean);
+    });
+    assert_eq!(SEEN.lock().unwrap().len(), 2, "cleaned, and held");
+}
+
+/// A clean page that the NIC writes to while the driver asks: it is dirty then or
+/// at the next question.
+#[test]
+fn a_write_is_seen_now_or_later() {
+    loom::model(|| {
+        let (world, mut table) = entered(1, 1);
+        let content = Arc::new(AtomicU32::new(0));
+        let memory = content.clone();
+        let (now, wrote) = beside(
+            &world,
+            move |world| dma(world, &memory, 1),
+            |world| match table.is_page_dirty(world, tag(0), 0) {
+                Dirty::Cleaned => {
+                    assert_eq!(content.load(Ordering::Relaxed), 1);
+                    true
+                }
+                Dirty::Clean | Dirty::Locked => false,
+                Dirty::Absent => panic!("nobody takes it out"),
+            },
+        );
+        let later = table.is_page_dirty(&*world, tag(0), 0) == Dirty::Cleaned;
+        assert_eq!(now || later, wrote);
+        assert!(!(now && later));
+    });
+}
+
+/// Two frames whose bits share a word: marking one and cleaning the other lose
+/// neither, because each word has one writer.
+#[test]
+fn neighbours_in_a_word_do_not_disturb_each_other() {
+    loom::model(|| {
+        let (world, mut table) = entered(2, 1);
+        assert!(nic_writes(&world, tag(1)).is_some());
+        let (cleaned, wrote) = beside(
+            &world,
+            |world| nic_writes(world, tag(0)).is_some(),
+            |world| table.is_page_dirty(world, tag(1), 1),
+        );
+        assert_eq!(cleaned, Dirty::Cleaned);
+        assert!(wrote);
+        assert_eq!(table.is_page_dirty(&*world, tag(1), 1), Dirty::Clean);
+        let unmapped = table.try_unmap(&*world, tag(0), 0);
+        assert!(matches!(unmapped, Unmapped::Done(removed) if removed.dirty));
+    });
+}

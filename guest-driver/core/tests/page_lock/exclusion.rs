@@ -1,0 +1,168 @@
+//! unmapPage against lockPage (N6; NetVM §4.4, figure 13).
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use qnic_driver::shadow::{Inserted, Table, Unmapped};
+use qnic_nic::page_table::{lock_page, unlock_page};
+
+use crate::world::{beside, enter, entered, key, nic_writes, tag, use_locked, World};
+
+/// What became of a page that both sides went for: unmapped, locked.
+type Outcome = (bool, bool);
+
+/// All outcomes of unmapPage without force against one lockPage.
+fn outcomes() -> BTreeSet<Outcome> {
+    static SEEN: Mutex<BTreeSet<Outcome>> = Mutex::new(BTreeSet::new());
+    loom::model(|| {
+        let (world, mut table) = entered(1, 1);
+        let (unmapped, locked) = beside(
+            &world,
+            |world| nic_writes(world, tag(0)).is_some(),
+            |world| match table.try_unmap(world, tag(0), 0) {
+                Unmapped::Done(_) => {
+                    world.reuse(0);
+                    true
+                }
+                Unmapped::Locked => false,
+                Unmapped::Absent => panic!("nobody else takes it out"),
+            },
+        );
+        SEEN.lock().unwrap().insert((unmapped, locked));
+        // Still entered, or out: the NIC finds it again, or it does not.
+        assert_eq!(world.entry(0) == 0, unmapped);
+        assert_eq!(nic_writes(&world, tag(0)).is_none(), unmapped);
+    });
+    SEEN.lock().unwrap().clone()
+}
+
+/// At most one side has the page at a time, and each of the three outcomes of
+/// figure 13 occurs; so does one side after the other.
+#[test]
+fn all_outcomes_of_the_exclusion_occur() {
+    let seen = outcomes();
+    assert!(
+        seen.contains(&(true, false)),
+        "(i) the host unmaps the page"
+    );
+    assert!(seen.contains(&(false, true)), "(ii) the NIC locks the page");
+    assert!(seen.contains(&(false, false)), "(iii) neither");
+    assert!(seen.contains(&(true, true)), "the NIC first, then the host");
+}
+
+/// Takes a page out with force: the mapping stays invalid, and the driver waits.
+/// Says whether the page was dirty.
+fn force(table: &mut Table, world: &World) -> bool {
+    let mut outcome = table.begin_unmap(world, tag(0), 0);
+    while outcome == Unmapped::Locked {
+        loom::thread::yield_now();
+        if let Some(removed) = table.finish_unmap(world, 0) {
+            outcome = Unmapped::Done(removed);
+        }
+    }
+    let Unmapped::Done(removed) = outcome else {
+        panic!("nobody else takes it out");
+    };
+    removed.dirty
+}
+
+/// unmapPage with force: when it is over the NIC does not touch the page any
+/// more, and a page that it wrote to is seen dirty (N7).
+#[test]
+fn a_forced_unmap_ends_with_the_page_to_itself() {
+    static WAITED: Mutex<BTreeSet<bool>> = Mutex::new(BTreeSet::new());
+    loom::model(|| {
+        let (world, mut table) = entered(1, 1);
+        let (dirty, wrote) = beside(
+            &world,
+            |world| nic_writes(world, tag(0)).is_some(),
+            |world| {
+                let dirty = force(&mut table, world);
+                world.reuse(0);
+                dirty
+            },
+        );
+        assert_eq!(dirty, wrote);
+        assert_eq!(world.entry(0), 0);
+        assert_eq!(nic_writes(&world, tag(0)), None);
+        WAITED.lock().unwrap().insert(wrote);
+    });
+    assert_eq!(WAITED.lock().unwrap().len(), 2, "both ends of the race");
+}
+
+/// A NIC that comes back for a page at once, and looks at what it knew of it,
+/// does not get it after it was taken out, nor is it then taken for the holder.
+#[test]
+fn a_nic_that_comes_back_is_kept_out() {
+    loom::model(|| {
+        let (world, mut table) = entered(1, 1);
+        beside(
+            &world,
+            |world| [(); 2].map(|()| nic_writes(world, tag(0))),
+            |world| {
+                force(&mut table, world);
+                world.reuse(0);
+            },
+        );
+    });
+}
+
+/// Locks nest: the driver gets the page when the outer one is gone, not before.
+#[test]
+fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
+    loom::model(|| {
+        let (world, mut table) = entered(1, 1);
+        beside(
+            &world,
+            |world| {
+                let g = &world.geometry;
+                let Some(outer) = lock_page(world, g, tag(0)) else {
+                    return;
+                };
+                if let Some(inner) = lock_page(world, g, tag(0)) {
+                    assert_eq!(use_locked(world, &inner), key(0));
+                    unlock_page(world, g, inner);
+                }
+                assert_eq!(use_locked(world, &outer), key(0));
+                unlock_page(world, g, outer);
+            },
+            |world| {
+                if let Unmapped::Done(removed) = table.try_unmap(world, tag(0), 0) {
+                    assert!(!removed.dirty);
+                    world.reuse(0);
+                }
+            },
+        );
+    });
+}
+
+/// The frame of a page that leaves by force is wanted for another page: that one
+/// does not get it while the NIC holds it, nor before it is known whether the NIC
+/// wrote to it.
+#[test]
+fn a_frame_that_leaves_by_force_is_not_entered_elsewhere() {
+    static OUTCOMES: Mutex<BTreeSet<(bool, bool)>> = Mutex::new(BTreeSet::new());
+    loom::model(|| {
+        let (world, mut table) = entered(1, 1);
+        let (found, wrote) = beside(
+            &world,
+            |world| nic_writes(world, tag(0)).is_some(),
+            |world| match table.begin_unmap(world, tag(0), 0) {
+                Unmapped::Done(removed) => Some(removed),
+                Unmapped::Locked => {
+                    let other = table.insert(world, tag(1), 0, key(1));
+                    assert_eq!(other, Inserted::Busy { replaced: None });
+                    None
+                }
+                Unmapped::Absent => panic!("nobody else takes it out"),
+            },
+        );
+        OUTCOMES.lock().unwrap().insert((found.is_some(), wrote));
+        let removed = found.or_else(|| table.finish_unmap(&*world, 0)).unwrap();
+        assert_eq!(removed.dirty, wrote);
+        let other = enter(&world, &mut table, tag(1), 0, key(1));
+        assert!(matches!(other, Inserted::Done { replaced: None, .. }));
+        assert_eq!(nic_writes(&world, tag(1)), Some(key(1)));
+    });
+    assert!(OUTCOMES.lock().unwrap().contains(&(false, true)));
+}

@@ -1,0 +1,22 @@
+//! What driver and NIC do to the shadow page table at the same time, in every
+//! interleaving: this crate's [`qnic_driver::shadow::Table`] against the NIC's real
+//! `page_table`, over loom's atomics (N5, N6, N7; NetVM §4.3, §4.4).
+//!
+//! | module | shows |
+//! |---|---|
+//! | [`exclusion`] | unmapPage against lockPage: the outcomes of figure 13, forced and not (N6) |
+//! | [`insertion`] | what the NIC finds is whole, also in a frame that changes hands (N5) |
+//! | [`eviction`] | a full row loses a page that the NIC does not hold (N5) |
+//! | [`dirty`] | a modified page is never taken for clean (N7) |
+//! | [`burst`] | the same for several pages that are locked behind one fence |
+//!
+//! `cargo run -p qnic-mutants` removes every fence and store, swaps every two
+//! stores and weakens every ordering of both sides in turn, and these models have
+//! to notice: `docs/proofs.md`.
+
+mod burst;
+mod dirty;
+mod eviction;
+mod exclusion;
+mod insertion;
+mod world;

@@ -1,0 +1,168 @@
+//! The SRAM words and the memory that the models share, and what the NIC does
+//! with a page.
+//!
+//! A frame's content is a loom cell. Whoever has the page writes to it: the NIC
+//! while it has it locked, the driver (as the kernel that reuses it) while it is
+//! not entered. Two that have it at once are a data race, which loom reports.
+
+use std::collections::BTreeMap;
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+use loom::sync::Arc;
+use qnic_abi::header::Geometry;
+use qnic_abi::page_table::{Tag, ROW_ENTRIES};
+use qnic_abi::{NodeId, SharedMemory, VniId, PAGE_SHIFT};
+use qnic_driver::shadow::{Inserted, Table};
+use qnic_nic::page_table::{lock_page, page_key, unlock_page_dirty, LockedPage};
+
+/// Frames of the model, enough to fill a row and one more.
+pub(crate) const FRAMES: u32 = 5;
+
+/// The row that all pages of the models share.
+const ROW: u64 = 3;
+
+pub(crate) fn geometry() -> Geometry {
+    Geometry::new(NodeId(0), FRAMES.into(), 1, 1).unwrap()
+}
+
+/// The `index`th page whose frame is entered in [`ROW`].
+pub(crate) fn tag(index: usize) -> Tag {
+    (0u64..)
+        .map(|page| Tag::new(VniId(0), page << PAGE_SHIFT))
+        .filter(|tag| tag.row(geometry().rows) == ROW)
+        .nth(index)
+        .unwrap()
+}
+
+/// The key under which a page is entered for the first time.
+pub(crate) fn key(index: usize) -> u64 {
+    70 + index as u64
+}
+
+/// Those words of an SRAM that belong to [`ROW`] and to the frames, and the frames.
+pub(crate) struct World {
+    pub(crate) geometry: Geometry,
+    words32: BTreeMap<usize, AtomicU32>,
+    words64: BTreeMap<usize, AtomicU64>,
+    /// Content of each frame: the key of the page that is in it, 0 while the
+    /// kernel has it.
+    contents: Vec<UnsafeCell<u64>>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let g = geometry();
+        let entries = (0..ROW_ENTRIES).map(|entry| g.entry_offset(ROW, entry));
+        let locks = (0..FRAMES).map(|frame| g.lock_word(frame));
+        let dirty = [g.dirty_driver_word(0), g.dirty_nic_word(0)];
+        let maps = (0..FRAMES).flat_map(|frame| [g.vpn_word(frame), g.key_word(frame)]);
+        World {
+            words32: entries
+                .chain(locks)
+                .chain(dirty)
+                .map(|offset| (offset, AtomicU32::new(0)))
+                .collect(),
+            words64: maps.map(|offset| (offset, AtomicU64::new(0))).collect(),
+            contents: (0..FRAMES).map(|_| UnsafeCell::new(0)).collect(),
+            geometry: g,
+        }
+    }
+
+    /// Changes the content of a frame as its only user.
+    #[allow(unsafe_code, reason = "a loom cell is how loom detects two users")]
+    fn use_frame(&self, frame: u32, change: impl FnOnce(&mut u64)) {
+        // SAFETY: what the models show; loom reports a race otherwise.
+        self.contents[frame as usize].with_mut(|content| change(unsafe { &mut *content }));
+    }
+
+    /// The kernel has a frame to itself.
+    pub(crate) fn reuse(&self, frame: u32) {
+        self.use_frame(frame, |content| *content = 0);
+    }
+
+    /// A word of the row, as a look without any order finds it.
+    pub(crate) fn entry(&self, entry: usize) -> u32 {
+        self.load_u32(self.geometry.entry_offset(ROW, entry), Ordering::Relaxed)
+    }
+}
+
+impl SharedMemory for World {
+    fn size(&self) -> usize {
+        self.geometry.sram_bytes as usize
+    }
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        self.words32[&offset].load(order)
+    }
+    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        self.words32[&offset].store(value, order);
+    }
+    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        self.words64[&offset].load(order)
+    }
+    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        self.words64[&offset].store(value, order);
+    }
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The kernel puts a page into a frame, and the driver enters it.
+pub(crate) fn enter(world: &World, table: &mut Table, tag: Tag, frame: u32, key: u64) -> Inserted {
+    world.use_frame(frame, |content| *content = key);
+    table.insert(world, tag, frame, key)
+}
+
+/// A world in which page `i` is entered in frame `i` with its key, clean, for each
+/// `i` below `pages`; `seed` decides which victims leave first.
+pub(crate) fn entered(pages: usize, seed: u64) -> (Arc<World>, Table) {
+    let world = Arc::new(World::new());
+    let mut table = Table::new(geometry(), seed);
+    for index in 0..pages {
+        let inserted = enter(&world, &mut table, tag(index), index as u32, key(index));
+        assert!(matches!(
+            inserted,
+            Inserted::Done {
+                evicted: None,
+                replaced: None
+            }
+        ));
+    }
+    (world, table)
+}
+
+/// Frame of a locked page.
+pub(crate) fn frame(page: &LockedPage) -> u32 {
+    (page.address() >> PAGE_SHIFT) as u32
+}
+
+/// Uses a locked page: it holds what belongs to its key. Gives the key.
+pub(crate) fn use_locked(world: &World, page: &LockedPage) -> u64 {
+    let key = page_key(world, &world.geometry, page).0;
+    world.use_frame(frame(page), |content| assert_eq!(*content, key));
+    key
+}
+
+/// The NIC's side: locks a page, writes to it, unlocks it. Gives the key under
+/// which it found it.
+pub(crate) fn nic_writes(world: &World, tag: Tag) -> Option<u64> {
+    let page = lock_page(world, &world.geometry, tag)?;
+    let key = use_locked(world, &page);
+    unlock_page_dirty(world, &world.geometry, page);
+    Some(key)
+}
+
+/// Runs the NIC beside the driver; gives the driver's result and the NIC's.
+pub(crate) fn beside<N: 'static, D>(
+    world: &Arc<World>,
+    nic: impl FnOnce(&World) -> N + 'static,
+    driver: impl FnOnce(&World) -> D,
+) -> (D, N) {
+    let thread = {
+        let world = world.clone();
+        loom::thread::spawn(move || nic(&world))
+    };
+    let done = driver(world);
+    (done, thread.join().unwrap())
+}
