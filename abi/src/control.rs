@@ -10,7 +10,7 @@
 //! | Hello | [`Hello`] | none | VersionMismatch, SramTooSmall |
 //! | NewProcess | [`NewProcess`] | none | NoSuchVni, VniInUse, PortInUse, BadAddress, Malformed |
 //! | DeleteProcess | none | none | NoSuchVni |
-//! | Export | [`Export`] | none | NoSuchVni, NameExists, Exhausted, BadLength, BadAddress, Malformed |
+//! | Export | [`Export`] | none | NoSuchVni, NameExists, Exhausted, BadLength, BadAddress, AccessDenied, Malformed |
 //! | Unexport | [`Unexport`] | none | NoSuchVni, NoSuchSegment |
 //! | Import | [`Import`] | [`Imported`] | NoSuchVni, NoSuchNode, NameNotFound, Exhausted, Aborted, PeerGone |
 //! | FaultDone | [`FaultDone`] | none | NoSuchVni |
@@ -21,6 +21,14 @@
 //! on behalf of that process or segment any more; running transfers have ended
 //! with [`crate::Status::Aborted`] on this side and
 //! [`crate::Status::NoSuchSegment`] or [`crate::Status::PeerGone`] on the other.
+//!
+//! # Physical segments (N25)
+//! A process that was registered with [`PROCESS_PHYSICAL`] may export with
+//! [`EXPORT_PHYSICAL`] a range of guest-physical addresses. A transfer between two
+//! such segments is what NetVM calls writeP and readP: no page table, no lock, no
+//! fault. It exists for comparison only. All other rules of segments hold: name,
+//! key, access and range are checked at both ends, so both ends must have allowed
+//! it; and every access must lie in the memory of its guest.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -31,10 +39,19 @@ use crate::host_area::HOST_PAGES;
 pub const REQUEST_BYTES: usize = 64;
 
 /// Size of a reply in bytes.
-pub const REPLY_BYTES: usize = 128;
+pub const REPLY_BYTES: usize = 512;
 
 /// Longest time that an import can wait, in milliseconds.
 pub const MAX_IMPORT_WAIT_MS: u32 = 3_600_000;
+
+/// Flag of [`NewProcess`]: the process may export physical memory (N25). The
+/// driver gives it only to whom the system lets touch all memory anyway.
+pub const PROCESS_PHYSICAL: u16 = 1;
+
+/// Flag of [`Export`]: the address is guest-physical (N25). `AccessDenied` unless
+/// the process has [`PROCESS_PHYSICAL`], `BadAddress` if not all of the range is
+/// memory of the guest.
+pub const EXPORT_PHYSICAL: u16 = 1;
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -112,8 +129,8 @@ pub struct Hello {
 pub struct NewProcess {
     /// Port of the process, not zero.
     pub port: U16,
-    /// Zero.
-    pub reserved0: U16,
+    /// 0 or [`PROCESS_PHYSICAL`].
+    pub flags: U16,
     /// Process id in the guest, for people.
     pub pid: U32,
     /// Guest-physical addresses of the pages of the host area ([`crate::host_area`]).
@@ -126,20 +143,20 @@ pub struct NewProcess {
 pub struct Export {
     /// Index chosen by the driver, free until now.
     pub segment: U16,
-    /// Zero.
-    pub reserved0: U16,
+    /// 0 or [`EXPORT_PHYSICAL`].
+    pub flags: U16,
     /// [`crate::Access`] granted to peers; at least one bit.
     pub access: U32,
     /// Name of the segment, unique in its process.
     pub name: U64,
-    /// First virtual address.
+    /// First virtual address; guest-physical with [`EXPORT_PHYSICAL`].
     pub address: U64,
     /// Length in bytes, not zero.
     pub length: U64,
     /// Random key that peers and the process itself must show.
     pub key: U64,
     /// Key that the physical map carries for the pages of this range: several
-    /// segments over one range share it.
+    /// segments over one range share it. Zero with [`EXPORT_PHYSICAL`].
     pub page_key: U64,
 }
 
@@ -226,8 +243,8 @@ pub struct Statistics {
     pub parked_imports: U32,
     /// Faults reported to the driver and not answered.
     pub faults_pending: U32,
-    /// Frames locked in the physical map now.
-    pub frames_locked: U32,
+    /// Frames of peers that wait here, in bounce memory, for a page (N14).
+    pub frames_held: U32,
     /// Commands read from queues.
     pub commands: U64,
     /// Payload bytes sent.
@@ -236,18 +253,83 @@ pub struct Statistics {
     pub bytes_received: U64,
     /// Notifications delivered to local processes.
     pub notifications: U64,
-    /// Lookups in the page table that found the page.
-    pub page_hits: U64,
-    /// Lookups that did not.
-    pub page_misses: U64,
-    /// Transfers refused for a key, an address or an access (N11).
+    /// Lookups of a page to be read from, of a write here or for a peer's read,
+    /// that found it.
+    pub source_hits: U64,
+    /// Those that did not.
+    pub source_misses: U64,
+    /// Lookups of a page to be written to that found it.
+    pub destination_hits: U64,
+    /// Those that did not.
+    pub destination_misses: U64,
+    /// Misses among all these because the driver was taking the very page away:
+    /// the NIC's half of the lock conflicts (N6).
+    pub lookups_lost: U64,
+    /// Transfers that were put to work again after a page fault (N13, N14).
+    pub restarts: U64,
+    /// Frames that went through bounce memory (N14).
+    pub bounces: U64,
+    /// Their payload bytes.
+    pub bytes_bounced: U64,
+    /// Bounce memory in use, in bytes.
+    pub bounce_bytes: U64,
+    /// Most bounce memory that was in use at a time, in bytes.
+    pub bounce_bytes_peak: U64,
+    /// Commands and frames refused for any of the four reasons below (N11).
     pub protection_errors: U64,
+    /// Wrong or stale key.
+    pub errors_key: U64,
+    /// Access that the segment does not grant.
+    pub errors_access: U64,
+    /// Address or length outside of the segment.
+    pub errors_range: U64,
+    /// No such segment or port, or no longer.
+    pub errors_gone: U64,
     /// Commands that were no commands.
     pub malformed_commands: U64,
     /// Transfers aborted by unexport, exit or reset.
     pub aborted: U64,
     /// Frames that were refused as malformed.
     pub malformed_frames: U64,
+    /// Frames of another life of a conversation, which were dropped.
+    pub stale_frames: U64,
+}
+
+impl Statistics {
+    /// Every field with its name, for people and metrics.
+    pub fn fields(&self) -> [(&'static str, u64); 29] {
+        [
+            ("processes", self.processes.get().into()),
+            ("segments", self.segments.get().into()),
+            ("operations", self.operations.get().into()),
+            ("parked_imports", self.parked_imports.get().into()),
+            ("faults_pending", self.faults_pending.get().into()),
+            ("frames_held", self.frames_held.get().into()),
+            ("commands", self.commands.get()),
+            ("bytes_sent", self.bytes_sent.get()),
+            ("bytes_received", self.bytes_received.get()),
+            ("notifications", self.notifications.get()),
+            ("source_hits", self.source_hits.get()),
+            ("source_misses", self.source_misses.get()),
+            ("destination_hits", self.destination_hits.get()),
+            ("destination_misses", self.destination_misses.get()),
+            ("lookups_lost", self.lookups_lost.get()),
+            ("restarts", self.restarts.get()),
+            ("bounces", self.bounces.get()),
+            ("bytes_bounced", self.bytes_bounced.get()),
+            ("bounce_bytes", self.bounce_bytes.get()),
+            ("bounce_bytes_peak", self.bounce_bytes_peak.get()),
+            ("protection_errors", self.protection_errors.get()),
+            ("errors_key", self.errors_key.get()),
+            ("errors_access", self.errors_access.get()),
+            ("errors_range", self.errors_range.get()),
+            ("errors_gone", self.errors_gone.get()),
+            ("malformed_commands", self.malformed_commands.get()),
+            ("aborted", self.aborted.get()),
+            ("malformed_frames", self.malformed_frames.get()),
+            ("stale_frames", self.stale_frames.get()),
+        ]
+    }
 }
 
 const _: () = assert!(size_of::<RequestHeader>() == 8);
@@ -258,6 +340,6 @@ const _: () = assert!(size_of::<Unexport>() == 8);
 const _: () = assert!(size_of::<Import>() == 16);
 const _: () = assert!(size_of::<FaultDone>() == 16);
 const _: () = assert!(size_of::<Imported>() == 32);
-const _: () = assert!(size_of::<Statistics>() == 104);
+const _: () = assert!(size_of::<Statistics>() == 208);
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<Export>() <= REQUEST_BYTES);
 const _: () = assert!(size_of::<ReplyHeader>() + size_of::<Statistics>() <= REPLY_BYTES);

@@ -59,9 +59,13 @@ pub const RESET_QUEUE: u32 = ioctl_number(6, size_of::<ResetQueue>());
 /// ioctl number of [`Info`]; allowed before [`Register`].
 pub const INFO: u32 = ioctl_number(7, size_of::<Info>());
 
+/// Flag of [`Register`] and [`Export`]: physical addresses (N25).
+pub const PHYSICAL: u32 = 1;
+
 /// Registers the calling process (N1).
 ///
-/// Fails with `PortInUse`, `Exhausted`.
+/// Fails with `PortInUse`, `Exhausted`, and `AccessDenied` with [`PHYSICAL`] from a
+/// process without privilege (in Linux: `CAP_SYS_RAWIO`).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
 )]
@@ -81,8 +85,8 @@ pub struct Register {
     pub doorbell_offset: U32,
     /// Out: longest inline payload in bytes (N10).
     pub inline_max: U32,
-    /// Zero.
-    pub reserved: U32,
+    /// In: 0, or [`PHYSICAL`] to be allowed physical exports.
+    pub flags: U32,
 }
 
 /// Exports a range of the calling process's memory (N2).
@@ -91,6 +95,11 @@ pub struct Register {
 /// mapped, wraps around, overlaps another segment without being equal to it, or
 /// memory that cannot be exported: device memory, file-backed or shared
 /// mappings), `AccessDenied` (memory that the process itself cannot write).
+///
+/// With [`PHYSICAL`] the range is pinned until it is unexported, `address` comes
+/// back as its guest-physical address, and transfers name that. It must be
+/// physically contiguous (`BadAddress`), and the process registered with
+/// [`PHYSICAL`] (`AccessDenied`).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
 )]
@@ -102,7 +111,7 @@ pub struct Export {
     pub access: U32,
     /// In: name of the segment.
     pub name: U64,
-    /// In: first address; any alignment.
+    /// In: first address; any alignment. Out: the address that transfers name.
     pub address: U64,
     /// In: length in bytes.
     pub length: U64,
@@ -111,7 +120,9 @@ pub struct Export {
     /// Out: its index.
     pub segment: U16,
     /// Zero.
-    pub reserved: [U16; 3],
+    pub reserved: U16,
+    /// In: 0 or [`PHYSICAL`].
+    pub flags: U32,
 }
 
 /// Revokes a segment (N2). When the call returns no transfer touches it any more.
@@ -238,7 +249,7 @@ const _: () = assert!(size_of::<Unexport>() == 8);
 const _: () = assert!(size_of::<Import>() == 56);
 const _: () = assert!(size_of::<Wait>() == 24);
 const _: () = assert!(size_of::<ResetQueue>() == 8);
-const _: () = assert!(size_of::<Info>() == 200);
+const _: () = assert!(size_of::<Info>() == 304);
 
 #[cfg(test)]
 mod tests {
@@ -248,6 +259,6 @@ mod tests {
     fn ioctl_numbers_are_linux_iowr() {
         // _IOWR('Q', 1, 24 bytes) of <asm-generic/ioctl.h>
         assert_eq!(REGISTER, 0xc018_5101);
-        assert_eq!(INFO, 0xc0c8_5107);
+        assert_eq!(INFO, 0xc130_5107);
     }
 }

@@ -96,8 +96,8 @@ fn layouts() -> String {
     layout!(out, ErrorRecord, command, status, reserved);
     layout!(out, RequestHeader, opcode, vni, reserved);
     layout!(out, Hello, abi_version, reserved, frames);
-    layout!(out, NewProcess, port, reserved0, pid, host_area);
-    layout!(out, Export, segment, reserved0, access, name, address, length, key, page_key);
+    layout!(out, NewProcess, port, flags, pid, host_area);
+    layout!(out, Export, segment, flags, access, name, address, length, key, page_key);
     layout!(out, Unexport, segment, reserved);
     layout!(out, Import, node, port, wait_ms, name);
     layout!(out, FaultDone, address, pages, status);
@@ -111,17 +111,30 @@ fn layouts() -> String {
         operations,
         parked_imports,
         faults_pending,
-        frames_locked,
+        frames_held,
         commands,
         bytes_sent,
         bytes_received,
         notifications,
-        page_hits,
-        page_misses,
+        source_hits,
+        source_misses,
+        destination_hits,
+        destination_misses,
+        lookups_lost,
+        restarts,
+        bounces,
+        bytes_bounced,
+        bounce_bytes,
+        bounce_bytes_peak,
         protection_errors,
+        errors_key,
+        errors_access,
+        errors_range,
+        errors_gone,
         malformed_commands,
         aborted,
         malformed_frames,
+        stale_frames,
     );
     layout!(out, Event, kind, vni, flags, address, pages, status, reserved);
     layout!(
@@ -196,9 +209,9 @@ fn uapi_layouts() -> String {
         doorbell_value,
         doorbell_offset,
         inline_max,
-        reserved
+        flags
     );
-    layout!(out, Export, status, access, name, address, length, key, segment, reserved);
+    layout!(out, Export, status, access, name, address, length, key, segment, reserved, flags);
     layout!(out, Unexport, status, segment, reserved);
     layout!(
         out, Import, status, node, port, name, wait_ms, access, address, length, key, segment,

@@ -9,6 +9,7 @@ pub(crate) fn run() -> Result<()> {
         .context("open the NIC")?
         .info()
         .context("ask for counters")?;
+    let nic: std::collections::BTreeMap<_, _> = info.nic.fields().into();
     let line = serde_json::json!({
         "abi_version": info.abi_version.get(),
         "node": info.node.get(),
@@ -22,10 +23,7 @@ pub(crate) fn run() -> Result<()> {
         "faults_failed": info.faults_failed.get(),
         "lock_conflicts": info.lock_conflicts.get(),
         "wakes": info.wakes.get(),
-        "processes": info.nic.processes.get(),
-        "segments": info.nic.segments.get(),
-        "operations": info.nic.operations.get(),
-        "frames_locked": info.nic.frames_locked.get(),
+        "nic": nic,
     });
     println!("{line}");
     Ok(())

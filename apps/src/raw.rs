@@ -38,7 +38,7 @@ pub(crate) enum Answer {
 impl RawProcess {
     /// Registers on any free port.
     pub(crate) fn register(nic: &Nic) -> Result<Self> {
-        match nic.provider().register(0).context("register")? {
+        match nic.provider().register(0, 0).context("register")? {
             Registration::Done(process) => Ok(RawProcess {
                 process,
                 issued: 0,

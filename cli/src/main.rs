@@ -10,6 +10,7 @@ mod down;
 mod logs;
 mod ps;
 mod run;
+mod stats;
 mod test;
 mod ui;
 mod up;
@@ -52,6 +53,8 @@ enum Command {
     Cp(cp::Options),
     /// Show what a node's console, its QEMU and the device process have logged
     Logs(logs::Options),
+    /// Show what a node's NIC has counted
+    Stats(stats::Options),
     /// End clusters and remove everything they left
     Down(down::Options),
     /// Run all tests
@@ -81,6 +84,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Run(options) => run::run(options),
         Command::Cp(options) => cp::run(options),
         Command::Logs(options) => logs::run(options),
+        Command::Stats(options) => stats::run(options),
         Command::Down(options) => down::run(options),
         Command::Test(options) => test::run(options),
         Command::Bench(options) => bench::run(options),

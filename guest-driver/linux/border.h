@@ -17,6 +17,7 @@
 struct qnic_dev;
 struct qnic_watch;
 struct qnic_host_area;
+struct qnic_pin;
 struct mm_struct;
 
 /* What a process may map, as qnic_rs_mapping() tells it. */
@@ -146,5 +147,13 @@ bool qnic_watch_changed(struct qnic_watch *watch, u64 sequence);
 s32 qnic_watch_lookup(struct qnic_watch *watch, u64 start, u32 count, bool fault, u64 *frames, u64 *sequence);
 /* Atomic. */
 void qnic_mark_dirty(u64 frame);
+
+/*
+ * Physical addresses (N25). Pins memory of the calling process; -EINVAL if its
+ * frames are not contiguous.
+ */
+bool qnic_may_use_physical(void);
+s32 qnic_pin_new(u64 address, u64 bytes, struct qnic_pin **pin, u64 *physical);
+void qnic_pin_free(struct qnic_pin *pin);
 
 #endif

@@ -2,8 +2,10 @@
 /*
  * Address spaces: watched ranges, looking up and bringing in their pages. Host
  * areas. Nothing is pinned: frames are looked up, and the notifier takes them
- * back before the kernel changes or frees a page.
+ * back before the kernel changes or frees a page. Only who may touch all memory
+ * anyway can ask for pinned memory, to compare (N25).
  */
+#include <linux/capability.h>
 #include <linux/gfp.h>
 #include <linux/hmm.h>
 #include <linux/mm.h>
@@ -154,6 +156,58 @@ s32 qnic_watch_lookup(struct qnic_watch *watch, u64 start, u32 count, bool fault
 			frames[i] = 0;
 	}
 	return ret;
+}
+
+/* ---- physical addresses (N25) ---- */
+
+struct qnic_pin {
+	unsigned long count;
+	struct page *pages[];
+};
+
+bool qnic_may_use_physical(void)
+{
+	return capable(CAP_SYS_RAWIO);
+}
+
+s32 qnic_pin_new(u64 address, u64 bytes, struct qnic_pin **result, u64 *physical)
+{
+	unsigned long start = address & PAGE_MASK;
+	unsigned long count = (PAGE_ALIGN(address + bytes) - start) >> PAGE_SHIFT;
+	struct qnic_pin *pin;
+	unsigned long i;
+
+	if (!count || count > INT_MAX)
+		return -EINVAL;
+	pin = kvzalloc(struct_size(pin, pages, count), GFP_KERNEL_ACCOUNT);
+	if (!pin)
+		return -ENOMEM;
+	while (pin->count < count) {
+		int pinned = pin_user_pages_fast(start + (pin->count << PAGE_SHIFT),
+						 count - pin->count, FOLL_WRITE | FOLL_LONGTERM,
+						 pin->pages + pin->count);
+
+		if (pinned <= 0) {
+			qnic_pin_free(pin);
+			return pinned ? pinned : -EFAULT;
+		}
+		pin->count += pinned;
+	}
+	for (i = 1; i < count; i++) {
+		if (page_to_pfn(pin->pages[i]) != page_to_pfn(pin->pages[0]) + i) {
+			qnic_pin_free(pin);
+			return -EINVAL;
+		}
+	}
+	*physical = PFN_PHYS(page_to_pfn(pin->pages[0])) + offset_in_page(address);
+	*result = pin;
+	return 0;
+}
+
+void qnic_pin_free(struct qnic_pin *pin)
+{
+	unpin_user_pages_dirty_lock(pin->pages, pin->count, true);
+	kvfree(pin);
 }
 
 /* ---- host areas ---- */

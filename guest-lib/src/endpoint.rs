@@ -47,6 +47,10 @@ impl Endpoint {
         }
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
     /// Node of this process.
     pub fn node(&self) -> NodeId {
         self.core.name().0
@@ -76,7 +80,7 @@ impl Endpoint {
     /// [`Error::Refused`] with `NameExists` or `Exhausted` among others.
     pub fn export(&self, name: SegmentName, buffer: &Buffer, access: Access) -> Result<Segment> {
         let memory = buffer.region().clone();
-        Segment::export(self.core.clone(), name, memory, access)
+        Segment::export(self.core.clone(), name, memory, access, 0)
     }
 
     /// Exports any ordinary memory of this process: any address, any length.
@@ -107,7 +111,7 @@ impl Endpoint {
         };
         // SAFETY: the caller promises what `from_raw` asks for.
         let memory = unsafe { SharedRegion::from_raw(base, length) };
-        Segment::export(self.core.clone(), name, memory, access)
+        Segment::export(self.core.clone(), name, memory, access, 0)
     }
 
     /// Says whether all of `length` bytes at `address` lie in one exported

@@ -34,7 +34,7 @@
 //!
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
-//! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`].
+//! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`].
 
 mod buffer;
 mod core;
@@ -46,6 +46,7 @@ mod map;
 mod model;
 mod nic;
 mod notification;
+pub mod physical;
 mod progress;
 pub mod provider;
 mod queue;
@@ -61,7 +62,9 @@ mod wait;
 pub use buffer::Buffer;
 pub use endpoint::Endpoint;
 pub use error::{Error, Operation, Result, TransferError, TransferErrors};
-pub use nic::{Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_SOCKET_VARIABLE};
+pub use nic::{
+    Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
+};
 pub use notification::{Notification, NotificationId};
 pub use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 pub use segment::{Part, RemoteSegment, Segment};

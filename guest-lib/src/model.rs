@@ -198,7 +198,7 @@ impl Model {
     fn register(&mut self) {
         let body = control::NewProcess {
             port: 1.into(),
-            reserved0: 0.into(),
+            flags: 0.into(),
             pid: 1.into(),
             host_area: [0, 1, 2].map(|page: u64| (page * PAGE_SIZE as u64).into()),
         };

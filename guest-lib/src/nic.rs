@@ -21,6 +21,10 @@ pub const HOST_SOCKET_VARIABLE: &str = "QNIC_HOST_SOCKET";
 /// Environment variable with the memory of a host-mode node, in bytes.
 pub const HOST_MEMORY_VARIABLE: &str = "QNIC_HOST_MEMORY";
 
+/// Environment variable that allows physical addresses on a host-mode node if it
+/// is 1 ([`crate::physical`]).
+pub const HOST_PHYSICAL_VARIABLE: &str = "QNIC_HOST_PHYSICAL";
+
 /// The NIC of this node.
 ///
 /// Clones are cheap and stand for the same NIC.
@@ -62,12 +66,17 @@ impl Nic {
 
     /// Becomes the host-mode node behind the socket of a device process (X2), with
     /// as much memory for buffers as [`HOST_MEMORY_VARIABLE`] says (bytes; 128 MiB
-    /// without it).
+    /// without it), and physical addresses allowed if [`HOST_PHYSICAL_VARIABLE`] is 1.
     ///
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
     pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
-        Self::open_host_with(socket, host_memory()?)
+        let socket = socket.as_ref();
+        let node = Node::connect(socket, host_memory()?)?;
+        if host_physical()? {
+            node.node().allow_physical();
+        }
+        Ok(Self::with_provider(Arc::new(node), socket))
     }
 
     /// [`Nic::open_host`] with `memory` bytes for buffers, a multiple of the page
@@ -95,8 +104,12 @@ impl Nic {
     /// # Errors
     /// [`Error::Refused`] with `PortInUse` or `Exhausted`.
     pub fn register(&self, port: Port) -> Result<Endpoint> {
+        self.register_with(port, 0)
+    }
+
+    pub(crate) fn register_with(&self, port: Port, flags: u32) -> Result<Endpoint> {
         let what = || format!("register on {port} of {}", self.path.display());
-        let outcome = crate::core::retry(|| self.provider.register(port.0));
+        let outcome = crate::core::retry(|| self.provider.register(port.0, flags));
         match outcome.map_err(|error| Error::call(what, error))? {
             Registration::Done(process) => Ok(Endpoint::new(process, self.provider.clone())),
             Registration::Refused(status) => Err(Error::Refused {
@@ -143,6 +156,19 @@ fn host_memory() -> Result<usize> {
         value: value.to_string_lossy().into_owned(),
         expected: "a number of bytes",
     })
+}
+
+fn host_physical() -> Result<bool> {
+    match std::env::var_os(HOST_PHYSICAL_VARIABLE) {
+        None => Ok(false),
+        Some(value) if value == "0" => Ok(false),
+        Some(value) if value == "1" => Ok(true),
+        Some(value) => Err(Error::Setting {
+            variable: HOST_PHYSICAL_VARIABLE,
+            value: value.to_string_lossy().into_owned(),
+            expected: "0 or 1",
+        }),
+    }
 }
 
 pub(crate) fn allocate(provider: &dyn Provider, length: usize) -> Result<Buffer> {

@@ -33,12 +33,13 @@ pub enum CallError {
 
 /// A way to NICs of one node.
 pub trait Provider: Debug + Send + Sync {
-    /// Registers a process on a port; port 0 asks for any free one (N1). The
-    /// result's own status says whether the NIC accepted.
+    /// Registers a process on a port; port 0 asks for any free one (N1). `flags` are
+    /// those of [`uapi::Register`]. The result's own status says whether the NIC
+    /// accepted.
     ///
     /// # Errors
     /// [`CallError`]
-    fn register(&self, port: u16) -> Result<Registration, CallError>;
+    fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError>;
 
     /// Memory of `length` bytes (not zero), page aligned and zeroed, which can be exported.
     ///

@@ -19,6 +19,8 @@ use crate::map::Exported;
 pub struct Segment {
     core: Arc<Core>,
     memory: SharedRegion,
+    /// Address by which transfers name the first byte.
+    base: u64,
     name: SegmentName,
     access: Access,
     exported: Exported,
@@ -31,6 +33,7 @@ impl Segment {
         name: SegmentName,
         memory: SharedRegion,
         access: Access,
+        flags: u32,
     ) -> Result<Self> {
         if memory.is_empty() {
             return Err(Error::EmptyMemory);
@@ -48,6 +51,7 @@ impl Segment {
             name: name.0.into(),
             address: memory.address().into(),
             length: (memory.len() as u64).into(),
+            flags: flags.into(),
             ..Default::default()
         };
         retry(|| core.process.export(&mut call)).map_err(|error| Error::call(what, error))?;
@@ -56,10 +60,14 @@ impl Segment {
             segment: call.segment.get(),
             key: call.key.get(),
         };
-        lock(&core.exports).insert(memory.address(), memory.len() as u64, exported);
+        let base = call.address.get();
+        if flags & uapi::PHYSICAL == 0 {
+            lock(&core.exports).insert(base, memory.len() as u64, exported);
+        }
         Ok(Segment {
             core,
             memory,
+            base,
             name,
             access,
             exported,
@@ -77,9 +85,10 @@ impl Segment {
         self.access
     }
 
-    /// Virtual address of its first byte.
+    /// Address of its first byte: virtual, or guest-physical
+    /// ([`crate::physical`]).
     pub fn address(&self) -> u64 {
-        self.memory.address()
+        self.base
     }
 
     /// Length in bytes; never zero.
@@ -109,7 +118,7 @@ impl Segment {
 
     fn revoke(&mut self) -> Result<()> {
         self.revoked = true;
-        lock(&self.core.exports).remove(self.memory.address(), self.exported);
+        lock(&self.core.exports).remove(self.base, self.exported);
         let what = || format!("unexport segment {:#x}", self.name.0);
         let mut call = uapi::Unexport {
             segment: self.exported.segment.into(),

@@ -207,7 +207,10 @@ impl FakeNic {
 struct FakeProvider(Arc<FakeNic>);
 
 impl Provider for FakeProvider {
-    fn register(&self, port: u16) -> Result<Registration, CallError> {
+    fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError> {
+        if flags != 0 {
+            return Ok(Registration::Refused(Status::AccessDenied));
+        }
         if port == 13 {
             return Ok(Registration::Refused(Status::PortInUse));
         }

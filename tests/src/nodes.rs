@@ -139,13 +139,14 @@ pub fn counter(stats: &Value, node: usize, name: &str) -> Result<u64> {
 /// # Errors
 /// Something was left after `limit`.
 pub fn wait_until_empty(nodes: &dyn Nodes, node: usize, limit: Duration) -> Result<()> {
-    const HELD: [&str; 6] = [
+    const HELD: [&str; 7] = [
         "processes",
         "segments",
         "operations",
         "parked_imports",
         "faults_pending",
-        "frames_locked",
+        "frames_held",
+        "bounce_bytes",
     ];
     let start = std::time::Instant::now();
     loop {

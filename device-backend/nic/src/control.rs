@@ -5,7 +5,7 @@
 
 use qnic_abi::control::{
     Export, FaultDone, Hello, Import, NewProcess, Opcode, ReplyHeader, RequestHeader, Unexport,
-    REPLY_BYTES, REQUEST_BYTES,
+    EXPORT_PHYSICAL, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, WAKE_REQUEST};
@@ -14,11 +14,11 @@ use qnic_abi::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::env::{Host, Wire};
+use crate::env::{Host, HostMemory, Wire};
 use crate::host_area::HostArea;
 use crate::nic::{Io, Nic};
 use crate::process::Process;
-use crate::segment::Segment;
+use crate::segment::{PageKey, Segment};
 
 /// A reply with this status and body.
 pub(crate) fn reply(status: Status, body: &[u8]) -> [u8; REPLY_BYTES] {
@@ -64,7 +64,7 @@ impl Nic {
                 body(bytes).and_then(|body| self.new_process(io.host, vni, &body))
             }
             Opcode::DeleteProcess => body(bytes).and_then(|()| self.end_process(io.host, vni)),
-            Opcode::Export => body(bytes).and_then(|body| self.export(vni, &body)),
+            Opcode::Export => body(bytes).and_then(|body| self.export(io.host, vni, &body)),
             Opcode::Unexport => body(bytes).and_then(|body: Unexport| {
                 match body.reserved.iter().all(|word| word.get() == 0) {
                     true => self.unexport(io.host, vni, SegmentId(body.segment.get())),
@@ -108,7 +108,8 @@ impl Nic {
         body: &NewProcess,
     ) -> Result<(), Status> {
         let port = Port(body.port.get());
-        if body.reserved0.get() != 0 || port.0 == 0 {
+        let flags = body.flags.get();
+        if flags & !PROCESS_PHYSICAL != 0 || port.0 == 0 {
             return Err(Status::Malformed);
         }
         let place = usize::from(vni.0);
@@ -130,23 +131,32 @@ impl Nic {
             self.ports.resize(usize::from(port.0) + 1, 0);
         }
         self.ports[usize::from(port.0)] = vni.0 + 1;
-        self.processes[place] = Some(Box::new(Process::new(port, window, host_area, wake_seen)));
+        let mut process = Process::new(port, window, host_area, wake_seen);
+        process.physical = flags & PROCESS_PHYSICAL != 0;
+        self.processes[place] = Some(Box::new(process));
         Ok(())
     }
 
-    fn export(&mut self, vni: VniId, body: &Export) -> Result<(), Status> {
+    fn export<H: Host>(&mut self, host: &H, vni: VniId, body: &Export) -> Result<(), Status> {
         let access = Access::from_bits(body.access.get()).filter(|access| !access.is_empty());
         let access = access.ok_or(Status::Malformed)?;
-        if body.reserved0.get() != 0 {
-            return Err(Status::Malformed);
-        }
         let process = self.process(vni).ok_or(Status::NoSuchVni)?;
+        let page_key = match (body.flags.get(), body.page_key.get()) {
+            (0, key) => PageKey::Table(Key(key)),
+            (EXPORT_PHYSICAL, 0) if !process.physical => return Err(Status::AccessDenied),
+            (EXPORT_PHYSICAL, 0) => PageKey::Physical,
+            _ => return Err(Status::Malformed),
+        };
+        let range = (body.address.get(), body.length.get());
+        if page_key == PageKey::Physical && !host.memory().contains(range.0, range.1) {
+            return Err(Status::BadAddress);
+        }
         let segment = Segment {
             name: SegmentName(body.name.get()),
             address: body.address.get(),
             length: body.length.get(),
             key: Key(body.key.get()),
-            page_key: Key(body.page_key.get()),
+            page_key,
             access,
         };
         let id = SegmentId(body.segment.get());

@@ -14,6 +14,7 @@ use crate::fault::Need;
 use crate::nic::Nic;
 use crate::operation::OperationId;
 use crate::read::within_page;
+use crate::segment::PageKey;
 use crate::transport::{header, PeerIndex};
 use crate::write::PageError;
 
@@ -62,7 +63,7 @@ impl Nic {
     ) -> Result<(), Refusal> {
         let (address, length) = (frame.address.get(), payload.len() as u64);
         let (vni, key, need) = self.check_write(frame, length).map_err(|status| {
-            self.counters.protection_errors += 1;
+            self.counters.refused(status);
             Refusal::Final(status)
         })?;
         let notification = match frame.flags.get() & FrameFlags::NOTIFY.bits() {
@@ -92,7 +93,11 @@ impl Nic {
 
     /// Checks what a frame says of its destination (N11).
     #[inline]
-    fn check_write(&self, frame: &FrameHeader, length: u64) -> Result<(VniId, Key, Need), Status> {
+    fn check_write(
+        &self,
+        frame: &FrameHeader,
+        length: u64,
+    ) -> Result<(VniId, PageKey, Need), Status> {
         let address = frame.address.get();
         let vni = self.vni_of(Port(frame.destination_port.get()));
         let vni = vni.ok_or(Status::NoSuchPort)?;

@@ -21,13 +21,14 @@
 use qnic_abi::command::Opcode;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, HEAD_STEP, WAKE_REQUEST};
-use qnic_abi::{Access, SharedMemory, Status, VniId};
+use qnic_abi::{Access, Key, SharedMemory, Status, VniId};
 
 use crate::command::{descriptor, Command, DESCRIPTOR_WORDS, INLINE_WORDS};
 use crate::env::{Host, Time};
 use crate::event::Pending;
 use crate::nic::Nic;
 use crate::operation::OperationId;
+use crate::segment::PageKey;
 
 impl Nic {
     /// Puts a VNI into the hot set, or keeps it there.
@@ -208,7 +209,7 @@ impl Nic {
                 self.reconsider(host, vni, slot);
             }
             Err(status) => {
-                self.counters.protection_errors += u64::from(status != Status::NoSuchNode);
+                self.counters.refused(status);
                 self.fail_operation(host, vni, slot, status);
             }
         }
@@ -342,15 +343,12 @@ impl Nic {
 }
 
 /// Checks what a command says of its own side (N11), and that the remote range
-/// does not wrap around. Returns the key of the local pages.
-fn check_transfer(
-    process: &crate::process::Process,
-    command: &Command,
-) -> Result<qnic_abi::Key, Status> {
+/// does not wrap around. Returns how the local pages are found.
+fn check_transfer(process: &crate::process::Process, command: &Command) -> Result<PageKey, Status> {
     let remote_end = command.remote.address.checked_add(command.length);
     remote_end.ok_or(Status::BadAddress)?;
     if command.inline || command.length == 0 {
-        return Ok(qnic_abi::Key(0));
+        return Ok(PageKey::Table(Key(0)));
     }
     let local = &command.local;
     let segment = process.segments.authorise(

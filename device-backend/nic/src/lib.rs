@@ -41,12 +41,13 @@
 //! | `segment`, `import`, `control` | what the driver sets up (N1 to N3, Q9) |
 //! | `transport` | sessions, sequences, windows (N15, N18, U1 to U8) |
 //! | `lifecycle` | how operations, processes, segments and peers end |
-//! | `host_area`, `event` | what processes and the driver are told |
+//! | `host_area`, `event`, `counters` | what processes, the driver and people are told |
 #![forbid(unsafe_code)]
 
 mod command;
 mod config;
 mod control;
+mod counters;
 mod deliver;
 pub mod env;
 mod event;

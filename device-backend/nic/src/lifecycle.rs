@@ -12,6 +12,7 @@ use crate::fault::{Fault, Need, Waiter};
 use crate::nic::Nic;
 use crate::operation::{Next, Notice, Operation, OperationId, OperationTable};
 use crate::process::{CommandQueue, Completion};
+use crate::segment::PageKey;
 use crate::transport::{header, PeerIndex};
 
 impl Nic {
@@ -173,6 +174,7 @@ impl Nic {
                 Waiter::Local(id) => {
                     if let Some(operation) = self.operation(id) {
                         operation.faulted = false;
+                        self.counters.restarts += u64::from(!failed);
                         match failed {
                             true => self.fail_operation(host, id.vni(), id.slot(), reason),
                             false => self.reconsider(host, id.vni(), id.slot()),
@@ -213,7 +215,7 @@ impl Nic {
             }
         }
         // Who waits for one of its pages tries again and is refused.
-        loop {
+        while segment.page_key != PageKey::Physical {
             let faults = self.process(vni).map(|process| &mut process.faults);
             let Some(fault) = faults.and_then(|f| f.forget(segment.address, segment.end())) else {
                 break;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC};
-use qnic_abi::control::{Statistics, REPLY_BYTES};
+use qnic_abi::control::REPLY_BYTES;
 use qnic_abi::event::Event;
 use qnic_abi::header::{Geometry, GeometryError, SramHeader, MAGIC};
 use qnic_abi::shared::Ordering;
@@ -12,6 +12,7 @@ use qnic_abi::{Port, SharedMemory, Status, VniId, ABI_VERSION};
 use zerocopy::IntoBytes;
 
 use crate::config::NicConfig;
+use crate::counters::Counters;
 use crate::env::{Host, Payload, Time, Wire};
 use crate::event::{EventQueue, Pending};
 use crate::import::{ParkedImports, PendingImports};
@@ -32,23 +33,6 @@ pub(crate) struct Io<'a, H, W> {
     pub(crate) now: Time,
     pub(crate) host: &'a H,
     pub(crate) wire: &'a mut W,
-}
-
-/// What was counted since the NIC was started.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) commands: u64,
-    pub(crate) bytes_sent: u64,
-    pub(crate) bytes_received: u64,
-    pub(crate) notifications: u64,
-    pub(crate) page_hits: u64,
-    pub(crate) page_misses: u64,
-    pub(crate) protection_errors: u64,
-    pub(crate) malformed_commands: u64,
-    pub(crate) aborted: u64,
-    pub(crate) malformed_frames: u64,
-    /// Frames of another life of a conversation.
-    pub(crate) stale_frames: u64,
 }
 
 /// The control program of one NIC.
@@ -308,38 +292,6 @@ impl Nic {
     pub fn next_deadline(&self) -> Option<Time> {
         let deadlines = [self.imports.deadline(), self.parked.deadline()];
         deadlines.into_iter().flatten().min()
-    }
-
-    /// What the NIC holds, and what it has counted since it was started.
-    pub fn statistics(&self) -> Statistics {
-        let mut processes = 0;
-        let (mut segments, mut operations, mut faults) = (0, 0, 0);
-        for process in self.processes.iter().flatten() {
-            processes += 1;
-            segments += process.segments.count();
-            operations += process.operations.count();
-            faults += process.faults.count();
-        }
-        let counters = &self.counters;
-        Statistics {
-            processes: processes.into(),
-            segments: segments.into(),
-            operations: operations.into(),
-            parked_imports: self.parked.count().into(),
-            faults_pending: faults.into(),
-            // Locks are held only within a call.
-            frames_locked: 0.into(),
-            commands: counters.commands.into(),
-            bytes_sent: counters.bytes_sent.into(),
-            bytes_received: counters.bytes_received.into(),
-            notifications: counters.notifications.into(),
-            page_hits: counters.page_hits.into(),
-            page_misses: counters.page_misses.into(),
-            protection_errors: counters.protection_errors.into(),
-            malformed_commands: counters.malformed_commands.into(),
-            aborted: counters.aborted.into(),
-            malformed_frames: counters.malformed_frames.into(),
-        }
     }
 
     /// The process of a VNI.

@@ -20,6 +20,7 @@ use qnic_abi::{Key, Status, VniId};
 use crate::command::{Command, INLINE_WORDS};
 use crate::config::Limits;
 use crate::order::StreamPosition;
+use crate::segment::PageKey;
 use crate::transport::PeerIndex;
 
 /// Slots for operations of one process.
@@ -81,8 +82,8 @@ pub(crate) struct Operation {
     /// Number of the command, from 0 at registration.
     pub(crate) number: u64,
     pub(crate) command: Command,
-    /// Key of the pages of the local memory.
-    pub(crate) page_key: Key,
+    /// How the pages of the local memory are found.
+    pub(crate) page_key: PageKey,
     pub(crate) peer: PeerIndex,
     /// Number among the writes, or the reads, of its process.
     pub(crate) order: u64,
@@ -116,7 +117,7 @@ impl Operation {
             id: OperationId::default(),
             number: 0,
             command: Command::unused(),
-            page_key: Key(0),
+            page_key: PageKey::Table(Key(0)),
             peer: PeerIndex::default(),
             order: 0,
             stream: StreamPosition::default(),

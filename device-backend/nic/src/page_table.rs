@@ -10,6 +10,9 @@
 //! A guest can write anything into its SRAM. Entries are therefore checked
 //! against the number of frames before they index an array, and whatever they
 //! name is only memory of that same guest ([`crate::env::HostMemory`] checks).
+//!
+//! Pages of physical segments (N25) are in no table: they need no lock and have
+//! none.
 
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{frame_of, Tag, ROW_ENTRIES};
@@ -21,20 +24,52 @@ use qnic_abi::{Key, SharedMemory, PAGE_SHIFT};
 #[must_use = "a page that is locked must be unlocked"]
 pub struct LockedPage {
     frame: u32,
-    /// The lock count that was there before.
-    previous: u32,
+    /// The lock count that was there before; `None`: it is pinned, not locked.
+    previous: Option<u32>,
 }
 
 impl LockedPage {
+    /// The page that holds a guest-physical address, which its owner keeps in
+    /// place; `None` if there is no such frame.
+    pub(crate) fn pinned(address: u64) -> Option<Self> {
+        Some(LockedPage {
+            frame: u32::try_from(address >> PAGE_SHIFT).ok()?,
+            previous: None,
+        })
+    }
+
     /// Guest-physical address of the page.
     pub fn address(&self) -> u64 {
         u64::from(self.frame) << PAGE_SHIFT
     }
 }
 
+/// Why a page is not locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missed {
+    /// It is not in the table.
+    Absent,
+    /// It was there and the driver was taking it away: the driver has won (N6).
+    Lost,
+}
+
 /// Finds the frame of a page and locks it; `None` if the page is absent.
 #[inline]
 pub fn lock_page<S: SharedMemory>(sram: &S, geometry: &Geometry, tag: Tag) -> Option<LockedPage> {
+    try_lock_page(sram, geometry, tag).ok()
+}
+
+/// [`lock_page`] that tells why there is no page.
+///
+/// # Errors
+/// [`Missed`]: the page is to be treated as absent.
+#[inline]
+pub fn try_lock_page<S: SharedMemory>(
+    sram: &S,
+    geometry: &Geometry,
+    tag: Tag,
+) -> Result<LockedPage, Missed> {
+    let mut missed = Missed::Absent;
     let row = tag.row(geometry.rows);
     for entry in 0..ROW_ENTRIES {
         // Pairs with the driver's release store of the entry: the frame's key
@@ -56,11 +91,15 @@ pub fn lock_page<S: SharedMemory>(sram: &S, geometry: &Geometry, tag: Tag) -> Op
         sram.fence();
         // Acquire pairs with the driver's release store of the reverse mapping.
         if sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire) == tag.word() {
-            return Some(LockedPage { frame, previous });
+            return Ok(LockedPage {
+                frame,
+                previous: Some(previous),
+            });
         }
         sram.store_u32(lock, previous, Ordering::Release);
+        missed = Missed::Lost;
     }
-    None
+    Err(missed)
 }
 
 /// The frame that a page seems to have, by a look without the lock.
@@ -100,7 +139,10 @@ pub fn lock_pages<S: SharedMemory>(
         let lock = geometry.lock_word(frame);
         let previous = sram.load_u32(lock, Ordering::Relaxed);
         sram.store_u32(lock, previous.wrapping_add(1), Ordering::Relaxed);
-        pages[marked] = Some(LockedPage { frame, previous });
+        pages[marked] = Some(LockedPage {
+            frame,
+            previous: Some(previous),
+        });
         marked += 1;
     }
     // Pairs, for each page, as the fence of lock_page does.
@@ -128,18 +170,20 @@ pub fn page_key<S: SharedMemory>(sram: &S, geometry: &Geometry, page: &LockedPag
 /// Lets the driver have the page again.
 #[inline]
 pub fn unlock_page<S: SharedMemory>(sram: &S, geometry: &Geometry, page: LockedPage) {
+    let Some(previous) = page.previous else {
+        return;
+    };
     // Release pairs with the driver's acquire load of the lock: every access to
     // the page is over when it sees the lock gone.
-    sram.store_u32(
-        geometry.lock_word(page.frame),
-        page.previous,
-        Ordering::Release,
-    );
+    sram.store_u32(geometry.lock_word(page.frame), previous, Ordering::Release);
 }
 
 /// Lets the driver have a page again that was written to: marks it dirty first (N7).
 #[inline]
 pub fn unlock_page_dirty<S: SharedMemory>(sram: &S, geometry: &Geometry, page: LockedPage) {
+    if page.previous.is_none() {
+        return;
+    }
     let bit = 1 << (page.frame % 32);
     let driver = sram.load_u32(geometry.dirty_driver_word(page.frame), Ordering::Acquire);
     let own = geometry.dirty_nic_word(page.frame);
@@ -206,7 +250,8 @@ mod tests {
     fn absent_foreign_and_impossible_entries_are_not_found() {
         let (sram, geometry) = table();
         let tag = Tag::new(VniId(0), 0x5000);
-        assert!(lock_page(&sram, &geometry, tag).is_none());
+        let missed = try_lock_page(&sram, &geometry, tag).unwrap_err();
+        assert_eq!(missed, Missed::Absent);
         let row = tag.row(geometry.rows);
         for (entry, word) in [u32::MAX, 65, 64, 1].into_iter().enumerate() {
             sram.store_u32(geometry.entry_offset(row, entry), word, Ordering::Relaxed);

@@ -101,6 +101,8 @@ impl Completion {
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) port: Port,
+    /// It may export physical memory (N25).
+    pub(crate) physical: bool,
     pub(crate) host_area: HostArea,
     pub(crate) segments: SegmentTable,
     pub(crate) queue: CommandQueue,
@@ -132,6 +134,7 @@ impl Process {
     pub(crate) fn new(port: Port, window: usize, host_area: HostArea, wake_seen: u64) -> Self {
         Process {
             port,
+            physical: false,
             host_area,
             segments: SegmentTable::default(),
             queue: CommandQueue::new(window),

@@ -14,12 +14,13 @@ use qnic_abi::command::Opcode;
 use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind};
 use qnic_abi::{Access, Key, Port, SegmentId, Status, VniId, PAGE_SIZE};
 
+use crate::counters::Role;
 use crate::env::{Host, HostMemory, Payload, Time, Wire};
 use crate::fault::Need;
 use crate::nic::{Io, Nic};
 use crate::operation::{OperationId, Piece};
 use crate::page_table::{unlock_page, unlock_page_dirty};
-use crate::segment::{Segment, SegmentTable};
+use crate::segment::{PageKey, Segment, SegmentTable};
 use crate::transport::{header, PeerIndex, READ_WINDOW};
 use crate::write::PageError;
 
@@ -133,7 +134,7 @@ impl Nic {
         header.argument = operation.remaining(piece.offset).into();
         if piece.length > 0 {
             let (address, key) = (command.local.address + piece.offset, operation.page_key);
-            match self.lock(host, vni, address, key) {
+            match self.lock(host, vni, address, key, Role::Destination) {
                 Ok(page) => unlock_page(host.sram(), &self.geometry, page),
                 Err(PageError::Absent) => {
                     self.park(vni, slot, address);
@@ -220,7 +221,7 @@ impl Nic {
         let segment = match job.authorise(&process.segments) {
             Ok(segment) => segment,
             Err(status) => {
-                self.counters.protection_errors += 1;
+                self.counters.refused(status);
                 return self.refuse_read(&job, Err(status));
             }
         };
@@ -234,7 +235,7 @@ impl Nic {
         let ahead = job.remaining.clamp(length, segment.end() - job.address);
         let key = segment.page_key;
         let need = Need::new(job.address, ahead);
-        let page = match self.lock(io.host, vni, job.address, key) {
+        let page = match self.lock(io.host, vni, job.address, key, Role::Source) {
             Ok(page) => page,
             Err(PageError::Refused(status)) => return self.refuse_read(&job, Err(status)),
             Err(PageError::Absent) => {
@@ -307,14 +308,14 @@ impl Nic {
         host: &H,
         vni: VniId,
         address: u64,
-        key: Key,
+        key: PageKey,
         payload: Payload<'_, H::Memory>,
     ) -> Result<(), PageError> {
         let length = payload.len();
         if length == 0 {
             return Ok(());
         }
-        let page = self.lock(host, vni, address, key)?;
+        let page = self.lock(host, vni, address, key, Role::Destination)?;
         let target = page.address() + address % PAGE_SIZE as u64;
         let copied = match payload {
             Payload::None => Ok(()),

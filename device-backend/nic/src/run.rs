@@ -2,11 +2,13 @@
 //! waits for the copies before it, so it is paid once for a run of pages.
 
 use qnic_abi::page_table::Tag;
-use qnic_abi::{Key, VniId, PAGE_SIZE};
+use qnic_abi::{VniId, PAGE_SIZE};
 
+use crate::counters::Role;
 use crate::env::{Host, HostMemory};
 use crate::nic::Nic;
 use crate::page_table::{lock_pages, page_key, unlock_page, LockedPage};
+use crate::segment::PageKey;
 
 /// Most pages of a run: what the driver may have to wait for.
 pub(crate) const RUN_PAGES: usize = 8;
@@ -40,7 +42,7 @@ impl Nic {
         vni: VniId,
         address: u64,
         count: u64,
-        key: Key,
+        key: PageKey,
     ) -> LockedRun {
         let (sram, geometry) = (host.sram(), &self.geometry);
         let first = address - address % PAGE_SIZE as u64;
@@ -49,6 +51,14 @@ impl Nic {
             ..LockedRun::default()
         };
         let count = count.min(RUN_PAGES as u64) as usize;
+        let PageKey::Table(key) = key else {
+            let pages = (0..count as u64).map(|page| first + page * PAGE_SIZE as u64);
+            for (place, page) in run.pages.iter_mut().zip(pages) {
+                let inside = host.memory().contains(page, PAGE_SIZE as u64);
+                *place = LockedPage::pinned(page).filter(|_| inside);
+            }
+            return run;
+        };
         let tags = (0..count).map(|index| Tag::new(vni, first + (index * PAGE_SIZE) as u64));
         let mut locked = lock_pages(sram, geometry, tags, &mut run.pages);
         for index in 0..locked {
@@ -66,7 +76,7 @@ impl Nic {
                 break;
             }
         }
-        self.counters.page_hits += locked as u64;
+        self.counters.lookups(Role::Source).hits += locked as u64;
         run
     }
 

@@ -9,15 +9,23 @@ use qnic_abi::{Access, Key, SegmentId, SegmentName, Status};
 /// bits for the virtual page number, so pages below it have tags of their own.
 const ADDRESS_END: u64 = 1 << 60;
 
-/// An exported range of virtual memory.
+/// How the pages of a range are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PageKey {
+    /// In the page table, where they carry this key in the physical map.
+    Table(Key),
+    /// Their addresses are guest-physical (N25).
+    Physical,
+}
+
+/// An exported range of memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) name: SegmentName,
     pub(crate) address: u64,
     pub(crate) length: u64,
     pub(crate) key: Key,
-    /// Key that the physical map carries for pages of this range.
-    pub(crate) page_key: Key,
+    pub(crate) page_key: PageKey,
     pub(crate) access: Access,
 }
 
@@ -134,7 +142,7 @@ mod tests {
             address,
             length,
             key: Key(name * 10),
-            page_key: Key(1),
+            page_key: PageKey::Table(Key(1)),
             access: Access::READ,
         }
     }

@@ -15,16 +15,18 @@
 use qnic_abi::command::Opcode;
 use qnic_abi::page_table::Tag;
 use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind};
-use qnic_abi::{Key, Status, VniId, PAGE_SIZE};
+use qnic_abi::{Status, VniId, PAGE_SIZE};
 use zerocopy::IntoBytes;
 
 use crate::command::INLINE_WORDS;
+use crate::counters::Role;
 use crate::env::{Host, HostMemory, Payload, Wire};
 use crate::fault::{Need, Waiter};
 use crate::nic::{Io, Nic};
 use crate::operation::{Notice, Operation, OperationId, Piece};
-use crate::page_table::{lock_page, page_key, unlock_page, LockedPage};
+use crate::page_table::{page_key, try_lock_page, unlock_page, LockedPage, Missed};
 use crate::run::LockedRun;
+use crate::segment::PageKey;
 use crate::transport::{header, PeerIndex};
 
 /// Why a page cannot be used.
@@ -59,7 +61,7 @@ struct Burst {
     header: FrameHeader,
     id: OperationId,
     peer: PeerIndex,
-    key: Key,
+    key: PageKey,
     /// Source pages of the next pieces.
     run: LockedRun,
 }
@@ -72,17 +74,25 @@ impl Nic {
         host: &H,
         vni: VniId,
         address: u64,
-        key: Key,
+        key: PageKey,
+        role: Role,
     ) -> Result<LockedPage, PageError> {
-        let tag = Tag::new(vni, address);
-        let Some(page) = lock_page(host.sram(), &self.geometry, tag) else {
-            self.counters.page_misses += 1;
-            return Err(PageError::Absent);
+        let PageKey::Table(key) = key else {
+            return pinned(host, address);
         };
-        self.counters.page_hits += 1;
+        let tag = Tag::new(vni, address);
+        let page = match try_lock_page(host.sram(), &self.geometry, tag) {
+            Ok(page) => page,
+            Err(missed) => {
+                self.counters.lookups(role).misses += 1;
+                self.counters.lookups_lost += u64::from(missed == Missed::Lost);
+                return Err(PageError::Absent);
+            }
+        };
+        self.counters.lookups(role).hits += 1;
         if page_key(host.sram(), &self.geometry, &page) != key {
             unlock_page(host.sram(), &self.geometry, page);
-            self.counters.protection_errors += 1;
+            self.counters.refused(Status::BadKey);
             return Err(PageError::Refused(Status::BadKey));
         }
         if !host.memory().contains(page.address(), PAGE_SIZE as u64) {
@@ -289,7 +299,7 @@ impl Nic {
         address: u64,
     ) -> Option<LockedPage> {
         let key = self.process(vni)?.operations.get(slot).page_key;
-        match self.lock(host, vni, address, key) {
+        match self.lock(host, vni, address, key, Role::Source) {
             Ok(page) => Some(page),
             Err(PageError::Refused(status)) => {
                 self.fail_operation(host, vni, slot, status);
@@ -410,6 +420,15 @@ impl Nic {
             self.fail_operation(host, id.vni(), id.slot(), refusal(frame));
         }
     }
+}
+
+/// A page of a physical segment (N25): nobody takes it away, but the guest's memory
+/// may end before it.
+fn pinned<H: Host>(host: &H, address: u64) -> Result<LockedPage, PageError> {
+    let page = address & !(PAGE_SIZE as u64 - 1);
+    let inside = host.memory().contains(page, PAGE_SIZE as u64);
+    let page = LockedPage::pinned(page).filter(|_| inside);
+    page.ok_or(PageError::Refused(Status::BadAddress))
 }
 
 /// Why a peer has refused; a number that is no reason counts as malformed.

@@ -30,7 +30,7 @@ impl Guest {
         let pages: [u64; HOST_PAGES] = std::array::from_fn(|n| HOST_AREA + (n * PAGE_SIZE) as u64);
         let body = NewProcess {
             port: port.into(),
-            reserved0: 0.into(),
+            flags: 0.into(),
             pid: 1.into(),
             host_area: pages.map(Into::into),
         };
@@ -43,7 +43,7 @@ impl Guest {
         }
         let body = Export {
             segment: 0.into(),
-            reserved0: 0.into(),
+            flags: 0.into(),
             access: Access::all().bits().into(),
             name: NAME.into(),
             address: VIRTUAL.into(),

@@ -7,11 +7,14 @@
 //! ```
 //! Regions share no page: the physical map has one key for each frame. So two
 //! ranges that share a page without being equal are refused as overlapping.
+//!
+//! A physical segment (N25) has no region: its memory is pinned, and the NIC knows
+//! its guest-physical address. Its pin ends when the NIC has forgotten it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use qnic_abi::control::{self, Opcode};
+use qnic_abi::control::{self, Opcode, EXPORT_PHYSICAL};
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::{uapi, Access, Status, PAGE_SHIFT, PAGE_SIZE};
 
@@ -59,9 +62,24 @@ impl Range {
     }
 }
 
+/// What stands under a segment.
+enum Memory<P: Platform> {
+    Watched(Arc<Exported<P>>),
+    Pinned { _pin: P::Pin },
+}
+
 struct Segment<P: Platform> {
     name: u64,
-    exported: Arc<Exported<P>>,
+    memory: Memory<P>,
+}
+
+impl<P: Platform> Segment<P> {
+    fn watched(&self) -> Option<&Arc<Exported<P>>> {
+        match &self.memory {
+            Memory::Watched(exported) => Some(exported),
+            Memory::Pinned { .. } => None,
+        }
+    }
 }
 
 /// The segments of one process, by index.
@@ -120,7 +138,11 @@ impl<P: Platform> Segments<P> {
 
     fn is_used(&self, exported: &Arc<Exported<P>>) -> bool {
         let mut segments = self.0.iter().flatten();
-        segments.any(|segment| Arc::ptr_eq(&segment.exported, exported))
+        segments.any(|segment| {
+            segment
+                .watched()
+                .is_some_and(|own| Arc::ptr_eq(own, exported))
+        })
     }
 
     /// The region with exactly this range.
@@ -128,8 +150,7 @@ impl<P: Platform> Segments<P> {
     /// # Errors
     /// `BadAddress` if another one shares a page with it.
     fn sharing(&self, range: Range) -> Result<Option<Arc<Exported<P>>>, Status> {
-        for segment in self.0.iter().flatten() {
-            let other = &segment.exported;
+        for other in self.0.iter().flatten().filter_map(Segment::watched) {
             if other.range == range {
                 return Ok(Some(other.clone()));
             }
@@ -166,7 +187,8 @@ impl<P: Platform> Process<P> {
     pub fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
         self.check_open()?;
         let access = Access::from_bits(call.access.get()).filter(|access| !access.is_empty());
-        let (Some(access), true) = (access, call.reserved.iter().all(|r| r.get() == 0)) else {
+        let legal = call.reserved.get() == 0 && call.flags.get() & !uapi::PHYSICAL == 0;
+        let (Some(access), true) = (access, legal) else {
             return Err(CallError::Invalid);
         };
         let state = self.state().clone();
@@ -190,13 +212,21 @@ impl<P: Platform> Process<P> {
             return Err(Status::NameExists.into());
         }
         let index = segments.free_index().ok_or(Status::Exhausted)?;
+        if call.flags.get() & uapi::PHYSICAL != 0 {
+            let memory = self.export_pinned(index, access, range, call)?;
+            if let Some(place) = segments.0.get_mut(index) {
+                *place = Some(Segment { name, memory });
+            }
+            return Ok(());
+        }
         let shared = segments.sharing(range)?;
         let is_new = shared.is_none();
         let exported = match shared {
             Some(exported) => exported,
             None => self.watch(range)?,
         };
-        let result = self.publish(index, access, &exported, call);
+        let page_key = Some(exported.region.page_key());
+        let result = self.publish(index, access, page_key, call);
         if let Err(failure) = result {
             if is_new {
                 self.retract(&exported);
@@ -206,7 +236,7 @@ impl<P: Platform> Process<P> {
         if let Some(place) = segments.0.get_mut(index) {
             *place = Some(Segment {
                 name,
-                exported: exported.clone(),
+                memory: Memory::Watched(exported.clone()),
             });
         }
         if is_new {
@@ -217,6 +247,27 @@ impl<P: Platform> Process<P> {
             );
         }
         Ok(())
+    }
+
+    /// Pins a range and exports its physical address (N25).
+    fn export_pinned(
+        &self,
+        index: usize,
+        access: Access,
+        range: Range,
+        call: &mut uapi::Export,
+    ) -> Result<Memory<P>, Failure> {
+        if !self.state().physical {
+            return Err(Status::AccessDenied.into());
+        }
+        let platform = &self.driver().platform;
+        let (pin, physical) = platform.pin(&self.state().space, range.address, range.length)?;
+        let virtual_address = core::mem::replace(&mut call.address, physical.into());
+        let published = self.publish(index, access, None, call);
+        if published.is_err() {
+            call.address = virtual_address;
+        }
+        published.map(|()| Memory::Pinned { _pin: pin })
     }
 
     /// Makes a region, watched and known to the fault service.
@@ -243,12 +294,12 @@ impl<P: Platform> Process<P> {
         Ok(exported)
     }
 
-    /// Tells the NIC about a segment.
+    /// Tells the NIC about a segment; without a page key, a physical one.
     fn publish(
         &self,
         index: usize,
         access: Access,
-        exported: &Exported<P>,
+        page_key: Option<u64>,
         call: &mut uapi::Export,
     ) -> Result<(), Failure> {
         let driver = self.driver();
@@ -256,13 +307,13 @@ impl<P: Platform> Process<P> {
         let segment = index as u16;
         let body = control::Export {
             segment: segment.into(),
-            reserved0: 0.into(),
+            flags: page_key.map_or(EXPORT_PHYSICAL, |_| 0).into(),
             access: access.bits().into(),
             name: call.name,
             address: call.address,
             length: call.length,
             key: key.into(),
-            page_key: exported.region.page_key().into(),
+            page_key: page_key.unwrap_or(0).into(),
         };
         let reply = driver.call(&Request::new(Opcode::Export, self.vni(), &body))?;
         match driver.status(&reply)? {
@@ -303,8 +354,10 @@ impl<P: Platform> Process<P> {
         let reply = driver.call(&Request::new(Opcode::Unexport, self.vni(), &body))?;
         let status = driver.status(&reply)?;
         if let Some(segment) = place.take() {
-            if !segments.is_used(&segment.exported) {
-                self.retract(&segment.exported);
+            if let Some(exported) = segment.watched() {
+                if !segments.is_used(exported) {
+                    self.retract(exported);
+                }
             }
         }
         match status {
@@ -436,12 +489,72 @@ mod tests {
         }
         let mut call = uapi::Export {
             access: 1.into(),
-            reserved: [0.into(), 1.into(), 0.into()],
+            flags: 2.into(),
             ..Default::default()
         };
         assert_eq!(process.export(&mut call), Err(CallError::Invalid));
         let huge = export(&process, 1, 0, 1 << 56);
         assert!(matches!(huge, Err(CallError::NoMemory)), "{huge:?}");
+    }
+
+    #[test]
+    fn physical_exports_need_the_privilege_and_pin_while_they_last() {
+        let fake = Fake::new();
+        let driver = fake.start().unwrap();
+        fake.kernel.map(16, 4, true);
+        let physical = |process: &Process<Fake>, address, length| {
+            let mut call = uapi::Export {
+                access: Access::all().bits().into(),
+                name: address,
+                address,
+                length,
+                flags: uapi::PHYSICAL.into(),
+                ..Default::default()
+            };
+            process.export(&mut call).map(|()| call)
+        };
+        let ordinary = register(&driver);
+        let (address, length) = ((16 * PAGE + 8).into(), (2 * PAGE).into());
+        let refused = physical(&ordinary, address, length);
+        assert_eq!(status(refused), Status::AccessDenied);
+        let mut call = uapi::Register {
+            flags: uapi::PHYSICAL.into(),
+            ..Default::default()
+        };
+        assert!(driver.register((), 1, &mut call).unwrap().is_none());
+        assert_eq!(call.status.get(), Status::AccessDenied.code());
+        assert_eq!(fake.kernel.state().pinned, 0);
+
+        fake.allow_physical();
+        let mut call = uapi::Register {
+            flags: uapi::PHYSICAL.into(),
+            ..Default::default()
+        };
+        let process = driver.register((), 1, &mut call).unwrap().unwrap();
+        let registered = fake.nic().processes[&process.vni().0];
+        assert_eq!(registered.flags.get(), control::PROCESS_PHYSICAL);
+        let done = physical(&process, address, length).unwrap();
+        assert_eq!(done.status.get(), Status::Ok.code());
+        let frame = fake.kernel.state().pages[&16].unwrap();
+        assert_eq!(done.address.get(), u64::from(frame) * PAGE + 8);
+        let segment = fake.nic().segments[&(process.vni().0, done.segment.get())];
+        assert_eq!(segment.flags.get(), EXPORT_PHYSICAL);
+        assert_eq!((segment.address, segment.page_key.get()), (done.address, 0));
+        assert_eq!(mapped(&process), 0, "no page is entered in the table");
+        assert_eq!(fake.kernel.state().pinned, 1);
+        // Memory with a hole, refusals of the NIC.
+        let hole = physical(&process, (30 * PAGE).into(), length);
+        assert_eq!(status(hole), Status::BadAddress);
+        fake.nic().next.push_back(Ok(Status::BadAddress.code()));
+        let refused = physical(&process, (18 * PAGE).into(), length).unwrap();
+        assert_eq!(refused.address.get(), 18 * PAGE);
+        assert_eq!(fake.kernel.state().pinned, 1);
+        assert_eq!(unexport(&process, done.segment.get()), Status::Ok);
+        assert_eq!(fake.kernel.state().pinned, 0);
+        let again = physical(&process, address, length);
+        assert_eq!(status(again), Status::Ok);
+        drop(process);
+        assert_eq!(fake.kernel.state().pinned, 0);
     }
 
     #[test]

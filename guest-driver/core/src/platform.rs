@@ -178,6 +178,8 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// A range of an address space under watch; dropping it ends the watch and
     /// waits for invalidations that are under way.
     type Watch: Send + Sync;
+    /// Memory that is held in place; dropping it lets go.
+    type Pin: Send;
     /// Pages that the device writes for one process.
     type HostArea: HostArea;
     /// Waiting threads of one process.
@@ -248,6 +250,23 @@ pub trait Platform: Send + Sync + Sized + 'static {
         space: &Self::Space,
         region: &Arc<Region<Self>>,
     ) -> Result<Self::Watch, MemoryError>;
+
+    /// Says whether the process that calls now may use physical addresses (N25):
+    /// whether the system lets it touch all memory anyway.
+    fn may_use_physical(&self) -> bool;
+
+    /// Holds `length` bytes at `address` in place, where no page of them moves or
+    /// goes away until the pin is dropped. Returns it with the guest-physical
+    /// address of the first byte.
+    ///
+    /// # Errors
+    /// [`MemoryError`]; `NotExportable` if the pages are not physically contiguous.
+    fn pin(
+        &self,
+        space: &Self::Space,
+        address: u64,
+        length: u64,
+    ) -> Result<(Self::Pin, u64), MemoryError>;
 
     /// Brings in up to `count` pages (at most [`qnic_abi::event::MAX_FAULT_PAGES`])
     /// of `region` from page `first` on (index within the region; the range lies

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use qnic_abi::attach::FIRST_DOORBELL;
-use qnic_abi::control::{self, Opcode};
+use qnic_abi::control::{self, Opcode, PROCESS_PHYSICAL};
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::{uapi, Port, Status, VniId};
 
@@ -19,6 +19,8 @@ use crate::platform::{HostArea, Mutex, NoMemory, Platform, SpinLock, Waited, Wai
 pub(crate) struct ProcessState<P: Platform> {
     pub(crate) vni: VniId,
     pub(crate) port: Port,
+    /// It may export physical memory (N25).
+    pub(crate) physical: bool,
     pub(crate) space: P::Space,
     pub(crate) host_area: P::HostArea,
     pub(crate) waiters: P::Waiters,
@@ -53,11 +55,17 @@ impl<P: Platform> Driver<P> {
         pid: u32,
         call: &mut uapi::Register,
     ) -> Result<Option<Process<P>>, CallError> {
-        if call.reserved.get() != 0 {
+        let flags = call.flags.get();
+        if flags & !uapi::PHYSICAL != 0 {
             return Err(CallError::Invalid);
         }
         if !self.is_alive() {
             return Err(CallError::NoDevice);
+        }
+        let physical = flags & uapi::PHYSICAL != 0;
+        if physical && !self.platform.may_use_physical() {
+            call.status = Status::AccessDenied.code().into();
+            return Ok(None);
         }
         let reserved = self
             .slots
@@ -69,7 +77,7 @@ impl<P: Platform> Driver<P> {
                 return Ok(None);
             }
         };
-        let result = self.introduce(vni, port, space, pid);
+        let result = self.introduce(vni, port, space, pid, physical);
         match result {
             Ok(Ok(state)) => {
                 let queue = FIRST_DOORBELL as u16 + vni.0 % self.geometry.doorbells.max(1) as u16;
@@ -81,7 +89,7 @@ impl<P: Platform> Driver<P> {
                     doorbell_value: queue.into(),
                     doorbell_offset: self.platform.doorbell_offset(queue).into(),
                     inline_max: self.inline_max.into(),
-                    reserved: 0.into(),
+                    flags: flags.into(),
                 };
                 Ok(Some(Process {
                     driver: self.clone(),
@@ -107,12 +115,19 @@ impl<P: Platform> Driver<P> {
         port: Port,
         space: P::Space,
         pid: u32,
+        physical: bool,
     ) -> Result<Result<Arc<ProcessState<P>>, Status>, CallError> {
-        let state = Arc::new(ProcessState::new(&self.platform, vni, port, space)?);
+        let state = Arc::new(ProcessState::new(
+            &self.platform,
+            vni,
+            port,
+            space,
+            physical,
+        )?);
         self.zero_window(vni)?;
         let body = control::NewProcess {
             port: port.0.into(),
-            reserved0: 0.into(),
+            flags: if physical { PROCESS_PHYSICAL } else { 0 }.into(),
             pid: pid.into(),
             host_area: state.host_area.addresses().map(Into::into),
         };
@@ -133,12 +148,19 @@ impl<P: Platform> Driver<P> {
 }
 
 impl<P: Platform> ProcessState<P> {
-    fn new(platform: &P, vni: VniId, port: Port, space: P::Space) -> Result<Self, NoMemory> {
+    fn new(
+        platform: &P,
+        vni: VniId,
+        port: Port,
+        space: P::Space,
+        physical: bool,
+    ) -> Result<Self, NoMemory> {
         let mut regions = Vec::new();
         regions.try_reserve_exact(SEGMENTS_PER_PROCESS as usize)?;
         Ok(ProcessState {
             vni,
             port,
+            physical,
             space,
             host_area: platform.new_host_area()?,
             waiters: platform.new_waiters()?,
@@ -400,7 +422,7 @@ mod tests {
             assert_eq!(call.status.get(), Status::PortInUse.code());
         }
         let mut call = uapi::Register {
-            reserved: 1.into(),
+            flags: 2.into(),
             ..Default::default()
         };
         let result = driver.register((), 1, &mut call);

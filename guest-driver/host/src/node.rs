@@ -96,6 +96,12 @@ impl HostNode {
         }))
     }
 
+    /// Lets processes that register on this node from now on use physical addresses
+    /// if they ask for it (N25); without this they are refused.
+    pub fn allow_physical(&self) {
+        self.0.driver.platform().allow_physical();
+    }
+
     /// Memory that can be exported: `length` bytes (not zero), page aligned and
     /// zeroed, free again when the last clone of the region is dropped.
     ///

@@ -1,5 +1,6 @@
 //! The system under the driver core: this process.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ pub(crate) struct HostPlatform {
     sram: SharedRegion,
     shared: Arc<Shared>,
     started: Instant,
+    /// Processes may use physical addresses (N25).
+    physical: AtomicBool,
     /// Regions that are exported now, for [`HostPlatform::evict`].
     watched: Arc<StdMutex<Vec<Weak<Region<HostPlatform>>>>>,
 }
@@ -34,12 +37,20 @@ impl HostPlatform {
             sram,
             shared,
             started: Instant::now(),
+            physical: AtomicBool::new(false),
             watched: Arc::default(),
         }
     }
 
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
+    }
+
+    /// Lets processes use physical addresses from now on.
+    pub(crate) fn allow_physical(&self) {
+        // Relaxed: nothing else hangs on it.
+        self.physical
+            .store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Takes the pages that touch `start..end` out of the NIC's page table, as a
@@ -161,6 +172,7 @@ impl Platform for HostPlatform {
     type SpinLock<T: Send> = Lock<T>;
     type Space = ();
     type Watch = Watch;
+    type Pin = ();
     type HostArea = HostPages;
     type Waiters = HostWaiters;
 
@@ -237,6 +249,18 @@ impl Platform for HostPlatform {
         Ok(Watch {
             watched: self.watched.clone(),
         })
+    }
+
+    fn may_use_physical(&self) -> bool {
+        self.physical.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Pages of the arena never move; who exports one keeps its buffer.
+    fn pin(&self, _space: &(), address: u64, length: u64) -> Result<((), u64), MemoryError> {
+        match self.arena.contains(address, length) {
+            true => Ok(((), address - self.arena.base())),
+            false => Err(MemoryError::NotExportable),
+        }
     }
 
     fn fault_in(

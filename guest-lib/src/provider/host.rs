@@ -45,9 +45,10 @@ impl From<HostError> for CallError {
 }
 
 impl Provider for Node {
-    fn register(&self, port: u16) -> Result<Registration, CallError> {
+    fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError> {
         let mut call = uapi::Register {
             port: port.into(),
+            flags: flags.into(),
             ..Default::default()
         };
         match self.0.register(&mut call)? {

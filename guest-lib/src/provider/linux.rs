@@ -44,10 +44,11 @@ impl Device {
 }
 
 impl Provider for Device {
-    fn register(&self, port: u16) -> Result<Registration, CallError> {
+    fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError> {
         let file = self.open()?;
         let mut registration = uapi::Register {
             port: port.into(),
+            flags: flags.into(),
             ..Default::default()
         };
         call::<{ uapi::REGISTER }, _>(&file, &mut registration)?;

@@ -23,7 +23,7 @@ fn nothing_is_left_when_processes_end() {
     assert_eq!(info.nic.processes.get(), 0);
     assert_eq!(info.nic.segments.get(), 0);
     assert_eq!(info.nic.operations.get(), 0);
-    assert_eq!(info.nic.frames_locked.get(), 0);
+    assert_eq!(info.nic.frames_held.get(), 0);
 }
 
 #[test]

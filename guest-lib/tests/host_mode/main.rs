@@ -8,6 +8,7 @@ mod errors;
 mod exports;
 mod lifecycle;
 mod paging;
+mod physical;
 mod processes;
 mod raw;
 mod threads;

@@ -24,7 +24,7 @@ struct Raw {
 
 impl Raw {
     fn new(nic: &Nic, victim: &Peer) -> Self {
-        let Registration::Done(process) = nic.provider().register(0).unwrap() else {
+        let Registration::Done(process) = nic.provider().register(0, 0).unwrap() else {
             panic!("refused");
         };
         let memory = nic.provider().allocate(4096).unwrap();

@@ -1,7 +1,7 @@
 //! The library's side of one process on a simulated node.
 
 use qnic_abi::command::{CommandFlags, Descriptor, Opcode, DESCRIPTOR_BYTES, INLINE_CAPACITY};
-use qnic_abi::control::{self, Export, Import, NewProcess, Unexport};
+use qnic_abi::control::{self, Export, Import, NewProcess, Unexport, EXPORT_PHYSICAL};
 use qnic_abi::host_area::{self, signal_offset, ERROR_RECORDS, ERROR_RING, HOST_PAGES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES, WAKE_REQUEST};
@@ -53,6 +53,20 @@ impl SimProcess {
         vni: VniId,
         port: Port,
     ) -> Result<Self, Status> {
+        Self::register_with(cluster, node, vni, port, 0)
+    }
+
+    /// Registers a process with flags of [`NewProcess`].
+    ///
+    /// # Errors
+    /// What the NIC refuses it with.
+    pub fn register_with(
+        cluster: &mut Cluster,
+        node: usize,
+        vni: VniId,
+        port: Port,
+        flags: u16,
+    ) -> Result<Self, Status> {
         let this = &mut cluster.nodes[node];
         let host_area = std::array::from_fn(|_| this.driver.allocate(&this.host));
         let window = this.nic.geometry().window_offset(vni);
@@ -62,7 +76,7 @@ impl SimProcess {
         }
         let body = NewProcess {
             port: port.0.into(),
-            reserved0: 0.into(),
+            flags: flags.into(),
             pid: 1.into(),
             host_area: host_area.map(Into::into),
         };
@@ -126,11 +140,45 @@ impl SimProcess {
         (address, length): (u64, u64),
         access: Access,
     ) -> Result<SimSegment, Status> {
-        let key = name ^ 0x5eed_0000 ^ u64::from(self.vni.0) << 32;
         let page_key = 0xaa00 + u64::from(id);
+        let driver = &mut cluster.nodes[self.node].driver;
+        driver.cover(self.vni, address, length, page_key);
+        self.publish(
+            cluster,
+            (id, 0),
+            name,
+            (address, length),
+            (access, page_key),
+        )
+    }
+
+    /// Exports guest-physical memory.
+    ///
+    /// # Errors
+    /// What the NIC refuses it with.
+    pub fn export_physical(
+        &self,
+        cluster: &mut Cluster,
+        id: u16,
+        name: u64,
+        range: (u64, u64),
+        access: Access,
+    ) -> Result<SimSegment, Status> {
+        self.publish(cluster, (id, EXPORT_PHYSICAL), name, range, (access, 0))
+    }
+
+    fn publish(
+        &self,
+        cluster: &mut Cluster,
+        (id, flags): (u16, u16),
+        name: u64,
+        (address, length): (u64, u64),
+        (access, page_key): (Access, u64),
+    ) -> Result<SimSegment, Status> {
+        let key = name ^ 0x5eed_0000 ^ u64::from(self.vni.0) << 32;
         let body = Export {
             segment: id.into(),
-            reserved0: 0.into(),
+            flags: flags.into(),
             access: access.bits().into(),
             name: name.into(),
             address: address.into(),
@@ -138,8 +186,6 @@ impl SimProcess {
             key: key.into(),
             page_key: page_key.into(),
         };
-        let driver = &mut cluster.nodes[self.node].driver;
-        driver.cover(self.vni, address, length, page_key);
         match cluster.control(self.node, control::Opcode::Export, self.vni, &body) {
             Status::Ok => Ok(SimSegment {
                 node: self.node,

@@ -20,6 +20,8 @@ pub(crate) struct State {
     pub(crate) read_only: BTreeSet<u64>,
     /// Frames that the device has written to.
     pub(crate) dirty: Vec<u32>,
+    /// Ranges that are held in place.
+    pub(crate) pinned: u32,
     /// Every page looked up counts as changed so many times.
     pub(crate) races: u32,
     /// The process ended; its driver has not been told yet.
@@ -31,6 +33,15 @@ pub(crate) struct State {
 /// A handle on it.
 #[derive(Clone, Default)]
 pub(crate) struct Kernel(Arc<Mutex<State>>);
+
+/// A range that is held in place.
+pub(crate) struct Pin(Kernel);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.state().pinned -= 1;
+    }
+}
 
 /// A range under watch.
 pub(crate) struct Watch {
@@ -50,6 +61,22 @@ impl Drop for Watch {
 impl Kernel {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
+    }
+
+    /// Holds a range in place; its pages must be resident and contiguous.
+    pub(super) fn pin(&self, address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
+        let mut state = self.state();
+        let pages = address / PAGE..(address + length).div_ceil(PAGE);
+        let frame = |page| state.pages.get(&page).copied().flatten();
+        let first = frame(pages.start).ok_or(MemoryError::NotMapped)?;
+        let contiguous = pages
+            .zip(first..)
+            .all(|(page, wanted)| frame(page) == Some(wanted));
+        if !contiguous {
+            return Err(MemoryError::NotExportable);
+        }
+        state.pinned += 1;
+        Ok((Pin(self.clone()), u64::from(first) * PAGE + address % PAGE))
     }
 
     /// Maps pages; `resident` ones get a frame.

@@ -12,7 +12,7 @@ mod sync;
 
 use core::fmt;
 use std::string::String;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec::Vec;
 
@@ -23,7 +23,7 @@ use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::{uapi, NodeId, SharedMemory, ABI_VERSION};
 use zerocopy::IntoBytes;
 
-pub(crate) use memory::{Kernel, Watch, PAGE};
+pub(crate) use memory::{Kernel, Pin, Watch, PAGE};
 pub(crate) use nic::Nic;
 pub(crate) use sync::{SleepLock, Spin, Waiters};
 
@@ -104,6 +104,7 @@ pub(crate) struct Fake {
     tick_ns: Arc<AtomicU64>,
     random: Arc<AtomicU64>,
     log: Arc<Mutex<Vec<String>>>,
+    physical: Arc<AtomicBool>,
     /// Runs at every sleep: what the rest of the world does meanwhile.
     on_sleep: Arc<Mutex<Option<Hook>>>,
 }
@@ -127,6 +128,7 @@ impl Fake {
             tick_ns: Arc::default(),
             random: Arc::new(AtomicU64::new(1)),
             log: Arc::default(),
+            physical: Arc::default(),
             on_sleep: Arc::default(),
         }
     }
@@ -141,6 +143,11 @@ impl Fake {
 
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().join("\n")
+    }
+
+    /// From now on processes may use physical addresses.
+    pub(crate) fn allow_physical(&self) {
+        self.physical.store(true, Ordering::Relaxed);
     }
 
     /// From now on so many nanoseconds pass between two looks at the clock.
@@ -182,6 +189,7 @@ impl Platform for Fake {
     type SpinLock<T: Send> = Spin<T>;
     type Space = ();
     type Watch = Watch;
+    type Pin = Pin;
     type HostArea = Area;
     type Waiters = Waiters;
 
@@ -250,6 +258,15 @@ impl Platform for Fake {
     fn watch(&self, _: &(), region: &Arc<Region<Self>>) -> Result<Watch, MemoryError> {
         sync::assert_may_sleep();
         self.kernel.watch(region)
+    }
+
+    fn may_use_physical(&self) -> bool {
+        self.physical.load(Ordering::Relaxed)
+    }
+
+    fn pin(&self, (): &(), address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
+        sync::assert_may_sleep();
+        self.kernel.pin(address, length)
     }
 
     fn fault_in(

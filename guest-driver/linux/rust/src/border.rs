@@ -11,6 +11,9 @@ pub(crate) struct QnicWatch([u8; 0]);
 /// `struct qnic_host_area`.
 #[repr(C)]
 pub(crate) struct QnicHostArea([u8; 0]);
+/// `struct qnic_pin`.
+#[repr(C)]
+pub(crate) struct QnicPin([u8; 0]);
 /// `struct mm_struct`.
 #[repr(C)]
 pub(crate) struct MmStruct([u8; 0]);
@@ -108,4 +111,13 @@ extern "C" {
         sequence: *mut u64,
     ) -> i32;
     pub(crate) fn qnic_mark_dirty(frame: u64);
+
+    pub(crate) fn qnic_may_use_physical() -> bool;
+    pub(crate) fn qnic_pin_new(
+        address: u64,
+        bytes: u64,
+        pin: *mut *mut QnicPin,
+        physical: *mut u64,
+    ) -> i32;
+    pub(crate) fn qnic_pin_free(pin: *mut QnicPin);
 }

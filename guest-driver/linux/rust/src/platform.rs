@@ -12,7 +12,7 @@ use qnic_abi::PAGE_SIZE;
 use qnic_driver::platform::{HostArea, Level, MemoryError, NoMemory, Patience, RequestError};
 use qnic_driver::{Installed, Platform, Region};
 
-use crate::border::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicWatch};
+use crate::border::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicPin, QnicWatch};
 use crate::sram::Sram;
 use crate::sync::{Mutex, SpinLock, Waiters};
 
@@ -168,6 +168,19 @@ fn memory_error(error: i32) -> MemoryError {
     }
 }
 
+/// Pinned pages.
+pub(crate) struct Pin(NonNull<QnicPin>);
+
+// SAFETY: a list of pages that nobody else touches.
+unsafe impl Send for Pin {}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // SAFETY: made in `pin`; the core drops it where it may sleep.
+        unsafe { border::qnic_pin_free(self.0.as_ptr()) }
+    }
+}
+
 /// A host area of the shim.
 pub(crate) struct Area(NonNull<QnicHostArea>);
 
@@ -212,6 +225,7 @@ impl Platform for Kernel {
     type SpinLock<T: Send> = SpinLock<T>;
     type Space = Space;
     type Watch = Watch;
+    type Pin = Pin;
     type HostArea = Area;
     type Waiters = Waiters;
 
@@ -317,6 +331,23 @@ impl Platform for Kernel {
                 drop(unsafe { Arc::from_raw(kept) });
                 Err(memory_error(-result))
             }
+        }
+    }
+
+    fn may_use_physical(&self) -> bool {
+        // SAFETY: no precondition.
+        unsafe { border::qnic_may_use_physical() }
+    }
+
+    /// The core calls it on behalf of the calling process only.
+    fn pin(&self, _: &Space, address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
+        let mut raw = core::ptr::null_mut();
+        let mut physical = 0;
+        // SAFETY: both results have a place to go.
+        let result = unsafe { border::qnic_pin_new(address, length, &mut raw, &mut physical) };
+        match (result, NonNull::new(raw)) {
+            (0, Some(raw)) => Ok((Pin(raw), physical)),
+            _ => Err(memory_error(-result)),
         }
     }
 

@@ -1,0 +1,87 @@
+//! `qnic stats`: prints what a node's NIC has counted.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use qnic_cluster::{Cancel, Cluster};
+use serde_json::Value;
+
+use crate::ui;
+
+/// Options of `qnic stats`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo qnic stats a                                   one counter a line
+  cargo qnic stats a --json | jq .statistics.bounces
+
+The names are explained in abi/src/control.rs (Statistics: pages, bounce memory,
+protection) and device-backend/src/engine/report.rs (the attachment). What the guest's
+driver counts: cargo qnic run a -- qnic-app info
+
+Exit status: 0.")]
+pub(crate) struct Options {
+    /// The node
+    node: String,
+    /// The cluster; needed if several run
+    #[arg(long, short)]
+    cluster: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let cancel = Cancel::on_signals()?;
+    let cluster = Cluster::find(&ui::runtime()?, options.cluster.as_deref(), Some(&cancel))?;
+    let node = cluster.node(&options.node)?;
+    let stats = cluster.device_stats()?;
+    let nic = find(&stats, node.name())
+        .with_context(|| format!("the device process knows no NIC {:?}", node.name()))?;
+    match options.json {
+        true => println!("{nic}"),
+        false => print!("{}", lines(nic)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The NIC of that name.
+fn find<'a>(stats: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut nics = stats["nics"].as_array()?.iter();
+    nics.find(|nic| nic["name"] == name)
+}
+
+/// One line for each counter, aligned.
+fn lines(nic: &Value) -> String {
+    let mut rows = Vec::new();
+    for (name, value) in nic.as_object().into_iter().flatten() {
+        match value.as_object() {
+            Some(group) => rows.extend(group.iter().map(|(name, value)| (name, value))),
+            None => rows.push((name, value)),
+        }
+    }
+    let width = rows.iter().map(|row| row.0.len()).max().unwrap_or(0);
+    let line = |(name, value): (&String, &Value)| match value.as_str() {
+        Some(text) => format!("{name:width$}  {text}\n"),
+        None => format!("{name:width$}  {value}\n"),
+    };
+    rows.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_become_lines() {
+        let stats = serde_json::json!({"nics": [
+            {"name": "a", "state": "running", "statistics": {"bounces": 5}},
+            {"name": "b"},
+        ]});
+        let nic = find(&stats, "a").unwrap();
+        assert_eq!(lines(nic), "name     a\nstate    running\nbounces  5\n");
+        assert!(find(&stats, "c").is_none());
+    }
+}
