@@ -1,17 +1,19 @@
 //! A running device process: starts and ends its threads.
 
+use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use qnic_abi::attach::CONFIG_SIZE;
 use qnic_abi::header::GeometryError;
-use qnic_links::Fabric;
+use qnic_abi::NodeId;
+use qnic_links::{ClusterKey, Fabric, UdpCarrier, UdpPeer};
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
 use crate::attach::{self, Port, Socket, SocketError};
-use crate::config::{Config, Mistake, NicSettings};
+use crate::config::{Config, Mistake, NetworkSettings, NicSettings, ProcessSettings};
 use crate::engine::{self, Command, Engine, EngineGone, EngineHandle, Node};
 use crate::metrics::{self, Stats};
 use crate::sram::{Sram, SramError};
@@ -39,6 +41,16 @@ pub enum StartError {
         name: String,
         /// Why not.
         error: SramError,
+    },
+    /// Other processes cannot be talked to.
+    #[error("process \"{name}\", UDP at {address}: {problem}")]
+    Udp {
+        /// Name of this process.
+        name: String,
+        /// Where it should listen.
+        address: SocketAddr,
+        /// Why not.
+        problem: String,
     },
     /// A socket cannot be listened on.
     #[error(transparent)]
@@ -94,6 +106,14 @@ impl Device {
         let mut ports = Vec::with_capacity(config.nics.len());
         for settings in &config.nics {
             ports.push(add_nic(&mut fabric, settings, &handle)?);
+        }
+        if let Some(network) = &config.network {
+            let joined = fabric.join(&config.network_plan()?);
+            joined.map_err(|message| Mistake {
+                key: "network".to_owned(),
+                message,
+            })?;
+            connect(&mut fabric, network)?;
         }
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
@@ -236,4 +256,32 @@ fn add_nic(
             message: duplicate.to_string(),
         })?;
     Ok(port)
+}
+
+/// Adds the way to other processes.
+fn connect(fabric: &mut Fabric<Node>, network: &NetworkSettings) -> Result<(), StartError> {
+    let Some(udp) = &network.udp else {
+        return Ok(());
+    };
+    let failed = |problem: String| StartError::Udp {
+        name: udp.name.clone(),
+        address: udp.listen,
+        problem,
+    };
+    let file = udp.key_file.display();
+    let secret = std::fs::read(&udp.key_file)
+        .map_err(|error| failed(format!("cannot read the key file {file}: {error}")))?;
+    let key =
+        ClusterKey::new(&secret).map_err(|error| failed(format!("key file {file}: {error}")))?;
+    let peer = |process: &ProcessSettings| UdpPeer {
+        name: process.name.clone(),
+        address: process.address,
+    };
+    let peers: Vec<_> = network.processes.iter().map(peer).collect();
+    let carrier = UdpCarrier::new(&udp.name, udp.listen, key, &peers)
+        .map_err(|error| failed(format!("cannot listen: {error}")))?;
+    let nodes = |process: &ProcessSettings| process.nodes.iter().copied().map(NodeId).collect();
+    let nodes: Vec<Vec<_>> = network.processes.iter().map(nodes).collect();
+    let connected = fabric.connect(Box::new(carrier), &nodes);
+    connected.map_err(|duplicate| failed(duplicate.to_string()))
 }

@@ -41,9 +41,14 @@ mod stop;
 mod throttle;
 
 pub use attach::SocketError;
-pub use config::{Config, ConfigError, EngineSettings, MetricsSettings, NicSettings};
+pub use config::{
+    Config, ConfigError, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings,
+    NicSettings, ProcessSettings, UdpSettings,
+};
 pub use device::{Device, DeviceError, StartError, Stopper};
-pub use engine::{EngineReport, NicCounters, NicReport, NicState, NicStatistics, Report};
+pub use engine::{
+    EngineReport, NetworkReport, NicCounters, NicReport, NicState, NicStatistics, Report,
+};
 pub use metrics::Stats;
 pub use ram::RamSize;
 pub use sram::SramError;

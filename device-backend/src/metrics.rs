@@ -1,8 +1,13 @@
-//! The metrics socket: one JSON request a line, one JSON answer a line.
+//! The metrics and control socket: one JSON request a line, one JSON answer a line.
 //!
 //! | request | answer |
 //! |---|---|
 //! | `{"cmd":"stats"}` | [`Stats`]: the NICs, the engine, the memory of the process |
+//! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes what links do ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
+//! | `{"cmd":"net_clear","links":LINKS}` | makes them do nothing: `{"changed":N}` |
+//!
+//! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
+//! `{"one_way":[0,1]}`.
 //!
 //! Anything else is answered with `{"error":"…"}`.
 
@@ -10,6 +15,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use qnic_abi::NodeId;
+use qnic_links::{ImpairmentChange, LinkSet};
 use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
@@ -23,9 +30,43 @@ const MAX_REQUEST: u64 = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
-#[serde(tag = "cmd", rename_all = "lowercase", deny_unknown_fields)]
+#[serde(tag = "cmd", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
     Stats {},
+    NetSet {
+        links: Links,
+        change: ImpairmentChange,
+    },
+    NetClear {
+        links: Links,
+    },
+}
+
+/// Links, by the numbers of nodes.
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+enum Links {
+    All,
+    At(u16),
+    Between(u16, u16),
+    OneWay(u16, u16),
+}
+
+impl From<Links> for LinkSet {
+    fn from(links: Links) -> Self {
+        match links {
+            Links::All => LinkSet::All,
+            Links::At(node) => LinkSet::At(NodeId(node)),
+            Links::Between(a, b) => LinkSet::Between(NodeId(a), NodeId(b)),
+            Links::OneWay(a, b) => LinkSet::OneWay(NodeId(a), NodeId(b)),
+        }
+    }
+}
+
+/// The answer to a change of links.
+#[derive(Serialize)]
+struct Changed {
+    changed: usize,
 }
 
 /// The answer to `stats`.
@@ -94,10 +135,31 @@ fn converse(client: &UnixStream, engine: &EngineHandle) -> std::io::Result<()> {
 fn answer(line: &str, engine: &EngineHandle) -> String {
     let answer = match serde_json::from_str(line) {
         Ok(Request::Stats {}) => stats(engine).and_then(|stats| json(&stats)),
-        Err(error) => Err(format!("{error}; known requests: {{\"cmd\":\"stats\"}}")),
+        Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
+        Ok(Request::NetClear { links }) => set_links(engine, links, None),
+        Err(error) => Err(format!(
+            "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\""
+        )),
     };
     let failure = |error| json(&Failure { error }).unwrap_or_default();
     answer.unwrap_or_else(failure)
+}
+
+fn set_links(
+    engine: &EngineHandle,
+    links: Links,
+    change: Option<ImpairmentChange>,
+) -> Result<String, String> {
+    let links = links.into();
+    let changed = engine.ask(|answer| Command::SetLinks {
+        links,
+        change,
+        answer,
+    });
+    let changed = changed.map_err(|error| error.to_string())?;
+    let changed = changed.map_err(|error| error.to_string())?;
+    tracing::info!(?links, ?change, changed, "links changed");
+    json(&Changed { changed })
 }
 
 fn json(value: &impl Serialize) -> Result<String, String> {
@@ -141,12 +203,23 @@ mod tests {
 
     #[test]
     fn requests_are_checked() {
-        assert!(serde_json::from_str::<Request>("{\"cmd\":\"stats\"}\n").is_ok());
+        for good in [
+            r#"{"cmd":"stats"}"#,
+            r#"{"cmd":"net_set","links":"all","change":{"loss":"5%","partition":true}}"#,
+            r#"{"cmd":"net_set","links":{"one_way":[0,1]},"change":{"delay":"1ms"}}"#,
+            r#"{"cmd":"net_clear","links":{"at":3}}"#,
+        ] {
+            let request = serde_json::from_str::<Request>(good);
+            assert!(request.is_ok(), "{good}");
+        }
         for bad in [
             "",
             "{}",
             "{\"cmd\":\"quit\"}",
             "{\"cmd\":\"stats\",\"x\":1}",
+            r#"{"cmd":"net_set","links":"some","change":{}}"#,
+            r#"{"cmd":"net_set","links":"all","change":{"loss":"500%"}}"#,
+            r#"{"cmd":"net_clear","links":{"between":[0]}}"#,
         ] {
             assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
         }

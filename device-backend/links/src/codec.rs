@@ -36,7 +36,7 @@ pub enum Damage {
 pub fn put_frame<M: HostMemory>(
     image: &mut Vec<u8>,
     frame: &FrameHeader,
-    payload: Payload<'_, M>,
+    payload: &Payload<'_, M>,
 ) -> Option<()> {
     let length = payload.len();
     if length > MAX_PAYLOAD || length != usize::from(frame.payload_length.get()) {
@@ -44,7 +44,7 @@ pub fn put_frame<M: HostMemory>(
     }
     let start = image.len();
     image.extend_from_slice(frame.as_bytes());
-    match payload {
+    match *payload {
         Payload::None => {}
         Payload::Bytes(bytes) => image.extend_from_slice(bytes),
         Payload::Memory {
@@ -65,7 +65,7 @@ pub fn put_frame<M: HostMemory>(
 
 /// The image of a frame; `None` if its payload is longer than a frame can carry or
 /// cannot be read.
-pub fn encode<M: HostMemory>(frame: &FrameHeader, payload: Payload<'_, M>) -> Option<Vec<u8>> {
+pub fn encode<M: HostMemory>(frame: &FrameHeader, payload: &Payload<'_, M>) -> Option<Vec<u8>> {
     let mut image = Vec::with_capacity(HEADER_BYTES + payload.len() + CHECKSUM_BYTES);
     put_frame(&mut image, frame, payload)?;
     let checksum = crc32fast::hash(&image);
@@ -119,7 +119,7 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD),
         ) {
             let frame = frame(&header, &payload);
-            let image = encode::<Memory>(&frame, Payload::Bytes(&payload)).unwrap();
+            let image = encode::<Memory>(&frame, &Payload::Bytes(&payload)).unwrap();
             prop_assert!(image.len() <= MAX_IMAGE);
             prop_assert_eq!(decode(&image), Ok((frame, &payload[..])));
         }
@@ -136,7 +136,7 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..200), place: usize, mask in 1u32..,
         ) {
             let frame = frame(&[0; HEADER_BYTES], &payload);
-            let mut image = encode::<Memory>(&frame, Payload::Bytes(&payload)).unwrap();
+            let mut image = encode::<Memory>(&frame, &Payload::Bytes(&payload)).unwrap();
             let place = place % (image.len() - 3);
             for (byte, flip) in image[place..].iter_mut().zip(mask.to_le_bytes()) {
                 *byte ^= flip;
@@ -148,7 +148,7 @@ mod tests {
         fn shortened_images_are_found(length in 0usize..200, cut in 1usize..300) {
             let payload = vec![7; length];
             let frame = frame(&[0; HEADER_BYTES], &payload);
-            let image = encode::<Memory>(&frame, Payload::Bytes(&payload)).unwrap();
+            let image = encode::<Memory>(&frame, &Payload::Bytes(&payload)).unwrap();
             let cut = cut.min(image.len());
             prop_assert!(decode(&image[..image.len() - cut]).is_err());
         }
@@ -164,12 +164,12 @@ mod tests {
             length,
         };
         let header = frame(&[0; HEADER_BYTES], b"from memory");
-        let image = encode(&header, payload(100, 11)).unwrap();
+        let image = encode(&header, &payload(100, 11)).unwrap();
         assert_eq!(decode(&image), Ok((header, &b"from memory"[..])));
-        assert_eq!(encode(&header, payload(4090, 11)), None);
-        assert_eq!(encode(&header, payload(100, 12)), None);
+        assert_eq!(encode(&header, &payload(4090, 11)), None);
+        assert_eq!(encode(&header, &payload(100, 12)), None);
         assert_eq!(
-            encode::<Memory>(&header, Payload::Bytes(&[0; MAX_PAYLOAD + 1])),
+            encode::<Memory>(&header, &Payload::Bytes(&[0; MAX_PAYLOAD + 1])),
             None
         );
     }

@@ -1,4 +1,4 @@
-//! The wire between the NICs of one process.
+//! The NICs of one process, and the router that takes their frames.
 //!
 //! ```text
 //!   Fabric   slot 0          slot 1          slot 2
@@ -6,18 +6,30 @@
 //!          │ Nic, Host  │  │ Nic, Host  │  │ Nic, Host  │
 //!          └─────┬──────┘  └─────▲──────┘  └────────────┘
 //!                │ poll          │ handle_frame, while the payload still lies in
-//!                └──[LocalWire]──┘ slot 0's memory: one copy in all
+//!                ├──[LocalWire]──┤ slot 0's memory: one copy in all
+//!                │               │
+//!                ├─[Network]─────┤ a link on the way is impaired: the frame as bytes,
+//!                │     │         │ with a checksum
+//!                └─────┴─[Carrier]──► NICs of other processes
 //! ```
 //!
-//! Sending is a call: when it returns, the peer has taken the frame, and the
-//! payload was copied straight from the sending node's memory to the receiving
-//! one's. The peer answers with its own next poll, so calls do not nest. Frames
-//! are neither lost nor reordered; there is no way to a NIC that is not running.
+//! Where no link on the way is impaired, sending to a NIC of this process is a call:
+//! when it returns, the peer has taken the frame, and the payload was copied straight
+//! from the sending node's memory to the receiving one's. The peer answers with its
+//! own next poll, so calls do not nest. Frames are then neither lost nor reordered;
+//! there is no way to a NIC that is not running. Such a way is perfect if it stays so:
+//! if [`Fabric::join`] has not made links of it that can be changed at run time.
+//!
+//! Everything else arrives with [`Fabric::receive`].
 
 use qnic_abi::wire::FrameHeader;
 use qnic_abi::NodeId;
 use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
 use qnic_nic::{Nic, Progress};
+
+use crate::carrier::Carrier;
+use crate::codec;
+use crate::network::{Network, NetworkPlan};
 
 /// Two NICs have the same node number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +40,7 @@ pub struct DuplicateNode(pub NodeId);
 #[derive(Debug)]
 pub struct Fabric<H> {
     slots: Vec<Slot<H>>,
-    routes: Routes,
+    outside: Outside,
 }
 
 #[derive(Debug)]
@@ -37,26 +49,53 @@ struct Slot<H> {
     host: H,
 }
 
-/// Slot of each node, in the order of node numbers.
+/// What lies between the NICs.
 #[derive(Debug, Default)]
-struct Routes(Vec<(NodeId, usize)>);
+struct Outside {
+    routes: Routes,
+    network: Network,
+    carriers: Vec<Box<dyn Carrier>>,
+    /// Frames from other processes that were for no NIC here, or not from a NIC
+    /// of the process that sent them.
+    misdirected: u64,
+}
+
+/// How a node is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It is in this process.
+    Slot(usize),
+    /// It is in another one.
+    Process { carrier: usize, process: usize },
+}
+
+/// How each node is reached, in the order of node numbers.
+#[derive(Debug, Default)]
+struct Routes(Vec<(NodeId, Place)>);
 
 impl Routes {
-    fn find(&self, node: NodeId) -> Result<usize, usize> {
-        self.0.binary_search_by_key(&node, |route| route.0)
+    fn find(&self, node: NodeId) -> Option<Place> {
+        let place = self.0.binary_search_by_key(&node, |route| route.0).ok()?;
+        Some(self.0[place].1)
     }
 
-    fn slot(&self, node: NodeId) -> Option<usize> {
-        self.find(node).ok().map(|place| self.0[place].1)
+    fn add(&mut self, node: NodeId, way: Place) -> Result<(), DuplicateNode> {
+        match self.0.binary_search_by_key(&node, |route| route.0) {
+            Ok(_) => Err(DuplicateNode(node)),
+            Err(place) => {
+                self.0.insert(place, (node, way));
+                Ok(())
+            }
+        }
     }
 }
 
 impl<H: Host> Fabric<H> {
     /// A fabric without NICs.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Fabric {
             slots: Vec::new(),
-            routes: Routes(Vec::new()),
+            outside: Outside::default(),
         }
     }
 
@@ -65,14 +104,46 @@ impl<H: Host> Fabric<H> {
     /// # Errors
     /// [`DuplicateNode`] if another NIC has that node number.
     pub fn add(&mut self, nic: Nic, host: H) -> Result<usize, DuplicateNode> {
-        let node = nic.geometry().node;
-        let Err(place) = self.routes.find(node) else {
-            return Err(DuplicateNode(node));
-        };
         let slot = self.slots.len();
-        self.routes.0.insert(place, (node, slot));
+        let node = nic.geometry().node;
+        self.outside.routes.add(node, Place::Slot(slot))?;
         self.slots.push(Slot { nic, host });
         Ok(slot)
+    }
+
+    /// Adds a way to other processes, with the nodes that each of them has.
+    ///
+    /// # Errors
+    /// [`DuplicateNode`] if a node is there already.
+    pub fn connect(
+        &mut self,
+        carrier: Box<dyn Carrier>,
+        processes: &[Vec<NodeId>],
+    ) -> Result<(), DuplicateNode> {
+        let place = self.outside.carriers.len();
+        self.outside.carriers.push(carrier);
+        for (process, nodes) in processes.iter().enumerate() {
+            let way = Place::Process {
+                carrier: place,
+                process,
+            };
+            for node in nodes {
+                self.outside.routes.add(*node, way)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins the NICs by links that can be changed: the way between any two is no
+    /// longer perfect, as a conversation must survive what its links may come to do.
+    /// Without this call, each NIC reaches each, and that cannot be changed.
+    ///
+    /// # Errors
+    /// As [`Network::new`].
+    pub fn join(&mut self, plan: &NetworkPlan) -> Result<(), String> {
+        let local = self.slots.iter().map(|slot| slot.nic.geometry().node);
+        self.outside.network = Network::new(plan, &local.collect::<Vec<_>>())?;
+        Ok(())
     }
 
     /// Number of NICs.
@@ -103,6 +174,27 @@ impl<H: Host> Fabric<H> {
         &mut self.slots[slot].host
     }
 
+    /// The links.
+    pub fn network(&self) -> &Network {
+        &self.outside.network
+    }
+
+    /// The links, to be changed.
+    pub fn network_mut(&mut self) -> &mut Network {
+        &mut self.outside.network
+    }
+
+    /// The ways to other processes.
+    pub fn carriers(&self) -> &[Box<dyn Carrier>] {
+        &self.outside.carriers
+    }
+
+    /// Frames from other processes that were for no NIC here, or not from a NIC of
+    /// the process that sent them. They are ignored.
+    pub fn misdirected(&self) -> u64 {
+        self.outside.misdirected
+    }
+
     /// Calls `work` with the NIC of a slot, its node and its wire, at time `now`.
     pub fn with<R>(
         &mut self,
@@ -114,7 +206,8 @@ impl<H: Host> Fabric<H> {
         let (this, after) = rest.split_at_mut(1);
         let mut wire = LocalWire {
             now,
-            routes: &self.routes,
+            node: this[0].nic.geometry().node,
+            outside: &mut self.outside,
             before,
             after,
         };
@@ -125,6 +218,81 @@ impl<H: Host> Fabric<H> {
     pub fn poll(&mut self, slot: usize, now: Time) -> Progress {
         self.with(slot, now, |nic, host, wire| nic.poll(now, host, wire))
     }
+
+    /// Takes in what has come over links and from other processes, and sends on what
+    /// is due. Says whether there was anything.
+    pub fn receive(&mut self, now: Time) -> bool {
+        let Outside {
+            routes,
+            network,
+            carriers,
+            misdirected,
+        } = &mut self.outside;
+        let mut busy = false;
+        while let Some((node, image)) = network.poll(now) {
+            busy = true;
+            // The network gives out only what decodes.
+            let Ok((frame, payload)) = codec::decode(&image) else {
+                continue;
+            };
+            match routes.find(node) {
+                Some(Place::Slot(slot)) => deliver(&mut self.slots[slot], now, &frame, payload),
+                Some(Place::Process { carrier, process }) => {
+                    let payload = Payload::<H::Memory>::Bytes(payload);
+                    carriers[carrier].send(now, process, &mut |buffer| {
+                        codec::put_frame(buffer, &frame, &payload).is_some()
+                    });
+                }
+                None => {}
+            }
+        }
+        for (place, carrier) in carriers.iter_mut().enumerate() {
+            let slots = &mut self.slots;
+            busy |= carrier.receive(now, &mut |process, bytes| {
+                let way = Place::Process {
+                    carrier: place,
+                    process,
+                };
+                let frame = codec::split_frame(bytes).ok();
+                let frame = frame
+                    .filter(|(frame, _)| routes.find(NodeId(frame.source_node.get())) == Some(way));
+                let target = frame.and_then(|(frame, payload)| {
+                    match routes.find(NodeId(frame.destination_node.get())) {
+                        Some(Place::Slot(slot)) => Some((slot, frame, payload)),
+                        _ => None,
+                    }
+                });
+                match target {
+                    Some((slot, frame, payload)) => {
+                        deliver(&mut slots[slot], now, &frame, payload);
+                    }
+                    None => *misdirected += 1,
+                }
+            });
+        }
+        busy
+    }
+
+    /// Hands to the system what NICs have sent to other processes.
+    pub fn flush(&mut self, now: Time) {
+        for carrier in &mut self.outside.carriers {
+            carrier.flush(now);
+        }
+    }
+
+    /// Says that nothing will be polled for a while; `false` if something has come.
+    pub fn prepare_sleep(&mut self) -> bool {
+        let mut carriers = self.outside.carriers.iter_mut();
+        carriers.all(|carrier| carrier.prepare_sleep())
+    }
+
+    /// When a NIC must be polled, or [`Fabric::receive`] called, at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let nics = self.slots.iter().map(|slot| slot.nic.next_deadline());
+        let carriers = self.outside.carriers.iter().map(|way| way.next_deadline());
+        let network = self.outside.network.next_deadline();
+        nics.chain(carriers).flatten().chain(network).min()
+    }
 }
 
 impl<H: Host> Default for Fabric<H> {
@@ -133,25 +301,36 @@ impl<H: Host> Default for Fabric<H> {
     }
 }
 
-/// The way from one NIC to the others of its process.
+/// Hands a frame that came as bytes to a NIC; one that stands still loses it.
+fn deliver<H: Host>(slot: &mut Slot<H>, now: Time, frame: &FrameHeader, payload: &[u8]) {
+    if !slot.nic.is_running() {
+        return;
+    }
+    let payload = match payload {
+        [] => Payload::None,
+        bytes => Payload::Bytes(bytes),
+    };
+    slot.nic.handle_frame(now, &slot.host, frame, payload);
+}
+
+/// The way from one NIC to the others.
 #[derive(Debug)]
 pub struct LocalWire<'a, H> {
     now: Time,
-    routes: &'a Routes,
+    node: NodeId,
+    outside: &'a mut Outside,
     before: &'a mut [Slot<H>],
     after: &'a mut [Slot<H>],
 }
 
-impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
-    fn path(&self, node: NodeId) -> Option<Path> {
-        self.routes.slot(node).map(|_| Path::PERFECT)
-    }
-
-    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, H::Memory>, _: Channel) -> bool {
-        let node = NodeId(frame.destination_node.get());
-        let Some(slot) = self.routes.slot(node) else {
-            return false;
-        };
+impl<H: Host> LocalWire<'_, H> {
+    /// Hands the frame over by a call.
+    fn hand_over(
+        &mut self,
+        slot: usize,
+        frame: &FrameHeader,
+        payload: Payload<'_, H::Memory>,
+    ) -> bool {
         let this = self.before.len();
         let peer = match slot.checked_sub(this) {
             None => self.before.get_mut(slot),
@@ -168,13 +347,56 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
     }
 }
 
+impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
+    fn path(&self, node: NodeId) -> Option<Path> {
+        let perfect = match self.outside.routes.find(node)? {
+            Place::Slot(_) => self.outside.network.is_fixed(),
+            Place::Process { .. } => false,
+        };
+        Some(Path {
+            perfect,
+            ..Path::PERFECT
+        })
+    }
+
+    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, H::Memory>, _: Channel) -> bool {
+        let node = NodeId(frame.destination_node.get());
+        let Some(place) = self.outside.routes.find(node) else {
+            return false;
+        };
+        if !self.outside.network.is_clear(self.node, node) {
+            if let Some(image) = codec::encode(frame, &payload) {
+                let network = &mut self.outside.network;
+                network.send(self.now, self.node, node, image);
+            }
+            return true;
+        }
+        match place {
+            Place::Slot(slot) => self.hand_over(slot, frame, payload),
+            Place::Process { carrier, process } => {
+                let carrier = &mut self.outside.carriers[carrier];
+                carrier.send(self.now, process, &mut |buffer| {
+                    codec::put_frame(buffer, frame, &payload).is_some()
+                });
+                true
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::sync::{Arc, Mutex};
+
+    use crate::carrier::CarrierReport;
+    use crate::units::{Probability, Span};
+    use crate::{Impairments, LinkSet, NotSet};
     use qnic_abi::wire::{FRAME_MAGIC, HEADER_BYTES, WIRE_VERSION};
     use qnic_nic::testing::{Memory, SimHost, Sram};
     use qnic_nic::{Limits, NicConfig};
-    use zerocopy::FromZeros;
+    use zerocopy::{FromZeros, IntoBytes};
 
     const NOW: Time = Time(1);
 
@@ -252,6 +474,136 @@ mod tests {
             assert!(!send(&mut fabric, 0, destination), "{destination}");
         }
         assert_eq!(taken(&fabric), [0, 0, 0]);
+    }
+
+    fn impaired(nodes: &[u16], default: Impairments) -> Fabric<SimHost> {
+        let mut fabric = fabric(nodes, nodes.len());
+        let plan = NetworkPlan {
+            nodes: nodes.iter().copied().map(NodeId).collect(),
+            default,
+            ..NetworkPlan::default()
+        };
+        fabric.join(&plan).unwrap();
+        fabric
+    }
+
+    #[test]
+    fn a_way_is_perfect_only_if_it_stays_so() {
+        let path = |fabric: &mut Fabric<SimHost>, node| {
+            let path = fabric.with(0, NOW, |_, _, wire| wire.path(NodeId(node)));
+            path.map(|path| path.perfect)
+        };
+        let mut fixed = fabric(&[0, 1], 2);
+        assert_eq!(path(&mut fixed, 1), Some(true));
+        assert_eq!(path(&mut fixed, 2), None);
+        let all = fixed.network_mut().set(LinkSet::All, |_| {});
+        assert_eq!(all, Err(NotSet::Fixed));
+        let mut joined = impaired(&[0, 1], Impairments::NONE);
+        assert_eq!(path(&mut joined, 1), Some(false));
+    }
+
+    #[test]
+    fn an_impaired_link_delivers_later_with_what_it_was_given() {
+        let delay = Impairments {
+            delay: Span::nanoseconds(1000),
+            ..Impairments::NONE
+        };
+        let mut fabric = impaired(&[0, 1], delay);
+        assert!(send(&mut fabric, 0, 1));
+        assert_eq!(fabric.next_deadline(), Some(NOW.after(1000)));
+        assert!(!fabric.receive(NOW.after(999)));
+        assert_eq!(taken(&fabric), [0, 0]);
+        assert!(fabric.receive(NOW.after(1000)));
+        assert_eq!(taken(&fabric), [0, 1]);
+    }
+
+    #[test]
+    fn damaged_frames_do_not_reach_a_nic() {
+        let corrupt = Impairments {
+            corrupt: Probability::percent(100.0),
+            ..Impairments::NONE
+        };
+        let mut fabric = impaired(&[0, 1], corrupt);
+        for _ in 0..50 {
+            assert!(send(&mut fabric, 0, 1));
+        }
+        fabric.receive(NOW);
+        assert_eq!(taken(&fabric), [0, 0]);
+        assert_eq!(fabric.network().damaged(), 50);
+    }
+
+    /// A carrier that keeps what is sent and hands in what it is given.
+    #[derive(Debug, Default)]
+    struct Probe {
+        sent: Vec<(usize, Vec<u8>)>,
+        coming: Vec<(usize, Vec<u8>)>,
+    }
+
+    #[derive(Debug)]
+    struct ProbeCarrier(Arc<Mutex<Probe>>, std::fs::File);
+
+    impl Carrier for ProbeCarrier {
+        fn send(&mut self, _: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool) {
+            let mut bytes = Vec::new();
+            assert!(fill(&mut bytes));
+            self.0.lock().unwrap().sent.push((process, bytes));
+        }
+
+        fn flush(&mut self, _: Time) {}
+
+        fn receive(&mut self, _: Time, take: &mut dyn FnMut(usize, &[u8])) -> bool {
+            let coming = std::mem::take(&mut self.0.lock().unwrap().coming);
+            for (process, bytes) in &coming {
+                take(*process, bytes);
+            }
+            !coming.is_empty()
+        }
+
+        fn prepare_sleep(&mut self) -> bool {
+            self.0.lock().unwrap().coming.is_empty()
+        }
+
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.1.as_fd()
+        }
+
+        fn next_deadline(&self) -> Option<Time> {
+            None
+        }
+
+        fn report(&self) -> CarrierReport {
+            CarrierReport {
+                kind: "probe",
+                address: String::new(),
+                strangers: 0,
+                processes: Vec::new(),
+            }
+        }
+    }
+
+    #[test]
+    fn other_processes_are_reached_and_speak_only_for_their_nodes() {
+        let mut fabric = fabric(&[0, 1], 2);
+        let probe = Arc::new(Mutex::new(Probe::default()));
+        let nodes = [vec![NodeId(5)], vec![NodeId(6)]];
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let carrier = ProbeCarrier(probe.clone(), null);
+        fabric.connect(Box::new(carrier), &nodes).unwrap();
+        assert!(send(&mut fabric, 0, 6));
+        assert_eq!(probe.lock().unwrap().sent[0].0, 1);
+        let bytes = |source, destination| frame(source, destination).as_bytes().to_vec();
+        probe.lock().unwrap().coming = vec![
+            (0, bytes(5, 1)),
+            (0, bytes(6, 1)),
+            (0, bytes(0, 1)),
+            (0, bytes(5, 6)),
+            (0, bytes(5, 77)),
+            (0, vec![1, 2, 3]),
+        ];
+        assert!(!fabric.prepare_sleep());
+        assert!(fabric.receive(NOW));
+        assert_eq!(taken(&fabric), [0, 1]);
+        assert_eq!(fabric.misdirected(), 5);
     }
 
     #[test]

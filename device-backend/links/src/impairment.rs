@@ -49,6 +49,46 @@ pub struct Impairments {
     pub partition: bool,
 }
 
+/// Some of the [`Impairments`] of a link, to be changed; the others stay.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs)]
+pub struct ImpairmentChange {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Probability>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reorder: Option<Probability>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duplicate: Option<Probability>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub corrupt: Option<Probability>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<bool>,
+}
+
+impl ImpairmentChange {
+    /// `before`, with what is named here in its place.
+    #[must_use]
+    pub fn applied_to(&self, before: Impairments) -> Impairments {
+        Impairments {
+            loss: self.loss.unwrap_or(before.loss),
+            delay: self.delay.unwrap_or(before.delay),
+            jitter: self.jitter.unwrap_or(before.jitter),
+            reorder: self.reorder.unwrap_or(before.reorder),
+            duplicate: self.duplicate.unwrap_or(before.duplicate),
+            corrupt: self.corrupt.unwrap_or(before.corrupt),
+            rate: self.rate.or(before.rate),
+            partition: self.partition.unwrap_or(before.partition),
+        }
+    }
+}
+
 fn never(probability: &Probability) -> bool {
     probability.is_never()
 }
@@ -103,6 +143,25 @@ impl fmt::Display for Impairments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_leaves_what_it_does_not_name() {
+        let before = Impairments {
+            loss: Probability::percent(5.0),
+            partition: true,
+            ..Impairments::NONE
+        };
+        let change: ImpairmentChange =
+            serde_json::from_str(r#"{"loss":"1%","delay":"2ms"}"#).unwrap();
+        let after = Impairments {
+            loss: Probability::percent(1.0),
+            delay: Span::nanoseconds(2_000_000),
+            partition: true,
+            ..Impairments::NONE
+        };
+        assert_eq!(change.applied_to(before), after);
+        assert!(serde_json::from_str::<ImpairmentChange>(r#"{"lost":"1%"}"#).is_err());
+    }
 
     #[test]
     fn the_default_is_nothing_and_everything_is_shown() {

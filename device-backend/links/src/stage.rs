@@ -17,7 +17,7 @@
 //! - A frame keeps the fate that it was given when it was offered: new settings
 //!   hold for the frames after them. A partition stops those under way, too.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use qnic_nic::Time;
@@ -74,20 +74,59 @@ pub struct StageCounters {
 }
 
 /// A frame under way; the order is that of release.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
+#[derive(Debug)]
+struct Held<T> {
     release: Time,
     /// Number of the frame: those of one instant keep their order.
     number: u64,
     image: Vec<u8>,
+    tag: T,
 }
 
-/// One direction of one link.
+impl<T> Held<T> {
+    fn place(&self) -> (Time, u64) {
+        (self.release, self.number)
+    }
+}
+
+impl<T> PartialEq for Held<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl<T> Eq for Held<T> {}
+
+impl<T> PartialOrd for Held<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Held<T> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+/// A frame that has arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival<T> {
+    /// When it arrived, which may be before it was asked for.
+    pub at: Time,
+    /// The frame, perhaps damaged.
+    pub image: Vec<u8>,
+    /// As it was offered.
+    pub tag: T,
+}
+
+/// One direction of one link. Each frame carries a tag of its sender's choice, which
+/// nothing damages: where it goes on.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Stage<T> {
     settings: Impairments,
     random: fastrand::Rng,
-    held: BinaryHeap<Reverse<Held>>,
+    held: BinaryHeap<Reverse<Held<T>>>,
     held_bytes: usize,
     next_number: u64,
     /// When the line has sent what was offered before.
@@ -97,7 +136,7 @@ pub struct Stage {
     counters: StageCounters,
 }
 
-impl Stage {
+impl<T: Copy> Stage<T> {
     /// A stage without frames.
     pub fn new(settings: Impairments, seed: u64) -> Self {
         Stage {
@@ -139,7 +178,7 @@ impl Stage {
     }
 
     /// Takes a frame.
-    pub fn offer(&mut self, now: Time, image: Vec<u8>) -> Fate {
+    pub fn offer(&mut self, now: Time, image: Vec<u8>, tag: T) -> Fate {
         self.counters.offered += 1;
         self.counters.offered_bytes += image.len() as u64;
         if self.settings.partition {
@@ -153,15 +192,15 @@ impl Stage {
         let twice = self.happens(self.settings.duplicate.get());
         self.counters.duplicated += u64::from(twice);
         let second = twice.then(|| image.clone());
-        let fate = self.carry(now, image);
+        let fate = self.carry(now, image, tag);
         if let Some(second) = second {
-            self.carry(now, second);
+            self.carry(now, second, tag);
         }
         fate
     }
 
     /// The next frame that has arrived.
-    pub fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+    pub fn poll(&mut self, now: Time) -> Option<Arrival<T>> {
         loop {
             let next = self.held.peek()?;
             if next.0.release > now {
@@ -174,7 +213,11 @@ impl Stage {
                 continue;
             }
             self.counters.released += 1;
-            return Some(held.image);
+            return Some(Arrival {
+                at: held.release,
+                image: held.image,
+                tag: held.tag,
+            });
         }
     }
 
@@ -188,7 +231,7 @@ impl Stage {
     }
 
     /// Sends one copy.
-    fn carry(&mut self, now: Time, mut image: Vec<u8>) -> Fate {
+    fn carry(&mut self, now: Time, mut image: Vec<u8>, tag: T) -> Fate {
         let Some(sent) = self.transmit(now, image.len()) else {
             self.counters.overflowed += 1;
             return Fate::Overflowed;
@@ -203,6 +246,7 @@ impl Stage {
             release,
             number: self.next_number,
             image,
+            tag,
         }));
         self.next_number += 1;
         Fate::Passes
@@ -272,23 +316,31 @@ mod tests {
         image
     }
 
+    fn arrival(at: u64, number: u32) -> Arrival<()> {
+        Arrival {
+            at: Time(at),
+            image: image(number),
+            tag: (),
+        }
+    }
+
     fn number(image: &[u8]) -> u32 {
         u32::from_le_bytes(image[..4].try_into().unwrap())
     }
 
     /// Offers frames 1 µs apart and returns what comes out, with its time.
-    fn run(settings: Impairments, seed: u64) -> (Stage, Vec<(Time, Vec<u8>)>) {
+    fn run(settings: Impairments, seed: u64) -> (Stage<()>, Vec<(Time, Vec<u8>)>) {
         let mut stage = Stage::new(settings, seed);
         let mut out = Vec::new();
         for frame in 0..FRAMES {
             let now = Time(u64::from(frame) * 1000);
-            stage.offer(now, image(frame));
-            while let Some(image) = stage.poll(now) {
-                out.push((now, image));
+            stage.offer(now, image(frame), ());
+            while let Some(arrival) = stage.poll(now) {
+                out.push((now, arrival.image));
             }
         }
         while let Some(now) = stage.next_deadline() {
-            out.extend(stage.poll(now).map(|image| (now, image)));
+            out.extend(stage.poll(now).map(|arrival| (arrival.at, arrival.image)));
         }
         (stage, out)
     }
@@ -401,7 +453,7 @@ mod tests {
         let mut stage = Stage::new(settings, 7);
         let mut passed = 0u64;
         for now in (0..200_000_000).step_by(1000).map(Time) {
-            stage.offer(now, image(0));
+            stage.offer(now, image(0), ());
             while stage.poll(now).is_some() {
                 passed += 1;
             }
@@ -422,13 +474,13 @@ mod tests {
             ..delay
         };
         let mut stage = Stage::new(delay, 8);
-        assert_eq!(stage.offer(Time(0), image(0)), Fate::Passes);
+        assert_eq!(stage.offer(Time(0), image(0), ()), Fate::Passes);
         stage.set(cut);
-        assert_eq!(stage.offer(Time(1), image(1)), Fate::Cut);
+        assert_eq!(stage.offer(Time(1), image(1), ()), Fate::Cut);
         assert_eq!(stage.poll(Time(5000)), None);
         stage.set(delay);
-        assert_eq!(stage.offer(Time(5000), image(2)), Fate::Passes);
-        assert_eq!(stage.poll(Time(6000)), Some(image(2)));
+        assert_eq!(stage.offer(Time(5000), image(2), ()), Fate::Passes);
+        assert_eq!(stage.poll(Time(6000)), Some(arrival(6000, 2)));
         assert_eq!(stage.counters().cut, 2);
     }
 
@@ -440,7 +492,9 @@ mod tests {
         };
         let mut stage = Stage::new(settings, 9);
         let big = vec![0; 1 << 20];
-        let fates: Vec<_> = (0..70).map(|_| stage.offer(Time(0), big.clone())).collect();
+        let fates: Vec<_> = (0..70)
+            .map(|_| stage.offer(Time(0), big.clone(), ()))
+            .collect();
         assert_eq!(
             fates.iter().filter(|fate| **fate == Fate::Passes).count(),
             64
@@ -475,7 +529,7 @@ mod tests {
                 let mut stage = Stage::new(settings, seed);
                 let mut out = Vec::new();
                 for frame in 0..300 {
-                    stage.offer(Time(u64::from(frame) * 500), image(frame));
+                    stage.offer(Time(u64::from(frame) * 500), image(frame), ());
                     out.extend(stage.poll(Time(u64::from(frame) * 500)));
                 }
                 while let Some(now) = stage.next_deadline() {

@@ -42,7 +42,7 @@ impl Config {
             check_socket(&metrics.socket, "metrics.socket".to_owned())?;
             seen.socket(&metrics.socket, "metrics.socket".to_owned())?;
         }
-        Ok(())
+        self.check_network()
     }
 }
 

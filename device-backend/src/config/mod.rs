@@ -16,10 +16,14 @@
 //! socket = "/run/qnic/device.ctl"
 //! ```
 //!
+//! How NICs are joined, with each other and with those of other processes, is in
+//! `[network]`: see [`NetworkSettings`].
+//!
 //! Unknown keys are refused; every mistake is reported with file, line, column
 //! and key.
 
 mod check;
+mod network;
 mod raw;
 
 use std::ops::Range;
@@ -30,6 +34,7 @@ use qnic_abi::{attach, header, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::ram::RamSize;
+pub use network::{LinkSettings, NetworkSettings, ProcessSettings, UdpSettings};
 use raw::{mistake_at, RawConfig};
 
 /// Most NICs in one device process.
@@ -44,7 +49,7 @@ pub const MAX_POLL_WINDOW_US: u64 = 1_000_000;
 const DEFAULT_POLL_WINDOW_US: u64 = 5;
 
 /// What a device process runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Config {
     /// The NICs, at least one.
     #[serde(rename = "nic")]
@@ -54,6 +59,9 @@ pub struct Config {
     /// Where metrics can be asked for, if at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsSettings>,
+    /// How the NICs are joined; `None`: each reaches each, and links do nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkSettings>,
 }
 
 /// One NIC.
@@ -168,6 +176,7 @@ impl Config {
             nics,
             engine: EngineSettings::default(),
             metrics: None,
+            network: None,
         }
     }
 

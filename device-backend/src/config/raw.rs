@@ -8,6 +8,7 @@ use qnic_abi::{attach, header, NodeId};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::network::RawNetwork;
 use super::{Config, ConfigError, EngineSettings, MetricsSettings, NicSettings};
 
 #[derive(Deserialize)]
@@ -18,6 +19,7 @@ pub(super) struct RawConfig {
     #[serde(default)]
     engine: Option<Spanned<EngineSettings>>,
     metrics: Option<Spanned<MetricsSettings>>,
+    network: Option<RawNetwork>,
 }
 
 #[derive(Deserialize)]
@@ -50,10 +52,12 @@ impl RawConfig {
             take("metrics.socket", metrics.span());
             metrics.into_inner()
         });
+        let network = self.network.map(|network| network.resolve(&mut places));
         let config = Config {
             nics,
             engine: engine.unwrap_or_default(),
             metrics,
+            network,
         };
         Ok((config, places))
     }

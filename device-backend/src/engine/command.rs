@@ -3,6 +3,8 @@
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::Arc;
 
+use qnic_links::{ImpairmentChange, LinkSet, NotSet};
+
 use super::report::Report;
 use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
@@ -29,6 +31,15 @@ pub(crate) enum Command {
     Report {
         /// The answer.
         answer: Answer<Report>,
+    },
+    /// Change what links do; without a change, clear them. The answer says how many.
+    SetLinks {
+        /// Which.
+        links: LinkSet,
+        /// How.
+        change: Option<ImpairmentChange>,
+        /// The answer.
+        answer: Answer<Result<usize, NotSet>>,
     },
     /// End the engine thread.
     Stop,

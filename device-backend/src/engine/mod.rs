@@ -4,7 +4,9 @@
 //!   connection threads ──[Command, with an answer]──┐
 //!   kick eventfds ───────────[epoll]──────────────┐ │
 //!                                                 ▼ ▼
-//!   round: for each NIC  poll ─► control requests ─► replies ─► events ─► interrupt
+//!   round: receive from links and other processes
+//!          for each NIC  poll ─► control requests ─► replies ─► events ─► interrupt
+//!          flush to other processes
 //!                                                     │
 //!        work found ──► next round                    │ none for the poll window:
 //!                                                     ▼
@@ -35,13 +37,15 @@ use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qnic_links::Fabric;
+use qnic_links::{Fabric, ImpairmentChange, Impairments, LinkSet, NotSet};
 use qnic_nic::{Progress, Time};
 
 pub(crate) use command::{channel, Action, Answer, Command, EngineGone, EngineHandle, QueueSetup};
 pub(crate) use node::Node;
 use poller::{Poller, Token};
-pub use report::{EngineReport, NicCounters, NicReport, NicState, NicStatistics, Report};
+pub use report::{
+    EngineReport, NetworkReport, NicCounters, NicReport, NicState, NicStatistics, Report,
+};
 use station::Station;
 
 use crate::notifier::Notifier;
@@ -79,6 +83,9 @@ impl Engine {
             let doorbells = fabric.nic(slot).geometry().doorbells as usize;
             Station::new(slot, name, doorbells)
         };
+        for (index, carrier) in fabric.carriers().iter().enumerate() {
+            poller.add(carrier.descriptor(), Token::Carrier(index))?;
+        }
         let stations = names.into_iter().enumerate().map(station).collect();
         Ok(Engine {
             fabric,
@@ -122,11 +129,12 @@ impl Engine {
 
     /// Gives every NIC a turn and says whether one of them had work.
     fn round(&mut self, now: Time) -> bool {
-        let mut busy = false;
+        let mut busy = self.fabric.receive(now);
         for station in &mut self.stations {
             busy |= self.fabric.poll(station.slot(), now) == Progress::Busy;
             busy |= station.serve(&mut self.fabric, now);
         }
+        self.fabric.flush(now);
         busy
     }
 
@@ -137,12 +145,11 @@ impl Engine {
         let fabric = &mut self.fabric;
         (0..self.stations.len())
             .all(|slot| fabric.with(slot, now, |nic, host, _| nic.prepare_sleep(host)))
+            && fabric.prepare_sleep()
     }
 
     fn time_to_deadline(&self) -> Option<Duration> {
-        let deadlines =
-            (0..self.fabric.len()).filter_map(|slot| self.fabric.nic(slot).next_deadline());
-        let first = deadlines.min()?;
+        let first = self.fabric.next_deadline()?;
         Some(Duration::from_nanos(first.0.saturating_sub(self.now().0)))
     }
 
@@ -152,6 +159,8 @@ impl Engine {
         for token in self.poller.wait(timeout) {
             match token {
                 Token::Command => commands = true,
+                // The next round looks at it.
+                Token::Carrier(_) => {}
                 Token::Kick { slot, queue } => {
                     self.counters.kicks += 1;
                     if let Some(station) = self.stations.get_mut(slot) {
@@ -178,11 +187,31 @@ impl Engine {
                 let _ = answer.send(self.report());
                 return;
             }
+            Command::SetLinks {
+                links,
+                change,
+                answer,
+            } => {
+                let _ = answer.send(self.set_links(links, change));
+                return;
+            }
             Command::Nic { slot, action } => (slot, action),
         };
         if let Some(station) = self.stations.get_mut(slot) {
             station.execute(&mut self.fabric, now, &self.poller, action);
         }
+    }
+
+    fn set_links(
+        &mut self,
+        links: LinkSet,
+        change: Option<ImpairmentChange>,
+    ) -> Result<usize, NotSet> {
+        let network = self.fabric.network_mut();
+        network.set(links, |impairments| {
+            *impairments =
+                change.map_or(Impairments::NONE, |change| change.applied_to(*impairments));
+        })
     }
 
     fn report(&self) -> Report {
@@ -193,6 +222,7 @@ impl Engine {
         Report {
             nics: nics.collect(),
             engine: self.counters.clone(),
+            network: NetworkReport::of(&self.fabric),
         }
     }
 }

@@ -20,14 +20,20 @@ pub(crate) enum Token {
     Command,
     /// A queue of a NIC was kicked.
     Kick { slot: usize, queue: usize },
+    /// Something came from another process, by this carrier.
+    Carrier(usize),
 }
 
 const COMMAND: u64 = u64::MAX;
+
+/// Set in the data of carriers; slots are far smaller.
+const CARRIER: u64 = 1 << 62;
 
 impl Token {
     fn to_data(self) -> EventData {
         EventData::new_u64(match self {
             Token::Command => COMMAND,
+            Token::Carrier(index) => CARRIER | index as u64,
             Token::Kick { slot, queue } => (slot as u64) << 16 | queue as u64,
         })
     }
@@ -35,6 +41,7 @@ impl Token {
     fn from_data(data: EventData) -> Self {
         match data.u64() {
             COMMAND => Token::Command,
+            data if data & CARRIER != 0 => Token::Carrier((data & !CARRIER) as usize),
             kick => Token::Kick {
                 slot: (kick >> 16) as usize,
                 queue: (kick & 0xffff) as usize,

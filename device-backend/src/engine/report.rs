@@ -4,10 +4,14 @@
 //! |---|---|
 //! | `rounds`, `sleeps`, `kicks` | the engine thread |
 //! | `starts`, `resets`, `doorbells`, `control_requests`, `malformed_chains`, `failed_queues`, `events`, `interrupts` | one NIC's attachment |
+//! | `network` | the links: [`LinkReport`], one for each direction; `damaged` frames, caught by their checksum; `misdirected` frames of other processes; [`CarrierReport`] for each way to other processes |
 //! | `statistics` | its control program: the fields of [`qnic_abi::control::Statistics`] |
 
 use qnic_abi::control::Statistics;
+use qnic_links::{CarrierReport, Fabric, LinkReport};
 use serde::Serialize;
+
+use super::node::Node;
 
 /// What the process is doing.
 #[derive(Debug, Clone, Serialize)]
@@ -16,6 +20,33 @@ pub struct Report {
     pub nics: Vec<NicReport>,
     /// The engine thread.
     pub engine: EngineReport,
+    /// The links and other processes.
+    pub network: NetworkReport,
+}
+
+/// The links between NICs and the ways to other processes.
+#[derive(Debug, Clone, Serialize)]
+pub struct NetworkReport {
+    /// Each direction of each link that a frame of this process can take.
+    pub links: Vec<LinkReport>,
+    /// Frames that links damaged: caught by the checksum, and dropped.
+    pub damaged: u64,
+    /// Frames from other processes that were for no NIC here, or not from one of theirs.
+    pub misdirected: u64,
+    /// The ways to other processes.
+    pub carriers: Vec<CarrierReport>,
+}
+
+impl NetworkReport {
+    pub(super) fn of(fabric: &Fabric<Node>) -> Self {
+        let carriers = fabric.carriers().iter();
+        NetworkReport {
+            links: fabric.network().report(),
+            damaged: fabric.network().damaged(),
+            misdirected: fabric.misdirected(),
+            carriers: carriers.map(|carrier| carrier.report()).collect(),
+        }
+    }
 }
 
 /// Counters of the engine thread.
