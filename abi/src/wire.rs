@@ -10,7 +10,6 @@
 //! | ReadReply | owner | payload for the reader | destination port, operation, offset |
 //! | Ack | either | nothing but the common fields | |
 //! | Nak | destination | the frame of sequence number `argument` was refused; `status` says why | operation, offset, argument, status |
-//! | Resume | destination | pages that Naks with [`FrameFlags::WAIT`] spoke of are there: send again what was refused; or `status` says why they never will be | operation, status |
 //! | ImportRequest | importer | who exports (port, name)? | destination port, operation (token), argument (name), length (wait, ms) |
 //! | ImportReply | owner | status and, if `Ok`, the segment | operation (token), status, segment, key, address, offset (length in bytes), notification (access) |
 //! | Gone | either | the process on source port ended; port 0: so has the sender's session | source port |
@@ -65,8 +64,6 @@ pub enum FrameKind {
     Ack = 4,
     /// One frame was not delivered.
     Nak = 5,
-    /// A frame that was refused for an absent page may be sent again.
-    Resume = 6,
     /// Question for a segment by name.
     ImportRequest = 7,
     /// Answer to it.
@@ -89,7 +86,6 @@ impl TryFrom<u8> for FrameKind {
             3 => FrameKind::ReadReply,
             4 => FrameKind::Ack,
             5 => FrameKind::Nak,
-            6 => FrameKind::Resume,
             7 => FrameKind::ImportRequest,
             8 => FrameKind::ImportReply,
             9 => FrameKind::Gone,
@@ -106,8 +102,6 @@ bitflags! {
     pub struct FrameFlags: u16 {
         /// Write: signal the notification once the payload is delivered.
         const NOTIFY = 1;
-        /// Nak: not final, a Resume with the same operation follows.
-        const WAIT = 2;
         /// Ack: answer with an Ack at once.
         const PROBE = 4;
     }

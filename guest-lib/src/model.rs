@@ -22,7 +22,8 @@ use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
 use qnic_abi::wire::FrameHeader;
 use qnic_abi::{NodeId, SharedMemory, Status, VniId, PAGE_SIZE};
 use qnic_nic::{
-    Host, HostMemory, Limits, Nic, NicConfig, OutOfRange, Payload, Progress, Time, Wire,
+    Channel, Host, HostMemory, Limits, Nic, NicConfig, OutOfRange, Path, Payload, Progress, Time,
+    Wire,
 };
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -144,7 +145,11 @@ impl Host for Node {
 struct NoWire;
 
 impl Wire<Memory> for NoWire {
-    fn send(&mut self, _frame: &FrameHeader, _payload: Payload<'_, Memory>) -> bool {
+    fn path(&self, _node: NodeId) -> Option<Path> {
+        None
+    }
+
+    fn send(&mut self, _: &FrameHeader, _: Payload<'_, Memory>, _: Channel) -> bool {
         false
     }
 }
@@ -187,7 +192,7 @@ impl Model {
                 memory: Memory(area),
             },
         };
-        model.nic.start(NOW, &model.node);
+        model.nic.start(NOW, &model.node, 1);
         model.register();
         model.nic.handle_doorbell(0);
         model.poll();

@@ -43,8 +43,6 @@ pub struct Limits {
     pub replies: u32,
     /// Page faults of one process reported to the driver and not answered.
     pub faults: u32,
-    /// Transfers that wait for page faults, all processes together.
-    pub fault_waiters: u32,
     /// Imports that this node waits for.
     pub imports: u32,
     /// Imports of peers that wait here for a name to be exported.
@@ -67,7 +65,6 @@ impl Default for Limits {
             requests_per_read: 16,
             replies: 16_384,
             faults: 64,
-            fault_waiters: 65_536,
             imports: 1024,
             parked_imports: 1024,
             peers: 1024,

@@ -1,29 +1,21 @@
 //! RDMA write at its destination (N4, N11, N16).
 //!
 //! Port, segment, key, access and range are checked for every frame, then the
-//! page is locked, written, marked dirty and unlocked. A page that is absent is
-//! asked of the driver, and the frame refused with `WAIT`: its source sends it
-//! again once it gets the Resume. Nothing is staged here.
+//! page is locked, written, marked dirty and unlocked. A frame whose page is
+//! absent goes through bounce memory ([`crate::bounce`], N14).
 
-use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind};
+use qnic_abi::wire::{FrameFlags, FrameHeader};
 use qnic_abi::{Access, Key, Port, SegmentId, Status, VniId};
 
+use crate::bounce::{PageWork, Undelivered};
 use crate::command::counted;
 use crate::env::{Host, Payload, Time};
 use crate::fault::Need;
 use crate::nic::Nic;
-use crate::operation::OperationId;
 use crate::read::within_page;
 use crate::segment::PageKey;
-use crate::transport::{header, PeerIndex};
+use crate::transport::PeerIndex;
 use crate::write::PageError;
-
-/// Why a frame was not delivered.
-enum Refusal {
-    Final(Status),
-    /// A Resume follows.
-    Wait,
-}
 
 impl Nic {
     /// Takes a frame of a write.
@@ -33,62 +25,52 @@ impl Nic {
         host: &H,
         index: PeerIndex,
         frame: &FrameHeader,
-        payload: Payload<'_, H::Memory>,
+        payload: &Payload<'_, H::Memory>,
     ) {
-        let Err(refusal) = self.try_deliver(now, host, index, frame, payload) else {
-            return;
-        };
-        let held = self.hold_frame(index, frame);
-        match refusal {
-            Refusal::Final(status) => self.frame_refused(held, frame, status),
-            Refusal::Wait => {
-                let mut nak = header(FrameKind::Nak);
-                nak.operation = frame.operation;
-                nak.offset = frame.offset;
-                nak.flags = FrameFlags::WAIT.bits().into();
-                nak.status = Status::PageUnavailable.code().into();
-                self.send_nak(held, nak);
+        match self.try_write(host, index, frame, payload) {
+            // Its process is likely to answer.
+            Ok(vni) => self.heat(vni, Some(now)),
+            Err(Undelivered::Refused(status)) => {
+                let held = self.hold_frame(index, frame);
+                self.frame_refused(held, frame, status);
+            }
+            Err(Undelivered::Absent(vni, need)) => {
+                self.bounce::<H>((vni, need), index, frame, payload, PageWork::Write);
             }
         }
     }
 
+    /// Delivers a frame of a write, now or after it was held; returns whose it is.
     #[inline]
-    fn try_deliver<H: Host>(
+    pub(crate) fn try_write<H: Host>(
         &mut self,
-        now: Time,
         host: &H,
         index: PeerIndex,
         frame: &FrameHeader,
-        payload: Payload<'_, H::Memory>,
-    ) -> Result<(), Refusal> {
+        payload: &Payload<'_, H::Memory>,
+    ) -> Result<VniId, Undelivered> {
         let (address, length) = (frame.address.get(), payload.len() as u64);
         let (vni, key, need) = self.check_write(frame, length).map_err(|status| {
             self.counters.refused(status);
-            Refusal::Final(status)
+            Undelivered::Refused(status)
         })?;
         let notification = match frame.flags.get() & FrameFlags::NOTIFY.bits() {
             0 => None,
-            _ => Some(
-                counted(frame.notification.get()).ok_or(Refusal::Final(Status::BadNotification))?,
-            ),
+            _ => {
+                let number = counted(frame.notification.get());
+                Some(number.ok_or(Undelivered::Refused(Status::BadNotification))?)
+            }
         };
         match self.place(host, vni, address, key, payload) {
             Ok(()) => {}
-            Err(PageError::Refused(status)) => return Err(Refusal::Final(status)),
-            Err(PageError::Absent) => {
-                let operation = OperationId(frame.operation.get());
-                self.wait_remote(vni, need, index, operation)
-                    .map_err(Refusal::Final)?;
-                return Err(Refusal::Wait);
-            }
+            Err(PageError::Refused(status)) => return Err(Undelivered::Refused(status)),
+            Err(PageError::Absent) => return Err(Undelivered::Absent(vni, need)),
         }
         if let Some(notification) = notification {
             let sequence = frame.sequence.get();
             self.notify(host, index, sequence, (vni, notification));
         }
-        // Its process is likely to answer.
-        self.heat(vni, Some(now));
-        Ok(())
+        Ok(vni)
     }
 
     /// Checks what a frame says of its destination (N11).

@@ -1,5 +1,5 @@
 //! Page faults of one process that its driver was told of, and who waits for
-//! them (N13).
+//! them (N13, N14).
 //!
 //! A fault covers a run of pages; a transfer that misses one of them waits for
 //! the fault that is under way instead of making another. The driver promises
@@ -10,16 +10,30 @@
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
+use crate::bounce::Bounced;
 use crate::operation::OperationId;
+use crate::read::ReplyJob;
 use crate::transport::PeerIndex;
 
 /// Who waits for a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Waiter {
     /// An operation of the process itself.
     Local(OperationId),
-    /// An operation of a peer, which gets a Resume.
-    Remote(PeerIndex, OperationId),
+    /// A read of a peer.
+    Reply(ReplyJob),
+    /// A frame in bounce memory.
+    Bounced(Box<Bounced>),
+}
+
+impl Waiter {
+    fn peer(&self) -> Option<PeerIndex> {
+        match self {
+            Waiter::Local(_) => None,
+            Waiter::Reply(job) => Some(job.peer),
+            Waiter::Bounced(bounced) => Some(bounced.peer()),
+        }
+    }
 }
 
 /// Pages that a transfer needs: the first, and the run that it will need next.
@@ -67,6 +81,8 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(crate) struct FaultTable {
     faults: Vec<Fault>,
+    /// How many waiters are replies.
+    replies: usize,
 }
 
 impl FaultTable {
@@ -75,17 +91,14 @@ impl FaultTable {
         self.faults.len() as u32
     }
 
-    /// Number of transfers of peers that wait.
-    pub(crate) fn remote_waiters(&self) -> u32 {
-        let waiters = self.faults.iter().flat_map(|fault| &fault.waiters);
-        waiters
-            .filter(|(_, waiter)| matches!(waiter, Waiter::Remote(..)))
-            .count() as u32
+    /// Number of reads of peers that wait.
+    pub(crate) fn replies(&self) -> usize {
+        self.replies
     }
 
     /// Puts `waiter` behind the fault that covers `need`, or else behind a new one.
-    /// Says whether the driver must be told, and whether the waiter is a new one.
-    pub(crate) fn wait(&mut self, need: Need, waiter: Waiter, limit: u32) -> (bool, bool) {
+    /// Says whether the driver must be told.
+    pub(crate) fn wait(&mut self, need: Need, waiter: Waiter, limit: u32) -> bool {
         let covering = self.faults.iter().position(|fault| fault.covers(&need));
         let full = self.faults.len() >= limit.max(1) as usize;
         let place = covering.or(full.then(|| self.faults.len() - 1));
@@ -97,26 +110,55 @@ impl FaultTable {
             });
             self.faults.len() - 1
         });
-        let waiters = &mut self.faults[place].waiters;
-        let entry = (need.page, waiter);
-        let known = waiters.iter().rev().take(64).any(|other| *other == entry);
-        if !known {
-            waiters.push(entry);
+        self.replies += usize::from(matches!(waiter, Waiter::Reply(_)));
+        self.faults[place].waiters.push((need.page, waiter));
+        told
+    }
+
+    /// Takes out who waits and is chosen; their faults stay.
+    pub(crate) fn take_waiters(&mut self, chosen: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let mut taken = Vec::new();
+        for fault in &mut self.faults {
+            let waiters = std::mem::take(&mut fault.waiters);
+            for (page, waiter) in waiters {
+                match chosen(&waiter) {
+                    true => taken.push(waiter),
+                    false => fault.waiters.push((page, waiter)),
+                }
+            }
         }
-        (told, !known)
+        self.replies -= count_replies(taken.iter());
+        taken
+    }
+
+    /// [`FaultTable::take_waiters`] of those that came from a peer.
+    pub(crate) fn take_waiters_of(&mut self, index: PeerIndex) -> Vec<Waiter> {
+        self.take_waiters(|waiter| waiter.peer() == Some(index))
+    }
+
+    fn remove(&mut self, place: usize) -> Fault {
+        let fault = self.faults.remove(place);
+        self.replies -= count_replies(fault.waiters.iter().map(|waiter| &waiter.1));
+        fault
     }
 
     /// Takes out the fault that the driver answers.
     pub(crate) fn answer(&mut self, address: u64) -> Option<Fault> {
         let place = self.faults.iter().position(|f| f.need.page == address)?;
-        Some(self.faults.remove(place))
+        Some(self.remove(place))
     }
 
     /// Takes out a fault that touches this range, if there is one.
     pub(crate) fn forget(&mut self, start: u64, end: u64) -> Option<Fault> {
         let place = self.faults.iter().position(|f| f.overlaps(start, end))?;
-        Some(self.faults.remove(place))
+        Some(self.remove(place))
     }
+}
+
+fn count_replies<'a>(waiters: impl Iterator<Item = &'a Waiter>) -> usize {
+    waiters
+        .filter(|waiter| matches!(waiter, Waiter::Reply(_)))
+        .count()
 }
 
 #[cfg(test)]
@@ -125,6 +167,13 @@ mod tests {
 
     fn local(id: u64) -> Waiter {
         Waiter::Local(OperationId(id))
+    }
+
+    fn name(waiter: &Waiter) -> u64 {
+        match waiter {
+            Waiter::Local(id) => id.0,
+            _ => panic!("only operations wait here"),
+        }
     }
 
     #[test]
@@ -140,17 +189,16 @@ mod tests {
     fn transfers_share_a_fault_that_covers_their_page() {
         let mut table = FaultTable::default();
         let run = Need::new(0x1000, 0x3000);
-        assert_eq!(table.wait(run, local(1), 8), (true, true));
+        assert!(table.wait(run, local(1), 8));
         let inside = Need::new(0x3000, 1);
-        assert_eq!(table.wait(inside, local(2), 8), (false, true));
-        assert_eq!(table.wait(inside, local(2), 8), (false, false));
+        assert!(!table.wait(inside, local(2), 8));
         let behind = Need::new(0x4000, 1);
-        assert_eq!(table.wait(behind, local(3), 8), (true, true));
+        assert!(table.wait(behind, local(3), 8));
         let before = Need::new(0x0000, 0x3000);
-        assert_eq!(table.wait(before, local(4), 8), (true, true));
+        assert!(table.wait(before, local(4), 8));
         let fault = table.answer(0x1000).unwrap();
-        let waiters: Vec<_> = fault.waiters.iter().map(|w| w.1).collect();
-        assert_eq!(waiters, [local(1), local(2)]);
+        let waiters: Vec<_> = fault.waiters.iter().map(|w| name(&w.1)).collect();
+        assert_eq!(waiters, [1, 2]);
         assert!(table.answer(0x1000).is_none());
         assert_eq!(table.count(), 2);
     }
@@ -159,14 +207,26 @@ mod tests {
     fn a_full_table_delays_and_revoked_ranges_are_forgotten() {
         let mut table = FaultTable::default();
         let need = |page| Need::new(page, 1);
-        assert_eq!(table.wait(need(0x1000), local(1), 1), (true, true));
-        assert_eq!(table.wait(need(0x9000), local(2), 1), (false, true));
+        assert!(table.wait(need(0x1000), local(1), 1));
+        assert!(!table.wait(need(0x9000), local(2), 1));
         assert!(table.forget(0x2000, 0x9000).is_none());
         assert!(table.forget(0x0, 0x1000).is_none());
         assert_eq!(table.forget(0x1fff, 0x2000).unwrap().waiters.len(), 2);
         assert_eq!(table.count(), 0);
-        let remote = Waiter::Remote(PeerIndex::default(), OperationId(1));
-        table.wait(need(0x1000), remote, 1);
-        assert_eq!(table.remote_waiters(), 1);
+    }
+
+    #[test]
+    fn waiters_can_be_taken_out_and_their_fault_stays() {
+        let mut table = FaultTable::default();
+        for number in 1..=4 {
+            table.wait(Need::new(number << 12, 1), local(number), 8);
+        }
+        let taken = table.take_waiters(|waiter| name(waiter) % 2 == 0);
+        let taken: Vec<_> = taken.iter().map(name).collect();
+        assert_eq!(taken, [2, 4]);
+        assert_eq!(table.count(), 4);
+        assert_eq!(table.answer(0x2000).unwrap().waiters.len(), 0);
+        assert_eq!(table.answer(0x3000).unwrap().waiters.len(), 1);
+        assert!(table.take_waiters_of(PeerIndex::default()).is_empty());
     }
 }

@@ -38,12 +38,14 @@
 //! | `read` | RDMA read at both ends |
 //! | [`page_table`] | lockPage, unlockPage, unlockPageDirty (N4, N6, N7) |
 //! | `fault` | page faults and who waits for them |
+//! | `bounce` | frames that wait for their page (N14, N15) |
 //! | `segment`, `import`, `control` | what the driver sets up (N1 to N3, Q9) |
 //! | `transport` | sessions, sequences, windows (N15, N18, U1 to U8) |
 //! | `lifecycle` | how operations, processes, segments and peers end |
 //! | `host_area`, `event`, `counters` | what processes, the driver and people are told |
 #![forbid(unsafe_code)]
 
+mod bounce;
 mod command;
 mod config;
 mod control;

@@ -6,6 +6,7 @@ use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES};
 use qnic_abi::wire::{FrameHeader, FrameKind};
 use qnic_abi::{Port, SegmentId, SharedMemory, Status, VniId};
 
+use crate::bounce::PageWork;
 use crate::env::Host;
 use crate::event::Pending;
 use crate::fault::{Fault, Need, Waiter};
@@ -116,34 +117,15 @@ impl Nic {
         }
     }
 
-    /// Lets a transfer of a peer wait for a page, if there is room for another.
-    pub(crate) fn wait_remote(
-        &mut self,
-        vni: VniId,
-        need: Need,
-        peer: PeerIndex,
-        operation: OperationId,
-    ) -> Result<(), Status> {
-        if self.fault_waiters >= self.config.limits.fault_waiters {
-            return Err(Status::Exhausted);
-        }
-        let waiter = Waiter::Remote(peer, operation);
-        self.fault_waiters += u32::from(self.wait_for_page(vni, need, waiter));
-        Ok(())
-    }
-
     /// Puts a transfer behind a page fault; tells the driver unless it knows.
-    /// Says whether the transfer was not there already.
-    pub(crate) fn wait_for_page(&mut self, vni: VniId, need: Need, waiter: Waiter) -> bool {
+    pub(crate) fn wait_for_page(&mut self, vni: VniId, need: Need, waiter: Waiter) {
         let limit = self.config.limits.faults;
         let Some(process) = self.process(vni) else {
-            return false;
+            return;
         };
-        let (told, new) = process.faults.wait(need, waiter, limit);
-        if told {
+        if process.faults.wait(need, waiter, limit) {
             self.events.push(Pending::PageFault(vni, need));
         }
-        new
     }
 
     /// The driver has answered a fault. Only its first page may have failed.
@@ -156,39 +138,55 @@ impl Nic {
     ) {
         let fault = self.process(vni).and_then(|p| p.faults.answer(address));
         if let Some(fault) = fault {
-            self.release(host, fault, status);
+            self.release(host, vni, fault, status);
         }
     }
 
     /// Lets everybody try again who waits for a fault, or gives them up who wait
     /// for its first page, when that has failed.
-    fn release<H: Host>(&mut self, host: &H, fault: Fault, status: Status) {
+    fn release<H: Host>(&mut self, host: &H, vni: VniId, fault: Fault, status: Status) {
         let reason = match status {
             // The owner went away before this NIC was told.
             Status::Ok | Status::Aborted | Status::NoSuchSegment => status,
             _ => Status::PageUnavailable,
         };
         for (page, waiter) in fault.waiters {
-            let failed = reason != Status::Ok && page == fault.need.page;
+            let failed = (reason != Status::Ok && page == fault.need.page).then_some(reason);
+            self.counters.restarts += u64::from(failed.is_none());
             match waiter {
-                Waiter::Local(id) => {
-                    if let Some(operation) = self.operation(id) {
-                        operation.faulted = false;
-                        self.counters.restarts += u64::from(!failed);
-                        match failed {
-                            true => self.fail_operation(host, id.vni(), id.slot(), reason),
-                            false => self.reconsider(host, id.vni(), id.slot()),
-                        }
+                Waiter::Local(id) => self.restart(host, id, failed),
+                Waiter::Bounced(bounced) => self.retry_bounced(host, bounced, failed),
+                Waiter::Reply(job) => match (failed, self.process(vni)) {
+                    (None, Some(process)) => {
+                        process.replies.push_back(job);
+                        self.schedule_process(vni);
                     }
-                }
-                Waiter::Remote(index, id) => {
-                    self.fault_waiters = self.fault_waiters.saturating_sub(1);
-                    let mut resume = header(FrameKind::Resume);
-                    resume.operation = id.0.into();
-                    if failed {
-                        resume.status = reason.code().into();
-                    }
-                    self.peers.answer(index, resume);
+                    (status, _) => self.refuse_read(&job, status.unwrap_or(Status::NoSuchPort)),
+                },
+            }
+        }
+    }
+
+    /// Lets an operation go on that has waited for a page of its own.
+    fn restart<H: Host>(&mut self, host: &H, id: OperationId, failed: Option<Status>) {
+        if let Some(operation) = self.operation(id) {
+            operation.faulted = false;
+            match failed {
+                Some(reason) => self.fail_operation(host, id.vni(), id.slot(), reason),
+                None => self.reconsider(host, id.vni(), id.slot()),
+            }
+        }
+    }
+
+    /// Lets go of what a peer has sent and waits here for pages: the conversation
+    /// that it came in has ended.
+    pub(crate) fn forget_waiting<H: Host>(&mut self, host: &H, index: PeerIndex) {
+        for place in 0..self.processes.len() {
+            let process = self.processes[place].as_deref_mut();
+            let taken = process.map(|process| process.faults.take_waiters_of(index));
+            for waiter in taken.into_iter().flatten() {
+                if let Waiter::Bounced(bounced) = waiter {
+                    self.drop_bounced(host, &bounced);
                 }
             }
         }
@@ -222,7 +220,7 @@ impl Nic {
             };
             let gone = Pending::PageFault(vni, fault.need);
             self.events.retain(|event| *event != gone);
-            self.release(host, fault, Status::Ok);
+            self.release(host, vni, fault, Status::Ok);
         }
         Ok(())
     }
@@ -234,11 +232,19 @@ impl Nic {
         let port = process.port;
         self.ports[usize::from(port.0)] = 0;
         self.forget_vni(vni);
-        self.fault_waiters -= process.faults.remote_waiters().min(self.fault_waiters);
         self.imports.abort(vni, &mut self.replies);
         let window = self.geometry.window_offset(vni);
         host.sram().store_u64(window + AWAKE, 0, Ordering::Release);
         self.drop_operations(host, &mut process.operations);
+        for waiter in process.faults.take_waiters(|_| true) {
+            match waiter {
+                Waiter::Bounced(bounced) if bounced.work == PageWork::Write => {
+                    self.refuse_bounced(&bounced, Status::PeerGone);
+                }
+                Waiter::Bounced(bounced) => self.drop_bounced(host, &bounced),
+                Waiter::Local(_) | Waiter::Reply(_) => {}
+            }
+        }
         for index in self.peers.all() {
             let peer = &mut self.peers[index];
             peer.receive.forget_notices(vni);
@@ -294,6 +300,19 @@ impl Nic {
         }
         sram.store_u64(window + AWAKE, 0, Ordering::Release);
         self.drop_operations(host, &mut operations);
+        let taken = self.process(vni).map(|process| {
+            let faults = &mut process.faults;
+            faults.take_waiters(|waiter| match waiter {
+                Waiter::Local(_) => true,
+                Waiter::Reply(_) => false,
+                Waiter::Bounced(bounced) => bounced.work == PageWork::Reply,
+            })
+        });
+        for waiter in taken.into_iter().flatten() {
+            if let Waiter::Bounced(bounced) = waiter {
+                self.drop_bounced(host, &bounced);
+            }
+        }
         Ok(())
     }
 
@@ -343,6 +362,10 @@ impl Nic {
             process
                 .replies
                 .retain(|job| job.peer != index || job.port != port);
+            process.faults.take_waiters(|waiter| match waiter {
+                Waiter::Reply(job) => job.peer == index && job.port == port,
+                Waiter::Local(_) | Waiter::Bounced(_) => false,
+            });
         }
         let replies = &mut self.peers[index].blocked_replies;
         replies.retain(|(_, job)| job.port != port);

@@ -11,6 +11,7 @@ use qnic_abi::wire::{FrameHeader, FrameKind};
 use qnic_abi::{Port, SharedMemory, Status, VniId, ABI_VERSION};
 use zerocopy::IntoBytes;
 
+use crate::bounce::BounceMemory;
 use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::env::{Host, Payload, Time, Wire};
@@ -61,8 +62,7 @@ pub struct Nic {
     pub(crate) replies: VecDeque<(u64, [u8; REPLY_BYTES])>,
     /// Commands started since the NIC was made: names operations apart.
     pub(crate) running_number: u64,
-    /// Transfers of peers that wait for page faults here.
-    pub(crate) fault_waiters: u32,
+    pub(crate) bounced: BounceMemory,
     pub(crate) counters: Counters,
 }
 
@@ -90,7 +90,7 @@ impl Nic {
             events: EventQueue::default(),
             replies: VecDeque::new(),
             running_number: 0,
-            fault_waiters: 0,
+            bounced: BounceMemory::default(),
             counters: Counters::default(),
         };
         nic.clear();
@@ -111,7 +111,7 @@ impl Nic {
         self.parked = ParkedImports::default();
         self.events = EventQueue::default();
         self.replies.clear();
-        self.fault_waiters = 0;
+        self.bounced = BounceMemory::default();
         self.counters = Counters::default();
     }
 

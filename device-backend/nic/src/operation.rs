@@ -2,17 +2,10 @@
 //! process.
 //!
 //! ```text
-//!              ┌──────────── sent ────────────┐
-//!   unsent ────►  in flight (write) or         ├──► acknowledged / arrived
-//!              │  requested (read)             │
-//!              └──┬────────────────────────▲──┘
-//!        Nak WAIT │                        │ sent again
-//!                 ▼                        │
-//!              refused ── Resume ──► retry ┘
+//!   unsent ── sent ──► in flight (write) or requested (read) ──► delivered
 //! ```
-//! Every byte of a transfer is in exactly one of these places. An operation that
-//! has refused pieces sends nothing new until the peer says that its page is
-//! there; so the pieces that can be refused are bounded by those in flight.
+//! Every byte of a transfer is in exactly one of these places. What waits at the
+//! other end for a page is in flight.
 
 use qnic_abi::command::Opcode;
 use qnic_abi::{Key, Status, VniId};
@@ -60,8 +53,6 @@ pub(crate) enum Notice {
     None,
     /// It has to be sent.
     Pending,
-    /// It rides on a frame that is in flight and may still be refused.
-    Riding,
 }
 
 /// What an operation can do next.
@@ -97,10 +88,6 @@ pub(crate) struct Operation {
     pub(crate) in_flight: u32,
     /// Pieces of a read that were asked for and have not arrived.
     pub(crate) requested: Vec<Piece>,
-    /// Pieces to send again.
-    pub(crate) retry: Vec<Piece>,
-    /// Pieces refused for an absent page of the peer.
-    pub(crate) refused: Vec<Piece>,
     pub(crate) notice: Notice,
     /// Waits for a page of its own process.
     pub(crate) faulted: bool,
@@ -125,8 +112,6 @@ impl Operation {
             unsent: false,
             in_flight: 0,
             requested: Vec::new(),
-            retry: Vec::new(),
-            refused: Vec::new(),
             notice: Notice::None,
             faulted: false,
             blocked: false,
@@ -145,8 +130,6 @@ impl Operation {
         self.unsent = command.length > 0 || command.notification.is_none();
         self.in_flight = 0;
         self.requested.clear();
-        self.retry.clear();
-        self.refused.clear();
         self.notice = match command.notification {
             Some(_) => Notice::Pending,
             None => Notice::None,
@@ -160,8 +143,6 @@ impl Operation {
     pub(crate) fn fail(&mut self, status: Status) {
         self.failure.get_or_insert(status);
         self.unsent = false;
-        self.retry.clear();
-        self.refused.clear();
         self.notice = Notice::None;
         self.faulted = false;
         self.blocked = false;
@@ -169,12 +150,12 @@ impl Operation {
 
     /// Says whether there is a piece to send, if nothing holds it back.
     pub(crate) fn has_piece(&self) -> bool {
-        self.unsent || !self.retry.is_empty()
+        self.unsent
     }
 
     /// All of its data, and nothing but perhaps its notification, is delivered.
     pub(crate) fn is_delivered(&self) -> bool {
-        !self.unsent && self.in_flight == 0 && self.retry.is_empty() && self.refused.is_empty()
+        !self.unsent && self.in_flight == 0
     }
 
     /// What it can do next. `first` says that every earlier write of its process
@@ -197,7 +178,7 @@ impl Operation {
             return match self.notice {
                 Notice::Pending if first && !self.blocked => Next::Send,
                 Notice::Pending => Next::Wait,
-                Notice::None | Notice::Riding => Next::Finish(Status::Ok),
+                Notice::None => Next::Finish(Status::Ok),
             };
         }
         self.next_piece(self.in_flight, limits.frames_per_write)
@@ -214,20 +195,15 @@ impl Operation {
     }
 
     fn next_piece(&self, underway: u32, limit: u32) -> Next {
-        let has_piece = !self.retry.is_empty() || self.unsent && self.refused.is_empty();
-        if has_piece && !self.faulted && !self.blocked && underway < limit.max(1) {
+        if self.unsent && !self.faulted && !self.blocked && underway < limit.max(1) {
             Next::Send
         } else {
             Next::Wait
         }
     }
 
-    /// The next piece to send: one that was refused before, or the next that was
-    /// never sent, up to the nearest page border of either side.
+    /// The next piece to send, up to the nearest page border of either side.
     pub(crate) fn piece(&self) -> Option<Piece> {
-        if let Some(piece) = self.retry.last() {
-            return Some(*piece);
-        }
         if !self.unsent {
             return None;
         }
@@ -243,15 +219,13 @@ impl Operation {
         })
     }
 
-    /// Says whether a piece can be sent without further thought: nothing was
-    /// refused or has failed, and no notification may ride on it.
+    /// Says whether a piece can be sent without further thought: nothing has
+    /// failed, and no notification may ride on it.
     pub(crate) fn is_plain(&self, piece: Piece, limit: u32) -> bool {
         let end = piece.offset + u64::from(piece.length);
         let last = end == self.command.length && self.notice != Notice::None;
         self.unsent
             && !last
-            && self.retry.is_empty()
-            && self.refused.is_empty()
             && self.failure.is_none()
             && !self.faulted
             && !self.blocked
@@ -261,10 +235,8 @@ impl Operation {
 
     /// Notes that the piece that [`Operation::piece`] returned was sent.
     pub(crate) fn advance(&mut self, piece: Piece) {
-        if self.retry.pop().is_none() {
-            self.sent = piece.offset + u64::from(piece.length);
-            self.unsent = self.sent < self.command.length;
-        }
+        self.sent = piece.offset + u64::from(piece.length);
+        self.unsent = self.sent < self.command.length;
     }
 
     /// Bytes from this offset to the end of the transfer.
@@ -275,14 +247,8 @@ impl Operation {
     /// Says whether a piece that is about to be sent is all that is missing, so
     /// that a notification can ride on it.
     pub(crate) fn is_last(&self, piece: Piece) -> bool {
-        let others_delivered = self.in_flight == 0 && self.refused.is_empty();
         let end = piece.offset + u64::from(piece.length);
-        let nothing_behind = match self.retry.len() {
-            0 => end == self.command.length,
-            1 => !self.unsent,
-            _ => false,
-        };
-        others_delivered && nothing_behind
+        self.in_flight == 0 && end == self.command.length
     }
 }
 
@@ -433,19 +399,14 @@ mod tests {
     }
 
     #[test]
-    fn refused_pieces_hold_back_new_ones_and_go_first() {
+    fn frames_in_flight_are_limited() {
         let limits = Limits::default();
         let mut op = operation(Opcode::Write, 3 * 4096, 0, 0);
         let first = op.piece().unwrap();
         op.advance(first);
-        op.refused.push(first);
-        assert_eq!(op.next(&limits, true), Next::Wait);
-        op.retry.append(&mut op.refused);
-        assert_eq!(op.next(&limits, true), Next::Send);
-        assert_eq!(op.piece(), Some(first));
-        op.advance(first);
         op.in_flight = 1;
         assert_eq!(op.piece().unwrap().offset, 4096);
+        assert_eq!(op.next(&limits, true), Next::Send);
         op.in_flight = limits.frames_per_write;
         assert_eq!(op.next(&limits, true), Next::Wait);
     }

@@ -174,6 +174,11 @@ impl Process {
         }
     }
 
+    /// Read requests of peers that were taken and not answered.
+    pub(crate) fn replies_held(&self) -> usize {
+        self.replies.len() + self.faults.replies()
+    }
+
     /// Says whether it can use a turn of the scheduler.
     pub(crate) fn wants_turn(&self) -> bool {
         self.operations.any_ready() || !self.replies.is_empty()

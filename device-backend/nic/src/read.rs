@@ -5,18 +5,20 @@
 //!   own page there? ── ReadRequest ────────► job in the owner process's queue
 //!                                            its turn: keys, lockPage, send, unlock
 //!   lockPage, copy, unlockPageDirty ◄──────── ReadReply
-//!                      or park ◄──────────── Nak (WAIT: Resume follows)
 //! ```
-//! The reader remembers each piece it asked for; a reply that it did not ask for,
+//! A source page that is absent parks the job behind a page fault; others of that
+//! process go on. A destination page that is absent sends the reply through bounce
+//! memory ([`crate::bounce`]). The reader remembers each piece it asked for; a reply that it did not ask for,
 //! or no longer waits for, touches nothing.
 
 use qnic_abi::command::Opcode;
-use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind};
+use qnic_abi::wire::{FrameHeader, FrameKind};
 use qnic_abi::{Access, Key, Port, SegmentId, Status, VniId, PAGE_SIZE};
 
+use crate::bounce::PageWork;
 use crate::counters::Role;
 use crate::env::{Host, HostMemory, Payload, Time, Wire};
-use crate::fault::Need;
+use crate::fault::{Need, Waiter};
 use crate::nic::{Io, Nic};
 use crate::operation::{OperationId, Piece};
 use crate::page_table::{unlock_page, unlock_page_dirty};
@@ -166,34 +168,30 @@ impl Nic {
             remaining: frame.argument.get(),
         };
         let limit = self.config.limits.replies as usize;
+        let blocked = self.peers[index].blocked_replies.len();
         let vni = self.vni_of(Port(frame.destination_port.get()));
         let process = vni.and_then(|vni| self.process(vni));
         let refused = match process {
             None => Status::NoSuchPort,
             Some(_) if !within_page(job.address, u64::from(job.piece.length)) => Status::BadLength,
-            Some(process) if process.replies.len() >= limit => Status::Exhausted,
+            Some(process) if process.replies_held() >= limit => Status::Exhausted,
+            Some(_) if blocked >= limit => Status::Exhausted,
             Some(process) => {
                 process.replies.push_back(job);
                 return self.schedule_process(vni.unwrap_or_default());
             }
         };
-        self.refuse_read(&job, Err(refused));
+        self.refuse_read(&job, refused);
     }
 
-    /// Answers a reader without data; `Ok` says that a Resume follows.
-    fn refuse_read(&mut self, job: &ReplyJob, status: Result<(), Status>) {
+    /// Answers a reader without data.
+    pub(crate) fn refuse_read(&mut self, job: &ReplyJob, status: Status) {
         let mut nak = header(FrameKind::Nak);
         nak.destination_port = job.port.0.into();
         nak.operation = job.operation.0.into();
         nak.offset = job.piece.offset.into();
         nak.argument = job.sequence.into();
-        match status {
-            Ok(()) => {
-                nak.flags = FrameFlags::WAIT.bits().into();
-                nak.status = Status::PageUnavailable.code().into();
-            }
-            Err(status) => nak.status = status.code().into(),
-        }
+        nak.status = status.code().into();
         self.peers.answer(job.peer, nak);
     }
 
@@ -222,7 +220,7 @@ impl Nic {
             Ok(segment) => segment,
             Err(status) => {
                 self.counters.refused(status);
-                return self.refuse_read(&job, Err(status));
+                return self.refuse_read(&job, status);
             }
         };
         if length == 0 {
@@ -237,10 +235,9 @@ impl Nic {
         let need = Need::new(job.address, ahead);
         let page = match self.lock(io.host, vni, job.address, key, Role::Source) {
             Ok(page) => page,
-            Err(PageError::Refused(status)) => return self.refuse_read(&job, Err(status)),
+            Err(PageError::Refused(status)) => return self.refuse_read(&job, status),
             Err(PageError::Absent) => {
-                let waits = self.wait_remote(vni, need, job.peer, job.operation);
-                return self.refuse_read(&job, waits);
+                return self.wait_for_page(vni, need, Waiter::Reply(job));
             }
         };
         let payload = Payload::Memory {
@@ -259,7 +256,7 @@ impl Nic {
     fn reply_sent(&mut self, index: PeerIndex, length: u64) {
         self.counters.bytes_sent += length;
         let nobody = OperationId::default();
-        self.peers[index].send.sent(nobody, Piece::default(), false);
+        self.peers[index].send.sent(nobody);
     }
 
     /// Takes a piece that this node has asked for.
@@ -269,8 +266,26 @@ impl Nic {
         host: &H,
         index: PeerIndex,
         frame: &FrameHeader,
-        payload: Payload<'_, H::Memory>,
+        payload: &Payload<'_, H::Memory>,
     ) {
+        match self.try_reply(host, index, frame, payload) {
+            Ok(()) => self.heat(OperationId(frame.operation.get()).vni(), Some(now)),
+            Err(absent) => self.bounce::<H>(absent, index, frame, payload, PageWork::Reply),
+        }
+    }
+
+    /// Places a piece, now or after it was held; one that nobody has asked for, or
+    /// waits for any more, touches nothing.
+    ///
+    /// # Errors
+    /// The pages that it has to wait for.
+    pub(crate) fn try_reply<H: Host>(
+        &mut self,
+        host: &H,
+        index: PeerIndex,
+        frame: &FrameHeader,
+        payload: &Payload<'_, H::Memory>,
+    ) -> Result<(), (VniId, Need)> {
         let id = OperationId(frame.operation.get());
         let (vni, slot) = (id.vni(), id.slot());
         let piece = Piece {
@@ -278,27 +293,42 @@ impl Nic {
             length: payload.len() as u32,
         };
         let Some(operation) = self.operation_at(id, index) else {
-            return;
+            return Ok(());
         };
-        let Some(place) = operation.requested.iter().position(|p| *p == piece) else {
-            return;
-        };
-        operation.requested.swap_remove(place);
+        if !operation.requested.contains(&piece) {
+            return Ok(());
+        }
         let address = operation.command.local.address.wrapping_add(piece.offset);
+        let need = Need::new(address, operation.remaining(piece.offset));
         let key = operation.page_key;
-        self.heat(vni, Some(now));
-        match self.place(host, vni, address, key, payload) {
-            Ok(()) => self.reconsider(host, vni, slot),
-            Err(PageError::Refused(status)) => self.fail_operation(host, vni, slot, status),
-            Err(PageError::Absent) => {
-                if let Some(operation) = self.operation(id) {
-                    operation.retry.push(piece);
-                }
-                self.park(vni, slot, address);
-                self.reconsider(host, vni, slot);
-            }
+        let failure = match self.place(host, vni, address, key, payload) {
+            Ok(()) => None,
+            Err(PageError::Refused(status)) => Some(status),
+            Err(PageError::Absent) => return Err((vni, need)),
+        };
+        if let Some(operation) = self.operation(id) {
+            operation.requested.retain(|other| *other != piece);
+        }
+        match failure {
+            None => self.reconsider(host, vni, slot),
+            Some(status) => self.fail_operation(host, vni, slot, status),
         }
         self.reads_answered(host, index, 1);
+        Ok(())
+    }
+
+    /// The place of a piece that was held will never be there.
+    pub(crate) fn reply_failed<H: Host>(
+        &mut self,
+        host: &H,
+        index: PeerIndex,
+        frame: &FrameHeader,
+        status: Status,
+    ) {
+        let id = OperationId(frame.operation.get());
+        if self.operation_at(id, index).is_some() {
+            self.fail_operation(host, id.vni(), id.slot(), status);
+        }
     }
 
     /// Copies a payload into a page of a process, once.
@@ -309,7 +339,7 @@ impl Nic {
         vni: VniId,
         address: u64,
         key: PageKey,
-        payload: Payload<'_, H::Memory>,
+        payload: &Payload<'_, H::Memory>,
     ) -> Result<(), PageError> {
         let length = payload.len();
         if length == 0 {
@@ -322,7 +352,7 @@ impl Nic {
             Payload::Bytes(bytes) => host.memory().write(target, bytes),
             Payload::Memory {
                 memory, address, ..
-            } => host.memory().copy_from(target, memory, address, length),
+            } => host.memory().copy_from(target, memory, *address, length),
         };
         unlock_page_dirty(host.sram(), &self.geometry, page);
         copied.map_err(|_| PageError::Refused(Status::PageUnavailable))?;

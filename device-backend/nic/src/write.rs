@@ -139,12 +139,7 @@ impl Nic {
             return self.peer_unreachable(io.now, io.host, index);
         }
         self.counters.bytes_sent += length as u64;
-        let piece = outgoing.piece.unwrap_or(Piece {
-            offset: offset as u64,
-            length: 0,
-        });
-        let window = &mut self.peers[index].send;
-        window.sent(outgoing.id, piece, outgoing.notice);
+        self.peers[index].send.sent(outgoing.id);
         self.note_sent(io.host, vni, slot, outgoing.piece, outgoing.notice);
     }
 
@@ -233,7 +228,7 @@ impl Nic {
             return false;
         }
         self.counters.bytes_sent += u64::from(piece.length);
-        self.peers[burst.peer].send.sent(burst.id, piece, false);
+        self.peers[burst.peer].send.sent(burst.id);
         if let Some(operation) = self.operation(burst.id) {
             operation.in_flight += 1;
             operation.advance(piece);
@@ -343,11 +338,11 @@ impl Nic {
         }
         let more = operation.has_piece();
         let mut next = None;
-        if notice && piece.is_some() {
-            operation.notice = Notice::Riding;
-        } else if notice {
+        if notice {
             operation.notice = Notice::None;
-            next = process.streams.settle(operation.stream);
+            if piece.is_none() {
+                next = process.streams.settle(operation.stream);
+            }
         }
         // Without another piece it waits for its acknowledgement.
         process.operations.set_ready(slot, false);
@@ -359,21 +354,17 @@ impl Nic {
         }
     }
 
-    /// A peer has refused a frame (N11) or a page is absent there.
+    /// A peer has refused a frame (N11).
     pub(crate) fn handle_nak<H: Host>(&mut self, host: &H, index: PeerIndex, frame: &FrameHeader) {
         let id = OperationId(frame.operation.get());
         let sequence = frame.argument.get();
-        let wait = frame.flags.get() & FrameFlags::WAIT.bits() != 0;
         let Some(operation) = self.operation_at(id, index) else {
             return;
         };
         let offset = frame.offset.get();
         let asked = operation.requested.iter().position(|p| p.offset == offset);
         if let Some(place) = asked {
-            let piece = operation.requested.swap_remove(place);
-            if wait {
-                operation.refused.push(piece);
-            }
+            operation.requested.swap_remove(place);
             self.reads_answered(host, index, 1);
         } else {
             let Some(sent) = self.peers[index].send.find(sequence) else {
@@ -382,43 +373,11 @@ impl Nic {
             if sent.operation != id || std::mem::replace(&mut sent.refused, true) {
                 return;
             }
-            let sent = *sent;
-            let Some(operation) = self.operation(id) else {
-                return;
-            };
-            operation.in_flight = operation.in_flight.saturating_sub(1);
-            if wait && operation.failure.is_none() {
-                operation.refused.push(sent.piece);
-                if sent.notice {
-                    operation.notice = Notice::Pending;
-                }
+            if let Some(operation) = self.operation(id) {
+                operation.in_flight = operation.in_flight.saturating_sub(1);
             }
         }
-        match wait {
-            true => self.reconsider(host, id.vni(), id.slot()),
-            false => self.fail_operation(host, id.vni(), id.slot(), refusal(frame)),
-        }
-    }
-
-    /// A page that a peer spoke of is there, or will never be.
-    pub(crate) fn handle_resume<H: Host>(
-        &mut self,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-    ) {
-        let id = OperationId(frame.operation.get());
-        let Some(operation) = self.operation_at(id, index) else {
-            return;
-        };
-        if frame.status.get() == Status::Ok.code() {
-            let mut refused = std::mem::take(&mut operation.refused);
-            operation.retry.append(&mut refused);
-            operation.refused = refused;
-            self.reconsider(host, id.vni(), id.slot());
-        } else {
-            self.fail_operation(host, id.vni(), id.slot(), refusal(frame));
-        }
+        self.fail_operation(host, id.vni(), id.slot(), refusal(frame));
     }
 }
 

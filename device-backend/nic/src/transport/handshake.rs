@@ -160,6 +160,7 @@ impl Nic {
         for process in self.processes.iter_mut().flatten() {
             process.replies.retain(|job| job.peer != index);
         }
+        self.forget_waiting(host, index);
         self.parked.forget(index, None);
         self.imports.resend(node, again);
         self.abort_to(host, index, None);

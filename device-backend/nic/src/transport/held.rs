@@ -26,6 +26,13 @@ pub(crate) struct HeldFrame {
     sequence: u64,
 }
 
+impl HeldFrame {
+    /// The peer that it came from.
+    pub(crate) fn peer(&self) -> PeerIndex {
+        self.peer
+    }
+}
+
 impl Nic {
     /// Holds a frame that is being taken: it is not delivered when the call that
     /// takes it returns.

@@ -40,6 +40,7 @@ use zerocopy::FromZeros;
 use crate::env::{Channel, Host, Payload, Time, Wire};
 use crate::nic::{Io, Nic};
 
+pub(crate) use held::HeldFrame;
 pub(crate) use peer::{PeerIndex, PeerTable};
 use receive::Place;
 use session::Verdict;
@@ -261,11 +262,10 @@ impl Nic {
         payload: Payload<'_, H::Memory>,
     ) {
         match kind {
-            FrameKind::Write => self.deliver_write(now, host, index, frame, payload),
+            FrameKind::Write => self.deliver_write(now, host, index, frame, &payload),
             FrameKind::ReadRequest => self.take_read_request(index, frame),
-            FrameKind::ReadReply => self.deliver_read(now, host, index, frame, payload),
+            FrameKind::ReadReply => self.deliver_read(now, host, index, frame, &payload),
             FrameKind::Nak => self.handle_nak(host, index, frame),
-            FrameKind::Resume => self.handle_resume(host, index, frame),
             FrameKind::ImportRequest => self.take_import_request(now, index, frame),
             FrameKind::ImportReply => self.take_import_reply(index, frame),
             FrameKind::Gone => self.peer_process_gone(host, index, frame),

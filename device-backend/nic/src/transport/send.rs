@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 
 use super::receive::REACH;
-use crate::operation::{OperationId, Piece};
+use crate::operation::OperationId;
 
 /// A frame that its destination has not delivered.
 #[derive(Debug, Clone, Copy)]
@@ -24,9 +24,6 @@ pub(crate) struct InFlight {
     pub(crate) sequence: u64,
     /// Zero for a reply to a read.
     pub(crate) operation: OperationId,
-    pub(crate) piece: Piece,
-    /// The write's notification rides on it.
-    pub(crate) notice: bool,
     /// It was refused: its acknowledgement delivers nothing.
     pub(crate) refused: bool,
 }
@@ -112,12 +109,10 @@ impl SendWindow {
     }
 
     /// Places the frame that was sent last in the window.
-    pub(crate) fn sent(&mut self, operation: OperationId, piece: Piece, notice: bool) {
+    pub(crate) fn sent(&mut self, operation: OperationId) {
         self.in_flight.push_back(InFlight {
             sequence: self.next - 1,
             operation,
-            piece,
-            notice,
             refused: false,
         });
     }
@@ -178,7 +173,7 @@ mod tests {
 
     fn send(window: &mut SendWindow, id: u64) {
         window.advance();
-        window.sent(OperationId(id), Piece::default(), false);
+        window.sent(OperationId(id));
     }
 
     #[test]
