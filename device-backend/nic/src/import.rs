@@ -174,12 +174,16 @@ impl Nic {
         let place = self.imports.pending.len() - 1;
         self.send_import(io.now, place);
         self.flush(io, false);
-        let pending = &self.imports.pending[place];
-        if pending.send_at.is_some() && !pending.waits {
-            self.imports.pending.pop();
-            return Some(Status::NoSuchNode);
-        }
-        None
+        // The own node has answered by now.
+        let number = self.imports.next_number;
+        let pending = &mut self.imports.pending;
+        let unsent = pending.iter().position(|pending| {
+            pending.number == number && pending.send_at.is_some() && !pending.waits
+        });
+        unsent.map(|place| {
+            pending.remove(place);
+            Status::NoSuchNode
+        })
     }
 
     /// Queues the request of a pending import, or notes when to try again.

@@ -213,7 +213,10 @@ impl Nic {
             }
         }
         // Who waits for one of its pages tries again and is refused.
-        while segment.page_key != PageKey::Physical {
+        if segment.page_key == PageKey::Physical {
+            return Ok(());
+        }
+        loop {
             let faults = self.process(vni).map(|process| &mut process.faults);
             let Some(fault) = faults.and_then(|f| f.forget(segment.address, segment.end())) else {
                 break;

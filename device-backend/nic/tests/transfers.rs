@@ -298,6 +298,22 @@ fn imports_wait_for_the_name_the_deadline_or_the_node() {
 }
 
 #[test]
+fn a_process_imports_from_its_own_node() {
+    let (mut cluster, (a, _), _) = pair();
+    let (c, sc) = process(&mut cluster, 0, 3);
+    for wait_ms in [0, 1000] {
+        let token = a.import(&mut cluster, 0, c.port, 7, wait_ms).unwrap();
+        cluster.run();
+        let reply = cluster.import_reply(0, token).unwrap().unwrap();
+        assert_eq!(reply.key.get(), sc.key);
+    }
+    let token = a.import(&mut cluster, 0, c.port, 8, 0).unwrap();
+    cluster.run();
+    let reply = cluster.import_reply(0, token).unwrap();
+    assert_eq!(reply, Err(Status::NameNotFound));
+}
+
+#[test]
 fn an_import_survives_a_node_that_comes_up_late_or_again() {
     let (mut cluster, (a, _), (b, _)) = pair();
     cluster.reset(1);
