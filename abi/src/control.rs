@@ -293,11 +293,23 @@ pub struct Statistics {
     pub malformed_frames: U64,
     /// Frames of another life of a conversation, which were dropped.
     pub stale_frames: U64,
+    /// Frames that were sent again (U2, U3).
+    pub frames_resent: U64,
+    /// Frames that were not acknowledged in time.
+    pub resend_timeouts: U64,
+    /// Frames that had arrived before, which were dropped.
+    pub duplicate_frames: U64,
+    /// Frames with a number outside of the window, which were dropped.
+    pub frames_outside: U64,
+    /// Acknowledgements that no other frame carried (U1).
+    pub acknowledgements: U64,
+    /// Peers that owed an answer and were silent for too long (U10).
+    pub peers_given_up: U64,
 }
 
 impl Statistics {
     /// Every field with its name, for people and metrics.
-    pub fn fields(&self) -> [(&'static str, u64); 29] {
+    pub fn fields(&self) -> [(&'static str, u64); 35] {
         [
             ("processes", self.processes.get().into()),
             ("segments", self.segments.get().into()),
@@ -328,6 +340,12 @@ impl Statistics {
             ("aborted", self.aborted.get()),
             ("malformed_frames", self.malformed_frames.get()),
             ("stale_frames", self.stale_frames.get()),
+            ("frames_resent", self.frames_resent.get()),
+            ("resend_timeouts", self.resend_timeouts.get()),
+            ("duplicate_frames", self.duplicate_frames.get()),
+            ("frames_outside", self.frames_outside.get()),
+            ("acknowledgements", self.acknowledgements.get()),
+            ("peers_given_up", self.peers_given_up.get()),
         ]
     }
 }
@@ -340,6 +358,6 @@ const _: () = assert!(size_of::<Unexport>() == 8);
 const _: () = assert!(size_of::<Import>() == 16);
 const _: () = assert!(size_of::<FaultDone>() == 16);
 const _: () = assert!(size_of::<Imported>() == 32);
-const _: () = assert!(size_of::<Statistics>() == 208);
+const _: () = assert!(size_of::<Statistics>() == 256);
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<Export>() <= REQUEST_BYTES);
 const _: () = assert!(size_of::<ReplyHeader>() + size_of::<Statistics>() <= REPLY_BYTES);

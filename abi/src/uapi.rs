@@ -249,7 +249,7 @@ const _: () = assert!(size_of::<Unexport>() == 8);
 const _: () = assert!(size_of::<Import>() == 56);
 const _: () = assert!(size_of::<Wait>() == 24);
 const _: () = assert!(size_of::<ResetQueue>() == 8);
-const _: () = assert!(size_of::<Info>() == 304);
+const _: () = assert!(size_of::<Info>() == 352);
 
 #[cfg(test)]
 mod tests {
@@ -259,6 +259,6 @@ mod tests {
     fn ioctl_numbers_are_linux_iowr() {
         // _IOWR('Q', 1, 24 bytes) of <asm-generic/ioctl.h>
         assert_eq!(REGISTER, 0xc018_5101);
-        assert_eq!(INFO, 0xc130_5107);
+        assert_eq!(INFO, 0xc160_5107);
     }
 }

@@ -8,7 +8,7 @@
 //! | Write | source | payload for the destination's memory; none: a notification alone | ports, segment, key, address, operation, offset, length (from here to the end of the transfer), notification with [`FrameFlags::NOTIFY`] |
 //! | ReadRequest | reader | asks for `length` bytes at address | ports, segment, key, address, operation, offset, length, argument (bytes from here to the end of the transfer) |
 //! | ReadReply | owner | payload for the reader | destination port, operation, offset |
-//! | Ack | either | nothing but the common fields | |
+//! | Ack | either | says how far things are; with [`FrameFlags::PROBE`], asks for the same | length, address, key, argument: 256 bits in this order, the lowest first; bit *i* is set if frame `acknowledge` + 2 + *i* has arrived |
 //! | Nak | destination | the frame of sequence number `argument` was refused; `status` says why | operation, offset, argument, status |
 //! | ImportRequest | importer | who exports (port, name)? | destination port, operation (token), argument (name), length (wait, ms) |
 //! | ImportReply | owner | status and, if `Ok`, the segment | operation (token), status, segment, key, address, offset (length in bytes), notification (access) |
@@ -23,6 +23,10 @@
 //! known. `length` of Hello and HelloReply is the window that the sender of it
 //! grants: how many frames with a payload may be on their way to it, or there and
 //! not delivered.
+//!
+//! # Integrity
+//! A header has no check sum. A link that can damage frames adds one of its own
+//! and drops what does not match: a NIC gets frames intact or not at all.
 //!
 //! # Sequence numbers
 //! Every frame but Ack, Hello, HelloReply and the Gone of port 0 takes the next

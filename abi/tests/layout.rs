@@ -135,6 +135,12 @@ fn layouts() -> String {
         aborted,
         malformed_frames,
         stale_frames,
+        frames_resent,
+        resend_timeouts,
+        duplicate_frames,
+        frames_outside,
+        acknowledgements,
+        peers_given_up,
     );
     layout!(out, Event, kind, vni, flags, address, pages, status, reserved);
     layout!(

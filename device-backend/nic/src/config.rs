@@ -49,6 +49,20 @@ pub struct Limits {
     pub parked_imports: u32,
     /// Nodes that this one talks to.
     pub peers: u32,
+    /// How long to wait for an acknowledgement of the first frames to a peer, in
+    /// nanoseconds, before its round trip is known (U2).
+    pub retransmit_initial: u64,
+    /// Shortest time to wait for an acknowledgement, in nanoseconds: what the peer's
+    /// engine may need to wake up.
+    pub retransmit_floor: u64,
+    /// Longest time to wait for an acknowledgement, in nanoseconds.
+    pub retransmit_ceiling: u64,
+    /// How long an acknowledgement waits for a frame that carries it, in
+    /// nanoseconds, where the wire is not perfect (U1).
+    pub acknowledge_after: u64,
+    /// A peer that owes an answer and says nothing for so long is given up, in
+    /// nanoseconds.
+    pub peer_timeout: u64,
     /// A command queue without a command for so long is no longer polled, in nanoseconds.
     pub cool_after: u64,
 }
@@ -68,6 +82,11 @@ impl Default for Limits {
             imports: 1024,
             parked_imports: 1024,
             peers: 1024,
+            retransmit_initial: 100_000_000,
+            retransmit_floor: 5_000_000,
+            retransmit_ceiling: 1_000_000_000,
+            acknowledge_after: 50_000,
+            peer_timeout: 5_000_000_000,
             cool_after: 5_000,
         }
     }

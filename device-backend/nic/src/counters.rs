@@ -40,6 +40,12 @@ pub(crate) struct Counters {
     pub(crate) aborted: u64,
     pub(crate) malformed_frames: u64,
     pub(crate) stale_frames: u64,
+    pub(crate) frames_resent: u64,
+    pub(crate) resend_timeouts: u64,
+    pub(crate) duplicate_frames: u64,
+    pub(crate) frames_outside: u64,
+    pub(crate) acknowledgements: u64,
+    pub(crate) peers_given_up: u64,
 }
 
 impl Counters {
@@ -111,6 +117,12 @@ impl Nic {
             aborted: counters.aborted.into(),
             malformed_frames: counters.malformed_frames.into(),
             stale_frames: counters.stale_frames.into(),
+            frames_resent: counters.frames_resent.into(),
+            resend_timeouts: counters.resend_timeouts.into(),
+            duplicate_frames: counters.duplicate_frames.into(),
+            frames_outside: counters.frames_outside.into(),
+            acknowledgements: counters.acknowledgements.into(),
+            peers_given_up: counters.peers_given_up.into(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! may touch, so the same control program runs in the device process, in a
 //! simulator and in unit tests.
 
-use qnic_abi::wire::{FrameHeader, MAX_PAYLOAD};
+use qnic_abi::wire::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD};
 use qnic_abi::{NodeId, SharedMemory};
 
 /// A point in time, in nanoseconds since an epoch that the caller chooses. It never goes back.
@@ -146,6 +146,19 @@ pub enum Channel {
     Priority,
     /// Large frames, and frames that are sent again.
     Data,
+}
+
+impl Channel {
+    /// Largest frame that takes the priority channel, in bytes.
+    pub const PRIORITY_BYTES: usize = 768;
+
+    /// The channel of a frame with that much payload that is sent for the first time.
+    pub const fn of(payload: usize) -> Channel {
+        match HEADER_BYTES + payload <= Channel::PRIORITY_BYTES {
+            true => Channel::Priority,
+            false => Channel::Data,
+        }
+    }
 }
 
 /// The way to other NICs.

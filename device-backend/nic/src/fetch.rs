@@ -271,7 +271,7 @@ impl Nic {
         if !self.is_running() {
             return true;
         }
-        if self.rung != 0 || !self.scheduled.is_empty() || self.peers.has_output() {
+        if self.rung != 0 || !self.scheduled.is_empty() || self.peers.has_output(Time::default()) {
             return false;
         }
         if !self.hot.is_empty() && self.cool(host, None) {

@@ -88,6 +88,12 @@ impl PendingImports {
         });
     }
 
+    /// Says whether an answer of a node is missing.
+    pub(crate) fn waits_for(&self, node: NodeId) -> bool {
+        let mut pending = self.pending.iter();
+        pending.any(|pending| pending.node == node && pending.send_at.is_none())
+    }
+
     /// Asks a node again, at that time, that has forgotten everything or was not there.
     pub(crate) fn resend(&mut self, node: NodeId, again: Time) {
         for pending in &mut self.pending {

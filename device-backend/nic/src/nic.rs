@@ -18,7 +18,7 @@ use crate::env::{Host, Payload, Time, Wire};
 use crate::event::{EventQueue, Pending};
 use crate::import::{ParkedImports, PendingImports};
 use crate::process::Process;
-use crate::transport::{header, PeerTable};
+use crate::transport::{header, Alarm, PeerTable, TimerWheel};
 
 /// Whether a poll found something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,7 @@ pub struct Nic {
     /// VNI + 1 by port, or 0.
     pub(crate) ports: Vec<u16>,
     pub(crate) peers: PeerTable,
+    pub(crate) timers: TimerWheel<Alarm>,
     /// VNIs with something to send, in the order of their turns (Q10).
     pub(crate) scheduled: VecDeque<VniId>,
     /// VNIs whose command queues are polled.
@@ -81,6 +82,7 @@ impl Nic {
             processes: Vec::new(),
             ports: Vec::new(),
             peers: PeerTable::default(),
+            timers: TimerWheel::new(),
             scheduled: VecDeque::new(),
             hot: Vec::new(),
             touched: Vec::new(),
@@ -161,6 +163,7 @@ impl Nic {
         // Peers of before a start without a reset must start over.
         for index in self.peers.all() {
             let next = self.peers.new_session();
+            self.forget_packets(index);
             self.peers[index].restart();
             self.peers[index].session.end_own(next);
             self.peers.introduce(index);
@@ -198,6 +201,7 @@ impl Nic {
         host.sram().store_u64(MAGIC, 0, Ordering::Release);
         self.clear();
         self.peers.clear();
+        self.timers.clear();
         self.running = false;
     }
 
@@ -261,12 +265,13 @@ impl Nic {
         if self.imports.is_waiting() || self.parked.is_waiting() {
             busy |= self.expire_imports(now);
         }
+        busy |= self.expire_timers(now, host);
         busy |= self.flush(&mut io, false);
         busy |= self.fetch_hot(now, host);
         busy |= self.schedule(&mut io);
         busy |= self.flush(&mut io, true);
         busy |= self.publish(host);
-        match busy || !self.scheduled.is_empty() || self.peers.has_output() {
+        match busy || !self.scheduled.is_empty() || self.peers.has_output(now) {
             true => Progress::Busy,
             false => Progress::Idle,
         }
@@ -290,7 +295,12 @@ impl Nic {
 
     /// When [`Nic::poll`] must be called at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        let deadlines = [self.imports.deadline(), self.parked.deadline()];
+        let deadlines = [
+            self.imports.deadline(),
+            self.parked.deadline(),
+            self.timers.deadline(),
+            self.peers.deadline(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 

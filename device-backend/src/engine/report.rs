@@ -157,4 +157,10 @@ statistics!(
     aborted,
     malformed_frames,
     stale_frames,
+    frames_resent,
+    resend_timeouts,
+    duplicate_frames,
+    frames_outside,
+    acknowledgements,
+    peers_given_up,
 );

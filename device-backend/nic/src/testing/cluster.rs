@@ -1,4 +1,5 @@
-//! NICs of several nodes, joined by a perfect wire, under virtual time.
+//! NICs of several nodes, joined by a perfect wire or by one that is not, under
+//! virtual time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,8 @@ use qnic_abi::wire::FrameHeader;
 use qnic_abi::{NodeId, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{Memory, SimDriver, SimHost, Sram};
+use super::weather::Air;
+use super::{Memory, SimDriver, SimHost, Sram, Weather};
 use crate::{Channel, Limits, Nic, NicConfig, Path, Payload, Progress, Time, Wire};
 
 /// One simulated node.
@@ -44,6 +46,8 @@ pub struct Cluster {
     pub cut: BTreeSet<u16>,
     /// Nodes outside of the cluster, and the frames that were sent to them.
     pub outside: BTreeMap<u16, Vec<FrameHeader>>,
+    /// Frames under way, on a wire that is not perfect.
+    air: Option<Air>,
     next_token: u64,
     next_session: u64,
 }
@@ -56,17 +60,32 @@ struct Links<'a> {
     now: Time,
     cut: &'a BTreeSet<u16>,
     outside: &'a mut BTreeMap<u16, Vec<FrameHeader>>,
+    air: &'a mut Option<Air>,
 }
 
 impl Wire<Memory> for Links<'_> {
     fn path(&self, _: NodeId) -> Option<Path> {
-        Some(Path::PERFECT)
+        Some(Path {
+            perfect: self.air.is_none(),
+            ..Path::PERFECT
+        })
     }
 
-    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, Memory>, _: Channel) -> bool {
+    fn send(
+        &mut self,
+        frame: &FrameHeader,
+        payload: Payload<'_, Memory>,
+        channel: Channel,
+    ) -> bool {
         let number = frame.destination_node.get();
         if let Some(frames) = self.outside.get_mut(&number) {
             frames.push(*frame);
+            return true;
+        }
+        if let Some(air) = self.air {
+            if !self.cut.contains(&number) {
+                air.take(self.now, frame, &payload, channel);
+            }
             return true;
         }
         let node = match usize::from(number) {
@@ -95,6 +114,7 @@ impl Cluster {
             answer_faults: true,
             cut: BTreeSet::new(),
             outside: BTreeMap::new(),
+            air: None,
             next_token: 0,
             next_session: 0,
         };
@@ -122,6 +142,49 @@ impl Cluster {
             cluster.start(usize::from(node));
         }
         cluster
+    }
+
+    /// Joins the nodes by a wire that is not perfect from now on. Nodes that are
+    /// cut off lose their frames on it. No NIC may have talked to another before.
+    pub fn set_weather(&mut self, weather: Weather, seed: u64) {
+        self.air = Some(Air::new(weather, seed));
+    }
+
+    /// Hands over the frames that have arrived; says whether there were any.
+    fn land(&mut self) -> bool {
+        let now = self.now;
+        let mut landed = false;
+        while let Some(flight) = self.air.as_mut().and_then(|air| air.arrival(now)) {
+            landed = true;
+            let number = usize::from(flight.frame.destination_node.get());
+            let Some(node) = self.nodes.get_mut(number) else {
+                continue;
+            };
+            let payload = match flight.payload.is_empty() {
+                true => Payload::None,
+                false => Payload::Bytes(&flight.payload),
+            };
+            node.nic
+                .handle_frame(now, &node.host, &flight.frame, payload);
+        }
+        landed
+    }
+
+    /// Lets time pass until the next frame arrives or a NIC wants to be polled, if
+    /// that is due before `limit`.
+    fn skip(&mut self, limit: Time) -> bool {
+        let nics = self
+            .nodes
+            .iter()
+            .filter_map(|node| node.nic.next_deadline());
+        let arrival = self.air.as_ref().and_then(Air::next);
+        match nics.chain(arrival).min() {
+            Some(time) if time < limit => {
+                self.now = self.now.max(time);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Starts a NIC that is new or was reset.
@@ -161,6 +224,7 @@ impl Cluster {
             now: self.now,
             cut: &self.cut,
             outside: &mut self.outside,
+            air: &mut self.air,
         };
         (this, links)
     }
@@ -215,8 +279,10 @@ impl Cluster {
         status_of(&reply.expect("a reply at once"))
     }
 
-    /// Polls a NIC once; serves its events.
+    /// Polls a NIC once, after handing over what has arrived anywhere; serves its
+    /// events.
     pub fn poll(&mut self, node: usize) -> Progress {
+        self.land();
         let (this, mut links) = self.split(node);
         let now = links.now;
         let progress = this.nic.poll(now, &this.host, &mut links);
@@ -290,17 +356,20 @@ impl Cluster {
         self.now = self.now.after(nanoseconds);
     }
 
-    /// Polls all NICs until none has work; returns the number of rounds.
+    /// Polls all NICs until none has work; returns the number of rounds. On a wire
+    /// that is not perfect, lets time pass, up to a minute, until nothing is under
+    /// way and nobody waits for anything.
     ///
     /// # Panics
     /// If they are still busy after a million rounds.
     pub fn run(&mut self) -> u32 {
+        let limit = self.now.after(60_000_000_000);
         for round in 0..1_000_000 {
-            let mut busy = false;
+            let mut busy = self.land();
             for node in 0..self.nodes.len() {
                 busy |= self.poll(node) == Progress::Busy;
             }
-            if !busy {
+            if !busy && (self.air.is_none() || !self.skip(limit)) {
                 return round;
             }
         }

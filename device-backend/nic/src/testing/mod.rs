@@ -15,8 +15,10 @@ mod cluster;
 mod driver;
 mod memory;
 mod process;
+mod weather;
 
 pub use cluster::{Cluster, SimNode};
 pub use driver::SimDriver;
 pub use memory::{Memory, SimHost, Sram};
 pub use process::{SimProcess, SimSegment};
+pub use weather::Weather;

@@ -10,6 +10,7 @@
 
 use qnic_abi::wire::{FrameHeader, FrameKind};
 
+use super::rtt::RoundTrip;
 use super::{header, PeerIndex, Verdict};
 use crate::env::{Host, Payload, Time, Wire};
 use crate::nic::{Io, Nic};
@@ -22,10 +23,12 @@ impl Nic {
         index: PeerIndex,
     ) -> bool {
         let peer = &mut self.peers[index];
-        let Some(path) = io.wire.path(peer.node) else {
-            return false;
-        };
-        peer.path = path;
+        if peer.path.is_none() {
+            match io.wire.path(peer.node) {
+                Some(path) => peer.take_path(path),
+                None => return false,
+            }
+        }
         let mut sent = true;
         if let Some(session) = peer.reply.take() {
             let mut reply = header(FrameKind::HelloReply);
@@ -34,10 +37,13 @@ impl Nic {
         }
         let peer = &mut self.peers[index];
         if sent && std::mem::take(&mut peer.greet) {
-            peer.greeted = true;
+            peer.greeted = !peer.is_ready();
             let mut hello = header(FrameKind::Hello);
             hello.length = u64::from(peer.grant).into();
             let session = peer.session.peer();
+            if !peer.is_perfect() {
+                self.watch(io.now, index);
+            }
             sent = self.greet(io, index, &mut hello, session);
         }
         sent
@@ -129,6 +135,7 @@ impl Nic {
         peer.send.grant(granted);
         peer.greet = false;
         peer.greeted = false;
+        peer.round_trip = RoundTrip::default();
         self.peers.hurry(index);
         self.unblock(host, index);
         self.reads_answered(host, index, 0);
@@ -154,6 +161,7 @@ impl Nic {
     /// Forgets and gives up all that runs between a peer and this node. Imports
     /// from it are asked for again at `again`.
     fn conversation_ended<H: Host>(&mut self, again: Time, host: &H, index: PeerIndex) {
+        self.forget_packets(index);
         let peer = &mut self.peers[index];
         peer.restart();
         let node = peer.node;

@@ -12,6 +12,8 @@
 //! | `receive` | which frames have arrived, and which of them are delivered |
 //! | `peer` | all of that for one peer; the table of peers |
 //! | `handshake` | how conversations begin and end |
+//! | `reliable` | sending again, probing, giving up: only where the wire is not perfect |
+//! | `packets`, `timer`, `rtt` | copies, the timing wheel, how long to wait |
 //! | `held` | frames that were taken and are delivered, or refused, later |
 //!
 //! Each ordered pair of nodes has one sequence of frames. A frame is taken when
@@ -27,14 +29,16 @@
 
 mod handshake;
 mod held;
+mod packets;
 mod peer;
 mod receive;
+mod reliable;
+mod rtt;
 mod send;
 mod session;
+mod timer;
 
-use qnic_abi::wire::{
-    FrameFlags, FrameHeader, FrameKind, FRAME_MAGIC, HEADER_BYTES, MAX_PAYLOAD, WIRE_VERSION,
-};
+use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind, FRAME_MAGIC, MAX_PAYLOAD, WIRE_VERSION};
 use zerocopy::FromZeros;
 
 use crate::env::{Channel, Host, Payload, Time, Wire};
@@ -43,7 +47,9 @@ use crate::nic::{Io, Nic};
 pub(crate) use held::HeldFrame;
 pub(crate) use peer::{PeerIndex, PeerTable};
 use receive::Place;
+pub(crate) use reliable::Alarm;
 use session::Verdict;
+pub(crate) use timer::TimerWheel;
 
 /// Read requests under way to one peer.
 pub(crate) const READ_WINDOW: u32 = 256;
@@ -51,9 +57,6 @@ pub(crate) const READ_WINDOW: u32 = 256;
 /// Answers that may wait to be sent to one peer while it sends: more than all
 /// requests that it can have under way. A poll sends them all.
 const ANSWER_LIMIT: usize = 4096;
-
-/// Frames up to this size, in bytes, take the priority channel (U4).
-const PRIORITY_BYTES: usize = 768;
 
 /// A header of that kind, otherwise zero.
 pub(crate) fn header(kind: FrameKind) -> FrameHeader {
@@ -84,7 +87,10 @@ impl Nic {
         debug_assert!(peer.is_ready());
         header.sequence = peer.send.next().into();
         peer.send.advance();
-        let taken = self.put(io, index, header, payload);
+        let taken = match peer.is_perfect() {
+            true => self.put(io, index, header, payload),
+            false => self.transmit_reliably(io, index, header, payload),
+        };
         if !taken {
             self.peers[index].send.withdraw();
         }
@@ -100,24 +106,13 @@ impl Nic {
         payload: Payload<'_, H::Memory>,
     ) -> bool {
         let peer = &mut self.peers[index];
-        let (received, delivered) = peer.receive.tell();
-        header.magic = FRAME_MAGIC.into();
-        header.version = WIRE_VERSION;
         header.payload_length = (payload.len() as u16).into();
-        header.source_node = self.config.node.0.into();
-        header.destination_node = peer.node.0.into();
-        header.source_session = peer.session.own().into();
-        header.destination_session = peer.session.peer().into();
-        header.acknowledge = received.into();
-        header.delivered = delivered.into();
+        peer.address(self.config.node, header);
         if peer.node == self.config.node {
             self.receive(io.now, io.host, header, payload);
             return true;
         }
-        let channel = match HEADER_BYTES + payload.len() <= PRIORITY_BYTES {
-            true => Channel::Priority,
-            false => Channel::Data,
-        };
+        let channel = Channel::of(payload.len());
         io.wire.send(header, payload, channel)
     }
 
@@ -143,7 +138,7 @@ impl Nic {
             let reached = self.flush_peer(io, index, acknowledge, &mut busy);
             if !reached {
                 self.peer_unreachable(io.now, io.host, index);
-            } else if !acknowledge {
+            } else if !acknowledge || self.peers[index].keeps_place() {
                 self.peers.list(index);
             }
         }
@@ -166,13 +161,15 @@ impl Nic {
                 return false;
             }
         }
-        if self.peers[index].is_ready() && !self.flush_answers(io, index, busy) {
-            return false;
+        if self.peers[index].is_ready() {
+            let lost = self.peers[index].packets.has_waiting();
+            if lost && !self.flush_lost(io, index, busy) || !self.flush_answers(io, index, busy) {
+                return false;
+            }
         }
-        let peer = &self.peers[index];
-        if acknowledge && peer.session.is_known() && peer.receive.has_news() {
+        if acknowledge && self.peers[index].must_tell(io.now) {
             *busy = true;
-            return self.put(io, index, &mut header(FrameKind::Ack), Payload::None);
+            return self.send_acknowledgement(io, index);
         }
         true
     }
@@ -232,22 +229,32 @@ impl Nic {
         if verdict != Verdict::Accept && !self.meet(host, index, frame, verdict) {
             return;
         }
+        self.peers[index].heard = now;
         if matches!(kind, FrameKind::Hello | FrameKind::HelloReply) {
             return self.take_hello(host, index, frame, kind);
         }
-        if !self.handle_acknowledge(host, index, frame) {
+        if !self.handle_acknowledge(now, host, index, frame) {
             self.counters.malformed_frames += 1;
             return;
         }
         if kind == FrameKind::Ack {
-            if frame.flags.get() & FrameFlags::PROBE.bits() != 0 {
-                self.peers[index].receive.tell_again();
-                self.peers.list(index);
-            }
-        } else if self.admit(index, frame, kind) {
+            self.take_ack(now, index, frame);
+        } else if self.admit(now, index, frame, kind) {
             self.take(now, host, index, frame, kind, payload);
         }
         self.release_notices(host, index);
+    }
+
+    /// Takes what only an Ack says.
+    #[inline]
+    fn take_ack(&mut self, now: Time, index: PeerIndex, frame: &FrameHeader) {
+        if frame.flags.get() & FrameFlags::PROBE.bits() != 0 {
+            self.peers[index].tell_now();
+            self.peers.list(index);
+        }
+        if !self.peers[index].packets.is_empty() {
+            self.take_selective(now, index, frame);
+        }
     }
 
     /// Hands a frame that is new to whom it concerns.
@@ -290,23 +297,36 @@ impl Nic {
     /// Notes that a numbered frame has arrived; `false` drops it: it is not new, or
     /// there is no room for what it could cause.
     #[inline]
-    fn admit(&mut self, index: PeerIndex, frame: &FrameHeader, kind: FrameKind) -> bool {
+    fn admit(&mut self, now: Time, index: PeerIndex, frame: &FrameHeader, kind: FrameKind) -> bool {
         let sequence = frame.sequence.get();
         self.peers.list(index);
         let peer = &mut self.peers[index];
         let full = peer.answers.len() >= ANSWER_LIMIT
             || takes_memory(kind) && peer.receive.open_count() >= peer.grant as usize;
         match peer.receive.place(sequence) {
-            Place::Next | Place::Ahead if !full => {
+            Place::Next if !full => {
                 peer.receive.accept(sequence);
+                if !peer.is_perfect() {
+                    peer.tell_soon(now, self.config.limits.acknowledge_after);
+                }
                 true
             }
+            Place::Ahead if !full => {
+                peer.tell_now();
+                // What was said before it may end what it begins.
+                let in_order = kind == FrameKind::ImportReply;
+                if !in_order {
+                    peer.receive.accept(sequence);
+                }
+                !in_order
+            }
             Place::Old => {
-                peer.receive.tell_again();
+                peer.tell_now();
+                self.counters.duplicate_frames += 1;
                 false
             }
             _ => {
-                self.counters.malformed_frames += 1;
+                self.counters.frames_outside += 1;
                 false
             }
         }
@@ -317,6 +337,7 @@ impl Nic {
     #[inline]
     fn handle_acknowledge<H: Host>(
         &mut self,
+        now: Time,
         host: &H,
         index: PeerIndex,
         frame: &FrameHeader,
@@ -324,6 +345,9 @@ impl Nic {
         let (received, delivered) = (frame.acknowledge.get(), frame.delivered.get());
         if !self.peers[index].send.acknowledge(received, delivered) {
             return false;
+        }
+        if !self.peers[index].packets.is_empty() {
+            self.release_packets(now, index, received);
         }
         self.settle_refusals(host, index, received);
         if self.peers[index].send.has_delivered() {

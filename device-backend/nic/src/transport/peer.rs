@@ -3,14 +3,17 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use qnic_abi::wire::FrameHeader;
+use qnic_abi::wire::{FrameHeader, FRAME_MAGIC, WIRE_VERSION};
 use qnic_abi::{NodeId, VniId};
 
+use super::packets::Packets;
 use super::receive::ReceiveWindow;
+use super::rtt::RoundTrip;
 use super::send::SendWindow;
 use super::session::Session;
+use super::timer::TimerId;
 use crate::config::Limits;
-use crate::env::Path;
+use crate::env::{Path, Time};
 use crate::operation::OperationId;
 use crate::read::ReplyJob;
 
@@ -30,8 +33,22 @@ pub(crate) struct Peer {
     pub(crate) life: u32,
     /// Frames with a payload that the peer may have on their way or undelivered.
     pub(crate) grant: u32,
-    /// What the way to it is like, as the wire said when the session began.
-    pub(crate) path: Path,
+    /// What the way to it is like, as the wire said when the conversation began.
+    pub(crate) path: Option<Path>,
+    perfect: bool,
+    /// Copies of what it has not received, where the way is not perfect.
+    pub(crate) packets: Packets,
+    pub(crate) round_trip: RoundTrip,
+    /// When it was heard of last.
+    pub(crate) heard: Time,
+    /// The timer that watches its silence.
+    pub(crate) watch: Option<TimerId>,
+    /// It has to be asked whether it is there.
+    pub(crate) probe: bool,
+    /// When it has to be told how far things are, if that can wait.
+    tell_at: Option<Time>,
+    /// It has to be told at once, whatever it knows.
+    tell_now: bool,
     /// A Hello has to be sent.
     pub(crate) greet: bool,
     /// A Hello was sent and not answered.
@@ -63,7 +80,15 @@ impl Peer {
             session,
             life: 0,
             grant,
-            path: Path::UNKNOWN,
+            path: None,
+            perfect: false,
+            packets: Packets::default(),
+            round_trip: RoundTrip::default(),
+            heard: Time::default(),
+            watch: None,
+            probe: false,
+            tell_at: None,
+            tell_now: false,
             greet: false,
             greeted: false,
             reply: None,
@@ -79,9 +104,16 @@ impl Peer {
         }
     }
 
-    /// Starts over in both directions: forgets all that is under way.
+    /// Starts over in both directions: forgets all that is under way. Its timers
+    /// are checked out already.
     pub(crate) fn restart(&mut self) {
         self.life = self.life.wrapping_add(1);
+        self.path = None;
+        self.perfect = false;
+        self.round_trip = RoundTrip::default();
+        self.probe = false;
+        self.tell_at = None;
+        self.tell_now = false;
         self.greet = false;
         self.greeted = false;
         self.reply = None;
@@ -105,12 +137,75 @@ impl Peer {
         self.greet |= !self.greeted && !self.is_ready();
     }
 
-    fn has_output(&self) -> bool {
+    /// Notes what the way to it is like.
+    pub(crate) fn take_path(&mut self, path: Path) {
+        self.path = Some(path);
+        self.perfect = path.perfect;
+    }
+
+    /// Says whether neither copies nor timers are needed.
+    #[inline]
+    pub(crate) fn is_perfect(&self) -> bool {
+        self.perfect
+    }
+
+    /// Says whether it owes this node an answer.
+    pub(crate) fn is_owed(&self) -> bool {
+        !self.packets.is_empty() || self.reads > 0 || !self.send.is_empty()
+    }
+
+    /// Completes a header that is sent to it: names, sessions, and how far the
+    /// other direction has come.
+    #[inline]
+    pub(crate) fn address(&mut self, from: NodeId, header: &mut FrameHeader) {
+        let (received, delivered) = self.receive.tell();
+        self.tell_at = None;
+        self.tell_now = false;
+        header.magic = FRAME_MAGIC.into();
+        header.version = WIRE_VERSION;
+        header.source_node = from.0.into();
+        header.destination_node = self.node.0.into();
+        header.source_session = self.session.own().into();
+        header.destination_session = self.session.peer().into();
+        header.acknowledge = received.into();
+        header.delivered = delivered.into();
+    }
+
+    /// Notes that it has to be told how far things are, but not before other frames
+    /// had a chance to carry that.
+    pub(crate) fn tell_soon(&mut self, now: Time, delay: u64) {
+        if self.receive.has_gap() || self.receive.untold() * 2 >= u64::from(self.grant) {
+            self.tell_now = true;
+        } else if self.tell_at.is_none() {
+            self.tell_at = Some(now.after(delay));
+        }
+    }
+
+    /// Notes that it has to be told at once.
+    pub(crate) fn tell_now(&mut self) {
+        self.tell_now = true;
+    }
+
+    /// Says whether it has to be told now how far things are.
+    #[inline]
+    pub(crate) fn must_tell(&self, now: Time) -> bool {
+        let news = self.receive.has_news() && self.tell_at.is_none_or(|time| time <= now);
+        (news || self.tell_now || self.probe) && self.session.is_known()
+    }
+
+    /// Says whether it stays listed after its turn: something has to be sent later,
+    /// or more than one turn allows.
+    pub(crate) fn keeps_place(&self) -> bool {
+        self.tell_at.is_some() || self.packets.has_waiting()
+    }
+
+    fn has_output(&self, now: Time) -> bool {
         let answers = !self.naks.is_empty() || !self.answers.is_empty();
         self.greet
             || self.reply.is_some()
             || answers && self.is_ready() && self.send.has_number()
-            || self.session.is_known() && self.receive.has_news()
+            || self.packets.has_waiting()
+            || self.must_tell(now)
     }
 }
 
@@ -167,7 +262,7 @@ impl PeerTable {
             let session = Session::with_itself(self.new_session());
             let peer = &mut self[index];
             peer.session = session;
-            peer.path = Path::PERFECT;
+            peer.take_path(Path::PERFECT);
             peer.send.grant(peer.grant);
         }
     }
@@ -219,8 +314,15 @@ impl PeerTable {
     }
 
     /// Says whether something has to be sent to any peer.
-    pub(crate) fn has_output(&self) -> bool {
-        self.listed.iter().any(|index| self[*index].has_output())
+    pub(crate) fn has_output(&self, now: Time) -> bool {
+        let mut listed = self.listed.iter();
+        listed.any(|index| self[*index].has_output(now))
+    }
+
+    /// When somebody has to be told how far things are at the latest.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let listed = self.listed.iter();
+        listed.filter_map(|index| self[*index].tell_at).min()
     }
 
     /// Says whether something may have to be sent to any peer; with `urgent`, more

@@ -143,6 +143,31 @@ impl ReceiveWindow {
         }
     }
 
+    /// Says whether frames are missing before others that have arrived.
+    #[inline]
+    pub(crate) fn has_gap(&self) -> bool {
+        self.ahead_count > 0
+    }
+
+    /// What has arrived beyond the first that is missing, if anything has: bit *i*
+    /// stands for `received + 2 + i`.
+    pub(crate) fn beyond(&self) -> Option<[u64; 4]> {
+        if !self.has_gap() {
+            return None;
+        }
+        let mut bits = [0; 4];
+        for place in 0..256 {
+            let arrived = self.is_ahead(self.received + 2 + place);
+            bits[place as usize / 64] |= u64::from(arrived) << (place % 64);
+        }
+        Some(bits)
+    }
+
+    /// Frames delivered that the peer was not told of.
+    pub(crate) fn untold(&self) -> u64 {
+        self.delivered().saturating_sub(self.told.1)
+    }
+
     /// Notes that a frame that has arrived is not delivered yet.
     pub(crate) fn hold(&mut self, sequence: u64) {
         let place = self.open.partition_point(|open| *open < sequence);
@@ -204,11 +229,6 @@ impl ReceiveWindow {
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.told.0 != self.received || self.told.1 != self.delivered()
-    }
-
-    /// Makes sure that the peer is told again: it has asked, or does not seem to know.
-    pub(crate) fn tell_again(&mut self) {
-        self.told = (u64::MAX, u64::MAX);
     }
 
     /// Notes that the peer is told `received` and `delivered` as they are now.
@@ -324,6 +344,12 @@ mod tests {
                 prop_assert_eq!(window.received(), received);
                 prop_assert_eq!(window.delivered(), delivered);
                 prop_assert_eq!(window.open_count(), held.len());
+                let beyond = window.beyond().unwrap_or_default();
+                for place in 0..256 {
+                    let arrived = arrived.contains(&(received + 2 + place));
+                    let bit = beyond[place as usize / 64] >> (place % 64) & 1 == 1;
+                    prop_assert_eq!(bit, arrived);
+                }
                 while let Some(notice) = window.pop_notice() {
                     let first = waiting.pop_first().unwrap();
                     prop_assert_eq!(u64::from(notice.notification), first);

@@ -64,6 +64,11 @@ impl SendWindow {
         self.window = 0;
     }
 
+    /// Says whether nothing is in the window.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
     /// Opens the window.
     pub(crate) fn grant(&mut self, window: u32) {
         self.window = window;

@@ -1,0 +1,245 @@
+//! Copies of frames that a peer has not received, for sending again (U2).
+//!
+//! ```text
+//!          ┌──────────────── a frame is numbered
+//!          ▼
+//!        Queued ──sent──► InFlight ──its timer expires, or later──► Waiting
+//!                          │   ▲      ones have arrived before it     │
+//!                          │   └────────────── sent again ────────────┘
+//!                 received ▼
+//!        (free) ◄─────── Arrived ◄── received, while Waiting
+//! ```
+//! A packet is in exactly one state; only one in flight has a timer. Packets that
+//! have arrived ahead of others keep their place until those have, without bytes.
+//! Buffers are used again.
+
+use std::collections::VecDeque;
+
+use qnic_abi::wire::FrameHeader;
+
+use super::timer::TimerId;
+use crate::env::{HostMemory, OutOfRange, Payload, Time};
+
+/// Frames sent after a packet that arrive before it make it count as lost.
+const REORDER: u64 = 3;
+
+/// Buffers kept for later packets.
+const SPARE: usize = 256;
+
+/// Where a packet is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It was never sent.
+    Queued,
+    /// It was sent; the timer says when to give it up for lost.
+    InFlight(TimerId),
+    /// It has to be sent again.
+    Waiting,
+    /// The peer has it.
+    Arrived,
+}
+
+/// A frame and a copy of its payload.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    pub(crate) header: FrameHeader,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) state: State,
+    /// When it was sent last.
+    sent: Time,
+    /// Which transmission to this peer that was.
+    order: u64,
+    /// It was sent more than once.
+    again: bool,
+}
+
+/// What an acknowledgement has done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Released {
+    /// A round trip, if one could be measured.
+    pub(crate) round_trip: Option<u64>,
+    /// A timer to check out.
+    pub(crate) timer: Option<TimerId>,
+}
+
+/// The packets of one peer, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Packets {
+    /// Number of the first.
+    first: u64,
+    packets: VecDeque<Packet>,
+    /// Numbers of packets that wait to be sent again, or did when they were put here.
+    waiting: VecDeque<u64>,
+    spare: Vec<Vec<u8>>,
+    /// Transmissions so far.
+    order: u64,
+    /// The latest transmission that has arrived.
+    arrived: u64,
+}
+
+impl Packets {
+    /// Says whether the peer has received everything.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Says whether a packet waits to be sent again.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Number of the oldest packet.
+    pub(crate) fn first(&self) -> Option<u64> {
+        (!self.packets.is_empty()).then_some(self.first)
+    }
+
+    /// Copies the frame with the next number.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if its payload cannot be read; nothing has changed then.
+    pub(crate) fn queue<M: HostMemory>(
+        &mut self,
+        header: &FrameHeader,
+        payload: &Payload<'_, M>,
+    ) -> Result<(), OutOfRange> {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        match payload {
+            Payload::None => {}
+            Payload::Bytes(payload) => bytes.extend_from_slice(payload),
+            Payload::Memory {
+                memory,
+                address,
+                length,
+            } => {
+                bytes.resize(*length, 0);
+                memory.read(*address, &mut bytes)?;
+            }
+        }
+        if self.packets.is_empty() {
+            self.first = header.sequence.get();
+        }
+        self.packets.push_back(Packet {
+            header: *header,
+            payload: bytes,
+            state: State::Queued,
+            sent: Time::default(),
+            order: 0,
+            again: false,
+        });
+        Ok(())
+    }
+
+    /// Takes back the packet that was queued last and could not be sent.
+    pub(crate) fn withdraw(&mut self) {
+        self.packets.pop_back();
+    }
+
+    pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut Packet> {
+        let place = sequence.checked_sub(self.first)?;
+        self.packets.get_mut(usize::try_from(place).ok()?)
+    }
+
+    /// Notes that a packet was sent, with this timer.
+    pub(crate) fn sent(&mut self, sequence: u64, now: Time, timer: TimerId) {
+        self.order += 1;
+        let order = self.order;
+        if let Some(packet) = self.get_mut(sequence) {
+            packet.again = packet.state != State::Queued;
+            packet.state = State::InFlight(timer);
+            packet.sent = now;
+            packet.order = order;
+        }
+    }
+
+    /// Notes that a packet in flight is lost. Returns its timer.
+    pub(crate) fn lose(&mut self, sequence: u64) -> Option<TimerId> {
+        let packet = self.get_mut(sequence)?;
+        let State::InFlight(timer) = packet.state else {
+            return None;
+        };
+        packet.state = State::Waiting;
+        self.waiting.push_back(sequence);
+        Some(timer)
+    }
+
+    /// The next packet to be sent again.
+    pub(crate) fn next_waiting(&mut self) -> Option<u64> {
+        loop {
+            let sequence = self.waiting.pop_front()?;
+            let packet = self.get_mut(sequence);
+            if packet.is_some_and(|packet| packet.state == State::Waiting) {
+                return Some(sequence);
+            }
+        }
+    }
+
+    /// Takes the oldest packet out if its number is at most `received`.
+    pub(crate) fn release_first(&mut self, received: u64, now: Time) -> Option<Released> {
+        if self.packets.is_empty() || self.first > received {
+            return None;
+        }
+        let released = self.arrive(self.first, now);
+        self.packets.pop_front();
+        self.first += 1;
+        if self.packets.is_empty() {
+            self.waiting.clear();
+        }
+        Some(released)
+    }
+
+    /// Notes that the peer has a packet.
+    pub(crate) fn arrive(&mut self, sequence: u64, now: Time) -> Released {
+        let mut released = Released::default();
+        let Some(packet) = self.get_mut(sequence) else {
+            return released;
+        };
+        match packet.state {
+            State::Arrived | State::Queued => return released,
+            State::InFlight(timer) => released.timer = Some(timer),
+            State::Waiting => {}
+        }
+        packet.state = State::Arrived;
+        if !packet.again {
+            released.round_trip = Some(now.0.saturating_sub(packet.sent.0));
+        }
+        let order = packet.order;
+        let buffer = std::mem::take(&mut packet.payload);
+        if self.spare.len() < SPARE && buffer.capacity() > 0 {
+            self.spare.push(buffer);
+        }
+        self.arrived = self.arrived.max(order);
+        released
+    }
+
+    /// The first packet from `from` up to `end` that is in flight since before
+    /// `latest`, though ones that were sent later have arrived.
+    pub(crate) fn find_lost(&self, from: u64, end: u64, latest: Time) -> Option<u64> {
+        let start = usize::try_from(from.max(self.first) - self.first).ok()?;
+        let lost = |packet: &Packet| {
+            matches!(packet.state, State::InFlight(_))
+                && packet.order + REORDER <= self.arrived
+                && packet.sent <= latest
+        };
+        let range = self.packets.iter().enumerate().skip(start);
+        let mut numbered = range.map(|(place, packet)| (self.first + place as u64, packet));
+        numbered
+            .find(|(sequence, packet)| *sequence > end || lost(packet))
+            .map(|(sequence, _)| sequence)
+            .filter(|sequence| *sequence <= end)
+    }
+
+    /// Forgets all packets; returns the timers of those in flight.
+    pub(crate) fn clear(&mut self) -> Vec<TimerId> {
+        self.waiting.clear();
+        let timers = self
+            .packets
+            .drain(..)
+            .filter_map(|packet| match packet.state {
+                State::InFlight(timer) => Some(timer),
+                _ => None,
+            });
+        timers.collect()
+    }
+}

@@ -1,0 +1,102 @@
+//! How long to wait for an acknowledgement: RFC 6298, in nanoseconds.
+
+use crate::config::Limits;
+
+/// What was measured of the round trip to a peer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RoundTrip {
+    /// Smoothed, and its variation; zero before the first sample.
+    smoothed: u64,
+    variation: u64,
+    /// Times the timeout was doubled since the last progress.
+    doublings: u32,
+}
+
+impl RoundTrip {
+    /// Takes a measurement of a frame that was sent once.
+    pub(crate) fn sample(&mut self, nanoseconds: u64) {
+        if self.smoothed == 0 {
+            self.smoothed = nanoseconds.max(1);
+            self.variation = nanoseconds / 2;
+        } else {
+            let distance = self.smoothed.abs_diff(nanoseconds);
+            self.variation = self.variation - self.variation / 4 + distance / 4;
+            self.smoothed = (self.smoothed - self.smoothed / 8 + nanoseconds / 8).max(1);
+        }
+        self.doublings = 0;
+    }
+
+    /// How long most round trips take, in nanoseconds.
+    pub(crate) fn usual(&self) -> u64 {
+        self.smoothed.saturating_add(self.variation)
+    }
+
+    /// Notes that an acknowledgement did not come in time.
+    pub(crate) fn back_off(&mut self) {
+        self.doublings = (self.doublings + 1).min(16);
+    }
+
+    /// Notes that the peer has received something new.
+    pub(crate) fn progress(&mut self) {
+        self.doublings = 0;
+    }
+
+    /// How long to wait for an acknowledgement now, in nanoseconds.
+    pub(crate) fn timeout(&self, limits: &Limits) -> u64 {
+        let base = match self.smoothed {
+            0 => limits.retransmit_initial,
+            smoothed => smoothed.saturating_add(self.variation.saturating_mul(4)),
+        };
+        let base = base.max(limits.retransmit_floor).max(1);
+        let ceiling = limits.retransmit_ceiling.max(limits.retransmit_floor);
+        base.saturating_mul(1 << self.doublings).min(ceiling.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn limits() -> Limits {
+        Limits {
+            retransmit_initial: 100_000_000,
+            retransmit_floor: 1000,
+            retransmit_ceiling: 1_000_000_000,
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn the_timeout_follows_the_round_trip_and_doubles() {
+        let mut trip = RoundTrip::default();
+        assert_eq!(trip.timeout(&limits()), 100_000_000);
+        trip.sample(40_000);
+        assert_eq!(trip.timeout(&limits()), 120_000);
+        trip.back_off();
+        trip.back_off();
+        assert_eq!(trip.timeout(&limits()), 480_000);
+        trip.progress();
+        assert_eq!(trip.timeout(&limits()), 120_000);
+        for _ in 0..100 {
+            trip.sample(40_000);
+        }
+        assert!(trip.timeout(&limits()) < 42_000, "{trip:?}");
+        for _ in 0..40 {
+            trip.back_off();
+        }
+        assert_eq!(trip.timeout(&limits()), 1_000_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn the_timeout_stays_within_its_bounds(samples in prop::collection::vec(any::<u64>(), 0..50)) {
+            let mut trip = RoundTrip::default();
+            for sample in samples {
+                trip.sample(sample);
+                let timeout = trip.timeout(&limits());
+                prop_assert!((1000..=1_000_000_000).contains(&timeout));
+            }
+        }
+    }
+}
