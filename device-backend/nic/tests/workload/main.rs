@@ -6,7 +6,7 @@
 //! sender wrote to that node before; a complete transfer has every byte right; a
 //! transfer that nothing has disturbed does not fail. At the end: everything is
 //! complete, no byte was touched that should not be, no notification is lost or
-//! doubled, and all tables are empty.
+//! doubled, and all tables and bounce memory are empty.
 //!
 //! A failure names its seed: `QNIC_SEED=n cargo test -p qnic-nic --test workload`
 //! repeats it; `QNIC_SEEDS=n` runs so many.
@@ -30,19 +30,21 @@ fn seeds(count: u64) -> Vec<u64> {
 }
 
 fn campaign(count: u64, steps: u32, mix: &Mix) {
+    let mut bounces = 0;
     for seed in seeds(count) {
         let run = std::panic::AssertUnwindSafe(|| {
             let mut world = World::new(seed, mix.clone());
             for _ in 0..steps {
                 world.step();
             }
-            world.finish();
+            world.finish()
         });
-        if let Err(cause) = std::panic::catch_unwind(run) {
+        bounces += std::panic::catch_unwind(run).unwrap_or_else(|cause| {
             eprintln!("failed with QNIC_SEED={seed}");
-            std::panic::resume_unwind(cause);
-        }
+            std::panic::resume_unwind(cause)
+        });
     }
+    assert!(bounces > 0, "no frame waited for its page");
 }
 
 #[test]
