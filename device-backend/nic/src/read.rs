@@ -181,6 +181,7 @@ impl Nic {
                 return self.schedule_process(vni.unwrap_or_default());
             }
         };
+        self.counters.refused(refused);
         self.refuse_read(&job, refused);
     }
 

@@ -251,6 +251,35 @@ fn a_peer_cannot_use_a_key_that_it_was_not_given() {
 }
 
 #[test]
+fn a_peer_that_ignores_its_window_fills_no_memory() {
+    let (mut cluster, _, (b, sb)) = pair();
+    cluster.answer_faults = false;
+    let mut frame = stranger(&mut cluster);
+    let granted = cluster.outside[&7][0].length.get();
+    frame.kind = FrameKind::Write as u8;
+    frame.destination_port = b.port.0.into();
+    frame.key = sb.key.into();
+    frame.length = 8.into();
+    frame.payload_length = 8.into();
+    for sequence in 1..=granted + 50 {
+        frame.sequence = sequence.into();
+        frame.address = (sb.address + sequence % 400 * 8).into();
+        hand(&mut cluster, &frame, Payload::Bytes(&[5; 8]));
+    }
+    let statistics = cluster.statistics(1);
+    assert_eq!(u64::from(statistics.frames_held.get()), granted);
+    assert_eq!(statistics.bounce_bytes.get(), granted * 8);
+    assert_eq!(statistics.malformed_frames.get(), 50);
+    cluster.poll(1);
+    while !cluster.nodes[1].faults.is_empty() {
+        cluster.answer_fault(1, 0, 1);
+        cluster.poll(1);
+    }
+    assert_eq!(cluster.statistics(1).frames_held.get(), 0);
+    assert_eq!(b.read(&cluster, sb.address + 80, 8), [5; 8]);
+}
+
+#[test]
 fn two_processes_cannot_share_a_port_or_a_segment() {
     let (mut cluster, (a, _), _) = pair();
     let taken = SimProcess::register(&mut cluster, 0, qnic_abi::VniId(5), a.port);

@@ -124,6 +124,9 @@ fn wrong_transfers_fail_alone_and_touch_nothing() {
     let read_only = b
         .export(&mut cluster, 1, 8, (0x900_0000, 4096), Access::READ)
         .unwrap();
+    let write_only = b
+        .export(&mut cluster, 2, 9, (0xa00_0000, 4096), Access::WRITE)
+        .unwrap();
     let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 64);
     let read = SimProcess::descriptor(Opcode::Read, (&sa, 0), (&sb, 0), 64);
     let mut cases = Vec::new();
@@ -152,6 +155,10 @@ fn wrong_transfers_fail_alone_and_touch_nothing() {
         SimProcess::descriptor(Opcode::Write, (&sa, 0), (&read_only, 0), 64),
         Status::AccessDenied,
     ));
+    cases.push((
+        SimProcess::descriptor(Opcode::Read, (&sa, 0), (&write_only, 0), 64),
+        Status::AccessDenied,
+    ));
     let before = b.read(&cluster, sb.address, SEGMENT as usize);
     let expected: Vec<_> = (0..).zip(cases.iter().map(|case| case.1)).collect();
     for (command, _) in &cases {
@@ -161,12 +168,26 @@ fn wrong_transfers_fail_alone_and_touch_nothing() {
     let mut errors = a.errors(&cluster);
     errors.sort_by_key(|error| error.0);
     assert_eq!(errors, expected);
-    assert_eq!(a.done(&cluster), (11, 10));
+    assert_eq!(a.done(&cluster), (11, 11));
     assert!(b.read(&cluster, sb.address, SEGMENT as usize) == before);
+    // Each end counts what it refused: key, access, range, gone.
+    let counted = |node| {
+        let statistics = cluster.statistics(node);
+        let kinds = [
+            statistics.errors_key.get(),
+            statistics.errors_access.get(),
+            statistics.errors_range.get(),
+            statistics.errors_gone.get(),
+        ];
+        assert_eq!(statistics.protection_errors.get(), kinds.iter().sum());
+        kinds
+    };
+    assert_eq!(counted(0), [2, 0, 4, 2]);
+    assert_eq!(counted(1), [2, 2, 2, 6]);
     let good = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 64);
     a.issue(&mut cluster, &good, &[]).unwrap();
     cluster.run();
-    assert_eq!(a.done(&cluster), (12, 10), "the process goes on");
+    assert_eq!(a.done(&cluster), (12, 11), "the process goes on");
     assert_eq!(a.errors(&cluster).len(), expected.len());
 }
 
