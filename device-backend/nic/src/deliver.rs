@@ -67,8 +67,7 @@ impl Nic {
             Err(PageError::Absent) => return Err(Undelivered::Absent(vni, need)),
         }
         if let Some(notification) = notification {
-            let sequence = frame.sequence.get();
-            self.notify(host, index, sequence, (vni, notification));
+            self.notify(host, index, frame, (vni, notification));
         }
         Ok(vni)
     }

@@ -153,11 +153,6 @@ impl Operation {
         self.unsent
     }
 
-    /// All of its data, and nothing but perhaps its notification, is delivered.
-    pub(crate) fn is_delivered(&self) -> bool {
-        !self.unsent && self.in_flight == 0
-    }
-
     /// What it can do next. `first` says that every earlier write of its process
     /// to its node is settled.
     pub(crate) fn next(&self, limits: &Limits, first: bool) -> Next {
@@ -174,21 +169,21 @@ impl Operation {
                 _ => Next::Wait,
             };
         }
-        if self.is_delivered() {
-            return match self.notice {
-                Notice::Pending if first && !self.blocked => Next::Send,
-                Notice::Pending => Next::Wait,
-                Notice::None => Next::Finish(Status::Ok),
-            };
+        if self.unsent {
+            return self.next_piece(self.in_flight, limits.frames_per_write);
         }
-        self.next_piece(self.in_flight, limits.frames_per_write)
+        match self.notice {
+            Notice::Pending if first && !self.blocked => Next::Send,
+            Notice::None if self.in_flight == 0 => Next::Finish(Status::Ok),
+            Notice::Pending | Notice::None => Next::Wait,
+        }
     }
 
     fn next_of_read(&self, limits: &Limits) -> Next {
         if let Some(status) = self.failure {
             return Next::Finish(status);
         }
-        if self.is_delivered() && self.requested.is_empty() {
+        if !self.unsent && self.requested.is_empty() {
             return Next::Finish(Status::Ok);
         }
         self.next_piece(self.requested.len() as u32, limits.requests_per_read)
@@ -244,11 +239,10 @@ impl Operation {
         self.command.length.saturating_sub(offset)
     }
 
-    /// Says whether a piece that is about to be sent is all that is missing, so
-    /// that a notification can ride on it.
+    /// Says whether a piece that is about to be sent is the last, so that a
+    /// notification can ride on it.
     pub(crate) fn is_last(&self, piece: Piece) -> bool {
-        let end = piece.offset + u64::from(piece.length);
-        self.in_flight == 0 && end == self.command.length
+        piece.offset + u64::from(piece.length) == self.command.length
     }
 }
 

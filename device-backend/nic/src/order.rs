@@ -72,8 +72,8 @@ struct Stream {
 }
 
 /// Order of the writes of one process, node by node (N18): a write may notify
-/// when every earlier one to the same node is settled, which means that its data
-/// is delivered and its notification on its way.
+/// when every earlier one to the same node is settled, which means that all of it,
+/// its notification included, was sent.
 ///
 /// A process has at most 64 writes that are not settled, so there are at most 64
 /// streams in use; idle ones are taken again.

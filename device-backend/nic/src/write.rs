@@ -6,11 +6,10 @@
 //! absent parks the operation until the driver has brought it in (N13).
 //!
 //! # Notifications (N18)
-//! `NOTIFY` rides on the last piece if everything else of this write is
-//! delivered and every earlier write of the process to that node is settled.
-//! Otherwise a frame without payload carries it as soon as that is so. The
-//! transport delivers frames in order, so a write counts as settled once its
-//! data is delivered and its notification was sent.
+//! `NOTIFY` rides on the last piece of a write if every earlier write of the
+//! process to that node is settled: all of it, its notification included, was sent.
+//! Otherwise a frame without payload carries it as soon as that is so. The peer
+//! signals it when everything with a lower number is delivered.
 
 use qnic_abi::command::Opcode;
 use qnic_abi::page_table::Tag;
@@ -162,6 +161,9 @@ impl Nic {
             frames += 1;
         }
         self.unlock_run(io.host, burst.run);
+        if frames > 0 {
+            self.settle_sent(io.host, vni, slot);
+        }
         self.reconsider(io.host, vni, slot);
         frames
     }
@@ -258,7 +260,7 @@ impl Nic {
         let piece = operation.piece();
         let last = match piece {
             Some(piece) => operation.is_last(piece),
-            None => operation.is_delivered(),
+            None => true,
         };
         let notice = operation.notice == Notice::Pending && first && last;
         if piece.is_none() && !notice {
@@ -336,20 +338,29 @@ impl Nic {
         if let Some(piece) = piece {
             operation.advance(piece);
         }
-        let more = operation.has_piece();
-        let mut next = None;
         if notice {
             operation.notice = Notice::None;
-            if piece.is_none() {
-                next = process.streams.settle(operation.stream);
-            }
         }
+        let more = operation.has_piece();
         // Without another piece it waits for its acknowledgement.
         process.operations.set_ready(slot, false);
         if more {
             self.reconsider(host, vni, slot);
+        } else {
+            self.settle_sent(host, vni, slot);
         }
-        if let Some(next) = next {
+    }
+
+    /// Lets later writes notify if all of this one was sent.
+    fn settle_sent<H: Host>(&mut self, host: &H, vni: VniId, slot: u8) {
+        let Some(process) = self.process(vni) else {
+            return;
+        };
+        let operation = process.operations.get(slot);
+        if operation.has_piece() || operation.notice != Notice::None {
+            return;
+        }
+        if let Some(next) = process.streams.settle(operation.stream) {
             self.reconsider(host, vni, next);
         }
     }

@@ -74,6 +74,7 @@ impl Nic {
         let peer = &mut self.peers[held.peer];
         if peer.life == held.life {
             nak.argument = held.sequence.into();
+            peer.receive.refuse(held.sequence, nak.operation.get());
             peer.naks.push_back(nak);
             self.peers.hurry(held.peer);
         }
@@ -95,20 +96,21 @@ impl Nic {
     }
 
     /// Signals a notification that came with a frame, once everything before that
-    /// frame is delivered.
+    /// frame is delivered; never if another frame of its write was refused before.
     #[inline]
     pub(crate) fn notify<H: Host>(
         &mut self,
         host: &H,
         index: PeerIndex,
-        sequence: u64,
+        frame: &FrameHeader,
         (vni, notification): (VniId, u32),
     ) {
+        let (sequence, operation) = (frame.sequence.get(), frame.operation.get());
         let receive = &mut self.peers[index].receive;
         if receive.delivered() >= sequence {
             self.signal(host, vni, notification);
-        } else {
-            receive.defer(sequence, vni, notification);
+        } else if !receive.is_refused(operation) {
+            receive.defer((sequence, operation), vni, notification);
         }
     }
 

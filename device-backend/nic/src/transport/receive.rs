@@ -37,6 +37,8 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PendingNotice {
     sequence: u64,
+    /// The write that it belongs to.
+    operation: u64,
     pub(crate) vni: VniId,
     pub(crate) notification: u32,
 }
@@ -52,6 +54,9 @@ pub(crate) struct ReceiveWindow {
     /// Numbers that have arrived and are not delivered.
     open: VecDeque<u64>,
     notices: VecDeque<PendingNotice>,
+    /// Frames that were refused, and the writes they belong to, until the refusal
+    /// has arrived.
+    refused: Vec<(u64, u64)>,
     /// Refusals that were sent: the number of the Nak, and of what it refuses.
     refusals: VecDeque<(u64, u64)>,
     /// What the peer was told.
@@ -183,6 +188,23 @@ impl ReceiveWindow {
         } else if let Ok(place) = self.open.binary_search(&sequence) {
             self.open.remove(place);
         }
+        if !self.refused.is_empty() {
+            self.refused.retain(|refused| refused.0 != sequence);
+        }
+    }
+
+    /// Notes that a frame of a write is refused: the write does not notify any more.
+    pub(crate) fn refuse(&mut self, sequence: u64, operation: u64) {
+        self.refused.push((sequence, operation));
+        self.notices.retain(|notice| notice.operation != operation);
+    }
+
+    /// Says whether a frame of a write was refused, as far as its issuer may not
+    /// know of it.
+    #[inline]
+    pub(crate) fn is_refused(&self, operation: u64) -> bool {
+        let mut refused = self.refused.iter();
+        refused.any(|refused| refused.1 == operation)
     }
 
     /// Notes that the refusal of a frame that is held was sent.
@@ -202,11 +224,17 @@ impl ReceiveWindow {
     }
 
     /// Lets a notification wait for the frames before its own.
-    pub(crate) fn defer(&mut self, sequence: u64, vni: VniId, notification: u32) {
+    pub(crate) fn defer(
+        &mut self,
+        (sequence, operation): (u64, u64),
+        vni: VniId,
+        notification: u32,
+    ) {
         let notices = &mut self.notices;
         let place = notices.partition_point(|notice| notice.sequence < sequence);
         let notice = PendingNotice {
             sequence,
+            operation,
             vni,
             notification,
         };
@@ -264,6 +292,24 @@ mod tests {
         window.deliver(3);
         window.deliver(3);
         assert_eq!(window.delivered(), 4);
+    }
+
+    #[test]
+    fn a_write_of_which_a_frame_was_refused_does_not_notify() {
+        let mut window = ReceiveWindow::default();
+        for sequence in 1..=4 {
+            window.accept(sequence);
+        }
+        window.hold(1);
+        window.defer((2, 77), VniId(0), 5);
+        window.defer((3, 78), VniId(0), 6);
+        window.refuse(1, 77);
+        assert!(window.is_refused(77) && !window.is_refused(78));
+        assert_eq!(window.pop_notice(), None);
+        window.deliver(1);
+        assert_eq!(window.pop_notice().unwrap().notification, 6);
+        assert_eq!(window.pop_notice(), None);
+        assert!(!window.is_refused(77));
     }
 
     #[test]
@@ -327,7 +373,7 @@ mod tests {
                         }
                         if notice {
                             waiting.insert(sequence);
-                            window.defer(sequence, VniId(0), sequence as u32);
+                            window.defer((sequence, 0), VniId(0), sequence as u32);
                         }
                     }
                     Step::Deliver(index) if !held.is_empty() => {

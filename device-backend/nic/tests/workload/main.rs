@@ -53,6 +53,20 @@ fn transfers_under_memory_pressure_are_right() {
 }
 
 #[test]
+fn transfers_under_memory_pressure_are_right_on_any_wire() {
+    for loss in [0, 10, 50, 200] {
+        campaign(8, 1500, &Mix::memory_pressure().lossy(loss));
+    }
+}
+
+#[test]
+fn transfers_among_dying_processes_and_nodes_are_right_on_any_wire() {
+    for loss in [0, 10, 50, 200] {
+        campaign(8, 1500, &Mix::disturbances().lossy(loss));
+    }
+}
+
+#[test]
 fn transfers_among_dying_processes_and_nodes_are_right() {
     campaign(60, 1500, &Mix::disturbances());
 }

@@ -15,6 +15,8 @@ pub(crate) struct Mix {
     pub(crate) revoke: u64,
     pub(crate) kill: u64,
     pub(crate) reset: u64,
+    /// Frames lost, and doubled, of 1,000; `None`: the wire is perfect.
+    pub(crate) loss: Option<u64>,
 }
 
 impl Mix {
@@ -32,6 +34,17 @@ impl Mix {
             revoke: 0,
             kill: 0,
             reset: 0,
+            loss: None,
+        }
+    }
+
+    /// The same on a wire that loses and doubles so many of 1,000 frames, and
+    /// reorders them.
+    pub(crate) fn lossy(self, loss: u64) -> Self {
+        Mix {
+            advance: 20,
+            loss: Some(loss),
+            ..self
         }
     }
 

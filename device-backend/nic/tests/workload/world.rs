@@ -7,7 +7,7 @@ mod issue;
 use std::collections::BTreeMap;
 
 use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
-use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
+use qnic_nic::testing::{Cluster, SimProcess, SimSegment, Weather};
 use qnic_nic::Limits;
 
 use crate::mix::{Mix, Random};
@@ -63,8 +63,28 @@ impl World {
             operations: 1 + (seed % 64) as u32,
             ..Limits::default()
         };
+        let limits = match mix.loss {
+            None => limits,
+            // In proportion to a wire of some microseconds.
+            Some(_) => Limits {
+                retransmit_initial: 400_000,
+                retransmit_floor: 100_000,
+                retransmit_ceiling: 5_000_000,
+                acknowledge_after: 10_000,
+                ..limits
+            },
+        };
         let mut cluster = Cluster::new(mix.nodes, mix.frames, 4, &limits);
         cluster.answer_faults = false;
+        if let Some(loss) = mix.loss {
+            let weather = Weather {
+                loss,
+                duplication: loss,
+                delay: 2_000,
+                jitter: 10_000,
+            };
+            cluster.set_weather(weather, seed);
+        }
         let mut world = World {
             random: Random(seed),
             cluster,

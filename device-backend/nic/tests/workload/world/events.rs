@@ -28,7 +28,8 @@ impl World {
     }
 
     pub(super) fn advance(&mut self) {
-        let time = self.random.below(6000);
+        let lossy = self.mix.loss.is_some();
+        let time = self.random.below(if lossy { 30_000 } else { 6000 });
         self.cluster.advance(time);
         let node = self.node();
         if self.random.one_in(3) {
