@@ -96,7 +96,8 @@ pub fn try_lock_page<S: SharedMemory>(
                 previous: Some(previous),
             });
         }
-        sram.store_u32(lock, previous, Ordering::Release);
+        // Relaxed: the page was not touched, and the fence releases what was before.
+        sram.store_u32(lock, previous, Ordering::Relaxed);
         missed = Missed::Lost;
     }
     Err(missed)
@@ -185,14 +186,14 @@ pub fn unlock_page_dirty<S: SharedMemory>(sram: &S, geometry: &Geometry, page: L
         return;
     }
     let bit = 1 << (page.frame % 32);
-    let driver = sram.load_u32(geometry.dirty_driver_word(page.frame), Ordering::Acquire);
+    // Relaxed, this one and the store: the driver changes the bit only while nobody
+    // has the page locked. lockPage has acquired it, and unlockPage releases ours.
+    let driver = sram.load_u32(geometry.dirty_driver_word(page.frame), Ordering::Relaxed);
     let own = geometry.dirty_nic_word(page.frame);
     let before = sram.load_u32(own, Ordering::Relaxed);
     let after = before & !bit | driver & bit;
     if after != before {
-        // Release pairs with the driver's acquire load when it looks for dirty
-        // pages: the data is there when the bit is.
-        sram.store_u32(own, after, Ordering::Release);
+        sram.store_u32(own, after, Ordering::Relaxed);
     }
     unlock_page(sram, geometry, page);
 }
