@@ -51,6 +51,21 @@ pub enum Status {
     QueueFailed = 20,
     /// The physical map in SRAM does not cover all of the guest's memory.
     SramTooSmall = 21,
+    /// Some of the memory to export is not mapped.
+    NotMapped = 22,
+    /// Some of the memory to export cannot be written by its own process.
+    ReadOnlyMemory = 23,
+    /// Some of the memory to export is a private mapping of a file.
+    FileMemory = 24,
+    /// Some of the memory to export is shared with other processes.
+    SharedMemory = 25,
+    /// Some of the memory to export is of hugetlb pages.
+    HugetlbMemory = 26,
+    /// Some of the memory to export belongs to a device or to the kernel.
+    DeviceMemory = 27,
+    /// The memory to export shares a page with another segment of this process
+    /// without being the same range.
+    Overlapping = 28,
 }
 
 /// A number that is no [`Status`].
@@ -59,7 +74,7 @@ pub struct UnknownStatus(pub u32);
 
 impl Status {
     /// Every status, in the order of their numbers.
-    pub const ALL: [Status; 22] = [
+    pub const ALL: [Status; 29] = [
         Status::Ok,
         Status::Malformed,
         Status::BadLength,
@@ -82,6 +97,13 @@ impl Status {
         Status::BadNotification,
         Status::QueueFailed,
         Status::SramTooSmall,
+        Status::NotMapped,
+        Status::ReadOnlyMemory,
+        Status::FileMemory,
+        Status::SharedMemory,
+        Status::HugetlbMemory,
+        Status::DeviceMemory,
+        Status::Overlapping,
     ];
 
     /// The number that stands in memory and on the wire.
@@ -116,6 +138,15 @@ impl Status {
             Status::BadNotification => "the notification number is out of range",
             Status::QueueFailed => "the command queue stands still after a malformed command",
             Status::SramTooSmall => "the SRAM does not cover all of the guest's memory",
+            Status::NotMapped => "some of the memory is not mapped",
+            Status::ReadOnlyMemory => "the process itself cannot write some of the memory",
+            Status::FileMemory => "some of the memory is a mapping of a file",
+            Status::SharedMemory => "some of the memory is shared with other processes",
+            Status::HugetlbMemory => "some of the memory consists of hugetlb pages",
+            Status::DeviceMemory => "some of the memory belongs to a device or to the kernel",
+            Status::Overlapping => {
+                "the memory shares a page with a segment over another range of this process"
+            }
         }
     }
 }
@@ -147,7 +178,7 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(22), Err(UnknownStatus(22)));
+        assert_eq!(Status::try_from(29), Err(UnknownStatus(29)));
         assert_eq!(Status::try_from(u32::MAX), Err(UnknownStatus(u32::MAX)));
     }
 }

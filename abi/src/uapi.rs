@@ -91,10 +91,15 @@ pub struct Register {
 
 /// Exports a range of the calling process's memory (N2).
 ///
-/// Fails with `NameExists`, `Exhausted`, `BadLength` (zero), `BadAddress` (not
-/// mapped, wraps around, overlaps another segment without being equal to it, or
-/// memory that cannot be exported: device memory, file-backed or shared
-/// mappings), `AccessDenied` (memory that the process itself cannot write).
+/// Only private anonymous memory that the process can write is exported: such a
+/// page is its own alone. Fails with `NameExists`, `Exhausted`, `BadLength` (zero),
+/// `BadAddress` (wraps around, or no address of a process), `Overlapping`, and for
+/// memory of another kind with `NotMapped`, `ReadOnlyMemory`, `FileMemory`,
+/// `SharedMemory`, `HugetlbMemory` or `DeviceMemory`.
+///
+/// A segment is a range of addresses, not of pages: what is mapped there later
+/// takes the place of what was there before, if it is memory of the same kind.
+/// While there is none, transfers to it fail with `PageUnavailable`.
 ///
 /// With [`PHYSICAL`] the range is pinned until it is unexported, `address` comes
 /// back as its guest-physical address, and transfers name that. It must be

@@ -29,6 +29,12 @@ struct mm_struct;
 #define QNIC_POLL_READABLE	1
 #define QNIC_POLL_GONE		2
 
+/* Kinds of memory that are not exported; results above zero of qnic_watch_*(). */
+#define QNIC_MEMORY_DEVICE	1
+#define QNIC_MEMORY_HUGETLB	2
+#define QNIC_MEMORY_SHARED	3
+#define QNIC_MEMORY_FILE	4
+
 /* ---- implemented in Rust, called by the shim ---- */
 
 /* Checks the configuration space; result: number of doorbells or -errno. */
@@ -116,6 +122,8 @@ u64 qnic_frames(void);
  * interruptible requests were under way all the time.
  */
 s32 qnic_request(struct qnic_dev *dev, const u8 *request, u8 *reply, u32 timeout_ms, bool interruptible);
+/* Does not wait for the reply, only for room: 0, -ETIME or -ENODEV. */
+s32 qnic_post(struct qnic_dev *dev, const u8 *request, u32 timeout_ms);
 void qnic_stop(struct qnic_dev *dev);
 u32 qnic_doorbell_offset(struct qnic_dev *dev, u16 queue);
 void qnic_dev_put(struct qnic_dev *dev);
@@ -132,7 +140,7 @@ void qnic_space_put(struct mm_struct *mm);
 
 /*
  * Watched ranges. region is given to qnic_rs_invalidate() until qnic_watch_free()
- * has returned.
+ * has returned. Results: 0, -errno or QNIC_MEMORY_*.
  */
 s32 qnic_watch_new(struct mm_struct *mm, u64 start, u64 bytes, void *region, struct qnic_watch **watch);
 void qnic_watch_free(struct qnic_watch *watch);
@@ -142,7 +150,8 @@ void qnic_watch_set(struct qnic_watch *watch, u64 sequence);
 bool qnic_watch_changed(struct qnic_watch *watch, u64 sequence);
 /*
  * Looks up count pages from start on, brings them in for writing if fault is
- * set. frames[i]: frame + 1 if the page is there and writable, else 0.
+ * set. frames[i]: frame + 1 if the page is there and writable, else 0. Results as
+ * of qnic_watch_new().
  */
 s32 qnic_watch_lookup(struct qnic_watch *watch, u64 start, u32 count, bool fault, u64 *frames, u64 *sequence);
 /* Atomic. */

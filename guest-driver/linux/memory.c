@@ -45,11 +45,11 @@ void qnic_space_put(struct mm_struct *mm)
 /*
  * Only private anonymous memory that the process can write is exported: such a
  * page belongs to this process alone, so the device can harm nobody else. The
- * mmap lock is held.
+ * mmap lock is held. Result: 0, -errno, or QNIC_MEMORY_* for the first mapping that
+ * is of another kind.
  */
 static int check_range(struct mm_struct *mm, unsigned long start, unsigned long end)
 {
-	const vm_flags_t never = VM_SHARED | VM_IO | VM_PFNMAP | VM_MIXEDMAP | VM_HUGETLB;
 	VMA_ITERATOR(iterator, mm, start);
 	struct vm_area_struct *vma;
 	unsigned long checked = start;
@@ -57,8 +57,14 @@ static int check_range(struct mm_struct *mm, unsigned long start, unsigned long 
 	for_each_vma_range(iterator, vma, end) {
 		if (vma->vm_start > checked)
 			return -EFAULT;
-		if (!vma_is_anonymous(vma) || vma->vm_flags & never)
-			return -EINVAL;
+		if (vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP))
+			return QNIC_MEMORY_DEVICE;
+		if (vma->vm_flags & VM_HUGETLB)
+			return QNIC_MEMORY_HUGETLB;
+		if (vma->vm_flags & VM_SHARED)
+			return QNIC_MEMORY_SHARED;
+		if (!vma_is_anonymous(vma))
+			return QNIC_MEMORY_FILE;
 		if (!(vma->vm_flags & VM_WRITE))
 			return -EACCES;
 		checked = vma->vm_end;

@@ -13,7 +13,12 @@
 
 /* ---- control queue ---- */
 
-/* One request; shared by the thread that waits and the queue. */
+/*
+ * One request; shared by the thread that waits, if one does, and the queue.
+ *
+ * Interrupts of the control queue are off from a post to the next wait: a reply
+ * that nobody waits for is taken in when the queue is looked at next.
+ */
 struct qnic_request {
 	u8 request[QNIC_REQUEST_BYTES];
 	u8 reply[QNIC_REPLY_BYTES];
@@ -36,21 +41,57 @@ static void request_finish(struct qnic_request *request, bool failed)
 	request_put(request);
 }
 
-void qnic_control_callback(struct virtqueue *queue)
+/* Takes the replies that are there, which makes room; control_lock is held. */
+static void take_replies(struct virtqueue *queue)
 {
 	struct qnic_dev *dev = queue->vdev->priv;
 	struct qnic_request *request;
-	unsigned long flags;
 	unsigned int bytes;
+	bool room = false;
 
-	spin_lock_irqsave(&dev->control_lock, flags);
+	while ((request = virtqueue_get_buf(queue, &bytes))) {
+		request_finish(request, bytes < sizeof(request->reply));
+		room = true;
+	}
+	if (room)
+		wake_up_all(&dev->control_room);
+}
+
+/* From here on a reply interrupts; those before it are taken. control_lock is held. */
+static void interrupt_on_reply(struct virtqueue *queue)
+{
 	do {
 		virtqueue_disable_cb(queue);
-		while ((request = virtqueue_get_buf(queue, &bytes)))
-			request_finish(request, bytes < sizeof(request->reply));
+		take_replies(queue);
 	} while (!virtqueue_enable_cb(queue));
+}
+
+void qnic_control_callback(struct virtqueue *queue)
+{
+	struct qnic_dev *dev = queue->vdev->priv;
+	unsigned long flags;
+
+	spin_lock_irqsave(&dev->control_lock, flags);
+	if (dev->control_waits)
+		interrupt_on_reply(queue);
+	else
+		take_replies(queue);
 	spin_unlock_irqrestore(&dev->control_lock, flags);
-	wake_up_all(&dev->control_room);
+}
+
+/* A thread starts, or ends, to wait for replies or for room. */
+static void control_wait(struct qnic_dev *dev, int threads)
+{
+	struct virtqueue *queue = dev->queues[QNIC_CONTROL];
+	unsigned long flags;
+
+	spin_lock_irqsave(&dev->control_lock, flags);
+	dev->control_waits += threads;
+	if (!dev->stopped && threads > 0)
+		interrupt_on_reply(queue);
+	else if (!dev->stopped && !dev->control_waits)
+		virtqueue_disable_cb(queue);
+	spin_unlock_irqrestore(&dev->control_lock, flags);
 }
 
 /*
@@ -69,6 +110,7 @@ static int request_submit(struct qnic_dev *dev, struct qnic_request *request, bo
 	spin_lock_irqsave(&dev->control_lock, flags);
 	if (dev->stopped)
 		goto out;
+	take_replies(queue);
 	ret = -ENOSPC;
 	if (late && queue->num_free <= virtqueue_get_vring_size(queue) / 2)
 		goto out;
@@ -82,18 +124,41 @@ out:
 	return ret == -ENOMEM ? -ENOSPC : ret;
 }
 
+static struct qnic_request *request_new(const u8 *bytes)
+{
+	struct qnic_request *request = kzalloc(sizeof(*request), GFP_KERNEL | __GFP_NOFAIL);
+
+	memcpy(request->request, bytes, sizeof(request->request));
+	init_completion(&request->done);
+	refcount_set(&request->references, 1);
+	return request;
+}
+
+s32 qnic_post(struct qnic_dev *dev, const u8 *bytes, u32 timeout_ms)
+{
+	struct qnic_request *request = request_new(bytes);
+	int ret = request_submit(dev, request, false);
+
+	if (ret == -ENOSPC) {
+		control_wait(dev, 1);
+		wait_event_timeout(dev->control_room,
+				   (ret = request_submit(dev, request, false)) != -ENOSPC,
+				   msecs_to_jiffies(timeout_ms));
+		control_wait(dev, -1);
+	}
+	request_put(request);
+	return ret == -ENOSPC ? -ETIME : ret;
+}
+
 s32 qnic_request(struct qnic_dev *dev, const u8 *bytes, u8 *reply, u32 timeout_ms,
 		 bool interruptible)
 {
 	unsigned long timeout = msecs_to_jiffies(timeout_ms);
-	struct qnic_request *request;
+	struct qnic_request *request = request_new(bytes);
 	long left;
 	int ret;
 
-	request = kzalloc(sizeof(*request), GFP_KERNEL | __GFP_NOFAIL);
-	memcpy(request->request, bytes, sizeof(request->request));
-	init_completion(&request->done);
-	refcount_set(&request->references, 1);
+	control_wait(dev, 1);
 	if (interruptible)
 		left = wait_event_interruptible_timeout(dev->control_room,
 			(ret = request_submit(dev, request, true)) != -ENOSPC, timeout);
@@ -121,6 +186,7 @@ s32 qnic_request(struct qnic_dev *dev, const u8 *bytes, u8 *reply, u32 timeout_m
 	else
 		memcpy(reply, request->reply, sizeof(request->reply));
 out:
+	control_wait(dev, -1);
 	request_put(request);
 	return ret;
 }

@@ -68,6 +68,7 @@ struct qnic_dev {
 	struct virtqueue *queues[QNIC_QUEUES_MAX];
 	spinlock_t control_lock;	/* control queue */
 	wait_queue_head_t control_room;
+	int control_waits;		/* threads that want its interrupts */
 	struct mutex stop_lock;
 	bool stopped;			/* under control_lock: reset, for good */
 

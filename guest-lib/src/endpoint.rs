@@ -93,8 +93,10 @@ impl Endpoint {
     /// to it, this process accesses it only through raw pointers or atomics.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `BadAddress`, `NameExists`, `Exhausted`,
-    /// `AccessDenied`; [`Error::EmptyMemory`].
+    /// [`Error::Refused`] with `NameExists`, `Exhausted`, `BadAddress`, `Overlapping`,
+    /// or with the kind of memory that cannot be exported (`NotMapped`,
+    /// `ReadOnlyMemory`, `FileMemory`, `SharedMemory`, `HugetlbMemory`,
+    /// `DeviceMemory`); [`Error::EmptyMemory`].
     #[allow(unsafe_code)]
     pub unsafe fn export_range(
         &self,

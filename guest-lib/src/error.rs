@@ -244,6 +244,12 @@ fn hint(status: &Status) -> &'static str {
         Status::AccessDenied => "; the exporter must grant it (Access)",
         Status::Aborted | Status::PeerGone => "; import again once the peer is back",
         Status::VersionMismatch => "; install matching versions",
+        Status::FileMemory
+        | Status::SharedMemory
+        | Status::HugetlbMemory
+        | Status::DeviceMemory
+        | Status::ReadOnlyMemory => "; only private anonymous writable memory can be exported",
+        Status::Overlapping => "; export the same range again, or one that shares no page with it",
         _ => "",
     }
 }

@@ -47,6 +47,11 @@ impl Request {
             .map(Reply)
     }
 
+    /// Sends it and does not wait for the reply, which nobody needs.
+    pub(crate) fn post<P: Platform>(&self, platform: &P) -> Result<(), RequestError> {
+        platform.post(&self.0, REPLY_WAIT_MS)
+    }
+
     /// Sends it and waits up to `wait_ms` longer than for others; signals end the wait.
     pub(crate) fn send_patiently<P: Platform>(
         &self,

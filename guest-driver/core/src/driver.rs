@@ -272,6 +272,17 @@ impl<P: Platform> Driver<P> {
         })
     }
 
+    /// Sends a request whose reply nobody needs. That the NIC does not answer is
+    /// found out by [`Driver::check_device`].
+    pub(crate) fn post(&self, request: &Request) {
+        if !self.is_alive() {
+            return;
+        }
+        if let Err(RequestError::TimedOut) = request.post(&self.platform) {
+            self.declare_broken(format_args!("the control queue stays full"));
+        }
+    }
+
     /// The status of a reply; a NIC whose replies have none is broken.
     pub(crate) fn status(&self, reply: &Reply) -> Result<Status, CallError> {
         reply.status().ok_or_else(|| {

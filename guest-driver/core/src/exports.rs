@@ -114,8 +114,15 @@ impl From<MemoryError> for Failure {
         match error {
             MemoryError::NoMemory => Failure::Call(CallError::NoMemory),
             MemoryError::SpaceGone => Failure::Call(CallError::NotRegistered),
-            MemoryError::NotWritable => Failure::Refused(Status::AccessDenied),
-            _ => Failure::Refused(Status::BadAddress),
+            MemoryError::NotWritable => Failure::Refused(Status::ReadOnlyMemory),
+            MemoryError::NotMapped => Failure::Refused(Status::NotMapped),
+            MemoryError::FileBacked => Failure::Refused(Status::FileMemory),
+            MemoryError::Shared => Failure::Refused(Status::SharedMemory),
+            MemoryError::Hugetlb => Failure::Refused(Status::HugetlbMemory),
+            MemoryError::Device => Failure::Refused(Status::DeviceMemory),
+            MemoryError::NotExportable | MemoryError::Busy | MemoryError::Closed => {
+                Failure::Refused(Status::BadAddress)
+            }
         }
     }
 }
@@ -148,7 +155,7 @@ impl<P: Platform> Segments<P> {
     /// The region with exactly this range.
     ///
     /// # Errors
-    /// `BadAddress` if another one shares a page with it.
+    /// `Overlapping` if another one shares a page with it.
     fn sharing(&self, range: Range) -> Result<Option<Arc<Exported<P>>>, Status> {
         for other in self.0.iter().flatten().filter_map(Segment::watched) {
             if other.range == range {
@@ -157,7 +164,7 @@ impl<P: Platform> Segments<P> {
             if other.range.first_page() < range.end_page()
                 && range.first_page() < other.range.end_page()
             {
-                return Err(Status::BadAddress);
+                return Err(Status::Overlapping);
             }
         }
         Ok(None)
@@ -461,13 +468,13 @@ mod tests {
         assert_eq!(status(first), Status::Ok);
         for (name, address, length, wanted) in [
             (1, 18 * PAGE, 1, Status::NameExists),
-            (2, 16 * PAGE, PAGE, Status::BadAddress),
-            (2, 17 * PAGE + 100, 1, Status::BadAddress),
+            (2, 16 * PAGE, PAGE, Status::Overlapping),
+            (2, 17 * PAGE + 100, 1, Status::Overlapping),
             (2, 18 * PAGE, 0, Status::BadLength),
-            (2, 40 * PAGE, 1, Status::BadAddress),
+            (2, 40 * PAGE, 1, Status::NotMapped),
             (2, u64::MAX - 5, 10, Status::BadAddress),
             (2, ADDRESS_END - 1, 2, Status::BadAddress),
-            (2, 19 * PAGE, 1, Status::AccessDenied),
+            (2, 19 * PAGE, 1, Status::ReadOnlyMemory),
             (2, 18 * PAGE, PAGE, Status::Ok),
         ] {
             let got = status(export(&process, name, address, length));
@@ -544,7 +551,7 @@ mod tests {
         assert_eq!(fake.kernel.state().pinned, 1);
         // Memory with a hole, refusals of the NIC.
         let hole = physical(&process, (30 * PAGE).into(), length);
-        assert_eq!(status(hole), Status::BadAddress);
+        assert_eq!(status(hole), Status::NotMapped);
         fake.nic().next.push_back(Ok(Status::BadAddress.code()));
         let refused = physical(&process, (18 * PAGE).into(), length).unwrap();
         assert_eq!(refused.address.get(), 18 * PAGE);

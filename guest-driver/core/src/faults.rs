@@ -85,8 +85,9 @@ impl<P: Platform> Driver<P> {
             pages: fault.pages.into(),
             status: status.code().into(),
         };
-        // An error means that the device is gone, and nobody waits for the page.
-        let _ = self.call(&Request::new(Opcode::FaultDone, fault.vni, &body));
+        // The reply says nothing that matters here: not waiting for it lets a worker
+        // bring in the next page at once.
+        self.post(&Request::new(Opcode::FaultDone, fault.vni, &body));
         true
     }
 
@@ -94,7 +95,8 @@ impl<P: Platform> Driver<P> {
         let process: Arc<ProcessState<P>> = self
             .slots
             .with(|slots| slots.process(fault.vni).cloned())
-            .ok_or(Status::NoSuchVni)?;
+            // It has ended, and the NIC is about to be told.
+            .ok_or(Status::Aborted)?;
         let page = fault.address >> PAGE_SHIFT;
         let (exported, first): (Arc<Exported<P>>, usize) =
             process.find(page).ok_or(Status::NoSuchSegment)?;
@@ -121,6 +123,7 @@ impl<P: Platform> Driver<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::RequestError;
     use crate::testing::{register, Fake, PAGE};
     use crate::{Handled, Process};
     use qnic_abi::event::{Event, Kind, FAULT_WRITE};
@@ -178,6 +181,20 @@ mod tests {
         let (vni, done) = fake.nic().faults_done[0];
         assert_eq!((vni, done.address.get()), (process.vni().0, 17 * PAGE));
         assert_eq!(done.pages.get(), 3);
+        assert_eq!(fake.nic().posted, 1, "a worker waits for the reply");
+    }
+
+    #[test]
+    fn a_nic_that_takes_no_answers_is_stopped() {
+        let fake = Fake::new();
+        let (driver, process) = exporter(&fake);
+        let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
+        fake.nic().next.push_back(Err(RequestError::TimedOut));
+        assert!(driver.serve_fault());
+        assert!(fake.nic().stopped && !driver.is_alive());
+        let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
+        assert!(driver.serve_fault(), "faults that are left are taken out");
+        assert_eq!(fake.nic().posted, 1);
     }
 
     #[test]
@@ -216,6 +233,18 @@ mod tests {
         let (driver, process) = exporter(&fake);
         fake.kernel.state().space_gone = true;
         let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
+        assert!(driver.serve_fault());
+        assert_eq!(answers(&fake), [Status::Aborted]);
+    }
+
+    #[test]
+    fn a_fault_of_a_process_that_the_nic_still_knows_is_answered_as_its_end() {
+        let fake = Fake::new();
+        let (driver, process) = exporter(&fake);
+        let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
+        let known = fake.nic().processes.clone();
+        drop(process);
+        fake.nic().processes = known;
         assert!(driver.serve_fault());
         assert_eq!(answers(&fake), [Status::Aborted]);
     }

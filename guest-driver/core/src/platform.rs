@@ -130,9 +130,16 @@ pub enum Patience {
 pub enum MemoryError {
     /// Some of it is not mapped, or not accessible in the way that is needed.
     NotMapped,
-    /// Some of it is of a kind that is never exported: device memory, file-backed
-    /// or shared mappings, or memory that the device cannot reach.
+    /// Some of it is memory that the device cannot reach.
     NotExportable,
+    /// Some of it is a private mapping of a file.
+    FileBacked,
+    /// Some of it is shared with other processes.
+    Shared,
+    /// Some of it is of hugetlb pages.
+    Hugetlb,
+    /// Some of it belongs to a device or to the kernel.
+    Device,
     /// Some of it cannot be written by its process. The NIC delivers a process's
     /// own reads into any of its segments, so every page must be the process's
     /// own, whatever peers may do with it.
@@ -191,7 +198,9 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// Monotonic time in nanoseconds. Atomic.
     fn now_ns(&self) -> u64;
 
-    /// Lets at least `microseconds` pass.
+    /// Lets at least `microseconds` pass between two looks at a word of SRAM that
+    /// the NIC changes without an event. Whoever calls it looks a bounded number of
+    /// times, and relies on what it sees, not on the time.
     fn sleep_us(&self, microseconds: u32);
 
     /// A random number that nobody can predict.
@@ -212,6 +221,14 @@ pub trait Platform: Send + Sync + Sized + 'static {
         request: &[u8; REQUEST_BYTES],
         patience: Patience,
     ) -> Result<[u8; REPLY_BYTES], RequestError>;
+
+    /// Puts a request on the control queue whose reply nobody needs; the reply is
+    /// dropped. Waits only while the queue is full, at most `limit_ms`
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// [`RequestError::Gone`], [`RequestError::TimedOut`] if there was no room.
+    fn post(&self, request: &[u8; REQUEST_BYTES], limit_ms: u32) -> Result<(), RequestError>;
 
     /// Makes a device that does not keep its promises stop: when the call returns
     /// it touches no memory any more. Requests under way and to come fail with

@@ -39,7 +39,7 @@ enum Place {
     Waiting,
     /// Its thread waits; the reply is there.
     Answered,
-    /// Its thread has given up; the device still has it.
+    /// Nobody waits for it, or not any more; the device has it.
     Abandoned,
 }
 
@@ -89,18 +89,8 @@ impl Control {
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
         let (Patience::Bounded(limit_ms) | Patience::Interruptible(limit_ms)) = patience;
         let deadline = Instant::now() + Duration::from_millis(limit_ms.into());
-        let (mut state, place) = self.await_state(self.lock(), deadline, |state| {
-            state.places.iter().position(|place| *place == Place::Free)
-        });
-        let place = place?;
+        let (state, place) = self.offer(request, deadline, Place::Waiting)?;
         let start = place * STRIDE;
-        let buffers = state.ring.buffers();
-        buffers.write_bytes(start, request);
-        buffers.write_bytes(start + REQUEST_BYTES, &[0; REPLY_BYTES]);
-        state.places[place] = Place::Waiting;
-        if state.ring.offer(place) && self.kick.write(1).is_err() {
-            state.gone = true;
-        }
         let (mut state, answered) = self.await_state(state, deadline, |state| {
             (state.places[place] == Place::Answered).then_some(())
         });
@@ -117,6 +107,38 @@ impl Control {
         drop(state);
         self.changed.notify_all();
         Ok(reply)
+    }
+
+    /// Sends a request and drops its reply; waits for room only.
+    pub(crate) fn post(
+        &self,
+        request: &[u8; REQUEST_BYTES],
+        limit_ms: u32,
+    ) -> Result<(), RequestError> {
+        let deadline = Instant::now() + Duration::from_millis(limit_ms.into());
+        self.offer(request, deadline, Place::Abandoned).map(drop)
+    }
+
+    /// Puts a request into a free place, which is `place_state` from then on.
+    fn offer(
+        &self,
+        request: &[u8; REQUEST_BYTES],
+        deadline: Instant,
+        place_state: Place,
+    ) -> Result<(MutexGuard<'_, State>, usize), RequestError> {
+        let (mut state, place) = self.await_state(self.lock(), deadline, |state| {
+            state.places.iter().position(|place| *place == Place::Free)
+        });
+        let place = place?;
+        let start = place * STRIDE;
+        let buffers = state.ring.buffers();
+        buffers.write_bytes(start, request);
+        buffers.write_bytes(start + REQUEST_BYTES, &[0; REPLY_BYTES]);
+        state.places[place] = place_state;
+        if state.ring.offer(place) && self.kick.write(1).is_err() {
+            state.gone = true;
+        }
+        Ok((state, place))
     }
 
     /// Hands the replies that have come to those who wait: the interrupt's part.

@@ -209,6 +209,10 @@ impl Platform for HostPlatform {
         self.shared.control.request(request, patience)
     }
 
+    fn post(&self, request: &[u8; REQUEST_BYTES], limit_ms: u32) -> Result<(), RequestError> {
+        self.shared.control.post(request, limit_ms)
+    }
+
     /// Closes the connection, whereupon the device process forgets the arena. A
     /// device process that hangs may still write to it: nothing else is in there.
     fn stop_device(&self) {

@@ -229,6 +229,14 @@ impl Platform for Fake {
         self.nic().request(request, patience)
     }
 
+    fn post(&self, request: &[u8; REQUEST_BYTES], limit_ms: u32) -> Result<(), RequestError> {
+        sync::assert_may_call_device();
+        let mut nic = self.nic();
+        nic.posted += 1;
+        let reply = nic.request(request, Patience::Bounded(limit_ms));
+        reply.map(drop)
+    }
+
     fn stop_device(&self) {
         sync::assert_may_sleep();
         self.nic().stopped = true;

@@ -20,6 +20,8 @@ pub(crate) struct Nic {
     pub(crate) segments: BTreeMap<(u16, u16), control::Export>,
     /// Answers to faults, in their order.
     pub(crate) faults_done: Vec<(u16, control::FaultDone)>,
+    /// Requests whose reply nobody waits for.
+    pub(crate) posted: u32,
     /// How long imports were to wait, in milliseconds.
     pub(crate) import_waits: Vec<u32>,
     /// Queues that were reset.

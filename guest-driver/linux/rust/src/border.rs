@@ -22,6 +22,11 @@ pub(crate) const MAP_WINDOW: i32 = 0;
 pub(crate) const MAP_DOORBELL: i32 = 1;
 pub(crate) const MAP_HOST_AREA: i32 = 2;
 
+pub(crate) const MEMORY_DEVICE: i32 = 1;
+pub(crate) const MEMORY_HUGETLB: i32 = 2;
+pub(crate) const MEMORY_SHARED: i32 = 3;
+pub(crate) const MEMORY_FILE: i32 = 4;
+
 pub(crate) const POLL_READABLE: u32 = 1;
 pub(crate) const POLL_GONE: u32 = 2;
 
@@ -80,6 +85,7 @@ extern "C" {
         timeout_ms: u32,
         interruptible: bool,
     ) -> i32;
+    pub(crate) fn qnic_post(dev: *mut QnicDev, request: *const u8, timeout_ms: u32) -> i32;
     pub(crate) fn qnic_stop(dev: *mut QnicDev);
     pub(crate) fn qnic_doorbell_offset(dev: *mut QnicDev, queue: u16) -> u32;
     pub(crate) fn qnic_dev_put(dev: *mut QnicDev);

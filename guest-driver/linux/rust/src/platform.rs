@@ -129,7 +129,7 @@ impl Watch {
             match -result {
                 0 => {}
                 errno::EBUSY => continue,
-                error => return Err(memory_error(error)),
+                _ => return Err(memory_error(result)),
             }
             let mut frames = [None; BATCH];
             for (to, from) in frames.iter_mut().zip(raw) {
@@ -157,14 +157,21 @@ impl Watch {
     }
 }
 
-fn memory_error(error: i32) -> MemoryError {
-    match error {
-        errno::ENOMEM => MemoryError::NoMemory,
-        errno::ESRCH => MemoryError::SpaceGone,
-        errno::EINVAL => MemoryError::NotExportable,
-        errno::EACCES => MemoryError::NotWritable,
-        errno::EBUSY => MemoryError::Busy,
-        _ => MemoryError::NotMapped,
+/// What a result of the shim's that is not zero means.
+fn memory_error(result: i32) -> MemoryError {
+    match result {
+        border::MEMORY_DEVICE => MemoryError::Device,
+        border::MEMORY_HUGETLB => MemoryError::Hugetlb,
+        border::MEMORY_SHARED => MemoryError::Shared,
+        border::MEMORY_FILE => MemoryError::FileBacked,
+        _ => match -result {
+            errno::ENOMEM => MemoryError::NoMemory,
+            errno::ESRCH => MemoryError::SpaceGone,
+            errno::EINVAL => MemoryError::NotExportable,
+            errno::EACCES => MemoryError::NotWritable,
+            errno::EBUSY => MemoryError::Busy,
+            _ => MemoryError::NotMapped,
+        },
     }
 }
 
@@ -282,6 +289,16 @@ impl Platform for Kernel {
         }
     }
 
+    fn post(&self, request: &[u8; REQUEST_BYTES], limit_ms: u32) -> Result<(), RequestError> {
+        // SAFETY: the buffer has the size that the shim knows from abi.h.
+        let result = unsafe { border::qnic_post(self.dev.as_ptr(), request.as_ptr(), limit_ms) };
+        match -result {
+            0 => Ok(()),
+            errno::ETIME => Err(RequestError::TimedOut),
+            _ => Err(RequestError::Gone),
+        }
+    }
+
     fn stop_device(&self) {
         // SAFETY: the core calls it where it may sleep.
         unsafe { border::qnic_stop(self.dev.as_ptr()) }
@@ -329,7 +346,7 @@ impl Platform for Kernel {
             _ => {
                 // SAFETY: the notifier did not take the reference.
                 drop(unsafe { Arc::from_raw(kept) });
-                Err(memory_error(-result))
+                Err(memory_error(result))
             }
         }
     }
@@ -347,7 +364,7 @@ impl Platform for Kernel {
         let result = unsafe { border::qnic_pin_new(address, length, &mut raw, &mut physical) };
         match (result, NonNull::new(raw)) {
             (0, Some(raw)) => Ok((Pin(raw), physical)),
-            _ => Err(memory_error(-result)),
+            _ => Err(memory_error(result)),
         }
     }
 
@@ -359,14 +376,12 @@ impl Platform for Kernel {
         first: usize,
         count: usize,
     ) -> Result<(), MemoryError> {
-        let entered =
-            match watch.enter(region, first, count, true) {
-                // A page further on may be the one that cannot be had.
-                Err(
-                    MemoryError::NotMapped | MemoryError::NotExportable | MemoryError::NotWritable,
-                ) if count > 1 => watch.enter(region, first, 1, true),
-                other => other,
-            }?;
+        let entered = match watch.enter(region, first, count, true) {
+            Err(MemoryError::SpaceGone) => Err(MemoryError::SpaceGone),
+            // A page further on may be the one that cannot be had.
+            Err(_) if count > 1 => watch.enter(region, first, 1, true),
+            other => other,
+        }?;
         match entered {
             Installed::Entered => Ok(()),
             Installed::Busy | Installed::Stale => Err(MemoryError::Busy),
