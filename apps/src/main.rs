@@ -11,11 +11,16 @@ mod forbidden_maps;
 mod hold;
 mod info;
 mod intruder;
+mod keys;
+mod life;
 mod load;
+mod mapping;
 mod memory;
 mod options;
+mod pressure;
 mod proc_status;
 mod raw;
+mod remap;
 mod scribble;
 
 use clap::{Parser, Subcommand};
@@ -49,6 +54,18 @@ enum Role {
     Bench(bench::Options),
     /// Prints what driver and NIC hold and have counted
     Info,
+    /// Exports segments with different rights, and compares them at the end
+    KeyOwner(keys::Options),
+    /// Tries wrong, stale and insufficient keys on a key owner's segments
+    KeyTester(keys::Options),
+    /// Does with exported memory what programs do, and compares what peers get
+    Life(life::Options),
+    /// Exports more than the machine has RAM, and transfers, checks and compares
+    Pressure(pressure::Options),
+    /// Takes exported memory away while a peer writes to it, a million times
+    Remap(remap::Options),
+    /// Writes to the memory of `remap`
+    RemapWriter(remap::WriterOptions),
     /// Writes garbage all over its own window for a while
     Scribble(scribble::Options),
 }
@@ -63,6 +80,12 @@ fn main() -> anyhow::Result<()> {
         Role::Intruder(options) => intruder::run(&options),
         Role::Bench(options) => bench::run(&options),
         Role::Info => info::run(),
+        Role::KeyOwner(options) => keys::run_owner(&options),
+        Role::KeyTester(options) => keys::run_tester(&options),
+        Role::Life(options) => life::run(&options),
+        Role::Pressure(options) => pressure::run(&options),
+        Role::Remap(options) => remap::run(&options),
+        Role::RemapWriter(options) => remap::run_writer(&options),
         Role::Scribble(options) => scribble::run(&options),
     }
 }

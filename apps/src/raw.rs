@@ -8,7 +8,7 @@ use qnic::provider::{Process, Registration};
 use qnic::{uapi, Nic, Status};
 use qnic_abi::command::{CommandFlags, Descriptor, Opcode, DESCRIPTOR_BYTES};
 use qnic_abi::host_area::{
-    ErrorRecord, ERRORS, ERROR_RECORDS, ERROR_RING, QUEUE_STATUS, WRITES_DONE,
+    ErrorRecord, ERRORS, ERROR_RECORDS, ERROR_RING, QUEUE_STATUS, READS_DONE, WRITES_DONE,
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE};
@@ -91,7 +91,8 @@ impl RawProcess {
         let area = self.process.host_area();
         let start = Instant::now();
         loop {
-            let done = area.load_u64(WRITES_DONE, Ordering::Acquire);
+            let done = area.load_u64(WRITES_DONE, Ordering::Acquire)
+                + area.load_u64(READS_DONE, Ordering::Acquire);
             let errors = area.load_u64(ERRORS, Ordering::Acquire);
             let stopped = area.load_u64(QUEUE_STATUS, Ordering::Acquire);
             if stopped != 0 {

@@ -119,6 +119,99 @@ pub enum HoldLine {
     Released,
 }
 
+/// What `qnic-app pressure` did and saw.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PressureReport {
+    /// Memory exported, in KiB.
+    pub exported_kib: u64,
+    /// RAM of the machine, in KiB.
+    pub ram_kib: u64,
+    /// Rounds of transfers.
+    pub rounds: u64,
+    /// Writes to the peer.
+    pub writes: u64,
+    /// Reads from the peer.
+    pub reads: u64,
+    /// Parts of its own that the exporter checked and wrote anew meanwhile.
+    pub owner_writes: u64,
+    /// Bytes compared; none was wrong.
+    pub compared_bytes: u64,
+    /// Times that it forked.
+    pub forks: u64,
+    /// Pages that the machine brought in from swap.
+    pub swapped_in: u64,
+    /// Pages that the machine wrote to swap.
+    pub swapped_out: u64,
+    /// Highest `VmSwap` seen, in KiB.
+    pub swap_peak_kib: u64,
+    /// `VmLck` at the end, in KiB.
+    pub locked_kib: u64,
+    /// `VmPin` at the end, in KiB.
+    pub pinned_kib: u64,
+    /// Page faults that the driver served for the NIC since it was bound.
+    pub faults_served: u64,
+    /// Frames that went through bounce memory at the NIC since it was started (N14).
+    pub bounces: u64,
+    /// Pages that the kernel took back since the driver was bound.
+    pub pages_invalidated: u64,
+    /// Times that it had to wait for the NIC to let go of a page.
+    pub lock_conflicts: u64,
+}
+
+/// What `qnic-app remap` did and saw.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct RemapReport {
+    /// Pages that were taken away while they were entered in the NIC's table and
+    /// written to.
+    pub races: u64,
+    /// Rounds, in each of which the whole range was taken away once.
+    pub rounds: u64,
+    /// Rounds in which the segment was unexported first.
+    pub unexported: u64,
+    /// Sweeps over the whole range that the writer finished meanwhile.
+    pub sweeps: u64,
+    /// Times that the driver had to wait for the NIC to let go of a page.
+    pub lock_conflicts: u64,
+    /// Frames compared by number, and how many of them the canary had got from the
+    /// range.
+    pub frames_compared: u64,
+    /// See `frames_compared`.
+    pub frames_reused: u64,
+    /// Time that it took, in seconds.
+    pub seconds: f64,
+}
+
+/// What `qnic-app remap-writer` did and saw.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemapWriterReport {
+    /// Sweeps without an error.
+    pub sweeps: u64,
+    /// Sweeps in which a write was refused.
+    pub refused: u64,
+    /// Imports after the segment was unexported.
+    pub imports: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// What `qnic-app key-tester` tried.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysReport {
+    /// Commands that its own NIC had to refuse, and did.
+    pub refused_here: u64,
+    /// Commands that the owner's NIC had to refuse, and did.
+    pub refused_there: u64,
+}
+
+/// A step of `qnic-app life` that held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LifeStep {
+    /// What holds.
+    pub held: String,
+    /// What was seen, where that is of interest.
+    pub seen: String,
+}
+
 /// One attempt of `qnic-app intruder`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {

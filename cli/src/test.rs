@@ -36,7 +36,7 @@ pub(crate) struct Options {
 /// Runs the tests.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.list {
-        for case in suite::HOST.iter().chain(suite::VM) {
+        for case in suite::HOST.iter().chain(suite::VM.into_iter().flatten()) {
             println!("{}", case.name);
         }
         return Ok(ExitCode::SUCCESS);
@@ -54,7 +54,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let filter = options.only.as_deref().unwrap_or("");
     counts += harness::run(suite::HOST, filter);
     if options.quick {
-        for case in suite::VM.iter().filter(|case| case.name.contains(filter)) {
+        let cases = suite::VM.into_iter().flatten();
+        for case in cases.filter(|case| case.name.contains(filter)) {
             println!(
                 "test {} … SKIPPED: --quick leaves out virtual machines",
                 case.name
@@ -62,7 +63,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             counts.skipped += 1;
         }
     } else {
-        counts += harness::run(suite::VM, filter);
+        for cases in suite::VM {
+            counts += harness::run(cases, filter);
+        }
     }
     println!("\n{counts}");
     Ok(if counts.failed == 0 {

@@ -31,6 +31,14 @@ pub const HOST: &[Case] = &[
         },
     },
     Case {
+        name: "host::keys_are_checked_at_both_ends",
+        run: || {
+            let nodes = HostNodes::start(2)?;
+            scenario::keys_are_checked_at_both_ends(&nodes, 0, 1)?;
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
         name: "host::a_killed_process_leaves_nothing",
         run: || {
             let nodes = HostNodes::start(2)?;
@@ -58,4 +66,4 @@ pub const HOST: &[Case] = &[
 ];
 
 /// The cases that boot virtual machines.
-pub const VM: &[Case] = vm::CASES;
+pub const VM: [&[Case]; 2] = [vm::CASES, vm::MEMORY];

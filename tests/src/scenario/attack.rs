@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
+use qnic_apps::report::KeysReport;
 
-use crate::nodes::{FirstNodes, Nodes};
+use crate::nodes::{counter, FirstNodes, Nodes};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -47,5 +48,30 @@ pub fn scribbler_harms_nobody(
     let mut scribbler = nodes.start(scribble_on, &["scribble", "--milliseconds", "3000"])?;
     super::all_pairs_exchange(&FirstNodes(nodes, exchanging), 20)?;
     scribbler.wait(LIMIT)?.success("the scribbler")?;
+    Ok(())
+}
+
+/// Wrong, stale and insufficient keys at both ends: memory is untouched, the issuer
+/// learns of it, and the NIC that refused has counted it (N11).
+///
+/// # Errors
+/// An attempt was not refused, memory changed, or a counter is wrong.
+pub fn keys_are_checked_at_both_ends(nodes: &dyn Nodes, from: usize, to: usize) -> Result<()> {
+    let refusals = |node| counter(&nodes.device_stats()?, node, "protection_errors");
+    let before = (refusals(from)?, refusals(to)?);
+    let mut owner = nodes.start(to, &["key-owner"])?;
+    owner.expect("owning", LIMIT).context("the owner")?;
+    let mut tester = nodes.start(from, &["key-tester", "--peer", &to.to_string()])?;
+    let report = tester.expect("keys", LIMIT).context("the tester")?;
+    tester.wait(LIMIT)?.success("the tester")?;
+    owner.expect("unchanged", LIMIT).context("the owner")?;
+    owner.wait(LIMIT)?.success("the owner")?;
+    let report: KeysReport = serde_json::from_value(report)?;
+    let counted = (refusals(from)? - before.0, refusals(to)? - before.1);
+    println!("    {report:?}, counted {counted:?}");
+    ensure!(
+        counted == (report.refused_here, report.refused_there),
+        "the NICs counted {counted:?}, but {report:?}"
+    );
     Ok(())
 }

@@ -101,6 +101,9 @@ fn isolation() -> Result<Verdict> {
         scenario::intruder_is_refused(&nodes, from, to, device)
             .with_context(|| format!("from node {from} to node {to}"))?;
     }
+    for (from, to) in [(0, 1), (1, 0)] {
+        scenario::keys_are_checked_at_both_ends(&nodes, from, to)?;
+    }
     Ok(Verdict::Passed)
 }
 

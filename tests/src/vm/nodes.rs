@@ -98,8 +98,24 @@ impl Nodes for VmNodes {
     }
 
     fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
-        let command = GuestCommand::new(APP_PATH).args(arguments.iter().copied());
-        let process = self.node(node)?.spawn(&command)?;
+        self.spawn(
+            node,
+            &GuestCommand::new(APP_PATH).args(arguments.iter().copied()),
+        )
+    }
+
+    fn device_stats(&self) -> Result<Value> {
+        Ok(self.cluster.device_stats()?)
+    }
+}
+
+impl VmNodes {
+    /// Starts a command on a node.
+    ///
+    /// # Errors
+    /// There is no such node, or it cannot be reached.
+    pub fn spawn(&self, node: usize, command: &GuestCommand) -> Result<Box<dyn Running>> {
+        let process = self.node(node)?.spawn(command)?;
         Ok(Box::new(InGuest {
             process,
             partial: Vec::new(),
@@ -107,10 +123,6 @@ impl Nodes for VmNodes {
             errors: Vec::new(),
             exit: None,
         }))
-    }
-
-    fn device_stats(&self) -> Result<Value> {
-        Ok(self.cluster.device_stats()?)
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::{ensure, Context, Result};
 use qnic_cluster::GuestCommand;
 
 use super::VmNodes;
+use crate::nodes::Running;
 
 /// Longest time for a shell command in an emulated guest.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -20,6 +21,23 @@ pub(super) fn shell(nodes: &VmNodes, node: usize, script: &str) -> Result<String
         output.exit.code()
     );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Starts a script on a node and does not wait for it.
+pub(super) fn background(nodes: &VmNodes, node: usize, script: &str) -> Result<Box<dyn Running>> {
+    nodes.spawn(node, &GuestCommand::shell(script))
+}
+
+/// What the kernel of a node has found wrong: oopses, warnings, hung tasks, with the
+/// lines that follow; and allocations that failed in this project's module. (Those
+/// of a disk driver that swaps out do fail at times, and are tried again.)
+pub(super) fn kernel_complaints(nodes: &VmNodes, node: usize) -> Result<String> {
+    const BAD: &str = "BUG|WARNING|Oops|blocked for more than|Out of memory|rcu.*stall|\
+                       general protection|nobody cared";
+    let script = format!(
+        "dmesg | grep -E -A 60 '{BAD}'; dmesg | grep -A 60 'allocation failure' | grep qnic; true"
+    );
+    shell(nodes, node, &script)
 }
 
 /// A number that a script on a node prints.

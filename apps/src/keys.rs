@@ -1,0 +1,279 @@
+//! Wrong, stale and insufficient keys at both ends of a transfer: no memory is
+//! touched, and the issuer learns why (N2, N11).
+//!
+//! ```text
+//!   key-tester (raw commands)                 key-owner
+//!     own segment: pattern                      OPEN   read, write ─┐
+//!     every command with one thing wrong  ───►  SHOWN  read only    ├ patterns
+//!     RENEW: OPEN gets another key        ───►  HIDDEN write only  ─┘
+//!     END                                 ───►  compares everything
+//! ```
+
+use std::time::Instant;
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::Args;
+use qnic::{uapi, Access, Buffer, Endpoint, Nic, NotificationId, Port, SegmentName, Status};
+use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
+use qnic_abi::PAGE_SIZE;
+use qnic_apps::pattern;
+use qnic_apps::report::{Attempt, KeysReport};
+
+use crate::options::{notification, ANSWER_LIMIT, START_LIMIT};
+use crate::raw::{Answer, RawProcess};
+
+/// The owner's segments.
+const OPEN: SegmentName = SegmentName(60);
+const SHOWN: SegmentName = SegmentName(61);
+const HIDDEN: SegmentName = SegmentName(62);
+/// Bytes of each.
+const SIZE: usize = 4 * PAGE_SIZE;
+/// The owner is to export OPEN anew.
+const RENEW: NotificationId = notification(11);
+/// The owner is to compare and end.
+const END: NotificationId = notification(12);
+/// Bytes of an attempt: over a page border, by DMA.
+const LENGTH: usize = 5000;
+
+/// Options of both.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Node of the owner; the owner ignores it
+    #[arg(long, default_value_t = 0)]
+    peer: u16,
+    /// Port of the owner
+    #[arg(long, default_value_t = 43)]
+    port: u16,
+}
+
+/// The owner: fails if its memory changed.
+pub(crate) fn run_owner(options: &Options) -> Result<()> {
+    let nic = Nic::open().context("open the NIC")?;
+    let endpoint = nic.register(Port(options.port)).context("register")?;
+    let export = |name: SegmentName, access| -> Result<_> {
+        let buffer = endpoint.allocate(SIZE)?;
+        buffer.write(0, &pattern::bytes(name.0, SIZE))?;
+        let segment = endpoint.export(name, &buffer, access)?;
+        Ok((buffer, segment))
+    };
+    let (open, segment) = export(OPEN, Access::all())?;
+    let (shown, _shown) = export(SHOWN, Access::READ)?;
+    let (hidden, _hidden) = export(HIDDEN, Access::WRITE)?;
+    println!("{}", serde_json::json!({"owning": 3 * SIZE}));
+    wait_for(&endpoint, RENEW)?;
+    segment.unexport()?;
+    let _open = endpoint.export(OPEN, &open, Access::all())?;
+    wait_for(&endpoint, END)?;
+    for (name, buffer) in [(OPEN, &open), (SHOWN, &shown), (HIDDEN, &hidden)] {
+        unchanged(name, buffer)?;
+    }
+    println!("{}", serde_json::json!({"unchanged": 3 * SIZE}));
+    Ok(())
+}
+
+fn wait_for(endpoint: &Endpoint, id: NotificationId) -> Result<()> {
+    let taken = endpoint.notification(id).take(Some(ANSWER_LIMIT));
+    taken.context("wait for the tester")
+}
+
+fn unchanged(name: SegmentName, buffer: &Buffer) -> Result<()> {
+    let same = buffer.read_vec(0, SIZE)? == pattern::bytes(name.0, SIZE);
+    ensure!(same, "segment {} was changed", name.0);
+    Ok(())
+}
+
+/// The tester: fails if an attempt was not refused as it must be.
+pub(crate) fn run_tester(options: &Options) -> Result<()> {
+    let nic = Nic::open().context("open the NIC")?;
+    let mut tester = Tester {
+        raw: RawProcess::register(&nic)?,
+        memory: nic.allocate(SIZE)?,
+        options,
+        report: KeysReport::default(),
+    };
+    tester.memory.write(0, &pattern::bytes(OPEN.0, SIZE))?;
+    let local = tester.export(1)?;
+    let open = tester.import(OPEN)?;
+    tester.wrong(&local, &open)?;
+    tester.insufficient(&local)?;
+    tester.stale_here(&open)?;
+    tester.stale_there(&open)?;
+    println!("{}", serde_json::json!({"keys": tester.report}));
+    Ok(())
+}
+
+struct Tester<'a> {
+    raw: RawProcess,
+    /// Holds the pattern of OPEN: a write that is done changes nothing.
+    memory: Buffer,
+    options: &'a Options,
+    report: KeysReport,
+}
+
+impl Tester<'_> {
+    /// Exports the tester's memory under one more name.
+    fn export(&self, name: u64) -> Result<uapi::Export> {
+        let mut call = uapi::Export {
+            access: Access::all().bits().into(),
+            name: name.into(),
+            address: self.memory.address().into(),
+            length: (SIZE as u64).into(),
+            ..Default::default()
+        };
+        self.raw.process.export(&mut call).context("export")?;
+        ensure!(call.status.get() == 0, "export: status {}", call.status);
+        Ok(call)
+    }
+
+    fn import(&self, name: SegmentName) -> Result<uapi::Import> {
+        let mut call = uapi::Import {
+            node: self.options.peer.into(),
+            port: self.options.port.into(),
+            name: name.0.into(),
+            wait_ms: (START_LIMIT.as_millis() as u32).into(),
+            ..Default::default()
+        };
+        self.raw.process.import(&mut call).context("import")?;
+        ensure!(call.status.get() == 0, "import: status {}", call.status);
+        Ok(call)
+    }
+
+    fn transfer(&self, opcode: Opcode, local: &uapi::Export, remote: &uapi::Import) -> Descriptor {
+        let mut descriptor = RawProcess::inline_write(self.options.peer, self.options.port);
+        descriptor.opcode = opcode as u8;
+        descriptor.flags = CommandFlags::PUBLISH.bits();
+        descriptor.length = (LENGTH as u64).into();
+        descriptor.local_address = local.address;
+        descriptor.local_key = local.key;
+        descriptor.local_segment = local.segment;
+        descriptor.remote_address = remote.address;
+        descriptor.remote_key = remote.key;
+        descriptor.remote_segment = remote.segment;
+        descriptor
+    }
+
+    /// Issues a command that must be refused with this status, here or there.
+    fn refused(
+        &mut self,
+        what: &str,
+        here: bool,
+        wanted: Status,
+        command: Descriptor,
+    ) -> Result<()> {
+        let answer = self.raw.issue(&command)?;
+        let attempt = Attempt {
+            what: what.into(),
+            refused: answer == Answer::Failed(wanted),
+            answer: format!("{answer:?}"),
+        };
+        println!("{}", serde_json::to_string(&attempt)?);
+        ensure!(attempt.refused, "{what}: {answer:?}, not {wanted:?}");
+        unchanged(OPEN, &self.memory).context("the tester's own memory")?;
+        if here {
+            self.report.refused_here += 1;
+        } else {
+            self.report.refused_there += 1;
+        }
+        Ok(())
+    }
+
+    fn wrong(&mut self, local: &uapi::Export, open: &uapi::Import) -> Result<()> {
+        for opcode in [Opcode::Write, Opcode::Read] {
+            let good = self.transfer(opcode, local, open);
+            let (mut there, mut here) = (good, good);
+            there.remote_key = (open.key.get() ^ 1).into();
+            here.local_key = (local.key.get() ^ (1 << 63)).into();
+            let what = |end| format!("{opcode:?} with a wrong key {end}");
+            self.refused(&what("there"), false, Status::BadKey, there)?;
+            self.refused(&what("here"), true, Status::BadKey, here)?;
+        }
+        let good = self.transfer(Opcode::Write, local, open);
+        let answer = self.raw.issue(&good)?;
+        ensure!(
+            answer == Answer::Done,
+            "a write with the right keys: {answer:?}"
+        );
+        Ok(())
+    }
+
+    fn insufficient(&mut self, local: &uapi::Export) -> Result<()> {
+        let (shown, hidden) = (self.import(SHOWN)?, self.import(HIDDEN)?);
+        let write = self.transfer(Opcode::Write, local, &shown);
+        let read = self.transfer(Opcode::Read, local, &hidden);
+        self.refused(
+            "a write to a read-only segment",
+            false,
+            Status::AccessDenied,
+            write,
+        )?;
+        self.refused(
+            "a read from a write-only segment",
+            false,
+            Status::AccessDenied,
+            read,
+        )
+    }
+
+    /// The local segment is exported anew: its key of before is stale.
+    fn stale_here(&mut self, open: &uapi::Import) -> Result<()> {
+        let old = self.export_again()?;
+        for opcode in [Opcode::Write, Opcode::Read] {
+            let stale = self.transfer(opcode, &old, open);
+            let what = format!("{opcode:?} with a stale key here");
+            self.refused(&what, true, Status::BadKey, stale)?;
+        }
+        Ok(())
+    }
+
+    /// A segment that was revoked, and whose place another one has now.
+    fn export_again(&self) -> Result<uapi::Export> {
+        let second = self.export(2)?;
+        let mut call = uapi::Unexport {
+            segment: second.segment,
+            ..Default::default()
+        };
+        self.raw.process.unexport(&mut call)?;
+        let third = self.export(3)?;
+        ensure!(
+            third.segment == second.segment,
+            "the place of a revoked segment was not used again"
+        );
+        Ok(second)
+    }
+
+    /// The owner exports its segment anew: the key of before is stale.
+    fn stale_there(&mut self, old: &uapi::Import) -> Result<()> {
+        let local = self.export(4)?;
+        self.notify(old, RENEW)?;
+        let start = Instant::now();
+        let new = loop {
+            let new = self.import(OPEN)?;
+            if new.key != old.key {
+                break new;
+            }
+            if start.elapsed() > ANSWER_LIMIT {
+                bail!("the owner does not export its segment anew");
+            }
+        };
+        for opcode in [Opcode::Write, Opcode::Read] {
+            let mut stale = self.transfer(opcode, &local, &new);
+            stale.remote_key = old.key;
+            let what = format!("{opcode:?} with a stale key there");
+            self.refused(&what, false, Status::BadKey, stale)?;
+        }
+        self.notify(&new, END)
+    }
+
+    fn notify(&mut self, to: &uapi::Import, id: NotificationId) -> Result<()> {
+        let mut command = RawProcess::inline_write(self.options.peer, self.options.port);
+        command.flags |= CommandFlags::NOTIFY.bits();
+        command.notification = id.number().into();
+        command.length = 0.into();
+        command.remote_address = to.address;
+        command.remote_key = to.key;
+        command.remote_segment = to.segment;
+        let answer = self.raw.issue(&command)?;
+        ensure!(answer == Answer::Done, "a notification: {answer:?}");
+        Ok(())
+    }
+}

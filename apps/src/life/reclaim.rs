@@ -1,0 +1,177 @@
+//! Reclaim: swap, lazily freed pages, control groups, huge pages; and that what the
+//! NIC wrote is in the kernel's own dirty state (N7, N8).
+
+use anyhow::{ensure, Context, Result};
+use qnic_abi::PAGE_SIZE;
+
+use super::{held, holds, set, Stage};
+use crate::mapping::{Mapping, READ_WRITE};
+use crate::proc_status::{frames, kibibytes, smaps_kibibytes, vmstat};
+
+/// Bytes of a transparent huge page.
+const HUGE: usize = 2 << 20;
+/// Memory that is exported beyond the control group's limit.
+const BEYOND: usize = 24 << 20;
+
+/// All steps that need swap and nothing else.
+pub(super) fn steps(stage: &Stage) -> Result<()> {
+    swapped(stage).context("MADV_PAGEOUT")?;
+    dirty(stage).context("dirty state")?;
+    lazily_freed(stage).context("MADV_FREE")?;
+    collapsed(stage).context("MADV_COLLAPSE")
+}
+
+/// Pages out, and says how many pages really left.
+fn page_out(memory: &Mapping) -> Result<usize> {
+    let mapped = || Ok::<_, anyhow::Error>(frames(memory.address(), memory.len())?.len());
+    let before = mapped()?;
+    memory.advise(libc::MADV_PAGEOUT)?;
+    let after = mapped()?;
+    ensure!(after < before, "no page left: is there swap?");
+    Ok(before - after)
+}
+
+fn swapped(stage: &Stage) -> Result<()> {
+    let shared = stage.fresh(30)?;
+    stage.write(&shared.remote, 31)?;
+    let out = page_out(&shared.memory)?;
+    stage.expect(&shared.remote, 31)?;
+    page_out(&shared.memory)?;
+    stage.write(&shared.remote, 32)?;
+    ensure!(
+        holds(&shared.memory, 32),
+        "a write to swapped pages is lost"
+    );
+    held(
+        "pages in swap are read and written",
+        format!("{out} pages out"),
+    )
+}
+
+/// A page that is in the swap cache and clean, as far as the kernel's tables say,
+/// is written by the NIC alone, and paged out again: the copy in swap is old.
+fn dirty(stage: &Stage) -> Result<()> {
+    let shared = stage.fresh(33)?;
+    let mut out = 0;
+    for seed in 34..44 {
+        out += page_out(&shared.memory)?;
+        // Reading maps the pages again, clean.
+        ensure!(
+            holds(&shared.memory, seed - 1),
+            "the NIC's data is lost in swap"
+        );
+        stage.write(&shared.remote, seed)?;
+        // Again, without a look by the process in between.
+        out += page_out(&shared.memory)?;
+        stage.expect(&shared.remote, seed)?;
+    }
+    held(
+        "what only the NIC wrote reaches swap and comes back",
+        format!("{out} pages out"),
+    )
+}
+
+/// Pages that the process gave up lazily and the NIC wrote to since are kept.
+fn lazily_freed(stage: &Stage) -> Result<()> {
+    let shared = stage.fresh(45)?;
+    shared.memory.advise(libc::MADV_FREE)?;
+    stage.write(&shared.remote, 46)?;
+    shared.memory.advise(libc::MADV_PAGEOUT)?;
+    ensure!(
+        holds(&shared.memory, 46),
+        "the kernel threw a written page away"
+    );
+    stage.expect(&shared.remote, 46)?;
+    // Not written since: each page is old or zero, for process and peer alike.
+    shared.memory.advise(libc::MADV_FREE)?;
+    shared.memory.advise(libc::MADV_PAGEOUT)?;
+    let mut bytes = Vec::new();
+    for word in 0..shared.memory.words() {
+        bytes.extend(shared.memory.load(word).to_le_bytes());
+    }
+    ensure!(
+        stage.read(&shared.remote)? == bytes,
+        "process and peer differ"
+    );
+    held("MADV_FREE gives up no page that the NIC wrote since", "")
+}
+
+fn collapsed(stage: &Stage) -> Result<()> {
+    let shared = stage.share(Mapping::aligned(2 * HUGE, HUGE)?)?;
+    set(&shared.memory, 47);
+    stage.expect(&shared.remote, 47)?;
+    shared.memory.advise(libc::MADV_HUGEPAGE)?;
+    shared.memory.advise(libc::MADV_COLLAPSE)?;
+    let huge = smaps_kibibytes(shared.memory.address(), "AnonHugePages")?;
+    ensure!(huge > 0, "nothing was collapsed");
+    stage.expect(&shared.remote, 47)?;
+    stage.write(&shared.remote, 48)?;
+    ensure!(holds(&shared.memory, 48), "a write to a huge page is lost");
+    held(
+        "pages are collapsed to huge ones under an export",
+        format!("{huge} KiB huge"),
+    )
+}
+
+/// With transparent huge pages always on: transfers, fork, and what splits them.
+pub(super) fn huge_pages(stage: &Stage) -> Result<()> {
+    let shared = stage.share(Mapping::aligned(4 * HUGE, HUGE)?)?;
+    // The NIC's own faults bring huge pages in.
+    stage.write(&shared.remote, 50)?;
+    let huge = smaps_kibibytes(shared.memory.address(), "AnonHugePages")?;
+    ensure!(
+        huge > 0,
+        "no huge page: transparent_hugepage is not \"always\""
+    );
+    ensure!(holds(&shared.memory, 50), "a write to a huge page is lost");
+    let forked = crate::mapping::fork(|| {
+        let first = holds(&shared.memory, 50);
+        set(&shared.memory, 49);
+        first && holds(&shared.memory, 49)
+    })?;
+    stage.write(&shared.remote, 51)?;
+    ensure!(forked.succeeded()?, "the child saw wrong bytes");
+    ensure!(holds(&shared.memory, 51), "a write after fork is lost");
+    // One small page is protected: its huge page is split.
+    shared
+        .memory
+        .protect_part(HUGE + PAGE_SIZE, PAGE_SIZE, libc::PROT_READ)?;
+    shared
+        .memory
+        .protect_part(HUGE + PAGE_SIZE, PAGE_SIZE, READ_WRITE)?;
+    stage.expect(&shared.remote, 51)?;
+    stage.write(&shared.remote, 52)?;
+    page_out(&shared.memory)?;
+    stage.expect(&shared.remote, 52)?;
+    stage.write(&shared.remote, 53)?;
+    ensure!(holds(&shared.memory, 53), "a write after the split is lost");
+    held(
+        "transparent huge pages",
+        format!("{huge} KiB huge at first"),
+    )
+}
+
+/// This process is in a control group that allows much less than is exported.
+pub(super) fn beyond_the_limit(stage: &Stage) -> Result<()> {
+    let shared = stage.share(Mapping::private(BEYOND)?)?;
+    let (read, out) = (vmstat("pswpin")?, vmstat("pswpout")?);
+    stage.write(&shared.remote, 60)?;
+    let (resident, swapped) = (kibibytes("VmRSS")?, kibibytes("VmSwap")?);
+    ensure!(
+        resident < (BEYOND / 1024) as u64 && swapped > 0,
+        "{resident} KiB resident and {swapped} KiB in swap: is there a limit?"
+    );
+    stage.expect(&shared.remote, 60)?;
+    ensure!(holds(&shared.memory, 60), "wrong bytes");
+    let (read, out) = (vmstat("pswpin")? - read, vmstat("pswpout")? - out);
+    ensure!(read > 0 && out > 0, "{read} pages in, {out} out");
+    let (locked, pinned) = (kibibytes("VmLck")?, kibibytes("VmPin")?);
+    ensure!(
+        locked == 0 && pinned == 0,
+        "{locked} KiB locked, {pinned} KiB pinned"
+    );
+    held(
+        "a control group's limit holds for what the NIC brings in",
+        format!("{read} pages in, {out} out"),
+    )
+}

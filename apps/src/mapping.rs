@@ -1,0 +1,286 @@
+//! Memory of this process that is mapped, moved, protected and unmapped while it is
+//! exported, as a careless program would, and processes that fork (unsafe shell).
+//!
+//! A [`Mapping`] is never borrowed: its words are loaded and stored one by one,
+//! atomically, because the NIC writes there too, and who unmaps it answers for not
+//! touching it before it is mapped anew (an access would end the process).
+
+#![allow(unsafe_code)]
+
+use std::io::{Error, Result};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use qnic::{Access, Endpoint, Segment, SegmentName};
+use qnic_abi::PAGE_SIZE;
+
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// Readable and writable.
+pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// A range of addresses that this process has reserved for one purpose.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    address: usize,
+    length: usize,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Fails for no range that was mapped; a hole is no error.
+        let _ = self.unmap();
+    }
+}
+
+impl Mapping {
+    /// Fresh private anonymous memory, zeroed; `bytes` is rounded up to pages.
+    pub(crate) fn private(bytes: usize) -> Result<Self> {
+        Self::new(
+            bytes,
+            READ_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            None,
+        )
+    }
+
+    /// Private memory that starts at a multiple of `alignment`, a power of two.
+    pub(crate) fn aligned(bytes: usize, alignment: usize) -> Result<Self> {
+        let mut wide = Self::private(bytes + alignment)?;
+        let start = wide.address.next_multiple_of(alignment);
+        let end = wide.address + wide.length;
+        let length = bytes.next_multiple_of(PAGE_SIZE);
+        drop(Mapping {
+            address: start + length,
+            length: end - start - length,
+        });
+        // What is before the aligned part stays reserved for ever.
+        wide.length = 0;
+        Ok(Mapping {
+            address: start,
+            length,
+        })
+    }
+
+    /// What mmap gives for these arguments, at an address of the kernel's choice.
+    pub(crate) fn new(
+        bytes: usize,
+        protection: i32,
+        flags: i32,
+        fd: Option<RawFd>,
+    ) -> Result<Self> {
+        let length = bytes.next_multiple_of(PAGE_SIZE);
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                protection,
+                flags,
+                fd.unwrap_or(-1),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        Ok(Mapping {
+            address: address as usize,
+            length,
+        })
+    }
+
+    /// Address of the first byte.
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Number of words.
+    pub(crate) fn words(&self) -> usize {
+        self.length / WORD
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.words());
+        // SAFETY: within the range, aligned, and mapped unless its owner has
+        // unmapped it (module documentation); accessed through atomics only.
+        unsafe { AtomicU64::from_ptr((self.address + index * WORD) as *mut u64) }
+    }
+
+    /// Loads a word.
+    pub(crate) fn load(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Acquire)
+    }
+
+    /// Stores a word.
+    pub(crate) fn store(&self, index: usize, value: u64) {
+        self.word(index).store(value, Ordering::Release);
+    }
+
+    /// Exports all of it.
+    pub(crate) fn export(
+        &self,
+        endpoint: &Endpoint,
+        name: SegmentName,
+        access: Access,
+    ) -> qnic::Result<Segment> {
+        // SAFETY: the words are accessed through atomics only. The range does not
+        // always stay mapped, but the library never touches the memory of a
+        // segment that is not used as an inline source, which this one is not.
+        unsafe { endpoint.export_range(name, self.address as *mut u8, self.length, access) }
+    }
+
+    /// Unmaps it: a hole remains.
+    pub(crate) fn unmap(&self) -> Result<()> {
+        if self.length == 0 {
+            return Ok(());
+        }
+        // SAFETY: the range is this object's own.
+        check(unsafe { libc::munmap(self.address as *mut _, self.length) })
+    }
+
+    /// Maps private anonymous memory at the same place: into the hole, or in the
+    /// place of what is there.
+    pub(crate) fn map_anew(&self, replace: bool) -> Result<()> {
+        let place = if replace {
+            libc::MAP_FIXED
+        } else {
+            libc::MAP_FIXED_NOREPLACE
+        };
+        self.map_other(
+            READ_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | place,
+            None,
+        )
+    }
+
+    /// What mmap gives for these arguments, at the same place.
+    pub(crate) fn map_other(&self, protection: i32, flags: i32, fd: Option<RawFd>) -> Result<()> {
+        let (address, fd) = (self.address as *mut _, fd.unwrap_or(-1));
+        // SAFETY: the range is this object's own.
+        let result = unsafe { libc::mmap(address, self.length, protection, flags, fd, 0) };
+        if result == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Moves its pages to a new place; a hole remains here.
+    pub(crate) fn move_away(&self) -> Result<Mapping> {
+        let place = Self::private(self.length)?;
+        // SAFETY: both ranges are objects' own.
+        let result = unsafe {
+            libc::mremap(
+                self.address as *mut _,
+                self.length,
+                self.length,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                place.address as *mut libc::c_void,
+            )
+        };
+        if result == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        Ok(place)
+    }
+
+    /// mprotect on all of it.
+    pub(crate) fn protect(&self, protection: i32) -> Result<()> {
+        self.protect_part(0, self.length, protection)
+    }
+
+    /// mprotect on a part of it.
+    pub(crate) fn protect_part(&self, offset: usize, bytes: usize, protection: i32) -> Result<()> {
+        assert!(offset + bytes <= self.length);
+        // SAFETY: the range is this object's own.
+        check(unsafe { libc::mprotect((self.address + offset) as *mut _, bytes, protection) })
+    }
+
+    /// madvise on all of it.
+    pub(crate) fn advise(&self, advice: i32) -> Result<()> {
+        // SAFETY: the range is this object's own, and its owner knows what the
+        // advice does to its content.
+        check(unsafe { libc::madvise(self.address as *mut _, self.length, advice) })
+    }
+}
+
+/// Exports memory that is not a [`Mapping`] of its own, to be refused.
+pub(crate) fn export_foreign(
+    endpoint: &Endpoint,
+    name: SegmentName,
+    address: *mut u8,
+    length: usize,
+) -> qnic::Result<Segment> {
+    // SAFETY: the caller keeps the range mapped while it looks at the result, and
+    // accesses it through atomics only.
+    unsafe { endpoint.export_range(name, address, length, Access::all()) }
+}
+
+fn check(result: i32) -> Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(Error::last_os_error())
+    }
+}
+
+/// A forked child.
+#[derive(Debug)]
+pub(crate) struct Forked(libc::pid_t);
+
+/// Forks; the child runs `child` and ends, with status 0 if that returned true. The
+/// process has one thread.
+pub(crate) fn fork(child: impl FnOnce() -> bool) -> Result<Forked> {
+    // SAFETY: this process has one thread, so the child's is a whole process.
+    match unsafe { libc::fork() } {
+        -1 => Err(Error::last_os_error()),
+        0 => {
+            let status = i32::from(!child());
+            // SAFETY: ends the child at once; destructors are the parent's.
+            unsafe { libc::_exit(status) }
+        }
+        pid => Ok(Forked(pid)),
+    }
+}
+
+impl Forked {
+    /// Waits for its end; says whether it ended with status 0.
+    pub(crate) fn succeeded(self) -> Result<bool> {
+        let mut status = 0;
+        // SAFETY: `status` has room for one.
+        while unsafe { libc::waitpid(self.0, &mut status, 0) } != self.0 {
+            let error = Error::last_os_error();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        Ok(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0)
+    }
+}
+
+/// This process may lock no memory from now on.
+pub(crate) fn forbid_locked_memory() -> Result<()> {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `none` is a whole rlimit.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &none) })
+}
+
+/// Keeps a file open across exec.
+pub(crate) fn keep_across_exec(fd: RawFd) -> Result<()> {
+    // SAFETY: changes a flag of a file descriptor, whatever it is.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })
+}
+
+/// Lets another thread run, if one wants to.
+pub(crate) fn yield_now() {
+    std::thread::yield_now();
+}

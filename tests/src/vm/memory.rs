@@ -1,0 +1,246 @@
+//! Memory that is exported and never pinned (N2, N4, N7, N8, N13): what its process
+//! does with it, memory pressure, and memory that is taken away a million times.
+
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use qnic_apps::report::{LifeStep, PressureReport, RemapReport, RemapWriterReport};
+use qnic_cluster::{ByteSize, ClusterSpec, NodeSpec};
+
+use super::shell::{background, kernel_complaints, shell};
+use super::VmNodes;
+use crate::harness::{Case, Verdict};
+use crate::nodes::{wait_until_empty, Nodes, Running};
+
+/// Longest time between two lines of a program that has much to do.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// RAM of a guest, and what its processes export of it.
+const RAM_MIB: u64 = 256;
+const EXPORTED_MIB: u64 = 240;
+/// Pages that are taken away while they are written to, in all.
+const RACES: u64 = 1_000_000;
+
+/// All of them.
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "vm::memory_lives_as_its_process_wants",
+        run: life,
+    },
+    Case {
+        name: "vm::memory_beyond_ram_under_pressure",
+        run: pressure,
+    },
+    Case {
+        name: "vm::memory_remapped_a_million_times",
+        run: remap,
+    },
+];
+
+/// Guests with swap on a disk.
+fn guests_with_swap(name: &str, kernels: &[&str]) -> Result<VmNodes> {
+    let mut spec = ClusterSpec::new(format!("{name}-{}", std::process::id()));
+    for (number, kernel) in kernels.iter().enumerate() {
+        let mut node = NodeSpec::new(format!("n{number}"));
+        node.kernel = kernel.parse().context("a kernel series")?;
+        node.memory = ByteSize::mib(RAM_MIB);
+        node.swap = Some(ByteSize::mib(4 * RAM_MIB));
+        spec = spec.with(node);
+    }
+    let nodes = VmNodes::boot_spec(&spec)?;
+    for node in 0..nodes.count() {
+        let script = "d=$(grep -lx swap /sys/block/*/serial) && \
+                      d=/dev/$(basename $(dirname $d)) && mkswap $d >/dev/null && swapon $d";
+        shell(&nodes, node, script).context("switch swap on")?;
+    }
+    Ok(nodes)
+}
+
+/// fork, mremap, munmap, mprotect, madvise, exec, exit, swap, limits, huge pages and
+/// all kinds of memory, on both kernels.
+fn life() -> Result<Verdict> {
+    let nodes = guests_with_swap("life", &["stable", "backports"])?;
+    for node in 0..nodes.count() {
+        let context = || format!("on node {node}");
+        shell(&nodes, node, "echo 2 > /proc/sys/vm/nr_hugepages")?;
+        live(nodes.start(node, &["life"])?).with_context(context)?;
+        let group = "mkdir -p /sys/fs/cgroup && \
+                     { test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup; } && \
+                     { echo +memory > /sys/fs/cgroup/cgroup.subtree_control; \
+                       mkdir -p /sys/fs/cgroup/small && \
+                       echo 16M > /sys/fs/cgroup/small/memory.max; }";
+        shell(&nodes, node, group).context("make a control group")?;
+        let limited = "echo $$ > /sys/fs/cgroup/small/cgroup.procs && exec qnic-app life limited";
+        live(background(&nodes, node, limited)?).with_context(context)?;
+        let killed = "grep -q '^oom_kill 0$' /sys/fs/cgroup/small/memory.events";
+        shell(&nodes, node, killed).context("a process was killed for want of memory")?;
+        let always = "echo always > /sys/kernel/mm/transparent_hugepage/enabled";
+        shell(&nodes, node, always)?;
+        live(nodes.start(node, &["life", "huge"])?).with_context(context)?;
+        wait_until_empty(&nodes, node, LIMIT)?;
+        no_complaints(&nodes, node)?;
+    }
+    Ok(Verdict::Passed)
+}
+
+/// Prints the steps that held; fails unless all did.
+fn live(mut program: Box<dyn Running>) -> Result<()> {
+    let ended = program.wait(LIMIT)?.success("the exporter")?;
+    ensure!(!ended.lines.is_empty(), "no step was taken");
+    for line in &ended.lines {
+        let step: LifeStep = serde_json::from_str(line).with_context(|| line.clone())?;
+        println!("    {} ({})", step.held, step.seen);
+    }
+    Ok(())
+}
+
+/// Two minutes; then with compaction running all the time on both; then with
+/// exporters that fork.
+fn pressure() -> Result<Verdict> {
+    let nodes = guests_with_swap("pressure", &["stable", "backports"])?;
+    press(&nodes, "plain", 120, 0)?;
+    let compact = "while :; do echo 1 > /proc/sys/vm/compact_memory; done";
+    let mut compacting = Vec::new();
+    for node in 0..nodes.count() {
+        compacting.push(background(&nodes, node, compact)?);
+    }
+    press(&nodes, "with compaction", 30, 0)?;
+    for (node, mut loops) in compacting.into_iter().enumerate() {
+        loops.kill()?;
+        loops.wait(LIMIT)?;
+        let moved = "awk '/^compact_migrate_scanned/ { print $2 }' /proc/vmstat";
+        let moved = super::shell::number(&nodes, node, moved)?;
+        ensure!(moved > 0, "nothing was compacted on node {node}");
+        println!("    node {node}: compaction looked at {moved} pages");
+    }
+    press(&nodes, "with fork", 30, 8)?;
+    for node in 0..nodes.count() {
+        wait_until_empty(&nodes, node, LIMIT)?;
+        no_complaints(&nodes, node)?;
+    }
+    Ok(Verdict::Passed)
+}
+
+/// One run of `qnic-app pressure` on both nodes.
+fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<()> {
+    let (megabytes, seconds) = (EXPORTED_MIB.to_string(), seconds.to_string());
+    let forks = fork_every.to_string();
+    let mut running = Vec::new();
+    for node in 0..2 {
+        let peer = (1 - node).to_string();
+        let arguments = [
+            "pressure",
+            "--peer",
+            &peer,
+            "--megabytes",
+            &megabytes,
+            "--seconds",
+            &seconds,
+            "--fork-every",
+            &forks,
+        ];
+        running.push(nodes.start(node, &arguments)?);
+    }
+    for (node, program) in running.iter_mut().enumerate() {
+        let report = program
+            .expect("pressure", LIMIT)
+            .with_context(|| format!("{what}, node {node}"))?;
+        program.wait(LIMIT)?.success(what)?;
+        let report: PressureReport = serde_json::from_value(report)?;
+        println!(
+            "    {what}, node {node}: {} MiB exported of {} MiB RAM, {} writes, {} reads, {} own, \
+             {} MiB compared, {} forks, {} pages in and {} out of RAM's swap, {} MiB swapped at \
+             most, {} faults served, {} bounces, {} pages taken back, {} lock conflicts",
+            report.exported_kib >> 10,
+            report.ram_kib >> 10,
+            report.writes,
+            report.reads,
+            report.owner_writes,
+            report.compared_bytes >> 20,
+            report.forks,
+            report.swapped_in,
+            report.swapped_out,
+            report.swap_peak_kib >> 10,
+            report.faults_served,
+            report.bounces,
+            report.pages_invalidated,
+            report.lock_conflicts,
+        );
+        ensure!(
+            report.exported_kib > report.ram_kib,
+            "no pressure: {report:?}"
+        );
+        ensure!(
+            report.swapped_in > 0 && report.swapped_out > 0 && report.swap_peak_kib > 0,
+            "nothing was swapped: {report:?}"
+        );
+        ensure!(
+            report.writes > 0 && report.reads > 0 && report.owner_writes > 0,
+            "no progress: {report:?}"
+        );
+        ensure!(
+            report.faults_served > 0 && report.bounces > 0,
+            "no page was absent: {report:?}"
+        );
+        ensure!(
+            report.locked_kib == 0 && report.pinned_kib == 0,
+            "memory is locked or pinned: {report:?}"
+        );
+        ensure!((report.forks > 0) == (fork_every > 0), "forks: {report:?}");
+    }
+    Ok(())
+}
+
+/// One million pages are taken away while a peer writes to them.
+fn remap() -> Result<Verdict> {
+    let nodes = VmNodes::boot("remap", &["stable", "backports"])?;
+    let races = (RACES / 2).to_string();
+    for victim in 0..2 {
+        let mut taking = nodes.start(victim, &["remap", "--races", &races])?;
+        taking.expect("exported", LIMIT)?;
+        let peer = victim.to_string();
+        let mut writing = nodes.start(1 - victim, &["remap-writer", "--peer", &peer])?;
+        let report = taking.expect("remapped", LIMIT).context("the victim")?;
+        let wrote = writing.expect("wrote", LIMIT).context("the writer")?;
+        taking.wait(LIMIT)?.success("the victim")?;
+        writing.wait(LIMIT)?.success("the writer")?;
+        let report: RemapReport = serde_json::from_value(report)?;
+        let wrote: RemapWriterReport = serde_json::from_value(wrote)?;
+        println!(
+            "    node {victim}: {} pages taken away under writes in {} rounds ({} after unexport) \
+             and {:.0} s, {} sweeps, {} lock conflicts, {} of {} frames reused by the canary; \
+             writer: {} MiB, {} sweeps refused in part, {} imports anew",
+            report.races,
+            report.rounds,
+            report.unexported,
+            report.seconds,
+            report.sweeps,
+            report.lock_conflicts,
+            report.frames_reused,
+            report.frames_compared,
+            wrote.bytes >> 20,
+            wrote.refused,
+            wrote.imports,
+        );
+        ensure!(report.races >= RACES / 2, "too few: {report:?}");
+        ensure!(report.unexported > 0 && wrote.imports > 0, "no unexport");
+        ensure!(wrote.refused > 0, "no write met a hole");
+        ensure!(
+            report.frames_reused * 4 > report.frames_compared,
+            "the canary does not get the frames: {report:?}"
+        );
+        wait_until_empty(&nodes, victim, LIMIT)?;
+        no_complaints(&nodes, victim)?;
+    }
+    Ok(Verdict::Passed)
+}
+
+/// Fails if the kernel of a node has found anything wrong.
+fn no_complaints(nodes: &VmNodes, node: usize) -> Result<()> {
+    let complaints = kernel_complaints(nodes, node)?;
+    ensure!(
+        complaints.is_empty(),
+        "the kernel of node {node} says:\n{complaints}"
+    );
+    Ok(())
+}
