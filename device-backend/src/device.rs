@@ -103,9 +103,14 @@ impl Device {
         config.check()?;
         let (handle, commands, wake) = engine::channel()?;
         let mut fabric = Fabric::new();
+        let mut limits = Limits::default();
+        let network = config.network.as_ref();
+        if let Some(time) = network.and_then(|network| network.peer_timeout) {
+            limits.peer_timeout = time.get();
+        }
         let mut ports = Vec::with_capacity(config.nics.len());
         for settings in &config.nics {
-            ports.push(add_nic(&mut fabric, settings, &handle)?);
+            ports.push(add_nic(&mut fabric, settings, &limits, &handle)?);
         }
         if let Some(network) = &config.network {
             let joined = fabric.join(&config.network_plan()?);
@@ -216,6 +221,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Jo
 fn add_nic(
     fabric: &mut Fabric<Node>,
     settings: &NicSettings,
+    limits: &Limits,
     engine: &EngineHandle,
 ) -> Result<Port, StartError> {
     let name = || settings.name.clone();
@@ -228,7 +234,7 @@ fn add_nic(
         frames: settings.ram.frames(),
         windows: settings.windows,
         doorbells: settings.doorbells,
-        limits: Limits::default(),
+        limits: limits.clone(),
     })
     .map_err(|error| StartError::Geometry {
         name: name(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{host_program, APP, DEVICE};
 use rustix::process::{kill_process, Pid, Signal};
-use serde_json::Value;
+use serde_json::{json, Value};
 use tempfile::TempDir;
 
 use crate::nodes::{Ended, Nodes, Running};
@@ -21,12 +21,23 @@ use crate::nodes::{Ended, Nodes, Running};
 /// Longest time for the device process to start or to answer.
 const DEVICE_LIMIT: Duration = Duration::from_secs(20);
 
-/// A device process and its sockets, in a directory of their own that goes with it.
+/// Device processes and their sockets, in a directory of their own that goes with them.
 pub struct HostNodes {
     dir: TempDir,
     app: PathBuf,
     count: usize,
-    device: Process,
+    devices: Vec<Process>,
+}
+
+/// What one of several device processes runs.
+#[derive(Debug, Clone, Default)]
+pub struct DevicePlan {
+    /// Its nodes.
+    pub nodes: Vec<usize>,
+    /// More of its configuration, such as `[network]`.
+    pub more: String,
+    /// Command in front of it, such as `ip netns exec x`; may be empty.
+    pub prefix: Vec<String>,
 }
 
 impl HostNodes {
@@ -35,32 +46,66 @@ impl HostNodes {
     /// # Errors
     /// A program cannot be built, or the device process does not get ready.
     pub fn start(count: usize) -> Result<Self> {
-        let device = host_program(DEVICE).context("build the device process")?;
+        Self::start_with(count, "")
+    }
+
+    /// The same, with more of a configuration, such as `[network]`.
+    ///
+    /// # Errors
+    /// As [`HostNodes::start`].
+    pub fn start_with(count: usize, more: &str) -> Result<Self> {
+        Self::start_several(&[DevicePlan {
+            nodes: (0..count).collect(),
+            more: more.to_owned(),
+            prefix: Vec::new(),
+        }])
+    }
+
+    /// Builds what is needed and starts several device processes.
+    ///
+    /// # Errors
+    /// As [`HostNodes::start`].
+    pub fn start_several(plans: &[DevicePlan]) -> Result<Self> {
+        let program = host_program(DEVICE).context("build the device process")?;
         let app = host_program(APP).context("build the node program")?;
         let dir = tempfile::Builder::new()
             .prefix("qnic-host-")
             .tempdir()
             .context("make a directory for the sockets")?;
-        let config = dir.path().join("device.toml");
-        std::fs::write(&config, config_text(dir.path(), count))
-            .with_context(|| format!("write {}", config.display()))?;
-        let mut command = Command::new(device);
-        command.arg("--config").arg(&config);
-        let log = dir.path().join("device.log");
-        let mut device = Process::start(command, &log)?;
-        match device.line(DEVICE_LIMIT) {
-            Ok(Some(line)) if line == "ready" => (),
-            other => bail!(
-                "the device process did not get ready ({other:?}): {}",
-                tail(&log)
-            ),
+        let mut devices = Vec::new();
+        for (index, plan) in plans.iter().enumerate() {
+            devices.push(start_device(&program, dir.path(), index, plan)?);
         }
         Ok(HostNodes {
             dir,
             app,
-            count,
-            device,
+            count: plans.iter().map(|plan| plan.nodes.len()).sum(),
+            devices,
         })
+    }
+
+    /// Asks a device process; an answer that tells of an error is one.
+    ///
+    /// # Errors
+    /// It does not answer, or not as it should.
+    pub fn ask_device(&self, device: usize, request: &Value) -> Result<Value> {
+        let path = control(self.dir.path(), device);
+        let mut socket = UnixStream::connect(&path).context("connect to the device process")?;
+        socket.set_read_timeout(Some(DEVICE_LIMIT))?;
+        socket.write_all(format!("{request}\n").as_bytes())?;
+        let mut line = String::new();
+        BufReader::new(socket)
+            .read_line(&mut line)
+            .context("read the device's answer")?;
+        let answer: Value =
+            serde_json::from_str(&line).with_context(|| format!("answer: {line:?}"))?;
+        ensure!(answer.get("error").is_none(), "{answer}");
+        Ok(answer)
+    }
+
+    /// The end of what a device process has logged.
+    pub fn device_log(&self, device: usize) -> String {
+        tail(&self.devices[device].log)
     }
 
     /// Socket of a node's NIC.
@@ -68,43 +113,72 @@ impl HostNodes {
         socket(self.dir.path(), node)
     }
 
-    /// Process id of the device process.
+    /// Process id of the first device process.
     pub fn device_pid(&self) -> u32 {
-        self.device.child.id()
+        self.devices[0].child.id()
     }
 
-    /// Ends the device process as `kill -9` does.
+    /// Ends the first device process as `kill -9` does.
     ///
     /// # Errors
     /// It could not be reached.
     pub fn kill_device(&mut self) -> Result<()> {
-        self.device.kill()
+        self.devices[0].kill()
     }
 
-    /// Ends the device process in the orderly way and says how that went.
+    /// Ends the first device process in the orderly way and says how that went.
     ///
     /// # Errors
     /// It did not end in time.
     pub fn stop(mut self) -> Result<Ended> {
-        self.device.signal(Signal::TERM)?;
-        self.device.wait(DEVICE_LIMIT)
+        self.devices[0].signal(Signal::TERM)?;
+        self.devices[0].wait(DEVICE_LIMIT)
     }
+}
+
+fn start_device(program: &Path, dir: &Path, index: usize, plan: &DevicePlan) -> Result<Process> {
+    let config = dir.join(format!("device{index}.toml"));
+    std::fs::write(&config, config_text(dir, index, plan))
+        .with_context(|| format!("write {}", config.display()))?;
+    let mut command = match plan.prefix.split_first() {
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
+    command.arg("--config").arg(&config);
+    let log = dir.join(format!("device{index}.log"));
+    let mut device = Process::start(command, &log)?;
+    match device.line(DEVICE_LIMIT) {
+        Ok(Some(line)) if line == "ready" => Ok(device),
+        other => bail!(
+            "the device process did not get ready ({other:?}): {}",
+            tail(&log)
+        ),
+    }
+}
+
+fn control(dir: &Path, device: usize) -> PathBuf {
+    dir.join(format!("device{device}.ctl"))
 }
 
 fn socket(dir: &Path, node: usize) -> PathBuf {
     dir.join(format!("n{node}.sock"))
 }
 
-fn config_text(dir: &Path, count: usize) -> String {
+fn config_text(dir: &Path, index: usize, plan: &DevicePlan) -> String {
     let mut text = String::new();
-    for node in 0..count {
-        let path = socket(dir, node);
+    for node in &plan.nodes {
+        let path = socket(dir, *node);
         text.push_str(&format!(
             "[[nic]]\nname = \"n{node}\"\nnode = {node}\nsocket = {path:?}\nram = \"256MiB\"\n"
         ));
     }
-    let control = dir.join("device.ctl");
+    let control = control(dir, index);
     text.push_str(&format!("[metrics]\nsocket = {control:?}\n"));
+    text.push_str(&plan.more);
     text
 }
 
@@ -128,15 +202,16 @@ impl Nodes for HostNodes {
     }
 
     fn device_stats(&self) -> Result<Value> {
-        let path = self.dir.path().join("device.ctl");
-        let mut socket = UnixStream::connect(&path).context("connect to the device process")?;
-        socket.set_read_timeout(Some(DEVICE_LIMIT))?;
-        socket.write_all(b"{\"cmd\":\"stats\"}\n")?;
-        let mut line = String::new();
-        BufReader::new(socket)
-            .read_line(&mut line)
-            .context("read the device's counters")?;
-        serde_json::from_str(&line).with_context(|| format!("counters: {line:?}"))
+        let stats = json!({ "cmd": "stats" });
+        let mut all = self.ask_device(0, &stats)?;
+        for device in 1..self.devices.len() {
+            let mut more = self.ask_device(device, &stats)?;
+            let nics = more["nics"].as_array_mut().map(std::mem::take);
+            if let (Some(all), Some(nics)) = (all["nics"].as_array_mut(), nics) {
+                all.extend(nics);
+            }
+        }
+        Ok(all)
     }
 }
 

@@ -14,6 +14,8 @@
 pub mod floor;
 pub mod harness;
 pub mod host;
+pub mod net;
+pub mod netns;
 pub mod nodes;
 pub mod scenario;
 pub mod suite;

@@ -2,10 +2,34 @@
 
 use crate::harness::{Case, Verdict};
 use crate::host::HostNodes;
-use crate::{scenario, vm};
+use crate::{net, scenario, vm};
 
 /// The cases that need no virtual machine.
 pub const HOST: &[Case] = &[
+    Case {
+        name: "host::demo_at_1_percent_loss",
+        run: net::demo_on_bad_links,
+    },
+    Case {
+        name: "host::all_pairs_exchange_at_5_percent_loss",
+        run: || net::exchange_on_bad_links(5, 10),
+    },
+    Case {
+        name: "host::all_pairs_exchange_at_20_percent_loss",
+        run: || net::exchange_on_bad_links(20, 3),
+    },
+    Case {
+        name: "host::demo_over_udp_between_network_namespaces",
+        run: net::demo_over_udp,
+    },
+    Case {
+        name: "host::a_partition_heals_in_time_and_fails_beyond",
+        run: net::partition,
+    },
+    Case {
+        name: "host::frames_with_another_key_are_counted_and_ignored",
+        run: net::another_key,
+    },
     Case {
         name: "host::demo",
         run: || {

@@ -75,8 +75,11 @@ impl Span {
     pub const MAX: Self = Span(600 * 1_000_000_000);
 
     /// So many nanoseconds, at most [`Span::MAX`].
-    pub fn nanoseconds(nanoseconds: u64) -> Self {
-        Span(nanoseconds.min(Self::MAX.0))
+    pub const fn nanoseconds(nanoseconds: u64) -> Self {
+        match nanoseconds > Self::MAX.0 {
+            true => Self::MAX,
+            false => Span(nanoseconds),
+        }
     }
 
     /// Its length in nanoseconds.

@@ -6,6 +6,7 @@
 //! topology = "mesh"             # or "ring", "star" with `hub`, "torus" with `columns`
 //! seed = 1                      # of all chance
 //! default = { delay = "10us" }  # what every link does ([`Impairments`])
+//! peer_timeout = "5s"           # a node that is silent for so long is given up
 //!
 //! [[network.link]]              # what one link does instead
 //! from = 0
@@ -29,12 +30,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use qnic_abi::NodeId;
+use qnic_links::units::Span;
 use qnic_links::{Impairments, Network, NetworkPlan, Shape, Topology};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::raw::Places;
 use super::{Config, Mistake};
+
+/// Shortest [`NetworkSettings::peer_timeout`]: some retransmissions must fit.
+const MIN_PEER_TIMEOUT: Span = Span::nanoseconds(100_000_000);
 
 /// How NICs are joined.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -51,6 +56,10 @@ pub struct NetworkSettings {
     pub seed: u64,
     /// What links do that are not named.
     pub default: Impairments,
+    /// A node that owes an answer and is silent for so long is given up; `None`: the
+    /// NIC's default, five seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_timeout: Option<Span>,
     /// How other processes are reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp: Option<UdpSettings>,
@@ -112,6 +121,7 @@ pub(super) struct RawNetwork {
     seed: u64,
     #[serde(default)]
     default: Impairments,
+    peer_timeout: Option<Spanned<Span>>,
     udp: Option<UdpSettings>,
     #[serde(default)]
     link: Vec<Spanned<LinkSettings>>,
@@ -134,6 +144,10 @@ impl RawNetwork {
             take("network.hub".to_owned(), hub.span());
             hub.into_inner()
         });
+        let peer_timeout = self.peer_timeout.map(|time| {
+            take("network.peer_timeout".to_owned(), time.span());
+            time.into_inner()
+        });
         let links = self.link.into_iter().enumerate().map(|(index, link)| {
             take(format!("network.link[{index}]"), link.span());
             link.into_inner()
@@ -150,6 +164,7 @@ impl RawNetwork {
             hub,
             seed: self.seed,
             default: self.default,
+            peer_timeout,
             udp: self.udp,
             links,
             processes: processes.collect(),
@@ -201,6 +216,13 @@ impl Config {
             return Ok(());
         };
         settings.check_processes(self)?;
+        if let Some(time) = settings
+            .peer_timeout
+            .filter(|time| *time < MIN_PEER_TIMEOUT)
+        {
+            let message = format!("expected {MIN_PEER_TIMEOUT} or more, found {time}");
+            return Err(mistake("network.peer_timeout", message));
+        }
         let plan = self.network_plan()?;
         let local: Vec<_> = self.nics.iter().map(|nic| nic.node).collect();
         match Network::new(&plan, &local) {
@@ -294,7 +316,7 @@ mod tests {
     }
 
     const WHOLE: &str = "\
-[network]\ntopology = \"torus\"\ncolumns = 2\nseed = 3\ndefault = { delay = \"10us\" }
+[network]\ntopology = \"torus\"\ncolumns = 2\nseed = 3\npeer_timeout = \"2s\"\ndefault = { delay = \"10us\" }
 [[network.link]]\nfrom = 0\nto = 1\none_way = true\nimpairments = { loss = \"5%\", rate = \"1Gbit\" }
 [network.udp]\nname = \"west\"\nlisten = \"127.0.0.1:7000\"\nkey_file = \"/k\"
 [[network.process]]\nname = \"east\"\naddress = \"127.0.0.1:7001\"\nnodes = [2, 3]\n";
@@ -328,23 +350,28 @@ mod tests {
                 "network.columns: needed",
             ),
             (WHOLE.replace("torus", "ring"), 13, "network.columns: only"),
-            (WHOLE.replace("10us", "soon"), 15, "expected a time"),
-            (WHOLE.replace("5%", "5"), 20, "expected a percentage"),
+            (
+                WHOLE.replace("2s", "2ms"),
+                15,
+                "network.peer_timeout: expected 100ms",
+            ),
+            (WHOLE.replace("10us", "soon"), 16, "expected a time"),
+            (WHOLE.replace("5%", "5"), 21, "expected a percentage"),
             (
                 WHOLE.replace("to = 1", "to = 7"),
-                16,
+                17,
                 "network.link[0]: no link",
             ),
-            (WHOLE.replace("rate", "speed"), 20, "unknown field"),
+            (WHOLE.replace("rate", "speed"), 21, "unknown field"),
             (
                 WHOLE.replace("[2, 3]", "[1, 3]"),
-                25,
+                26,
                 "node 1 is in another process",
             ),
-            (WHOLE.replace("\"east\"", "\"west\""), 25, "is used already"),
+            (WHOLE.replace("\"east\"", "\"west\""), 26, "is used already"),
             (
                 WHOLE.replace("127.0.0.1:7001", "east"),
-                27,
+                28,
                 "socket address",
             ),
         ];

@@ -35,18 +35,31 @@ pub fn all_pairs_exchange(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
 /// # Errors
 /// A program failed, or a byte was wrong.
 pub fn demo_pair(nodes: &dyn Nodes, sizes: &str, stream_bytes: usize) -> Result<Vec<DemoLine>> {
-    let mut target = nodes.start(1, &["demo-target"])?;
-    let stream_bytes = stream_bytes.to_string();
+    demo_between(nodes, [0, 1], sizes, stream_bytes)
+}
+
+/// The demo from one node to another, as [`demo_pair`].
+///
+/// # Errors
+/// As [`demo_pair`].
+pub fn demo_between(
+    nodes: &dyn Nodes,
+    [from, to]: [usize; 2],
+    sizes: &str,
+    stream_bytes: usize,
+) -> Result<Vec<DemoLine>> {
+    let mut target = nodes.start(to, &["demo-target"])?;
+    let (stream_bytes, peer) = (stream_bytes.to_string(), to.to_string());
     let arguments = [
         "demo-initiator",
         "--peer",
-        "1",
+        &peer,
         "--sizes",
         sizes,
         "--stream-bytes",
         &stream_bytes,
     ];
-    let mut initiator = nodes.start(0, &arguments)?;
+    let mut initiator = nodes.start(from, &arguments)?;
     let ended = initiator
         .wait(LIMIT)
         .context("the initiator")?

@@ -1,0 +1,244 @@
+//! Cases about the wire between nodes of host mode: bad links, several device
+//! processes, partitions.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use serde_json::{json, Value};
+
+use crate::harness::Verdict;
+use crate::host::{DevicePlan, HostNodes};
+use crate::netns::{TwoHosts, ADDRESSES};
+use crate::nodes::{counter, Nodes};
+use crate::scenario;
+
+const SIZES: &str = "1,97,4096,65537,1048576";
+const LIMIT: Duration = Duration::from_secs(120);
+const PORT: u16 = 7000;
+
+/// The demo's transfers are all right on links that lose 1 % of the frames, and
+/// reorder, duplicate and damage as many others.
+pub(crate) fn demo_on_bad_links() -> Result<Verdict> {
+    let nodes = HostNodes::start_with(2, &bad_links(1))?;
+    scenario::demo_pair(&nodes, "1,97,4095,65537,1048576", 1 << 20)?;
+    everything_happened(&nodes)?;
+    Ok(Verdict::Passed)
+}
+
+/// Three nodes exchange so many verified messages with each other on links of which
+/// each fault meets so many percent of the frames.
+pub(crate) fn exchange_on_bad_links(percent: u32, rounds: u32) -> Result<Verdict> {
+    let nodes = HostNodes::start_with(3, &bad_links(percent))?;
+    scenario::all_pairs_exchange(&nodes, rounds)?;
+    everything_happened(&nodes)?;
+    Ok(Verdict::Passed)
+}
+
+fn bad_links(percent: u32) -> String {
+    format!(
+        "[network]\nseed = {percent}\n[network.default]\nloss = \"{percent}%\"\n\
+         reorder = \"{percent}%\"\nduplicate = \"{percent}%\"\ncorrupt = \"{percent}%\"\n\
+         delay = \"20us\"\njitter = \"10us\"\n"
+    )
+}
+
+/// Fails unless each fault has happened.
+fn everything_happened(nodes: &HostNodes) -> Result<()> {
+    let network = &nodes.device_stats()?["network"];
+    for counter in ["lost", "reordered", "duplicated", "corrupted"] {
+        let count = link_sum(network, counter);
+        ensure!(count > 0, "nothing was {counter}: {network}");
+    }
+    let damaged = network["damaged"].as_u64();
+    ensure!(damaged > Some(0), "no damage was caught");
+    Ok(())
+}
+
+fn link_sum(network: &Value, counter: &str) -> u64 {
+    let links = network["links"].as_array().into_iter().flatten();
+    links
+        .filter_map(|link| link["counters"][counter].as_u64())
+        .sum()
+}
+
+/// Two device processes, each on a host of its own, with two nodes each.
+struct Apart {
+    nodes: HostNodes,
+    hosts: TwoHosts,
+    _keys: tempfile::TempDir,
+}
+
+impl Apart {
+    /// Starts them with these keys; the inner error says why that cannot be done here.
+    fn start(keys: [u8; 2]) -> Result<Result<Self, String>> {
+        let hosts = match TwoHosts::new() {
+            Ok(hosts) => hosts,
+            Err(error) => return Ok(Err(format!("no network namespaces here: {error:#}"))),
+        };
+        let directory = tempfile::tempdir().context("make a directory for the keys")?;
+        let mut plans = Vec::new();
+        for here in [0, 1] {
+            let key = directory.path().join(format!("key{here}"));
+            std::fs::write(&key, [keys[here]; 32]).context("write a key")?;
+            let there = 1 - here;
+            let mut more = String::from("[network]\npeer_timeout = \"3s\"\n");
+            // Writing to a string cannot fail.
+            let _ = write!(
+                more,
+                "[network.udp]\nname = \"host{here}\"\nlisten = \"{}:{PORT}\"\nkey_file = {key:?}\n\
+                 [[network.process]]\nname = \"host{there}\"\naddress = \"{}:{PORT}\"\nnodes = [{}, {}]\n",
+                ADDRESSES[here],
+                ADDRESSES[there],
+                2 * there,
+                2 * there + 1
+            );
+            plans.push(DevicePlan {
+                nodes: vec![2 * here, 2 * here + 1],
+                more,
+                prefix: hosts.prefix(here),
+            });
+        }
+        Ok(Ok(Apart {
+            nodes: HostNodes::start_several(&plans)?,
+            hosts,
+            _keys: directory,
+        }))
+    }
+
+    /// What a device process says of its way to the other.
+    fn carrier(&self, device: usize) -> Result<Value> {
+        let mut stats = self.nodes.ask_device(device, &json!({ "cmd": "stats" }))?;
+        Ok(stats["network"]["carriers"][0].take())
+    }
+
+    /// Asks until something holds of a way.
+    fn until(&self, device: usize, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        let start = Instant::now();
+        loop {
+            let carrier = self.carrier(device)?;
+            if holds(&carrier) {
+                return Ok(carrier);
+            }
+            ensure!(
+                start.elapsed() < LIMIT,
+                "not {what} after {LIMIT:?}: {carrier}"
+            );
+        }
+    }
+
+    /// Waits until a node has received so many bytes more.
+    fn wait_for_bytes(&self, node: usize, bytes: u64) -> Result<()> {
+        let received = || counter(&self.nodes.device_stats()?, node, "bytes_received");
+        let (start, first) = (Instant::now(), received()?);
+        while received()? < first + bytes {
+            ensure!(start.elapsed() < LIMIT, "no traffic to node {node}");
+        }
+        Ok(())
+    }
+
+    fn until_connected(&self) -> Result<()> {
+        for device in [0, 1] {
+            self.until(device, "connected", |carrier| {
+                carrier["processes"][0]["connected"] == true
+            })?;
+        }
+        Ok(())
+    }
+}
+
+macro_rules! apart {
+    ($keys:expr) => {
+        match Apart::start($keys)? {
+            Ok(apart) => apart,
+            Err(why) => return Ok(Verdict::Skipped(why)),
+        }
+    };
+}
+
+/// The demo runs between nodes of two device processes; all pairs of the four nodes
+/// exchange data.
+pub(crate) fn demo_over_udp() -> Result<Verdict> {
+    let apart = apart!([7, 7]);
+    apart.until_connected()?;
+    scenario::demo_between(&apart.nodes, [0, 2], SIZES, 4 << 20)?;
+    scenario::all_pairs_exchange(&apart.nodes, 10)?;
+    let carrier = apart.carrier(0)?;
+    let process = &carrier["processes"][0];
+    ensure!(process["frames_sent"].as_u64() > Some(1000), "{carrier}");
+    ensure!(
+        carrier["strangers"] == 0 && process["malformed"] == 0,
+        "{carrier}"
+    );
+    Ok(Verdict::Passed)
+}
+
+/// Datagrams with another key are counted, and nothing of them is taken.
+pub(crate) fn another_key() -> Result<Verdict> {
+    let apart = apart!([7, 8]);
+    for device in [0, 1] {
+        let strangers = |carrier: &Value| carrier["strangers"].as_u64() > Some(5);
+        let carrier = apart.until(device, "counted", strangers)?;
+        let process = &carrier["processes"][0];
+        ensure!(process["connected"] == false, "{carrier}");
+        ensure!(process["frames_received"] == 0, "{carrier}");
+    }
+    let start = Instant::now();
+    while !apart.nodes.device_log(0).contains("gets no answer") {
+        ensure!(
+            start.elapsed() < LIMIT,
+            "no error: {}",
+            apart.nodes.device_log(0)
+        );
+    }
+    let log = apart.nodes.device_log(0);
+    for end in ["host0", "host1", ADDRESSES[1]] {
+        ensure!(log.contains(end), "the error does not name {end}: {log}");
+    }
+    Ok(Verdict::Passed)
+}
+
+/// The link between the hosts is cut while transfers run: within the time they go on
+/// with every byte right, beyond it they end with an error; afterwards both sides start
+/// clean.
+pub(crate) fn partition() -> Result<Verdict> {
+    let apart = apart!([7, 7]);
+    apart.until_connected()?;
+    let arguments = ["exchange", "--nodes", "1,3", "--rounds", "300"];
+    let mut verified = Vec::new();
+    for node in [1, 3] {
+        verified.push(apart.nodes.start(node, &arguments)?);
+    }
+    let mut holder = apart.nodes.start(2, &["hold"])?;
+    holder.expect("holding", LIMIT)?;
+    let mut load = apart.nodes.start(0, &["load", "--peer", "2"])?;
+    load.expect("loading", LIMIT)?;
+    apart.wait_for_bytes(2, 4 << 20)?;
+    apart.hosts.set_joined(false)?;
+    let resent = |apart: &Apart| counter(&apart.nodes.device_stats()?, 0, "resend_timeouts");
+    let (start, before) = (Instant::now(), resent(&apart)?);
+    while resent(&apart)? == before {
+        ensure!(start.elapsed() < LIMIT, "the partition was not noticed");
+    }
+    apart.hosts.set_joined(true)?;
+    apart
+        .wait_for_bytes(2, 4 << 20)
+        .context("after the partition")?;
+    for (program, node) in verified.iter_mut().zip([1, 3]) {
+        let what = format!("the exchange on node {node}, across the partition");
+        program.wait(LIMIT).context(what.clone())?.success(&what)?;
+    }
+    apart.hosts.set_joined(false)?;
+    let failed = load.expect("failed", LIMIT).context("the writer")?;
+    let Some(message) = failed.as_str() else {
+        bail!("no message: {failed}");
+    };
+    ensure!(
+        message.contains("peer") || message.contains("node"),
+        "{message}"
+    );
+    apart.hosts.set_joined(true)?;
+    apart.until_connected()?;
+    scenario::demo_between(&apart.nodes, [1, 3], "1,97,65537", 1 << 20)?;
+    Ok(Verdict::Passed)
+}

@@ -1,0 +1,77 @@
+//! Two network namespaces joined by a pair of virtual Ethernet devices: two hosts on
+//! one machine. Needs the right to make them.
+
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+
+/// Two network namespaces that reach each other; they go with this object.
+pub struct TwoHosts {
+    names: [String; 2],
+}
+
+/// Addresses of the two.
+pub const ADDRESSES: [&str; 2] = ["10.83.77.1", "10.83.77.2"];
+
+impl TwoHosts {
+    /// Makes them; the error says why that is not possible here.
+    ///
+    /// # Errors
+    /// No `ip`, or no right to make namespaces.
+    pub fn new() -> Result<Self> {
+        let id = std::process::id();
+        let names = [format!("qnic-{id}-w"), format!("qnic-{id}-e")];
+        let hosts = TwoHosts { names };
+        let [west, east] = &hosts.names;
+        ip(&["netns", "add", west])?;
+        ip(&["netns", "add", east])?;
+        ip(&[
+            "link", "add", "qnic0", "netns", west, "type", "veth", "peer", "name", "qnic0",
+            "netns", east,
+        ])?;
+        for (name, address) in hosts.names.iter().zip(ADDRESSES) {
+            let address = format!("{address}/24");
+            ip(&["-n", name, "addr", "add", &address, "dev", "qnic0"])?;
+            ip(&["-n", name, "link", "set", "qnic0", "up"])?;
+        }
+        Ok(hosts)
+    }
+
+    /// Command in front of one that is to run on a host.
+    pub fn prefix(&self, host: usize) -> Vec<String> {
+        let words = ["ip", "netns", "exec", &self.names[host]];
+        words.map(str::to_owned).to_vec()
+    }
+
+    /// Separates the two, or joins them again.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn set_joined(&self, joined: bool) -> Result<()> {
+        let state = if joined { "up" } else { "down" };
+        ip(&["-n", &self.names[0], "link", "set", "qnic0", state])
+    }
+}
+
+impl Drop for TwoHosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            // Fails for one that was never made.
+            let _ = ip(&["netns", "del", name]);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    let output = Command::new("ip")
+        .args(arguments)
+        .output()
+        .context("run ip (package iproute2)")?;
+    ensure!(
+        output.status.success(),
+        "ip {}: {}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}
