@@ -13,6 +13,8 @@ use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
 use qnic_tests::vm::VmNodes;
 
+use crate::bench_wire;
+
 /// Where the nodes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Where {
@@ -20,6 +22,8 @@ enum Where {
     Host,
     /// Virtual machines; the floor is measured natively between rounds
     Vm,
+    /// Processes of this machine, against loss, for each kind of link; beside iperf3
+    Wire,
 }
 
 /// Options of `qnic bench`.
@@ -28,6 +32,7 @@ enum Where {
 Examples:
   cargo qnic bench host
   cargo qnic bench vm --json results.json
+  cargo qnic bench wire
 
 All rounds are interleaved with a memcpy of the same size; the table shows
 medians and the spread of the rounds. Ratios are what to compare between
@@ -53,13 +58,19 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Measures.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let rows = match options.nodes {
-        Where::Host => host(options.rounds)?,
-        Where::Vm => vm(options.rounds)?,
+    let figures = match options.nodes {
+        Where::Wire => bench_wire::run(options.rounds)?,
+        nodes => {
+            let rows = match nodes {
+                Where::Host => host(options.rounds)?,
+                _ => vm(options.rounds)?,
+            };
+            print!("{}", table(&rows));
+            serde_json::to_value(&rows)?
+        }
     };
-    print!("{}", table(&rows));
     if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&rows)?;
+        let text = serde_json::to_string_pretty(&figures)?;
         std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -111,7 +122,7 @@ fn merge(all: &mut Vec<BenchRow>, mut row: BenchRow, floor_mb_s: f64) {
     }
 }
 
-fn measure(nodes: &dyn Nodes, options: &[&str]) -> Result<Vec<BenchRow>> {
+pub(crate) fn measure(nodes: &dyn Nodes, options: &[&str]) -> Result<Vec<BenchRow>> {
     let mut target = nodes.start(1, &["demo-target"])?;
     let mut arguments = vec!["bench", "--peer", "1"];
     arguments.extend(options);
@@ -128,7 +139,7 @@ fn measure(nodes: &dyn Nodes, options: &[&str]) -> Result<Vec<BenchRow>> {
 }
 
 /// Median, smallest and largest.
-fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
+pub(crate) fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     Some((

@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bench_wire;
 mod cp;
 mod demo;
 mod doctor;
 mod down;
 mod logs;
+mod net;
 mod ps;
 mod run;
 mod stats;
@@ -57,6 +59,8 @@ enum Command {
     Stats(stats::Options),
     /// End clusters and remove everything they left
     Down(down::Options),
+    /// Show and change what links do to frames: loss, delay, partition
+    Net(net::Options),
     /// Run all tests
     Test(test::Options),
     /// Measure latency and bandwidth beside the machine's own floor
@@ -86,6 +90,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Logs(options) => logs::run(options),
         Command::Stats(options) => stats::run(options),
         Command::Down(options) => down::run(options),
+        Command::Net(options) => net::run(options),
         Command::Test(options) => test::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Doctor(options) => doctor::run(options),

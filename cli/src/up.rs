@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use qnic_cluster::{AccelChoice, BootOptions, Cancel, Cluster, ClusterOverview, ClusterSpec, Mode};
+use qnic_cluster::{
+    AccelChoice, BootOptions, Cancel, Cluster, ClusterOverview, ClusterSpec, Mode, SpecError,
+};
 
 use crate::ui;
 
@@ -17,6 +19,7 @@ Examples:
   cargo qnic up pair.toml                   boot it; end it with \"cargo qnic down\"
   cargo qnic up pair.toml --print-config    check it, and print it with every default
   cargo qnic up pair.toml --accel tcg       emulate, whatever the file says
+  cargo qnic up two-hosts.toml --host west  boot the nodes of one of its hosts
 
 A cluster file:
   name = \"pair\"             # a-z, 0-9, \"-\"
@@ -31,6 +34,7 @@ A cluster file:
   disk = \"1GiB\"             # a blank disk with serial \"disk\"
   files = [{ from = \"hello\", to = \"/usr/bin/hello\", mode = \"755\" }]
   qemu_args = []
+  [network]                 # loss, delay, topology, hosts: see examples/torus.toml
   [[node]]
   name = \"n\"                # n0, n1, n2
   count = 3
@@ -41,6 +45,9 @@ then), 2 for a mistake in the file, 130 if interrupted.")]
 pub(crate) struct Options {
     /// The cluster file
     file: PathBuf,
+    /// Boot the nodes of this host, of those in the file
+    #[arg(long)]
+    host: Option<String>,
     /// Print the checked file, every default spelt out, and boot nothing
     #[arg(long)]
     print_config: bool,
@@ -62,6 +69,11 @@ enum Accel {
     Tcg,
 }
 
+fn wrong(message: String) -> anyhow::Error {
+    let key = "network.host".to_owned();
+    qnic_cluster::Error::from(SpecError { key, message }).into()
+}
+
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut spec = ClusterSpec::load(&options.file)?;
@@ -71,6 +83,16 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Accel::Kvm => AccelChoice::Kvm,
             Accel::Tcg => AccelChoice::Tcg,
         };
+    }
+    if let Some(host) = &options.host {
+        spec = spec.on_host(host).map_err(wrong)?;
+    } else if let [hosts @ .., last] = &spec.hosts_to_choose()[..] {
+        if !options.print_config {
+            let hosts = hosts.join(", ");
+            return Err(wrong(format!(
+                "say which host of the file this is: --host with one of {hosts}, {last}"
+            )));
+        }
     }
     if options.print_config {
         print!("{}", spec.to_toml()?);

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::accel::Accel;
+use qnic_links::ImpairmentChange;
+
 use crate::boot::{boot, node_of, BootOptions};
 use crate::device;
 use crate::dirs::ClusterDir;
@@ -13,10 +15,24 @@ use crate::process::ProcessId;
 use crate::state::{Manifest, Mode, Runtime};
 use crate::{Cancel, ClusterSpec, Error, Result};
 
+/// Links of a cluster, by the names of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Every link.
+    All,
+    /// All links of a node.
+    At(String),
+    /// Both directions.
+    Between(String, String),
+    /// From the first to the second.
+    OneWay(String, String),
+}
+
 /// A running cluster. One that was booted attached ends when this is dropped, or
 /// when the process ends in whatever way.
 pub struct Cluster {
     name: String,
+    spec: ClusterSpec,
     dir: ClusterDir,
     manifest: Manifest,
     nodes: Vec<Node>,
@@ -36,6 +52,7 @@ impl Cluster {
         let manifest = read_manifest(&spec.name, &dir)?;
         Ok(Self {
             name: spec.name.clone(),
+            spec: spec.clone(),
             dir,
             manifest,
             nodes,
@@ -58,6 +75,7 @@ impl Cluster {
             .collect();
         Ok(Self {
             name: name.to_owned(),
+            spec,
             dir,
             manifest,
             nodes,
@@ -102,6 +120,11 @@ impl Cluster {
         self.manifest.accel
     }
 
+    /// What it was made from.
+    pub fn spec(&self) -> &ClusterSpec {
+        &self.spec
+    }
+
     /// When it was booted, in seconds since 1970.
     pub fn created(&self) -> u64 {
         self.manifest.created
@@ -123,15 +146,16 @@ impl Cluster {
     /// [`Error::NoSuchNode`].
     pub fn node(&self, name: &str) -> Result<&Node> {
         let found = self.nodes.iter().find(|node| node.name() == name);
-        found.ok_or_else(|| Error::NoSuchNode {
+        found.ok_or_else(|| self.no_such_node(name))
+    }
+
+    fn no_such_node(&self, name: &str) -> Error {
+        let known = self.nodes.iter().map(|node| node.name().to_owned());
+        Error::NoSuchNode {
             cluster: self.name.clone(),
             name: name.to_owned(),
-            known: self
-                .nodes
-                .iter()
-                .map(|node| node.name().to_owned())
-                .collect(),
-        })
+            known: known.collect(),
+        }
     }
 
     /// Its device process, which may have ended; `None` without NICs.
@@ -144,7 +168,37 @@ impl Cluster {
     /// # Errors
     /// [`Error::Failed`] if it does not answer.
     pub fn device_stats(&self) -> Result<serde_json::Value> {
-        device::stats(&self.dir.device_control())
+        self.ask_device(&serde_json::json!({ "cmd": "stats" }))
+    }
+
+    /// Changes what links do, from what they do now; without a change, makes them do
+    /// nothing. Says how many directions of links were changed.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNode`], or [`Error::Failed`] if there is no such link.
+    pub fn set_links(&self, links: &Links, change: Option<&ImpairmentChange>) -> Result<u64> {
+        let number = |name: &str| {
+            let number = self.spec.node_number(name);
+            number.ok_or_else(|| self.no_such_node(name))
+        };
+        let links = match links {
+            Links::All => serde_json::json!("all"),
+            Links::At(node) => serde_json::json!({ "at": number(node)? }),
+            Links::Between(a, b) => serde_json::json!({ "between": [number(a)?, number(b)?] }),
+            Links::OneWay(a, b) => serde_json::json!({ "one_way": [number(a)?, number(b)?] }),
+        };
+        let request = match change {
+            Some(change) => {
+                serde_json::json!({ "cmd": "net_set", "links": links, "change": change })
+            }
+            None => serde_json::json!({ "cmd": "net_clear", "links": links }),
+        };
+        let answer = self.ask_device(&request)?;
+        Ok(answer["changed"].as_u64().unwrap_or(0))
+    }
+
+    fn ask_device(&self, request: &serde_json::Value) -> Result<serde_json::Value> {
+        device::ask(&self.dir.device_control(), request)
     }
 
     /// What the device process has logged.

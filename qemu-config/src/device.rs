@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde::Serialize;
 
+use crate::config::{for_device, DeviceNetwork};
 use crate::dirs::ClusterDir;
 use crate::follow::tail;
 use crate::process::{ProcessId, MARKER};
@@ -27,6 +28,8 @@ const TAIL_LINES: usize = 20;
 struct Config {
     nic: Vec<Nic>,
     metrics: Metrics,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<DeviceNetwork>,
 }
 
 #[derive(Serialize)]
@@ -44,7 +47,7 @@ struct Metrics {
 
 /// The configuration file of the device process for `spec`.
 pub(crate) fn config(spec: &ClusterSpec, dir: &ClusterDir) -> Result<String> {
-    let nodes = spec.nodes.iter().zip(0_u16..).filter(|(node, _)| node.nic);
+    let nodes = spec.numbered().filter(|(node, _)| node.nic);
     let nic = nodes.map(|(node, number)| Nic {
         name: node.name.clone(),
         node: number,
@@ -56,6 +59,7 @@ pub(crate) fn config(spec: &ClusterSpec, dir: &ClusterDir) -> Result<String> {
         metrics: Metrics {
             socket: dir.device_control(),
         },
+        network: for_device(spec),
     };
     toml::to_string(&config).map_err(Error::Describe)
 }
@@ -145,8 +149,9 @@ fn await_ready(mut output: ChildStdout, patience: &Patience) -> Result<(), Optio
     }
 }
 
-/// Asks the device process that listens at `socket` for its statistics.
-pub(crate) fn stats(socket: &Path) -> Result<serde_json::Value> {
+/// Sends a request to the device process that listens at `socket`; an answer that
+/// tells of an error is one.
+pub(crate) fn ask(socket: &Path, request: &serde_json::Value) -> Result<serde_json::Value> {
     let failed = |what: String| Error::Failed {
         who: DEVICE.to_owned(),
         what,
@@ -155,13 +160,18 @@ pub(crate) fn stats(socket: &Path) -> Result<serde_json::Value> {
     let silent = |error: std::io::Error| failed(format!("does not answer: {error}"));
     let mut connection = Socket::connect(socket, Patience::seconds(10)).map_err(silent)?;
     connection
-        .write_all(b"{\"cmd\":\"stats\"}\n")
+        .write_all(format!("{request}\n").as_bytes())
         .map_err(silent)?;
     let mut line = String::new();
     BufReader::new(connection)
         .read_line(&mut line)
         .map_err(silent)?;
-    serde_json::from_str(&line).map_err(|error| failed(format!("answered nonsense: {error}")))
+    let answer: serde_json::Value = serde_json::from_str(&line)
+        .map_err(|error| failed(format!("answered nonsense: {error}")))?;
+    match answer.get("error") {
+        Some(error) => Err(failed(error.as_str().unwrap_or("an error").to_owned())),
+        None => Ok(answer),
+    }
 }
 
 #[cfg(test)]

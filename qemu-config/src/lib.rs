@@ -61,10 +61,10 @@ mod wait;
 
 pub use accel::{decide, Accel, AccelDecision};
 pub use boot::BootOptions;
-pub use cluster::Cluster;
+pub use cluster::{Cluster, Links};
 pub use config::{
-    AccelChoice, ByteSize, ClusterSpec, ConfigError, FileSpec, NodeSpec, NotASize, SpecError,
-    MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY,
+    AccelChoice, ByteSize, ClusterSpec, ConfigError, FileSpec, HostSpec, LinkSpec, NetworkSpec,
+    NodeSpec, NotASize, SpecError, MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY,
 };
 pub use copy::Count;
 pub use error::{Error, Result};
@@ -79,6 +79,7 @@ pub use programs::{guest_program, host_program, repository, Program, APP, APP_PA
 pub use progress::{Progress, Silent};
 pub use provision::available_memory;
 pub use qapi::qmp;
+pub use qnic_links::{ImpairmentChange, Impairments, Shape};
 pub use state::{Mode, Runtime, COMMAND_SLOTS};
 pub use teardown::{down, sweep};
 pub use wait::Cancel;

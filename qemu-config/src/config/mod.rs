@@ -20,11 +20,15 @@
 //! count = 3
 //! ```
 //!
+//! How NICs are joined, what their links do to frames, and on which hosts guests run
+//! is in `[network]`: see [`NetworkSpec`].
+//!
 //! Only the two names are required. Unknown keys are refused. Every mistake is
 //! reported with file, line, column, key and what was expected.
 
 mod error;
 mod key;
+mod network;
 mod parse;
 mod size;
 mod spec;
@@ -34,6 +38,8 @@ mod validate;
 mod tests;
 
 pub use error::{ConfigError, SpecError};
+pub(crate) use network::{for_device, DeviceNetwork};
+pub use network::{HostSpec, LinkSpec, NetworkSpec};
 pub use size::{ByteSize, NotASize};
 pub use spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
 pub use validate::{MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY};

@@ -8,6 +8,7 @@ use toml::de::DeTable;
 
 use super::error::{ConfigError, Mistake};
 use super::key::{path_at, span_of, KeyPath};
+use super::network::{resolve as resolve_network, NetworkSpec};
 use super::size::ByteSize;
 use super::spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
 use super::validate::{check, MAX_NODES};
@@ -18,6 +19,7 @@ struct RawCluster {
     name: String,
     #[serde(default)]
     accel: AccelChoice,
+    network: Option<NetworkSpec>,
     #[serde(default)]
     node: Vec<RawNode>,
 }
@@ -31,6 +33,7 @@ struct RawNode {
     cpus: Option<u32>,
     kernel: Option<String>,
     nic: Option<bool>,
+    number: Option<u16>,
     swap: Option<String>,
     disk: Option<String>,
     #[serde(default)]
@@ -100,6 +103,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, Mistake> {
     let mut spec = ClusterSpec {
         name: raw.name,
         accel: raw.accel,
+        network: raw.network.map(|network| resolve_network(network, base)),
         nodes: Vec::new(),
     };
     let mut origins = Vec::new();
@@ -133,6 +137,7 @@ fn resolve_node(raw: RawNode, base: &Path, key: &KeyPath) -> Result<Vec<NodeSpec
             .map_err(|error| Mistake::new(key.key("kernel"), error.to_string()))?
             .unwrap_or(defaults.kernel),
         nic: raw.nic.unwrap_or(defaults.nic),
+        number: raw.number,
         swap: size("swap", raw.swap)?,
         disk: size("disk", raw.disk)?,
         qemu_args: raw.qemu_args,
@@ -147,6 +152,10 @@ fn resolve_node(raw: RawNode, base: &Path, key: &KeyPath) -> Result<Vec<NodeSpec
     if !(1..=MAX_NODES as u32).contains(&count) {
         let message = format!("expected 1 to {MAX_NODES}, found {count}");
         return Err(Mistake::new(key.key("count"), message));
+    }
+    if node.number.is_some() {
+        let message = "a node with a count cannot have a number";
+        return Err(Mistake::new(key.key("number"), message));
     }
     let numbered = |index| NodeSpec {
         name: format!("{}{index}", node.name),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use qnic_images::KernelSeries;
 use serde::{Serialize, Serializer};
 
+use super::network::NetworkSpec;
 use super::size::ByteSize;
 
 /// Which accelerator runs the guests.
@@ -23,13 +24,17 @@ pub enum AccelChoice {
 /// A cluster of guests on this machine.
 ///
 /// Serializes to the cluster file that describes it, with every default spelt out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClusterSpec {
     /// Name, unique among the clusters that run at the same time.
     pub name: String,
     /// Accelerator asked for.
     pub accel: AccelChoice,
-    /// The guests, in order; their NICs are numbered in that order from 0.
+    /// How the NICs are joined; `None`: each reaches each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkSpec>,
+    /// The guests, in order; their NICs are numbered in that order from 0, unless they
+    /// have a number.
     #[serde(rename = "node")]
     pub nodes: Vec<NodeSpec>,
 }
@@ -48,6 +53,9 @@ pub struct NodeSpec {
     pub kernel: KernelSeries,
     /// Whether it has a qnic NIC.
     pub nic: bool,
+    /// Number of its NIC in the network; `None`: its place among the nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u16>,
     /// Size of a blank disk meant for swapping, or none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<ByteSize>,
@@ -80,6 +88,7 @@ impl ClusterSpec {
         Self {
             name: name.into(),
             accel: AccelChoice::Auto,
+            network: None,
             nodes: Vec::new(),
         }
     }
@@ -108,6 +117,12 @@ impl ClusterSpec {
         )
     }
 
+    /// The nodes and the numbers of their NICs.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (&NodeSpec, u16)> {
+        let nodes = self.nodes.iter().zip(0_u16..);
+        nodes.map(|(node, place)| (node, node.number.unwrap_or(place)))
+    }
+
     /// Whether any node has a NIC, so that a device process is needed.
     pub fn has_nics(&self) -> bool {
         self.nodes.iter().any(|node| node.nic)
@@ -126,6 +141,7 @@ impl NodeSpec {
             cpus: 1,
             kernel: KernelSeries::Stable,
             nic: true,
+            number: None,
             swap: None,
             disk: None,
             qemu_args: Vec::new(),

@@ -61,11 +61,11 @@ fn mistakes_are_reported_with_place_key_and_expectation() {
         ("name = \"x\nnode", "c.toml:1:10: invalid basic string, expected `\"`"),
         (
             "name = \"x\"\ncolour = 1\n",
-            "c.toml:2:1: colour: unknown field `colour`, expected one of `name`, `accel`, `node`",
+            "c.toml:2:1: colour: unknown field `colour`, expected one of `name`, `accel`, `network`, `node`",
         ),
         (
             "name = \"x\"\n[[link]]\n",
-            "c.toml:2:3: link: unknown field `link`, expected one of `name`, `accel`, `node`",
+            "c.toml:2:3: link: unknown field `link`, expected one of `name`, `accel`, `network`, `node`",
         ),
         (
             "name = \"x\"\naccel = \"hvf\"\n",

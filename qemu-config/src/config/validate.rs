@@ -49,8 +49,13 @@ pub(super) fn check(spec: &ClusterSpec, origin: &dyn Fn(usize) -> usize) -> Resu
         return Err(Mistake::new(nodes, message));
     }
     let mut names = HashSet::new();
-    for (index, node) in spec.nodes.iter().enumerate() {
+    let mut numbers = HashSet::new();
+    for (index, (node, number)) in spec.numbered().enumerate() {
         let key = nodes.index(origin(index));
+        if !numbers.insert(number) {
+            let message = format!("NIC number {number} is used already: numbers must differ");
+            return Err(Mistake::new(key.key("number"), message));
+        }
         check_node(node, &key)?;
         if !names.insert(node.name.as_str()) {
             let message = format!(
@@ -60,7 +65,7 @@ pub(super) fn check(spec: &ClusterSpec, origin: &dyn Fn(usize) -> usize) -> Resu
             return Err(Mistake::new(key.key("name"), message));
         }
     }
-    Ok(())
+    super::network::check(spec)
 }
 
 fn check_node(node: &NodeSpec, key: &KeyPath) -> Result<(), Mistake> {

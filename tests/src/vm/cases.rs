@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::Runtime;
+use qnic_cluster::{ClusterSpec, Links, NetworkSpec, NodeSpec, Runtime};
 use rustix::process::{kill_process, Pid, Signal};
 
 use super::shell::{cpu_ticks, info, number, private_kib, shell};
@@ -19,6 +19,10 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "vm::demo",
         run: demo,
+    },
+    Case {
+        name: "vm::guests_exchange_at_5_percent_loss",
+        run: bad_links,
     },
     Case {
         name: "vm::both_stock_kernels_exchange",
@@ -71,6 +75,31 @@ fn demo() -> Result<Verdict> {
     scenario::demo_pair(&nodes, "1,8,96,97,4096,65536,1048576,16777216", 4 << 20)?;
     wait_until_empty(&nodes, 0, LIMIT)?;
     nodes.end()?;
+    Ok(Verdict::Passed)
+}
+
+/// Guests exchange on links that lose, reorder, duplicate and damage frames; the links
+/// are made worse, and good again, while the guests run.
+fn bad_links() -> Result<Verdict> {
+    let bad = r#"{"loss":"5%","reorder":"2%","duplicate":"2%","corrupt":"1%","delay":"50us"}"#;
+    let mut spec = ClusterSpec::new(format!("lossy-{}", std::process::id()))
+        .with(NodeSpec::new("n0"))
+        .with(NodeSpec::new("n1"));
+    spec.network = Some(NetworkSpec {
+        default: serde_json::from_str(bad)?,
+        ..NetworkSpec::default()
+    });
+    let nodes = VmNodes::boot_spec(&spec)?;
+    scenario::all_pairs_exchange(&nodes, 10)?;
+    let stats = nodes.device_stats()?;
+    let lost = stats["network"]["links"][0]["counters"]["lost"].as_u64();
+    ensure!(lost > Some(0), "nothing was lost: {}", stats["network"]);
+    let worse = serde_json::from_str(r#"{"loss":"20%"}"#)?;
+    let changed = nodes.cluster().set_links(&Links::All, Some(&worse))?;
+    ensure!(changed == 2, "{changed} directions of links were changed");
+    scenario::all_pairs_exchange(&nodes, 5)?;
+    nodes.cluster().set_links(&Links::All, None)?;
+    scenario::all_pairs_exchange(&nodes, 20)?;
     Ok(Verdict::Passed)
 }
 

@@ -1,0 +1,256 @@
+//! `qnic bench wire`: what loss costs, on each kind of link, and UDP beside iperf3.
+//!
+//! All nodes are processes of this machine. Each figure stands beside the loss-free
+//! one of the same kind of link in the same run.
+
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use qnic_tests::host::{DevicePlan, HostNodes};
+use serde::Serialize;
+
+use crate::bench::{measure, spread};
+
+/// Percent of the frames that are lost.
+const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
+
+/// Bytes moved in one round of one size.
+const ROUND_BYTES: &str = "16777216";
+
+/// Sizes: one for latency, one for throughput (the goal's).
+const SMALL: usize = 8;
+const LARGE: usize = 65_536;
+
+/// A kind of link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    /// In one process, by calls: neither copies nor timers.
+    Perfect,
+    /// In one process, with the reliable transport.
+    InProcess,
+    /// Between two processes, UDP over loopback.
+    Udp,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Serialize)]
+struct WireRow {
+    kind: Kind,
+    loss_percent: f64,
+    /// Half a round trip of 8-byte writes, median.
+    latency_us: f64,
+    latency_p99_us: f64,
+    /// 64 KiB writes.
+    write_mb_s: f64,
+    /// Of the loss-free write of this kind.
+    write_ratio: f64,
+    /// 64 KiB reads.
+    read_mb_s: f64,
+}
+
+/// Measures and prints; the JSON of all rows.
+pub(crate) fn run(rounds: usize) -> Result<serde_json::Value> {
+    let mut rows: Vec<WireRow> = Vec::new();
+    let kinds = [
+        (Kind::Perfect, &LOSSES[..1]),
+        (Kind::InProcess, &LOSSES[..]),
+        (Kind::Udp, &LOSSES[..]),
+    ];
+    for (kind, losses) in kinds {
+        let mut free = None;
+        for loss in losses {
+            let mut row =
+                one(kind, *loss, rounds).with_context(|| format!("{kind:?} at {loss} % loss"))?;
+            row.write_ratio = row.write_mb_s / *free.get_or_insert(row.write_mb_s);
+            rows.push(row);
+        }
+    }
+    print!("{}", table(&rows));
+    let iperf = iperf_mb_s();
+    let udp = rows.iter().find(|row| row.kind == Kind::Udp);
+    match (iperf, udp) {
+        (Some(iperf), Some(udp)) => println!(
+            "iperf3, UDP of the same datagrams on loopback: {iperf:.0} MB/s; the UDP link is {:.2} of it",
+            udp.write_mb_s / iperf
+        ),
+        _ => println!("iperf3 is not installed: UDP without comparison"),
+    }
+    Ok(serde_json::json!({ "rows": rows, "iperf3_udp_mb_s": iperf }))
+}
+
+fn one(kind: Kind, loss: f64, rounds: usize) -> Result<WireRow> {
+    let keys = tempfile::tempdir().context("make a directory for the key")?;
+    let nodes = HostNodes::start_several(&plans(kind, loss, keys.path())?)?;
+    let rounds = rounds.to_string();
+    let sizes = format!("{SMALL},{LARGE}");
+    let options = [
+        "--rounds",
+        &rounds,
+        "--sizes",
+        &sizes,
+        "--round-bytes",
+        ROUND_BYTES,
+    ];
+    let found = measure(&nodes, &options)?;
+    let row = |operation: &str, size: usize| {
+        let mut found = found.iter();
+        found
+            .find(|row| row.operation == operation && row.size == size)
+            .with_context(|| format!("no {operation} of {size} bytes was measured"))
+    };
+    let middle = |values: &[f64]| spread(values).map_or(0.0, |(median, ..)| median);
+    let latency = row("write", SMALL)?.latency.first().copied();
+    Ok(WireRow {
+        kind,
+        loss_percent: loss,
+        latency_us: latency.map_or(0.0, |latency| latency.median_us),
+        latency_p99_us: latency.map_or(0.0, |latency| latency.p99_us),
+        write_mb_s: middle(&row("write", LARGE)?.mb_s),
+        write_ratio: 1.0,
+        read_mb_s: middle(&row("read", LARGE)?.mb_s),
+    })
+}
+
+/// The device processes for a kind of link.
+fn plans(kind: Kind, loss: f64, keys: &std::path::Path) -> Result<Vec<DevicePlan>> {
+    let links = match loss > 0.0 {
+        true => format!("[network]\ndefault = {{ loss = \"{loss}%\" }}\n"),
+        false => "[network]\n".to_owned(),
+    };
+    let one = |more: String| {
+        vec![DevicePlan {
+            nodes: vec![0, 1],
+            more,
+            prefix: Vec::new(),
+        }]
+    };
+    match kind {
+        Kind::Perfect => return Ok(one(String::new())),
+        Kind::InProcess => return Ok(one(links)),
+        Kind::Udp => {}
+    }
+    let key = keys.join("key");
+    std::fs::write(&key, [1; 32]).context("write a key")?;
+    let ports = free_ports().context("find free UDP ports")?;
+    let plan = |here: usize| {
+        let there = 1 - here;
+        let mut more = links.clone();
+        // Writing to a string cannot fail.
+        let _ = write!(
+            more,
+            "[network.udp]\nname = \"p{here}\"\nlisten = \"127.0.0.1:{}\"\nkey_file = {key:?}\n\
+             [[network.process]]\nname = \"p{there}\"\naddress = \"127.0.0.1:{}\"\nnodes = [{there}]\n",
+            ports[here], ports[there]
+        );
+        DevicePlan {
+            nodes: vec![here],
+            more,
+            prefix: Vec::new(),
+        }
+    };
+    Ok(vec![plan(0), plan(1)])
+}
+
+fn free_ports() -> std::io::Result<[u16; 2]> {
+    let bind = || std::net::UdpSocket::bind("127.0.0.1:0");
+    let sockets = [bind()?, bind()?];
+    Ok([
+        sockets[0].local_addr()?.port(),
+        sockets[1].local_addr()?.port(),
+    ])
+}
+
+/// What iperf3 moves over UDP on loopback in datagrams of a frame; `None` without it.
+fn iperf_mb_s() -> Option<f64> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .ok()?
+        .local_addr()
+        .ok()?
+        .port();
+    let port = port.to_string();
+    let mut server = Command::new("iperf3")
+        .args(["-s", "-1", "-p", &port, "--forceflush"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    // It says so when it listens.
+    let mut said = String::new();
+    let output = server.stdout.take()?;
+    let mut lines = std::io::BufReader::new(output);
+    while !said.contains("listening") {
+        said.clear();
+        if std::io::BufRead::read_line(&mut lines, &mut said).ok()? == 0 {
+            break;
+        }
+    }
+    let client = Command::new("iperf3")
+        .args([
+            "-c",
+            "127.0.0.1",
+            "-p",
+            &port,
+            "-u",
+            "-b",
+            "0",
+            "-l",
+            "4296",
+            "-t",
+            "5",
+            "-J",
+        ])
+        .output();
+    let _ = server.kill();
+    let _ = server.wait();
+    let report: serde_json::Value = serde_json::from_slice(&client.ok()?.stdout).ok()?;
+    let sum = &report["end"]["sum"];
+    let lost = sum["lost_percent"].as_f64()?;
+    Some(sum["bits_per_second"].as_f64()? / 8e6 * (1.0 - lost / 100.0))
+}
+
+fn table(rows: &[WireRow]) -> String {
+    let mut text = format!(
+        "{:<12} {:>8} {:>14} {:>12} {:>14} {:>13} {:>13}\n",
+        "link", "loss", "8 B half RTT", "99 % µs", "64 KiB write", "of loss-free", "64 KiB read"
+    );
+    for row in rows {
+        let kind = match row.kind {
+            Kind::Perfect => "perfect",
+            Kind::InProcess => "in process",
+            Kind::Udp => "UDP",
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{kind:<12} {:>7}% {:>11.1} µs {:>12.1} {:>9.0} MB/s {:>13.2} {:>8.0} MB/s",
+            row.loss_percent,
+            row.latency_us,
+            row.latency_p99_us,
+            row.write_mb_s,
+            row.write_ratio,
+            row.read_mb_s
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_processes() {
+        let keys = tempfile::tempdir().unwrap();
+        let plan = |kind, loss| plans(kind, loss, keys.path()).unwrap();
+        assert_eq!(plan(Kind::Perfect, 0.0)[0].more, "");
+        assert!(plan(Kind::InProcess, 0.1)[0]
+            .more
+            .contains("loss = \"0.1%\""));
+        let udp = plan(Kind::Udp, 5.0);
+        assert_eq!(udp.len(), 2);
+        assert!(udp[1].more.contains("nodes = [0]") && udp[1].nodes == [1]);
+    }
+}
