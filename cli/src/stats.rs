@@ -58,7 +58,7 @@ fn lines(nic: &Value) -> String {
     let mut rows = Vec::new();
     for (name, value) in nic.as_object().into_iter().flatten() {
         match value.as_object() {
-            Some(group) => rows.extend(group.iter().map(|(name, value)| (name, value))),
+            Some(group) => rows.extend(group.iter()),
             None => rows.push((name, value)),
         }
     }
