@@ -8,6 +8,7 @@
 //! other end for a page is in flight.
 
 use qnic_abi::command::Opcode;
+use qnic_abi::wire::MAX_PAYLOAD;
 use qnic_abi::{Key, Status, VniId};
 
 use crate::command::{Command, INLINE_WORDS};
@@ -82,6 +83,8 @@ pub(crate) struct Operation {
     pub(crate) stream: StreamPosition,
     /// Bytes that were sent, or asked for, at least once.
     pub(crate) sent: u64,
+    /// Most bytes in a piece: what the way to its peer takes (U5).
+    pub(crate) max_piece: u32,
     /// Something was never sent.
     pub(crate) unsent: bool,
     /// Frames of a write in flight.
@@ -109,6 +112,7 @@ impl Operation {
             order: 0,
             stream: StreamPosition::default(),
             sent: 0,
+            max_piece: MAX_PAYLOAD as u32,
             unsent: false,
             in_flight: 0,
             requested: Vec::new(),
@@ -197,14 +201,16 @@ impl Operation {
         }
     }
 
-    /// The next piece to send, up to the nearest page border of either side.
+    /// The next piece to send, up to the nearest page border of either side, and no
+    /// longer than a frame on its way may be.
     pub(crate) fn piece(&self) -> Option<Piece> {
         if !self.unsent {
             return None;
         }
         let command = &self.command;
         let remaining = command.length - self.sent;
-        let mut length = remaining.min(to_border(command.remote.address, self.sent));
+        let most = remaining.min(u64::from(self.max_piece));
+        let mut length = most.min(to_border(command.remote.address, self.sent));
         if !command.inline {
             length = length.min(to_border(command.local.address, self.sent));
         }

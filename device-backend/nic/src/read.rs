@@ -122,6 +122,7 @@ impl Nic {
             peer.blocked_reads.push(operation.id);
             return None;
         }
+        operation.max_piece = peer.max_payload();
         let piece = operation.piece()?;
         let command = &operation.command;
         let mut header = header(FrameKind::ReadRequest);

@@ -257,6 +257,7 @@ impl Nic {
             }
             return None;
         }
+        operation.max_piece = peer.max_payload();
         let piece = operation.piece();
         let last = match piece {
             Some(piece) => operation.is_last(piece),

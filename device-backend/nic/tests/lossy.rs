@@ -222,6 +222,30 @@ fn a_node_that_comes_back_without_a_word_starts_clean() {
 }
 
 #[test]
+fn pieces_are_no_longer_than_a_way_takes() {
+    for loss in [None, Some(50)] {
+        let mut cluster = Cluster::new(2, 2048, 8, &Limits::default());
+        cluster.max_payload = 1000;
+        if let Some(loss) = loss {
+            cluster.set_weather(weather(loss), 4);
+        }
+        let (mut a, sa) = resident(&mut cluster, 0, 1);
+        let (b, sb) = resident(&mut cluster, 1, 2);
+        let bytes = pattern(5, SEGMENT as usize);
+        a.write(&mut cluster, sa.address, &bytes);
+        let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+        a.issue(&mut cluster, &write, &[]).unwrap();
+        cluster.run();
+        assert!(b.read(&cluster, sb.address, SEGMENT as usize) == bytes);
+        let read = SimProcess::descriptor(Opcode::Read, (&sa, 70_000), (&sb, 3), 50_000);
+        a.issue(&mut cluster, &read, &[]).unwrap();
+        cluster.run();
+        assert!(a.read(&cluster, sa.address + 70_000, 50_000) == bytes[3..50_003]);
+        assert_eq!(a.done(&cluster), (1, 1));
+    }
+}
+
+#[test]
 fn an_import_finds_its_way_through_loss() {
     for seed in 0..20 {
         let mut cluster = cluster(2, 300, seed);

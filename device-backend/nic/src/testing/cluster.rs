@@ -46,6 +46,8 @@ pub struct Cluster {
     pub cut: BTreeSet<u16>,
     /// Nodes outside of the cluster, and the frames that were sent to them.
     pub outside: BTreeMap<u16, Vec<FrameHeader>>,
+    /// Most payload bytes in a frame, on all wires.
+    pub max_payload: u32,
     /// Frames under way, on a wire that is not perfect.
     air: Option<Air>,
     next_token: u64,
@@ -60,6 +62,7 @@ struct Links<'a> {
     now: Time,
     cut: &'a BTreeSet<u16>,
     outside: &'a mut BTreeMap<u16, Vec<FrameHeader>>,
+    max_payload: u32,
     air: &'a mut Option<Air>,
 }
 
@@ -67,7 +70,7 @@ impl Wire<Memory> for Links<'_> {
     fn path(&self, _: NodeId) -> Option<Path> {
         Some(Path {
             perfect: self.air.is_none(),
-            ..Path::PERFECT
+            max_payload: self.max_payload,
         })
     }
 
@@ -78,6 +81,7 @@ impl Wire<Memory> for Links<'_> {
         channel: Channel,
     ) -> bool {
         let number = frame.destination_node.get();
+        assert!(payload.len() <= self.max_payload as usize);
         if let Some(frames) = self.outside.get_mut(&number) {
             frames.push(*frame);
             return true;
@@ -114,6 +118,7 @@ impl Cluster {
             answer_faults: true,
             cut: BTreeSet::new(),
             outside: BTreeMap::new(),
+            max_payload: Path::PERFECT.max_payload,
             air: None,
             next_token: 0,
             next_session: 0,
@@ -224,6 +229,7 @@ impl Cluster {
             now: self.now,
             cut: &self.cut,
             outside: &mut self.outside,
+            max_payload: self.max_payload,
             air: &mut self.air,
         };
         (this, links)
