@@ -27,7 +27,7 @@
 //! only if the page was taken away between the driver entering it and saying so;
 //! each round costs the driver another reclaim of a page it has just brought in.
 
-use qnic_abi::wire::FrameHeader;
+use qnic_abi::wire::{FrameFlags, FrameHeader};
 use qnic_abi::{Status, VniId};
 
 use crate::env::{Host, HostMemory, Payload};
@@ -57,6 +57,12 @@ impl Bounced {
     /// The peer that it came from.
     pub(crate) fn peer(&self) -> PeerIndex {
         self.held.peer()
+    }
+
+    /// Takes its notification away.
+    fn silence(&mut self) {
+        let flags = self.frame.flags.get() & !FrameFlags::NOTIFY.bits();
+        self.frame.flags = flags.into();
     }
 }
 
@@ -124,7 +130,17 @@ impl Nic {
             payload: bytes,
             work,
         };
-        self.wait_for_page(vni, need, Waiter::Bounced(Box::new(bounced)));
+        self.wait_in_bounce_memory(vni, need, Box::new(bounced));
+    }
+
+    /// Puts a frame behind a page fault. A write of which another frame is refused
+    /// does not notify; by the time of the copy, that may be forgotten.
+    fn wait_in_bounce_memory(&mut self, vni: VniId, need: Need, mut bounced: Box<Bounced>) {
+        let operation = bounced.frame.operation.get();
+        if self.peers[bounced.peer()].receive.is_refused(operation) {
+            bounced.silence();
+        }
+        self.wait_for_page(vni, need, Waiter::Bounced(bounced));
     }
 
     /// Tries again to deliver a frame; `failed` says that its page will never be there.
@@ -160,7 +176,7 @@ impl Nic {
             }
         };
         match absent {
-            Some((vni, need)) => self.wait_for_page(vni, need, Waiter::Bounced(bounced)),
+            Some((vni, need)) => self.wait_in_bounce_memory(vni, need, bounced),
             None => self.drop_bounced(host, &bounced),
         }
     }
@@ -168,6 +184,15 @@ impl Nic {
     /// Gives a frame up; its sender learns why.
     pub(crate) fn refuse_bounced(&mut self, bounced: &Bounced, status: Status) {
         self.bounced.give(bounced.payload.len());
+        for process in self.processes.iter_mut().flatten() {
+            for other in process.faults.bounced() {
+                if other.peer() == bounced.peer()
+                    && other.frame.operation == bounced.frame.operation
+                {
+                    other.silence();
+                }
+            }
+        }
         self.frame_refused(bounced.held, &bounced.frame, status);
     }
 

@@ -189,6 +189,30 @@ fn a_page_that_cannot_be_brought_in_is_a_refusal_with_its_reason() {
     assert_eq!(a.errors(&cluster).len(), 1);
 }
 
+/// The refusal is known to the sender long before the last page, with the
+/// notification, is there.
+#[test]
+fn a_write_that_was_refused_does_not_notify_later() {
+    for first in [0, 1] {
+        let (mut cluster, (mut a, sa), b) = pair(&Limits::default(), &[0, 1]);
+        let page = b.1.address + aligned(&b.1);
+        cluster.nodes[1].driver.set_available(b.0.vni, page, false);
+        let both = notifying(write(&sa, &b.1, 0, 2), 4);
+        a.issue(&mut cluster, &both, &[]).unwrap();
+        let number = a.tail - 1;
+        cluster.run();
+        while !cluster.nodes[1].faults.is_empty() {
+            let place = first.min(cluster.nodes[1].faults.len() - 1);
+            cluster.answer_fault(1, place, 1);
+            cluster.settle();
+        }
+        let errors = a.errors(&cluster);
+        assert_eq!(errors, [(number, Status::PageUnavailable)]);
+        assert_eq!(b.0.signals(&cluster, 4), 0);
+        holds_nothing(&cluster, 1);
+    }
+}
+
 #[test]
 fn a_page_that_goes_again_before_the_copy_is_asked_for_again() {
     let (mut cluster, (mut a, sa), b) = pair(&Limits::default(), &[0]);
