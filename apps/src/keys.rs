@@ -59,6 +59,7 @@ pub(crate) fn run_owner(options: &Options) -> Result<()> {
     let (open, segment) = export(OPEN, Access::all())?;
     let (shown, _shown) = export(SHOWN, Access::READ)?;
     let (hidden, _hidden) = export(HIDDEN, Access::WRITE)?;
+    let before = refusals(&nic)?;
     println!("{}", serde_json::json!({"owning": 3 * SIZE}));
     wait_for(&endpoint, RENEW)?;
     segment.unexport()?;
@@ -67,8 +68,15 @@ pub(crate) fn run_owner(options: &Options) -> Result<()> {
     for (name, buffer) in [(OPEN, &open), (SHOWN, &shown), (HIDDEN, &hidden)] {
         unchanged(name, buffer)?;
     }
-    println!("{}", serde_json::json!({"unchanged": 3 * SIZE}));
+    let counted = refusals(&nic)? - before;
+    println!("{}", serde_json::json!({"unchanged": counted}));
     Ok(())
+}
+
+/// Commands and frames that this node's NIC has refused for a key, an address or an
+/// access. A host-mode NIC forgets them with its process, so each side asks itself.
+fn refusals(nic: &Nic) -> Result<u64> {
+    Ok(nic.info()?.nic.protection_errors.get())
 }
 
 fn wait_for(endpoint: &Endpoint, id: NotificationId) -> Result<()> {
@@ -91,6 +99,7 @@ pub(crate) fn run_tester(options: &Options) -> Result<()> {
         options,
         report: KeysReport::default(),
     };
+    let before = refusals(&nic)?;
     tester.memory.write(0, &pattern::bytes(OPEN.0, SIZE))?;
     let local = tester.export(1)?;
     let open = tester.import(OPEN)?;
@@ -98,6 +107,7 @@ pub(crate) fn run_tester(options: &Options) -> Result<()> {
     tester.insufficient(&local)?;
     tester.stale_here(&open)?;
     tester.stale_there(&open)?;
+    tester.report.counted_here = refusals(&nic)? - before;
     println!("{}", serde_json::json!({"keys": tester.report}));
     Ok(())
 }

@@ -199,6 +199,8 @@ pub struct RemapWriterReport {
 pub struct KeysReport {
     /// Commands that its own NIC had to refuse, and did.
     pub refused_here: u64,
+    /// Commands that its own NIC counted as refused.
+    pub counted_here: u64,
     /// Commands that the owner's NIC had to refuse, and did.
     pub refused_there: u64,
 }
