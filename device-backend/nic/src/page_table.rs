@@ -265,6 +265,45 @@ mod tests {
         unlock_page(&sram, &geometry, page);
     }
 
+    /// The driver takes the page away between the NIC's first look and its lock.
+    struct Race<'a>(&'a Sram, usize);
+
+    impl SharedMemory for Race<'_> {
+        fn size(&self) -> usize {
+            self.0.size()
+        }
+        fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+            self.0.load_u32(offset, order)
+        }
+        fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+            self.0.store_u32(offset, value, order);
+        }
+        fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+            self.0.load_u64(offset, order)
+        }
+        fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+            self.0.store_u64(offset, value, order);
+        }
+        fn fence(&self) {
+            self.0.store_u64(self.1, 0, Ordering::Relaxed);
+            self.0.fence();
+        }
+    }
+
+    #[test]
+    fn a_lookup_that_the_driver_wins_is_told_from_an_absent_page() {
+        let (sram, geometry) = table();
+        let tag = Tag::new(VniId(3), 0xa000);
+        insert(&sram, &geometry, tag, 12, 1);
+        let race = Race(&sram, geometry.vpn_word(12));
+        let missed = try_lock_page(&race, &geometry, tag).unwrap_err();
+        assert_eq!(missed, Missed::Lost);
+        let lock = geometry.lock_word(12);
+        assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 0, "let go again");
+        let missed = try_lock_page(&race, &geometry, tag).unwrap_err();
+        assert_eq!(missed, Missed::Absent);
+    }
+
     #[test]
     fn a_written_page_is_dirty_until_the_driver_cleans_it() {
         let (sram, geometry) = table();

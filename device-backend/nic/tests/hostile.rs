@@ -269,7 +269,7 @@ fn a_peer_that_ignores_its_window_fills_no_memory() {
     let statistics = cluster.statistics(1);
     assert_eq!(u64::from(statistics.frames_held.get()), granted);
     assert_eq!(statistics.bounce_bytes.get(), granted * 8);
-    assert_eq!(statistics.malformed_frames.get(), 50);
+    assert_eq!(statistics.frames_outside.get(), 50);
     cluster.poll(1);
     while !cluster.nodes[1].faults.is_empty() {
         cluster.answer_fault(1, 0, 1);
