@@ -101,8 +101,8 @@ impl ClusterSpec {
     /// Number of a node's NIC, wherever it runs.
     pub fn node_number(&self, name: &str) -> Option<u16> {
         let local = self.numbered().find(|(node, _)| node.name == name);
-        let elsewhere = self.network.as_ref()?.elsewhere.get(name).copied();
-        local.map(|(_, number)| number).or(elsewhere)
+        let elsewhere = || self.network.as_ref()?.elsewhere.get(name).copied();
+        local.map(|(_, number)| number).or_else(elsewhere)
     }
 
     /// The part of this cluster that `host` boots.
