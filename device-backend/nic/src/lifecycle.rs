@@ -216,13 +216,19 @@ impl Nic {
         if segment.page_key == PageKey::Physical {
             return Ok(());
         }
-        loop {
-            let faults = self.process(vni).map(|process| &mut process.faults);
-            let Some(fault) = faults.and_then(|f| f.forget(segment.address, segment.end())) else {
-                break;
-            };
+        // All of them are taken out first: who may still use the range under another
+        // name waits again, in a new fault over it.
+        let mut faults = Vec::new();
+        if let Some(process) = self.process(vni) {
+            while let Some(fault) = process.faults.forget(segment.address, segment.end()) {
+                faults.push(fault);
+            }
+        }
+        for fault in &faults {
             let gone = Pending::PageFault(vni, fault.need);
             self.events.retain(|event| *event != gone);
+        }
+        for fault in faults {
             self.release(host, vni, fault, Status::Ok);
         }
         Ok(())

@@ -453,3 +453,26 @@ fn a_segment_that_is_exported_anew_is_not_reached_by_an_old_key() {
     assert!(cluster.statistics(1).errors_key.get() > 0);
     holds_nothing(&cluster, 1);
 }
+
+/// Found by the simulator: the NIC went round in circles.
+#[test]
+fn a_name_is_revoked_while_data_waits_under_another() {
+    let (mut cluster, (mut a, sa), (b, sb)) = pair(&Limits::default(), &[1]);
+    let range = (sb.address, sb.length);
+    let other = b.export(&mut cluster, 9, 999, range, qnic_abi::Access::READ);
+    let other = other.unwrap();
+    let page_key = 0xaa00 + u64::from(sb.id.0);
+    let driver = &mut cluster.nodes[1].driver;
+    driver.cover(b.vni, sb.address, sb.length, page_key);
+    a.issue(&mut cluster, &write(&sa, &sb, 1, 1), &[]).unwrap();
+    cluster.run();
+    assert_eq!(cluster.statistics(1).frames_held.get(), 2);
+    assert_eq!(b.unexport(&mut cluster, other.id), Status::Ok);
+    assert_eq!(cluster.statistics(1).frames_held.get(), 2);
+    cluster.answer_faults = true;
+    cluster.serve(1);
+    cluster.settle();
+    assert_eq!(a.done(&cluster), (2, 1));
+    assert_eq!(a.errors(&cluster), []);
+    holds_nothing(&cluster, 1);
+}
