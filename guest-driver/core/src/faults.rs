@@ -98,19 +98,21 @@ impl<P: Platform> Driver<P> {
             // It has ended, and the NIC is about to be told.
             .ok_or(Status::Aborted)?;
         let page = fault.address >> PAGE_SHIFT;
-        let (exported, first): (Arc<Exported<P>>, usize) =
-            process.find(page).ok_or(Status::NoSuchSegment)?;
-        let region = &exported.region;
         let wanted = fault.pages.clamp(1, MAX_FAULT_PAGES) as usize;
-        let count = wanted.min(region.page_count() - first);
         for _ in 0..BUSY_TRIES {
+            let (exported, first): (Arc<Exported<P>>, usize) =
+                process.find(page).ok_or(Status::NoSuchSegment)?;
+            let region = &exported.region;
+            let count = wanted.min(region.page_count() - first);
             let result =
                 self.platform
                     .fault_in(&process.space, &exported.watch, region, first, count);
             match result {
                 Ok(()) => return Ok(()),
                 Err(MemoryError::Busy) => self.platform.sleep_us(BUSY_PAUSE_US),
-                Err(MemoryError::Closed) => return Err(Status::NoSuchSegment),
+                // The range may have been exported anew meanwhile, and the NIC may
+                // wait for this very page of it: look again.
+                Err(MemoryError::Closed) => {}
                 Err(MemoryError::SpaceGone) => return Err(Status::Aborted),
                 Err(_) => return Err(Status::PageUnavailable),
             }
@@ -258,6 +260,30 @@ mod tests {
         assert!(driver.serve_fault());
         assert_eq!(answers(&fake), [Status::Ok]);
         assert_eq!(fake.kernel.state().races, 0);
+        assert_eq!(driver.counters.pages_mapped.get(), 1);
+    }
+
+    /// Found by the simulator: a transfer under the new name failed for the old one.
+    #[test]
+    fn a_range_that_was_exported_anew_is_looked_up_again() {
+        let fake = Fake::new();
+        let (driver, process) = exporter(&fake);
+        let process = Arc::new(process);
+        let again = process.clone();
+        fake.kernel.state().on_fault = Some(std::boxed::Box::new(move || {
+            again.unexport(&mut uapi::Unexport::default()).unwrap();
+            let mut call = uapi::Export {
+                access: 3.into(),
+                address: (16 * PAGE).into(),
+                length: (8 * PAGE).into(),
+                ..Default::default()
+            };
+            again.export(&mut call).unwrap();
+            assert_eq!(call.status.get(), Status::Ok.code());
+        }));
+        let _ = fault(&driver, process.vni(), 17 * PAGE, 1);
+        assert!(driver.serve_fault());
+        assert_eq!(answers(&fake), [Status::Ok]);
         assert_eq!(driver.counters.pages_mapped.get(), 1);
     }
 

@@ -1,5 +1,6 @@
 //! One address space: pages that the test maps, with frames that come and go.
 
+use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec::Vec;
@@ -26,6 +27,8 @@ pub(crate) struct State {
     pub(crate) races: u32,
     /// The process ended; its driver has not been told yet.
     pub(crate) space_gone: bool,
+    /// Runs when the next page is brought in: what others do meanwhile.
+    pub(crate) on_fault: Option<Box<dyn FnOnce() + Send>>,
     watched: Vec<Arc<Region<Fake>>>,
     next_frame: u32,
 }
@@ -145,6 +148,10 @@ impl Kernel {
         first: usize,
         count: usize,
     ) -> Result<(), MemoryError> {
+        let meanwhile = self.state().on_fault.take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
         loop {
             let mut state = self.state();
             if state.space_gone {
