@@ -49,7 +49,7 @@ mod notification;
 pub mod physical;
 mod progress;
 pub mod provider;
-mod queue;
+pub mod queue;
 mod segment;
 #[cfg(test)]
 mod testing;

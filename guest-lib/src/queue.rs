@@ -1,7 +1,8 @@
 //! The process's side of the window: commands, doorbell and wake request.
 //!
-//! Written against [`SharedMemory`], so that the tests below run it on loom's
-//! atomics against the NIC's side.
+//! Written against [`SharedMemory`], so that loom runs it on its atomics against the
+//! NIC's side, and the simulator on simulated memory; a program uses
+//! [`crate::Endpoint`], which stands on it.
 
 use std::sync::atomic::AtomicU64;
 
@@ -13,14 +14,15 @@ use qnic_abi::SharedMemory;
 use zerocopy::IntoBytes;
 
 /// A command as it will stand in the queue.
-pub(crate) struct Command {
+#[derive(Debug)]
+pub struct Command {
     words: [u64; COMMAND_BYTES / 8],
     used: usize,
 }
 
 impl Command {
     /// A command with its inline payload, at most [`INLINE_CAPACITY`] bytes.
-    pub(crate) fn new(descriptor: &Descriptor, payload: &[u8]) -> Self {
+    pub fn new(descriptor: &Descriptor, payload: &[u8]) -> Self {
         debug_assert!(payload.len() <= INLINE_CAPACITY);
         let mut bytes = [0; COMMAND_BYTES];
         bytes[..DESCRIPTOR_BYTES].copy_from_slice(descriptor.as_bytes());
@@ -37,7 +39,7 @@ impl Command {
 
     /// Puts the command into the slot of `number`, which must be free, and says
     /// whether the doorbell must be rung. `area` is the host area.
-    pub(crate) fn publish<M: SharedMemory>(
+    pub fn publish<M: SharedMemory>(
         &self,
         window: &M,
         area: &M,
@@ -59,7 +61,7 @@ impl Command {
 /// Remembers for which command the doorbell was rung last: until the NIC has read
 /// that one it is on its way to the queue, and finds the later ones too.
 #[derive(Debug, Default)]
-pub(crate) struct Doorbell {
+pub struct Doorbell {
     rung_for: Option<u64>,
 }
 
@@ -80,11 +82,11 @@ impl Doorbell {
 
 /// Source of wake requests of one process; each value is stored once.
 #[derive(Debug)]
-pub(crate) struct WakeRequests(AtomicU64);
+pub struct WakeRequests(AtomicU64);
 
 impl WakeRequests {
     /// Continues after what a former process may have left in the window.
-    pub(crate) fn new<M: SharedMemory>(window: &M) -> Self {
+    pub fn new<M: SharedMemory>(window: &M) -> Self {
         WakeRequests(AtomicU64::new(
             window.load_u64(WAKE_REQUEST, Ordering::Relaxed),
         ))
@@ -95,7 +97,7 @@ impl WakeRequests {
     ///
     /// Several threads may ask at once: whichever value stands last differs from
     /// every value that the NIC has acted upon before it was stored.
-    pub(crate) fn request<M: SharedMemory>(&self, window: &M) {
+    pub fn request<M: SharedMemory>(&self, window: &M) {
         // Relaxed: only the value matters, it is unique whatever the order.
         let value = self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         window.store_u64(WAKE_REQUEST, value, Ordering::Relaxed);

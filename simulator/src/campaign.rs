@@ -1,0 +1,306 @@
+//! Running seeds: one, many, for hours; and making a failure smaller.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use crate::schedule::lock;
+use crate::settings::{Faults, Options};
+use crate::trace::Trace;
+use crate::world::{Report, World};
+
+/// A promise that was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed that broke it.
+    pub seed: u64,
+    /// What that simulation was made of.
+    pub options: Options,
+    /// Which promise, where in the simulator or the product it was noticed.
+    pub message: String,
+}
+
+impl Failure {
+    /// The command that repeats it, with its trace.
+    pub fn replay(&self) -> String {
+        let Options {
+            nodes,
+            operations,
+            faults,
+        } = self.options;
+        let defaults = Options::default();
+        let mut command = format!("cargo qnic sim --seed {}", self.seed);
+        if nodes != defaults.nodes {
+            command += &format!(" --nodes {nodes}");
+        }
+        if operations != defaults.operations {
+            command += &format!(" --operations {operations}");
+        }
+        if faults != defaults.faults {
+            let names = faults.names();
+            let list = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(",")
+            };
+            command += &format!(" --faults {list}");
+        }
+        command
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {}: {}", self.seed, self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+thread_local! {
+    /// What the last panic of this thread said, while a simulation runs on it.
+    static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
+    static SIMULATING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Keeps what a simulation that fails says for its [`Failure`]; panics elsewhere
+/// are reported as ever.
+fn keep_messages() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| match SIMULATING.get() {
+            true => SAID.set(Some(said(info))),
+            false => others(info),
+        }));
+    });
+}
+
+fn said(info: &PanicHookInfo<'_>) -> String {
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let message = text.unwrap_or("a panic without a message");
+    match info.location() {
+        Some(location) => format!("{message} ({}:{})", location.file(), location.line()),
+        None => message.to_owned(),
+    }
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// [`Failure`].
+pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
+    run_with(seed, options, Trace::off())
+}
+
+/// Runs one seed and writes a line for each event; the same bytes each time.
+///
+/// # Errors
+/// [`Failure`].
+pub fn run_traced(
+    seed: u64,
+    options: &Options,
+    trace: impl Write + Send + 'static,
+) -> Result<Report, Failure> {
+    run_with(seed, options, Trace::to(trace))
+}
+
+fn run_with(seed: u64, options: &Options, trace: Trace) -> Result<Report, Failure> {
+    keep_messages();
+    SIMULATING.set(true);
+    let result = catch_unwind(AssertUnwindSafe(|| World::new(seed, options, trace).run()));
+    SIMULATING.set(false);
+    result.map_err(|_| Failure {
+        seed,
+        options: *options,
+        message: SAID.take().unwrap_or_default(),
+    })
+}
+
+/// What a campaign has found.
+#[derive(Debug, Clone, Default)]
+pub struct Summary {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// Sums over all of them.
+    pub total: Report,
+    /// What failed, by seed.
+    pub failures: Vec<Failure>,
+}
+
+/// When a campaign ends.
+pub trait Campaign: Sync {
+    /// The next seed, or `None` at the end.
+    fn next(&self) -> Option<u64>;
+
+    /// A seed was run.
+    fn done(&self, summary: &Summary);
+}
+
+/// The seeds `first .. first + count`.
+pub struct Seeds {
+    next: AtomicU64,
+    end: u64,
+}
+
+impl Seeds {
+    /// Seeds in their order.
+    pub fn new(first: u64, count: u64) -> Self {
+        Seeds {
+            next: AtomicU64::new(first),
+            end: first.saturating_add(count),
+        }
+    }
+}
+
+impl Campaign for Seeds {
+    fn next(&self) -> Option<u64> {
+        let seed = self.next.fetch_add(1, Ordering::Relaxed);
+        (seed < self.end).then_some(seed)
+    }
+
+    fn done(&self, _summary: &Summary) {}
+}
+
+/// Runs seeds on so many threads. Stops after `most_failures`.
+pub fn campaign(
+    options: &Options,
+    threads: usize,
+    most_failures: usize,
+    seeds: &dyn Campaign,
+) -> Summary {
+    let summary = Mutex::new(Summary::default());
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    let Some(seed) = seeds.next() else {
+                        break;
+                    };
+                    let result = run(seed, options);
+                    let mut summary = lock(&summary);
+                    summary.seeds += 1;
+                    match result {
+                        Ok(report) => add(&mut summary.total, &report),
+                        Err(failure) => summary.failures.push(failure),
+                    }
+                    if summary.failures.len() >= most_failures {
+                        enough.store(true, Ordering::Relaxed);
+                    }
+                    seeds.done(&summary);
+                }
+            });
+        }
+    });
+    let mut summary = std::mem::take(&mut *lock(&summary));
+    summary.failures.sort_by_key(|failure| failure.seed);
+    summary
+}
+
+fn add(total: &mut Report, one: &Report) {
+    total.time += one.time;
+    total.events += one.events;
+    total.frames += one.frames;
+    total.damaged += one.damaged;
+    total.complete += one.complete;
+    total.failed += one.failed;
+    total.notifications += one.notifications;
+    total.bytes += one.bytes;
+    total.mishaps += one.mishaps;
+}
+
+/// Seeds that are tried for each smaller set of options.
+const TRIES: u64 = 40;
+
+/// Looks for a smaller simulation that still fails: fewer faults, nodes and
+/// transfers. Tries the seed itself, then some others. Tells of each success.
+pub fn shrink(failure: Failure, tell: &mut dyn FnMut(&Failure)) -> Failure {
+    let mut best = failure;
+    loop {
+        let smaller = smaller(&best.options)
+            .into_iter()
+            .find_map(|options| fails(best.seed, &options));
+        match smaller {
+            Some(found) => {
+                tell(&found);
+                best = found;
+            }
+            None => return best,
+        }
+    }
+}
+
+fn fails(seed: u64, options: &Options) -> Option<Failure> {
+    let seeds = std::iter::once(seed).chain(0..TRIES);
+    seeds.into_iter().find_map(|seed| run(seed, options).err())
+}
+
+/// Options with one thing less each, the largest step first.
+fn smaller(options: &Options) -> Vec<Options> {
+    let mut list = Vec::new();
+    for name in Faults::NAMES {
+        let mut fewer = *options;
+        if let Some(switch) = fewer.faults.switch(name) {
+            if std::mem::take(switch) {
+                list.push(fewer);
+            }
+        }
+    }
+    if options.nodes > 2 {
+        list.push(Options {
+            nodes: options.nodes - 1,
+            ..*options
+        });
+    }
+    for operations in [options.operations / 2, options.operations * 3 / 4] {
+        if operations > 0 && operations < options.operations {
+            list.push(Options {
+                operations,
+                ..*options
+            });
+        }
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_command_that_repeats_it() {
+        let mut failure = Failure {
+            seed: 7,
+            options: Options::default(),
+            message: "lost".to_owned(),
+        };
+        assert_eq!(failure.replay(), "cargo qnic sim --seed 7");
+        failure.options.nodes = 2;
+        failure.options.faults = Faults::NONE;
+        failure.options.faults.kill = true;
+        assert_eq!(
+            failure.replay(),
+            "cargo qnic sim --seed 7 --nodes 2 --faults kill"
+        );
+    }
+
+    #[test]
+    fn smaller_options_are_smaller() {
+        let options = Options::default();
+        for fewer in smaller(&options) {
+            assert_ne!(fewer, options);
+            assert!(fewer.nodes <= options.nodes && fewer.operations <= options.operations);
+        }
+        let least = Options {
+            nodes: 2,
+            operations: 1,
+            faults: Faults::NONE,
+        };
+        assert!(smaller(&least).is_empty());
+    }
+}

@@ -1,0 +1,146 @@
+//! What NICs tell each other, watched on the wire: windows and acknowledgements.
+//!
+//! | frame | must hold |
+//! |---|---|
+//! | sent, with a payload | no more of them beyond what the peer has told to be delivered than the window that it has granted (N15, U6) |
+//! | sent | what it says of the other direction never goes back within a session, and `delivered` is at most `acknowledge` |
+//! | sent | the sender's session never becomes smaller (U10) |
+
+use std::collections::BTreeSet;
+
+use qnic_abi::wire::{FrameHeader, FrameKind};
+
+/// One direction between two NICs.
+#[derive(Debug, Default)]
+struct Direction {
+    /// Sessions of sender and receiver.
+    sessions: (u64, u64),
+    /// Numbers of frames with a payload that are not known to be delivered.
+    outstanding: BTreeSet<u64>,
+    /// Window that the receiver has granted the sender.
+    granted: u64,
+    /// What the sender has said of the other direction: acknowledge, delivered.
+    told: (u64, u64),
+}
+
+/// All directions of a cluster.
+#[derive(Debug)]
+pub(crate) struct Conversations {
+    nodes: usize,
+    directions: Vec<Direction>,
+}
+
+impl Conversations {
+    pub(crate) fn new(nodes: usize) -> Self {
+        let directions = (0..nodes * nodes).map(|_| Direction::default());
+        Conversations {
+            nodes,
+            directions: directions.collect(),
+        }
+    }
+
+    fn direction(&mut self, from: u16, to: u16) -> &mut Direction {
+        let index = usize::from(from) * self.nodes + usize::from(to);
+        &mut self.directions[index]
+    }
+
+    /// A NIC sends a frame.
+    pub(crate) fn sent(&mut self, frame: &FrameHeader) {
+        let (from, to) = (frame.source_node.get(), frame.destination_node.get());
+        let kind = FrameKind::try_from(frame.kind).expect("a NIC sends known frames");
+        let sessions = (frame.source_session.get(), frame.destination_session.get());
+        let told = (frame.acknowledge.get(), frame.delivered.get());
+        assert!(
+            told.1 <= told.0,
+            "{from} -> {to}: delivered {} beyond acknowledged {}",
+            told.1,
+            told.0
+        );
+        let direction = self.direction(from, to);
+        assert!(
+            sessions.0 >= direction.sessions.0,
+            "{from} -> {to}: session {} after {}",
+            sessions.0,
+            direction.sessions.0
+        );
+        if matches!(
+            kind,
+            FrameKind::Hello | FrameKind::HelloReply | FrameKind::Gone
+        ) {
+            return;
+        }
+        if direction.sessions != sessions {
+            direction.sessions = sessions;
+            direction.outstanding.clear();
+            direction.told = (0, 0);
+        }
+        let before = std::mem::replace(&mut direction.told, told);
+        assert!(
+            before.0 <= told.0 && before.1 <= told.1,
+            "{from} -> {to}: told {told:?} after {before:?}"
+        );
+        if matches!(kind, FrameKind::Write | FrameKind::ReadReply) {
+            direction.outstanding.insert(frame.sequence.get());
+            let (count, granted) = (direction.outstanding.len() as u64, direction.granted);
+            assert!(
+                count <= granted,
+                "{from} -> {to}: {count} frames in a window of {granted}"
+            );
+        }
+    }
+
+    /// A frame arrives intact: its receiver knows what it says.
+    pub(crate) fn arrived(&mut self, frame: &FrameHeader) {
+        let (from, to) = (frame.source_node.get(), frame.destination_node.get());
+        let kind = FrameKind::try_from(frame.kind);
+        let direction = self.direction(to, from);
+        if matches!(kind, Ok(FrameKind::Hello | FrameKind::HelloReply)) {
+            direction.granted = frame.length.get();
+            return;
+        }
+        let sessions = (frame.destination_session.get(), frame.source_session.get());
+        if direction.sessions == sessions {
+            let delivered = frame.delivered.get();
+            direction.outstanding = direction.outstanding.split_off(&(delivered + 1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    fn frame(from: u16, to: u16, kind: FrameKind) -> FrameHeader {
+        let mut frame = FrameHeader::new_zeroed();
+        frame.source_node = from.into();
+        frame.destination_node = to.into();
+        frame.source_session = 5.into();
+        frame.destination_session = 5.into();
+        frame.kind = kind as u8;
+        frame
+    }
+
+    #[test]
+    fn a_window_is_what_was_granted_beyond_what_was_delivered() {
+        let mut conversations = Conversations::new(2);
+        let mut hello = frame(1, 0, FrameKind::Hello);
+        hello.length = 2.into();
+        conversations.arrived(&hello);
+        let mut write = frame(0, 1, FrameKind::Write);
+        for number in 1..=2 {
+            write.sequence = number.into();
+            conversations.sent(&write);
+        }
+        // The same again is no other.
+        conversations.sent(&write);
+        let mut ack = frame(1, 0, FrameKind::Ack);
+        (ack.acknowledge, ack.delivered) = (2.into(), 1.into());
+        conversations.arrived(&ack);
+        write.sequence = 3.into();
+        conversations.sent(&write);
+        write.sequence = 4.into();
+        let beyond = std::panic::AssertUnwindSafe(|| conversations.sent(&write));
+        assert!(std::panic::catch_unwind(beyond).is_err());
+    }
+}

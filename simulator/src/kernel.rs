@@ -1,0 +1,448 @@
+//! The kernel of a simulated node: address spaces whose pages come and go.
+//!
+//! ```text
+//!   page: frame? ◄──bring_in── swap (what it held when it was last written out)
+//!           │                    ▲
+//!           └──reclaim: Region::invalidate, then (if dirty) ──┘, frame freed
+//! ```
+//! As in Linux, a page that is clean is not written out again: a dirty bit that
+//! the driver misses shows as lost data (N7). Reclaim first tells the driver
+//! ([`Region::invalidate`], the MMU notifier), which may make it wait; only then the
+//! frame changes its owner. A sequence number for each watch makes a frame that
+//! was looked up before an invalidation stale.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
+use qnic_driver::platform::MemoryError;
+use qnic_driver::{Installed, Region};
+
+use crate::memory::{Memory, Owner};
+use crate::platform::SimPlatform;
+use crate::schedule::{lock, Schedule};
+
+/// How often a run of pages is looked up before it is given up as busy.
+const LOOKUPS: usize = 3;
+
+/// How often a page is tried to be freed for another one.
+const RECLAIMS: usize = 10_000;
+
+#[derive(Default)]
+struct Page {
+    frame: Option<u32>,
+    swap: Option<Box<[u8]>>,
+    dirty: bool,
+}
+
+#[derive(Default)]
+struct Space {
+    pages: BTreeMap<u64, Page>,
+    watches: Vec<Arc<Watched>>,
+    /// Its process is going away: nothing is brought in any more.
+    gone: bool,
+}
+
+#[derive(Default)]
+struct State {
+    spaces: BTreeMap<u64, Space>,
+    next: u64,
+}
+
+/// A region under watch.
+pub(crate) struct Watched {
+    region: Arc<Region<SimPlatform>>,
+    sequence: AtomicU64,
+}
+
+impl Watched {
+    fn first(&self) -> u64 {
+        self.region.address() >> PAGE_SHIFT
+    }
+
+    fn holds(&self, page: u64) -> bool {
+        page.checked_sub(self.first())
+            .is_some_and(|index| index < self.region.page_count() as u64)
+    }
+
+    fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Relaxed)
+    }
+
+    /// Tells the driver that pages change; says whether it has let go of them.
+    fn invalidate(&self, start: u64, end: u64, may_sleep: bool) -> bool {
+        self.region.invalidate(start, end, may_sleep, || {
+            self.sequence.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+}
+
+/// Ends a watch when it is dropped.
+pub(crate) struct Watch {
+    kernel: Arc<Kernel>,
+    space: u64,
+    watched: Arc<Watched>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut state = lock(&self.kernel.state);
+        let space = state.spaces.get_mut(&self.space);
+        let removed = space.and_then(|space| {
+            let place = space
+                .watches
+                .iter()
+                .position(|other| Arc::ptr_eq(other, &self.watched))?;
+            Some(space.watches.remove(place))
+        });
+        drop(state);
+        drop(removed);
+    }
+}
+
+/// Address spaces and paging of one node.
+pub(crate) struct Kernel {
+    schedule: Arc<Schedule>,
+    memory: Arc<Memory>,
+    /// Longest time to bring in a page from swap, in nanoseconds.
+    disk: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Kernel {
+    pub(crate) fn new(schedule: Arc<Schedule>, memory: Arc<Memory>, disk: u64) -> Self {
+        Kernel {
+            schedule,
+            memory,
+            disk: AtomicU64::new(disk),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Makes the disk slower or faster.
+    pub(crate) fn set_disk(&self, longest: u64) {
+        self.disk.store(longest, Ordering::Relaxed);
+    }
+
+    /// Makes an address space with pages at these page numbers.
+    pub(crate) fn new_space(&self, pages: impl Iterator<Item = u64>) -> u64 {
+        let mut state = lock(&self.state);
+        state.next += 1;
+        let space = Space {
+            pages: pages.map(|page| (page, Page::default())).collect(),
+            ..Space::default()
+        };
+        let number = state.next;
+        state.spaces.insert(number, space);
+        number
+    }
+
+    /// Ends an address space, as the exit of its process does: the driver is told
+    /// first, then the frames are freed.
+    pub(crate) fn end_space(&self, space: u64) {
+        let watches = {
+            let mut state = lock(&self.state);
+            let Some(space) = state.spaces.get_mut(&space) else {
+                return;
+            };
+            space.gone = true;
+            space.watches.clone()
+        };
+        for watched in watches {
+            while !watched.invalidate(0, u64::MAX, true) {}
+        }
+        let ended = lock(&self.state).spaces.remove(&space);
+        for page in ended
+            .into_iter()
+            .flat_map(|space| space.pages.into_values())
+        {
+            page.frame
+                .into_iter()
+                .for_each(|frame| self.memory.release(frame));
+        }
+        self.memory.set_vni(space, None);
+    }
+
+    /// Number of address spaces.
+    pub(crate) fn spaces(&self) -> usize {
+        lock(&self.state).spaces.len()
+    }
+
+    /// Takes some resident page away from its process, as under memory pressure.
+    /// Says whether one was taken.
+    pub(crate) fn reclaim_any(&self) -> bool {
+        let resident: Vec<(u64, u64)> = {
+            let state = lock(&self.state);
+            let pages = state.spaces.iter().flat_map(|(number, space)| {
+                let pages = space.pages.iter().filter(|(_, page)| page.frame.is_some());
+                pages.map(|(page, _)| (*number, *page))
+            });
+            pages.collect()
+        };
+        if resident.is_empty() {
+            return false;
+        }
+        let (space, page) = resident[self.schedule.below(resident.len())];
+        let may_sleep = self.schedule.chance(700);
+        self.reclaim(space, page, may_sleep)
+    }
+
+    fn reclaim(&self, space: u64, page: u64, may_sleep: bool) -> bool {
+        if may_sleep && !self.invalidate(space, page, true) {
+            return false;
+        }
+        // Again without a wait: nothing was entered since when the frame is taken.
+        if !self.invalidate(space, page, false) {
+            return false;
+        }
+        let mut state = lock(&self.state);
+        let found = state.spaces.get_mut(&space);
+        let Some(found) = found.and_then(|space| space.pages.get_mut(&page)) else {
+            return false;
+        };
+        let Some(frame) = found.frame.take() else {
+            return false;
+        };
+        if std::mem::take(&mut found.dirty) {
+            let mut bytes = vec![0; PAGE_SIZE].into_boxed_slice();
+            self.memory.load(frame, 0, &mut bytes);
+            found.swap = Some(bytes);
+        }
+        self.memory.release(frame);
+        self.schedule.trace(format_args!(
+            "kernel: space {space} loses page {page:#x}, frame {frame}"
+        ));
+        true
+    }
+
+    /// Tells all who watch a page that it goes away: a region that is being retracted
+    /// may still be watched beside its successor. Says whether all have let go.
+    fn invalidate(&self, space: u64, page: u64, may_sleep: bool) -> bool {
+        let watches: Vec<_> = {
+            let state = lock(&self.state);
+            let watches = state.spaces.get(&space).map(|space| space.watches.iter());
+            let watches = watches.into_iter().flatten();
+            watches.filter(|w| w.holds(page)).cloned().collect()
+        };
+        let start = page << PAGE_SHIFT;
+        let end = start + PAGE_SIZE as u64;
+        let mut watches = watches.iter();
+        watches.all(|watched| watched.invalidate(start, end, may_sleep))
+    }
+
+    /// A frame for a new owner; others lose theirs if none is free.
+    pub(crate) fn frame_for(&self, owner: Owner) -> u32 {
+        for _ in 0..RECLAIMS {
+            if let Some(frame) = self.memory.allocate(owner) {
+                return frame;
+            }
+            if !self.reclaim_any() {
+                self.schedule.sleep(1000);
+            }
+        }
+        panic!("no page can be reclaimed: the driver never lets go");
+    }
+
+    /// Makes a page resident; returns its frame, valid until the next wait.
+    fn bring_in(&self, space: u64, page: u64) -> Result<u32, MemoryError> {
+        if let Some(frame) = self.look_up(space, page)?.0 {
+            return Ok(frame);
+        }
+        if self.look_up(space, page)?.1 {
+            let longest = self.disk.load(Ordering::Relaxed);
+            self.schedule
+                .sleep(self.schedule.range(1000..longest.max(1001)));
+        }
+        let frame = self.frame_for(Owner::Page { space, page });
+        let resident = match self.look_up(space, page) {
+            Ok((resident, _)) => resident,
+            Err(error) => {
+                self.memory.release(frame);
+                return Err(error);
+            }
+        };
+        if let Some(resident) = resident {
+            self.memory.release(frame);
+            return Ok(resident);
+        }
+        let mut state = lock(&self.state);
+        let found = state.spaces.get_mut(&space);
+        let found = found.and_then(|space| space.pages.get_mut(&page));
+        let found = found.ok_or(MemoryError::SpaceGone)?;
+        if let Some(swap) = &found.swap {
+            self.memory.store(frame, 0, swap);
+        }
+        found.frame = Some(frame);
+        Ok(frame)
+    }
+
+    /// Frame of a page, and whether it has to come from the disk.
+    fn look_up(&self, space: u64, page: u64) -> Result<(Option<u32>, bool), MemoryError> {
+        let state = lock(&self.state);
+        let space = state.spaces.get(&space).filter(|space| !space.gone);
+        let page = space.ok_or(MemoryError::SpaceGone)?.pages.get(&page);
+        let page = page.ok_or(MemoryError::NotMapped)?;
+        Ok((page.frame, page.swap.is_some()))
+    }
+
+    /// Starts to watch a region, all of whose pages must be mapped.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        space: u64,
+        region: &Arc<Region<SimPlatform>>,
+    ) -> Result<Watch, MemoryError> {
+        let watched = Arc::new(Watched {
+            region: region.clone(),
+            sequence: AtomicU64::new(0),
+        });
+        let mut state = lock(&self.state);
+        let found = state.spaces.get_mut(&space).filter(|space| !space.gone);
+        let found = found.ok_or(MemoryError::SpaceGone)?;
+        let mut pages = (0..region.page_count() as u64).map(|index| watched.first() + index);
+        if !pages.all(|page| found.pages.contains_key(&page)) {
+            return Err(MemoryError::NotMapped);
+        }
+        found.watches.push(watched.clone());
+        Ok(Watch {
+            kernel: self.clone(),
+            space,
+            watched,
+        })
+    }
+
+    /// Brings in a run of pages and enters them, unless they change meanwhile.
+    pub(crate) fn fault_in(
+        &self,
+        watch: &Watch,
+        first: usize,
+        count: usize,
+    ) -> Result<(), MemoryError> {
+        let watched = &watch.watched;
+        let start = watched.first() + first as u64;
+        for lookup in 0..LOOKUPS {
+            let sequence = watched.sequence();
+            // A run that does not fit into memory would never be resident at once.
+            let count = if lookup == 0 { count } else { 1 };
+            let mut frames = Vec::new();
+            for page in start..start + count as u64 {
+                match self.bring_in(watch.space, page) {
+                    Ok(frame) => frames.push(Some(frame)),
+                    Err(error) if frames.is_empty() => return Err(error),
+                    Err(_) => break,
+                }
+            }
+            let valid = || watched.sequence() == sequence;
+            match watched.region.install(first, &frames, valid) {
+                Installed::Entered => return Ok(()),
+                Installed::Stale => {}
+                Installed::Busy => return Err(MemoryError::Busy),
+                Installed::Absent => return Err(MemoryError::NotMapped),
+                Installed::Closed => return Err(MemoryError::Closed),
+            }
+        }
+        Err(MemoryError::Busy)
+    }
+
+    /// Enters the pages that are resident.
+    pub(crate) fn enter_resident(&self, watch: &Watch) {
+        let watched = &watch.watched;
+        let sequence = watched.sequence();
+        let frames: Vec<_> = (0..watched.region.page_count() as u64)
+            .map(|index| self.look_up(watch.space, watched.first() + index))
+            .map(|found| found.ok().and_then(|(frame, _)| frame))
+            .collect();
+        // Best effort: what does not get in is faulted in later.
+        let _entered = watched
+            .region
+            .install(0, &frames, || watched.sequence() == sequence);
+    }
+
+    /// The device has written to a frame.
+    pub(crate) fn mark_dirty(&self, frame: u32) {
+        let Owner::Page { space, page } = self.memory.owner(frame) else {
+            panic!("frame {frame} is marked dirty after it was freed");
+        };
+        let mut state = lock(&self.state);
+        let found = state.spaces.get_mut(&space);
+        if let Some(page) = found.and_then(|space| space.pages.get_mut(&page)) {
+            page.dirty = true;
+        }
+    }
+
+    /// The process stores to its memory.
+    pub(crate) fn write(&self, space: u64, address: u64, bytes: &[u8]) -> Result<(), MemoryError> {
+        for (page, offset, range) in pieces(address, bytes.len()) {
+            let frame = self.bring_in(space, page)?;
+            self.memory.store(frame, offset, &bytes[range]);
+            self.mark_dirty(frame);
+        }
+        Ok(())
+    }
+
+    /// The process loads from its memory.
+    pub(crate) fn read(
+        &self,
+        space: u64,
+        address: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), MemoryError> {
+        for (page, offset, range) in pieces(address, bytes.len()) {
+            let frame = self.bring_in(space, page)?;
+            self.memory.load(frame, offset, &mut bytes[range]);
+        }
+        Ok(())
+    }
+
+    /// What a process would load, without a trace of the access; `None` if the
+    /// memory is gone.
+    pub(crate) fn peek(&self, space: u64, address: u64, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        let state = lock(&self.state);
+        let space = state.spaces.get(&space)?;
+        for (page, offset, range) in pieces(address, length) {
+            let page = space.pages.get(&page)?;
+            match (page.frame, &page.swap) {
+                (Some(frame), _) => self.memory.load(frame, offset, &mut bytes[range]),
+                (None, Some(swap)) => {
+                    let length = range.len();
+                    bytes[range].copy_from_slice(&swap[offset..offset + length]);
+                }
+                (None, None) => {}
+            }
+        }
+        Some(bytes)
+    }
+}
+
+/// A range of addresses, page by page: page number, offset in the page, and which
+/// of the bytes.
+fn pieces(
+    address: u64,
+    length: usize,
+) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = address + done as u64;
+        let offset = at as usize % PAGE_SIZE;
+        let count = (length - done).min(PAGE_SIZE - offset);
+        let range = done..done + count;
+        done += count;
+        (count > 0).then_some((at >> PAGE_SHIFT, offset, range))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_split_at_page_borders() {
+        let found: Vec<_> = pieces(0x1ffe, 4100).collect();
+        assert_eq!(
+            found,
+            [(1, 4094, 0..2), (2, 0, 2..4098), (3, 0, 4098..4100)]
+        );
+        assert_eq!(pieces(0x1000, 0).count(), 0);
+    }
+}

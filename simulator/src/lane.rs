@@ -1,0 +1,91 @@
+//! What a stretch of memory must hold while transfers to it run.
+
+/// One byte: what must stand there, or `None` where a transfer under way, or one
+/// that failed, leaves it open.
+pub(crate) type Expected = Option<u8>;
+
+/// Memory that transfers of one process go to, one after the other at each byte.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    bytes: Vec<Expected>,
+    /// Ranges in use: start, end, operation.
+    reserved: Vec<(u64, u64, u64)>,
+}
+
+impl Lane {
+    /// A lane of zeroes.
+    pub(crate) fn new(length: u64) -> Self {
+        Lane {
+            bytes: vec![Some(0); length as usize],
+            reserved: Vec::new(),
+        }
+    }
+
+    /// Reserves a range for an operation unless another one uses a part of it.
+    pub(crate) fn reserve(&mut self, start: u64, length: u64, operation: u64) -> bool {
+        let end = start + length;
+        let free = !self.reserved.iter().any(|r| r.0 < end && start < r.1);
+        if free {
+            self.reserved.push((start, end, operation));
+        }
+        free
+    }
+
+    /// Ends the reservation of an operation.
+    pub(crate) fn release(&mut self, operation: u64) {
+        self.reserved.retain(|range| range.2 != operation);
+    }
+
+    /// From now on anything may stand there.
+    pub(crate) fn open(&mut self, start: u64, length: u64) {
+        self.bytes[start as usize..(start + length) as usize].fill(None);
+    }
+
+    /// This must stand there now.
+    pub(crate) fn set(&mut self, start: u64, bytes: &[u8]) {
+        for (place, byte) in self.bytes[start as usize..].iter_mut().zip(bytes) {
+            *place = Some(*byte);
+        }
+    }
+
+    /// What must stand in a range.
+    pub(crate) fn get(&self, start: u64, length: u64) -> &[Expected] {
+        &self.bytes[start as usize..(start + length) as usize]
+    }
+
+    /// What must stand everywhere.
+    pub(crate) fn all(&self) -> &[Expected] {
+        &self.bytes
+    }
+}
+
+/// Where memory differs from what must stand there: the first such place.
+pub(crate) fn difference(memory: &[u8], expected: &[Expected]) -> Option<usize> {
+    let mut pairs = memory.iter().zip(expected);
+    pairs.position(|(byte, expected)| expected.is_some_and(|expected| expected != *byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_in_use_exclude_each_other() {
+        let mut lane = Lane::new(100);
+        assert!(lane.reserve(10, 10, 1));
+        assert!(!lane.reserve(19, 1, 2));
+        assert!(lane.reserve(20, 80, 2));
+        lane.release(1);
+        assert!(lane.reserve(0, 20, 3));
+    }
+
+    #[test]
+    fn open_bytes_hold_anything() {
+        let mut lane = Lane::new(4);
+        lane.open(1, 2);
+        lane.set(2, &[7]);
+        assert_eq!(difference(&[0, 99, 7, 0], lane.all()), None);
+        assert_eq!(difference(&[0, 99, 8, 0], lane.all()), Some(2));
+        assert_eq!(difference(&[1, 99, 7, 0], lane.all()), Some(0));
+    }
+}

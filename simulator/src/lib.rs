@@ -1,0 +1,64 @@
+//! Deterministic simulation of qnic clusters (X3, U10): the real NIC
+//! ([`qnic_nic`]), the real driver core ([`qnic_driver`]), the real impairment stage of
+//! the links, and the library's own queue code, many nodes in one thread under virtual
+//! time. Everything follows from one seed; a seed repeats a failure exactly.
+//!
+//! ```text
+//!   user (task) ──calls──► driver core ──Platform──► machine: kernel, memory, control queue
+//!      │ window, host area                              ▲ │ requests, event buffers
+//!      ▼                                                │ ▼
+//!    SRAM ◄─────────────────── NIC, polled by the world ── wires: impairment stages
+//!                               │ each store to memory
+//!                               ▼
+//!                             oracle: checks at that moment
+//! ```
+//!
+//! # Calls that block
+//! A driver call may wait: an import for a name, a fault worker for a page from the
+//! disk, a process for a notification. Processes, fault workers and page reclaim
+//! are *tasks*: stackful coroutines that run ordinary blocking code
+//! (the module `task`). A wait of [`qnic_driver::Platform`] gives control back to the
+//! world, which goes on with the next event; the reply, wake-up or time limit is an
+//! event too. The request of a driver call is one event and its reply another, so
+//! anything can happen between: eviction in the middle of an export, a reset in the
+//! middle of an unexport. Exactly one thing runs at a time, so there is nothing
+//! that could differ between two runs.
+//!
+//! Within one event a NIC, a driver or a process is not interrupted. Orders of
+//! single loads and stores are the business of the loom models; everything coarser
+//! is simulated here.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `schedule`, `task` | clock, event queue, chance; tasks |
+//! | `memory`, `kernel` | frames and who may touch them; address spaces, swap, reclaim |
+//! | `platform` | the system under the driver core |
+//! | `node`, `wire` | a NIC as its device process drives it; the wires |
+//! | `user` | the processes and what they do |
+//! | `oracle`, `lane`, `conversation` | what must hold, checked when it can be known |
+//! | `settings`, `world` | what a seed makes of the options; one simulation |
+//! | [`campaign`] | many seeds; making a failure smaller |
+//!
+//! What is checked and which planted bugs are found: `docs/simulation.md`.
+#![forbid(unsafe_code)]
+
+pub mod campaign;
+mod common;
+mod conversation;
+mod kernel;
+mod lane;
+mod memory;
+mod node;
+mod oracle;
+mod platform;
+mod schedule;
+mod settings;
+mod task;
+mod trace;
+mod user;
+mod wire;
+mod world;
+
+pub use campaign::{run, run_traced, Failure};
+pub use settings::{Faults, Options};
+pub use world::Report;

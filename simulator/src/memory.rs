@@ -1,0 +1,271 @@
+//! Memory of a simulated node, and the check of every access that its NIC makes.
+//!
+//! Each frame has an owner. The NIC may touch
+//! - host areas of processes, until the driver gives them back;
+//! - a page of a process, while the NIC holds it locked *and* the reverse mapping in
+//!   SRAM still names exactly that page of that process (N4, N6, N8).
+//!
+//! Anything else is a violation, at the moment it happens. A frame that is freed
+//! is filled with [`POISON`], so a stale copy shows too.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, OnceLock, Weak};
+
+use qnic_abi::header::Geometry;
+use qnic_abi::page_table::Tag;
+use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
+use qnic_nic::testing::Sram;
+use qnic_nic::{HostMemory, OutOfRange};
+
+use crate::schedule::lock;
+
+/// What stands in a frame that nobody owns.
+const POISON: u8 = 0xdb;
+
+/// Who owns a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// Nobody.
+    Free,
+    /// A page of the host area of the process at that place.
+    HostArea { place: usize, page: usize },
+    /// A page of an address space.
+    Page { space: u64, page: u64 },
+}
+
+/// Who is told what a NIC stores into host areas.
+pub(crate) trait Observer: Send + Sync {
+    /// The NIC has stored a word of the host area of the process at a place.
+    fn stored(&self, place: usize, offset: usize, value: u64);
+}
+
+struct State {
+    bytes: Vec<u8>,
+    owners: Vec<Owner>,
+    /// VNI by address space, once known.
+    vnis: Vec<(u64, VniId)>,
+    free: Vec<u32>,
+}
+
+/// Memory of one node.
+pub(crate) struct Memory {
+    sram: std::sync::Arc<Sram>,
+    geometry: Geometry,
+    state: Mutex<State>,
+    observer: OnceLock<Weak<dyn Observer>>,
+}
+
+impl Memory {
+    /// Memory of as many frames as the geometry has.
+    pub(crate) fn new(geometry: Geometry, sram: std::sync::Arc<Sram>) -> Self {
+        let frames = geometry.frames as usize;
+        Memory {
+            sram,
+            geometry,
+            state: Mutex::new(State {
+                bytes: vec![POISON; frames * PAGE_SIZE],
+                owners: vec![Owner::Free; frames],
+                vnis: Vec::new(),
+                free: (0..frames as u32).rev().collect(),
+            }),
+            observer: OnceLock::new(),
+        }
+    }
+
+    /// Names who is told; once.
+    pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
+        let _again = self.observer.set(observer);
+    }
+
+    /// Takes a free frame, zeroed.
+    pub(crate) fn allocate(&self, owner: Owner) -> Option<u32> {
+        let mut state = lock(&self.state);
+        let frame = state.free.pop()?;
+        state.owners[frame as usize] = owner;
+        state.bytes[range_of(frame)].fill(0);
+        Some(frame)
+    }
+
+    /// Gives a frame back.
+    pub(crate) fn release(&self, frame: u32) {
+        let mut state = lock(&self.state);
+        assert_ne!(state.owners[frame as usize], Owner::Free, "freed twice");
+        state.owners[frame as usize] = Owner::Free;
+        state.bytes[range_of(frame)].fill(POISON);
+        // The next owner is another one than the last: stale use shows soon.
+        state.free.push(frame);
+    }
+
+    /// Number of free frames.
+    pub(crate) fn free_frames(&self) -> usize {
+        lock(&self.state).free.len()
+    }
+
+    /// Who owns a frame.
+    pub(crate) fn owner(&self, frame: u32) -> Owner {
+        lock(&self.state).owners[frame as usize]
+    }
+
+    /// Notes the VNI of an address space; `None` when the space ends.
+    pub(crate) fn set_vni(&self, space: u64, vni: Option<VniId>) {
+        let mut state = lock(&self.state);
+        state.vnis.retain(|(other, _)| *other != space);
+        state.vnis.extend(vni.map(|vni| (space, vni)));
+    }
+
+    /// Bytes of a frame as the processor sees them.
+    pub(crate) fn load(&self, frame: u32, offset: usize, bytes: &mut [u8]) {
+        let start = range_of(frame).start + offset;
+        let state = lock(&self.state);
+        bytes.copy_from_slice(&state.bytes[start..start + bytes.len()]);
+    }
+
+    /// The processor stores.
+    pub(crate) fn store(&self, frame: u32, offset: usize, bytes: &[u8]) {
+        let start = range_of(frame).start + offset;
+        let mut state = lock(&self.state);
+        state.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Checks an access of the NIC, and finds the bytes.
+    fn check(
+        &self,
+        state: &State,
+        address: u64,
+        length: usize,
+    ) -> Result<std::ops::Range<usize>, OutOfRange> {
+        let start = usize::try_from(address).map_err(|_| OutOfRange)?;
+        let end = start.checked_add(length).ok_or(OutOfRange)?;
+        if end > state.bytes.len() {
+            return Err(OutOfRange);
+        }
+        if length > 0 {
+            for frame in start >> PAGE_SHIFT..=(end - 1) >> PAGE_SHIFT {
+                self.check_frame(state, frame as u32);
+            }
+        }
+        Ok(start..end)
+    }
+
+    fn check_frame(&self, state: &State, frame: u32) {
+        let (space, page) = match state.owners[frame as usize] {
+            Owner::HostArea { .. } => return,
+            Owner::Free => panic!("the NIC touches frame {frame}, which is free"),
+            Owner::Page { space, page } => (space, page),
+        };
+        let vni = state.vnis.iter().find(|(other, _)| *other == space);
+        let Some((_, vni)) = vni else {
+            panic!("the NIC touches frame {frame} of a process that is not registered");
+        };
+        let expected = Tag::new(*vni, page << PAGE_SHIFT).word();
+        let vpn = self.geometry.vpn_word(frame);
+        let tag = self.sram.load_u64(vpn, Ordering::Relaxed);
+        assert_eq!(
+            tag, expected,
+            "the NIC touches frame {frame}, which is not mapped for its owner"
+        );
+        let locked = self
+            .sram
+            .load_u32(self.geometry.lock_word(frame), Ordering::Relaxed);
+        assert_ne!(locked, 0, "the NIC touches frame {frame} without its lock");
+    }
+}
+
+fn range_of(frame: u32) -> std::ops::Range<usize> {
+    let start = frame as usize * PAGE_SIZE;
+    start..start + PAGE_SIZE
+}
+
+impl HostMemory for Memory {
+    fn contains(&self, address: u64, length: u64) -> bool {
+        let size = lock(&self.state).bytes.len() as u64;
+        address.checked_add(length).is_some_and(|end| end <= size)
+    }
+
+    fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfRange> {
+        let state = lock(&self.state);
+        let range = self.check(&state, address, bytes.len())?;
+        bytes.copy_from_slice(&state.bytes[range]);
+        Ok(())
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), OutOfRange> {
+        let mut state = lock(&self.state);
+        let range = self.check(&state, address, bytes.len())?;
+        state.bytes[range].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
+        if address % 8 != 0 {
+            return Err(OutOfRange);
+        }
+        self.write(address, &value.to_le_bytes())?;
+        let frame = (address >> PAGE_SHIFT) as u32;
+        if let Owner::HostArea { place, page } = self.owner(frame) {
+            let offset = page * PAGE_SIZE + address as usize % PAGE_SIZE;
+            if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
+                observer.stored(place, offset, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_from(
+        &self,
+        address: u64,
+        source: &Self,
+        source_address: u64,
+        length: usize,
+    ) -> Result<(), OutOfRange> {
+        let mut bytes = vec![0; length];
+        source.read(source_address, &mut bytes)?;
+        self.write(address, &bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qnic_abi::NodeId;
+    use std::sync::Arc;
+
+    fn memory() -> Memory {
+        let geometry = Geometry::new(NodeId(1), 8, 2, 1).unwrap();
+        let sram = Arc::new(Sram::new(geometry.sram_bytes as usize));
+        Memory::new(geometry, sram)
+    }
+
+    /// What the check says of a write to a frame.
+    fn violation(memory: &Memory, frame: u32) -> Option<String> {
+        let write = std::panic::AssertUnwindSafe(|| {
+            memory.write(u64::from(frame) << PAGE_SHIFT, &[1]).unwrap();
+        });
+        let cause = std::panic::catch_unwind(write).err()?;
+        cause.downcast_ref::<String>().cloned()
+    }
+
+    #[test]
+    fn only_what_is_mapped_and_locked_may_be_touched() {
+        let memory = memory();
+        let owner = Owner::Page { space: 5, page: 77 };
+        let frame = memory.allocate(owner).unwrap();
+        assert!(violation(&memory, frame)
+            .unwrap()
+            .contains("not registered"));
+        memory.set_vni(5, Some(VniId(1)));
+        assert!(violation(&memory, frame).unwrap().contains("not mapped"));
+        let tag = Tag::new(VniId(1), 77 << PAGE_SHIFT);
+        let vpn = memory.geometry.vpn_word(frame);
+        memory.sram.store_u64(vpn, tag.word(), Ordering::Relaxed);
+        assert!(violation(&memory, frame)
+            .unwrap()
+            .contains("without its lock"));
+        let locked = memory.geometry.lock_word(frame);
+        memory.sram.store_u32(locked, 1, Ordering::Relaxed);
+        assert_eq!(violation(&memory, frame), None);
+        memory.release(frame);
+        assert!(violation(&memory, frame).unwrap().contains("free"));
+        assert_eq!(memory.write(8 << PAGE_SHIFT, &[1]), Err(OutOfRange));
+    }
+}

@@ -1,0 +1,471 @@
+//! A node: its NIC as the device process drives it, and its tasks.
+//!
+//! ```text
+//!   doorbell, request, frame ──► wake ──► poll … poll ──idle for a while──► prepare_sleep
+//!                                                                   │
+//!                            asleep, until the next of them, or the NIC's deadline
+//! ```
+//! The time between two polls is up to chance, so the NICs of a cluster interleave
+//! in many ways. After each call of a NIC no page is locked: whatever happens
+//! between two calls happens to a NIC that holds nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use qnic_abi::event::EVENT_BYTES;
+use qnic_abi::shared::Ordering;
+use qnic_abi::wire::FrameHeader;
+use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
+use qnic_driver::{check_config, Driver, Handled};
+use qnic_nic::testing::Sram;
+use qnic_nic::{Host, Nic, NicConfig, Payload, Progress, Time};
+use zerocopy::IntoBytes;
+
+use crate::common::{Common, Phase};
+use crate::memory::{Memory, Observer};
+use crate::platform::{Machine, SimPlatform};
+use crate::schedule::{lock, Event, Life};
+use crate::user::Place;
+use crate::wire::{Network, Outlet};
+
+/// Windows of each NIC.
+const WINDOWS: u32 = 4;
+
+/// Doorbells of each NIC: fewer than windows, as in life.
+const DOORBELLS: u32 = 2;
+
+/// Event buffers that a driver posts.
+const EVENT_BUFFERS: usize = 6;
+
+/// A NIC that had nothing to do for so long goes to sleep, in nanoseconds.
+const SLEEP_AFTER: u64 = 5000;
+
+/// Every peer is granted a window of so many frames at least.
+const MIN_WINDOW: u32 = 16;
+
+/// Workers of a driver that serve page faults.
+const WORKERS: usize = 2;
+
+/// What a NIC may touch.
+struct NodeHost<'a>(&'a Machine);
+
+impl Host for NodeHost<'_> {
+    type Sram = Sram;
+    type Memory = Memory;
+
+    fn sram(&self) -> &Sram {
+        &self.0.sram
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+}
+
+/// One node of the cluster.
+pub(crate) struct Node {
+    common: Arc<Common>,
+    number: usize,
+    life: u32,
+    /// `None` while it has no power.
+    nic: Option<Nic>,
+    /// The machine, also for a while after it has ended.
+    pub(crate) machine: Option<Arc<Machine>>,
+    /// It is up: its NIC was started and not reset since.
+    pub(crate) is_up: bool,
+    poll_at: Option<u64>,
+    idle_since: Option<u64>,
+    /// Event buffers that the NIC has filled.
+    events: VecDeque<[u8; EVENT_BYTES]>,
+    interrupted: bool,
+    /// Its driver is so many times slower than others.
+    pub(crate) slowness: u64,
+}
+
+impl Node {
+    pub(crate) fn new(common: &Arc<Common>, number: usize) -> Self {
+        Node {
+            common: common.clone(),
+            number,
+            life: 0,
+            nic: None,
+            machine: None,
+            is_up: false,
+            poll_at: None,
+            idle_since: None,
+            events: VecDeque::new(),
+            interrupted: false,
+            slowness: 1,
+        }
+    }
+
+    fn life(&self) -> Life {
+        Life {
+            node: self.number,
+            number: self.life,
+        }
+    }
+
+    /// Says whether an event is of this life of the node.
+    pub(crate) fn lives(&self, life: Life) -> bool {
+        self.is_up && life == self.life()
+    }
+
+    /// Says whether nothing of its last life runs any more, so that it can start.
+    pub(crate) fn can_start(&self) -> bool {
+        !self.is_up
+            && self
+                .machine
+                .as_ref()
+                .is_none_or(|machine| machine.tasks() == 0)
+    }
+
+    /// Starts it: the NIC first, then the driver, then processes.
+    pub(crate) fn start(&mut self) {
+        let settings = &self.common.settings;
+        let now = Time(self.common.schedule.now());
+        let nic = self.nic.get_or_insert_with(|| {
+            let config = NicConfig {
+                node: NodeId(self.number as u16),
+                frames: settings.frames,
+                windows: WINDOWS,
+                doorbells: DOORBELLS,
+                limits: settings.limits.clone(),
+            };
+            Nic::new(config).expect("a geometry")
+        });
+        self.life += 1;
+        let life = Life {
+            node: self.number,
+            number: self.life,
+        };
+        let machine = Machine::new(&self.common.schedule, life, *nic.geometry(), settings.disk);
+        let observer: Arc<dyn Observer> = self.common.clone();
+        machine.memory.observe(Arc::downgrade(&observer));
+        // The wall clock of all nodes, which no session has reached yet.
+        nic.start(now, &NodeHost(&machine), now.0 + 1);
+        let config = nic.config_space();
+        self.events.clear();
+        self.interrupted = false;
+        self.poll_at = None;
+        self.idle_since = None;
+        self.is_up = true;
+        self.machine = Some(machine.clone());
+        self.common.schedule.trace(format_args!(
+            "node {}: starts, life {}",
+            self.number, self.life
+        ));
+        let common = self.common.clone();
+        let booting = machine.clone();
+        machine.run(move || {
+            let bytes = config.as_bytes().try_into().expect("its size");
+            let config = check_config(bytes).expect("a good configuration space");
+            match Driver::start(SimPlatform(booting.clone()), &config) {
+                Ok(driver) if !booting.is_gone() => {
+                    *lock(&booting.driver) = Some(driver.clone());
+                    populate(&common, &booting, &driver);
+                }
+                Ok(_) => {}
+                Err(_) if booting.is_gone() => {}
+                Err(error) => panic!("node {}: the driver does not start: {error}", life.node),
+            }
+        });
+        self.wake();
+    }
+
+    /// Resets the NIC under its driver, as the end of a guest does.
+    pub(crate) fn reset(&mut self, network: &mut Network) {
+        self.end_life(|nic, machine, common| {
+            let now = Time(common.schedule.now());
+            let from = machine.life.node;
+            nic.reset(now, &NodeHost(machine), &mut Outlet { network, from });
+        });
+    }
+
+    /// Takes its power: nobody is told anything.
+    pub(crate) fn crash(&mut self, network: &mut Network) {
+        self.end_life(|_, machine, _| network.forget(machine.life.node));
+        self.nic = None;
+    }
+
+    fn end_life(&mut self, end: impl FnOnce(&mut Nic, &Machine, &Common)) {
+        let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
+            return;
+        };
+        self.is_up = false;
+        for (place, node) in self.common.settings.places.iter().enumerate() {
+            if *node == self.number {
+                lock(&self.common.oracle).end(place);
+            }
+        }
+        let driver = lock(&machine.driver).take();
+        if let Some(driver) = &driver {
+            driver.begin_removal();
+        }
+        end(nic, machine, &self.common);
+        if let Some(driver) = driver {
+            driver.detach();
+        }
+        machine.disappear();
+    }
+
+    /// Has the NIC polled soon.
+    pub(crate) fn wake(&mut self) {
+        self.idle_since = None;
+        let delay = self.common.schedule.range(50..1500);
+        self.poll_by(self.common.schedule.now() + delay);
+    }
+
+    fn poll_by(&mut self, time: u64) {
+        if self.poll_at.is_none_or(|at| time < at) {
+            self.poll_at = Some(time);
+            self.common.schedule.at(time, Event::Poll(self.life()));
+        }
+    }
+
+    /// Rings a doorbell.
+    pub(crate) fn ring(&mut self, doorbell: u32) {
+        if let Some(nic) = &mut self.nic {
+            nic.handle_doorbell(doorbell);
+        }
+        self.wake();
+    }
+
+    /// Hands a frame to the NIC.
+    pub(crate) fn take_frame(&mut self, frame: &FrameHeader, payload: &[u8]) {
+        let now = Time(self.common.schedule.now());
+        let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
+            return;
+        };
+        if !self.is_up {
+            return;
+        }
+        let payload = match payload {
+            [] => Payload::None,
+            bytes => Payload::Bytes(bytes),
+        };
+        nic.handle_frame(now, &NodeHost(machine), frame, payload);
+        self.wake();
+        self.after_call();
+    }
+
+    /// Hands the next request of the driver to the NIC.
+    pub(crate) fn take_request(&mut self, network: &mut Network) {
+        let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
+            return;
+        };
+        let Some((token, request)) = lock(&machine.control).requests.pop_front() else {
+            return;
+        };
+        let now = Time(self.common.schedule.now());
+        let mut wire = Outlet {
+            network,
+            from: self.number,
+        };
+        let host = NodeHost(machine);
+        if let Some(reply) = nic.handle_control(now, &host, &mut wire, &request, token) {
+            machine.answer(token, reply);
+        }
+        self.wake();
+        self.after_call();
+    }
+
+    /// Polls the NIC, if that is due.
+    pub(crate) fn poll(&mut self, network: &mut Network) {
+        let now = self.common.schedule.now();
+        if self.poll_at != Some(now) {
+            return;
+        }
+        self.poll_at = None;
+        let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
+            return;
+        };
+        let mut wire = Outlet {
+            network,
+            from: self.number,
+        };
+        let host = NodeHost(machine);
+        match nic.poll(Time(now), &host, &mut wire) {
+            Progress::Busy => {
+                self.idle_since = None;
+                let pause = self.common.schedule.range(100..self.common.settings.poll);
+                self.poll_by(now + pause);
+            }
+            Progress::Idle => {
+                let since = *self.idle_since.get_or_insert(now);
+                if now - since < SLEEP_AFTER || !nic.prepare_sleep(&host) {
+                    self.poll_by(now + self.common.schedule.range(500..3000));
+                } else if let Some(Time(deadline)) = nic.next_deadline() {
+                    self.poll_by(deadline.max(now + 1));
+                }
+            }
+        }
+        self.after_call();
+    }
+
+    /// Takes what the NIC has for its driver.
+    fn after_call(&mut self) {
+        let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
+            return;
+        };
+        while let Some((token, reply)) = nic.poll_reply() {
+            machine.answer(token, reply);
+        }
+        while self.events.len() < EVENT_BUFFERS {
+            let Some(event) = nic.poll_event() else {
+                break;
+            };
+            let bytes = event.as_bytes().try_into().expect("the size of an event");
+            self.events.push_back(bytes);
+        }
+        self.check_holdings();
+        self.interrupt();
+    }
+
+    /// Between two calls a NIC holds no page, and bounce memory for its windows only.
+    fn check_holdings(&self) {
+        let (Some(nic), Some(machine)) = (&self.nic, &self.machine) else {
+            return;
+        };
+        let number = self.number;
+        let limits = &self.common.settings.limits;
+        let places = limits.window.max(MIN_WINDOW) as usize * self.common.settings.options.nodes;
+        let held = nic.statistics().bounce_bytes.get();
+        assert!(
+            held <= (places * PAGE_SIZE) as u64,
+            "node {number}: {held} bytes of bounce memory for {places} places"
+        );
+        for frame in 0..machine.geometry.frames as u32 {
+            let word = machine.geometry.lock_word(frame);
+            let count = machine.sram.load_u32(word, Ordering::Relaxed);
+            assert_eq!(count, 0, "node {number}: frame {frame} stays locked");
+        }
+    }
+
+    fn interrupt(&mut self) {
+        if !self.events.is_empty() && !self.interrupted {
+            self.interrupted = true;
+            let delay = 200 * self.slowness..8000 * self.slowness;
+            let event = Event::Interrupt(self.life());
+            self.common.schedule.after(delay, event);
+        }
+    }
+
+    /// The driver takes its events.
+    pub(crate) fn handle_interrupt(&mut self) {
+        self.interrupted = false;
+        let Some(machine) = self.machine.clone() else {
+            return;
+        };
+        let Some(driver) = lock(&machine.driver).clone() else {
+            return;
+        };
+        while driver.event_room() {
+            let Some(event) = self.events.pop_front() else {
+                break;
+            };
+            match driver.handle_event(&event) {
+                Handled::Done => {}
+                Handled::FaultQueued => machine.schedule.notify(&machine.faults),
+                Handled::Refused => panic!("node {}: the driver refuses an event", self.number),
+            }
+        }
+        self.after_call();
+    }
+
+    /// Makes its driver and disk slower, or as fast as usual again.
+    pub(crate) fn set_slowness(&mut self, slowness: u64) {
+        self.slowness = slowness;
+        if let Some(machine) = &self.machine {
+            machine
+                .kernel
+                .set_disk(self.common.settings.disk * slowness);
+        }
+    }
+
+    /// Nothing runs any more: looks for what was left behind.
+    pub(crate) fn audit(&self) {
+        let (Some(nic), Some(machine)) = (&self.nic, &self.machine) else {
+            return;
+        };
+        let number = self.number;
+        let statistics = nic.statistics();
+        let left = [
+            ("processes", statistics.processes.get()),
+            ("segments", statistics.segments.get()),
+            ("operations", statistics.operations.get()),
+            ("parked imports", statistics.parked_imports.get()),
+            ("page faults", statistics.faults_pending.get()),
+            ("frames of peers", statistics.frames_held.get()),
+        ];
+        for (what, count) in left {
+            assert_eq!(count, 0, "node {number}: the NIC keeps {count} {what}");
+        }
+        assert_eq!(
+            statistics.bounce_bytes.get(),
+            0,
+            "node {number}: bounce memory is left"
+        );
+        assert_eq!(
+            statistics.malformed_commands.get(),
+            0,
+            "node {number}: a command was found malformed"
+        );
+        for frame in 0..machine.geometry.frames as u32 {
+            let tag = machine.geometry.vpn_word(frame);
+            let tag = machine.sram.load_u64(tag, Ordering::Relaxed);
+            assert_eq!(tag, 0, "node {number}: frame {frame} is still mapped");
+        }
+        assert_eq!(
+            machine.kernel.spaces(),
+            0,
+            "node {number}: memory of a process is left"
+        );
+        assert_eq!(
+            machine.memory.free_frames() as u64,
+            machine.geometry.frames,
+            "node {number}: frames are lost"
+        );
+    }
+}
+
+/// Starts everything that runs on a machine whose driver has started.
+fn populate(common: &Arc<Common>, machine: &Arc<Machine>, driver: &Arc<Driver<SimPlatform>>) {
+    for _ in 0..WORKERS {
+        let (machine, driver) = (machine.clone(), driver.clone());
+        let worker = machine.clone();
+        machine.run(move || {
+            while !worker.is_gone() {
+                if !driver.serve_fault() {
+                    worker.schedule.wait(Some(&worker.faults), None);
+                }
+            }
+        });
+    }
+    if common.settings.options.faults.evict {
+        let (common, evicted) = (common.clone(), machine.clone());
+        machine.run(move || {
+            let schedule = &common.schedule;
+            while !evicted.is_gone() && common.phase() == Phase::Work {
+                schedule.sleep(schedule.range(1000..common.settings.evict));
+                let taken = evicted.kernel.reclaim_any();
+                if taken && schedule.chance(50) {
+                    // A storm: the kernel wants much memory at once.
+                    for _ in 0..schedule.range(5..60) {
+                        evicted.kernel.reclaim_any();
+                    }
+                }
+            }
+        });
+    }
+    for (number, node) in common.settings.places.iter().enumerate() {
+        if *node == machine.life.node {
+            let place = Place {
+                common: common.clone(),
+                machine: machine.clone(),
+                place: number,
+            };
+            machine.run(move || place.occupy());
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! The system under the driver core: a simulated machine.
+//!
+//! Calls that sleep are waits of the calling task ([`crate::schedule`]). A sleeping
+//! lock that is taken makes its task wait; a spin lock never is: nobody waits
+//! while holding one, which is checked at each use.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, TryLockError};
+
+use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::header::Geometry;
+use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
+use qnic_abi::PAGE_SHIFT;
+use qnic_driver::platform::{
+    HostArea, Level, MemoryError, Mutex, NoMemory, Patience, RequestError, SpinLock, Waited,
+    Waiters,
+};
+use qnic_driver::{Driver, Platform, Region};
+use qnic_nic::testing::Sram;
+
+use crate::kernel::{Kernel, Watch};
+use crate::memory::{Memory, Owner};
+use crate::schedule::{lock, Event, Life, Schedule, Signal};
+
+/// The hardware and the kernel of one life of a node.
+pub(crate) struct Machine {
+    pub(crate) schedule: Arc<Schedule>,
+    pub(crate) life: Life,
+    pub(crate) sram: Arc<Sram>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) geometry: Geometry,
+    /// Requests and replies.
+    pub(crate) control: StdMutex<Control>,
+    /// A reply has come, or the machine is gone.
+    pub(crate) answered: Signal,
+    /// A fault waits for a worker, or the machine is gone.
+    pub(crate) faults: Signal,
+    /// Place of the process whose host area is allocated next.
+    pub(crate) registering: AtomicUsize,
+    /// Its driver, once it has started and until the device is gone.
+    pub(crate) driver: StdMutex<Option<Arc<Driver<SimPlatform>>>>,
+    /// Tasks that run on it.
+    tasks: AtomicUsize,
+    /// The device was reset or the power is off: no request is answered.
+    gone: AtomicBool,
+}
+
+/// The control queue.
+#[derive(Default)]
+pub(crate) struct Control {
+    pub(crate) requests: VecDeque<(u64, [u8; REQUEST_BYTES])>,
+    replies: BTreeMap<u64, [u8; REPLY_BYTES]>,
+    waiting: BTreeSet<u64>,
+    next: u64,
+}
+
+impl Machine {
+    /// A machine on which nothing runs.
+    pub(crate) fn new(
+        schedule: &Arc<Schedule>,
+        life: Life,
+        geometry: Geometry,
+        disk: u64,
+    ) -> Arc<Self> {
+        let sram = Arc::new(Sram::new(geometry.sram_bytes as usize));
+        let memory = Arc::new(Memory::new(geometry, sram.clone()));
+        Arc::new(Machine {
+            schedule: schedule.clone(),
+            life,
+            kernel: Arc::new(Kernel::new(schedule.clone(), memory.clone(), disk)),
+            sram,
+            memory,
+            geometry,
+            control: StdMutex::default(),
+            answered: Signal::default(),
+            faults: Signal::default(),
+            registering: AtomicUsize::new(0),
+            driver: StdMutex::new(None),
+            tasks: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts a task on it.
+    pub(crate) fn run(self: &Arc<Self>, body: impl FnOnce() + Send + 'static) {
+        let machine = self.clone();
+        self.tasks.fetch_add(1, Ordering::Relaxed);
+        self.schedule.spawn(move || {
+            body();
+            machine.tasks.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    /// Number of tasks that run on it.
+    pub(crate) fn tasks(&self) -> usize {
+        self.tasks.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// From now on nothing is answered, and nobody waits for it.
+    pub(crate) fn disappear(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        self.schedule.notify(&self.answered);
+        self.schedule.notify(&self.faults);
+    }
+
+    /// The NIC has answered a request.
+    pub(crate) fn answer(&self, token: u64, reply: [u8; REPLY_BYTES]) {
+        let mut control = lock(&self.control);
+        if control.waiting.remove(&token) {
+            control.replies.insert(token, reply);
+            drop(control);
+            self.schedule.notify(&self.answered);
+        }
+    }
+
+    /// Puts a request into the queue; returns its token.
+    fn post(&self, request: &[u8; REQUEST_BYTES]) -> u64 {
+        let mut control = lock(&self.control);
+        control.next += 1;
+        let token = control.next;
+        control.requests.push_back((token, *request));
+        self.schedule.after(100..3000, Event::Control(self.life));
+        token
+    }
+
+    fn request(
+        &self,
+        request: &[u8; REQUEST_BYTES],
+        patience: Patience,
+    ) -> Result<[u8; REPLY_BYTES], RequestError> {
+        if self.is_gone() {
+            return Err(RequestError::Gone);
+        }
+        let token = self.post(request);
+        lock(&self.control).waiting.insert(token);
+        let (milliseconds, interruptible) = match patience {
+            Patience::Bounded(milliseconds) => (milliseconds, false),
+            Patience::Interruptible(milliseconds) => (milliseconds, true),
+        };
+        let deadline = self.schedule.now() + u64::from(milliseconds) * 1_000_000;
+        loop {
+            self.schedule.wait(Some(&self.answered), Some(deadline));
+            if let Some(reply) = lock(&self.control).replies.remove(&token) {
+                return Ok(reply);
+            }
+            let error = if self.is_gone() {
+                RequestError::Gone
+            } else if interruptible && self.schedule.is_killed() {
+                RequestError::Interrupted
+            } else if self.schedule.now() >= deadline {
+                panic!("a request of the driver was not answered within {milliseconds} ms");
+            } else {
+                continue;
+            };
+            lock(&self.control).waiting.remove(&token);
+            return Err(error);
+        }
+    }
+}
+
+/// A handle on a machine for the driver core.
+pub(crate) struct SimPlatform(pub(crate) Arc<Machine>);
+
+/// A spin lock.
+pub(crate) struct Lock<T>(StdMutex<T>);
+
+/// A sleeping lock.
+pub(crate) struct SleepLock<T> {
+    value: StdMutex<T>,
+    freed: Signal,
+}
+
+/// The guard of a lock that nobody holds.
+fn guard<T>(mutex: &StdMutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+impl<T: Send> Mutex<T> for SleepLock<T> {
+    fn new(value: T) -> Result<Self, NoMemory> {
+        Ok(SleepLock {
+            value: StdMutex::new(value),
+            freed: Signal::default(),
+        })
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        loop {
+            if let Some(mut value) = guard(&self.value) {
+                let result = f(&mut value);
+                drop(value);
+                Schedule::current().notify(&self.freed);
+                return result;
+            }
+            Schedule::current().wait(Some(&self.freed), None);
+        }
+    }
+
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut value = guard(&self.value)?;
+        let result = f(&mut value);
+        drop(value);
+        Schedule::current().notify(&self.freed);
+        Some(result)
+    }
+}
+
+impl<T: Send> SpinLock<T> for Lock<T> {
+    fn new(value: T) -> Result<Self, NoMemory> {
+        Ok(Lock(StdMutex::new(value)))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let value = guard(&self.0);
+        f(&mut value.expect("somebody waits while holding a spin lock"))
+    }
+}
+
+/// Threads of one process that wait.
+pub(crate) struct SimWaiters {
+    machine: Arc<Machine>,
+    woken: Signal,
+}
+
+impl Waiters for SimWaiters {
+    fn wait(&self, ready: &dyn Fn() -> bool, timeout_ns: Option<u64>) -> Waited {
+        let schedule = &self.machine.schedule;
+        let deadline = timeout_ns.map(|timeout| schedule.now().saturating_add(timeout));
+        loop {
+            if ready() {
+                return Waited::Ready;
+            }
+            if schedule.is_killed() || self.machine.is_gone() {
+                return Waited::Interrupted;
+            }
+            if deadline.is_some_and(|deadline| schedule.now() >= deadline) {
+                return Waited::TimedOut;
+            }
+            schedule.wait(Some(&self.woken), deadline);
+        }
+    }
+
+    fn wake_all(&self) {
+        self.machine.schedule.notify(&self.woken);
+    }
+}
+
+/// Host area of one process.
+pub(crate) struct SimHostArea {
+    machine: Arc<Machine>,
+    pub(crate) frames: [u32; HOST_PAGES],
+}
+
+impl HostArea for SimHostArea {
+    fn addresses(&self) -> [u64; HOST_PAGES] {
+        self.frames.map(|frame| u64::from(frame) << PAGE_SHIFT)
+    }
+
+    fn store_generation(&self, generation: u64) {
+        let bytes = generation.to_le_bytes();
+        self.machine
+            .memory
+            .store(self.frames[0], WAKE_GENERATION, &bytes);
+    }
+}
+
+impl Drop for SimHostArea {
+    fn drop(&mut self) {
+        self.frames
+            .iter()
+            .for_each(|frame| self.machine.memory.release(*frame));
+    }
+}
+
+impl Platform for SimPlatform {
+    type Sram = Sram;
+    type Mutex<T: Send> = SleepLock<T>;
+    type SpinLock<T: Send> = Lock<T>;
+    type Space = u64;
+    type Watch = Watch;
+    type Pin = std::convert::Infallible;
+    type HostArea = SimHostArea;
+    type Waiters = SimWaiters;
+
+    fn sram(&self) -> &Sram {
+        &self.0.sram
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.0.schedule.now()
+    }
+
+    fn sleep_us(&self, microseconds: u32) {
+        self.0.schedule.sleep(u64::from(microseconds) * 1000);
+    }
+
+    fn random(&self) -> u64 {
+        self.0.schedule.any()
+    }
+
+    fn frames(&self) -> u64 {
+        self.0.geometry.frames
+    }
+
+    fn request(
+        &self,
+        request: &[u8; REQUEST_BYTES],
+        patience: Patience,
+    ) -> Result<[u8; REPLY_BYTES], RequestError> {
+        self.0.request(request, patience)
+    }
+
+    fn post(&self, request: &[u8; REQUEST_BYTES], _limit_ms: u32) -> Result<(), RequestError> {
+        if self.0.is_gone() {
+            return Err(RequestError::Gone);
+        }
+        self.0.post(request);
+        Ok(())
+    }
+
+    fn stop_device(&self) {
+        panic!("the driver had to stop the NIC");
+    }
+
+    fn mark_dirty(&self, frame: u32) {
+        self.0.kernel.mark_dirty(frame);
+    }
+
+    fn new_host_area(&self) -> Result<SimHostArea, NoMemory> {
+        let place = self.0.registering.load(Ordering::Relaxed);
+        let frame = |page| self.0.kernel.frame_for(Owner::HostArea { place, page });
+        Ok(SimHostArea {
+            frames: std::array::from_fn(frame),
+            machine: self.0.clone(),
+        })
+    }
+
+    fn doorbell_offset(&self, queue: u16) -> u32 {
+        queue.into()
+    }
+
+    fn new_waiters(&self) -> Result<SimWaiters, NoMemory> {
+        Ok(SimWaiters {
+            machine: self.0.clone(),
+            woken: Signal::default(),
+        })
+    }
+
+    fn watch(&self, space: &u64, region: &Arc<Region<Self>>) -> Result<Watch, MemoryError> {
+        self.0.kernel.watch(*space, region)
+    }
+
+    fn may_use_physical(&self) -> bool {
+        false
+    }
+
+    /// Nothing is ever pinned: no process may use physical addresses.
+    fn pin(&self, _: &u64, _: u64, _: u64) -> Result<(Self::Pin, u64), MemoryError> {
+        Err(MemoryError::NotExportable)
+    }
+
+    fn fault_in(
+        &self,
+        _space: &u64,
+        watch: &Watch,
+        _region: &Region<Self>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), MemoryError> {
+        self.0.kernel.fault_in(watch, first, count)
+    }
+
+    fn enter_resident(&self, _space: &u64, watch: &Watch, _region: &Region<Self>) {
+        self.0.kernel.enter_resident(watch);
+    }
+
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        let node = self.0.life.node;
+        self.0
+            .schedule
+            .trace(format_args!("node {node}: driver {level:?}: {message}"));
+    }
+}

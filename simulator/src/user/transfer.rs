@@ -1,0 +1,317 @@
+//! Transfers of a process: right ones and wrong ones of every size.
+
+use qnic::queue::Command;
+use qnic_abi::command::{CommandFlags, Descriptor, Opcode, DEFAULT_INLINE_MAX, INLINE_CAPACITY};
+use qnic_abi::Status;
+use zerocopy::FromZeros;
+
+use super::{port, Imported, Name, Result, User};
+use crate::oracle::{first_notification, Kind, Plan, HALF, LANE};
+use crate::schedule::lock;
+
+/// What may be wrong with a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wrong {
+    RemoteKey,
+    LocalKey,
+    Address,
+    Segment,
+    Port,
+    ReadOnly,
+}
+
+impl Wrong {
+    const ALL: [Wrong; 6] = [
+        Wrong::RemoteKey,
+        Wrong::LocalKey,
+        Wrong::Address,
+        Wrong::Segment,
+        Wrong::Port,
+        Wrong::ReadOnly,
+    ];
+
+    fn status(self) -> Status {
+        match self {
+            Wrong::RemoteKey | Wrong::LocalKey => Status::BadKey,
+            Wrong::Address => Status::BadAddress,
+            Wrong::Segment => Status::NoSuchSegment,
+            Wrong::Port => Status::NoSuchPort,
+            Wrong::ReadOnly => Status::AccessDenied,
+        }
+    }
+}
+
+/// A transfer that is being prepared.
+struct Draft {
+    id: u64,
+    target: usize,
+    imported: Imported,
+    start: u64,
+    length: u64,
+    wrong: Option<Wrong>,
+}
+
+impl User<'_> {
+    /// Chooses a segment, a range of it, and perhaps a mistake; reserves the range.
+    fn draft(&mut self, writes: bool) -> Option<Draft> {
+        let schedule = self.common.schedule.clone();
+        let mut wrong = schedule.chance(80).then(|| Wrong::ALL[schedule.below(6)]);
+        if wrong == Some(Wrong::ReadOnly) && !writes {
+            wrong = None;
+        }
+        let read_only = wrong == Some(Wrong::ReadOnly) || !writes && schedule.chance(300);
+        let known: Vec<_> = self
+            .imported
+            .iter()
+            .filter(|((_, other), _)| *other == read_only)
+            .map(|((target, _), imported)| (*target, *imported))
+            .collect();
+        if known.is_empty() {
+            return None;
+        }
+        let (target, imported) = known[schedule.below(known.len())];
+        let mut oracle = lock(&self.common.oracle);
+        // A key that is not known yet is not used yet; an old one now and then.
+        let live = oracle.is_live(target, imported.key);
+        if live == Some(false) && !schedule.chance(250) || live.is_none() {
+            self.imported.remove(&(target, read_only));
+            return None;
+        }
+        let length = match schedule.range(0..5) {
+            0 => schedule.range(0..20),
+            1 => schedule.range(0..DEFAULT_INLINE_MAX as u64 + 2),
+            2 => schedule.range(0..1000),
+            3 => schedule.range(0..4098),
+            _ => schedule.range(0..LANE / 2),
+        };
+        let length = if wrong.is_some() {
+            length.max(2)
+        } else {
+            length
+        };
+        let start = schedule.range(0..LANE - length + 1);
+        let id = oracle.name();
+        oracle
+            .reserve(id, (self.place, target), (start, length))
+            .then_some(Draft {
+                id,
+                target,
+                imported,
+                start,
+                length,
+                wrong,
+            })
+    }
+
+    /// The remote side of a command, with the mistake in it.
+    fn descriptor(&self, draft: &Draft, opcode: Opcode) -> Descriptor {
+        let Imported {
+            segment,
+            key,
+            address,
+            length,
+        } = draft.imported;
+        let mut command = Descriptor::new_zeroed();
+        command.opcode = opcode as u8;
+        command.length = draft.length.into();
+        command.remote_address = (address + self.place as u64 * LANE + draft.start).into();
+        command.remote_key = key.into();
+        command.remote_segment = segment.into();
+        command.remote_node = (self.common.settings.places[draft.target] as u16).into();
+        command.remote_port = port(draft.target).into();
+        match draft.wrong {
+            Some(Wrong::RemoteKey) => command.remote_key = (key ^ 1 << 40).into(),
+            Some(Wrong::Address) => command.remote_address = (address + length - 1).into(),
+            Some(Wrong::Segment) => command.remote_segment = 60.into(),
+            Some(Wrong::Port) => command.remote_port = 9999.into(),
+            Some(Wrong::LocalKey | Wrong::ReadOnly) | None => {}
+        }
+        if self.common.schedule.chance(250) {
+            command.flags |= CommandFlags::PUBLISH.bits();
+        }
+        command
+    }
+
+    fn set_local(&self, command: &mut Descriptor, draft: &Draft, offset: u64) {
+        let Some(local) = self.exported.get(&Name::Local) else {
+            return;
+        };
+        let wrong = u64::from(draft.wrong == Some(Wrong::LocalKey));
+        command.local_address = (self.ranges[1].0 + offset).into();
+        command.local_key = (local.key ^ wrong).into();
+        command.local_segment = local.segment.into();
+    }
+
+    pub(super) fn write(&mut self) -> Result<()> {
+        let Some(mut draft) = self.draft(true) else {
+            return Ok(());
+        };
+        let schedule = self.common.schedule.clone();
+        let fits = draft.length <= INLINE_CAPACITY as u64;
+        let mut inline = fits && schedule.chance(600);
+        if draft.wrong == Some(Wrong::LocalKey) {
+            inline = false;
+        }
+        let mut data = vec![0; draft.length as usize];
+        schedule.fill(&mut data);
+        let mut source = None;
+        if !inline {
+            let at = schedule.range(0..HALF - draft.length);
+            let range = (at, draft.length);
+            let free = lock(&self.common.oracle).reserve_source(draft.id, self.place, range);
+            if !free || !self.exported.contains_key(&Name::Local) {
+                self.abandon(&draft);
+                return Ok(());
+            }
+            // The bytes are new each time: whoever reads them late sees others.
+            let address = self.ranges[1].0 + at;
+            let stored = self
+                .machine
+                .kernel
+                .write(*self.process.space(), address, &data);
+            if stored.is_err() || self.go_on().is_err() {
+                self.abandon(&draft);
+                return Err(super::Ended);
+            }
+            source = Some(at);
+        }
+        if !self.make_room(&mut draft)? {
+            return Ok(());
+        }
+        let notification = schedule.chance(350).then(|| {
+            let kind = schedule.range(0..2) as u32;
+            first_notification(self.place) + kind
+        });
+        let mut command = self.descriptor(&draft, Opcode::Write);
+        if let Some(notification) = notification {
+            command.flags |= CommandFlags::NOTIFY.bits();
+            command.notification = notification.into();
+        }
+        match source {
+            Some(at) => self.set_local(&mut command, &draft, at),
+            None => command.flags |= CommandFlags::INLINE.bits(),
+        }
+        let payload = if inline { data.clone() } else { Vec::new() };
+        let kind = Kind::Write { data, notification };
+        self.issue(draft, &command, &payload, kind);
+        if schedule.chance(100) {
+            return self.flush();
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&mut self) -> Result<()> {
+        let Some(mut draft) = self.draft(false) else {
+            return Ok(());
+        };
+        let schedule = self.common.schedule.clone();
+        let local = schedule.range(0..HALF - draft.length);
+        let range = (local, draft.length);
+        let free = lock(&self.common.oracle).reserve_reading(draft.id, self.place, range);
+        if !free || !self.exported.contains_key(&Name::Local) {
+            self.abandon(&draft);
+            return Ok(());
+        }
+        if !self.make_room(&mut draft)? {
+            return Ok(());
+        }
+        let mut command = self.descriptor(&draft, Opcode::Read);
+        self.set_local(&mut command, &draft, HALF + local);
+        let ends = (self.place, draft.target);
+        let expected = lock(&self.common.oracle).expected(ends, draft.start, draft.length);
+        self.issue(draft, &command, &[], Kind::Read { expected, local });
+        Ok(())
+    }
+
+    /// Waits for a free slot; without one, the transfer is given up. What was
+    /// learnt before the wait may be outdated after it.
+    fn make_room(&mut self, draft: &mut Draft) -> Result<bool> {
+        let room = self.block(Some(20_000_000), super::Queue::has_room);
+        let (id, target) = (draft.id, draft.target);
+        let mut oracle = lock(&self.common.oracle);
+        let known = oracle.is_live(target, draft.imported.key).is_some();
+        let room = match room {
+            Ok(room) => room && known,
+            Err(ended) => {
+                oracle.give_up(id, self.place, target);
+                return Err(ended);
+            }
+        };
+        if !room {
+            oracle.give_up(id, self.place, target);
+        }
+        Ok(room)
+    }
+
+    fn abandon(&self, draft: &Draft) {
+        lock(&self.common.oracle).give_up(draft.id, self.place, draft.target);
+    }
+
+    fn issue(&mut self, draft: Draft, command: &Descriptor, payload: &[u8], kind: Kind) {
+        let schedule = self.common.schedule.clone();
+        let is_write = matches!(kind, Kind::Write { .. });
+        let number = self.queue.next();
+        schedule.trace(format_args!(
+            "process {}: command {number}, {} {} bytes at {} of process {}{}{}",
+            self.place,
+            if is_write { "write" } else { "read" },
+            draft.length,
+            draft.start,
+            draft.target,
+            if command.flags & CommandFlags::NOTIFY.bits() != 0 {
+                ", notifies"
+            } else {
+                ""
+            },
+            if draft.wrong.is_some() { ", wrong" } else { "" },
+        ));
+        let plan = Plan {
+            id: draft.id,
+            target: draft.target,
+            key: draft.imported.key,
+            start: draft.start,
+            length: draft.length,
+            kind,
+            wrong: draft.wrong.map(Wrong::status),
+        };
+        lock(&self.common.oracle).issue(self.place, number, schedule.now(), plan);
+        let command = Command::new(command, payload);
+        if self.queue.put(&command, is_write) {
+            self.ring();
+        }
+    }
+
+    /// Waits for all writes, all reads, or both; not for ever, as others may be slow.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let (writes, reads) = self.queue.issued();
+        let choice = self.common.schedule.below(3);
+        self.block(Some(30_000_000), |queue| {
+            let done = queue.done();
+            (choice == 0 || done.0 >= writes) && (choice == 1 || done.1 >= reads)
+        })?;
+        Ok(())
+    }
+
+    /// Waits for a notification of somebody, for a while.
+    pub(super) fn listen(&mut self) -> Result<()> {
+        let sender = self.common.schedule.below(self.common.seats.len());
+        let notification = first_notification(sender);
+        let before = self.queue.signals(notification);
+        let limit = self.common.schedule.range(1000..1_000_000);
+        self.block(Some(limit), |queue| queue.signals(notification) != before)?;
+        Ok(())
+    }
+
+    /// Looks at some of its memory, which brings it in.
+    pub(super) fn look(&mut self) -> Result<()> {
+        let schedule = self.common.schedule.clone();
+        let (address, length) = self.ranges[schedule.below(2)];
+        let mut bytes = vec![0; schedule.below(6000)];
+        let at = address + schedule.range(0..length - bytes.len() as u64);
+        let space = *self.process.space();
+        match self.machine.kernel.read(space, at, &mut bytes) {
+            Ok(()) => self.go_on(),
+            Err(_) => Err(super::Ended),
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! One simulation from its seed to its end.
+//!
+//! ```text
+//!   Work: processes transfer, mishaps happen ──► Drain: everything is mended; what is
+//!   under way must end ──► audit of all memory ──► Exit: processes end ──► audit of
+//!   nodes: nothing is left
+//! ```
+
+use std::sync::Arc;
+
+use crate::common::{Common, Phase, SeatState};
+use crate::node::Node;
+use crate::schedule::{lock, Event, Schedule};
+use crate::settings::{quiet, Options, Settings};
+use crate::task::Tasks;
+use crate::trace::Trace;
+use crate::wire::Network;
+
+/// How long processes may work, in nanoseconds.
+const WORK: u64 = 3_000_000_000;
+
+/// How long everything may take to end once nothing breaks any more, in nanoseconds.
+const DRAIN: u64 = 20_000_000_000;
+
+/// How long ways count as disturbed after they were mended: who has noticed nothing
+/// yet is told within this time, in nanoseconds.
+const SETTLE: u64 = 3_000_000_000;
+
+/// What the audit at the end waits for: the last frames and deadlines, in nanoseconds.
+const QUIET: u64 = 2_000_000_000;
+
+/// More events than any simulation has: something goes round in circles.
+const EVENTS: u64 = 2_000_000;
+
+/// What breaks something.
+type Break = fn(&mut World);
+
+/// Something that was broken and will be mended.
+#[derive(Debug, Clone, Copy)]
+enum Damage {
+    /// The node is down.
+    Node(usize),
+    /// The way from one node to another is cut, perhaps also back.
+    Way(usize, usize),
+    /// The node is slow.
+    Slow(usize),
+}
+
+/// What a simulation was like.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Virtual time that has passed, in nanoseconds.
+    pub time: u64,
+    /// Events that happened.
+    pub events: u64,
+    /// Frames that were sent.
+    pub frames: u64,
+    /// Frames that were dropped because they were damaged.
+    pub damaged: u64,
+    /// Transfers that ended well.
+    pub complete: u64,
+    /// Transfers that failed, each with a reason.
+    pub failed: u64,
+    /// Notifications that arrived.
+    pub notifications: u64,
+    /// Bytes that were transferred.
+    pub bytes: u64,
+    /// Mishaps that happened.
+    pub mishaps: u64,
+}
+
+/// One simulation.
+pub(crate) struct World {
+    common: Arc<Common>,
+    schedule: Arc<Schedule>,
+    nodes: Vec<Node>,
+    network: Network,
+    tasks: Tasks,
+    damages: Vec<Option<Damage>>,
+    events: u64,
+    mishaps: u64,
+    /// When the present phase must be over.
+    deadline: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, options: &Options, trace: Trace) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let settings = Settings::new(options, &mut random);
+        let schedule = Arc::new(Schedule::new(random.u64(..), trace));
+        schedule.install();
+        schedule.trace(format_args!("seed {seed}, {settings:?}"));
+        let network = Network::new(schedule.clone(), options.nodes, settings.wires);
+        let common = Arc::new(Common::new(schedule.clone(), settings));
+        let nodes = (0..options.nodes).map(|number| Node::new(&common, number));
+        World {
+            nodes: nodes.collect(),
+            network,
+            tasks: Tasks::default(),
+            damages: Vec::new(),
+            events: 0,
+            mishaps: 0,
+            deadline: WORK,
+            common,
+            schedule,
+        }
+    }
+
+    /// Runs to the end. Panics, with a message, where a promise is broken.
+    pub(crate) fn run(&mut self) -> Report {
+        for node in &mut self.nodes {
+            node.start();
+        }
+        for _ in 0..self.common.settings.mishaps {
+            let within =
+                self.common.settings.think * u64::from(self.common.settings.options.operations);
+            self.schedule.after(0..within.min(WORK), Event::Mishap);
+        }
+        self.until(|world| world.everybody(SeatState::Drained));
+        self.mend_everything();
+        self.deadline = self.schedule.now() + DRAIN;
+        self.common.set_phase(Phase::Drain);
+        self.until(|world| world.is_mended() && world.everybody(SeatState::Drained));
+        for place in 0..self.common.seats.len() {
+            lock(&self.common.oracle).audit(place);
+        }
+        self.deadline = self.schedule.now() + DRAIN;
+        self.common.set_phase(Phase::Exit);
+        self.until(|world| world.everybody(SeatState::Empty));
+        let quiet = self.schedule.now() + QUIET;
+        self.schedule.at(quiet, Event::Mishap);
+        self.until(|world| world.schedule.now() >= quiet);
+        for node in &self.nodes {
+            node.audit();
+        }
+        self.switch_off()
+    }
+
+    /// Lets everything go on until a condition holds.
+    fn until(&mut self, done: impl Fn(&World) -> bool) {
+        while !done(self) {
+            if self.schedule.now() > self.deadline {
+                if self.common.phase() == Phase::Work {
+                    return;
+                }
+                let oldest = lock(&self.common.oracle).oldest();
+                panic!(
+                    "no progress: {}",
+                    oldest.as_deref().unwrap_or("processes do not end")
+                );
+            }
+            let Some(event) = self.schedule.next() else {
+                let oldest = lock(&self.common.oracle).oldest();
+                panic!(
+                    "nothing happens any more: {}",
+                    oldest.as_deref().unwrap_or("all wait")
+                );
+            };
+            self.events += 1;
+            assert!(self.events < EVENTS, "no progress: events without end");
+            self.handle(event);
+        }
+    }
+
+    /// Says whether the process of each place, on a node that is up, is in this state.
+    fn everybody(&self, state: SeatState) -> bool {
+        let places = self.common.settings.places.iter().enumerate();
+        places
+            .filter(|(_, node)| self.nodes[**node].is_up)
+            .all(|(place, _)| self.common.seat(place) == state)
+    }
+
+    fn is_mended(&self) -> bool {
+        self.damages.iter().all(Option::is_none)
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Resume(task, wait) => {
+                for body in self.schedule.births() {
+                    self.tasks.add(body);
+                }
+                if self.schedule.enter(task, wait) {
+                    self.tasks.resume(task);
+                    self.schedule.leave();
+                }
+            }
+            Event::Poll(life) if self.nodes[life.node].lives(life) => {
+                self.nodes[life.node].poll(&mut self.network);
+            }
+            Event::Control(life) if self.nodes[life.node].lives(life) => {
+                self.nodes[life.node].take_request(&mut self.network);
+            }
+            Event::Interrupt(life) if self.nodes[life.node].lives(life) => {
+                self.nodes[life.node].handle_interrupt();
+            }
+            Event::Doorbell(life, doorbell) if self.nodes[life.node].lives(life) => {
+                self.nodes[life.node].ring(doorbell);
+            }
+            // Of an earlier life.
+            Event::Poll(_) | Event::Control(_) | Event::Interrupt(_) | Event::Doorbell(..) => {}
+            Event::Arrival(link) => {
+                while let Some((to, frame, payload)) = self.network.poll(link) {
+                    self.nodes[to].take_frame(&frame, &payload);
+                }
+            }
+            Event::Mishap => self.mishap(),
+            Event::Repair(damage) => self.repair(damage),
+        }
+    }
+
+    fn mishap(&mut self) {
+        if self.common.phase() != Phase::Work {
+            return;
+        }
+        let faults = self.common.settings.options.faults;
+        let kinds: [(bool, Break); 5] = [
+            (faults.kill, World::kill),
+            (faults.reset, World::reset),
+            (faults.crash, World::crash),
+            (faults.partition, World::cut),
+            (faults.slow, World::slow),
+        ];
+        let kinds: Vec<_> = kinds.into_iter().filter(|(on, _)| *on).collect();
+        if !kinds.is_empty() {
+            self.mishaps += 1;
+            kinds[self.schedule.below(kinds.len())].1(self);
+        }
+    }
+
+    fn damage(&mut self, damage: Damage, time: std::ops::Range<u64>) {
+        self.damages.push(Some(damage));
+        let number = self.damages.len() - 1;
+        self.schedule.after(time, Event::Repair(number));
+    }
+
+    fn kill(&mut self) {
+        let place = self.schedule.below(self.common.seats.len());
+        if self.common.seat(place) != SeatState::Empty {
+            self.schedule
+                .trace(format_args!("mishap: process {place} is killed"));
+            self.schedule.kill(self.common.task(place));
+        }
+    }
+
+    fn reset(&mut self) {
+        let node = self.schedule.below(self.nodes.len());
+        if self.nodes[node].is_up {
+            self.schedule
+                .trace(format_args!("mishap: NIC {node} is reset"));
+            lock(&self.common.oracle).disturb_node(node, u64::MAX);
+            self.nodes[node].reset(&mut self.network);
+            self.network
+                .set_reachable(node, !self.common.settings.wires_know);
+            self.damage(Damage::Node(node), 1000..20_000_000);
+        }
+    }
+
+    fn crash(&mut self) {
+        let node = self.schedule.below(self.nodes.len());
+        if self.nodes[node].is_up {
+            self.schedule
+                .trace(format_args!("mishap: node {node} loses its power"));
+            lock(&self.common.oracle).disturb_node(node, u64::MAX);
+            self.nodes[node].crash(&mut self.network);
+            self.network
+                .set_reachable(node, !self.common.settings.wires_know);
+            if self.schedule.chance(850) {
+                self.damage(Damage::Node(node), 1000..1_500_000_000);
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        let a = self.schedule.below(self.nodes.len());
+        let b = self.schedule.below(self.nodes.len());
+        if a != b {
+            self.schedule
+                .trace(format_args!("mishap: the way from {a} to {b} is cut"));
+            lock(&self.common.oracle).disturb_way(a, b, u64::MAX);
+            self.network.set_cut(a, b, true);
+            if self.schedule.chance(500) {
+                self.network.set_cut(b, a, true);
+            }
+            self.damage(Damage::Way(a, b), 1000..1_500_000_000);
+        }
+    }
+
+    fn slow(&mut self) {
+        let node = self.schedule.below(self.nodes.len());
+        let slowness = self.schedule.range(2..100);
+        self.schedule.trace(format_args!(
+            "mishap: node {node} is {slowness} times slower"
+        ));
+        self.nodes[node].set_slowness(slowness);
+        self.damage(Damage::Slow(node), 1_000_000..50_000_000);
+    }
+
+    fn repair(&mut self, number: usize) {
+        let Some(damage) = self.damages[number].take() else {
+            return;
+        };
+        let settled = self.schedule.now() + SETTLE;
+        self.schedule.trace(format_args!("mended: {damage:?}"));
+        match damage {
+            Damage::Node(node) if self.nodes[node].can_start() => {
+                self.network.set_reachable(node, true);
+                self.nodes[node].start();
+                lock(&self.common.oracle).disturb_node(node, settled);
+            }
+            Damage::Node(_) => self.damage(damage, 1000..1_000_000),
+            Damage::Way(a, b) => {
+                self.network.set_cut(a, b, false);
+                self.network.set_cut(b, a, false);
+                lock(&self.common.oracle).disturb_way(a, b, settled);
+            }
+            Damage::Slow(node) => self.nodes[node].set_slowness(1),
+        }
+    }
+
+    /// Ends all damages; the wires are quiet from now on. Nodes that were to stay
+    /// down stay down.
+    fn mend_everything(&mut self) {
+        self.network.set_all(quiet(1000));
+        for number in 0..self.damages.len() {
+            self.repair(number);
+        }
+    }
+
+    /// Ends all machines, so that their tasks end too.
+    fn switch_off(&mut self) -> Report {
+        let time = self.schedule.now();
+        for node in &mut self.nodes {
+            node.crash(&mut self.network);
+        }
+        while let Some(event) = self.schedule.next() {
+            if matches!(event, Event::Resume(..)) {
+                self.handle(event);
+            }
+        }
+        let alive = self.tasks.alive();
+        assert_eq!(alive, 0, "{alive} tasks wait for nothing");
+        let checked = lock(&self.common.oracle).checked;
+        Report {
+            time,
+            events: self.events,
+            frames: self.network.sent,
+            damaged: self.network.damaged,
+            complete: checked.complete,
+            failed: checked.failed,
+            notifications: checked.notifications,
+            bytes: checked.bytes,
+            mishaps: self.mishaps,
+        }
+    }
+}
+
+impl Drop for World {
+    /// The trace of a simulation that has failed is whole, too.
+    fn drop(&mut self) {
+        self.schedule.flush();
+    }
+}

@@ -1,0 +1,68 @@
+//! The seeds that every test run has.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use qnic_sim::campaign::{campaign, Seeds};
+use qnic_sim::{run_traced, Faults, Options};
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Runs seeds and says which have failed, and how to repeat them.
+fn all_pass(options: &Options, count: u64) {
+    let summary = campaign(options, threads(), 3, &Seeds::new(0, count));
+    for failure in &summary.failures {
+        println!("{failure}\n    repeat it: {}", failure.replay());
+    }
+    assert!(summary.failures.is_empty());
+    assert_eq!(summary.seeds, count);
+    // The campaign was no idle one.
+    assert!(summary.total.complete > 20 * count, "{summary:?}");
+    assert!(summary.total.notifications > count, "{summary:?}");
+}
+
+#[test]
+fn a_thousand_seeds_with_all_faults_keep_every_promise() {
+    all_pass(&Options::default(), 1000);
+}
+
+#[test]
+fn without_faults_nothing_fails_either() {
+    let options = Options {
+        faults: Faults::NONE,
+        ..Options::default()
+    };
+    all_pass(&options, 50);
+}
+
+/// A trace that is kept.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 0..10 {
+        let trace = || {
+            let kept = Kept::default();
+            let report = run_traced(seed, &Options::default(), kept.clone());
+            let bytes = std::mem::take(&mut *kept.0.lock().unwrap());
+            (report, bytes)
+        };
+        let (first, again) = (trace(), trace());
+        assert!(first.1.len() > 1000);
+        assert!(first == again, "seed {seed}");
+    }
+}
