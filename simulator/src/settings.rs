@@ -218,6 +218,7 @@ fn limits(random: &mut fastrand::Rng) -> Limits {
         window: random.u32(1..=32),
         retransmit_initial: floor * random.u64(1..10),
         retransmit_floor: floor,
+        retransmit_floor_oldest: floor / 2,
         retransmit_ceiling: random.u64(1_000_000..5_000_000),
         acknowledge_after: random.u64(1_000..100_000),
         peer_timeout: random.u64(400_000_000..1_000_000_000),

@@ -17,11 +17,11 @@ const SIZES: &str = "1,97,4096,65537,1048576";
 const LIMIT: Duration = Duration::from_secs(120);
 const PORT: u16 = 7000;
 
-/// The demo's transfers are all right on links that lose 1 % of the frames, and
-/// reorder, duplicate and damage as many others.
-pub(crate) fn demo_on_bad_links() -> Result<Verdict> {
-    let nodes = HostNodes::start_with(2, &bad_links(1))?;
-    scenario::demo_pair(&nodes, "1,97,4095,65537,1048576", 1 << 20)?;
+/// The demo's transfers are all right on links of which each fault (loss, reordering,
+/// duplication, damage) meets so many percent of the frames.
+pub(crate) fn demo_on_bad_links(percent: u32, sizes: &str) -> Result<Verdict> {
+    let nodes = HostNodes::start_with(2, &bad_links(percent))?;
+    scenario::demo_pair(&nodes, sizes, 1 << 20)?;
     everything_happened(&nodes)?;
     Ok(Verdict::Passed)
 }

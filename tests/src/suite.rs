@@ -8,7 +8,15 @@ use crate::{net, scenario, vm};
 pub const HOST: &[Case] = &[
     Case {
         name: "host::demo_at_1_percent_loss",
-        run: net::demo_on_bad_links,
+        run: || net::demo_on_bad_links(1, "1,97,4095,65537,1048576,16777216"),
+    },
+    Case {
+        name: "host::demo_at_5_percent_loss",
+        run: || net::demo_on_bad_links(5, "1,97,4095,65537,1048576"),
+    },
+    Case {
+        name: "host::demo_at_20_percent_loss",
+        run: || net::demo_on_bad_links(20, "1,97,4095,65537,1048576"),
     },
     Case {
         name: "host::all_pairs_exchange_at_5_percent_loss",

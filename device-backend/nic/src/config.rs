@@ -55,6 +55,9 @@ pub struct Limits {
     /// Shortest time to wait for an acknowledgement, in nanoseconds: what the peer's
     /// engine may need to wake up.
     pub retransmit_floor: u64,
+    /// The same for the oldest frame that a peer has not acknowledged. It is one frame
+    /// in a window, so it may be sent again in vain; its loss is what users wait for.
+    pub retransmit_floor_oldest: u64,
     /// Longest time to wait for an acknowledgement, in nanoseconds.
     pub retransmit_ceiling: u64,
     /// How long an acknowledgement waits for a frame that carries it, in
@@ -84,6 +87,7 @@ impl Default for Limits {
             peers: 1024,
             retransmit_initial: 100_000_000,
             retransmit_floor: 5_000_000,
+            retransmit_floor_oldest: 500_000,
             retransmit_ceiling: 1_000_000_000,
             acknowledge_after: 50_000,
             peer_timeout: 5_000_000_000,

@@ -108,6 +108,8 @@ impl PendingImports {
 #[derive(Debug)]
 struct Parked {
     peer: PeerIndex,
+    /// Number of the request.
+    sequence: u64,
     importer: Port,
     number: u64,
     port: Port,
@@ -137,10 +139,15 @@ impl ParkedImports {
         self.parked.iter().map(|parked| parked.deadline).min()
     }
 
-    /// Drops the imports of a peer, or of one process there.
-    pub(crate) fn forget(&mut self, peer: PeerIndex, importer: Option<Port>) {
+    /// Drops the imports of a peer.
+    pub(crate) fn forget(&mut self, peer: PeerIndex) {
+        self.parked.retain(|parked| parked.peer != peer);
+    }
+
+    /// Drops those that a process of a peer has sent before this number.
+    pub(crate) fn forget_process(&mut self, peer: PeerIndex, importer: Port, sequence: u64) {
         self.parked.retain(|parked| {
-            parked.peer != peer || importer.is_some_and(|port| port != parked.importer)
+            parked.peer != peer || parked.importer != importer || parked.sequence > sequence
         });
     }
 }
@@ -283,6 +290,7 @@ impl Nic {
             None => {
                 return self.parked.parked.push(Parked {
                     peer: index,
+                    sequence: frame.sequence.get(),
                     importer,
                     number,
                     port,

@@ -13,6 +13,7 @@ use crate::fault::{Fault, Need, Waiter};
 use crate::nic::Nic;
 use crate::operation::{Next, Notice, Operation, OperationId, OperationTable};
 use crate::process::{CommandQueue, Completion};
+use crate::read::ReplyJob;
 use crate::segment::PageKey;
 use crate::transport::{header, PeerIndex};
 
@@ -367,18 +368,19 @@ impl Nic {
         frame: &FrameHeader,
     ) {
         let port = Port(frame.source_port.get());
+        let sequence = frame.sequence.get();
+        // What another process of that port has sent since may have overtaken this.
+        let ended = |job: &ReplyJob| job.is_of(index, port) && job.sequence() < sequence;
         for process in self.processes.iter_mut().flatten() {
-            process
-                .replies
-                .retain(|job| job.peer != index || job.port != port);
+            process.replies.retain(|job| !ended(job));
             process.faults.take_waiters(|waiter| match waiter {
-                Waiter::Reply(job) => job.peer == index && job.port == port,
+                Waiter::Reply(job) => ended(job),
                 Waiter::Local(_) | Waiter::Bounced(_) => false,
             });
         }
         let replies = &mut self.peers[index].blocked_replies;
-        replies.retain(|(_, job)| job.port != port);
-        self.parked.forget(index, Some(port));
+        replies.retain(|(_, job)| !ended(job));
+        self.parked.forget_process(index, port, sequence);
         self.abort_to(host, index, Some(port));
     }
 }

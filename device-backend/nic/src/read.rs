@@ -43,6 +43,16 @@ pub(crate) struct ReplyJob {
 }
 
 impl ReplyJob {
+    /// Says whether a process of a peer has asked for it.
+    pub(crate) fn is_of(&self, peer: PeerIndex, port: Port) -> bool {
+        self.peer == peer && self.port == port
+    }
+
+    /// Number of the frame that asked for it.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
     /// Checks the whole transfer, not only this piece of it: one that is refused
     /// has touched no memory (N11).
     fn authorise<'a>(&self, segments: &'a SegmentTable) -> Result<&'a Segment, Status> {

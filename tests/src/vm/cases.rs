@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{ClusterSpec, Links, NetworkSpec, NodeSpec, Runtime};
 use rustix::process::{kill_process, Pid, Signal};
+use serde_json::json;
 
 use super::shell::{cpu_ticks, info, number, private_kib, shell};
 use super::VmNodes;
@@ -21,7 +22,7 @@ pub(crate) const CASES: &[Case] = &[
         run: demo,
     },
     Case {
-        name: "vm::guests_exchange_at_5_percent_loss",
+        name: "vm::demo_and_exchange_on_bad_links",
         run: bad_links,
     },
     Case {
@@ -78,26 +79,36 @@ fn demo() -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Guests exchange on links that lose, reorder, duplicate and damage frames; the links
-/// are made worse, and good again, while the guests run.
+/// The demo and an exchange on links that lose, reorder, duplicate and damage 1, 5 and
+/// 20 % of the frames: they are made worse, and good again, while the guests run.
 fn bad_links() -> Result<Verdict> {
-    let bad = r#"{"loss":"5%","reorder":"2%","duplicate":"2%","corrupt":"1%","delay":"50us"}"#;
+    let bad = |percent: u32| {
+        let part = format!("{percent}%");
+        json!({
+            "loss": part, "reorder": part, "duplicate": part, "corrupt": part,
+            "delay": "50us"
+        })
+    };
     let mut spec = ClusterSpec::new(format!("lossy-{}", std::process::id()))
         .with(NodeSpec::new("n0"))
         .with(NodeSpec::new("n1"));
-    spec.network = Some(NetworkSpec {
-        default: serde_json::from_str(bad)?,
-        ..NetworkSpec::default()
-    });
+    spec.network = Some(NetworkSpec::default());
     let nodes = VmNodes::boot_spec(&spec)?;
-    scenario::all_pairs_exchange(&nodes, 10)?;
-    let stats = nodes.device_stats()?;
-    let lost = stats["network"]["links"][0]["counters"]["lost"].as_u64();
-    ensure!(lost > Some(0), "nothing was lost: {}", stats["network"]);
-    let worse = serde_json::from_str(r#"{"loss":"20%"}"#)?;
-    let changed = nodes.cluster().set_links(&Links::All, Some(&worse))?;
-    ensure!(changed == 2, "{changed} directions of links were changed");
-    scenario::all_pairs_exchange(&nodes, 5)?;
+    let mut before = 0;
+    for percent in [1, 5, 20] {
+        let links = serde_json::from_value(bad(percent))?;
+        let changed = nodes.cluster().set_links(&Links::All, Some(&links))?;
+        ensure!(changed == 2, "{changed} directions of links were changed");
+        scenario::demo_pair(&nodes, "1,97,4095,65537,1048576", 1 << 20)
+            .with_context(|| format!("the demo at {percent} %"))?;
+        scenario::all_pairs_exchange(&nodes, 5)
+            .with_context(|| format!("the exchange at {percent} %"))?;
+        let stats = nodes.device_stats()?;
+        let lost = stats["network"]["links"][0]["counters"]["lost"].as_u64();
+        let lost = lost.context("no count of lost frames")?;
+        ensure!(lost > before, "nothing was lost: {}", stats["network"]);
+        before = lost;
+    }
     nodes.cluster().set_links(&Links::All, None)?;
     scenario::all_pairs_exchange(&nodes, 20)?;
     Ok(Verdict::Passed)

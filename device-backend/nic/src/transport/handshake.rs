@@ -169,7 +169,7 @@ impl Nic {
             process.replies.retain(|job| job.peer != index);
         }
         self.forget_waiting(host, index);
-        self.parked.forget(index, None);
+        self.parked.forget(index);
         self.imports.resend(node, again);
         self.abort_to(host, index, None);
     }

@@ -107,10 +107,12 @@ impl Nic {
     ) {
         let (sequence, operation) = (frame.sequence.get(), frame.operation.get());
         let receive = &mut self.peers[index].receive;
-        if receive.delivered() >= sequence {
-            self.signal(host, vni, notification);
-        } else if !receive.is_refused(operation) {
-            receive.defer((sequence, operation), vni, notification);
+        if receive.is_refused(operation) {
+            return;
+        }
+        match receive.delivered() >= sequence {
+            true => self.signal(host, vni, notification),
+            false => receive.defer((sequence, operation), vni, notification),
         }
     }
 

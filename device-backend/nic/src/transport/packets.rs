@@ -94,6 +94,14 @@ impl Packets {
         (!self.packets.is_empty()).then_some(self.first)
     }
 
+    /// Number and timer of the oldest packet, if it is in flight.
+    pub(crate) fn oldest_in_flight(&mut self) -> Option<(u64, &mut TimerId)> {
+        match self.packets.front_mut().map(|packet| &mut packet.state) {
+            Some(State::InFlight(timer)) => Some((self.first, timer)),
+            _ => None,
+        }
+    }
+
     /// Copies the frame with the next number.
     ///
     /// # Errors

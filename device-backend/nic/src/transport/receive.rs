@@ -43,6 +43,16 @@ pub(crate) struct PendingNotice {
     pub(crate) notification: u32,
 }
 
+/// A write of which a frame was refused. It is remembered after its issuer knows of
+/// it too: frames that were sent before may come as late as the peer's reach allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Refused {
+    sequence: u64,
+    operation: u64,
+    /// Frames of the write are numbered below this one; known once the issuer is.
+    end: Option<u64>,
+}
+
 /// What has arrived from a peer.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveWindow {
@@ -54,9 +64,7 @@ pub(crate) struct ReceiveWindow {
     /// Numbers that have arrived and are not delivered.
     open: VecDeque<u64>,
     notices: VecDeque<PendingNotice>,
-    /// Frames that were refused, and the writes they belong to, until the refusal
-    /// has arrived.
-    refused: Vec<(u64, u64)>,
+    refused: Vec<Refused>,
     /// Refusals that were sent: the number of the Nak, and of what it refuses.
     refusals: VecDeque<(u64, u64)>,
     /// What the peer was told.
@@ -188,23 +196,36 @@ impl ReceiveWindow {
         } else if let Ok(place) = self.open.binary_search(&sequence) {
             self.open.remove(place);
         }
-        if !self.refused.is_empty() {
-            self.refused.retain(|refused| refused.0 != sequence);
+        for refused in &mut self.refused {
+            if refused.sequence == sequence && refused.end.is_none() {
+                refused.end = Some(self.received.saturating_add(REACH));
+            }
         }
     }
 
     /// Notes that a frame of a write is refused: the write does not notify any more.
     pub(crate) fn refuse(&mut self, sequence: u64, operation: u64) {
-        self.refused.push((sequence, operation));
+        self.refused.push(Refused {
+            sequence,
+            operation,
+            end: None,
+        });
         self.notices.retain(|notice| notice.operation != operation);
     }
 
-    /// Says whether a frame of a write was refused, as far as its issuer may not
-    /// know of it.
+    /// Says whether a frame of a write was refused, of which more frames may come.
     #[inline]
-    pub(crate) fn is_refused(&self, operation: u64) -> bool {
+    pub(crate) fn is_refused(&mut self, operation: u64) -> bool {
+        !self.refused.is_empty() && self.find_refused(operation)
+    }
+
+    #[cold]
+    fn find_refused(&mut self, operation: u64) -> bool {
+        let received = self.received;
+        let open = |refused: &Refused| refused.end.is_none_or(|end| end > received);
+        self.refused.retain(open);
         let mut refused = self.refused.iter();
-        refused.any(|refused| refused.1 == operation)
+        refused.any(|refused| refused.operation == operation)
     }
 
     /// Notes that the refusal of a frame that is held was sent.
@@ -309,6 +330,13 @@ mod tests {
         window.deliver(1);
         assert_eq!(window.pop_notice().unwrap().notification, 6);
         assert_eq!(window.pop_notice(), None);
+        // Its issuer knows of it; what it sent before may still be under way.
+        assert!(window.is_refused(77));
+        for sequence in 5..REACH + 4 {
+            window.accept(sequence);
+        }
+        assert!(window.is_refused(77));
+        window.accept(REACH + 4);
         assert!(!window.is_refused(77));
     }
 

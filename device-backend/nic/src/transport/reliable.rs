@@ -59,7 +59,8 @@ impl Nic {
     ) -> bool {
         let node = self.config.node;
         let peer = &mut self.peers[index];
-        let timeout = peer.round_trip.timeout(&self.config.limits);
+        let oldest = peer.packets.first() == Some(sequence);
+        let timeout = peer.round_trip.timeout(&self.config.limits, oldest);
         let mut header = match peer.packets.get_mut(sequence) {
             Some(packet) => packet.header,
             None => return true,
@@ -105,9 +106,25 @@ impl Nic {
     /// The peer has received everything up to `received`.
     #[cold]
     pub(super) fn release_packets(&mut self, now: Time, index: PeerIndex, received: u64) {
+        let mut progress = false;
         while let Some(released) = self.peers[index].packets.release_first(received, now) {
             self.peers[index].round_trip.progress();
             self.note_released(index, released);
+            progress = true;
+        }
+        if progress {
+            self.hasten_oldest(now, index);
+        }
+    }
+
+    /// Lets the packet that has just become the oldest wait as long as the oldest does.
+    fn hasten_oldest(&mut self, now: Time, index: PeerIndex) {
+        let peer = &mut self.peers[index];
+        let timeout = peer.round_trip.timeout(&self.config.limits, true);
+        if let Some((sequence, timer)) = peer.packets.oldest_in_flight() {
+            self.timers.check_out(*timer);
+            let alarm = Alarm::Packet(index, sequence);
+            *timer = self.timers.check_in(now.after(timeout), alarm);
         }
     }
 
@@ -194,7 +211,7 @@ impl Nic {
         let peer = &mut self.peers[index];
         let interval = match peer.is_ready() {
             true => limits.peer_timeout / 8,
-            false => peer.round_trip.timeout(limits),
+            false => peer.round_trip.timeout(limits, false),
         };
         let until = now.after(interval.max(1));
         peer.watch = Some(self.timers.check_in(until, Alarm::Silence(index)));

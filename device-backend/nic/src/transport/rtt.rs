@@ -41,14 +41,19 @@ impl RoundTrip {
         self.doublings = 0;
     }
 
-    /// How long to wait for an acknowledgement now, in nanoseconds.
-    pub(crate) fn timeout(&self, limits: &Limits) -> u64 {
+    /// How long to wait for an acknowledgement of the oldest frame, or of one that
+    /// others are before, in nanoseconds.
+    pub(crate) fn timeout(&self, limits: &Limits, oldest: bool) -> u64 {
+        let floor = match oldest {
+            true => limits.retransmit_floor_oldest.min(limits.retransmit_floor),
+            false => limits.retransmit_floor,
+        };
         let base = match self.smoothed {
             0 => limits.retransmit_initial,
             smoothed => smoothed.saturating_add(self.variation.saturating_mul(4)),
         };
-        let base = base.max(limits.retransmit_floor).max(1);
-        let ceiling = limits.retransmit_ceiling.max(limits.retransmit_floor);
+        let base = base.max(floor).max(1);
+        let ceiling = limits.retransmit_ceiling.max(floor);
         base.saturating_mul(1 << self.doublings).min(ceiling.max(1))
     }
 }
@@ -70,22 +75,39 @@ mod tests {
     #[test]
     fn the_timeout_follows_the_round_trip_and_doubles() {
         let mut trip = RoundTrip::default();
-        assert_eq!(trip.timeout(&limits()), 100_000_000);
+        assert_eq!(trip.timeout(&limits(), false), 100_000_000);
         trip.sample(40_000);
-        assert_eq!(trip.timeout(&limits()), 120_000);
+        assert_eq!(trip.timeout(&limits(), false), 120_000);
         trip.back_off();
         trip.back_off();
-        assert_eq!(trip.timeout(&limits()), 480_000);
+        assert_eq!(trip.timeout(&limits(), false), 480_000);
         trip.progress();
-        assert_eq!(trip.timeout(&limits()), 120_000);
+        assert_eq!(trip.timeout(&limits(), false), 120_000);
         for _ in 0..100 {
             trip.sample(40_000);
         }
-        assert!(trip.timeout(&limits()) < 42_000, "{trip:?}");
+        assert!(trip.timeout(&limits(), false) < 42_000, "{trip:?}");
         for _ in 0..40 {
             trip.back_off();
         }
-        assert_eq!(trip.timeout(&limits()), 1_000_000_000);
+        assert_eq!(trip.timeout(&limits(), false), 1_000_000_000);
+    }
+
+    #[test]
+    fn the_oldest_frame_waits_for_a_shorter_time() {
+        let limits = Limits {
+            retransmit_floor: 5_000_000,
+            retransmit_floor_oldest: 500_000,
+            ..limits()
+        };
+        let mut trip = RoundTrip::default();
+        trip.sample(40_000);
+        assert_eq!(trip.timeout(&limits, true), 500_000);
+        assert_eq!(trip.timeout(&limits, false), 5_000_000);
+        trip.back_off();
+        assert_eq!(trip.timeout(&limits, true), 1_000_000);
+        trip.sample(80_000_000);
+        assert_eq!(trip.timeout(&limits, true), trip.timeout(&limits, false));
     }
 
     proptest! {
@@ -94,7 +116,7 @@ mod tests {
             let mut trip = RoundTrip::default();
             for sample in samples {
                 trip.sample(sample);
-                let timeout = trip.timeout(&limits());
+                let timeout = trip.timeout(&limits(), false);
                 prop_assert!((1000..=1_000_000_000).contains(&timeout));
             }
         }

@@ -69,6 +69,7 @@ impl World {
             Some(_) => Limits {
                 retransmit_initial: 400_000,
                 retransmit_floor: 100_000,
+                retransmit_floor_oldest: 50_000,
                 retransmit_ceiling: 5_000_000,
                 acknowledge_after: 10_000,
                 ..limits
