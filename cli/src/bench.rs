@@ -1,17 +1,23 @@
 //! `qnic bench`: latency and bandwidth over size, beside the floor that the same
 //! machine gives in the same run.
 
+mod memory;
+mod netvm;
+mod table_ops;
+mod transfers;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use qnic_apps::report::{BenchRow, Latency};
 use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
 use qnic_tests::vm::VmNodes;
+use serde::Serialize;
 
 use crate::bench_wire;
 
@@ -24,6 +30,8 @@ enum Where {
     Vm,
     /// Processes of this machine, against loss, for each kind of link; beside iperf3
     Wire,
+    /// Costs of the shadow page table, and of pages that are absent, beside NetVM's
+    Memory,
 }
 
 /// Options of `qnic bench`.
@@ -33,6 +41,7 @@ Examples:
   cargo qnic bench host
   cargo qnic bench vm --json results.json
   cargo qnic bench wire
+  cargo qnic bench memory
 
 All rounds are interleaved with a memcpy of the same size; the table shows
 medians and the spread of the rounds. Ratios are what to compare between
@@ -58,22 +67,27 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Measures.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    ensure!(options.rounds > 0, "--rounds must not be 0");
     let figures = match options.nodes {
+        Where::Host => show(&host(options.rounds)?[..], table)?,
+        Where::Vm => show(&vm(options.rounds)?[..], table)?,
         Where::Wire => bench_wire::run(options.rounds)?,
-        nodes => {
-            let rows = match nodes {
-                Where::Host => host(options.rounds)?,
-                _ => vm(options.rounds)?,
-            };
-            print!("{}", table(&rows));
-            serde_json::to_value(&rows)?
-        }
+        Where::Memory => show(&memory::measure(options.rounds)?, memory::Report::table)?,
     };
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&figures)?;
         std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints results as a table; gives them as JSON.
+fn show<T: Serialize + ?Sized>(
+    results: &T,
+    table: impl Fn(&T) -> String,
+) -> Result<serde_json::Value> {
+    print!("{}", table(results));
+    Ok(serde_json::to_value(results)?)
 }
 
 fn host(rounds: usize) -> Result<Vec<BenchRow>> {

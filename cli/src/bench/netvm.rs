@@ -1,0 +1,42 @@
+//! Figures of the source, for comparison as ratios: NetVM tables 24, 25 and 26
+//! (1-GHz hosts, 132-MHz network processor, 1.28 Gb/s Myrinet), in microseconds.
+
+/// Table 24, kernel.
+pub(super) const MAP_PAGE: f64 = 0.31;
+/// Table 24, kernel.
+pub(super) const UNMAP_PAGE: f64 = 1.44;
+/// Table 24, kernel.
+pub(super) const UNMAP_PAGE_LOCKED: f64 = 0.73;
+/// Table 24, kernel.
+pub(super) const IS_PAGE_DIRTY_CLEAN: f64 = 0.55;
+/// Table 24, kernel.
+pub(super) const IS_PAGE_DIRTY_DIRTY: f64 = 0.60;
+/// Table 24, network interface.
+pub(super) const LOCK_PAGE: f64 = 0.33;
+/// Table 24, network interface.
+pub(super) const LOCK_PAGE_NOT_MAPPED: f64 = 0.39;
+/// Table 24, network interface.
+pub(super) const UNLOCK_PAGE: f64 = 0.13;
+/// Table 24, network interface.
+pub(super) const UNLOCK_PAGE_DIRTY: f64 = 0.27;
+
+/// Table 25: pages of a cluster, and what it costs to pin and unpin one of them
+/// with mlock and munlock of the whole cluster.
+pub(super) const PINNING: [(usize, f64); 4] = [(1, 4.21), (2, 2.57), (4, 1.76), (8, 1.30)];
+
+/// Table 25: lockPage and unlockPageDirty.
+pub(super) const LOCKING: f64 = 0.60;
+
+/// Table 26: a write of 4 bytes and of 4 KiB.
+pub(super) const WRITE: [f64; 2] = [5.56, 47.79];
+/// Table 26: the same by physical address.
+pub(super) const WRITE_P: [f64; 2] = [5.28, 47.08];
+/// Table 26: a read of 4 bytes and of 4 KiB.
+pub(super) const READ: [f64; 2] = [9.25, 50.05];
+/// Table 26: the same by physical address.
+pub(super) const READ_P: [f64; 2] = [8.79, 49.99];
+
+/// Table 26: time between writes of a stream, from its 1.26 and 155.46 MB/s.
+pub(super) const WRITE_STREAM: [f64; 2] = [4.0 / 1.26, 4096.0 / 155.46];
+/// Table 26: the same by physical address, from its 1.51 and 155.36 MB/s.
+pub(super) const WRITE_P_STREAM: [f64; 2] = [4.0 / 1.51, 4096.0 / 155.36];

@@ -1,0 +1,339 @@
+//! What transfers cost with the page table and without it (writeP, readP), and what
+//! an absent page adds: two host-mode nodes in this process, so that it sees the
+//! bytes arrive without a third thread, and can take pages out of either NIC's table.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use qnic::provider::host::Node;
+use qnic::{
+    physical, Access, Buffer, Endpoint, Nic, NodeId, Port, RemoteSegment, Segment, SegmentName,
+};
+use qnic_abi::PAGE_SIZE;
+use qnic_tests::host::HostNodes;
+use serde::Serialize;
+
+use super::memory::Series;
+use super::{netvm, spread};
+
+/// Memory of a node.
+const MEMORY: usize = 16 << 20;
+
+/// Runs of each case in a round, one of each case after the other; the median of all
+/// their transfers is a value.
+const RUNS: u32 = 100;
+
+/// Transfers of a run, one right after the other. The first is not counted: whether
+/// it finds the device process awake depends on what was before.
+const TRANSFERS: u32 = 5;
+
+/// Streams of each case in a round, and transfers of each; the median of the streams'
+/// means is a value.
+const STREAM_RUNS: u32 = 25;
+const STREAM: u32 = 256;
+
+/// Longest time for one transfer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+const NAME: SegmentName = SegmentName(0x6d);
+
+/// Which page is taken out of its NIC's table before each transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Absent {
+    Nothing,
+    Source,
+    Destination,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Write,
+    Read,
+    WriteP,
+    ReadP,
+}
+
+use Absent::{Destination, Nothing, Source};
+use Operation::{Read, ReadP, Write, WriteP};
+
+/// What is measured by latency.
+const CASES: [(Operation, usize, Absent); 13] = [
+    (Write, 4, Nothing),
+    (WriteP, 4, Nothing),
+    (Write, PAGE_SIZE, Nothing),
+    (WriteP, PAGE_SIZE, Nothing),
+    (Read, 4, Nothing),
+    (ReadP, 4, Nothing),
+    (Read, PAGE_SIZE, Nothing),
+    (ReadP, PAGE_SIZE, Nothing),
+    // Four bytes travel in the command: there is no source page.
+    (Write, 4, Destination),
+    (Write, PAGE_SIZE, Source),
+    (Write, PAGE_SIZE, Destination),
+    (Read, PAGE_SIZE, Source),
+    (Read, PAGE_SIZE, Destination),
+];
+
+/// What is measured as a stream.
+const STREAMS: [(Operation, usize); 4] = [
+    (Write, 4),
+    (WriteP, 4),
+    (Write, PAGE_SIZE),
+    (WriteP, PAGE_SIZE),
+];
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Write => "write",
+            Read => "read",
+            WriteP => "writeP",
+            ReadP => "readP",
+        }
+    }
+
+    fn writes(self) -> bool {
+        matches!(self, Write | WriteP)
+    }
+}
+
+fn latency_series((operation, size, absent): &(Operation, usize, Absent)) -> Series {
+    let suffix = match absent {
+        Nothing => "",
+        Source => ", source absent",
+        Destination => ", destination absent",
+    };
+    let source = match operation {
+        Write => netvm::WRITE,
+        Read => netvm::READ,
+        WriteP => netvm::WRITE_P,
+        ReadP => netvm::READ_P,
+    };
+    let source = source[usize::from(*size == PAGE_SIZE)];
+    let name = format!("{} {size} B{suffix}", operation.name());
+    Series::new(&name, (*absent == Nothing).then_some(source))
+}
+
+fn stream_series((operation, size): &(Operation, usize)) -> Series {
+    let source = match operation {
+        Write | Read => netvm::WRITE_STREAM,
+        WriteP | ReadP => netvm::WRITE_P_STREAM,
+    };
+    let name = format!("{} {size} B, stream", operation.name());
+    Series::new(&name, Some(source[usize::from(*size == PAGE_SIZE)]))
+}
+
+/// Pages that were taken out before a transfer that needs them, and page faults that
+/// drivers have served meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(super) struct Faults {
+    pub(super) absent: u64,
+    pub(super) served: u64,
+}
+
+/// Runs all rounds; values are in nanoseconds. The first round warms up and is not
+/// counted.
+pub(super) fn measure(rounds: usize) -> Result<(Vec<Series>, Faults)> {
+    let nodes = HostNodes::start(2)?;
+    let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
+    let pair = Pair::new(&hosts, Port(7), Nic::register, Endpoint::export)?;
+    let pair_p = Pair::new(&hosts, Port(8), physical::register, physical::export)?;
+    let pick = |operation| match operation {
+        Write | Read => &pair,
+        WriteP | ReadP => &pair_p,
+    };
+    let mut latencies = CASES.each_ref().map(latency_series);
+    let mut streams = STREAMS.each_ref().map(stream_series);
+    let mut faults = Faults::default();
+    for round in 0..=rounds {
+        let (times, of_round) = latency_round(pick, &hosts)?;
+        let means = stream_round(pick)?;
+        faults.absent += of_round.absent;
+        faults.served += of_round.served;
+        if round > 0 {
+            push_medians(&mut latencies, &times);
+            push_medians(&mut streams, &means);
+        }
+        eprint!("\r{round} of {rounds} rounds");
+    }
+    eprintln!();
+    Ok((latencies.into_iter().chain(streams).collect(), faults))
+}
+
+fn push_medians(series: &mut [Series], values: &[Vec<f64>]) {
+    for (series, values) in series.iter_mut().zip(values) {
+        if let Some((median, ..)) = spread(values) {
+            series.push(median);
+        }
+    }
+}
+
+/// Times of all cases, one run of each after the other. Fails if pages that were
+/// taken out were not missed.
+fn latency_round<'a>(
+    pick: impl Fn(Operation) -> &'a Pair,
+    hosts: &[Host; 2],
+) -> Result<([Vec<f64>; CASES.len()], Faults)> {
+    let served = || Ok::<_, anyhow::Error>(hosts[0].faults()? + hosts[1].faults()?);
+    let before = served()?;
+    let mut times = CASES.map(|_| Vec::new());
+    for _ in 0..RUNS {
+        for ((operation, size, absent), times) in CASES.iter().zip(&mut times) {
+            let pair = pick(*operation);
+            for mark in 1..=TRANSFERS {
+                let time = pair.transfer(*operation, *size, *absent, mark)?;
+                if mark > 1 {
+                    times.push(time);
+                }
+            }
+            pair.near.endpoint.flush()?;
+        }
+    }
+    let absent = CASES.iter().filter(|case| case.2 != Nothing).count();
+    let faults = Faults {
+        absent: absent as u64 * u64::from(RUNS * TRANSFERS),
+        served: served()? - before,
+    };
+    ensure!(
+        faults.served >= faults.absent,
+        "some absent pages were not missed: {faults:?}"
+    );
+    Ok((times, faults))
+}
+
+/// Mean times of all streams, one of each after the other.
+fn stream_round<'a>(pick: impl Fn(Operation) -> &'a Pair) -> Result<[Vec<f64>; STREAMS.len()]> {
+    let mut means = STREAMS.map(|_| Vec::new());
+    for _ in 0..STREAM_RUNS {
+        for ((operation, size), means) in STREAMS.iter().zip(&mut means) {
+            means.push(pick(*operation).stream(*size)?);
+        }
+    }
+    Ok(means)
+}
+
+/// A node in this process.
+struct Host {
+    nic: Nic,
+    node: Arc<Node>,
+}
+
+impl Host {
+    fn new(nodes: &HostNodes, number: usize) -> Result<Self> {
+        let socket = nodes.socket(number);
+        let node = Arc::new(Node::connect(&socket, MEMORY).context("become a node")?);
+        node.node().allow_physical();
+        let nic = Nic::with_provider(node.clone(), socket);
+        Ok(Host { nic, node })
+    }
+
+    fn faults(&self) -> Result<u64> {
+        Ok(self.nic.info()?.faults_served.get())
+    }
+}
+
+/// A process on a node, with one page exported.
+struct Process {
+    segment: Segment,
+    buffer: Buffer,
+    endpoint: Endpoint,
+    node: Arc<Node>,
+}
+
+impl Process {
+    fn evict(&self) {
+        let (address, length) = (self.buffer.address(), self.buffer.len());
+        self.node.node().evict(address, length as u64);
+    }
+}
+
+/// A process on each node; the near one works on the memory of both.
+struct Pair {
+    remote: RemoteSegment,
+    near: Process,
+    far: Process,
+}
+
+impl Pair {
+    fn new(
+        hosts: &[Host; 2],
+        port: Port,
+        register: impl Fn(&Nic, Port) -> qnic::Result<Endpoint>,
+        export: impl Fn(&Endpoint, SegmentName, &Buffer, Access) -> qnic::Result<Segment>,
+    ) -> Result<Self> {
+        let process = |host: &Host| -> Result<Process> {
+            let endpoint = register(&host.nic, port)?;
+            let buffer = endpoint.allocate(PAGE_SIZE)?;
+            Ok(Process {
+                segment: export(&endpoint, NAME, &buffer, Access::READ | Access::WRITE)?,
+                buffer,
+                endpoint,
+                node: host.node.clone(),
+            })
+        };
+        let (near, far) = (process(&hosts[0])?, process(&hosts[1])?);
+        let remote = near.endpoint.import(NodeId(1), port, NAME, LIMIT)?;
+        Ok(Pair { remote, near, far })
+    }
+
+    /// Time until the last word of a transfer has arrived, in nanoseconds. It may not
+    /// be complete yet: its acknowledgement is not waited for.
+    fn transfer(
+        &self,
+        operation: Operation,
+        size: usize,
+        absent: Absent,
+        mark: u32,
+    ) -> Result<f64> {
+        let (from, to) = match operation.writes() {
+            true => (&self.near, &self.far),
+            false => (&self.far, &self.near),
+        };
+        to.buffer.store_u32(size - 4, 0)?;
+        from.buffer.store_u32(size - 4, mark)?;
+        match absent {
+            Nothing => (),
+            Source => from.evict(),
+            Destination => to.evict(),
+        }
+        let start = Instant::now();
+        self.issue(operation, size)?;
+        wait_for(&to.buffer, size - 4, mark)?;
+        Ok(start.elapsed().as_nanos() as f64)
+    }
+
+    fn issue(&self, operation: Operation, size: usize) -> Result<()> {
+        let part = self.near.segment.part(0, size);
+        match operation {
+            Write | WriteP => self.near.endpoint.write(&self.remote, 0, part)?,
+            Read | ReadP => self.near.endpoint.read(&self.remote, 0, part)?,
+        };
+        Ok(())
+    }
+
+    /// Mean time between the writes of a stream, in nanoseconds.
+    fn stream(&self, size: usize) -> Result<f64> {
+        let start = Instant::now();
+        for _ in 0..STREAM {
+            self.issue(Write, size)?;
+        }
+        self.near.endpoint.flush()?;
+        Ok(start.elapsed().as_nanos() as f64 / f64::from(STREAM))
+    }
+}
+
+/// Spins until a word has arrived.
+fn wait_for(buffer: &Buffer, offset: usize, wanted: u32) -> Result<()> {
+    let start = Instant::now();
+    let mut looks = 0u32;
+    while buffer.load_u32(offset)? != wanted {
+        looks = looks.wrapping_add(1);
+        ensure!(
+            looks % 65_536 != 0 || start.elapsed() < LIMIT,
+            "nothing arrived in {LIMIT:?}"
+        );
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
