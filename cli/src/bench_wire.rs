@@ -15,6 +15,9 @@ use crate::bench::{measure, spread};
 /// Percent of the frames that are lost.
 const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
 
+/// One way, on the links of [`Kind::Delayed`].
+const DELAY: &str = "20us";
+
 /// Bytes moved in one round of one size.
 const ROUND_BYTES: &str = "16777216";
 
@@ -28,8 +31,11 @@ const LARGE: usize = 65_536;
 enum Kind {
     /// In one process, by calls: neither copies nor timers.
     Perfect,
-    /// In one process, with the reliable transport.
-    InProcess,
+    /// In one process, by calls, with the reliable transport.
+    Reliable,
+    /// In one process, through stages that delay each frame: the loss-free row passes
+    /// the same ones as the others.
+    Delayed,
     /// Between two processes, UDP over loopback.
     Udp,
 }
@@ -55,7 +61,8 @@ pub(crate) fn run(rounds: usize) -> Result<serde_json::Value> {
     let mut rows: Vec<WireRow> = Vec::new();
     let kinds = [
         (Kind::Perfect, &LOSSES[..1]),
-        (Kind::InProcess, &LOSSES[..]),
+        (Kind::Reliable, &LOSSES[..1]),
+        (Kind::Delayed, &LOSSES[..]),
         (Kind::Udp, &LOSSES[..]),
     ];
     for (kind, losses) in kinds {
@@ -115,9 +122,12 @@ fn one(kind: Kind, loss: f64, rounds: usize) -> Result<WireRow> {
 
 /// The device processes for a kind of link.
 fn plans(kind: Kind, loss: f64, keys: &std::path::Path) -> Result<Vec<DevicePlan>> {
-    let links = match loss > 0.0 {
-        true => format!("[network]\ndefault = {{ loss = \"{loss}%\" }}\n"),
-        false => "[network]\n".to_owned(),
+    let links = match (kind, loss > 0.0) {
+        (Kind::Delayed, _) => {
+            format!("[network]\ndefault = {{ delay = \"{DELAY}\", loss = \"{loss}%\" }}\n")
+        }
+        (_, true) => format!("[network]\ndefault = {{ loss = \"{loss}%\" }}\n"),
+        (_, false) => "[network]\n".to_owned(),
     };
     let one = |more: String| {
         vec![DevicePlan {
@@ -128,7 +138,7 @@ fn plans(kind: Kind, loss: f64, keys: &std::path::Path) -> Result<Vec<DevicePlan
     };
     match kind {
         Kind::Perfect => return Ok(one(String::new())),
-        Kind::InProcess => return Ok(one(links)),
+        Kind::Reliable | Kind::Delayed => return Ok(one(links)),
         Kind::Udp => {}
     }
     let key = keys.join("key");
@@ -219,7 +229,8 @@ fn table(rows: &[WireRow]) -> String {
     for row in rows {
         let kind = match row.kind {
             Kind::Perfect => "perfect",
-            Kind::InProcess => "in process",
+            Kind::Reliable => "reliable",
+            Kind::Delayed => "20 µs delay",
             Kind::Udp => "UDP",
         };
         // Writing to a string cannot fail.
@@ -246,9 +257,11 @@ mod tests {
         let keys = tempfile::tempdir().unwrap();
         let plan = |kind, loss| plans(kind, loss, keys.path()).unwrap();
         assert_eq!(plan(Kind::Perfect, 0.0)[0].more, "");
-        assert!(plan(Kind::InProcess, 0.1)[0]
-            .more
-            .contains("loss = \"0.1%\""));
+        assert_eq!(plan(Kind::Reliable, 0.0)[0].more, "[network]\n");
+        for (loss, wanted) in [(0.0, "loss = \"0%\""), (0.1, "loss = \"0.1%\"")] {
+            let more = &plan(Kind::Delayed, loss)[0].more;
+            assert!(more.contains(wanted) && more.contains(DELAY), "{more}");
+        }
         let udp = plan(Kind::Udp, 5.0);
         assert_eq!(udp.len(), 2);
         assert!(udp[1].more.contains("nodes = [0]") && udp[1].nodes == [1]);
