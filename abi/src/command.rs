@@ -32,6 +32,9 @@ pub enum Opcode {
     Write = 1,
     /// Transfer from a remote segment to local memory.
     Read = 2,
+    /// Atomic operation on a remote segment ([`crate::atomic`], N20). Counts as a
+    /// read where completions are counted.
+    Atomic = 3,
 }
 
 impl TryFrom<u8> for Opcode {
@@ -41,6 +44,7 @@ impl TryFrom<u8> for Opcode {
         match number {
             1 => Ok(Opcode::Write),
             2 => Ok(Opcode::Read),
+            3 => Ok(Opcode::Atomic),
             other => Err(other),
         }
     }
@@ -68,7 +72,7 @@ bitflags! {
 ///
 /// ```text
 ///      0        1        2        4                 8
-///   0  | opcode | flags  | res.   | notification    |  first word: stored last,
+///   0  | opcode | flags  | funct. | notification    |  first word: stored last,
 ///   8  | length                                     |  with release; zeroed by
 ///  16  | local_address                              |  the NIC once read
 ///  24  | local_key                                  |
@@ -85,16 +89,17 @@ pub struct Descriptor {
     pub opcode: u8,
     /// [`CommandFlags`].
     pub flags: u8,
-    /// Zero.
-    pub reserved0: U16,
+    /// A [`crate::atomic::Function`]; zero unless atomic.
+    pub function: U16,
     /// Number of the notification with [`CommandFlags::NOTIFY`], else zero.
     pub notification: U32,
     /// Bytes to transfer, up to [`MAX_TRANSFER`]. Zero is legal: a notification alone.
+    /// Atomic: size of the operand.
     pub length: U64,
     /// Virtual address of the local memory, in an exported segment of this
-    /// process, whatever access it grants to peers.
+    /// process, whatever access it grants to peers. Atomic: the first operand, `x`.
     pub local_address: U64,
-    /// Key of that segment.
+    /// Key of that segment. Atomic: the second operand, `y`.
     pub local_key: U64,
     /// Virtual address in the remote process.
     pub remote_address: U64,
@@ -104,7 +109,8 @@ pub struct Descriptor {
     pub remote_node: U16,
     /// Port of the remote process.
     pub remote_port: U16,
-    /// Index of the local segment.
+    /// Index of the local segment. Atomic: number of the result record, below
+    /// [`crate::host_area::RESULT_RECORDS`].
     pub local_segment: U16,
     /// Index of the remote segment.
     pub remote_segment: U16,

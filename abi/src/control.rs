@@ -253,6 +253,9 @@ pub struct Statistics {
     pub bytes_received: U64,
     /// Notifications delivered to local processes.
     pub notifications: U64,
+    /// Atomic operations executed for processes of any node, on memory of this one
+    /// (N20).
+    pub atomics: U64,
     /// Lookups of a page to be read from, of a write here or for a peer's read,
     /// that found it.
     pub source_hits: U64,
@@ -281,7 +284,7 @@ pub struct Statistics {
     pub errors_key: U64,
     /// Access that the segment does not grant.
     pub errors_access: U64,
-    /// Address or length outside of the segment.
+    /// Address or length outside of the segment, or an operand that is not aligned.
     pub errors_range: U64,
     /// No such segment or port, or no longer.
     pub errors_gone: U64,
@@ -309,7 +312,7 @@ pub struct Statistics {
 
 impl Statistics {
     /// Every field with its name, for people and metrics.
-    pub fn fields(&self) -> [(&'static str, u64); 35] {
+    pub fn fields(&self) -> [(&'static str, u64); 36] {
         [
             ("processes", self.processes.get().into()),
             ("segments", self.segments.get().into()),
@@ -321,6 +324,7 @@ impl Statistics {
             ("bytes_sent", self.bytes_sent.get()),
             ("bytes_received", self.bytes_received.get()),
             ("notifications", self.notifications.get()),
+            ("atomics", self.atomics.get()),
             ("source_hits", self.source_hits.get()),
             ("source_misses", self.source_misses.get()),
             ("destination_hits", self.destination_hits.get()),
@@ -358,6 +362,6 @@ const _: () = assert!(size_of::<Unexport>() == 8);
 const _: () = assert!(size_of::<Import>() == 16);
 const _: () = assert!(size_of::<FaultDone>() == 16);
 const _: () = assert!(size_of::<Imported>() == 32);
-const _: () = assert!(size_of::<Statistics>() == 256);
+const _: () = assert!(size_of::<Statistics>() == 264);
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<Export>() <= REQUEST_BYTES);
 const _: () = assert!(size_of::<ReplyHeader>() + size_of::<Statistics>() <= REPLY_BYTES);

@@ -23,6 +23,7 @@
 //! | [`header`] | first page of SRAM: magic, version, geometry | NIC | driver |
 //! | [`window`] | a process's window in SRAM (Q1, N12) | process, NIC (one word) | NIC, process |
 //! | [`command`] | one slot of the command queue in the window | process; NIC zeroes | NIC |
+//! | [`atomic`] | atomic operations, and the structures that they work on (N20) | NIC of the owner | NIC |
 //! | [`host_area`] | counters in guest memory, one area for each process | NIC; driver (one word) | process |
 //! | [`page_table`] | shadow page table and physical map in SRAM (N4) | driver; NIC (lock, dirty) | both |
 //! | [`control`] | commands of the driver, on the control virtqueue (Q9) | driver | NIC |
@@ -43,6 +44,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod atomic;
 pub mod attach;
 pub mod command;
 pub mod control;
@@ -62,7 +64,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

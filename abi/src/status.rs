@@ -66,6 +66,8 @@ pub enum Status {
     /// The memory to export shares a page with another segment of this process
     /// without being the same range.
     Overlapping = 28,
+    /// The operand of an atomic operation is not aligned to its size (N20).
+    Misaligned = 29,
 }
 
 /// A number that is no [`Status`].
@@ -74,7 +76,7 @@ pub struct UnknownStatus(pub u32);
 
 impl Status {
     /// Every status, in the order of their numbers.
-    pub const ALL: [Status; 29] = [
+    pub const ALL: [Status; 30] = [
         Status::Ok,
         Status::Malformed,
         Status::BadLength,
@@ -104,6 +106,7 @@ impl Status {
         Status::HugetlbMemory,
         Status::DeviceMemory,
         Status::Overlapping,
+        Status::Misaligned,
     ];
 
     /// The number that stands in memory and on the wire.
@@ -147,6 +150,7 @@ impl Status {
             Status::Overlapping => {
                 "the memory shares a page with a segment over another range of this process"
             }
+            Status::Misaligned => "the operand of an atomic operation is not aligned to its size",
         }
     }
 }
@@ -178,7 +182,7 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(29), Err(UnknownStatus(29)));
+        assert_eq!(Status::try_from(30), Err(UnknownStatus(30)));
         assert_eq!(Status::try_from(u32::MAX), Err(UnknownStatus(u32::MAX)));
     }
 }

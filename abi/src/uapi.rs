@@ -254,7 +254,7 @@ const _: () = assert!(size_of::<Unexport>() == 8);
 const _: () = assert!(size_of::<Import>() == 56);
 const _: () = assert!(size_of::<Wait>() == 24);
 const _: () = assert!(size_of::<ResetQueue>() == 8);
-const _: () = assert!(size_of::<Info>() == 352);
+const _: () = assert!(size_of::<Info>() == 360);
 
 #[cfg(test)]
 mod tests {
@@ -264,6 +264,6 @@ mod tests {
     fn ioctl_numbers_are_linux_iowr() {
         // _IOWR('Q', 1, 24 bytes) of <asm-generic/ioctl.h>
         assert_eq!(REGISTER, 0xc018_5101);
-        assert_eq!(INFO, 0xc160_5107);
+        assert_eq!(INFO, 0xc168_5107);
     }
 }

@@ -8,6 +8,8 @@
 //! | Write | source | payload for the destination's memory; none: a notification alone | ports, segment, key, address, operation, offset, length (from here to the end of the transfer), notification with [`FrameFlags::NOTIFY`] |
 //! | ReadRequest | reader | asks for `length` bytes at address | ports, segment, key, address, operation, offset, length, argument (bytes from here to the end of the transfer) |
 //! | ReadReply | owner | payload for the reader | destination port, operation, offset |
+//! | Atomic | issuer | asks for an atomic operation ([`crate::atomic`]) on `length` bytes at address | ports, segment, key, address, operation, length, notification (function), argument (first operand), offset (second operand) |
+//! | AtomicReply | owner | it is done | destination port, operation, argument (value), length (detail) |
 //! | Ack | either | says how far things are; with [`FrameFlags::PROBE`], asks for the same | length, address, key, argument: 256 bits in this order, the lowest first; bit *i* is set if frame `acknowledge` + 2 + *i* has arrived |
 //! | Nak | destination | the frame of sequence number `argument` was refused; `status` says why | operation, offset, argument, status |
 //! | ImportRequest | importer | who exports (port, name)? | destination port, operation (token), argument (name), length (wait, ms) |
@@ -52,7 +54,7 @@ pub const MAX_PAYLOAD: usize = crate::PAGE_SIZE;
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
 
 /// Version of the frame format.
-pub const WIRE_VERSION: u8 = 2;
+pub const WIRE_VERSION: u8 = 3;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,6 +80,10 @@ pub enum FrameKind {
     Hello = 10,
     /// Answer to it.
     HelloReply = 11,
+    /// Request for an atomic operation.
+    Atomic = 12,
+    /// Result of one.
+    AtomicReply = 13,
 }
 
 impl TryFrom<u8> for FrameKind {
@@ -95,6 +101,8 @@ impl TryFrom<u8> for FrameKind {
             9 => FrameKind::Gone,
             10 => FrameKind::Hello,
             11 => FrameKind::HelloReply,
+            12 => FrameKind::Atomic,
+            13 => FrameKind::AtomicReply,
             other => return Err(other),
         })
     }
@@ -164,9 +172,10 @@ pub struct FrameHeader {
     pub delivered: U64,
     /// Names the operation at the node that issued it; answers carry it back.
     pub operation: U64,
-    /// Offset within the operation's transfer, in bytes.
+    /// Offset within the operation's transfer, in bytes; second operand (Atomic).
     pub offset: U64,
     /// Bytes wanted (ReadRequest), bytes to the end of the transfer (Write),
+    /// bytes of the operand (Atomic), the detail of the result (AtomicReply),
     /// milliseconds (ImportRequest) or frames (Hello, HelloReply).
     pub length: U64,
     /// Virtual address in the process at the destination port.
@@ -179,7 +188,8 @@ pub struct FrameHeader {
     pub segment: U16,
     /// Zero.
     pub reserved0: U16,
-    /// Notification number with [`FrameFlags::NOTIFY`], or access bits.
+    /// Notification number with [`FrameFlags::NOTIFY`], access bits, or an atomic
+    /// function.
     pub notification: U32,
     /// A [`crate::Status`] code.
     pub status: U32,

@@ -1,5 +1,6 @@
 //! Golden bytes: what the structs look like in memory and on the wire.
 
+use qnic_abi::atomic::{Function, WaitQueue};
 use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
 use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::Geometry;
@@ -20,7 +21,7 @@ fn a_notifying_inline_write() {
     let descriptor = Descriptor {
         opcode: Opcode::Write as u8,
         flags: (CommandFlags::NOTIFY | CommandFlags::INLINE).bits(),
-        reserved0: 0.into(),
+        function: 0.into(),
         notification: 0x0a0b.into(),
         length: 8.into(),
         local_address: 0.into(),
@@ -42,6 +43,52 @@ fn a_notifying_inline_write() {
                   0300020100000900\n\
                   0000000000000000";
     assert_eq!(hex(descriptor.as_bytes()), golden);
+}
+
+#[test]
+fn a_compare_and_swap() {
+    let descriptor = Descriptor {
+        opcode: Opcode::Atomic as u8,
+        flags: CommandFlags::PUBLISH.bits(),
+        function: (Function::CompareSwap as u16).into(),
+        notification: 0.into(),
+        length: 4.into(),
+        local_address: 0x0102_0304.into(),
+        local_key: 0x0506_0708.into(),
+        remote_address: 0x7f00_1234_5678.into(),
+        remote_key: 0x1122_3344_5566_7788.into(),
+        remote_node: 3.into(),
+        remote_port: 0x0102.into(),
+        local_segment: 63.into(),
+        remote_segment: 9.into(),
+        reserved1: 0.into(),
+    };
+    let golden = "0304050000000000\n\
+                  0400000000000000\n\
+                  0403020100000000\n\
+                  0807060500000000\n\
+                  78563412007f0000\n\
+                  8877665544332211\n\
+                  030002013f000900\n\
+                  0000000000000000";
+    assert_eq!(hex(descriptor.as_bytes()), golden);
+}
+
+#[test]
+fn a_wait_queue() {
+    let queue = WaitQueue {
+        head: 0x0102_0304_0506_0708.into(),
+        tail: 0x1112.into(),
+        count: 3.into(),
+        pending: 1.into(),
+        value: 0x0a0b.into(),
+        reserved: 0.into(),
+    };
+    let golden = "0807060504030201\n\
+                  1211000000000000\n\
+                  0300000001000000\n\
+                  0b0a000000000000";
+    assert_eq!(hex(queue.as_bytes()), golden);
 }
 
 #[test]
@@ -73,7 +120,7 @@ fn a_frame() {
         status: 19.into(),
         reserved1: 0.into(),
     };
-    let golden = "716e020502000403\n\
+    let golden = "716e030502000403\n\
                   0500060007000800\n\
                   2000000000000000\n\
                   2100000000000000\n\
@@ -116,7 +163,7 @@ fn the_first_words_of_an_sram() {
     assert_eq!(
         hex(&header.as_bytes()[..32]),
         "716e69637372616d\n\
-         0200000001020000\n\
+         0300000001020000\n\
          000000000e000000\n\
          0000800000000000"
     );

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 use std::mem::{offset_of, size_of};
 
-use qnic_abi::{attach, command, control, event, header, host_area, uapi, window, wire};
+use qnic_abi::{atomic, attach, command, control, event, header, host_area, uapi, window, wire};
 
 macro_rules! layout {
     ($out:expr, $type:ident, $($field:ident),+ $(,)?) => {
@@ -22,6 +22,7 @@ macro_rules! layout {
 }
 
 fn layouts() -> String {
+    use atomic::WaitQueue;
     use attach::DeviceConfig;
     use command::Descriptor;
     use control::{
@@ -30,7 +31,7 @@ fn layouts() -> String {
     };
     use event::Event;
     use header::SramHeader;
-    use host_area::ErrorRecord;
+    use host_area::{ErrorRecord, ResultRecord};
     use wire::FrameHeader;
 
     let mut out = String::new();
@@ -80,7 +81,7 @@ fn layouts() -> String {
         Descriptor,
         opcode,
         flags,
-        reserved0,
+        function,
         notification,
         length,
         local_address,
@@ -94,6 +95,8 @@ fn layouts() -> String {
         reserved1,
     );
     layout!(out, ErrorRecord, command, status, reserved);
+    layout!(out, ResultRecord, value, detail);
+    layout!(out, WaitQueue, head, tail, count, pending, value, reserved);
     layout!(out, RequestHeader, opcode, vni, reserved);
     layout!(out, Hello, abi_version, reserved, frames);
     layout!(out, NewProcess, port, flags, pid, host_area);
@@ -116,6 +119,7 @@ fn layouts() -> String {
         bytes_sent,
         bytes_received,
         notifications,
+        atomics,
         source_hits,
         source_misses,
         destination_hits,
@@ -186,7 +190,7 @@ fn layouts() -> String {
     .unwrap();
     writeln!(
         out,
-        "host area pages {} head {} writes {} reads {} errors {} status {} generation {} ring {} signals {}",
+        "host area pages {} head {} writes {} reads {} errors {} status {} generation {} ring {} results {} records {} signals {}",
         host_area::HOST_PAGES,
         host_area::HEAD,
         host_area::WRITES_DONE,
@@ -195,6 +199,8 @@ fn layouts() -> String {
         host_area::QUEUE_STATUS,
         host_area::WAKE_GENERATION,
         host_area::ERROR_RING,
+        host_area::RESULTS,
+        host_area::RESULT_RECORDS,
         host_area::SIGNALS
     )
     .unwrap();

@@ -7,6 +7,7 @@ use qnic_abi::command::Descriptor;
 use qnic_abi::host_area::SIGNAL_COUNTERS;
 use qnic_abi::{uapi, NodeId, Port};
 
+use crate::atomic::Records;
 use crate::error::{Error, Operation, Result, TransferErrors};
 use crate::ledger::{Claims, Issued, Ledger, Summary};
 use crate::map::{Exports, Imports};
@@ -21,6 +22,7 @@ pub(crate) struct Core {
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) wakes: WakeRequests,
     pub(crate) claims: Claims,
+    pub(crate) records: Records,
     pub(crate) acknowledged: Box<[AtomicU64]>,
     pub(crate) exports: Mutex<Exports>,
     pub(crate) imports: Mutex<Imports<Weak<Remote>>>,
@@ -36,6 +38,7 @@ impl Core {
             process,
             provider,
             claims: Claims::new(),
+            records: Records::new(),
             acknowledged: (0..SIGNAL_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             exports: Mutex::default(),
             imports: Mutex::default(),

@@ -28,7 +28,8 @@ use crate::transfer::Source;
 /// [`write`](Self::write) and [`read`](Self::read) return once the command is in
 /// the queue; they wait only while the queue is full. A *fenced* form waits until
 /// it and all earlier operations of its kind of this endpoint are complete, and a
-/// flush until all earlier ones are. A complete write has its bytes in the
+/// flush until all earlier ones are. Atomic operations
+/// ([`atomic_u32`](Self::atomic_u32)) count as reads. A complete write has its bytes in the
 /// destination's memory; its source is reusable. Writes may reach the destination
 /// in any order; a notification arrives after all earlier writes to its node.
 ///

@@ -160,13 +160,25 @@ impl Error {
     }
 }
 
-/// Direction of a transfer.
+/// What a transfer does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// From local memory to a remote segment.
     Write,
     /// From a remote segment to local memory.
     Read,
+    /// A change of a remote word; completes in one order with the reads.
+    Atomic,
+}
+
+impl Operation {
+    /// Place of its kind: operations of one kind complete in the order of issue.
+    pub(crate) fn kind(self) -> usize {
+        match self {
+            Operation::Write => 0,
+            Operation::Read | Operation::Atomic => 1,
+        }
+    }
 }
 
 impl fmt::Display for Operation {
@@ -174,6 +186,7 @@ impl fmt::Display for Operation {
         f.write_str(match self {
             Operation::Write => "write to",
             Operation::Read => "read from",
+            Operation::Atomic => "atomic operation on",
         })
     }
 }
@@ -181,7 +194,7 @@ impl fmt::Display for Operation {
 /// One transfer that failed. It may have moved some of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferError {
-    /// Direction.
+    /// What it was to do.
     pub operation: Operation,
     /// Node of the remote process.
     pub node: NodeId,

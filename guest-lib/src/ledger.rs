@@ -110,7 +110,7 @@ impl Claims {
     }
 
     fn at(&self, operation: Operation, place: usize) -> &AtomicU64 {
-        &self.0[operation as usize][place]
+        &self.0[operation.kind()][place]
     }
 
     fn clear(&self) {
@@ -209,7 +209,7 @@ impl Ledger {
 
     /// Enters the next command; there must be room.
     pub(crate) fn enter(&mut self, summary: Summary, claims: &Claims, claimed: bool) -> Issued {
-        let ordinals = &mut self.issued[summary.operation as usize];
+        let ordinals = &mut self.issued[summary.operation.kind()];
         *ordinals += 1;
         let issued = Issued {
             operation: summary.operation,
@@ -218,7 +218,7 @@ impl Ledger {
             generation: self.generation,
         };
         self.next += 1;
-        self.recent[issued.operation as usize][place(issued.ordinal)] =
+        self.recent[issued.operation.kind()][place(issued.ordinal)] =
             Some((issued.number, summary));
         claims.claim(&issued, claimed);
         issued
@@ -226,7 +226,7 @@ impl Ledger {
 
     /// How many operations of a kind were issued in this life of the queue.
     pub(crate) fn issued(&self, operation: Operation) -> u64 {
-        self.issued[operation as usize]
+        self.issued[operation.kind()]
     }
 
     /// Which life of the queue this is.
@@ -252,7 +252,7 @@ impl Ledger {
     pub(crate) fn take_unclaimed(&mut self, operation: Operation) -> Vec<TransferError> {
         let (taken, kept) = std::mem::take(&mut self.unclaimed)
             .into_iter()
-            .partition(|failure| failure.operation == operation);
+            .partition(|failure| failure.operation.kind() == operation.kind());
         self.unclaimed = kept;
         taken
     }

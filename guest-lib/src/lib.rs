@@ -5,6 +5,7 @@
 //!   Nic ──register(port)──► Endpoint ──export(name, buffer)──► Segment
 //!                              │  └────import(node, port, name)──► RemoteSegment
 //!                              ├── write, read (fenced, notifying) ──► Ticket
+//!                              ├── atomic_u32, atomic_u64 ──► RemoteWord: swap, fetch_add, …
 //!                              └── notification(id): test, spin, wait, acknowledge
 //! ```
 //!
@@ -36,6 +37,7 @@
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`].
 
+mod atomic;
 mod buffer;
 mod core;
 mod endpoint;
@@ -59,6 +61,7 @@ mod ticket;
 mod transfer;
 mod wait;
 
+pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
 pub use buffer::Buffer;
 pub use endpoint::Endpoint;
 pub use error::{Error, Operation, Result, TransferError, TransferErrors};

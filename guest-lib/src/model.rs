@@ -21,6 +21,7 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
 use qnic_abi::wire::FrameHeader;
 use qnic_abi::{NodeId, SharedMemory, Status, VniId, PAGE_SIZE};
+use qnic_nic::env::{Change, Width};
 use qnic_nic::{
     Channel, Host, HostMemory, Limits, Nic, NicConfig, OutOfRange, Path, Payload, Progress, Time,
     Wire,
@@ -121,6 +122,10 @@ impl HostMemory for Memory {
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
         self.0.store_u64(address as usize, value, Ordering::Release);
         Ok(())
+    }
+
+    fn modify(&self, _: u64, _: Width, _: Change) -> Result<u64, OutOfRange> {
+        Err(OutOfRange)
     }
 
     fn copy_from(&self, _: u64, _: &Self, _: u64, _: usize) -> Result<(), OutOfRange> {

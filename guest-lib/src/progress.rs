@@ -15,7 +15,7 @@ use crate::error::Operation;
 pub(crate) fn done<M: SharedMemory>(host_area: &M, operation: Operation) -> u64 {
     let offset = match operation {
         Operation::Write => WRITES_DONE,
-        Operation::Read => READS_DONE,
+        Operation::Read | Operation::Atomic => READS_DONE,
     };
     host_area.load_u64(offset, Ordering::Acquire)
 }

@@ -195,7 +195,7 @@ impl Local {
 }
 
 /// The remote side of a descriptor.
-fn remote(segment: &RemoteSegment, offset: u64, length: u64) -> Result<Descriptor> {
+pub(crate) fn remote(segment: &RemoteSegment, offset: u64, length: u64) -> Result<Descriptor> {
     segment.check(offset, length)?;
     let mut descriptor = Descriptor::new_zeroed();
     descriptor.length = length.into();
@@ -207,7 +207,13 @@ fn remote(segment: &RemoteSegment, offset: u64, length: u64) -> Result<Descripto
     Ok(descriptor)
 }
 
-fn summary(operation: Operation, segment: &RemoteSegment, offset: u64, length: u64) -> Summary {
+/// What a failure message will say.
+pub(crate) fn summary(
+    operation: Operation,
+    segment: &RemoteSegment,
+    offset: u64,
+    length: u64,
+) -> Summary {
     Summary {
         operation,
         node: segment.node(),

@@ -14,6 +14,7 @@ use std::sync::{Mutex, OnceLock, Weak};
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::Tag;
 use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
+use qnic_nic::env::{Change, Width};
 use qnic_nic::testing::Sram;
 use qnic_nic::{HostMemory, OutOfRange};
 
@@ -209,6 +210,24 @@ impl HostMemory for Memory {
             }
         }
         Ok(())
+    }
+
+    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
+        let length = match width {
+            Width::Four => 4,
+            Width::Eight => 8,
+        };
+        if address % length as u64 != 0 {
+            return Err(OutOfRange);
+        }
+        let mut state = lock(&self.state);
+        let range = self.check(&state, address, length)?;
+        let mut bytes = [0; 8];
+        bytes[..length].copy_from_slice(&state.bytes[range.clone()]);
+        let before = u64::from_le_bytes(bytes);
+        let after = change.apply(width, before).to_le_bytes();
+        state.bytes[range].copy_from_slice(&after[..length]);
+        Ok(before)
     }
 
     fn copy_from(

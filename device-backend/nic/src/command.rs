@@ -5,10 +5,11 @@
 //! Only the form is checked here. Whether keys, segments and addresses are right
 //! concerns that one transfer, and is checked where they are used (N11).
 
+use qnic_abi::atomic::Function;
 use qnic_abi::command::{
     CommandFlags, Descriptor, Opcode, DESCRIPTOR_BYTES, INLINE_CAPACITY, MAX_TRANSFER,
 };
-use qnic_abi::host_area::SIGNAL_COUNTERS;
+use qnic_abi::host_area::{RESULT_RECORDS, SIGNAL_COUNTERS};
 use qnic_abi::{Key, NodeId, Port, SegmentId, Status};
 
 /// Words of the descriptor.
@@ -35,6 +36,38 @@ pub(crate) struct Remote {
     pub(crate) segment: SegmentId,
 }
 
+/// What an atomic command does with the memory at the other end (N20).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Atomic {
+    pub(crate) function: Function,
+    pub(crate) operands: [u64; 2],
+    /// Number of the result record.
+    pub(crate) record: u16,
+}
+
+impl Atomic {
+    /// What the fields of a descriptor mean if the command is atomic.
+    fn parse(raw: &Descriptor, flags: CommandFlags) -> Result<Self, Status> {
+        let function = Function::try_from(u32::from(raw.function.get()));
+        let record = raw.local_segment.get();
+        if flags.intersects(WRITES_ONLY) || usize::from(record) >= RESULT_RECORDS {
+            return Err(Status::Malformed);
+        }
+        let atomic = Atomic {
+            function: function.map_err(|_| Status::Malformed)?,
+            operands: [raw.local_address.get(), raw.local_key.get()],
+            record,
+        };
+        match atomic.function.takes(raw.length.get()) {
+            true => Ok(atomic),
+            false => Err(Status::BadLength),
+        }
+    }
+}
+
+/// Flags that only writes may have.
+const WRITES_ONLY: CommandFlags = CommandFlags::NOTIFY.union(CommandFlags::INLINE);
+
 /// A well-formed command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Command {
@@ -49,9 +82,16 @@ pub(crate) struct Command {
     pub(crate) length: u64,
     pub(crate) local: Local,
     pub(crate) remote: Remote,
+    /// What it does if it is atomic; then it has no local memory.
+    pub(crate) atomic: Option<Atomic>,
 }
 
 impl Command {
+    /// Says whether it moves bytes from or to memory of its own process.
+    pub(crate) fn has_local(&self) -> bool {
+        !self.inline && self.length > 0 && self.atomic.is_none()
+    }
+
     /// What stands in the slot of an operation that does not run.
     pub(crate) const fn unused() -> Self {
         Command {
@@ -72,6 +112,7 @@ impl Command {
                 port: Port(0),
                 segment: SegmentId(0),
             },
+            atomic: None,
         }
     }
 }
@@ -82,11 +123,15 @@ impl TryFrom<&Descriptor> for Command {
     fn try_from(raw: &Descriptor) -> Result<Self, Status> {
         let opcode = Opcode::try_from(raw.opcode).map_err(|_| Status::Malformed)?;
         let flags = CommandFlags::from_bits(raw.flags).ok_or(Status::Malformed)?;
-        if raw.reserved0.get() != 0 || raw.reserved1.get() != 0 {
-            return Err(Status::Malformed);
-        }
-        let writes_only = CommandFlags::NOTIFY | CommandFlags::INLINE;
-        if opcode == Opcode::Read && flags.intersects(writes_only) {
+        let atomic = match opcode {
+            Opcode::Atomic => Some(Atomic::parse(raw, flags)?),
+            Opcode::Write | Opcode::Read if raw.function.get() != 0 => {
+                return Err(Status::Malformed);
+            }
+            Opcode::Read if flags.intersects(WRITES_ONLY) => return Err(Status::Malformed),
+            Opcode::Write | Opcode::Read => None,
+        };
+        if raw.reserved1.get() != 0 {
             return Err(Status::Malformed);
         }
         let length = raw.length.get();
@@ -94,10 +139,13 @@ impl TryFrom<&Descriptor> for Command {
         if length > MAX_TRANSFER || inline && length > INLINE_CAPACITY as u64 {
             return Err(Status::BadLength);
         }
-        let local = Local {
-            address: raw.local_address.get(),
-            key: Key(raw.local_key.get()),
-            segment: SegmentId(raw.local_segment.get()),
+        let local = match atomic {
+            Some(_) => Command::unused().local,
+            None => Local {
+                address: raw.local_address.get(),
+                key: Key(raw.local_key.get()),
+                segment: SegmentId(raw.local_segment.get()),
+            },
         };
         if inline && local != Command::unused().local {
             return Err(Status::Malformed);
@@ -123,6 +171,7 @@ impl TryFrom<&Descriptor> for Command {
                 port: Port(raw.remote_port.get()),
                 segment: SegmentId(raw.remote_segment.get()),
             },
+            atomic,
         })
     }
 }
@@ -158,9 +207,9 @@ mod tests {
         };
         assert!(Command::try_from(&good()).is_ok());
         assert_eq!(refused(|raw| raw.opcode = 0), Status::Malformed);
-        assert_eq!(refused(|raw| raw.opcode = 3), Status::Malformed);
+        assert_eq!(refused(|raw| raw.opcode = 4), Status::Malformed);
         assert_eq!(refused(|raw| raw.flags = 8), Status::Malformed);
-        assert_eq!(refused(|raw| raw.reserved0 = 1.into()), Status::Malformed);
+        assert_eq!(refused(|raw| raw.function = 1.into()), Status::Malformed);
         assert_eq!(refused(|raw| raw.reserved1 = 1.into()), Status::Malformed);
         assert_eq!(
             refused(|raw| raw.length = (MAX_TRANSFER + 1).into()),
@@ -201,12 +250,61 @@ mod tests {
         }
     }
 
+    #[test]
+    fn atomic_commands_have_a_function_operands_and_a_record() {
+        let atomic = || {
+            let mut raw = good();
+            raw.opcode = Opcode::Atomic as u8;
+            raw.function = (Function::CompareSwap as u16).into();
+            raw.local_address = 5.into();
+            raw.local_key = 6.into();
+            raw.local_segment = 63.into();
+            raw
+        };
+        let command = Command::try_from(&atomic()).unwrap();
+        let expected = Atomic {
+            function: Function::CompareSwap,
+            operands: [5, 6],
+            record: 63,
+        };
+        assert_eq!(command.atomic, Some(expected));
+        assert!(!command.has_local());
+        let refused = |change: fn(&mut Descriptor)| {
+            let mut raw = atomic();
+            change(&mut raw);
+            Command::try_from(&raw).unwrap_err()
+        };
+        for malformed in [
+            (|raw| raw.function = 0.into()) as fn(&mut Descriptor),
+            |raw| raw.function = 12.into(),
+            |raw| raw.local_segment = 64.into(),
+            |raw| raw.flags = 2,
+            |raw| raw.reserved1 = 1.into(),
+            |raw| raw.notification = 1.into(),
+        ] {
+            assert_eq!(refused(malformed), Status::Malformed);
+        }
+        for length in [0, 1, 16, 32] {
+            let mut raw = atomic();
+            raw.length = length.into();
+            assert_eq!(Command::try_from(&raw), Err(Status::BadLength));
+        }
+        assert_eq!(
+            refused(|raw| raw.function = (Function::Enqueue as u16).into()),
+            Status::BadLength
+        );
+    }
+
     proptest! {
         #[test]
         fn any_words_are_either_refused_or_within_bounds(words: [u64; DESCRIPTOR_WORDS]) {
             if let Ok(command) = Command::try_from(&descriptor(words)) {
                 prop_assert!(command.length <= MAX_TRANSFER);
                 prop_assert!(!command.inline || command.length <= INLINE_CAPACITY as u64);
+                if let Some(atomic) = command.atomic {
+                    prop_assert!(usize::from(atomic.record) < RESULT_RECORDS);
+                    prop_assert!(atomic.function.takes(command.length));
+                }
                 if let Some(number) = command.notification {
                     prop_assert!(counted(number).is_some());
                 }

@@ -28,6 +28,7 @@ pub(crate) struct Counters {
     pub(crate) bytes_sent: u64,
     pub(crate) bytes_received: u64,
     pub(crate) notifications: u64,
+    pub(crate) atomics: u64,
     source: Lookups,
     destination: Lookups,
     pub(crate) lookups_lost: u64,
@@ -62,7 +63,7 @@ impl Counters {
         match status {
             Status::BadKey => self.errors_key += 1,
             Status::AccessDenied => self.errors_access += 1,
-            Status::BadAddress | Status::BadLength => self.errors_range += 1,
+            Status::BadAddress | Status::BadLength | Status::Misaligned => self.errors_range += 1,
             Status::NoSuchSegment | Status::NoSuchPort => self.errors_gone += 1,
             _ => {}
         }
@@ -98,6 +99,7 @@ impl Nic {
             bytes_sent: counters.bytes_sent.into(),
             bytes_received: counters.bytes_received.into(),
             notifications: counters.notifications.into(),
+            atomics: counters.atomics.into(),
             source_hits: counters.source.hits.into(),
             source_misses: counters.source.misses.into(),
             destination_hits: counters.destination.hits.into(),
@@ -139,7 +141,7 @@ mod tests {
         }
         assert_eq!(counters.errors_key, 1);
         assert_eq!(counters.errors_access, 1);
-        assert_eq!(counters.errors_range, 2);
+        assert_eq!(counters.errors_range, 3);
         assert_eq!(counters.errors_gone, 2);
     }
 }

@@ -23,6 +23,47 @@ impl Time {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfRange;
 
+/// A word that is changed by an atomic access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Width {
+    /// 32 bits.
+    Four,
+    /// 64 bits.
+    Eight,
+}
+
+/// How an atomic access changes a word. What exceeds the word is cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Adds; wraps around.
+    Add(u64),
+    /// Exchanges.
+    Swap(u64),
+    /// Exchanges if the word is as expected.
+    CompareSwap {
+        /// What it has to be.
+        expected: u64,
+        /// What it becomes.
+        new: u64,
+    },
+}
+
+impl Change {
+    /// What it makes of a word, for memory that one thread has to itself.
+    pub fn apply(self, width: Width, word: u64) -> u64 {
+        let cut = |value: u64| match width {
+            Width::Four => u64::from(value as u32),
+            Width::Eight => value,
+        };
+        match self {
+            Change::Add(value) => cut(word.wrapping_add(value)),
+            Change::Swap(new) => cut(new),
+            Change::CompareSwap { expected, new } if word == cut(expected) => cut(new),
+            Change::CompareSwap { .. } => word,
+        }
+    }
+}
+
 /// The memory of a node, by guest-physical address: where DMA goes.
 ///
 /// Every access is checked against the regions that the node has; nothing is
@@ -50,6 +91,13 @@ pub trait HostMemory {
     /// # Errors
     /// [`OutOfRange`] if it lies outside or is not aligned.
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange>;
+
+    /// Changes an aligned little-endian word in one atomic step, also with respect
+    /// to the node's processors, and returns what it was. It acquires and releases.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if it lies outside or is not aligned.
+    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange>;
 
     /// Copies from the memory of another node (or of this one) to this one, once,
     /// without staging.

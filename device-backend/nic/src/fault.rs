@@ -10,6 +10,7 @@
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
+use crate::atomic::AtomicJob;
 use crate::bounce::Bounced;
 use crate::operation::OperationId;
 use crate::read::ReplyJob;
@@ -22,6 +23,8 @@ pub(crate) enum Waiter {
     Local(OperationId),
     /// A read of a peer.
     Reply(ReplyJob),
+    /// An atomic operation of a peer.
+    Atomic(Box<AtomicJob>),
     /// A frame in bounce memory.
     Bounced(Box<Bounced>),
 }
@@ -31,6 +34,7 @@ impl Waiter {
         match self {
             Waiter::Local(_) => None,
             Waiter::Reply(job) => Some(job.peer),
+            Waiter::Atomic(job) => Some(job.peer),
             Waiter::Bounced(bounced) => Some(bounced.peer()),
         }
     }
@@ -81,7 +85,7 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(crate) struct FaultTable {
     faults: Vec<Fault>,
-    /// How many waiters are replies.
+    /// How many waiters are reads and atomic operations of peers.
     replies: usize,
 }
 
@@ -91,7 +95,7 @@ impl FaultTable {
         self.faults.len() as u32
     }
 
-    /// Number of reads of peers that wait.
+    /// Number of reads and atomic operations of peers that wait.
     pub(crate) fn replies(&self) -> usize {
         self.replies
     }
@@ -110,7 +114,7 @@ impl FaultTable {
             });
             self.faults.len() - 1
         });
-        self.replies += usize::from(matches!(waiter, Waiter::Reply(_)));
+        self.replies += usize::from(is_request(&waiter));
         self.faults[place].waiters.push((need.page, waiter));
         told
     }
@@ -136,7 +140,7 @@ impl FaultTable {
         let waiters = self.faults.iter_mut().flat_map(|fault| &mut fault.waiters);
         waiters.filter_map(|(_, waiter)| match waiter {
             Waiter::Bounced(bounced) => Some(&mut **bounced),
-            Waiter::Local(_) | Waiter::Reply(_) => None,
+            Waiter::Local(_) | Waiter::Reply(_) | Waiter::Atomic(_) => None,
         })
     }
 
@@ -165,9 +169,12 @@ impl FaultTable {
 }
 
 fn count_replies<'a>(waiters: impl Iterator<Item = &'a Waiter>) -> usize {
-    waiters
-        .filter(|waiter| matches!(waiter, Waiter::Reply(_)))
-        .count()
+    waiters.filter(|waiter| is_request(waiter)).count()
+}
+
+/// Says whether a peer waits for an answer.
+fn is_request(waiter: &Waiter) -> bool {
+    matches!(waiter, Waiter::Reply(_) | Waiter::Atomic(_))
 }
 
 #[cfg(test)]

@@ -196,7 +196,7 @@ impl Nic {
                     operation.inline = *inline;
                 }
             }
-            Opcode::Read => operation.order = process.reads.start(command.publish),
+            Opcode::Read | Opcode::Atomic => operation.order = process.reads.start(command.publish),
         }
         let checked = checked.and_then(|page_key| match peer {
             Some(peer) => Ok((page_key, peer)),
@@ -347,7 +347,7 @@ impl Nic {
 fn check_transfer(process: &crate::process::Process, command: &Command) -> Result<PageKey, Status> {
     let remote_end = command.remote.address.checked_add(command.length);
     remote_end.ok_or(Status::BadAddress)?;
-    if command.inline || command.length == 0 {
+    if !command.has_local() {
         return Ok(PageKey::Table(Key(0)));
     }
     let local = &command.local;

@@ -8,11 +8,13 @@
 //! registered; then there is nobody who could look, and they are skipped.
 
 use qnic_abi::host_area::{
-    self, signal_offset, ErrorRecord, ERROR_RECORDS, ERROR_RING, HOST_PAGES, SIGNAL_COUNTERS,
+    self, result_offset, signal_offset, ErrorRecord, ERROR_RECORDS, ERROR_RING, HOST_PAGES,
+    SIGNAL_COUNTERS,
 };
 use qnic_abi::{Status, PAGE_SIZE};
 
 use crate::env::HostMemory;
+use crate::wait_queue::Outcome;
 
 /// Host area of one process.
 #[derive(Debug)]
@@ -73,6 +75,13 @@ impl HostArea {
         *signal = signal.wrapping_add(1);
         let value = *signal;
         self.store(memory, signal_offset(notification), value);
+    }
+
+    /// Stores the result of an atomic command.
+    pub(crate) fn store_result<M: HostMemory>(&self, memory: &M, record: u16, result: Outcome) {
+        let offset = result_offset(usize::from(record));
+        self.store(memory, offset, result.value);
+        self.store(memory, offset + 8, result.detail);
     }
 
     /// Reports a command that failed.
@@ -175,6 +184,13 @@ mod tests {
         assert_eq!(record.command.get(), 64);
         assert_eq!(record.status.get(), Status::BadKey.code());
         assert_eq!(word(&memory, 0x2018), 65);
+        let result = Outcome {
+            value: 7,
+            detail: 8,
+        };
+        area.store_result(&memory, 63, result);
+        assert_eq!(word(&memory, 0x2bf0), 7);
+        assert_eq!(word(&memory, 0x2bf8), 8);
         assert!(area.publish_head(&memory, 3));
         assert!(!area.publish_head(&memory, 3));
         assert!(area.publish_completions(&memory, 5, 6));

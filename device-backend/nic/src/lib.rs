@@ -36,6 +36,7 @@
 //! | `scheduler` | two-level round robin (Q10) |
 //! | `write`, `deliver` | RDMA write at source and destination (N9 to N11, N13, N18) |
 //! | `read` | RDMA read at both ends |
+//! | `atomic`, `wait_queue` | atomic operations at both ends (N20, N22, N24) |
 //! | [`page_table`] | lockPage, unlockPage, unlockPageDirty (N4, N6, N7) |
 //! | `fault` | page faults and who waits for them |
 //! | `bounce` | frames that wait for their page (N14, N15) |
@@ -45,6 +46,7 @@
 //! | `host_area`, `event`, `counters` | what processes, the driver and people are told |
 #![forbid(unsafe_code)]
 
+mod atomic;
 mod bounce;
 mod command;
 mod config;
@@ -70,6 +72,7 @@ mod segment;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transport;
+mod wait_queue;
 mod write;
 
 pub use config::{Limits, NicConfig};

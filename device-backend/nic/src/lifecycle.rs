@@ -103,7 +103,7 @@ impl Nic {
                 process.publish |= process.writes.end(order);
                 process.streams.settle(stream)
             }
-            Opcode::Read => {
+            Opcode::Read | Opcode::Atomic => {
                 process.publish |= process.reads.end(order);
                 None
             }
@@ -157,6 +157,7 @@ impl Nic {
             match waiter {
                 Waiter::Local(id) => self.restart(host, id, failed),
                 Waiter::Bounced(bounced) => self.retry_bounced(host, bounced, failed),
+                Waiter::Atomic(job) => self.retry_atomic(host, job, failed),
                 Waiter::Reply(job) => match (failed, self.process(vni)) {
                     (None, Some(process)) => {
                         process.replies.push_back(job);
@@ -208,7 +209,7 @@ impl Nic {
             };
             let operation = process.operations.get(slot);
             let command = &operation.command;
-            let uses = !command.inline && command.length > 0 && command.local.segment == id;
+            let uses = command.has_local() && command.local.segment == id;
             if uses && operation.id != OperationId::default() && operation.failure.is_none() {
                 self.fail_operation(host, vni, slot, Status::Aborted);
             }
@@ -252,7 +253,7 @@ impl Nic {
                     self.refuse_bounced(&bounced, Status::PeerGone);
                 }
                 Waiter::Bounced(bounced) => self.drop_bounced(host, &bounced),
-                Waiter::Local(_) | Waiter::Reply(_) => {}
+                Waiter::Local(_) | Waiter::Reply(_) | Waiter::Atomic(_) => {}
             }
         }
         for index in self.peers.all() {
@@ -314,7 +315,7 @@ impl Nic {
             let faults = &mut process.faults;
             faults.take_waiters(|waiter| match waiter {
                 Waiter::Local(_) => true,
-                Waiter::Reply(_) => false,
+                Waiter::Reply(_) | Waiter::Atomic(_) => false,
                 Waiter::Bounced(bounced) => bounced.work == PageWork::Reply,
             })
         });
@@ -375,6 +376,7 @@ impl Nic {
             process.replies.retain(|job| !ended(job));
             process.faults.take_waiters(|waiter| match waiter {
                 Waiter::Reply(job) => ended(job),
+                Waiter::Atomic(job) => job.is_of(index, port) && job.sequence() < sequence,
                 Waiter::Local(_) | Waiter::Bounced(_) => false,
             });
         }

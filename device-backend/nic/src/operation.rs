@@ -77,7 +77,7 @@ pub(crate) struct Operation {
     /// How the pages of the local memory are found.
     pub(crate) page_key: PageKey,
     pub(crate) peer: PeerIndex,
-    /// Number among the writes, or the reads, of its process.
+    /// Number among the writes, or the reads and atomic commands, of its process.
     pub(crate) order: u64,
     /// Place among the writes to its node.
     pub(crate) stream: StreamPosition,
@@ -89,7 +89,8 @@ pub(crate) struct Operation {
     pub(crate) unsent: bool,
     /// Frames of a write in flight.
     pub(crate) in_flight: u32,
-    /// Pieces of a read that were asked for and have not arrived.
+    /// Pieces of a read that were asked for and have not arrived; the operand of an
+    /// atomic command.
     pub(crate) requested: Vec<Piece>,
     pub(crate) notice: Notice,
     /// Waits for a page of its own process.
@@ -162,7 +163,7 @@ impl Operation {
     pub(crate) fn next(&self, limits: &Limits, first: bool) -> Next {
         match self.command.opcode {
             Opcode::Write => self.next_of_write(limits, first),
-            Opcode::Read => self.next_of_read(limits),
+            Opcode::Read | Opcode::Atomic => self.next_of_read(limits),
         }
     }
 

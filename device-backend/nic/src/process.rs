@@ -174,7 +174,8 @@ impl Process {
         }
     }
 
-    /// Read requests of peers that were taken and not answered.
+    /// Requests of peers to read, or to change atomically, that were taken and not
+    /// answered.
     pub(crate) fn replies_held(&self) -> usize {
         self.replies.len() + self.faults.replies()
     }

@@ -83,6 +83,7 @@ impl Nic {
         match opcode {
             Some(Opcode::Write) => self.send_write(io, vni, slot),
             Some(Opcode::Read) => self.send_read(io, vni, slot),
+            Some(Opcode::Atomic) => self.send_atomic(io, vni, slot),
             None => {}
         }
     }

@@ -170,7 +170,7 @@ proptest! {
     #[test]
     fn random_frames_are_refused_or_answered(
         frames in prop::collection::vec(
-            (1u8..13, prop::collection::vec(word(), HEADER_BYTES / 8), any::<bool>(), 0usize..4200),
+            (1u8..15, prop::collection::vec(word(), HEADER_BYTES / 8), any::<bool>(), 0usize..4200),
             1..60,
         ),
     ) {

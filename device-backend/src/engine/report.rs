@@ -138,6 +138,7 @@ statistics!(
     bytes_sent,
     bytes_received,
     notifications,
+    atomics,
     source_hits,
     source_misses,
     destination_hits,

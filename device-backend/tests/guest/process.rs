@@ -95,7 +95,7 @@ impl Guest {
         Descriptor {
             opcode: CommandOpcode::Write as u8,
             flags: (CommandFlags::NOTIFY | CommandFlags::PUBLISH).bits(),
-            reserved0: 0.into(),
+            function: 0.into(),
             notification: 5.into(),
             length: length.into(),
             local_address: VIRTUAL.into(),

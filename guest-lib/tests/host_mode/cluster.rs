@@ -9,7 +9,9 @@ use qnic::{
     Access, Buffer, Endpoint, Nic, NodeId, NotificationId, Port, RemoteSegment, Segment,
     SegmentName,
 };
-use qnic_device::{Config, Device, NicSettings, RamSize};
+use qnic_device::{Config, Device, NetworkSettings, NicSettings, RamSize};
+use qnic_links::units::{Probability, Span};
+use qnic_links::Impairments;
 use tempfile::TempDir;
 
 /// Memory of each node.
@@ -31,12 +33,36 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// A device with NICs for the nodes 0 to `nodes`, exclusive.
     pub(crate) fn new(nodes: u16) -> Self {
+        Self::with_network(nodes, None)
+    }
+
+    /// The same, on links that lose, double and reorder so many percent of the
+    /// frames.
+    pub(crate) fn on_bad_links(nodes: u16, percent: f64) -> Self {
+        let faults = Probability::percent(percent);
+        let default = Impairments {
+            loss: faults,
+            duplicate: faults,
+            reorder: faults,
+            delay: Span::nanoseconds(20_000),
+            ..Impairments::default()
+        };
+        let network = NetworkSettings {
+            default,
+            ..NetworkSettings::default()
+        };
+        Self::with_network(nodes, Some(network))
+    }
+
+    fn with_network(nodes: u16, network: Option<NetworkSettings>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let nics = (0..nodes).map(|node| {
             let socket = directory.path().join(format!("{node}.sock"));
             NicSettings::new(node.to_string(), NodeId(node), socket, RamSize::mib(64))
         });
-        let device = Device::start(&Config::new(nics.collect())).unwrap();
+        let mut config = Config::new(nics.collect());
+        config.network = network;
+        let device = Device::start(&config).unwrap();
         Cluster {
             device: Some(device),
             directory,

@@ -3,6 +3,7 @@
 //! Each test has a device of its own, in this process, and nodes that are parts
 //! of this process or processes of their own.
 
+mod atomics;
 mod cluster;
 mod errors;
 mod exports;

@@ -5,7 +5,7 @@ use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 use qnic_abi::SharedMemory;
 
-use crate::env::{Host, HostMemory, OutOfRange};
+use crate::env::{Change, Host, HostMemory, OutOfRange, Width};
 
 /// A simulated SRAM. For one thread: 32-bit stores are not atomic to their
 /// 64-bit neighbours.
@@ -112,6 +112,22 @@ impl HostMemory for Memory {
             0 => self.write(address, &value.to_le_bytes()),
             _ => Err(OutOfRange),
         }
+    }
+
+    fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
+        let length = match width {
+            Width::Four => 4,
+            Width::Eight => 8,
+        };
+        if address % length as u64 != 0 {
+            return Err(OutOfRange);
+        }
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes[..length])?;
+        let before = u64::from_le_bytes(bytes);
+        let after = change.apply(width, before).to_le_bytes();
+        self.write(address, &after[..length])?;
+        Ok(before)
     }
 
     fn copy_from(

@@ -1,8 +1,11 @@
 //! The library's side of one process on a simulated node.
 
+use qnic_abi::atomic::Function;
 use qnic_abi::command::{CommandFlags, Descriptor, Opcode, DESCRIPTOR_BYTES, INLINE_CAPACITY};
 use qnic_abi::control::{self, Export, Import, NewProcess, Unexport, EXPORT_PHYSICAL};
-use qnic_abi::host_area::{self, signal_offset, ERROR_RECORDS, ERROR_RING, HOST_PAGES};
+use qnic_abi::host_area::{
+    self, result_offset, signal_offset, ERROR_RECORDS, ERROR_RING, HOST_PAGES,
+};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES, WAKE_REQUEST};
 use qnic_abi::{Access, Port, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
@@ -295,6 +298,24 @@ impl SimProcess {
         Some(number)
     }
 
+    /// An atomic command on `length` bytes.
+    pub fn atomic_descriptor(
+        function: Function,
+        to: (&SimSegment, u64),
+        length: u64,
+        operands: [u64; 2],
+        record: u16,
+    ) -> Descriptor {
+        let mut command = Self::inline_descriptor(to, length);
+        command.opcode = Opcode::Atomic as u8;
+        command.flags = 0;
+        command.function = (function as u16).into();
+        command.local_address = operands[0].into();
+        command.local_key = operands[1].into();
+        command.local_segment = record.into();
+        command
+    }
+
     /// Asks to be woken at the next change of the host area.
     pub fn request_wake(&mut self, cluster: &Cluster) {
         self.wake_request += 1;
@@ -323,6 +344,12 @@ impl SimProcess {
     pub fn done(&self, cluster: &Cluster) -> (u64, u64) {
         let writes = self.word(cluster, host_area::WRITES_DONE);
         (writes, self.word(cluster, host_area::READS_DONE))
+    }
+
+    /// What an atomic command brought: value and detail.
+    pub fn result(&self, cluster: &Cluster, record: u16) -> (u64, u64) {
+        let offset = result_offset(usize::from(record));
+        (self.word(cluster, offset), self.word(cluster, offset + 8))
     }
 
     /// Counted notifications delivered.

@@ -51,7 +51,7 @@ pub(crate) use reliable::Alarm;
 use session::Verdict;
 pub(crate) use timer::TimerWheel;
 
-/// Read requests under way to one peer.
+/// Read requests and atomic operations under way to one peer.
 pub(crate) const READ_WINDOW: u32 = 256;
 
 /// Answers that may wait to be sent to one peer while it sends: more than all
@@ -272,6 +272,8 @@ impl Nic {
             FrameKind::Write => self.deliver_write(now, host, index, frame, &payload),
             FrameKind::ReadRequest => self.take_read_request(index, frame),
             FrameKind::ReadReply => self.deliver_read(now, host, index, frame, &payload),
+            FrameKind::Atomic => self.take_atomic(host, index, frame),
+            FrameKind::AtomicReply => self.take_atomic_reply(now, host, index, frame),
             FrameKind::Nak => self.handle_nak(host, index, frame),
             FrameKind::ImportRequest => self.take_import_request(now, index, frame),
             FrameKind::ImportReply => self.take_import_reply(index, frame),

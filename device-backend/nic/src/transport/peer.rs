@@ -57,11 +57,11 @@ pub(crate) struct Peer {
     pub(crate) reply: Option<u64>,
     pub(crate) send: SendWindow,
     pub(crate) receive: ReceiveWindow,
-    /// Read requests that were not answered.
+    /// Read requests and atomic operations that were not answered.
     pub(crate) reads: u32,
     /// Writes that wait for a place in the window.
     pub(crate) blocked: Vec<OperationId>,
-    /// Reads that wait for others to be answered.
+    /// Reads and atomic operations that wait for others to be answered.
     pub(crate) blocked_reads: Vec<OperationId>,
     /// Replies to readers there that wait for a place in the window.
     pub(crate) blocked_replies: VecDeque<(VniId, ReplyJob)>,

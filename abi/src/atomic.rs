@@ -1,0 +1,184 @@
+//! Atomic operations on remote memory (NetVM §8; N20, N22, N24).
+//!
+//! An atomic command changes one operand in an exported segment that grants
+//! reading and writing. The NIC of the node that owns the memory executes it,
+//! once, whatever the wire loses; its result goes to the result record of the
+//! issuing process ([`crate::host_area::RESULTS`]).
+//!
+//! The operand is a word of 4 or 8 bytes, or a [`WaitQueue`]; it is aligned to its
+//! size. Words are changed by atomic accesses, so the owner's processors may change
+//! them too; a [`WaitQueue`] is only ever touched by its owner's NIC.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What an atomic command does. `w` is the word, `x` and `y` are the operands of the
+/// command, `Q` is a [`WaitQueue`]; 0 stands for nobody. All arithmetic wraps around.
+///
+/// | function | effect | value | detail |
+/// |---|---|---|---|
+/// | TestAndSet | if `w` = 0: `w` := 1 | `w` before | 0 |
+/// | Increment | `w` += 1 | `w` before | 0 |
+/// | Decrement | `w` −= 1 | `w` before | 0 |
+/// | Swap | `w` := `x` | `w` before | 0 |
+/// | CompareSwap | if `w` = `y`: `w` := `x` | `w` before | 0 |
+/// | FetchAdd | `w` += `x` | `w` before | 0 |
+/// | Enqueue | `x` becomes the last entry | entry before it, or 0 | entries |
+/// | Dequeue | the first entry leaves | the entry, or 0 | entries that stay, or [`NOBODY`] |
+/// | NewHead | `x` becomes the first entry, or leaves as well | 1 if it leaves | entries that stay |
+/// | SemaphoreP | takes one of `Q.value`, or as Enqueue | entry before it, or 0 | entries, `Q.value` before |
+/// | SemaphoreV | as Dequeue, or adds one to `Q.value` | the entry, or 0 | entries that stay, `Q.value` after |
+///
+/// `detail` holds two numbers, see [`detail`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Function {
+    /// Sets a word that is zero to one.
+    TestAndSet = 1,
+    /// Adds one.
+    Increment = 2,
+    /// Subtracts one.
+    Decrement = 3,
+    /// Exchanges.
+    Swap = 4,
+    /// Exchanges if the word is as expected.
+    CompareSwap = 5,
+    /// Adds.
+    FetchAdd = 6,
+    /// Adds an entry at the end of a wait queue.
+    Enqueue = 7,
+    /// Takes the first entry from a wait queue; if it is not known yet, notes a
+    /// pending wakeup.
+    Dequeue = 8,
+    /// Names the successor of the entry that was taken last; if a wakeup is
+    /// pending, takes that one too.
+    NewHead = 9,
+    /// Takes one from a counting semaphore, or adds an entry to its queue.
+    SemaphoreP = 10,
+    /// Takes the first entry from the queue of a counting semaphore, or adds one
+    /// to the semaphore.
+    SemaphoreV = 11,
+}
+
+/// A number that is no [`Function`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownFunction(pub u32);
+
+impl Function {
+    /// Every function, in the order of their numbers.
+    pub const ALL: [Function; 11] = [
+        Function::TestAndSet,
+        Function::Increment,
+        Function::Decrement,
+        Function::Swap,
+        Function::CompareSwap,
+        Function::FetchAdd,
+        Function::Enqueue,
+        Function::Dequeue,
+        Function::NewHead,
+        Function::SemaphoreP,
+        Function::SemaphoreV,
+    ];
+
+    /// Says whether the operand is a [`WaitQueue`], else it is a word.
+    pub const fn is_on_queue(self) -> bool {
+        self as u16 >= Function::Enqueue as u16
+    }
+
+    /// Says whether the operand can have so many bytes.
+    pub const fn takes(self, length: u64) -> bool {
+        match self.is_on_queue() {
+            true => length == size_of::<WaitQueue>() as u64,
+            false => length == 4 || length == 8,
+        }
+    }
+}
+
+impl TryFrom<u32> for Function {
+    type Error = UnknownFunction;
+
+    fn try_from(number: u32) -> Result<Self, UnknownFunction> {
+        let place = (number as usize).wrapping_sub(1);
+        Self::ALL.get(place).copied().ok_or(UnknownFunction(number))
+    }
+}
+
+/// The central structure of a wait queue or a counting semaphore; zeroed: empty.
+///
+/// ```text
+///      0                 8
+///   0  | head                               |
+///   8  | tail                               |
+///  16  | count           | pending          |
+///  24  | value           | reserved         |
+/// ```
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct WaitQueue {
+    /// First entry; 0: nobody, or not known yet.
+    pub head: U64,
+    /// Last entry.
+    pub tail: U64,
+    /// Entries that wait.
+    pub count: U32,
+    /// Those of them, from the first on, that leave as soon as they are known.
+    pub pending: U32,
+    /// Value of the semaphore.
+    pub value: U32,
+    /// Not used.
+    pub reserved: U32,
+}
+
+const _: () = assert!(size_of::<WaitQueue>() == 32);
+const _: () = assert!(core::mem::offset_of!(WaitQueue, count) == 16);
+const _: () = assert!(core::mem::offset_of!(WaitQueue, value) == 24);
+
+/// First number of the detail of a Dequeue that found an empty queue.
+pub const NOBODY: u32 = u32::MAX;
+
+/// The two numbers of a detail as one word: the first in the lower half.
+pub const fn detail(first: u32, second: u32) -> u64 {
+    first as u64 | (second as u64) << 32
+}
+
+/// The two numbers of a detail.
+pub const fn split_detail(detail: u64) -> (u32, u32) {
+    (detail as u32, (detail >> 32) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_places_in_the_list_from_one() {
+        for (number, function) in (1..).zip(Function::ALL) {
+            assert_eq!(function as u32, number);
+            assert_eq!(Function::try_from(number), Ok(function));
+        }
+        for number in [0, 12, u32::MAX] {
+            assert_eq!(Function::try_from(number), Err(UnknownFunction(number)));
+        }
+    }
+
+    #[test]
+    fn operands_are_words_or_queues() {
+        for function in Function::ALL {
+            let lengths: [u64; 5] = [0, 4, 8, 16, 32];
+            let taken = lengths.map(|length| function.takes(length));
+            let expected = match function.is_on_queue() {
+                true => [false, false, false, false, true],
+                false => [false, true, true, false, false],
+            };
+            assert_eq!(taken, expected, "{function:?}");
+        }
+    }
+
+    #[test]
+    fn details_are_two_numbers() {
+        assert_eq!(split_detail(detail(7, u32::MAX)), (7, u32::MAX));
+        assert_eq!(detail(1, 2), 0x2_0000_0001);
+    }
+}

@@ -1,0 +1,118 @@
+//! Atomic operations on remote words (N20).
+
+use qnic::{Access, RemoteU32, RemoteU64, Status};
+
+use crate::cluster::{Cluster, Peer, BOTH};
+
+#[test]
+fn each_operation_does_what_it_says_on_own_and_foreign_words() {
+    let cluster = Cluster::new(2);
+    let a = Peer::new(&cluster.nic(0), 1, 4096);
+    let b = Peer::new(&cluster.nic(1), 1, 4096);
+    for owner in [&a, &b] {
+        let segment = a.import(owner);
+        let word: RemoteU32 = a.endpoint.atomic_u32(&segment, 4).unwrap();
+        assert!(word.test_and_set().unwrap());
+        assert!(!word.test_and_set().unwrap());
+        assert_eq!(word.increment().unwrap(), 1);
+        assert_eq!(word.swap(7).unwrap(), 2);
+        assert_eq!(word.compare_swap(8, 9).unwrap(), 7);
+        assert_eq!(word.compare_swap(7, 0).unwrap(), 7);
+        assert_eq!(word.decrement().unwrap(), 0);
+        assert_eq!(word.fetch_add(3).unwrap(), u32::MAX);
+        assert_eq!(word.load().unwrap(), 2);
+        let wide: RemoteU64 = a.endpoint.atomic_u64(&segment, 8).unwrap();
+        assert_eq!(wide.decrement().unwrap(), 0);
+        assert_eq!(wide.compare_swap(u64::MAX, 1 << 40).unwrap(), u64::MAX);
+        let words = [0, 4, 8, 16].map(|offset| owner.buffer.load_u32(offset).unwrap());
+        assert_eq!(words, [0, 2, 0, 0], "no neighbour is touched");
+        assert_eq!(owner.buffer.load_u64(8).unwrap(), 1 << 40);
+        // What the owner stores, all see.
+        owner.buffer.store_u64(8, 5).unwrap();
+        assert_eq!(wide.load().unwrap(), 5);
+    }
+}
+
+/// Processes and threads of several nodes, the owner's own among them, add to one
+/// word over links that lose 5 % of the frames: each value is seen once.
+#[test]
+fn many_increment_one_word_and_each_value_is_seen_once() {
+    const NODES: u16 = 3;
+    const PORTS: u16 = 2;
+    const THREADS: usize = 2;
+    const ROUNDS: usize = 50;
+    let cluster = Cluster::on_bad_links(NODES, 5.0);
+    let nics: Vec<_> = (0..NODES).map(|node| cluster.nic(node)).collect();
+    let peers: Vec<_> = nics
+        .iter()
+        .flat_map(|nic| (1..=PORTS).map(move |port| Peer::new(nic, port, 4096)))
+        .collect();
+    let words: Vec<_> = peers
+        .iter()
+        .map(|peer| {
+            peer.endpoint
+                .atomic_u64(&peer.import(&peers[0]), 64)
+                .unwrap()
+        })
+        .collect();
+    let mut seen: Vec<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = words
+            .iter()
+            .flat_map(|word| std::iter::repeat_n(word, THREADS))
+            .map(|word| {
+                scope.spawn(move || {
+                    let values = (0..ROUNDS).map(|_| word.increment().unwrap());
+                    let values: Vec<_> = values.collect();
+                    assert!(values.is_sorted(), "each thread sees it grow");
+                    values
+                })
+            })
+            .collect();
+        let values = threads.into_iter().map(|thread| thread.join().unwrap());
+        values.flatten().collect()
+    });
+    seen.sort_unstable();
+    let expected: Vec<u64> = (0..words.len() as u64 * (THREADS * ROUNDS) as u64).collect();
+    assert!(seen == expected);
+}
+
+#[test]
+fn what_is_wrong_is_said_by_name() {
+    let cluster = Cluster::new(2);
+    let nic = cluster.nic(1);
+    let a = Peer::new(&cluster.nic(0), 1, 4096);
+    let b = Peer::new(&nic, 1, 4096);
+    let segment = a.import(&b);
+    for (offset, width) in [(2, 4), (4096, 4), (4, 8)] {
+        let wrong = match width {
+            4 => a.endpoint.atomic_u32(&segment, offset).err(),
+            _ => a.endpoint.atomic_u64(&segment, offset).err(),
+        };
+        assert!(wrong.is_some(), "{offset}, {width}");
+    }
+    for access in [Access::READ, Access::WRITE] {
+        let closed = Peer::with_access(&nic, 2, 4096, access);
+        let word = a.endpoint.atomic_u32(&a.import(&closed), 0).unwrap();
+        let error = word.increment().unwrap_err();
+        assert_eq!(error.status(), Some(Status::AccessDenied));
+        assert!(
+            error.to_string().starts_with("atomic operation on segment"),
+            "{error}"
+        );
+    }
+    let word = a.endpoint.atomic_u32(&segment, 0).unwrap();
+    word.increment().unwrap();
+    drop((b, segment));
+    let error = word.increment().unwrap_err();
+    assert!(
+        matches!(
+            error.status(),
+            Some(Status::NoSuchPort | Status::NoSuchSegment)
+        ),
+        "{error}"
+    );
+    a.endpoint.flush().unwrap();
+    let heir = Peer::with_access(&nic, 1, 4096, BOTH);
+    let word = a.endpoint.atomic_u32(&a.import(&heir), 0).unwrap();
+    assert_eq!(word.increment().unwrap(), 0);
+}
