@@ -1,13 +1,14 @@
 //! Frames between NICs (docs/wire.md).
 //!
 //! A frame is a [`FrameHeader`] and up to [`MAX_PAYLOAD`] bytes. A transfer is
-//! split so that no frame crosses a page border of either side (N9).
+//! split so that no frame crosses a page border of either side (N9); only frames
+//! that never leave a process can be longer (see *Runs*).
 //!
 //! | kind | sent by | meaning | fields used beside the common ones |
 //! |---|---|---|---|
 //! | Write | source | payload for the destination's memory; none: a notification alone | ports, segment, key, address, operation, offset, length (from here to the end of the transfer), notification with [`FrameFlags::NOTIFY`] |
-//! | ReadRequest | reader | asks for `length` bytes at address | ports, segment, key, address, operation, offset, length, argument (bytes from here to the end of the transfer) |
-//! | ReadReply | owner | payload for the reader | destination port, operation, offset |
+//! | ReadRequest | reader | asks for `length` bytes at address | ports, segment, key, address, operation, offset, length, argument (bytes from here to the end of the transfer), notification (where in its page the reader will put the first byte) |
+//! | ReadReply | owner | payload for the reader | destination port, operation, offset, address (only where in its page the first byte goes) |
 //! | Atomic | issuer | asks for an atomic operation ([`crate::atomic`]) on `length` bytes at address | ports, segment, key, address, operation, length, notification (function), argument (first operand), offset (second operand) |
 //! | AtomicReply | owner | it is done | destination port, operation, argument (value), length (detail) |
 //! | Ack | either | says how far things are; with [`FrameFlags::PROBE`], asks for the same | length, address, key, argument: 256 bits in this order, the lowest first; bit *i* is set if frame `acknowledge` + 2 + *i* has arrived |
@@ -23,7 +24,7 @@
 //! that only grows. Every frame carries the sender's session and the session of
 //! the destination that it is meant for; zero in a Hello says that it is not
 //! known. `length` of Hello and HelloReply is the window that the sender of it
-//! grants: how many frames with a payload may be on their way to it, or there and
+//! grants: how many pieces with a payload may be on their way to it, or there and
 //! not delivered.
 //!
 //! # Integrity
@@ -35,10 +36,20 @@
 //! sequence number of its conversation and direction, from 1. Any frame says how
 //! far the other direction has come:
 //!
+//! A frame with a payload takes as many numbers in a row as it has [`pieces`], and
+//! carries the first of them.
+//!
 //! - `acknowledge`: everything up to this number has arrived.
 //! - `delivered`, never more than `acknowledge`: everything up to this number is
 //!   in the memory it was meant for, was answered, or was refused by a Nak whose
 //!   arrival has been acknowledged.
+//!
+//! # Runs
+//! On a way within one process a Write or a ReadReply may carry up to [`MAX_RUN`]
+//! bytes that touch up to [`RUN_PAGES`] pages of either side. It stands for its
+//! pieces, one for each page of the destination: each has its own number, is
+//! delivered, held or refused by itself, and counts by itself in the window.
+//! [`FrameFlags::NOTIFY`] belongs to the last of them.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -49,6 +60,25 @@ pub const HEADER_BYTES: usize = 120;
 
 /// Most payload bytes in a frame.
 pub const MAX_PAYLOAD: usize = crate::PAGE_SIZE;
+
+/// Most pages of either side that a run touches.
+pub const RUN_PAGES: usize = 8;
+
+/// Most payload bytes in a frame that stays within a process.
+pub const MAX_RUN: usize = RUN_PAGES * crate::PAGE_SIZE;
+
+// `payload_length` has 16 bits.
+const _: () = assert!(MAX_RUN <= u16::MAX as usize);
+
+/// Pieces of a payload that goes to `address`: the pages that it touches there, or
+/// one for none at all. This is how many sequence numbers its frame takes.
+pub const fn pieces(address: u64, length: usize) -> u64 {
+    let page = crate::PAGE_SIZE as u64;
+    match length {
+        0 => 1,
+        _ => (address % page + length as u64).div_ceil(page),
+    }
+}
 
 /// Value of [`FrameHeader::magic`]: "qn".
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
@@ -164,7 +194,7 @@ pub struct FrameHeader {
     pub source_session: U64,
     /// Session of the destination that the frame is meant for; zero: not known.
     pub destination_session: U64,
-    /// Sequence number of this frame; zero if its kind has none.
+    /// Sequence number of this frame, or of its first piece; zero if its kind has none.
     pub sequence: U64,
     /// Everything from the destination up to this number has arrived.
     pub acknowledge: U64,
@@ -178,7 +208,8 @@ pub struct FrameHeader {
     /// bytes of the operand (Atomic), the detail of the result (AtomicReply),
     /// milliseconds (ImportRequest) or frames (Hello, HelloReply).
     pub length: U64,
-    /// Virtual address in the process at the destination port.
+    /// Virtual address in the process at the destination port; of a ReadReply only
+    /// the place in its page.
     pub address: U64,
     /// Key of the segment.
     pub key: U64,
@@ -188,8 +219,8 @@ pub struct FrameHeader {
     pub segment: U16,
     /// Zero.
     pub reserved0: U16,
-    /// Notification number with [`FrameFlags::NOTIFY`], access bits, or an atomic
-    /// function.
+    /// Notification number with [`FrameFlags::NOTIFY`], access bits, an atomic
+    /// function, or a place in a page (ReadRequest).
     pub notification: U32,
     /// A [`crate::Status`] code.
     pub status: U32,

@@ -47,14 +47,10 @@ pub fn put_frame<M: HostMemory>(
     match *payload {
         Payload::None => {}
         Payload::Bytes(bytes) => image.extend_from_slice(bytes),
-        Payload::Memory {
-            memory,
-            address,
-            length,
-        } => {
+        Payload::Memory { .. } => {
             let place = image.len();
             image.resize(place + length, 0);
-            if memory.read(address, &mut image[place..]).is_err() {
+            if payload.read(&mut image[place..]).is_err() {
                 image.truncate(start);
                 return None;
             }
@@ -158,9 +154,10 @@ mod tests {
     fn payload_comes_from_memory_or_not_at_all() {
         let memory = Memory::new(4096);
         memory.write(100, b"from memory").unwrap();
-        let payload = |address, length| Payload::Memory {
+        let payload = |offset, length| Payload::Memory {
             memory: &memory,
-            address,
+            pages: &[0],
+            offset,
             length,
         };
         let header = frame(&[0; HEADER_BYTES], b"from memory");

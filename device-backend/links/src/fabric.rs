@@ -353,9 +353,9 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             Place::Slot(_) => self.outside.network.is_fixed(),
             Place::Process { .. } => false,
         };
-        Some(Path {
-            perfect,
-            ..Path::PERFECT
+        Some(match perfect {
+            true => Path::PERFECT,
+            false => Path::UNKNOWN,
         })
     }
 

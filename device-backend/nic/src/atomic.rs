@@ -29,10 +29,10 @@ use crate::fault::{Need, Waiter};
 use crate::nic::{Io, Nic};
 use crate::operation::{OperationId, Piece};
 use crate::page_table::unlock_page_dirty;
+use crate::run::PageError;
 use crate::segment::PageKey;
 use crate::transport::{header, PeerIndex, READ_WINDOW};
 use crate::wait_queue::{execute, Outcome};
-use crate::write::PageError;
 
 /// A request of a peer that was not executed yet.
 #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! Bounce memory: frames that were taken and wait for their page (N14, N15).
+//! Bounce memory: frames that were taken and wait for their page (N14, N15). Of a run
+//! of pieces, each that has to wait is a frame of its own here.
 //!
 //! ```text
 //!   frame ──► page there? ── yes ──► copied into it
@@ -30,7 +31,7 @@
 use qnic_abi::wire::{FrameFlags, FrameHeader};
 use qnic_abi::{Status, VniId};
 
-use crate::env::{Host, HostMemory, Payload};
+use crate::env::{Host, Payload};
 use crate::fault::{Need, Waiter};
 use crate::nic::Nic;
 use crate::transport::{HeldFrame, PeerIndex};
@@ -108,16 +109,7 @@ impl Nic {
         work: PageWork,
     ) {
         let mut bytes = vec![0; payload.len()].into_boxed_slice();
-        let copied = match payload {
-            Payload::None => Ok(()),
-            Payload::Bytes(from) => {
-                bytes.copy_from_slice(from);
-                Ok(())
-            }
-            Payload::Memory {
-                memory, address, ..
-            } => memory.read(*address, &mut bytes),
-        };
+        let copied = payload.read(&mut bytes);
         let held = self.hold_frame(index, frame);
         if copied.is_err() {
             // The sender's memory has ended under its own frame.

@@ -26,18 +26,18 @@ pub struct Limits {
     pub operations: u32,
     /// Commands read from one process's queue in one poll.
     pub commands_per_poll: u32,
-    /// Frames sent in one poll, answers not counted.
+    /// Pieces sent in one poll, answers not counted. A piece has a page at most; a frame
+    /// carries one, or within a process a run of them ([`qnic_abi::wire`]).
     pub frames_per_poll: u32,
-    /// Frames with a payload that one peer may have on their way to this NIC, or
+    /// Pieces with a payload that one peer may have on their way to this NIC, or
     /// here and not delivered; and most that this NIC has on their way to one peer.
-    /// Bounds what waits here for pages, in frames of a page each (N15), and the
-    /// throughput of a path: 1,024 fill 4 GB/s over a millisecond.
+    /// Bounds what waits here for pages (N15), and the throughput of a path: 1,024 fill 4 GB/s over a millisecond.
     pub window: u32,
     /// Windows that are granted to all peers together; each gets 16 at least.
     pub held_frames: u32,
-    /// Frames of one write that are sent and not yet delivered.
+    /// Pieces of one write that are sent and not yet delivered.
     pub frames_per_write: u32,
-    /// Requests of one read that are sent and not yet answered.
+    /// Pieces of one read that were asked for and have not come; a run may go beyond.
     pub requests_per_read: u32,
     /// Read requests of peers that wait for their turn, for one process.
     pub replies: u32,

@@ -4,8 +4,8 @@
 //! may touch, so the same control program runs in the device process, in a
 //! simulator and in unit tests.
 
-use qnic_abi::wire::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD};
-use qnic_abi::{NodeId, SharedMemory};
+use qnic_abi::wire::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD, MAX_RUN};
+use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
 
 /// A point in time, in nanoseconds since an epoch that the caller chooses. It never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -129,23 +129,33 @@ pub trait Host {
 }
 
 /// The payload of a frame, where it lies.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub enum Payload<'a, M> {
     /// No payload.
     None,
     /// Bytes in private memory: an inline command, or what a serial wire brought.
     Bytes(&'a [u8]),
-    /// Memory of the sending node, which holds the page locked until the call
+    /// Memory of the sending node, which holds the pages locked until the call
     /// that carries the payload returns.
     Memory {
         /// The sending node's memory.
         memory: &'a M,
-        /// Where it starts.
-        address: u64,
+        /// Its pages, by guest-physical address.
+        pages: &'a [u64],
+        /// Where it starts in the first page.
+        offset: usize,
         /// Its length in bytes.
         length: usize,
     },
 }
+
+impl<M> Clone for Payload<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Payload<'_, M> {}
 
 impl<M> Payload<'_, M> {
     /// Length in bytes.
@@ -163,13 +173,118 @@ impl<M> Payload<'_, M> {
     }
 }
 
+impl<M: HostMemory> Payload<'_, M> {
+    /// `length` bytes of it from `start` on, or what there is of them.
+    #[must_use]
+    pub fn part(&self, start: usize, length: usize) -> Self {
+        let start = start.min(self.len());
+        let length = length.min(self.len() - start);
+        match *self {
+            Payload::None => Payload::None,
+            Payload::Bytes(bytes) => Payload::Bytes(&bytes[start..start + length]),
+            Payload::Memory {
+                memory,
+                pages,
+                offset,
+                ..
+            } => {
+                let from = offset + start;
+                Payload::Memory {
+                    memory,
+                    pages: pages.get(from / PAGE_SIZE..).unwrap_or_default(),
+                    offset: from % PAGE_SIZE,
+                    length,
+                }
+            }
+        }
+    }
+
+    /// Calls `copy` for each part of it that lies in a row in the sending node's
+    /// memory, with what was copied before, its address and its length.
+    #[inline]
+    fn by_extent(
+        mut pages: &[u64],
+        mut offset: usize,
+        length: usize,
+        mut copy: impl FnMut(usize, u64, usize) -> Result<(), OutOfRange>,
+    ) -> Result<(), OutOfRange> {
+        let mut done = 0;
+        while done < length {
+            let first = pages.first().ok_or(OutOfRange)?;
+            let row = in_a_row(pages);
+            let count = (row * PAGE_SIZE).saturating_sub(offset).min(length - done);
+            copy(done, first + offset as u64, count)?;
+            done += count;
+            pages = &pages[row..];
+            offset = 0;
+        }
+        Ok(())
+    }
+
+    /// Copies it out; `bytes` are as long as it is.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if it lies outside of the sending node's memory.
+    ///
+    /// # Panics
+    /// If `bytes` are longer or shorter.
+    pub fn read(&self, bytes: &mut [u8]) -> Result<(), OutOfRange> {
+        assert_eq!(bytes.len(), self.len(), "room for exactly the payload");
+        match *self {
+            Payload::None => Ok(()),
+            Payload::Bytes(from) => {
+                bytes.copy_from_slice(from);
+                Ok(())
+            }
+            Payload::Memory {
+                memory,
+                pages,
+                offset,
+                length,
+            } => Self::by_extent(pages, offset, length, |done, address, count| {
+                memory.read(address, &mut bytes[done..done + count])
+            }),
+        }
+    }
+
+    /// Copies it, once, to an address of another node, or of the same one.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if any byte lies outside on either side; those before it may
+    /// have been copied.
+    #[inline]
+    pub fn copy_to(&self, memory: &M, address: u64) -> Result<(), OutOfRange> {
+        match *self {
+            Payload::None => Ok(()),
+            Payload::Bytes(bytes) => memory.write(address, bytes),
+            Payload::Memory {
+                memory: source,
+                pages,
+                offset,
+                length,
+            } => Self::by_extent(pages, offset, length, |done, from, count| {
+                memory.copy_from(address + done as u64, source, from, count)
+            }),
+        }
+    }
+}
+
+/// How many of these pages, from the first on, lie in a row.
+#[inline]
+pub(crate) fn in_a_row(pages: &[u64]) -> usize {
+    let follows = |pair: &&[u64]| pair[1].wrapping_sub(pair[0]) == PAGE_SIZE as u64;
+    let following = pages.windows(2).take_while(follows).count();
+    pages.len().min(1 + following)
+}
+
 /// What the way to another node is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
     /// Each frame arrives once, in order, before [`Wire::send`] returns: neither
     /// copies for retransmission are kept nor timers run.
     pub perfect: bool,
-    /// Most payload bytes in a frame, 1 to [`MAX_PAYLOAD`] (U5, U8).
+    /// Most payload bytes in a frame, 1 to [`MAX_PAYLOAD`] (U5, U8), on a perfect
+    /// path to [`MAX_RUN`].
     pub max_payload: u32,
 }
 
@@ -177,7 +292,7 @@ impl Path {
     /// A way within one process.
     pub const PERFECT: Path = Path {
         perfect: true,
-        max_payload: MAX_PAYLOAD as u32,
+        max_payload: MAX_RUN as u32,
     };
 
     /// A way of which nothing is known yet.

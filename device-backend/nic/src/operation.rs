@@ -6,10 +6,12 @@
 //! ```
 //! Every byte of a transfer is in exactly one of these places. What waits at the
 //! other end for a page is in flight.
+//!
+//! A transfer is cut into *pieces* at the page borders of both sides. One frame
+//! carries, or asks for, a run of them; on most ways that is a single one.
 
 use qnic_abi::command::Opcode;
-use qnic_abi::wire::MAX_PAYLOAD;
-use qnic_abi::{Key, Status, VniId};
+use qnic_abi::{Key, Status, VniId, PAGE_SIZE};
 
 use crate::command::{Command, INLINE_WORDS};
 use crate::config::Limits;
@@ -39,11 +41,19 @@ impl OperationId {
     }
 }
 
-/// A piece of a transfer that crosses no page border of either side.
+/// A part of a transfer: a piece, or a run of pieces in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Piece {
     pub(crate) offset: u64,
     pub(crate) length: u32,
+}
+
+impl Piece {
+    /// Says whether all of another one lies in this one.
+    fn covers(&self, other: &Piece) -> bool {
+        let end = |piece: &Piece| piece.offset.saturating_add(u64::from(piece.length));
+        other.offset >= self.offset && end(other) <= end(self)
+    }
 }
 
 /// Where the notification of a write stands.
@@ -83,11 +93,9 @@ pub(crate) struct Operation {
     pub(crate) stream: StreamPosition,
     /// Bytes that were sent, or asked for, at least once.
     pub(crate) sent: u64,
-    /// Most bytes in a piece: what the way to its peer takes (U5).
-    pub(crate) max_piece: u32,
     /// Something was never sent.
     pub(crate) unsent: bool,
-    /// Frames of a write in flight.
+    /// Pieces of a write in flight, by the pages of its destination.
     pub(crate) in_flight: u32,
     /// Pieces of a read that were asked for and have not arrived; the operand of an
     /// atomic command.
@@ -113,7 +121,6 @@ impl Operation {
             order: 0,
             stream: StreamPosition::default(),
             sent: 0,
-            max_piece: MAX_PAYLOAD as u32,
             unsent: false,
             in_flight: 0,
             requested: Vec::new(),
@@ -202,18 +209,18 @@ impl Operation {
         }
     }
 
-    /// The next piece to send, up to the nearest page border of either side, and no
-    /// longer than a frame on its way may be.
-    pub(crate) fn piece(&self) -> Option<Piece> {
+    /// The next pieces to send: on either side they touch at most so many pages, and
+    /// they are no longer than a frame on their way may be (`max_payload`, U5).
+    pub(crate) fn next_run(&self, pages: u32, max_payload: u32) -> Option<Piece> {
         if !self.unsent {
             return None;
         }
         let command = &self.command;
         let remaining = command.length - self.sent;
-        let most = remaining.min(u64::from(self.max_piece));
-        let mut length = most.min(to_border(command.remote.address, self.sent));
+        let most = remaining.min(u64::from(max_payload));
+        let mut length = most.min(to_border(command.remote.address, self.sent, pages));
         if !command.inline {
-            length = length.min(to_border(command.local.address, self.sent));
+            length = length.min(to_border(command.local.address, self.sent, pages));
         }
         Some(Piece {
             offset: self.sent,
@@ -221,21 +228,41 @@ impl Operation {
         })
     }
 
-    /// Says whether a piece can be sent without further thought: nothing has
-    /// failed, and no notification may ride on it.
-    pub(crate) fn is_plain(&self, piece: Piece, limit: u32) -> bool {
-        let end = piece.offset + u64::from(piece.length);
-        let last = end == self.command.length && self.notice != Notice::None;
-        self.unsent
-            && !last
-            && self.failure.is_none()
-            && !self.faulted
-            && !self.blocked
-            && self.in_flight < limit
-            && piece.length > 0
+    /// Notes that all pieces of a run of a read were asked for. Returns how many.
+    pub(crate) fn ask(&mut self, run: Piece) -> u32 {
+        let before = self.requested.len();
+        let end = run.offset + u64::from(run.length);
+        let mut offset = run.offset;
+        loop {
+            let local = to_border(self.command.local.address, offset, 1);
+            let remote = to_border(self.command.remote.address, offset, 1);
+            let length = (end - offset).min(local).min(remote);
+            let length = length as u32;
+            self.requested.push(Piece { offset, length });
+            offset += u64::from(length);
+            if offset >= end {
+                return (self.requested.len() - before) as u32;
+            }
+        }
     }
 
-    /// Notes that the piece that [`Operation::piece`] returned was sent.
+    /// Says whether all of a run was asked for, as whole pieces, and has not come.
+    pub(crate) fn has_asked(&self, run: Piece) -> bool {
+        let asked = self.requested.iter().filter(|piece| run.covers(piece));
+        let (count, bytes) = asked.fold((0, 0), |(count, bytes), piece| {
+            (count + 1, bytes + u64::from(piece.length))
+        });
+        count > 0 && bytes == u64::from(run.length)
+    }
+
+    /// Notes that a run of a read has come. Returns how many pieces that was.
+    pub(crate) fn answer(&mut self, run: Piece) -> u32 {
+        let before = self.requested.len();
+        self.requested.retain(|piece| !run.covers(piece));
+        (before - self.requested.len()) as u32
+    }
+
+    /// Notes that the run that [`Operation::next_run`] returned was sent.
     pub(crate) fn advance(&mut self, piece: Piece) {
         self.sent = piece.offset + u64::from(piece.length);
         self.unsent = self.sent < self.command.length;
@@ -253,10 +280,10 @@ impl Operation {
     }
 }
 
-/// Bytes from `address + offset` to the end of its page.
-fn to_border(address: u64, offset: u64) -> u64 {
-    let page = qnic_abi::PAGE_SIZE as u64;
-    page - (address.wrapping_add(offset) & (page - 1))
+/// Bytes from `address + offset` to the end of the last of so many pages.
+pub(crate) fn to_border(address: u64, offset: u64, pages: u32) -> u64 {
+    let page = PAGE_SIZE as u64;
+    page * u64::from(pages.max(1)) - (address.wrapping_add(offset) & (page - 1))
 }
 
 /// The operations of one process.
@@ -332,16 +359,6 @@ impl OperationTable {
         self.ready != 0
     }
 
-    /// Says whether the operation in a slot can send a frame.
-    pub(crate) fn is_ready(&self, slot: u8) -> bool {
-        self.ready >> slot & 1 == 1
-    }
-
-    /// Says whether any operation but that in a slot can send a frame.
-    pub(crate) fn any_other_ready(&self, slot: u8) -> bool {
-        self.ready & !(1 << slot) != 0
-    }
-
     /// Notes whether the operation in a slot can send a frame.
     pub(crate) fn set_ready(&mut self, slot: u8, ready: bool) {
         self.ready = self.ready & !(1 << slot) | u64::from(ready) << slot;
@@ -364,6 +381,7 @@ impl OperationTable {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use qnic_abi::wire::pieces;
 
     fn operation(opcode: Opcode, length: u64, local: u64, remote: u64) -> Operation {
         let mut command = Command::unused();
@@ -378,24 +396,60 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_cover_the_transfer_and_cross_no_border(
-            length in 1u64..50_000, local in 0u64..8192, remote in 0u64..8192,
+        fn runs_cover_the_transfer_and_keep_to_their_pages(
+            length in 1u64..90_000, local in 0u64..8192, remote in 0u64..8192, pages in 1u32..9,
+            max_payload in prop_oneof![1000u32..4097, Just(32_768)],
         ) {
             let mut op = operation(Opcode::Write, length, local, remote);
             let mut expected = 0;
-            while let Some(piece) = op.piece() {
-                prop_assert_eq!(piece.offset, expected);
-                prop_assert!(piece.length > 0);
+            while let Some(run) = op.next_run(pages, max_payload) {
+                prop_assert_eq!(run.offset, expected);
+                prop_assert!(run.length > 0 && run.length <= max_payload);
                 for base in [local, remote] {
-                    let first = (base + piece.offset) / 4096;
-                    let last = (base + piece.offset + u64::from(piece.length) - 1) / 4096;
-                    prop_assert_eq!(first, last);
+                    let count = pieces(base + run.offset, run.length as usize);
+                    prop_assert!(count <= u64::from(pages));
                 }
-                expected += u64::from(piece.length);
-                prop_assert_eq!(op.is_last(piece), expected == length);
-                op.advance(piece);
+                expected += u64::from(run.length);
+                prop_assert_eq!(op.is_last(run), expected == length);
+                op.advance(run);
             }
             prop_assert_eq!(expected, length);
+        }
+
+        /// Whatever runs of whole pieces the answers come in, each piece counts once.
+        #[test]
+        fn what_was_asked_for_is_answered_once(
+            length in 1u64..60_000, local in 0u64..4096, remote in 0u64..4096,
+            cuts in prop::collection::vec(1usize..6, 1..40),
+        ) {
+            let mut op = operation(Opcode::Read, length, local, remote);
+            let mut asked = 0;
+            while let Some(run) = op.next_run(8, 32_768) {
+                asked += op.ask(run);
+                op.advance(run);
+            }
+            let all = op.requested.clone();
+            prop_assert_eq!(all.len(), asked as usize);
+            for piece in &all {
+                prop_assert_eq!(pieces(local + piece.offset, piece.length as usize), 1);
+                prop_assert_eq!(pieces(remote + piece.offset, piece.length as usize), 1);
+            }
+            let mut rest = &all[..];
+            for cut in cuts.iter().cycle() {
+                let (now, later) = rest.split_at((*cut).min(rest.len()));
+                let Some(first) = now.first() else { break };
+                let length = now.iter().map(|piece| piece.length).sum();
+                let run = Piece { offset: first.offset, length };
+                prop_assert!(op.has_asked(run));
+                if first.length > 1 {
+                    let shifted = Piece { offset: first.offset + 1, length };
+                    prop_assert!(!op.has_asked(shifted), "not whole pieces");
+                }
+                prop_assert_eq!(op.answer(run) as usize, now.len());
+                prop_assert!(!op.has_asked(run));
+                rest = later;
+            }
+            prop_assert!(op.requested.is_empty());
         }
     }
 
@@ -403,10 +457,10 @@ mod tests {
     fn frames_in_flight_are_limited() {
         let limits = Limits::default();
         let mut op = operation(Opcode::Write, 3 * 4096, 0, 0);
-        let first = op.piece().unwrap();
+        let first = op.next_run(1, 4096).unwrap();
         op.advance(first);
         op.in_flight = 1;
-        assert_eq!(op.piece().unwrap().offset, 4096);
+        assert_eq!(op.next_run(1, 4096).unwrap().offset, 4096);
         assert_eq!(op.next(&limits, true), Next::Send);
         op.in_flight = limits.frames_per_write;
         assert_eq!(op.next(&limits, true), Next::Wait);

@@ -2,29 +2,30 @@
 //!
 //! ```text
 //!   reader                                   owner
-//!   own page there? ── ReadRequest ────────► job in the owner process's queue
+//!   own pages there? ── ReadRequest ───────► job in the owner process's queue
 //!                                            its turn: keys, lockPage, send, unlock
 //!   lockPage, copy, unlockPageDirty ◄──────── ReadReply
 //! ```
-//! A source page that is absent parks the job behind a page fault; others of that
-//! process go on. A destination page that is absent sends the reply through bounce
-//! memory ([`crate::bounce`]). The reader remembers each piece it asked for; a reply that it did not ask for,
-//! or no longer waits for, touches nothing.
+//! A request asks for a run of pieces ([`qnic_abi::wire`]), and is answered by one
+//! frame or several, each with some of them. A source page that is absent parks the
+//! job behind a page fault; others of that process go on. A destination page that is
+//! absent sends its piece through bounce memory ([`crate::bounce`]). The reader
+//! remembers each piece it asked for; a reply that it did not ask for, or no longer
+//! waits for, touches nothing.
 
 use qnic_abi::command::Opcode;
-use qnic_abi::wire::{FrameHeader, FrameKind};
+use qnic_abi::wire::{pieces, FrameHeader, FrameKind, MAX_RUN};
 use qnic_abi::{Access, Key, Port, SegmentId, Status, VniId, PAGE_SIZE};
 
-use crate::bounce::PageWork;
 use crate::counters::Role;
-use crate::env::{Host, HostMemory, Payload, Time, Wire};
+use crate::env::{Host, Payload, Wire};
 use crate::fault::{Need, Waiter};
 use crate::nic::{Io, Nic};
-use crate::operation::{OperationId, Piece};
-use crate::page_table::{unlock_page, unlock_page_dirty};
+use crate::operation::{to_border, Operation, OperationId, Piece};
+use crate::page_table::unlock_page_dirty;
+use crate::run::PageError;
 use crate::segment::{PageKey, Segment, SegmentTable};
 use crate::transport::{header, PeerIndex, READ_WINDOW};
-use crate::write::PageError;
 
 /// A read request of a peer that waits for its turn.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +35,11 @@ pub(crate) struct ReplyJob {
     pub(crate) port: Port,
     operation: OperationId,
     sequence: u64,
-    piece: Piece,
+    /// What was not sent yet.
+    run: Piece,
     address: u64,
+    /// Where in its page the reader puts the first byte.
+    place: u64,
     segment: SegmentId,
     key: Key,
     /// Bytes from here to the end of the transfer.
@@ -56,9 +60,9 @@ impl ReplyJob {
     /// Checks the whole transfer, not only this piece of it: one that is refused
     /// has touched no memory (N11).
     fn authorise<'a>(&self, segments: &'a SegmentTable) -> Result<&'a Segment, Status> {
-        let start = self.address.checked_sub(self.piece.offset);
-        let behind = self.remaining.max(u64::from(self.piece.length));
-        let whole = self.piece.offset.checked_add(behind);
+        let start = self.address.checked_sub(self.run.offset);
+        let behind = self.remaining.max(u64::from(self.run.length));
+        let whole = self.run.offset.checked_add(behind);
         segments.authorise(
             self.segment,
             self.key,
@@ -67,25 +71,45 @@ impl ReplyJob {
             whole.ok_or(Status::BadLength)?,
         )
     }
+
+    /// The pieces that one frame can carry: they touch at most so many pages of
+    /// either side.
+    fn length_within(&self, pages: u32) -> u32 {
+        let borders = to_border(self.address, 0, pages).min(to_border(self.place, 0, pages));
+        u64::from(self.run.length).min(borders) as u32
+    }
+
+    /// Goes on to what is behind the first `length` bytes, if there is anything.
+    fn advance(mut self, length: u32) -> Option<Self> {
+        self.run.offset += u64::from(length);
+        self.run.length -= length;
+        self.address += u64::from(length);
+        self.place += u64::from(length);
+        self.remaining = self.remaining.saturating_sub(u64::from(length));
+        (self.run.length > 0).then_some(self)
+    }
 }
 
 impl Nic {
-    /// One turn of an operation: one frame.
+    /// One turn of an operation: one frame, of at most `most` pieces of a write.
+    /// Returns how many they were.
     pub(crate) fn send_for<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
         vni: VniId,
         slot: u8,
-    ) {
+        most: u32,
+    ) -> u32 {
         let opcode = self
             .process(vni)
             .map(|process| process.operations.get(slot).command.opcode);
         match opcode {
-            Some(Opcode::Write) => self.send_write(io, vni, slot),
+            Some(Opcode::Write) => return self.send_write(io, vni, slot, most),
             Some(Opcode::Read) => self.send_read(io, vni, slot),
             Some(Opcode::Atomic) => self.send_atomic(io, vni, slot),
             None => {}
         }
+        0
     }
 
     fn send_read<H: Host, W: Wire<H::Memory>>(
@@ -94,29 +118,30 @@ impl Nic {
         vni: VniId,
         slot: u8,
     ) {
-        let Some((mut header, piece, index)) = self.prepare_read(io.host, vni, slot) else {
+        let Some((mut header, run, index)) = self.prepare_read(io.host, vni, slot) else {
             return;
         };
         if !self.transmit(io, index, &mut header, Payload::None) {
             self.fail_operation(io.host, vni, slot, Status::NoSuchNode);
             return self.peer_unreachable(io.now, io.host, index);
         }
-        self.peers[index].reads += 1;
         if let Some(process) = self.process(vni) {
             let operation = process.operations.get_mut(slot);
-            operation.requested.push(piece);
-            operation.advance(piece);
+            let asked = operation.ask(run);
+            operation.advance(run);
+            self.peers[index].reads += asked;
         }
         self.reconsider(io.host, vni, slot);
     }
 
-    /// Chooses the next piece to ask for, and makes sure that it has a place to go.
+    /// Chooses the next run to ask for, and makes sure that it has a place to go.
     fn prepare_read<H: Host>(
         &mut self,
         host: &H,
         vni: VniId,
         slot: u8,
     ) -> Option<(FrameHeader, Piece, PeerIndex)> {
+        let limit = self.config.limits.requests_per_read.max(1);
         let process = self.processes[usize::from(vni.0)].as_deref_mut()?;
         process.operations.set_ready(slot, false);
         let operation = process.operations.get_mut(slot);
@@ -133,34 +158,30 @@ impl Nic {
             peer.blocked_reads.push(operation.id);
             return None;
         }
-        operation.max_piece = peer.max_payload();
-        let piece = operation.piece()?;
+        let max_payload = peer.max_payload();
+        let pages = limit.saturating_sub(operation.requested.len() as u32);
+        let pages = pages.min(max_payload / PAGE_SIZE as u32);
+        let mut run = operation.next_run(pages, max_payload)?;
         let command = &operation.command;
+        let address = command.local.address.wrapping_add(run.offset);
         let mut header = header(FrameKind::ReadRequest);
         header.source_port = process.port.0.into();
         header.destination_port = command.remote.port.0.into();
         header.segment = command.remote.segment.0.into();
         header.key = command.remote.key.0.into();
-        header.address = (command.remote.address + piece.offset).into();
+        header.address = (command.remote.address + run.offset).into();
         header.operation = operation.id.0.into();
-        header.offset = piece.offset.into();
-        header.length = u64::from(piece.length).into();
-        header.argument = operation.remaining(piece.offset).into();
-        if piece.length > 0 {
-            let (address, key) = (command.local.address + piece.offset, operation.page_key);
-            match self.lock(host, vni, address, key, Role::Destination) {
-                Ok(page) => unlock_page(host.sram(), &self.geometry, page),
-                Err(PageError::Absent) => {
-                    self.park(vni, slot, address);
-                    return None;
-                }
-                Err(PageError::Refused(status)) => {
-                    self.fail_operation(host, vni, slot, status);
-                    return None;
-                }
-            }
+        header.offset = run.offset.into();
+        header.argument = operation.remaining(run.offset).into();
+        header.notification = ((address % PAGE_SIZE as u64) as u32).into();
+        if run.length > 0 {
+            let (place, key) = ((address, run.length), operation.page_key);
+            let locked = self.lock_local(host, (vni, slot), place, key, Role::Destination)?;
+            run.length = locked.bytes_from(address).min(u64::from(run.length)) as u32;
+            self.unlock_run(host, locked, 0);
         }
-        Some((header, piece, index))
+        header.length = u64::from(run.length).into();
+        Some((header, run, index))
     }
 
     /// Queues a read request of a peer.
@@ -170,11 +191,12 @@ impl Nic {
             port: Port(frame.source_port.get()),
             operation: OperationId(frame.operation.get()),
             sequence: frame.sequence.get(),
-            piece: Piece {
+            run: Piece {
                 offset: frame.offset.get(),
                 length: frame.length.get().min(u64::from(u32::MAX)) as u32,
             },
             address: frame.address.get(),
+            place: u64::from(frame.notification.get()) % PAGE_SIZE as u64,
             segment: SegmentId(frame.segment.get()),
             key: Key(frame.key.get()),
             remaining: frame.argument.get(),
@@ -185,7 +207,7 @@ impl Nic {
         let process = vni.and_then(|vni| self.process(vni));
         let refused = match process {
             None => Status::NoSuchPort,
-            Some(_) if !within_page(job.address, u64::from(job.piece.length)) => Status::BadLength,
+            Some(_) if job.run.length as usize > MAX_RUN => Status::BadLength,
             Some(process) if process.replies_held() >= limit => Status::Exhausted,
             Some(_) if blocked >= limit => Status::Exhausted,
             Some(process) => {
@@ -202,92 +224,103 @@ impl Nic {
         let mut nak = header(FrameKind::Nak);
         nak.destination_port = job.port.0.into();
         nak.operation = job.operation.0.into();
-        nak.offset = job.piece.offset.into();
+        nak.offset = job.run.offset.into();
         nak.argument = job.sequence.into();
         nak.status = status.code().into();
         self.peers.answer(job.peer, nak);
     }
 
-    /// One turn of a reader of this process's memory: one frame.
+    /// One turn of a reader of this process's memory: one frame of at most `most`
+    /// pieces. Returns how many they were.
     pub(crate) fn send_reply<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
         vni: VniId,
         job: ReplyJob,
-    ) {
+        most: u32,
+    ) -> u32 {
         let peer = &mut self.peers[job.peer];
-        if !peer.send.is_open() {
+        let most = most.min(peer.send.room());
+        if most == 0 {
             peer.blocked_replies.push_back((vni, job));
-            return;
+            return 0;
         }
+        let most = most.min(peer.max_payload() / PAGE_SIZE as u32);
+        let Some(process) = self.process(vni) else {
+            return 0;
+        };
         let mut reply = header(FrameKind::ReadReply);
+        reply.source_port = process.port.0.into();
         reply.destination_port = job.port.0.into();
         reply.operation = job.operation.0.into();
-        reply.offset = job.piece.offset.into();
-        let length = u64::from(job.piece.length);
-        let Some(process) = self.process(vni) else {
-            return;
-        };
-        reply.source_port = process.port.0.into();
+        reply.offset = job.run.offset.into();
+        reply.address = job.place.into();
         let segment = match job.authorise(&process.segments) {
             Ok(segment) => segment,
             Err(status) => {
                 self.counters.refused(status);
-                return self.refuse_read(&job, status);
+                self.refuse_read(&job, status);
+                return 0;
             }
         };
+        let length = job.length_within(most);
         if length == 0 {
-            match self.transmit(io, job.peer, &mut reply, Payload::None) {
-                true => self.reply_sent(job.peer, 0),
-                false => self.peer_unreachable(io.now, io.host, job.peer),
-            }
-            return;
+            return self.put_reply(io, &job, &mut reply, Payload::None);
         }
-        let ahead = job.remaining.clamp(length, segment.end() - job.address);
-        let key = segment.page_key;
+        let ahead = job
+            .remaining
+            .clamp(u64::from(length), segment.end() - job.address);
         let need = Need::new(job.address, ahead);
-        let page = match self.lock(io.host, vni, job.address, key, Role::Source) {
-            Ok(page) => page,
-            Err(PageError::Refused(status)) => return self.refuse_read(&job, status),
+        let (place, key) = ((job.address, length as usize), segment.page_key);
+        let run = match self.lock_some(io.host, vni, place, key, Role::Source) {
+            Ok(run) => run,
+            Err(PageError::Refused(status)) => {
+                self.refuse_read(&job, status);
+                return 0;
+            }
             Err(PageError::Absent) => {
-                return self.wait_for_page(vni, need, Waiter::Reply(job));
+                self.wait_for_page(vni, need, Waiter::Reply(job));
+                return 0;
             }
         };
+        let length = run.bytes_from(job.address).min(u64::from(length)) as u32;
         let payload = Payload::Memory {
             memory: io.host.memory(),
-            address: page.address() + job.address % PAGE_SIZE as u64,
+            pages: run.addresses(),
+            offset: (job.address % PAGE_SIZE as u64) as usize,
             length: length as usize,
         };
-        let taken = self.transmit(io, job.peer, &mut reply, payload);
-        unlock_page(io.host.sram(), &self.geometry, page);
-        match taken {
-            true => self.reply_sent(job.peer, length),
-            false => self.peer_unreachable(io.now, io.host, job.peer),
+        let count = self.put_reply(io, &job, &mut reply, payload);
+        self.unlock_run(io.host, run, 0);
+        // The rest of it has the next turn.
+        if let (Some(rest), Some(process)) = (job.advance(length), self.process(vni)) {
+            if count > 0 {
+                process.replies.push_front(rest);
+            }
         }
+        count
     }
 
-    fn reply_sent(&mut self, index: PeerIndex, length: u64) {
-        self.counters.bytes_sent += length;
-        let nobody = OperationId::default();
-        self.peers[index].send.sent(nobody);
-    }
-
-    /// Takes a piece that this node has asked for.
-    pub(crate) fn deliver_read<H: Host>(
+    /// Sends a reply. Returns how many pieces it has; 0: there is no way to the reader.
+    fn put_reply<H: Host, W: Wire<H::Memory>>(
         &mut self,
-        now: Time,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
-    ) {
-        match self.try_reply(host, index, frame, payload) {
-            Ok(()) => self.heat(OperationId(frame.operation.get()).vni(), Some(now)),
-            Err(absent) => self.bounce::<H>(absent, index, frame, payload, PageWork::Reply),
+        io: &mut Io<'_, H, W>,
+        job: &ReplyJob,
+        reply: &mut FrameHeader,
+        payload: Payload<'_, H::Memory>,
+    ) -> u32 {
+        if !self.transmit(io, job.peer, reply, payload) {
+            self.peer_unreachable(io.now, io.host, job.peer);
+            return 0;
         }
+        let count = pieces(reply.address.get(), payload.len()) as u32;
+        self.counters.bytes_sent += payload.len() as u64;
+        let nobody = OperationId::default();
+        self.peers[job.peer].send.sent(nobody, count);
+        count
     }
 
-    /// Places a piece, now or after it was held; one that nobody has asked for, or
+    /// Places one piece, now or after it was held; one that nobody has asked for, or
     /// waits for any more, touches nothing.
     ///
     /// # Errors
@@ -300,34 +333,76 @@ impl Nic {
         payload: &Payload<'_, H::Memory>,
     ) -> Result<(), (VniId, Need)> {
         let id = OperationId(frame.operation.get());
-        let (vni, slot) = (id.vni(), id.slot());
-        let piece = Piece {
-            offset: frame.offset.get(),
-            length: payload.len() as u32,
-        };
-        let Some(operation) = self.operation_at(id, index) else {
+        let run = run_of(frame, payload.len());
+        let Some(operation) = self.asked(index, frame, run) else {
             return Ok(());
         };
-        if !operation.requested.contains(&piece) {
-            return Ok(());
-        }
-        let address = operation.command.local.address.wrapping_add(piece.offset);
-        let need = Need::new(address, operation.remaining(piece.offset));
+        let address = operation.command.local.address.wrapping_add(run.offset);
+        let need = Need::new(address, operation.remaining(run.offset));
         let key = operation.page_key;
-        let failure = match self.place(host, vni, address, key, payload) {
+        let failure = match self.place(host, id.vni(), address, key, payload) {
             Ok(()) => None,
             Err(PageError::Refused(status)) => Some(status),
-            Err(PageError::Absent) => return Err((vni, need)),
+            Err(PageError::Absent) => return Err((id.vni(), need)),
         };
+        self.reply_placed(host, index, id, run, failure);
+        Ok(())
+    }
+
+    /// Places as much of a run as goes into pages that are there. Returns how many
+    /// bytes that was.
+    pub(crate) fn try_replies<H: Host>(
+        &mut self,
+        host: &H,
+        index: PeerIndex,
+        frame: &FrameHeader,
+        payload: &Payload<'_, H::Memory>,
+    ) -> usize {
+        let id = OperationId(frame.operation.get());
+        let Some(operation) = self.asked(index, frame, run_of(frame, payload.len())) else {
+            return 0;
+        };
+        let offset = frame.offset.get();
+        let address = operation.command.local.address.wrapping_add(offset);
+        let key = operation.page_key;
+        let done = self.place_run(host, id.vni(), address, key, payload);
+        if done > 0 {
+            self.reply_placed(host, index, id, run_of(frame, done), None);
+        }
+        done
+    }
+
+    /// The operation that has asked for a run and waits for it.
+    fn asked(
+        &mut self,
+        index: PeerIndex,
+        frame: &FrameHeader,
+        run: Piece,
+    ) -> Option<&mut Operation> {
+        let id = OperationId(frame.operation.get());
+        let operation = self.operation_at(id, index)?;
+        let address = operation.command.local.address.wrapping_add(run.offset);
+        let placed = (address ^ frame.address.get()) % PAGE_SIZE as u64 == 0;
+        (placed && operation.has_asked(run)).then_some(operation)
+    }
+
+    fn reply_placed<H: Host>(
+        &mut self,
+        host: &H,
+        index: PeerIndex,
+        id: OperationId,
+        run: Piece,
+        failure: Option<Status>,
+    ) {
+        let mut count = 0;
         if let Some(operation) = self.operation(id) {
-            operation.requested.retain(|other| *other != piece);
+            count = operation.answer(run);
         }
         match failure {
-            None => self.reconsider(host, vni, slot),
-            Some(status) => self.fail_operation(host, vni, slot, status),
+            None => self.reconsider(host, id.vni(), id.slot()),
+            Some(status) => self.fail_operation(host, id.vni(), id.slot(), status),
         }
-        self.reads_answered(host, index, 1);
-        Ok(())
+        self.reads_answered(host, index, count);
     }
 
     /// The place of a piece that was held will never be there.
@@ -360,13 +435,7 @@ impl Nic {
         }
         let page = self.lock(host, vni, address, key, Role::Destination)?;
         let target = page.address() + address % PAGE_SIZE as u64;
-        let copied = match payload {
-            Payload::None => Ok(()),
-            Payload::Bytes(bytes) => host.memory().write(target, bytes),
-            Payload::Memory {
-                memory, address, ..
-            } => host.memory().copy_from(target, memory, *address, length),
-        };
+        let copied = payload.copy_to(host.memory(), target);
         unlock_page_dirty(host.sram(), &self.geometry, page);
         copied.map_err(|_| PageError::Refused(Status::PageUnavailable))?;
         self.counters.bytes_received += length as u64;
@@ -374,8 +443,10 @@ impl Nic {
     }
 }
 
-/// Says whether a piece of a transfer stays within one page.
-pub(crate) fn within_page(address: u64, length: u64) -> bool {
-    let page = PAGE_SIZE as u64;
-    length <= page && address % page + length <= page
+/// What a reply brings.
+fn run_of(frame: &FrameHeader, length: usize) -> Piece {
+    Piece {
+        offset: frame.offset.get(),
+        length: length as u32,
+    }
 }

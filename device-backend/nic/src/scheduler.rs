@@ -9,6 +9,8 @@
 //! ```
 //! So a process with a thousand transfers delays one with a single transfer by
 //! one frame; and readers of a process's memory share its turns, not others'.
+//! Within a process a frame can have [`qnic_abi::wire::RUN_PAGES`] pages; the work of
+//! one poll is counted in pages.
 
 use qnic_abi::VniId;
 
@@ -29,50 +31,38 @@ impl Nic {
     /// Gives turns until nobody wants one, or the bound of one poll is reached.
     pub(crate) fn schedule<H: Host, W: Wire<H::Memory>>(&mut self, io: &mut Io<'_, H, W>) -> bool {
         let limit = self.config.limits.frames_per_poll.max(1);
-        let mut turns = 0;
-        while turns < limit {
+        let mut pieces = 0;
+        while pieces < limit {
             let Some(vni) = self.scheduled.pop_front() else {
                 break;
             };
-            turns += 1;
-            if let Some(slot) = self.turn(io, vni) {
-                turns += self.send_burst(io, vni, slot, limit - turns);
-            }
+            pieces += self.turn(io, vni, limit - pieces).max(1);
             self.schedule_process(vni);
         }
-        turns > 0
+        pieces > 0
     }
 
-    /// Sends one frame. Returns the operation that had the turn if it can go on
-    /// and nobody else wants a turn.
+    /// Sends one frame of at most `most` pieces; returns how many it had.
     fn turn<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
         vni: VniId,
-    ) -> Option<u8> {
-        let process = self.process(vni)?;
+        most: u32,
+    ) -> u32 {
+        let Some(process) = self.process(vni) else {
+            return 0;
+        };
         process.scheduled = false;
         let reply = process.reply_turn || !process.operations.any_ready();
         process.reply_turn = !reply;
         if reply {
             if let Some(job) = process.replies.pop_front() {
-                self.send_reply(io, vni, job);
-                return None;
+                return self.send_reply(io, vni, job, most);
             }
         }
-        let slot = process.operations.take_turn()?;
-        self.send_for(io, vni, slot);
-        let alone = self.is_alone(vni, slot);
-        let ready = self.process(vni)?.operations.is_ready(slot);
-        (alone && ready).then_some(slot)
-    }
-
-    /// Says whether nobody but this operation wants a turn.
-    pub(crate) fn is_alone(&self, vni: VniId, slot: u8) -> bool {
-        let process = self.processes[usize::from(vni.0)].as_deref();
-        self.scheduled.iter().all(|other| *other == vni)
-            && process.is_some_and(|process| {
-                process.replies.is_empty() && !process.operations.any_other_ready(slot)
-            })
+        match process.operations.take_turn() {
+            Some(slot) => self.send_for(io, vni, slot, most),
+            None => 0,
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! RDMA write at its source (N9, N10), and what its destination answers.
 //!
-//! A write is sent piece by piece, each within one page of either side. The
-//! source page is locked while the frame that carries it is sent; a wire has
-//! taken the bytes when it returns, so nothing is copied here. A page that is
-//! absent parks the operation until the driver has brought it in (N13).
+//! A write is cut into pieces at the page borders of both sides; a frame carries one
+//! of them, or a run of them where the way takes that ([`qnic_abi::wire`]). The
+//! source pages are locked while the frame that carries them is sent; a wire has
+//! taken the bytes when it returns, so nothing is copied here. A run ends before a
+//! page that is absent; if that is its first, the operation is parked until the
+//! driver has brought it in (N13).
 //!
 //! # Notifications (N18)
 //! `NOTIFY` rides on the last piece of a write if every earlier write of the
@@ -11,37 +13,26 @@
 //! Otherwise a frame without payload carries it as soon as that is so. The peer
 //! signals it when everything with a lower number is delivered.
 
-use qnic_abi::command::Opcode;
-use qnic_abi::page_table::Tag;
-use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind};
+use qnic_abi::wire::{pieces, FrameFlags, FrameHeader, FrameKind};
 use qnic_abi::{Status, VniId, PAGE_SIZE};
 use zerocopy::IntoBytes;
 
 use crate::command::INLINE_WORDS;
 use crate::counters::Role;
-use crate::env::{Host, HostMemory, Payload, Wire};
+use crate::env::{Host, Payload, Wire};
 use crate::fault::{Need, Waiter};
 use crate::nic::{Io, Nic};
 use crate::operation::{Notice, Operation, OperationId, Piece};
-use crate::page_table::{page_key, try_lock_page, unlock_page, LockedPage, Missed};
-use crate::run::LockedRun;
+use crate::run::{LockedRun, PageError};
 use crate::segment::PageKey;
 use crate::transport::{header, PeerIndex};
-
-/// Why a page cannot be used.
-pub(crate) enum PageError {
-    /// It is not in the page table.
-    Absent,
-    /// It never will be of use to this transfer.
-    Refused(Status),
-}
 
 /// Where the payload of a frame comes from.
 enum Source {
     Nothing,
     Inline([u64; INLINE_WORDS]),
-    /// A locked page, and the offset within it.
-    Page(LockedPage, u64),
+    /// Locked pages, and the offset in the first.
+    Run(LockedRun, usize),
 }
 
 /// A frame of a write, ready to be sent.
@@ -51,67 +42,24 @@ struct Outgoing {
     peer: PeerIndex,
     id: OperationId,
     /// `None`: the notification alone.
-    piece: Option<Piece>,
+    run: Option<Piece>,
     notice: bool,
 }
 
-/// Several frames of one write in a row.
-struct Burst {
-    header: FrameHeader,
-    id: OperationId,
-    peer: PeerIndex,
-    key: PageKey,
-    /// Source pages of the next pieces.
-    run: LockedRun,
-}
-
 impl Nic {
-    /// Locks a page of a process, and checks that it was entered for this range.
-    #[inline]
-    pub(crate) fn lock<H: Host>(
-        &mut self,
-        host: &H,
-        vni: VniId,
-        address: u64,
-        key: PageKey,
-        role: Role,
-    ) -> Result<LockedPage, PageError> {
-        let PageKey::Table(key) = key else {
-            return pinned(host, address);
-        };
-        let tag = Tag::new(vni, address);
-        let page = match try_lock_page(host.sram(), &self.geometry, tag) {
-            Ok(page) => page,
-            Err(missed) => {
-                self.counters.lookups(role).misses += 1;
-                self.counters.lookups_lost += u64::from(missed == Missed::Lost);
-                return Err(PageError::Absent);
-            }
-        };
-        self.counters.lookups(role).hits += 1;
-        if page_key(host.sram(), &self.geometry, &page) != key {
-            unlock_page(host.sram(), &self.geometry, page);
-            self.counters.refused(Status::BadKey);
-            return Err(PageError::Refused(Status::BadKey));
-        }
-        if !host.memory().contains(page.address(), PAGE_SIZE as u64) {
-            unlock_page(host.sram(), &self.geometry, page);
-            return Err(PageError::Refused(Status::PageUnavailable));
-        }
-        Ok(page)
-    }
-
-    /// One turn of a write: one frame.
+    /// One turn of a write: one frame of at most `most` pieces. Returns how many they
+    /// were.
     pub(crate) fn send_write<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
         vni: VniId,
         slot: u8,
-    ) {
-        let Some(mut outgoing) = self.prepare_write(io.host, vni, slot) else {
-            return;
+        most: u32,
+    ) -> u32 {
+        let Some(mut outgoing) = self.prepare_write(io.host, vni, slot, most) else {
+            return 0;
         };
-        let length = outgoing.piece.map_or(0, |piece| piece.length as usize);
+        let length = outgoing.run.map_or(0, |run| run.length as usize);
         let offset = outgoing.header.offset.get() as usize;
         let index = outgoing.peer;
         let header = &mut outgoing.header;
@@ -122,125 +70,41 @@ impl Nic {
                 let bytes = &words.as_bytes()[offset..offset + length];
                 self.transmit(io, index, header, Payload::Bytes(bytes))
             }
-            Source::Page(page, within) => {
+            Source::Run(run, offset) => {
                 let payload = Payload::Memory {
                     memory: io.host.memory(),
-                    address: page.address() + within,
+                    pages: run.addresses(),
+                    offset,
                     length,
                 };
                 let taken = self.transmit(io, index, header, payload);
-                unlock_page(io.host.sram(), &self.geometry, page);
+                self.unlock_run(io.host, run, 0);
                 taken
             }
         };
         if !taken {
             self.fail_operation(io.host, vni, slot, Status::NoSuchNode);
-            return self.peer_unreachable(io.now, io.host, index);
-        }
-        self.counters.bytes_sent += length as u64;
-        self.peers[index].send.sent(outgoing.id);
-        self.note_sent(io.host, vni, slot, outgoing.piece, outgoing.notice);
-    }
-
-    /// Sends up to `limit` further pieces of a write whose turn it is, for as long
-    /// as nobody else wants one: the same frames in the same order as by turns,
-    /// without going through the scheduler for each. What is not plain (a page
-    /// that is absent, a notification, a full window) is left to the next turn.
-    pub(crate) fn send_burst<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-        vni: VniId,
-        slot: u8,
-        limit: u32,
-    ) -> u32 {
-        let Some(mut burst) = self.prepare_burst(vni, slot) else {
+            self.peer_unreachable(io.now, io.host, index);
             return 0;
-        };
-        let mut frames = 0;
-        while frames < limit && self.send_next(io, vni, slot, &mut burst) {
-            frames += 1;
         }
-        self.unlock_run(io.host, burst.run);
-        if frames > 0 {
-            self.settle_sent(io.host, vni, slot);
-        }
-        self.reconsider(io.host, vni, slot);
-        frames
+        let count = pieces(outgoing.header.address.get(), length) as u32;
+        self.counters.bytes_sent += length as u64;
+        self.peers[index].send.sent(outgoing.id, count);
+        let sent = (outgoing.run, outgoing.notice);
+        self.note_sent(io.host, vni, slot, sent, count);
+        count
     }
 
-    /// The header that all frames of a burst share, if this is a write from memory.
-    fn prepare_burst(&mut self, vni: VniId, slot: u8) -> Option<Burst> {
-        let process = self.process(vni)?;
-        let operation = process.operations.get(slot);
-        let plain = operation.command.opcode == Opcode::Write && !operation.command.inline;
-        if !plain || !operation.unsent {
-            return None;
-        }
-        let mut header = write_header(operation, None, false);
-        header.source_port = process.port.0.into();
-        Some(Burst {
-            header,
-            id: operation.id,
-            peer: operation.peer,
-            key: operation.page_key,
-            run: LockedRun::default(),
-        })
-    }
-
-    /// Sends the next piece of a burst; `false` if it is not plain.
-    fn send_next<H: Host, W: Wire<H::Memory>>(
+    /// Chooses the next frame of a write and locks its source pages. `None`: it
+    /// has to wait, and is parked where it will be found.
+    fn prepare_write<H: Host>(
         &mut self,
-        io: &mut Io<'_, H, W>,
+        host: &H,
         vni: VniId,
         slot: u8,
-        burst: &mut Burst,
-    ) -> bool {
-        let limit = self.config.limits.frames_per_write;
-        if !self.is_alone(vni, slot) || !self.peers[burst.peer].send.is_open() {
-            return false;
-        }
-        let Some(process) = self.process(vni) else {
-            return false;
-        };
-        let operation = process.operations.get(slot);
-        let piece = match operation.piece() {
-            Some(piece) if operation.is_plain(piece, limit) => piece,
-            _ => return false,
-        };
-        let address = operation.command.local.address + piece.offset;
-        let header = &mut burst.header;
-        header.offset = piece.offset.into();
-        header.address = (operation.command.remote.address + piece.offset).into();
-        header.length = operation.remaining(piece.offset).into();
-        let left = operation.remaining(piece.offset);
-        if burst.run.address_of(address).is_none() {
-            self.unlock_run(io.host, std::mem::take(&mut burst.run));
-            let pages = (address % PAGE_SIZE as u64 + left).div_ceil(PAGE_SIZE as u64);
-            burst.run = self.lock_run(io.host, vni, address, pages, burst.key);
-        }
-        let Some(source) = burst.run.address_of(address) else {
-            return false;
-        };
-        let payload = Payload::Memory {
-            memory: io.host.memory(),
-            address: source,
-            length: piece.length as usize,
-        };
-        if !self.transmit(io, burst.peer, header, payload) {
-            return false;
-        }
-        self.counters.bytes_sent += u64::from(piece.length);
-        self.peers[burst.peer].send.sent(burst.id);
-        if let Some(operation) = self.operation(burst.id) {
-            operation.in_flight += 1;
-            operation.advance(piece);
-        }
-        true
-    }
-
-    /// Chooses the next frame of a write and locks its source page. `None`: it
-    /// has to wait, and is parked where it will be found.
-    fn prepare_write<H: Host>(&mut self, host: &H, vni: VniId, slot: u8) -> Option<Outgoing> {
+        most: u32,
+    ) -> Option<Outgoing> {
+        let limit = self.config.limits.frames_per_write.max(1);
         let process = self.processes[usize::from(vni.0)].as_deref_mut()?;
         process.operations.set_ready(slot, false);
         let first = process
@@ -249,7 +113,8 @@ impl Nic {
         let operation = process.operations.get_mut(slot);
         let (id, index) = (operation.id, operation.peer);
         let peer = &mut self.peers[index];
-        if !peer.send.is_open() {
+        let room = peer.send.room();
+        if room == 0 {
             operation.blocked = true;
             peer.blocked.push(id);
             if !peer.is_ready() {
@@ -257,57 +122,63 @@ impl Nic {
             }
             return None;
         }
-        operation.max_piece = peer.max_payload();
-        let piece = operation.piece();
-        let last = match piece {
-            Some(piece) => operation.is_last(piece),
-            None => true,
-        };
-        let notice = operation.notice == Notice::Pending && first && last;
-        if piece.is_none() && !notice {
-            return None;
-        }
-        let mut header = write_header(operation, piece, notice);
-        header.source_port = process.port.0.into();
-        let source = match piece {
+        let max_payload = peer.max_payload();
+        let most = most
+            .min(room)
+            .min(limit.saturating_sub(operation.in_flight));
+        let pages = most.min(max_payload / PAGE_SIZE as u32);
+        let mut run = operation.next_run(pages, max_payload);
+        let source = match run {
             None | Some(Piece { length: 0, .. }) => Source::Nothing,
             Some(_) if operation.command.inline => Source::Inline(operation.inline),
-            Some(piece) => {
-                let address = operation.command.local.address + piece.offset;
-                let page = self.lock_source(host, vni, slot, address)?;
-                Source::Page(page, address % PAGE_SIZE as u64)
+            Some(Piece { offset, length }) => {
+                let address = operation.command.local.address + offset;
+                let key = operation.page_key;
+                let place = (address, length);
+                let locked = self.lock_local(host, (vni, slot), place, key, Role::Source)?;
+                let there = locked.bytes_from(address).min(u64::from(length)) as u32;
+                run = Some(Piece {
+                    offset,
+                    length: there,
+                });
+                Source::Run(locked, (address % PAGE_SIZE as u64) as usize)
             }
         };
+        let process = self.processes[usize::from(vni.0)].as_deref_mut()?;
+        let operation = process.operations.get(slot);
+        let last = run.is_none_or(|run| operation.is_last(run));
+        let notice = operation.notice == Notice::Pending && first && last;
+        if run.is_none() && !notice {
+            return None;
+        }
+        let mut header = write_header(operation, run, notice);
+        header.source_port = process.port.0.into();
         Some(Outgoing {
             header,
             source,
             peer: index,
             id,
-            piece,
+            run,
             notice,
         })
     }
 
-    /// Locks a page of the local memory of an operation, or parks or fails it.
-    fn lock_source<H: Host>(
+    /// Locks pages of the local memory of an operation, at least the first; or parks
+    /// or fails it.
+    pub(crate) fn lock_local<H: Host>(
         &mut self,
         host: &H,
-        vni: VniId,
-        slot: u8,
-        address: u64,
-    ) -> Option<LockedPage> {
-        let key = self.process(vni)?.operations.get(slot).page_key;
-        match self.lock(host, vni, address, key, Role::Source) {
-            Ok(page) => Some(page),
-            Err(PageError::Refused(status)) => {
-                self.fail_operation(host, vni, slot, status);
-                None
-            }
-            Err(PageError::Absent) => {
-                self.park(vni, slot, address);
-                None
-            }
+        (vni, slot): (VniId, u8),
+        (address, length): (u64, u32),
+        key: PageKey,
+        role: Role,
+    ) -> Option<LockedRun> {
+        match self.lock_some(host, vni, (address, length as usize), key, role) {
+            Ok(run) => return Some(run),
+            Err(PageError::Refused(status)) => self.fail_operation(host, vni, slot, status),
+            Err(PageError::Absent) => self.park(vni, slot, address),
         }
+        None
     }
 
     /// Parks an operation until a page of its own process is there.
@@ -328,16 +199,16 @@ impl Nic {
         host: &H,
         vni: VniId,
         slot: u8,
-        piece: Option<Piece>,
-        notice: bool,
+        (run, notice): (Option<Piece>, bool),
+        count: u32,
     ) {
         let Some(process) = self.process(vni) else {
             return;
         };
         let operation = process.operations.get_mut(slot);
-        operation.in_flight += 1;
-        if let Some(piece) = piece {
-            operation.advance(piece);
+        operation.in_flight += count;
+        if let Some(run) = run {
+            operation.advance(run);
         }
         if notice {
             operation.notice = Notice::None;
@@ -393,15 +264,6 @@ impl Nic {
     }
 }
 
-/// A page of a physical segment (N25): nobody takes it away, but the guest's memory
-/// may end before it.
-fn pinned<H: Host>(host: &H, address: u64) -> Result<LockedPage, PageError> {
-    let page = address & !(PAGE_SIZE as u64 - 1);
-    let inside = host.memory().contains(page, PAGE_SIZE as u64);
-    let page = LockedPage::pinned(page).filter(|_| inside);
-    page.ok_or(PageError::Refused(Status::BadAddress))
-}
-
 /// Why a peer has refused; a number that is no reason counts as malformed.
 fn refusal(frame: &FrameHeader) -> Status {
     match Status::try_from(frame.status.get()) {
@@ -410,17 +272,17 @@ fn refusal(frame: &FrameHeader) -> Status {
     }
 }
 
-fn write_header(operation: &Operation, piece: Option<Piece>, notice: bool) -> FrameHeader {
+fn write_header(operation: &Operation, run: Option<Piece>, notice: bool) -> FrameHeader {
     let remote = &operation.command.remote;
     let mut header = header(FrameKind::Write);
     header.destination_port = remote.port.0.into();
     header.segment = remote.segment.0.into();
     header.key = remote.key.0.into();
     header.operation = operation.id.0.into();
-    if let Some(piece) = piece {
-        header.offset = piece.offset.into();
-        header.address = (remote.address + piece.offset).into();
-        header.length = operation.remaining(piece.offset).into();
+    if let Some(run) = run {
+        header.offset = run.offset.into();
+        header.address = (remote.address + run.offset).into();
+        header.length = operation.remaining(run.offset).into();
     } else {
         header.offset = operation.command.length.into();
         header.address = remote.address.into();

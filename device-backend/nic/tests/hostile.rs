@@ -209,7 +209,7 @@ proptest! {
             let length = if carries { *length } else { 0 };
             frame.payload_length = (length as u16).into();
             let payload = match memory {
-                true => Payload::Memory { memory: &foreign, address: 4000, length },
+                true => Payload::Memory { memory: &foreign, pages: &[0, 4096], offset: 4000, length },
                 false => Payload::Bytes(&payload[..length]),
             };
             hand(&mut cluster, &frame, payload);
@@ -304,4 +304,32 @@ fn several_queues_can_fail_in_one_poll() {
         assert_eq!(villain.errors(&cluster), [(0, Status::Malformed)]);
     }
     cluster.settle();
+}
+
+/// Found by the workload: the new process waited for an answer for ever.
+#[test]
+fn a_request_that_overtakes_the_end_of_the_process_before_is_answered() {
+    let (mut cluster, _, (b, sb)) = pair();
+    b.write(&mut cluster, sb.address, &[6; 8]);
+    let mut request = stranger(&mut cluster);
+    request.source_port = 55.into();
+    let mut gone = request;
+    gone.kind = FrameKind::Gone as u8;
+    gone.sequence = 2.into();
+    request.kind = FrameKind::ReadRequest as u8;
+    request.destination_port = b.port.0.into();
+    request.key = sb.key.into();
+    request.address = sb.address.into();
+    request.length = 8.into();
+    for (sequence, operation) in [(1, 11), (3, 33)] {
+        request.sequence = sequence.into();
+        request.operation = operation.into();
+        hand(&mut cluster, &request, Payload::None);
+    }
+    hand(&mut cluster, &gone, Payload::None);
+    cluster.run();
+    let replies = cluster.outside[&7].iter();
+    let replies = replies.filter(|frame| frame.kind == FrameKind::ReadReply as u8);
+    let answered: Vec<_> = replies.map(|frame| frame.operation.get()).collect();
+    assert_eq!(answered, [33]);
 }

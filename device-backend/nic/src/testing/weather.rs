@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use qnic_abi::wire::FrameHeader;
 
 use super::Memory;
-use crate::{Channel, HostMemory, Payload, Time};
+use crate::{Channel, Payload, Time};
 
 /// What a wire does to frames.
 #[derive(Debug, Clone)]
@@ -65,19 +65,8 @@ impl Air {
         payload: &Payload<'_, Memory>,
         channel: Channel,
     ) {
-        let bytes = match payload {
-            Payload::None => Vec::new(),
-            Payload::Bytes(bytes) => bytes.to_vec(),
-            Payload::Memory {
-                memory,
-                address,
-                length,
-            } => {
-                let mut bytes = vec![0; *length];
-                memory.read(*address, &mut bytes).expect("a locked page");
-                bytes
-            }
-        };
+        let mut bytes = vec![0; payload.len()];
+        payload.read(&mut bytes).expect("a locked page");
         let copies = 1 + u64::from(self.random(1000) < self.weather.duplication);
         for _ in 0..copies {
             if self.random(1000) < self.weather.loss {

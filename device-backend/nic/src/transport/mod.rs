@@ -38,7 +38,9 @@ mod send;
 mod session;
 mod timer;
 
-use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind, FRAME_MAGIC, MAX_PAYLOAD, WIRE_VERSION};
+use qnic_abi::wire::{
+    pieces, FrameFlags, FrameHeader, FrameKind, FRAME_MAGIC, MAX_RUN, RUN_PAGES, WIRE_VERSION,
+};
 use zerocopy::FromZeros;
 
 use crate::env::{Channel, Host, Payload, Time, Wire};
@@ -51,7 +53,7 @@ pub(crate) use reliable::Alarm;
 use session::Verdict;
 pub(crate) use timer::TimerWheel;
 
-/// Read requests and atomic operations under way to one peer.
+/// Pieces of reads, and atomic operations, under way to one peer; a run may go beyond.
 pub(crate) const READ_WINDOW: u32 = 256;
 
 /// Answers that may wait to be sent to one peer while it sends: more than all
@@ -72,10 +74,11 @@ fn takes_memory(kind: FrameKind) -> bool {
 }
 
 impl Nic {
-    /// Sends a frame with the next number: completes its header. `false` says that
-    /// there is no way to the peer; then no number was used.
+    /// Sends a frame with the next number, or the next numbers if it carries a run:
+    /// completes its header. `false` says that there is no way to the peer; then no
+    /// number was used.
     ///
-    /// The peer must be ready, and its window open for this kind of frame.
+    /// The peer must be ready, and its window must have room for this kind of frame.
     pub(crate) fn transmit<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
@@ -85,14 +88,15 @@ impl Nic {
     ) -> bool {
         let peer = &mut self.peers[index];
         debug_assert!(peer.is_ready());
+        let count = pieces(header.address.get(), payload.len());
         header.sequence = peer.send.next().into();
-        peer.send.advance();
+        peer.send.advance(count);
         let taken = match peer.is_perfect() {
             true => self.put(io, index, header, payload),
             false => self.transmit_reliably(io, index, header, payload),
         };
         if !taken {
-            self.peers[index].send.withdraw();
+            self.peers[index].send.withdraw(count);
         }
         taken
     }
@@ -269,9 +273,10 @@ impl Nic {
         payload: Payload<'_, H::Memory>,
     ) {
         match kind {
-            FrameKind::Write => self.deliver_write(now, host, index, frame, &payload),
+            FrameKind::Write | FrameKind::ReadReply => {
+                self.deliver(now, host, index, frame, &payload);
+            }
             FrameKind::ReadRequest => self.take_read_request(index, frame),
-            FrameKind::ReadReply => self.deliver_read(now, host, index, frame, &payload),
             FrameKind::Atomic => self.take_atomic(host, index, frame),
             FrameKind::AtomicReply => self.take_atomic_reply(now, host, index, frame),
             FrameKind::Nak => self.handle_nak(host, index, frame),
@@ -292,7 +297,7 @@ impl Nic {
             && frame.reserved1.get() == 0
             && frame.destination_node.get() == self.config.node.0
             && usize::from(frame.payload_length.get()) == length
-            && length <= if takes_memory(kind) { MAX_PAYLOAD } else { 0 };
+            && length <= if takes_memory(kind) { MAX_RUN } else { 0 };
         good.then_some(kind)
     }
 
@@ -301,11 +306,21 @@ impl Nic {
     #[inline]
     fn admit(&mut self, now: Time, index: PeerIndex, frame: &FrameHeader, kind: FrameKind) -> bool {
         let sequence = frame.sequence.get();
+        let length = usize::from(frame.payload_length.get());
+        let count = pieces(frame.address.get(), length) as usize;
         self.peers.list(index);
         let peer = &mut self.peers[index];
         let full = peer.answers.len() >= ANSWER_LIMIT
-            || takes_memory(kind) && peer.receive.open_count() >= peer.grant as usize;
+            || takes_memory(kind) && peer.receive.open_count() + count > peer.grant as usize;
         match peer.receive.place(sequence) {
+            Place::Next if count > 1 && !full && peer.is_perfect() && count <= RUN_PAGES => {
+                peer.receive.accept_run(count as u64);
+                true
+            }
+            _ if count > 1 => {
+                self.counters.frames_outside += 1;
+                false
+            }
             Place::Next if !full => {
                 peer.receive.accept(sequence);
                 if !peer.is_perfect() {

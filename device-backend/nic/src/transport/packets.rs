@@ -113,18 +113,8 @@ impl Packets {
     ) -> Result<(), OutOfRange> {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
-        match payload {
-            Payload::None => {}
-            Payload::Bytes(payload) => bytes.extend_from_slice(payload),
-            Payload::Memory {
-                memory,
-                address,
-                length,
-            } => {
-                bytes.resize(*length, 0);
-                memory.read(*address, &mut bytes)?;
-            }
-        }
+        bytes.resize(payload.len(), 0);
+        payload.read(&mut bytes)?;
         if self.packets.is_empty() {
             self.first = header.sequence.get();
         }

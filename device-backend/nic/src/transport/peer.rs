@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use qnic_abi::wire::{FrameHeader, FRAME_MAGIC, MAX_PAYLOAD, WIRE_VERSION};
+use qnic_abi::wire::{FrameHeader, FRAME_MAGIC, MAX_PAYLOAD, MAX_RUN, WIRE_VERSION};
 use qnic_abi::{NodeId, VniId};
 
 use super::packets::Packets;
@@ -152,7 +152,11 @@ impl Peer {
     /// Most payload bytes in a frame to it.
     pub(crate) fn max_payload(&self) -> u32 {
         let path = self.path.unwrap_or(Path::UNKNOWN);
-        path.max_payload.clamp(1, MAX_PAYLOAD as u32)
+        let most = match path.perfect {
+            true => MAX_RUN,
+            false => MAX_PAYLOAD,
+        };
+        path.max_payload.clamp(1, most as u32)
     }
 
     /// Says whether it owes this node an answer.

@@ -131,6 +131,13 @@ impl ReceiveWindow {
         }
     }
 
+    /// Notes that the next `count` numbers have arrived, on a way where nothing can
+    /// have arrived ahead of them.
+    pub(crate) fn accept_run(&mut self, count: u64) {
+        debug_assert!(!self.has_gap());
+        self.received += count;
+    }
+
     #[cold]
     fn accept_ahead(&mut self, sequence: u64) {
         let bit = (sequence % REACH) as usize;

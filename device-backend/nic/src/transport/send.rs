@@ -9,16 +9,16 @@
 //!                                     reply), 7, 9; 8 (Nak) has no payload and
 //!                                     takes no place in the window
 //! ```
-//! Only frames that may have to wait at the peer for memory take a place in the
-//! window (N15): writes and replies to reads. All others are delivered when they
-//! arrive, so refusals and answers pass where data has to wait.
+//! Only what may have to wait at the peer for memory takes a place in the window
+//! (N15): each piece of a write or of a reply to a read. All else is delivered when it
+//! arrives, so refusals and answers pass where data has to wait.
 
 use std::collections::VecDeque;
 
 use super::receive::REACH;
 use crate::operation::OperationId;
 
-/// A frame that its destination has not delivered.
+/// A piece that its destination has not delivered.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InFlight {
     pub(crate) sequence: u64,
@@ -37,7 +37,7 @@ pub(crate) struct SendWindow {
     received: u64,
     /// The peer has delivered everything up to this number.
     delivered: u64,
-    /// Frames in the window, oldest first.
+    /// Pieces in the window, oldest first.
     in_flight: VecDeque<InFlight>,
     /// Places in the window; zero until the peer has granted some.
     window: u32,
@@ -79,16 +79,17 @@ impl SendWindow {
         self.window != 0
     }
 
-    /// Says whether a frame with a payload may be sent.
+    /// How many pieces with a payload may be sent.
     #[inline]
-    pub(crate) fn is_open(&self) -> bool {
-        self.in_flight.len() < self.window as usize && self.has_number()
+    pub(crate) fn room(&self) -> u32 {
+        let free = u64::from(self.window).saturating_sub(self.in_flight.len() as u64);
+        free.min((self.received + REACH + 1).saturating_sub(self.next)) as u32
     }
 
     /// Says whether at least half of the window is free: those who wait for it are
     /// let on only then, so that each of them is woken once and not for every frame.
     pub(crate) fn is_half_open(&self) -> bool {
-        self.in_flight.len() <= self.window as usize / 2 && self.is_open()
+        self.in_flight.len() <= self.window as usize / 2 && self.room() > 0
     }
 
     /// Says whether a frame without a payload may be sent: the peer can tell its
@@ -103,23 +104,24 @@ impl SendWindow {
         self.next
     }
 
-    /// Uses the next number.
-    pub(crate) fn advance(&mut self) {
-        self.next += 1;
+    /// Uses the next `count` numbers.
+    pub(crate) fn advance(&mut self, count: u64) {
+        self.next += count;
     }
 
-    /// Takes the last number back: there was no way for its frame.
-    pub(crate) fn withdraw(&mut self) {
-        self.next -= 1;
+    /// Takes the last numbers back: there was no way for their frame.
+    pub(crate) fn withdraw(&mut self, count: u64) {
+        self.next -= count;
     }
 
-    /// Places the frame that was sent last in the window.
-    pub(crate) fn sent(&mut self, operation: OperationId) {
-        self.in_flight.push_back(InFlight {
-            sequence: self.next - 1,
+    /// Places the pieces that were sent last in the window.
+    pub(crate) fn sent(&mut self, operation: OperationId, count: u32) {
+        let numbers = self.next - u64::from(count)..self.next;
+        self.in_flight.extend(numbers.map(|sequence| InFlight {
+            sequence,
             operation,
             refused: false,
-        });
+        }));
     }
 
     /// Takes what the peer says. `false`: it cannot be true.
@@ -133,7 +135,7 @@ impl SendWindow {
         true
     }
 
-    /// The frame of that number, while it is in the window.
+    /// The piece of that number, while it is in the window.
     pub(crate) fn find(&mut self, sequence: u64) -> Option<&mut InFlight> {
         let place = self
             .in_flight
@@ -142,14 +144,14 @@ impl SendWindow {
         self.in_flight.get_mut(place)
     }
 
-    /// Says whether the oldest frame in the window is delivered.
+    /// Says whether the oldest piece in the window is delivered.
     #[inline]
     pub(crate) fn has_delivered(&self) -> bool {
         let oldest = self.in_flight.front();
         oldest.is_some_and(|frame| frame.sequence <= self.delivered)
     }
 
-    /// Takes the oldest frame out of the window if it is delivered.
+    /// Takes the oldest piece out of the window if it is delivered.
     #[inline]
     pub(crate) fn pop_delivered(&mut self) -> Option<InFlight> {
         match self.has_delivered() {
@@ -158,7 +160,7 @@ impl SendWindow {
         }
     }
 
-    /// Says whether the oldest frame is delivered too, and of the same operation.
+    /// Says whether the oldest piece is delivered too, and of the same operation.
     #[inline]
     pub(crate) fn delivers_next(&self, operation: OperationId) -> bool {
         let oldest = self.in_flight.front();
@@ -177,23 +179,42 @@ mod tests {
     }
 
     fn send(window: &mut SendWindow, id: u64) {
-        window.advance();
-        window.sent(OperationId(id));
+        window.advance(1);
+        window.sent(OperationId(id), 1);
+    }
+
+    #[test]
+    fn each_piece_of_a_run_takes_a_number_and_a_place() {
+        let mut window = window(10);
+        window.advance(8);
+        window.sent(OperationId(1), 8);
+        assert_eq!((window.room(), window.next()), (2, 9));
+        window.find(3).unwrap().refused = true;
+        assert!(window.acknowledge(8, 5));
+        let refused: Vec<_> = std::iter::from_fn(|| window.pop_delivered())
+            .map(|piece| (piece.sequence, piece.refused))
+            .collect();
+        assert_eq!(
+            refused,
+            [(1, false), (2, false), (3, true), (4, false), (5, false)]
+        );
+        assert_eq!(window.room(), 7);
+        assert!(window.find(5).is_none() && window.find(6).is_some());
     }
 
     #[test]
     fn the_window_is_exactly_as_large_as_granted() {
         let mut window = window(3);
         for id in 1..=3 {
-            assert!(window.is_open());
+            assert!(window.room() > 0);
             send(&mut window, id);
         }
-        assert!(!window.is_open());
+        assert_eq!(window.room(), 0);
         assert!(window.has_number(), "answers pass");
         assert!(window.acknowledge(3, 1));
         assert_eq!(window.pop_delivered().unwrap().operation, OperationId(1));
         assert!(window.pop_delivered().is_none());
-        assert!(window.is_open() && !window.is_half_open());
+        assert!(window.room() == 1 && !window.is_half_open());
         assert!(window.acknowledge(3, 2));
         assert!(window.pop_delivered().is_some());
         assert!(window.is_half_open());
@@ -202,11 +223,12 @@ mod tests {
     #[test]
     fn numbers_stay_within_reach_of_the_peer() {
         let mut window = window(u32::MAX);
-        for _ in 0..REACH {
+        for sent in 0..REACH {
             assert!(window.has_number());
-            window.advance();
+            assert_eq!(u64::from(window.room()), REACH - sent);
+            window.advance(1);
         }
-        assert!(!window.has_number() && !window.is_open());
+        assert!(!window.has_number() && window.room() == 0);
         assert!(window.acknowledge(1, 0));
         assert!(window.has_number());
     }
@@ -230,7 +252,7 @@ mod tests {
         let mut window = window(8);
         for id in 1..=4 {
             send(&mut window, id / 2);
-            window.advance();
+            window.advance(1);
         }
         assert!(window.find(2).is_none());
         window.find(3).unwrap().refused = true;
