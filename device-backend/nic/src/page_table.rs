@@ -115,6 +115,17 @@ fn candidate<S: SharedMemory>(sram: &S, geometry: &Geometry, tag: Tag) -> Option
     })
 }
 
+/// How many pages, from the first on, seem to be there: a look without locks and
+/// fences, which promises nothing.
+pub fn count_present<S: SharedMemory>(
+    sram: &S,
+    geometry: &Geometry,
+    tags: impl Iterator<Item = Tag>,
+) -> usize {
+    tags.take_while(|tag| candidate(sram, geometry, *tag).is_some())
+        .count()
+}
+
 /// Locks several pages with one fence: sets all lock words, then looks at all
 /// reverse mappings. Returns how many, from the first on, are locked; the rest of
 /// `pages` is `None`. Pages are frames of their own: a run ends where one would
@@ -345,6 +356,9 @@ mod tests {
             frames.map(|frame| sram.load_u32(geometry.lock_word(frame), Ordering::Relaxed))
         };
         let tags = (10..14).map(tag);
+        assert_eq!(count_present(&sram, &geometry, tags.clone()), 2);
+        assert_eq!(count_present(&sram, &geometry, (13..15).map(tag)), 1);
+        assert_eq!(locks([10, 11, 12, 13]), [0; 4], "nothing is locked");
         assert_eq!(lock_pages(&sram, &geometry, tags, &mut pages), 2);
         assert_eq!(locks([10, 11, 12, 13]), [1, 1, 0, 0]);
         for page in pages.iter_mut().filter_map(Option::take) {

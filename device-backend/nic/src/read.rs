@@ -176,12 +176,28 @@ impl Nic {
         header.notification = ((address % PAGE_SIZE as u64) as u32).into();
         if run.length > 0 {
             let (place, key) = ((address, run.length), operation.page_key);
-            let locked = self.lock_local(host, (vni, slot), place, key, Role::Destination)?;
-            run.length = locked.bytes_from(address).min(u64::from(run.length)) as u32;
-            self.unlock_run(host, locked, 0);
+            run.length = match self.count_present(host, vni, place, key) {
+                0 => self.bring_in(host, (vni, slot), place, key)?,
+                present => present,
+            };
         }
         header.length = u64::from(run.length).into();
         Some((header, run, index))
+    }
+
+    /// Makes sure that the first page of a destination is there, or parks or fails the
+    /// operation. Returns how many bytes have a place.
+    fn bring_in<H: Host>(
+        &mut self,
+        host: &H,
+        operation: (VniId, u8),
+        place: (u64, u32),
+        key: PageKey,
+    ) -> Option<u32> {
+        let run = self.lock_local(host, operation, place, key, Role::Destination)?;
+        let there = run.bytes_from(place.0).min(u64::from(place.1));
+        self.unlock_run(host, run, 0);
+        Some(there as u32)
     }
 
     /// Queues a read request of a peer.

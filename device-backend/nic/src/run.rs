@@ -10,7 +10,8 @@ use crate::counters::Role;
 use crate::env::{in_a_row, Host, HostMemory, Payload};
 use crate::nic::Nic;
 use crate::page_table::{
-    lock_pages, page_key, try_lock_page, unlock_page, unlock_page_dirty, LockedPage, Missed,
+    count_present, lock_pages, page_key, try_lock_page, unlock_page, unlock_page_dirty, LockedPage,
+    Missed,
 };
 use crate::segment::PageKey;
 
@@ -116,6 +117,27 @@ impl Nic {
         Ok(LockedRun::single(page))
     }
 
+    /// How many of `length` bytes from `address` on lie in pages that seem to be there,
+    /// up to [`RUN_PAGES`] of them. It promises nothing; a transfer that relies on it
+    /// finds out when it locks them.
+    pub(crate) fn count_present<H: Host>(
+        &self,
+        host: &H,
+        vni: VniId,
+        (address, length): (u64, u32),
+        key: PageKey,
+    ) -> u32 {
+        if key == PageKey::Physical {
+            return 0;
+        }
+        let count = pieces(address, length as usize).min(RUN_PAGES as u64);
+        let within = address % PAGE_SIZE as u64;
+        let tags = (0..count).map(|page| Tag::new(vni, address - within + page * PAGE_SIZE as u64));
+        let present = count_present(host.sram(), &self.geometry, tags);
+        let bytes = ((present * PAGE_SIZE) as u64).saturating_sub(within);
+        bytes.min(u64::from(length)) as u32
+    }
+
     /// Locks the pages of `length` bytes from `address` on, up to [`RUN_PAGES`] of
     /// them; fewer, or none, if one is absent or was not entered for `key`.
     #[inline]
@@ -168,11 +190,10 @@ impl Nic {
     /// Lets the driver have all pages of a run again; the first `written` of them
     /// are dirty (N7).
     #[inline]
-    pub(crate) fn unlock_run<H: Host>(&self, host: &H, run: LockedRun, written: usize) {
+    pub(crate) fn unlock_run<H: Host>(&self, host: &H, mut run: LockedRun, written: usize) {
         let (sram, geometry) = (host.sram(), &self.geometry);
-        let pages = run.pages.into_iter().take(run.count).enumerate();
-        for (place, page) in pages {
-            match page {
+        for (place, page) in run.pages[..run.count].iter_mut().enumerate() {
+            match page.take() {
                 Some(page) if place < written => unlock_page_dirty(sram, geometry, page),
                 Some(page) => unlock_page(sram, geometry, page),
                 None => {}
