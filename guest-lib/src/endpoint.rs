@@ -48,6 +48,13 @@ impl Endpoint {
         }
     }
 
+    /// The same endpoint once more.
+    pub(crate) fn share(&self) -> Self {
+        Endpoint {
+            core: self.core.clone(),
+        }
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
     }

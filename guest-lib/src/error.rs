@@ -104,6 +104,19 @@ pub enum Error {
     /// The command was dropped by [`crate::Endpoint::reset_queue`].
     #[error("the command was dropped when the command queue was reset: issue it again")]
     QueueReset,
+    /// A process has died in a lock or a queue, or a place in it was dropped; this
+    /// process is not in it any more ([`crate::sync`]).
+    #[error("{what} is broken, somebody died in it: recover it, then try again")]
+    Broken {
+        /// Which one.
+        what: String,
+    },
+    /// A broken lock that cannot be recovered yet.
+    #[error("{what} is held by a process that lives: recover it once that has released it")]
+    Held {
+        /// Which one.
+        what: String,
+    },
     /// The system refused a call.
     #[error("{what}: {source}")]
     System {

@@ -5,7 +5,8 @@
 //!   ring has records: so the ring never overruns, and no failure is lost (N11).
 //! - A command's slot is reused only after the NIC has read it (Q2).
 //! - A failure is delivered exactly once: to the command's [`crate::Ticket`] while
-//!   that is alive, else to the next fence or flush of its kind.
+//!   that is alive, else to the next fence or flush of its kind. Only those of the
+//!   library's own messages are delivered to nobody ([`Summary::silent`]).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,8 @@ pub(crate) struct Summary {
     pub(crate) segment: SegmentName,
     pub(crate) offset: u64,
     pub(crate) length: u64,
+    /// Nobody is to hear of its failure.
+    pub(crate) silent: bool,
 }
 
 impl Summary {
@@ -196,6 +199,9 @@ impl Ledger {
             let Some((place, summary)) = find(recent, number) else {
                 return;
             };
+            if summary.silent {
+                return;
+            }
             let failure = summary.failed(status);
             if claims.keep(summary.operation, place, number) {
                 claimed.insert(number, failure);

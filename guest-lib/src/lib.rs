@@ -33,6 +33,7 @@
 //! # }
 //! ```
 //!
+//! Locks, queues, monitors and semaphores: [`sync`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`].
@@ -53,6 +54,7 @@ mod progress;
 pub mod provider;
 pub mod queue;
 mod segment;
+pub mod sync;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -122,6 +122,20 @@ impl Core {
         self.collect(operation)
     }
 
+    /// Waits for all writes that were issued before the call, but for that of ordinal
+    /// `except` if it is the last. Failures stay with whom they belong to.
+    pub(crate) fn settle_writes(&self, except: u64) -> Result<()> {
+        let (issued, generation) = {
+            let ledger = self.ledger();
+            (ledger.issued(Operation::Write), ledger.generation())
+        };
+        let ordinal = match issued == except {
+            true => issued.saturating_sub(1),
+            false => issued,
+        };
+        self.wait_complete(Operation::Write, ordinal, generation)
+    }
+
     /// Decides how the source of a write travels.
     fn local(&self, source: Source<'_>) -> Result<Local> {
         let inline_max = self.inline_max().min(INLINE_CAPACITY);
@@ -221,5 +235,6 @@ pub(crate) fn summary(
         segment: segment.name(),
         offset,
         length,
+        silent: false,
     }
 }

@@ -12,6 +12,7 @@ mod paging;
 mod physical;
 mod processes;
 mod raw;
+mod sync;
 mod threads;
 mod transfers;
 mod waiting;

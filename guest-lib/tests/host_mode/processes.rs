@@ -21,7 +21,7 @@ fn example(name: &str) -> Command {
     command
 }
 
-fn start(cluster: &Cluster, node: u16, name: &str, arguments: &[&str]) -> Child {
+pub(crate) fn start(cluster: &Cluster, node: u16, name: &str, arguments: &[&str]) -> Child {
     example(name)
         .args(arguments)
         .env("QNIC_HOST_SOCKET", cluster.socket(node))
@@ -30,7 +30,7 @@ fn start(cluster: &Cluster, node: u16, name: &str, arguments: &[&str]) -> Child 
         .expect("examples are built by `cargo test -p qnic`, but not with --test")
 }
 
-fn finish(child: Child) -> String {
+pub(crate) fn finish(child: Child) -> String {
     let Output {
         status,
         stdout,

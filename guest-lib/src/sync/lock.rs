@@ -1,0 +1,175 @@
+//! Mutual exclusion (N21): MCS locks, first come, first served.
+//!
+//! ```text
+//!   home: tail ─────────────────────────┐
+//!                                       ▼
+//!   P0 (holds)  next ──► P1 (waits)  next ──► P2 (waits)
+//! ```
+//! Acquire: swap the tail; if somebody was there, write the own name into his
+//! `next` and wait to be woken. Release: if nobody is behind, compare-and-swap the
+//! tail back to nobody; else wake him.
+
+use crate::atomic::RemoteU64;
+use crate::error::{Error, Result};
+use crate::segment::RemoteSegment;
+use crate::sync::object::Object;
+use crate::sync::participant::Participant;
+use crate::sync::slot::{Entry, Slot, State};
+
+/// Offset of the name of the last in the queue.
+const TAIL: u64 = 0;
+/// Offset of the name of who took the lock last; written without waiting.
+const HOLDER: u64 = 8;
+
+/// A lock between processes of all nodes (N21).
+#[derive(Debug)]
+pub struct Lock {
+    object: Object,
+    tail: RemoteU64,
+    holder: RemoteU64,
+}
+
+impl Lock {
+    /// The lock at `offset` of an imported segment that grants reading and writing;
+    /// [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`]
+    pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
+        let object = Object::new(participant, segment, offset, "lock")?;
+        Ok(Lock {
+            tail: object.word(TAIL)?,
+            holder: object.word(HOLDER)?,
+            object,
+        })
+    }
+
+    /// Waits for the lock; first come, first served.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: the process that held it, or one that waited, has died;
+    /// this one is not in the queue any more. Those of [`crate::RemoteWord`]: the
+    /// home is gone.
+    pub fn acquire(&self) -> Result<LockGuard<'_>> {
+        let slot = self.object.enter()?;
+        if let Some(before) = Entry::from_word(self.tail.swap(slot.entry().0)?) {
+            self.object.link(before, &slot)?;
+            self.object
+                .await_grant(&slot, Some(before), None, || Ok(false))?;
+        }
+        self.hold(slot)
+    }
+
+    /// Takes the lock if nobody has it.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn try_acquire(&self) -> Result<Option<LockGuard<'_>>> {
+        let slot = self.object.enter()?;
+        match self.tail.compare_swap(0, slot.entry().0)? {
+            0 => self.hold(slot).map(Some),
+            _ => slot.leave().map(|()| None),
+        }
+    }
+
+    fn hold(&self, slot: Slot) -> Result<LockGuard<'_>> {
+        slot.set_state(State::Holding)?;
+        let Object {
+            participant,
+            segment,
+            offset,
+            ..
+        } = &self.object;
+        let at = offset + HOLDER;
+        let own = participant.write_word(segment, at, slot.entry().0, false)?;
+        Ok(LockGuard {
+            lock: self,
+            slot: Some(slot),
+            own,
+        })
+    }
+
+    /// Says whether a process has died in it.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn is_broken(&self) -> Result<bool> {
+        self.object.is_broken()
+    }
+
+    /// Makes a broken lock free again; `false` if it is not broken, or if somebody
+    /// else does the same.
+    ///
+    /// What the lock protects may be in any state: repair it first, or after taking
+    /// the lock.
+    ///
+    /// # Errors
+    /// [`Error::Held`]: a process that lives holds it; its release does not hurt, try
+    /// again after it. (A process counts as holder from the moment that its name has
+    /// arrived at the home, at most a message time after it took the lock.) Those of
+    /// [`crate::RemoteWord`].
+    pub fn recover(&self) -> Result<bool> {
+        if !self.object.is_broken()? {
+            return Ok(false);
+        }
+        if let Some(holder) = Entry::from_word(self.holder.load()?) {
+            if self.object.is_held_by(holder)? {
+                return Err(Error::Held {
+                    what: self.object.what(),
+                });
+            }
+        }
+        // Who joins until the swap stands behind somebody who has given up.
+        let revived = self.object.revive()?;
+        if revived {
+            self.tail.swap(0)?;
+        }
+        Ok(revived)
+    }
+
+    fn release(&self, slot: Slot, own: u64) -> Result<()> {
+        self.object.publish(own)?;
+        let me = slot.entry().0;
+        if slot.next()?.is_none() && self.tail.compare_swap(me, 0)? == me {
+            return slot.leave();
+        }
+        let next = self.object.await_next(&slot)?;
+        self.object.wake(next, 0)?;
+        slot.leave()
+    }
+}
+
+/// Holds a [`Lock`] until it is dropped or released.
+#[derive(Debug)]
+pub struct LockGuard<'a> {
+    lock: &'a Lock,
+    slot: Option<Slot>,
+    /// Ordinal of the lock's own write.
+    own: u64,
+}
+
+impl LockGuard<'_> {
+    /// Releases the lock, like dropping it, and says whether that worked. What was
+    /// written before is in the memory of its destination when the next one goes on.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: the one behind has died before he had chained himself up.
+    /// Those of [`crate::RemoteWord`].
+    pub fn release(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        match self.slot.take() {
+            None => Ok(()),
+            Some(slot) => self.lock.release(slot, self.own),
+        }
+    }
+}
+
+impl Drop for LockGuard<'_> {
+    fn drop(&mut self) {
+        // A drop cannot report; `release` does. Those who wait notice.
+        drop(self.end());
+    }
+}

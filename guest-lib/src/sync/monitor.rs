@@ -1,0 +1,118 @@
+//! Mesa monitors (N23): a lock, and condition variables to wait for in it.
+//!
+//! | source | here | does |
+//! |---|---|---|
+//! | mbegin | [`Monitor::enter`] | acquire |
+//! | mend | [`MonitorGuard::leave`], drop | release |
+//! | cvwait | [`MonitorGuard::wait`] | insert, release, wait, acquire |
+//! | cvsignal | [`MonitorGuard::signal`] | remove |
+//!
+//! A process joins the queue of the condition while it still holds the lock, so no
+//! signal between its look at the state and its waiting is lost. Who is woken has to
+//! enter again and may find that others were faster: look again.
+
+use crate::error::Result;
+use crate::segment::RemoteSegment;
+use crate::sync::lock::{Lock, LockGuard};
+use crate::sync::participant::Participant;
+use crate::sync::queue::WaitQueue;
+
+/// A monitor: at most one process is in it.
+#[derive(Debug)]
+pub struct Monitor(Lock);
+
+/// A condition of a monitor that processes wait for.
+#[derive(Debug)]
+pub struct Condition(WaitQueue);
+
+impl Monitor {
+    /// The monitor at `offset` of an imported segment that grants reading and
+    /// writing; [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`], [`crate::Error::Misaligned`]
+    pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
+        Lock::new(participant, segment, offset).map(Monitor)
+    }
+
+    /// Enters the monitor; first come, first served (mbegin).
+    ///
+    /// # Errors
+    /// Those of [`Lock::acquire`]
+    pub fn enter(&self) -> Result<MonitorGuard<'_>> {
+        Ok(MonitorGuard {
+            monitor: self,
+            guard: self.0.acquire()?,
+        })
+    }
+
+    /// Its lock, to recover it.
+    pub fn lock(&self) -> &Lock {
+        &self.0
+    }
+}
+
+impl Condition {
+    /// The condition at `offset` of an imported segment that grants reading and
+    /// writing; [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`], [`crate::Error::Misaligned`]
+    pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
+        WaitQueue::new(participant, segment, offset).map(Condition)
+    }
+
+    /// Its queue, to recover it.
+    pub fn queue(&self) -> &WaitQueue {
+        &self.0
+    }
+}
+
+/// Stands for being in a [`Monitor`]; leaves it when dropped.
+#[derive(Debug)]
+pub struct MonitorGuard<'a> {
+    monitor: &'a Monitor,
+    guard: LockGuard<'a>,
+}
+
+impl<'a> MonitorGuard<'a> {
+    /// Leaves the monitor, waits to be woken, enters again (cvwait). The state may
+    /// have changed meanwhile: look again.
+    ///
+    /// # Errors
+    /// [`crate::Error::Broken`]: a process has died in the queue of the condition or
+    /// of the monitor; this one is in neither, and not in the monitor. Those of
+    /// [`crate::RemoteWord`].
+    pub fn wait(self, condition: &Condition) -> Result<MonitorGuard<'a>> {
+        let MonitorGuard { monitor, guard } = self;
+        let mut waiting = condition.0.insert()?;
+        guard.release()?;
+        waiting.wait(None)?;
+        monitor.enter()
+    }
+
+    /// Wakes the first that waits for a condition (cvsignal); `false` if nobody does.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn signal(&self, condition: &Condition) -> Result<bool> {
+        condition.0.remove()
+    }
+
+    /// Wakes all that wait for a condition.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn broadcast(&self, condition: &Condition) -> Result<()> {
+        while condition.0.remove()? {}
+        Ok(())
+    }
+
+    /// Leaves the monitor, like dropping it, and says whether that worked (mend).
+    ///
+    /// # Errors
+    /// Those of [`LockGuard::release`]
+    pub fn leave(self) -> Result<()> {
+        self.guard.release()
+    }
+}

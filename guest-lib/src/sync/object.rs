@@ -1,0 +1,283 @@
+//! What all objects have in common: a home, a life, and those who wait.
+
+use std::time::{Duration, Instant};
+
+use crate::atomic::RemoteU64;
+use crate::error::{Error, Result};
+use crate::segment::RemoteSegment;
+use crate::sync::participant::{is_gone, Participant};
+use crate::sync::slot::{Entry, Grant, Slot, State, UNKNOWN};
+
+/// Memory of an object at its home, in bytes, and its alignment. Zeroed memory is a
+/// free lock, an empty queue, a semaphore of value zero.
+pub const OBJECT_BYTES: u64 = 64;
+
+/// Offset of the life: even while the object is in order, odd while it is broken.
+const LIFE: u64 = 32;
+
+/// First and longest time between two looks after the one before.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// A process that has joined a queue and does not chain itself up for so long
+/// counts as dead. Twice the time after which a NIC gives up a peer.
+pub const LINK_LIMIT: Duration = Duration::from_secs(10);
+
+/// An object at its home.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) participant: Participant,
+    pub(crate) segment: RemoteSegment,
+    pub(crate) offset: u64,
+    kind: &'static str,
+    life: RemoteU64,
+    identity: u64,
+}
+
+/// What has become of the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Other {
+    There,
+    /// He is not in this queue any more.
+    Left,
+    /// His process is.
+    Gone,
+}
+
+/// Looks at longer and longer intervals.
+struct Looks(Duration);
+
+impl Looks {
+    fn next(&mut self) -> Instant {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LOOKS.1);
+        Instant::now() + pause
+    }
+}
+
+impl Object {
+    pub(crate) fn new(
+        participant: &Participant,
+        segment: &RemoteSegment,
+        offset: u64,
+        kind: &'static str,
+    ) -> Result<Self> {
+        segment.check(offset, OBJECT_BYTES)?;
+        let address = segment.address() + offset;
+        if address % OBJECT_BYTES != 0 {
+            return Err(Error::Misaligned {
+                offset,
+                width: OBJECT_BYTES,
+            });
+        }
+        // The same for all processes, and different for different objects but by
+        // great chance; the two lowest bits are those of a State.
+        let home = u64::from(segment.node().0) << 48 | u64::from(segment.port().0) << 32;
+        let identity = home
+            .wrapping_add(address)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Ok(Object {
+            life: participant.endpoint().atomic_u64(segment, offset + LIFE)?,
+            participant: participant.clone(),
+            segment: segment.clone(),
+            offset,
+            kind,
+            identity: identity & !3,
+        })
+    }
+
+    /// A word of it.
+    pub(crate) fn word(&self, at: u64) -> Result<RemoteU64> {
+        let endpoint = self.participant.endpoint();
+        endpoint.atomic_u64(&self.segment, self.offset + at)
+    }
+
+    /// Takes a slot for its queue.
+    pub(crate) fn enter(&self) -> Result<Slot> {
+        self.participant.enter(self.identity)
+    }
+
+    /// Waits until all that was written before is in the memory it was meant for, but
+    /// for the write of ordinal `except` if that is the last.
+    pub(crate) fn publish(&self, except: u64) -> Result<()> {
+        self.participant.endpoint().core().settle_writes(except)
+    }
+
+    /// Chains a slot up behind another one.
+    pub(crate) fn link(&self, before: Entry, slot: &Slot) -> Result<()> {
+        match self.participant.link(before, slot) {
+            Err(error) if is_gone(&error) => Err(self.break_under(slot)?),
+            linked => linked,
+        }
+    }
+
+    /// Wakes an entry. Of one that is gone, those behind it take care.
+    pub(crate) fn wake(&self, entry: Entry, count: u32) -> Result<()> {
+        match self.participant.grant(entry, Grant::Woken(count)) {
+            Err(error) if is_gone(&error) => Ok(()),
+            woken => woken,
+        }
+    }
+
+    /// Waits until a slot is woken; returns how many still wait. `is_first` says,
+    /// by what the home says, that nobody stands before it any more.
+    ///
+    /// # Errors
+    /// [`Error::Broken`], [`Error::TimedOut`], and those of the home.
+    pub(crate) fn await_grant(
+        &self,
+        slot: &Slot,
+        before: Option<Entry>,
+        deadline: Option<Instant>,
+        is_first: impl Fn() -> Result<bool>,
+    ) -> Result<u32> {
+        let core = self.participant.endpoint().core();
+        let (mut looks, mut life) = (Looks(LOOKS.0), None);
+        let (mut before, mut nobody_since) = (before, None);
+        loop {
+            let look = looks.next();
+            let until = deadline.map_or(look, |deadline| deadline.min(look));
+            match core.wait_for(Some(until), || slot.granted()) {
+                Ok(Grant::Woken(count)) => return Ok(count),
+                Ok(Grant::Lost(lost)) => return Err(self.lost_with(slot, lost)?),
+                Err(Error::TimedOut) => {}
+                Err(error) => return Err(error),
+            }
+            let now = Instant::now();
+            self.check_life(slot, &mut life)?;
+            if let Some(other) = before {
+                match self.look_after(other, slot)? {
+                    Other::There => {}
+                    Other::Gone if !is_first()? => return Err(self.break_under(slot)?),
+                    Other::Left | Other::Gone => before = None,
+                }
+            }
+            // He must be the first, or his grant is on its way.
+            if before.is_none() && !is_first()? {
+                if now - *nobody_since.get_or_insert(now) >= LINK_LIMIT {
+                    return Err(self.break_under(slot)?);
+                }
+            } else {
+                nobody_since = None;
+            }
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(Error::TimedOut);
+            }
+        }
+    }
+
+    /// Checks that the object is in order and was not recovered since the first look.
+    fn check_life(&self, slot: &Slot, first: &mut Option<u64>) -> Result<()> {
+        let life = self.life.load()?;
+        let first = *first.get_or_insert(life);
+        if life % 2 == 0 && first == life {
+            return Ok(());
+        }
+        slot.lose(first | 1);
+        Err(self.broken())
+    }
+
+    /// Looks what has become of the one before.
+    fn look_after(&self, before: Entry, slot: &Slot) -> Result<Other> {
+        let state = match self.participant.state(before) {
+            Ok(state) => state,
+            Err(error) if is_gone(&error) => {
+                // He may have woken this one before he went, or named it the first.
+                return match slot.granted()? {
+                    Some(_) => Ok(Other::Left),
+                    None => Ok(Other::Gone),
+                };
+            }
+            Err(error) => return Err(error),
+        };
+        match State::of(state, self.identity) {
+            Some(State::Waiting | State::Holding) => Ok(Other::There),
+            Some(State::GivenUp) => {
+                let lost = self.participant.lost(before)?;
+                Err(self.lost_with(slot, lost)?)
+            }
+            None => Ok(Other::Left),
+        }
+    }
+
+    /// The one before has given up in the life `lost`, which is over: broken, or
+    /// recovered meanwhile, and then this one has joined a queue of the past. If it
+    /// is not known, the object is broken now.
+    fn lost_with(&self, slot: &Slot, lost: u64) -> Result<Error> {
+        if lost == UNKNOWN {
+            return self.break_under(slot);
+        }
+        slot.lose(lost);
+        Ok(self.broken())
+    }
+
+    /// Breaks the object in whose queue a slot stands.
+    fn break_under(&self, slot: &Slot) -> Result<Error> {
+        slot.lose(self.break_now()?);
+        Ok(self.broken())
+    }
+
+    /// Waits until the one behind a slot has chained himself up, who is known to
+    /// have joined.
+    pub(crate) fn await_next(&self, slot: &Slot) -> Result<Entry> {
+        let core = self.participant.endpoint().core();
+        let (mut looks, mut life) = (Looks(LOOKS.0), None);
+        let limit = Instant::now() + LINK_LIMIT;
+        loop {
+            match core.wait_for(Some(looks.next()), || slot.next()) {
+                Err(Error::TimedOut) => {}
+                next => return next,
+            }
+            self.check_life(slot, &mut life)?;
+            if Instant::now() >= limit {
+                return Err(self.break_under(slot)?);
+            }
+        }
+    }
+
+    /// Notes that the object is broken; returns the life that it ends.
+    pub(crate) fn break_now(&self) -> Result<u64> {
+        let life = self.life.load()?;
+        if life % 2 == 0 {
+            self.life.compare_swap(life, life | 1)?;
+        }
+        Ok(life | 1)
+    }
+
+    /// Notes that a broken object is in order again; `false` if it is not broken, or
+    /// somebody else has just noted it.
+    pub(crate) fn revive(&self) -> Result<bool> {
+        let life = self.life.load()?;
+        let broken = life % 2 != 0;
+        Ok(broken && self.life.compare_swap(life, life.wrapping_add(1))? == life)
+    }
+
+    /// Says whether the object is broken.
+    pub(crate) fn is_broken(&self) -> Result<bool> {
+        Ok(self.life.load()? % 2 != 0)
+    }
+
+    /// Says whether the owner of an entry is there and holds this object.
+    pub(crate) fn is_held_by(&self, entry: Entry) -> Result<bool> {
+        match self.participant.state(entry) {
+            Ok(state) => Ok(state == State::Holding.word(self.identity)),
+            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn broken(&self) -> Error {
+        Error::Broken { what: self.what() }
+    }
+
+    /// The object, for people.
+    pub(crate) fn what(&self) -> String {
+        format!(
+            "the {} at offset {} of segment {:#x} of {}, {}",
+            self.kind,
+            self.offset,
+            self.segment.name().0,
+            self.segment.node(),
+            self.segment.port()
+        )
+    }
+}

@@ -1,0 +1,131 @@
+//! Counting semaphores (N24).
+
+use qnic_abi::atomic::Function;
+
+use crate::atomic::RemoteU32;
+use crate::error::Result;
+use crate::segment::RemoteSegment;
+use crate::sync::participant::Participant;
+use crate::sync::queue::Queue;
+
+/// Offset of the value.
+const VALUE: u64 = 24;
+
+/// A counting semaphore between processes of all nodes; first come, first served.
+#[derive(Debug)]
+pub struct Semaphore {
+    queue: Queue,
+    value: RemoteU32,
+}
+
+impl Semaphore {
+    /// The semaphore at `offset` of an imported segment that grants reading and
+    /// writing; [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`], [`crate::Error::Misaligned`]
+    pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
+        let endpoint = participant.endpoint();
+        Ok(Semaphore {
+            queue: Queue::new(participant, segment, offset, "semaphore")?,
+            value: endpoint.atomic_u32(segment, offset + VALUE)?,
+        })
+    }
+
+    /// Sets the value, for a semaphore that nobody waits for yet; returns what it was.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn initialize(&self, value: u32) -> Result<u32> {
+        self.value.swap(value)
+    }
+
+    /// The value as it was a moment ago: units that nobody has taken.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn value(&self) -> Result<u32> {
+        self.value.load()
+    }
+
+    /// Takes one unit; waits for its turn while there is none (Swait).
+    ///
+    /// # Errors
+    /// [`crate::Error::Broken`]: a process that waited has died; this one is not in
+    /// the queue any more. Those of [`crate::RemoteWord`].
+    pub fn wait(&self) -> Result<()> {
+        let queue = &self.queue;
+        let slot = queue.object.enter()?;
+        let (before, _, value) = queue.call(Function::SemaphoreP, slot.entry().0)?;
+        if value == 0 {
+            let before = queue.chain(&slot, before)?;
+            queue.wait(&slot, before, None)?;
+        }
+        slot.leave()
+    }
+
+    /// Takes one unit if there is one.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn try_wait(&self) -> Result<bool> {
+        let mut value = self.value.load()?;
+        while value > 0 {
+            let before = self.value.compare_swap(value, value - 1)?;
+            if before == value {
+                return Ok(true);
+            }
+            value = before;
+        }
+        Ok(false)
+    }
+
+    /// Gives one unit, to the first that waits if anybody does, after all that this
+    /// process wrote before (Ssignal).
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn signal(&self) -> Result<()> {
+        self.queue.publish()?;
+        let (entry, count, _) = self.queue.call(Function::SemaphoreV, 0)?;
+        self.queue.wake(entry, count)?;
+        Ok(())
+    }
+
+    /// [`Semaphore::wait`], with a guard that gives the unit back.
+    ///
+    /// # Errors
+    /// Those of [`Semaphore::wait`]
+    pub fn acquire(&self) -> Result<Permit<'_>> {
+        self.wait()?;
+        Ok(Permit(self))
+    }
+
+    /// Empties the queue of a broken semaphore and sets its value; `false` if it is
+    /// not broken, or if somebody else does the same. All who waited get
+    /// [`crate::Error::Broken`]. Who knows how many units are out chooses the value.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn recover(&self, value: u32) -> Result<bool> {
+        self.queue.recover(value)
+    }
+}
+
+/// A unit of a [`Semaphore`]; goes back when dropped.
+#[derive(Debug)]
+pub struct Permit<'a>(&'a Semaphore);
+
+impl Permit<'_> {
+    /// Keeps the unit: somebody else will give it back.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        // A drop cannot report: who needs to know keeps it and signals himself.
+        drop(self.0.signal());
+    }
+}
