@@ -13,6 +13,7 @@ use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
 use crate::attach::{self, Port, Socket, SocketError};
+use crate::capture::{Captures, Names};
 use crate::config::{Config, Mistake, NetworkSettings, NicSettings, ProcessSettings};
 use crate::engine::{self, Command, Engine, EngineGone, EngineHandle, Node};
 use crate::metrics::{self, Stats};
@@ -143,8 +144,10 @@ impl Device {
         }
         if let Some(socket) = metrics {
             let engine = device.engine.clone();
+            let nics = config.nics.iter();
+            let names: Names = nics.map(|nic| (nic.node, nic.name.clone())).collect();
             device.serve("metrics", socket, move |socket, stop| {
-                metrics::serve(socket.listener(), &engine, stop);
+                metrics::serve(socket.listener(), &engine, Captures::new(names), stop);
             })?;
         }
         Ok(device)

@@ -28,6 +28,7 @@
 //! [fabric]: qnic_links::fabric
 
 mod attach;
+mod capture;
 pub mod config;
 mod device;
 mod engine;

@@ -6,6 +6,8 @@
 //! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes what links do ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
 //! | `{"cmd":"net_clear","links":LINKS}` | makes them do nothing: `{"changed":N}` |
 //!
+//! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of what runs over links ([`crate::capture`]), until it has had `count` frames or the client shuts down its side; both numbers may be left out |
+//!
 //! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
 //! `{"one_way":[0,1]}`.
 //!
@@ -20,6 +22,7 @@ use qnic_links::{ImpairmentChange, LinkSet};
 use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::capture::{CaptureSettings, Captures};
 use crate::engine::{Command, EngineGone, EngineHandle, Report};
 use crate::stop::Stop;
 
@@ -40,6 +43,18 @@ enum Request {
     NetClear {
         links: Links,
     },
+    Capture {
+        links: Links,
+        #[serde(default = "whole_frames")]
+        snaplen: u32,
+        #[serde(default)]
+        count: u64,
+    },
+}
+
+/// Room for any frame.
+fn whole_frames() -> u32 {
+    1 << 16
 }
 
 /// Links, by the numbers of nodes.
@@ -87,7 +102,12 @@ struct Failure {
 }
 
 /// Serves clients, one after the other, until `stop` is raised.
-pub(crate) fn serve(listener: &UnixListener, engine: &EngineHandle, stop: &Stop) {
+pub(crate) fn serve(
+    listener: &UnixListener,
+    engine: &EngineHandle,
+    mut captures: Captures,
+    stop: &Stop,
+) {
     loop {
         let mut fds = [
             PollFd::new(stop, PollFlags::IN),
@@ -108,7 +128,9 @@ pub(crate) fn serve(listener: &UnixListener, engine: &EngineHandle, stop: &Stop)
             Err(_) if stop.comes_within(PATIENCE) => return,
             Err(_) => continue,
         };
-        let served = stop.watch(&client).and_then(|()| converse(&client, engine));
+        let served = stop
+            .watch(&client)
+            .and_then(|()| converse(&client, engine, &mut captures));
         if let Err(error) = served {
             tracing::debug!("metrics client: {error}");
         }
@@ -116,7 +138,11 @@ pub(crate) fn serve(listener: &UnixListener, engine: &EngineHandle, stop: &Stop)
     }
 }
 
-fn converse(client: &UnixStream, engine: &EngineHandle) -> std::io::Result<()> {
+fn converse(
+    client: &UnixStream,
+    engine: &EngineHandle,
+    captures: &mut Captures,
+) -> std::io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
     let mut lines = BufReader::new(client);
@@ -126,23 +152,36 @@ fn converse(client: &UnixStream, engine: &EngineHandle) -> std::io::Result<()> {
         if lines.by_ref().take(MAX_REQUEST).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let mut answer = answer(&line, engine);
-        answer.push('\n');
-        (&*client).write_all(answer.as_bytes())?;
+        let say = |answer: &str| (&*client).write_all(format!("{answer}\n").as_bytes());
+        let answer = match serde_json::from_str(&line) {
+            Ok(Request::Stats {}) => stats(engine).and_then(|stats| json(&stats)),
+            Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
+            Ok(Request::NetClear { links }) => set_links(engine, links, None),
+            Ok(Request::Capture {
+                links,
+                snaplen,
+                count,
+            }) => {
+                let settings = CaptureSettings {
+                    links: links.into(),
+                    snaplen,
+                    count,
+                };
+                return match captures.begin(client, engine, &settings) {
+                    Ok(()) => Ok(()),
+                    Err(error) => say(&failure(error)),
+                };
+            }
+            Err(error) => Err(format!(
+                "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"capture\""
+            )),
+        };
+        say(&answer.unwrap_or_else(failure))?;
     }
 }
 
-fn answer(line: &str, engine: &EngineHandle) -> String {
-    let answer = match serde_json::from_str(line) {
-        Ok(Request::Stats {}) => stats(engine).and_then(|stats| json(&stats)),
-        Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
-        Ok(Request::NetClear { links }) => set_links(engine, links, None),
-        Err(error) => Err(format!(
-            "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\""
-        )),
-    };
-    let failure = |error| json(&Failure { error }).unwrap_or_default();
-    answer.unwrap_or_else(failure)
+fn failure(error: String) -> String {
+    json(&Failure { error }).unwrap_or_default()
 }
 
 fn set_links(
@@ -208,6 +247,8 @@ mod tests {
             r#"{"cmd":"net_set","links":"all","change":{"loss":"5%","partition":true}}"#,
             r#"{"cmd":"net_set","links":{"one_way":[0,1]},"change":{"delay":"1ms"}}"#,
             r#"{"cmd":"net_clear","links":{"at":3}}"#,
+            r#"{"cmd":"capture","links":"all"}"#,
+            r#"{"cmd":"capture","links":{"between":[0,1]},"snaplen":120,"count":7}"#,
         ] {
             let request = serde_json::from_str::<Request>(good);
             assert!(request.is_ok(), "{good}");
@@ -220,6 +261,8 @@ mod tests {
             r#"{"cmd":"net_set","links":"some","change":{}}"#,
             r#"{"cmd":"net_set","links":"all","change":{"loss":"500%"}}"#,
             r#"{"cmd":"net_clear","links":{"between":[0]}}"#,
+            r#"{"cmd":"capture"}"#,
+            r#"{"cmd":"capture","links":"all","snaplen":-1}"#,
         ] {
             assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
         }

@@ -22,14 +22,16 @@
 //!
 //! Everything else arrives with [`Fabric::receive`].
 
-use qnic_abi::wire::FrameHeader;
+use qnic_abi::wire::{FrameHeader, HEADER_BYTES};
 use qnic_abi::NodeId;
-use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
+use qnic_nic::env::{Channel, Host, HostMemory, Path, Payload, Time, Wire};
 use qnic_nic::{Nic, Progress};
+use zerocopy::IntoBytes;
 
 use crate::carrier::Carrier;
 use crate::codec;
-use crate::network::{Network, NetworkPlan};
+use crate::network::{LinkSet, Network, NetworkPlan, NotSet};
+use crate::tap::{Marks, Outcome, Sighting, Tap, TapId};
 
 /// Two NICs have the same node number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -184,6 +186,25 @@ impl<H: Host> Fabric<H> {
         &mut self.outside.network
     }
 
+    /// Shows frames on these links to `tap`, until [`Network::untap`]. Without
+    /// [`Fabric::join`], every two nodes have a link.
+    ///
+    /// # Errors
+    /// [`NotSet::NoSuchLink`] if a node or a link is named and there is no such one.
+    pub fn tap(&mut self, links: LinkSet, tap: Box<dyn Tap>) -> Result<TapId, NotSet> {
+        let routes = &self.outside.routes;
+        let known = |node| routes.find(node).is_some();
+        let exist = match links {
+            LinkSet::All => true,
+            LinkSet::At(node) => known(node),
+            LinkSet::OneWay(a, b) | LinkSet::Between(a, b) => a != b && known(a) && known(b),
+        };
+        match exist {
+            true => self.outside.network.tap(links, tap),
+            false => Err(NotSet::NoSuchLink),
+        }
+    }
+
     /// The ways to other processes.
     pub fn carriers(&self) -> &[Box<dyn Carrier>] {
         &self.outside.carriers
@@ -264,6 +285,9 @@ impl<H: Host> Fabric<H> {
                 });
                 match target {
                     Some((slot, frame, payload)) => {
+                        if network.is_tapped() {
+                            network.show_foreign(now, &frame, bytes);
+                        }
                         deliver(&mut slots[slot], now, &frame, payload);
                     }
                     None => *misdirected += 1,
@@ -313,6 +337,16 @@ fn deliver<H: Host>(slot: &mut Slot<H>, now: Time, frame: &FrameHeader, payload:
     slot.nic.handle_frame(now, &slot.host, frame, payload);
 }
 
+/// A frame as taps see it; without its payload if that cannot be read.
+#[cold]
+fn image_to_show<M: HostMemory>(frame: &FrameHeader, payload: &Payload<'_, M>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
+    if codec::put_frame(&mut bytes, frame, payload).is_none() {
+        bytes.extend_from_slice(frame.as_bytes());
+    }
+    bytes
+}
+
 /// The way from one NIC to the others.
 #[derive(Debug)]
 pub struct LocalWire<'a, H> {
@@ -324,6 +358,23 @@ pub struct LocalWire<'a, H> {
 }
 
 impl<H: Host> LocalWire<'_, H> {
+    /// Shows a frame that has passed at once to those who look.
+    #[cold]
+    fn show(&mut self, to: NodeId, bytes: &[u8], length: usize, taken: bool) {
+        self.outside.network.show(&Sighting {
+            at: self.now,
+            from: self.node,
+            to,
+            outcome: match taken {
+                true => Outcome::Passes,
+                false => Outcome::Refused,
+            },
+            marks: Marks::empty(),
+            bytes,
+            length,
+        });
+    }
+
     /// Hands the frame over by a call.
     fn hand_over(
         &mut self,
@@ -371,7 +422,10 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             }
             return true;
         }
-        match place {
+        let length = HEADER_BYTES + payload.len();
+        let shown = self.outside.network.is_tapped();
+        let shown = shown.then(|| image_to_show(frame, &payload));
+        let taken = match place {
             Place::Slot(slot) => self.hand_over(slot, frame, payload),
             Place::Process { carrier, process } => {
                 let carrier = &mut self.outside.carriers[carrier];
@@ -380,7 +434,11 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
                 });
                 true
             }
+        };
+        if let Some(bytes) = shown {
+            self.show(node, &bytes, length, taken);
         }
+        taken
     }
 }
 
@@ -532,6 +590,119 @@ mod tests {
         assert_eq!(fabric.network().damaged(), 50);
     }
 
+    #[derive(Debug, Default, Clone)]
+    struct Notes(Arc<Mutex<Vec<(u16, u16, Outcome, Marks, u16)>>>);
+
+    impl Tap for Notes {
+        fn see(&mut self, sighting: &Sighting<'_>) {
+            let (frame, payload) = codec::split_frame(sighting.bytes).unwrap();
+            assert_eq!(sighting.length, HEADER_BYTES + payload.len());
+            let (from, to) = (sighting.from.0, sighting.to.0);
+            let sender = frame.source_node.get();
+            let note = (from, to, sighting.outcome, sighting.marks, sender);
+            self.0.lock().unwrap().push(note);
+        }
+    }
+
+    impl Notes {
+        fn take(&self) -> Vec<(u16, u16, Outcome, Marks, u16)> {
+            std::mem::take(&mut self.0.lock().unwrap())
+        }
+    }
+
+    #[test]
+    fn taps_see_what_is_handed_over_by_a_call_until_they_end() {
+        let mut fabric = fabric(&[0, 1, 2], 2);
+        let (all, some) = (Notes::default(), Notes::default());
+        let id = fabric.tap(LinkSet::All, Box::new(all.clone())).unwrap();
+        let one_way = LinkSet::OneWay(NodeId(1), NodeId(0));
+        fabric.tap(one_way, Box::new(some.clone())).unwrap();
+        for (slot, to) in [(0, 1), (0, 2), (1, 0)] {
+            send(&mut fabric, slot, to);
+        }
+        let none = Marks::empty();
+        let last = (1, 0, Outcome::Passes, none, 1);
+        let first = (0, 1, Outcome::Passes, none, 0);
+        assert_eq!(all.take(), [first, (0, 2, Outcome::Refused, none, 0), last]);
+        assert_eq!(some.take(), [last]);
+        fabric.network_mut().untap(id);
+        assert!(send(&mut fabric, 0, 1));
+        assert_eq!(all.take(), []);
+        for links in [
+            LinkSet::At(NodeId(9)),
+            LinkSet::OneWay(NodeId(0), NodeId(0)),
+        ] {
+            let refused = fabric.tap(links, Box::new(all.clone()));
+            assert_eq!(refused, Err(NotSet::NoSuchLink));
+        }
+    }
+
+    /// Frames from 0 to 2 of a ring of four go by node 1.
+    #[test]
+    fn taps_see_each_link_and_what_it_does() {
+        let mut fabric = fabric(&[0, 1, 2, 3], 4);
+        let plan = NetworkPlan {
+            topology: crate::Topology::Ring,
+            nodes: (0..4).map(NodeId).collect(),
+            ..NetworkPlan::default()
+        };
+        fabric.join(&plan).unwrap();
+        let notes = Notes::default();
+        fabric.tap(LinkSet::All, Box::new(notes.clone())).unwrap();
+        let far = LinkSet::OneWay(NodeId(0), NodeId(2));
+        let no_link = fabric.tap(far, Box::new(notes.clone()));
+        assert_eq!(no_link, Err(NotSet::NoSuchLink));
+        let none = Marks::empty();
+        let hop = |from, to, outcome, marks| (from, to, outcome, marks, 0);
+        let [first, second] =
+            [(0, 1), (1, 2)].map(|(from, to)| hop(from, to, Outcome::Passes, none));
+        assert!(send(&mut fabric, 0, 2));
+        assert_eq!(notes.take(), [first, second]);
+
+        let set = |fabric: &mut Fabric<SimHost>, to: Impairments| {
+            let link = LinkSet::OneWay(NodeId(1), NodeId(2));
+            fabric.network_mut().set(link, |now| *now = to).unwrap();
+        };
+        let certain = Probability::percent(100.0);
+        let corrupt = Impairments {
+            corrupt: certain,
+            duplicate: certain,
+            ..Impairments::NONE
+        };
+        set(&mut fabric, corrupt);
+        send(&mut fabric, 0, 2);
+        fabric.receive(NOW);
+        let marks = Marks::CORRUPTED | Marks::DUPLICATED;
+        assert_eq!(notes.take(), [first, hop(1, 2, Outcome::Passes, marks)]);
+        set(
+            &mut fabric,
+            Impairments {
+                loss: certain,
+                ..Impairments::NONE
+            },
+        );
+        send(&mut fabric, 0, 2);
+        assert_eq!(notes.take(), [first, hop(1, 2, Outcome::Lost, none)]);
+
+        let slow = Impairments {
+            delay: Span::nanoseconds(1000),
+            ..Impairments::NONE
+        };
+        set(&mut fabric, slow);
+        send(&mut fabric, 0, 2);
+        set(
+            &mut fabric,
+            Impairments {
+                partition: true,
+                ..slow
+            },
+        );
+        send(&mut fabric, 0, 2);
+        fabric.receive(NOW.after(1000));
+        let [cut, late] = [Outcome::Cut, Outcome::CutUnderWay].map(|what| hop(1, 2, what, none));
+        assert_eq!(notes.take(), [first, second, first, cut, late]);
+    }
+
     /// A carrier that keeps what is sent and hands in what it is given.
     #[derive(Debug, Default)]
     struct Probe {
@@ -589,6 +760,8 @@ mod tests {
         let null = std::fs::File::open("/dev/null").unwrap();
         let carrier = ProbeCarrier(probe.clone(), null);
         fabric.connect(Box::new(carrier), &nodes).unwrap();
+        let notes = Notes::default();
+        fabric.tap(LinkSet::All, Box::new(notes.clone())).unwrap();
         assert!(send(&mut fabric, 0, 6));
         assert_eq!(probe.lock().unwrap().sent[0].0, 1);
         let bytes = |source, destination| frame(source, destination).as_bytes().to_vec();
@@ -604,6 +777,9 @@ mod tests {
         assert!(fabric.receive(NOW));
         assert_eq!(taken(&fabric), [0, 1]);
         assert_eq!(fabric.misdirected(), 5);
+        let there = (0, 6, Outcome::Passes, Marks::empty(), 0);
+        let back = (5, 1, Outcome::Passes, Marks::FOREIGN, 5);
+        assert_eq!(notes.take(), [there, back]);
     }
 
     #[test]

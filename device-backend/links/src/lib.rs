@@ -9,6 +9,7 @@
 //! | [`topology`] | which nodes are joined, and the way between those that are not |
 //! | [`impairment`], [`stage`] | what a link does to frames; the stage that does it |
 //! | [`codec`] | a frame as bytes, with a checksum |
+//! | [`tap`] | who looks at frames on links |
 //! | [`units`] | quantities as people write them |
 //!
 //! A wire knows no more of the protocol than the frame header. A frame reaches a NIC
@@ -21,6 +22,7 @@ pub mod fabric;
 pub mod impairment;
 pub mod network;
 pub mod stage;
+pub mod tap;
 pub mod topology;
 pub mod udp;
 pub mod units;
@@ -29,5 +31,6 @@ pub use carrier::{Carrier, CarrierReport, ProcessReport};
 pub use fabric::{DuplicateNode, Fabric, LocalWire};
 pub use impairment::{ImpairmentChange, Impairments};
 pub use network::{LinkReport, LinkSet, Network, NetworkPlan, NotSet};
+pub use tap::{Marks, Outcome, Sighting, Tap, TapId};
 pub use topology::{Shape, Topology};
 pub use udp::{ClusterKey, ShortKey, UdpCarrier, UdpPeer};

@@ -17,13 +17,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use qnic_abi::wire::FrameHeader;
 use qnic_abi::NodeId;
 use qnic_nic::Time;
 use serde::Serialize;
 
-use crate::codec;
+use crate::codec::{self, CHECKSUM_BYTES};
 use crate::impairment::Impairments;
-use crate::stage::{Stage, StageCounters};
+use crate::stage::{Arrival, Stage, StageCounters};
+use crate::tap::{Marks, Outcome, Sighting, Tap, TapId, Taps};
 use crate::topology::Topology;
 
 /// Most nodes in one network, those of all processes.
@@ -72,7 +74,7 @@ pub enum LinkSet {
 }
 
 impl LinkSet {
-    fn holds(self, from: NodeId, to: NodeId) -> bool {
+    pub(crate) fn holds(self, from: NodeId, to: NodeId) -> bool {
         match self {
             LinkSet::All => true,
             LinkSet::At(node) => node == from || node == to,
@@ -128,6 +130,7 @@ pub struct Network {
     /// A link is impaired, or something is under way.
     busy: bool,
     damaged: u64,
+    taps: Taps,
 }
 
 impl Network {
@@ -244,6 +247,61 @@ impl Network {
         }
     }
 
+    /// Shows frames on these links to `tap` from now on, until [`Network::untap`].
+    ///
+    /// # Errors
+    /// [`NotSet::NoSuchLink`] if a link is named and there is no such one.
+    pub fn tap(&mut self, links: LinkSet, tap: Box<dyn Tap>) -> Result<TapId, NotSet> {
+        let named = matches!(links, LinkSet::OneWay(..) | LinkSet::Between(..));
+        let exists = |link: &Link| links.holds(link.from, link.to);
+        if named && self.changeable && !self.links.iter().any(exists) {
+            return Err(NotSet::NoSuchLink);
+        }
+        Ok(self.taps.add(links, tap))
+    }
+
+    /// Ends a tap; one that has ended is ignored.
+    pub fn untap(&mut self, tap: TapId) {
+        self.taps.remove(tap);
+    }
+
+    /// Says whether there is a tap: whoever sends past [`Network::send`] must show.
+    pub(crate) fn is_tapped(&self) -> bool {
+        self.taps.is_on()
+    }
+
+    /// Shows a frame that passes all links of a clear way at once; the link of the
+    /// sighting is the way.
+    pub(crate) fn show(&mut self, sighting: &Sighting<'_>) {
+        match self.routes.get(&(sighting.from, sighting.to)) {
+            Some(route) => {
+                for link in route.iter().map(|place| &self.links[*place]) {
+                    let (from, to) = (link.from, link.to);
+                    self.taps.see(&Sighting {
+                        from,
+                        to,
+                        ..*sighting
+                    });
+                }
+            }
+            None => self.taps.see(sighting),
+        }
+    }
+
+    /// Shows a frame that has come from another process.
+    #[cold]
+    pub(crate) fn show_foreign(&mut self, at: Time, frame: &FrameHeader, bytes: &[u8]) {
+        self.taps.see(&Sighting {
+            at,
+            from: NodeId(frame.source_node.get()),
+            to: NodeId(frame.destination_node.get()),
+            outcome: Outcome::Passes,
+            marks: Marks::FOREIGN,
+            bytes,
+            length: bytes.len(),
+        });
+    }
+
     /// Every link.
     pub fn report(&self) -> Vec<LinkReport> {
         let report = |link: &Link| LinkReport {
@@ -267,7 +325,7 @@ impl Network {
         let mut moved = false;
         let mut place = 0;
         while let Some(index) = self.active.get(place).copied() {
-            while let Some(arrival) = self.links[index].stage.poll(now) {
+            while let Some(arrival) = self.poll_link(index, now) {
                 moved = true;
                 self.go_on(arrival.at, arrival.image, arrival.tag);
             }
@@ -277,6 +335,18 @@ impl Network {
             }
         }
         moved
+    }
+
+    /// The next frame that has come to the end of a link.
+    fn poll_link(&mut self, index: usize, now: Time) -> Option<Arrival<Way>> {
+        let Network { links, taps, .. } = self;
+        let link = &mut links[index];
+        let ends = (link.from, link.to);
+        link.stage.poll_or_cut(now, |at, image| {
+            if taps.is_on() {
+                taps.see(&sighting(at, ends, Outcome::CutUnderWay, image));
+            }
+        })
     }
 
     fn settle(&mut self) {
@@ -290,12 +360,25 @@ impl Network {
         let route = route.map_or(&[][..], |route| route);
         while let Some(index) = route.get(way.hops) {
             way.hops += 1;
-            let stage = &mut self.links[*index].stage;
+            let link = &mut self.links[*index];
+            let (ends, stage) = ((link.from, link.to), &mut link.stage);
             if stage.is_clear() {
+                if self.taps.is_on() {
+                    self.taps.see(&sighting(now, ends, Outcome::Passes, &image));
+                }
                 continue;
             }
             let idle = stage.held() == 0;
-            stage.offer(now, image, way);
+            if self.taps.is_on() {
+                let (shown, before) = (image.clone(), *stage.counters());
+                let fate = stage.offer(now, image, way);
+                self.taps.see(&Sighting {
+                    marks: Marks::between(&before, stage.counters()),
+                    ..sighting(now, ends, fate.into(), &shown)
+                });
+            } else {
+                stage.offer(now, image, way);
+            }
             if idle && stage.held() > 0 {
                 self.busy = true;
                 self.active.push(*index);
@@ -304,6 +387,25 @@ impl Network {
         }
         self.busy = true;
         self.arrived.push_back((way.to, image));
+    }
+}
+
+/// A frame of this process on a link, from its image.
+fn sighting(
+    at: Time,
+    (from, to): (NodeId, NodeId),
+    outcome: Outcome,
+    image: &[u8],
+) -> Sighting<'_> {
+    let length = image.len().saturating_sub(CHECKSUM_BYTES);
+    Sighting {
+        at,
+        from,
+        to,
+        outcome,
+        marks: Marks::empty(),
+        bytes: &image[..length],
+        length,
     }
 }
 

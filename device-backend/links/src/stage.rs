@@ -201,6 +201,16 @@ impl<T: Copy> Stage<T> {
 
     /// The next frame that has arrived.
     pub fn poll(&mut self, now: Time) -> Option<Arrival<T>> {
+        self.poll_or_cut(now, |_, _| {})
+    }
+
+    /// The same; calls `cut` with the time and the image of each frame that a
+    /// partition has stopped on its way.
+    pub fn poll_or_cut(
+        &mut self,
+        now: Time,
+        mut cut: impl FnMut(Time, &[u8]),
+    ) -> Option<Arrival<T>> {
         loop {
             let next = self.held.peek()?;
             if next.0.release > now {
@@ -210,6 +220,7 @@ impl<T: Copy> Stage<T> {
             self.held_bytes -= held.image.len();
             if self.settings.partition {
                 self.counters.cut += 1;
+                cut(held.release, &held.image);
                 continue;
             }
             self.counters.released += 1;

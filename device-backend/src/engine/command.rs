@@ -3,7 +3,8 @@
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::Arc;
 
-use qnic_links::{ImpairmentChange, LinkSet, NotSet};
+use qnic_links::{ImpairmentChange, LinkSet, NotSet, Tap, TapId};
+use qnic_nic::Time;
 
 use super::report::Report;
 use crate::memory::GuestMemory;
@@ -40,6 +41,20 @@ pub(crate) enum Command {
         change: Option<ImpairmentChange>,
         /// The answer.
         answer: Answer<Result<usize, NotSet>>,
+    },
+    /// Show frames on these links to a tap. The answer names it, with the time now.
+    Tap {
+        /// Which.
+        links: LinkSet,
+        /// To whom.
+        tap: Box<dyn Tap>,
+        /// The answer.
+        answer: Answer<Result<(TapId, Time), NotSet>>,
+    },
+    /// End a tap. No answer.
+    Untap {
+        /// Which.
+        tap: TapId,
     },
     /// End the engine thread.
     Stop,

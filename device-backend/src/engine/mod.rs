@@ -195,6 +195,15 @@ impl Engine {
                 let _ = answer.send(self.set_links(links, change));
                 return;
             }
+            Command::Tap { links, tap, answer } => {
+                let tapped = self.fabric.tap(links, tap);
+                let _ = answer.send(tapped.map(|tap| (tap, now)));
+                return;
+            }
+            Command::Untap { tap } => {
+                self.fabric.network_mut().untap(tap);
+                return;
+            }
             Command::Nic { slot, action } => (slot, action),
         };
         if let Some(station) = self.stations.get_mut(slot) {

@@ -1,0 +1,158 @@
+//! The way from a tap on the engine thread to the thread that writes.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use qnic_abi::NodeId;
+use qnic_links::{Marks, Outcome, Sighting, Tap};
+use qnic_nic::Time;
+
+/// Most frames that wait for the writer.
+pub(super) const DEPTH: usize = 4096;
+
+/// One direction of a link.
+pub(super) type Link = (NodeId, NodeId);
+
+/// Frames of each link that did not fit into the queue.
+type Lost = BTreeMap<Link, u64>;
+
+/// A frame as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) at: Time,
+    pub(super) link: Link,
+    pub(super) outcome: Outcome,
+    pub(super) marks: Marks,
+    /// Bytes of the frame.
+    pub(super) length: u32,
+    /// The first of them.
+    pub(super) bytes: Vec<u8>,
+    /// Frames of this link that were lost to the capture since the one before.
+    pub(super) gap: u64,
+}
+
+/// The end on the engine thread.
+#[derive(Debug)]
+pub(crate) struct QueueTap {
+    records: SyncSender<Record>,
+    snaplen: usize,
+    /// Lost since the last record of each link.
+    gaps: Lost,
+    /// The engine takes the lock only when it loses a frame, the writer only at its end.
+    lost: Arc<Mutex<Lost>>,
+}
+
+/// The end of the writer.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) records: Receiver<Record>,
+    lost: Arc<Mutex<Lost>>,
+}
+
+/// A queue of [`DEPTH`] frames, each cut to `snaplen` bytes.
+pub(super) fn channel(snaplen: u32) -> (QueueTap, Queue) {
+    let (sender, records) = mpsc::sync_channel(DEPTH);
+    let lost = Arc::new(Mutex::new(Lost::new()));
+    let tap = QueueTap {
+        records: sender,
+        snaplen: snaplen as usize,
+        gaps: Lost::new(),
+        lost: lost.clone(),
+    };
+    (tap, Queue { records, lost })
+}
+
+impl Queue {
+    /// Frames of each link that were lost to the capture.
+    pub(super) fn lost(&self) -> Lost {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.clone()
+    }
+
+    /// Their number.
+    pub(super) fn lost_in_all(&self) -> u64 {
+        self.lost().values().sum()
+    }
+}
+
+impl Tap for QueueTap {
+    fn see(&mut self, sighting: &Sighting<'_>) {
+        let link = (sighting.from, sighting.to);
+        let kept = sighting.bytes.len().min(self.snaplen);
+        let record = Record {
+            at: sighting.at,
+            link,
+            outcome: sighting.outcome,
+            marks: sighting.marks,
+            length: u32::try_from(sighting.length).unwrap_or(u32::MAX),
+            bytes: sighting.bytes[..kept].to_vec(),
+            gap: self.gaps.get(&link).copied().unwrap_or(0),
+        };
+        match self.records.try_send(record) {
+            Ok(()) => {
+                self.gaps.remove(&link);
+            }
+            Err(TrySendError::Full(_)) => {
+                *self.gaps.entry(link).or_default() += 1;
+                let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+                *lost.entry(link).or_default() += 1;
+            }
+            // The capture is over; the engine is about to be told.
+            Err(TrySendError::Disconnected(_)) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sighting(bytes: &[u8], to: u16) -> Sighting<'_> {
+        Sighting {
+            at: Time(5),
+            from: NodeId(1),
+            to: NodeId(to),
+            outcome: Outcome::Passes,
+            marks: Marks::empty(),
+            bytes,
+            length: bytes.len() + 10,
+        }
+    }
+
+    #[test]
+    fn frames_are_cut_and_keep_their_length() {
+        let (mut tap, queue) = channel(3);
+        tap.see(&sighting(&[1, 2, 3, 4], 2));
+        tap.see(&sighting(&[1], 2));
+        drop(tap);
+        let records: Vec<_> = queue.records.iter().collect();
+        assert_eq!(
+            (&records[0].bytes[..], records[0].length),
+            (&[1, 2, 3][..], 14)
+        );
+        assert_eq!((&records[1].bytes[..], records[1].length), (&[1][..], 11));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_by_link_and_told_with_the_next() {
+        let (mut tap, queue) = channel(100);
+        for _ in 0..DEPTH + 5 {
+            tap.see(&sighting(&[], 2));
+        }
+        tap.see(&sighting(&[], 3));
+        let mut records: Vec<_> = queue.records.try_iter().collect();
+        assert_eq!(records.len(), DEPTH);
+        for to in [2, 3, 2] {
+            tap.see(&sighting(&[], to));
+        }
+        drop(tap);
+        records.extend(queue.records.iter());
+        let gaps: Vec<_> = records[DEPTH..].iter().map(|record| record.gap).collect();
+        assert_eq!(gaps, [5, 1, 0]);
+        assert!(records[..DEPTH].iter().all(|record| record.gap == 0));
+        let lost = queue.lost();
+        assert_eq!(lost[&(NodeId(1), NodeId(2))], 5);
+        assert_eq!(queue.lost_in_all(), 6);
+    }
+}
