@@ -35,6 +35,7 @@ mod qemu;
 mod root;
 mod sandbox;
 mod sources;
+mod tshark;
 mod version;
 
 pub use cache::{Cache, Pruned};
@@ -46,3 +47,4 @@ pub use kernel_series::{KernelSeries, UnknownSeries};
 pub use progress::{Progress, Silent};
 pub use provisioner::Provisioner;
 pub use qemu::Qemu;
+pub use tshark::Tshark;

@@ -11,6 +11,7 @@ use crate::kernel_series::KernelSeries;
 use crate::module;
 use crate::progress::Progress;
 use crate::qemu::{self, HostQemu, Qemu};
+use crate::tshark::{self, Tshark};
 
 /// Makes artefacts, or finds them in the cache.
 ///
@@ -42,6 +43,18 @@ impl Provisioner {
         match qemu::host_qemu() {
             HostQemu::Good(qemu) => Ok(qemu),
             _ => qemu::provision(&self.cache, self.progress.as_ref()),
+        }
+    }
+
+    /// A tshark that runs scripts in Lua: the host's own, else the distribution's.
+    ///
+    /// # Errors
+    /// Whatever keeps a mirror's packages from being chosen, fetched or unpacked.
+    pub fn tshark(&self) -> Result<Tshark> {
+        host_architecture()?;
+        match tshark::host_tshark() {
+            Some(tshark) => Ok(tshark),
+            None => tshark::provision(&self.cache, self.progress.as_ref()),
         }
     }
 
