@@ -4,6 +4,7 @@
 
 mod bench;
 mod bench_wire;
+mod capture;
 mod cp;
 mod demo;
 mod doctor;
@@ -61,6 +62,8 @@ enum Command {
     Down(down::Options),
     /// Show and change what links do to frames: loss, delay, partition
     Net(net::Options),
+    /// Write what runs over links as pcapng, for Wireshark
+    Capture(capture::Options),
     /// Run all tests
     Test(test::Options),
     /// Measure latency and bandwidth beside the machine's own floor
@@ -91,6 +94,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Stats(options) => stats::run(options),
         Command::Down(options) => down::run(options),
         Command::Net(options) => net::run(options),
+        Command::Capture(options) => capture::run(options),
         Command::Test(options) => test::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Doctor(options) => doctor::run(options),

@@ -161,7 +161,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// `all`, a node, `A:B` or `A>B`.
-fn links(text: &str) -> Links {
+pub(crate) fn links(text: &str) -> Links {
     if text == "all" {
         return Links::All;
     }

@@ -1,12 +1,14 @@
 //! A running cluster.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 
 use crate::accel::Accel;
 use qnic_links::ImpairmentChange;
 
 use crate::boot::{boot, node_of, BootOptions};
+use crate::capture::{self, CaptureOptions};
 use crate::device;
 use crate::dirs::ClusterDir;
 use crate::node::Node;
@@ -177,16 +179,7 @@ impl Cluster {
     /// # Errors
     /// [`Error::NoSuchNode`], or [`Error::Failed`] if there is no such link.
     pub fn set_links(&self, links: &Links, change: Option<&ImpairmentChange>) -> Result<u64> {
-        let number = |name: &str| {
-            let number = self.spec.node_number(name);
-            number.ok_or_else(|| self.no_such_node(name))
-        };
-        let links = match links {
-            Links::All => serde_json::json!("all"),
-            Links::At(node) => serde_json::json!({ "at": number(node)? }),
-            Links::Between(a, b) => serde_json::json!({ "between": [number(a)?, number(b)?] }),
-            Links::OneWay(a, b) => serde_json::json!({ "one_way": [number(a)?, number(b)?] }),
-        };
+        let links = self.by_number(links)?;
         let request = match change {
             Some(change) => {
                 serde_json::json!({ "cmd": "net_set", "links": links, "change": change })
@@ -195,6 +188,37 @@ impl Cluster {
         };
         let answer = self.ask_device(&request)?;
         Ok(answer["changed"].as_u64().unwrap_or(0))
+    }
+
+    /// Writes what runs over links to `out`, as pcapng, until `cancel` is pulled or
+    /// the capture ends by itself. Says how many bytes.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchNode`], [`Error::Failed`] if there is no such link, and
+    /// [`Error::Output`].
+    pub fn capture(
+        &self,
+        links: &Links,
+        options: &CaptureOptions,
+        cancel: &Cancel,
+        out: &mut dyn Write,
+    ) -> Result<u64> {
+        let request = options.request(&self.by_number(links)?);
+        capture::copy(&self.dir.device_control(), &request, cancel, out)
+    }
+
+    /// Links in the words of the device process.
+    fn by_number(&self, links: &Links) -> Result<serde_json::Value> {
+        let number = |name: &str| {
+            let number = self.spec.node_number(name);
+            number.ok_or_else(|| self.no_such_node(name))
+        };
+        Ok(match links {
+            Links::All => serde_json::json!("all"),
+            Links::At(node) => serde_json::json!({ "at": number(node)? }),
+            Links::Between(a, b) => serde_json::json!({ "between": [number(a)?, number(b)?] }),
+            Links::OneWay(a, b) => serde_json::json!({ "one_way": [number(a)?, number(b)?] }),
+        })
     }
 
     fn ask_device(&self, request: &serde_json::Value) -> Result<serde_json::Value> {

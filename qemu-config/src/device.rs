@@ -152,11 +152,6 @@ fn await_ready(mut output: ChildStdout, patience: &Patience) -> Result<(), Optio
 /// Sends a request to the device process that listens at `socket`; an answer that
 /// tells of an error is one.
 pub(crate) fn ask(socket: &Path, request: &serde_json::Value) -> Result<serde_json::Value> {
-    let failed = |what: String| Error::Failed {
-        who: DEVICE.to_owned(),
-        what,
-        log: String::new(),
-    };
     let silent = |error: std::io::Error| failed(format!("does not answer: {error}"));
     let mut connection = Socket::connect(socket, Patience::seconds(10)).map_err(silent)?;
     connection
@@ -166,7 +161,21 @@ pub(crate) fn ask(socket: &Path, request: &serde_json::Value) -> Result<serde_js
     BufReader::new(connection)
         .read_line(&mut line)
         .map_err(silent)?;
-    let answer: serde_json::Value = serde_json::from_str(&line)
+    accepted(&line)
+}
+
+/// The error for a device process that does not do what it should.
+pub(crate) fn failed(what: String) -> Error {
+    Error::Failed {
+        who: DEVICE.to_owned(),
+        what,
+        log: String::new(),
+    }
+}
+
+/// The answer in a line; one that tells of an error is one.
+pub(crate) fn accepted(line: &str) -> Result<serde_json::Value> {
+    let answer: serde_json::Value = serde_json::from_str(line)
         .map_err(|error| failed(format!("answered nonsense: {error}")))?;
     match answer.get("error") {
         Some(error) => Err(failed(error.as_str().unwrap_or("an error").to_owned())),

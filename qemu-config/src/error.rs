@@ -32,6 +32,9 @@ pub enum Error {
     /// QEMU, a kernel or the guest image could not be had.
     #[error(transparent)]
     Images(#[from] qnic_images::Error),
+    /// What was asked for cannot be written to where it should go.
+    #[error("cannot write: {0}")]
+    Output(#[source] std::io::Error),
     /// The person who waits, or the program, gave up.
     #[error("interrupted")]
     Interrupted,

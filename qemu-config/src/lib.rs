@@ -31,6 +31,7 @@
 mod accel;
 mod agent;
 mod boot;
+mod capture;
 mod cluster;
 mod config;
 mod copy;
@@ -61,6 +62,7 @@ mod wait;
 
 pub use accel::{decide, Accel, AccelDecision};
 pub use boot::BootOptions;
+pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::{Cluster, Links};
 pub use config::{
     AccelChoice, ByteSize, ClusterSpec, ConfigError, FileSpec, HostSpec, LinkSpec, NetworkSpec,

@@ -60,6 +60,12 @@ impl Socket {
         }
     }
 
+    /// Tells the other side that nothing more comes; what it sends is still read.
+    pub(crate) fn end_output(&self) {
+        // The only failure is a connection that is closed already.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
     /// Closes the connection for all clones, also those that wait.
     pub(crate) fn shut_down(&self) {
         // The only failure is a connection that is closed already.

@@ -84,13 +84,18 @@ impl HostNodes {
         })
     }
 
+    /// The socket through which a device process is asked.
+    pub fn control(&self, device: usize) -> PathBuf {
+        control(self.dir.path(), device)
+    }
+
     /// Asks a device process; an answer that tells of an error is one.
     ///
     /// # Errors
     /// It does not answer, or not as it should.
     pub fn ask_device(&self, device: usize, request: &Value) -> Result<Value> {
-        let path = control(self.dir.path(), device);
-        let mut socket = UnixStream::connect(&path).context("connect to the device process")?;
+        let mut socket =
+            UnixStream::connect(self.control(device)).context("connect to the device process")?;
         socket.set_read_timeout(Some(DEVICE_LIMIT))?;
         socket.write_all(format!("{request}\n").as_bytes())?;
         let mut line = String::new();

@@ -11,10 +11,11 @@
 //! needs a kernel (module reload, reboot, `/proc`) is in [`vm`].
 #![forbid(unsafe_code)]
 
+mod capture;
 pub mod floor;
 pub mod harness;
 pub mod host;
-pub mod net;
+mod net;
 pub mod netns;
 pub mod nodes;
 pub mod scenario;

@@ -55,7 +55,7 @@ fn everything_happened(nodes: &HostNodes) -> Result<()> {
     Ok(())
 }
 
-fn link_sum(network: &Value, counter: &str) -> u64 {
+pub(crate) fn link_sum(network: &Value, counter: &str) -> u64 {
     let links = network["links"].as_array().into_iter().flatten();
     links
         .filter_map(|link| link["counters"][counter].as_u64())

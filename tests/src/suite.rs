@@ -2,7 +2,7 @@
 
 use crate::harness::{Case, Verdict};
 use crate::host::HostNodes;
-use crate::{net, scenario, vm};
+use crate::{capture, net, scenario, vm};
 
 /// The cases that need no virtual machine.
 pub const HOST: &[Case] = &[
@@ -37,6 +37,14 @@ pub const HOST: &[Case] = &[
     Case {
         name: "host::frames_with_another_key_are_counted_and_ignored",
         run: net::another_key,
+    },
+    Case {
+        name: "host::a_capture_shows_the_protocol_to_wireshark",
+        run: capture::wireshark_reads_it,
+    },
+    Case {
+        name: "host::a_capture_of_perfect_links_has_every_frame",
+        run: capture::perfect_links,
     },
     Case {
         name: "host::demo",

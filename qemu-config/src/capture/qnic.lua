@@ -1,0 +1,321 @@
+-- qnic.lua: shows captures of qnic in Wireshark and tshark (docs/wire.md).
+--
+--   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
+--
+-- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
+-- frame header of 120 bytes (abi/src/wire.rs, version 2), the payload. Everything is
+-- little-endian. Beside the fields, frames are related to each other:
+--
+--   qnic.retransmission_of   the same number of the same session went by this link before
+--   qnic.acknowledged_in     first frame of the other side that acknowledges this one
+--   qnic.acknowledges        last frame that this one is the first to acknowledge
+--   qnic.reply_to, .reply_in request and answer, by the number of the operation
+
+local PSEUDO = 8
+local HEADER = 120
+local PSEUDO_VERSION = 1
+local MAGIC = 0x6e71
+local VERSION = 2
+
+local KINDS = {
+    [1] = "Write", [2] = "ReadRequest", [3] = "ReadReply", [4] = "Ack", [5] = "Nak",
+    [6] = "Resume", [7] = "ImportRequest", [8] = "ImportReply", [9] = "Gone",
+    [10] = "Hello", [11] = "HelloReply",
+}
+local READ_REQUEST, READ_REPLY, ACK, NAK = 2, 3, 4, 5
+local IMPORT_REQUEST, IMPORT_REPLY, HELLO, HELLO_REPLY = 7, 8, 10, 11
+
+local STATUSES = {
+    [0] = "Ok", [1] = "Malformed", [2] = "BadLength", [3] = "BadAddress", [4] = "BadKey",
+    [5] = "AccessDenied", [6] = "NoSuchSegment", [7] = "NoSuchPort", [8] = "NoSuchNode",
+    [9] = "NameNotFound", [10] = "NameExists", [11] = "PortInUse", [12] = "Exhausted",
+    [13] = "VersionMismatch", [14] = "NoSuchVni", [15] = "VniInUse", [16] = "Aborted",
+    [17] = "PeerGone", [18] = "PageUnavailable", [19] = "BadNotification",
+    [20] = "QueueFailed", [21] = "SramTooSmall",
+}
+
+local OUTCOMES = {
+    [0] = "passes", [1] = "lost", [2] = "cut by a partition", [3] = "dropped: queue full",
+    [4] = "dropped: nobody takes it", [5] = "cut by a partition while under way",
+}
+local CUT_UNDER_WAY = 5
+
+local qnic = Proto("qnic", "qnic system-area network")
+
+local link = {
+    version = ProtoField.uint8("qnic.link.version", "Version of the pseudo header"),
+    outcome = ProtoField.uint8("qnic.link.outcome", "Outcome", base.DEC, OUTCOMES),
+    marks = ProtoField.uint16("qnic.link.marks", "Marks", base.HEX),
+    duplicated = ProtoField.bool("qnic.link.duplicated", "Arrives twice", 16, nil, 0x1),
+    held_back = ProtoField.bool("qnic.link.held_back", "Held back", 16, nil, 0x2),
+    corrupted = ProtoField.bool("qnic.link.corrupted", "Damaged", 16, nil, 0x4),
+    foreign = ProtoField.bool("qnic.link.foreign", "From another process", 16, nil, 0x8),
+    from = ProtoField.uint16("qnic.link.from", "Link from node"),
+    to = ProtoField.uint16("qnic.link.to", "Link to node"),
+}
+
+-- Name in FrameHeader, offset, bytes, field; in the order of the header.
+local header = {
+    { "magic", 0, 2, ProtoField.uint16("qnic.magic", "Magic", base.HEX) },
+    { "version", 2, 1, ProtoField.uint8("qnic.version", "Version") },
+    { "kind", 3, 1, ProtoField.uint8("qnic.kind", "Kind", base.DEC, KINDS) },
+    { "flags", 4, 2, ProtoField.uint16("qnic.flags", "Flags", base.HEX) },
+    { "payload_length", 6, 2, ProtoField.uint16("qnic.payload_length", "Payload length") },
+    { "source_node", 8, 2, ProtoField.uint16("qnic.source_node", "Source node") },
+    { "destination_node", 10, 2, ProtoField.uint16("qnic.destination_node", "Destination node") },
+    { "source_port", 12, 2, ProtoField.uint16("qnic.source_port", "Source port") },
+    { "destination_port", 14, 2, ProtoField.uint16("qnic.destination_port", "Destination port") },
+    { "source_session", 16, 8, ProtoField.uint64("qnic.source_session", "Source session", base.HEX) },
+    { "destination_session", 24, 8, ProtoField.uint64("qnic.destination_session", "Destination session", base.HEX) },
+    { "sequence", 32, 8, ProtoField.uint64("qnic.sequence", "Sequence number") },
+    { "acknowledge", 40, 8, ProtoField.uint64("qnic.acknowledge", "Acknowledge: received up to") },
+    { "delivered", 48, 8, ProtoField.uint64("qnic.delivered", "Delivered up to") },
+    { "operation", 56, 8, ProtoField.uint64("qnic.operation", "Operation", base.HEX) },
+    { "offset", 64, 8, ProtoField.uint64("qnic.offset", "Offset in the transfer") },
+    { "length", 72, 8, ProtoField.uint64("qnic.length", "Length") },
+    { "address", 80, 8, ProtoField.uint64("qnic.address", "Address", base.HEX) },
+    { "key", 88, 8, ProtoField.uint64("qnic.key", "Key", base.HEX) },
+    { "argument", 96, 8, ProtoField.uint64("qnic.argument", "Argument", base.HEX) },
+    { "segment", 104, 2, ProtoField.uint16("qnic.segment", "Segment") },
+    { "reserved0", 106, 2, ProtoField.uint16("qnic.reserved0", "Reserved", base.HEX) },
+    { "notification", 108, 4, ProtoField.uint32("qnic.notification", "Notification") },
+    { "status", 112, 4, ProtoField.uint32("qnic.status", "Status", base.DEC, STATUSES) },
+    { "reserved1", 116, 4, ProtoField.uint32("qnic.reserved1", "Reserved", base.HEX) },
+}
+
+local flags = {
+    ProtoField.bool("qnic.flags.notify", "Notify", 16, nil, 0x1),
+    ProtoField.bool("qnic.flags.wait", "Wait: a Resume follows", 16, nil, 0x2),
+    ProtoField.bool("qnic.flags.probe", "Probe: answer at once", 16, nil, 0x4),
+}
+
+local payload = ProtoField.bytes("qnic.payload", "Payload")
+local relation = {
+    retransmission_of = ProtoField.framenum("qnic.retransmission_of", "Retransmission of", base.NONE, frametype.RETRANS_PREV),
+    acknowledged_in = ProtoField.framenum("qnic.acknowledged_in", "Acknowledged in", base.NONE, frametype.ACK),
+    acknowledges = ProtoField.framenum("qnic.acknowledges", "Acknowledges up to frame", base.NONE, frametype.ACK),
+    reply_to = ProtoField.framenum("qnic.reply_to", "Reply to", base.NONE, frametype.REQUEST),
+    reply_in = ProtoField.framenum("qnic.reply_in", "Reply in", base.NONE, frametype.RESPONSE),
+    refuses = ProtoField.framenum("qnic.refuses", "Refuses", base.NONE, frametype.REQUEST),
+}
+
+local experts = {
+    retransmission = ProtoExpert.new("qnic.expert.retransmission", "Retransmission", expert.group.SEQUENCE, expert.severity.NOTE),
+    dropped = ProtoExpert.new("qnic.expert.dropped", "The link drops this frame", expert.group.SEQUENCE, expert.severity.WARN),
+    damaged = ProtoExpert.new("qnic.expert.damaged", "The link damages this frame", expert.group.CHECKSUM, expert.severity.WARN),
+    refused = ProtoExpert.new("qnic.expert.refused", "Refused", expert.group.RESPONSE_CODE, expert.severity.NOTE),
+    malformed = ProtoExpert.new("qnic.expert.malformed", "Not a frame of this version", expert.group.MALFORMED, expert.severity.ERROR),
+}
+
+local fields = { payload }
+for _, group in ipairs({ link, relation }) do
+    for _, field in pairs(group) do table.insert(fields, field) end
+end
+for _, entry in ipairs(header) do table.insert(fields, entry[4]) end
+for _, field in ipairs(flags) do table.insert(fields, field) end
+qnic.fields = fields
+qnic.experts = {
+    experts.retransmission, experts.dropped, experts.damaged, experts.refused, experts.malformed,
+}
+
+-- What frames have to do with each other; found when a frame is first seen.
+local relations, transmitted, conversations, requests
+
+function qnic.init()
+    -- By frame number: table of relation name to frame number.
+    relations = {}
+    -- By link, ends, session and sequence: last frame that carried it.
+    transmitted = {}
+    -- By ends and session: frames by sequence, and the number up to which they are acknowledged.
+    conversations = {}
+    -- By the node that asks, its session, kind of answer, operation and offset: frame.
+    requests = {}
+end
+
+local function relate(frame, name, other)
+    relations[frame] = relations[frame] or {}
+    relations[frame][name] = relations[frame][name] or other
+end
+
+local function conversation(from, to, session)
+    local key = string.format("%d>%d/%s", from, to, session)
+    local known = conversations[key]
+    if not known then
+        known = { frames = {}, acknowledged = nil }
+        conversations[key] = known
+    end
+    return known
+end
+
+-- The frames from `first` to `last` are acknowledged now.
+local function acknowledge(known, first, last, frame)
+    local sequence, latest = first, nil
+    while sequence <= last do
+        local sent = known.frames[sequence:tonumber()]
+        if sent then
+            for _, number in ipairs(sent) do relate(number, "acknowledged_in", frame) end
+            latest = sent[#sent]
+            known.frames[sequence:tonumber()] = nil
+        end
+        sequence = sequence + 1
+    end
+    return latest
+end
+
+local ZERO = UInt64(0)
+
+local function learn(number, hop, f)
+    local from, to = f.source_node, f.destination_node
+    local source, destination = f.source_session:tohex(), f.destination_session:tohex()
+    if f.sequence ~= ZERO then
+        local key = string.format("%s|%d>%d/%s#%s", hop, from, to, source, f.sequence:tohex())
+        if transmitted[key] then relate(number, "retransmission_of", transmitted[key]) end
+        transmitted[key] = number
+        local known = conversation(from, to, source)
+        if not known.acknowledged or f.sequence > known.acknowledged then
+            local sequence = f.sequence:tonumber()
+            known.frames[sequence] = known.frames[sequence] or {}
+            table.insert(known.frames[sequence], number)
+            if not known.first or f.sequence < known.first then known.first = f.sequence end
+            if not known.last or f.sequence > known.last then known.last = f.sequence end
+        end
+    end
+    -- What the other side has sent, and this frame says to have arrived.
+    local back = conversation(to, from, destination)
+    if back.first and (not back.acknowledged or f.acknowledge > back.acknowledged) then
+        local first = back.acknowledged and back.acknowledged + 1 or back.first
+        local last = f.acknowledge < back.last and f.acknowledge or back.last
+        local latest = acknowledge(back, first, last, number)
+        if latest then relate(number, "acknowledges", latest) end
+        back.acknowledged = f.acknowledge
+    end
+    if f.kind == ACK and back.first then
+        -- The bit map: what has arrived beyond the first gap.
+        for place, word in ipairs({ f.length, f.address, f.key, f.argument }) do
+            if word ~= ZERO then
+                for bit = 0, 63 do
+                    if word:rshift(bit):band(1) ~= ZERO then
+                        local sequence = f.acknowledge + (2 + (place - 1) * 64 + bit)
+                        acknowledge(back, sequence, sequence, number)
+                    end
+                end
+            end
+        end
+    end
+    -- Requests are known by the node that asks; a request that is sent again keeps its first frame.
+    local function ask(kind, detail)
+        local key = string.format("%d/%s/%d/%s", from, source, kind, detail)
+        requests[key] = requests[key] or number
+    end
+    local function answer(kind, detail, name)
+        local request = requests[string.format("%d/%s/%d/%s", to, destination, kind, detail)]
+        if request then
+            relate(number, name or "reply_to", request)
+            if not name then relate(request, "reply_in", number) end
+        end
+    end
+    local operation = f.operation:tohex()
+    if f.kind == READ_REQUEST then
+        ask(READ_REPLY, operation)
+    elseif f.kind == READ_REPLY then
+        answer(READ_REPLY, operation)
+    elseif f.kind == IMPORT_REQUEST then
+        ask(IMPORT_REPLY, operation)
+    elseif f.kind == IMPORT_REPLY then
+        answer(IMPORT_REPLY, operation)
+    elseif f.kind == HELLO then
+        ask(HELLO_REPLY, to)
+    elseif f.kind == HELLO_REPLY then
+        answer(HELLO_REPLY, from)
+    end
+    if f.sequence ~= ZERO then ask(NAK, to .. "#" .. f.sequence:tohex()) end
+    if f.kind == NAK then answer(NAK, from .. "#" .. f.argument:tohex(), "refuses") end
+end
+
+-- Adds the fields of the frame header; returns their values by name.
+local function add_header(range, tree)
+    local values = {}
+    for _, entry in ipairs(header) do
+        local name, offset, bytes, field = table.unpack(entry)
+        if offset + bytes > range:len() then return nil end
+        local part = range(offset, bytes)
+        local item = tree:add_le(field, part)
+        values[name] = bytes == 8 and part:le_uint64() or part:le_uint()
+        if name == "flags" then
+            for _, flag in ipairs(flags) do item:add_le(flag, part) end
+        end
+    end
+    return values
+end
+
+local function add_pseudo(range, tree)
+    local branch = tree:add(range, "Link")
+    branch:add_le(link.version, range(0, 1))
+    branch:add_le(link.outcome, range(1, 1))
+    local marks = branch:add_le(link.marks, range(2, 2))
+    for _, name in ipairs({ "duplicated", "held_back", "corrupted", "foreign" }) do
+        marks:add_le(link[name], range(2, 2))
+    end
+    branch:add_le(link.from, range(4, 2))
+    branch:add_le(link.to, range(6, 2))
+    local outcome = range(1, 1):uint()
+    branch:append_text(string.format(": %d > %d, %s", range(4, 2):le_uint(),
+        range(6, 2):le_uint(), OUTCOMES[outcome] or "?"))
+    if outcome ~= 0 then branch:add_proto_expert_info(experts.dropped, "Link: " .. (OUTCOMES[outcome] or "?")) end
+    if range(2, 2):le_uint() & 4 ~= 0 then branch:add_proto_expert_info(experts.damaged) end
+    return outcome
+end
+
+local function describe(f)
+    local text = KINDS[f.kind] or ("kind " .. f.kind)
+    if f.sequence ~= ZERO then text = text .. " seq=" .. tostring(f.sequence) end
+    text = text .. " ack=" .. tostring(f.acknowledge) .. " del=" .. tostring(f.delivered)
+    if f.payload_length > 0 then text = text .. " len=" .. f.payload_length end
+    if f.kind == NAK then text = text .. " " .. (STATUSES[f.status] or f.status) end
+    return text
+end
+
+function qnic.dissector(buffer, pinfo, root)
+    pinfo.cols.protocol = "qnic"
+    local tree = root:add(qnic, buffer())
+    if buffer:len() < PSEUDO or buffer(0, 1):uint() ~= PSEUDO_VERSION then
+        tree:add_proto_expert_info(experts.malformed, "No pseudo header of version 1")
+        return
+    end
+    local outcome = add_pseudo(buffer(0, PSEUDO), tree)
+    if buffer:len() == PSEUDO then return end
+    local frame = buffer(PSEUDO)
+    local f = add_header(frame, tree)
+    if not f then
+        pinfo.cols.info = "[frame cut by the snap length]"
+        return
+    end
+    pinfo.cols.src = "node " .. f.source_node .. " port " .. f.source_port
+    pinfo.cols.dst = "node " .. f.destination_node .. " port " .. f.destination_port
+    if f.magic ~= MAGIC or f.version ~= VERSION then
+        tree:add_proto_expert_info(experts.malformed)
+        pinfo.cols.info = "[not a frame of version 2]"
+        return
+    end
+    if frame:len() > HEADER then tree:add(payload, frame(HEADER)) end
+    if not pinfo.visited and outcome ~= CUT_UNDER_WAY then
+        learn(pinfo.number, tostring(buffer(4, 4):bytes()), f)
+    end
+    local text = describe(f)
+    tree:append_text(", " .. text)
+    local found = relations[pinfo.number] or {}
+    for _, name in ipairs({ "retransmission_of", "acknowledged_in", "acknowledges", "reply_to", "reply_in", "refuses" }) do
+        if found[name] then tree:add(relation[name], found[name]):set_generated() end
+    end
+    if found.retransmission_of then
+        tree:add_proto_expert_info(experts.retransmission, "Retransmission of frame " .. found.retransmission_of)
+        text = "[retransmission] " .. text
+    end
+    if f.kind == NAK then
+        tree:add_proto_expert_info(experts.refused, "Refused: " .. (STATUSES[f.status] or f.status))
+    end
+    if outcome ~= 0 then text = "[" .. (OUTCOMES[outcome] or "?") .. "] " .. text end
+    pinfo.cols.info = text
+end
+
+DissectorTable.get("wtap_encap"):add(wtap.USER0, qnic)

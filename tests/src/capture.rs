@@ -1,0 +1,341 @@
+//! Cases about captures: what runs over links, as Wireshark sees it (X5).
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use qnic_cluster::{CaptureOptions, DISSECTOR};
+use qnic_images::{Cache, Provisioner, Silent, Tshark};
+use serde_json::{json, Value};
+
+use crate::harness::Verdict;
+use crate::host::HostNodes;
+use crate::net::link_sum;
+use crate::nodes::{counter, FirstNodes, Nodes};
+use crate::scenario;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What links do to frames: how a filter finds it, and the counter of it.
+const DONE_BY_LINKS: [(&str, &str); 4] = [
+    ("qnic.link.outcome == 1", "lost"),
+    ("qnic.link.corrupted == 1", "corrupted"),
+    ("qnic.link.duplicated == 1", "duplicated"),
+    ("qnic.link.held_back == 1", "reordered"),
+];
+
+/// A capture that runs; a thread of its own reads what comes.
+struct Running {
+    socket: UnixStream,
+    reader: JoinHandle<std::io::Result<Vec<u8>>>,
+}
+
+impl Running {
+    fn begin(nodes: &HostNodes, request: &Value) -> Result<Self> {
+        let mut socket = UnixStream::connect(nodes.control(0)).context("connect to the device")?;
+        socket.write_all(format!("{request}\n").as_bytes())?;
+        let mut stream = BufReader::new(socket.try_clone()?);
+        let mut line = String::new();
+        stream.read_line(&mut line).context("read the answer")?;
+        let answer: Value = serde_json::from_str(&line).context("read the answer")?;
+        ensure!(answer["capturing"] == true, "{answer}");
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        Ok(Running { socket, reader })
+    }
+
+    /// Ends it; all of it.
+    fn finish(self) -> Result<Vec<u8>> {
+        self.socket.shutdown(Shutdown::Write)?;
+        let read = self.reader.join();
+        let read = read.map_err(|_| anyhow::anyhow!("the reader panicked"))?;
+        read.context("read the capture")
+    }
+}
+
+/// tshark with the dissector, and a directory for files.
+struct Wireshark {
+    tshark: Tshark,
+    directory: tempfile::TempDir,
+    script: PathBuf,
+}
+
+impl Wireshark {
+    /// The inner error says why there is none.
+    fn find() -> Result<Result<Self, String>> {
+        let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
+        let tshark = match provisioner.tshark() {
+            Ok(tshark) => tshark,
+            Err(error) => return Ok(Err(format!("no tshark can be had: {error}"))),
+        };
+        let directory = tempfile::tempdir().context("make a directory for captures")?;
+        let script = directory.path().join("qnic.lua");
+        std::fs::write(&script, DISSECTOR).context("write the dissector")?;
+        Ok(Ok(Wireshark {
+            tshark,
+            directory,
+            script,
+        }))
+    }
+
+    fn keep(&self, capture: Running) -> Result<PathBuf> {
+        let file = self.directory.path().join("capture.pcapng");
+        std::fs::write(&file, capture.finish()?).context("write the capture")?;
+        Ok(file)
+    }
+
+    /// What tshark prints with these arguments.
+    fn read(&self, file: &Path, arguments: &[&str]) -> Result<String> {
+        let mut script = std::ffi::OsString::from("lua_script:");
+        script.push(&self.script);
+        let mut command = self.tshark.command();
+        // Preferences of whoever runs the test change nothing.
+        command
+            .env("HOME", self.directory.path())
+            .env("XDG_CONFIG_HOME", self.directory.path());
+        // Two passes: the first finds what later frames say of earlier ones.
+        command.arg("-2").arg("-X").arg(script).arg("-r").arg(file);
+        let output = command.args(arguments).output().context("run tshark")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "tshark: {errors}");
+        ensure!(!errors.contains("Lua"), "tshark: {errors}");
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The values of fields in the frames that a filter lets pass, a line for each.
+    fn fields(&self, file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<Vec<String>>> {
+        let mut arguments = vec!["-Y", filter, "-T", "fields"];
+        for field in fields {
+            arguments.extend(["-e", field]);
+        }
+        let text = self.read(file, &arguments)?;
+        let values = |line: &str| line.split('\t').map(str::to_owned).collect();
+        Ok(text.lines().map(values).collect())
+    }
+}
+
+macro_rules! wireshark {
+    () => {
+        match Wireshark::find()? {
+            Ok(wireshark) => wireshark,
+            Err(why) => return Ok(Verdict::Skipped(why)),
+        }
+    };
+}
+
+/// The counters once some frames were lost, damaged, doubled, overtaken and sent again.
+fn until_enough_was_sent_again(nodes: &HostNodes) -> Result<Value> {
+    let start = Instant::now();
+    loop {
+        let stats = nodes.device_stats()?;
+        let network = &stats["network"];
+        let links = DONE_BY_LINKS
+            .iter()
+            .all(|(_, name)| link_sum(network, name) > 3);
+        if links && both(&stats, "frames_resent")? > 20 {
+            return Ok(stats);
+        }
+        ensure!(
+            start.elapsed() < LIMIT,
+            "too little was sent again: {stats}"
+        );
+    }
+}
+
+/// Sum of a counter of both NICs.
+fn both(stats: &Value, name: &str) -> Result<u64> {
+    Ok(counter(stats, 0, name)? + counter(stats, 1, name)?)
+}
+
+/// A capture of transfers on bad links: tshark shows every field of the header, and
+/// finds as many retransmissions and drops as the NICs and the links have counted.
+pub(crate) fn wireshark_reads_it() -> Result<Verdict> {
+    let wireshark = wireshark!();
+    // The rate keeps the capture small.
+    let network = "[network]\nseed = 9\n[network.default]\nloss = \"5%\"\nreorder = \"2%\"\n\
+                   duplicate = \"2%\"\ncorrupt = \"2%\"\ndelay = \"20us\"\nrate = \"50Mbit\"\n";
+    let nodes = HostNodes::start_with(2, network)?;
+    let capture = Running::begin(&nodes, &CaptureOptions::default().request(&json!("all")))?;
+    // The NIC of a program that ends is reset, and its counters with it: these do not end.
+    let mut holder = nodes.start(1, &["hold"])?;
+    holder.expect("holding", LIMIT)?;
+    let mut load = nodes.start(0, &["load", "--peer", "1"])?;
+    load.expect("loading", LIMIT)?;
+    let before = until_enough_was_sent_again(&nodes)?;
+    // What comes between the two looks at the counters may be in the capture or not.
+    let file = wireshark.keep(capture)?;
+    let after = nodes.device_stats()?;
+    load.kill()?;
+    holder.kill()?;
+
+    every_field_is_shown(&wireshark, &file)?;
+
+    let between = |what: &str, found: u64, low: u64, high: u64| {
+        ensure!(
+            (low..=high).contains(&found),
+            "{found} {what} in the capture, the counters say {low} to {high}"
+        );
+        Ok(())
+    };
+    let count = |filter: &str| -> Result<u64> {
+        Ok(wireshark.fields(&file, filter, &["frame.number"])?.len() as u64)
+    };
+    let missing = count("frame.drop_count")?;
+    ensure!(missing == 0, "the capture has {missing} gaps");
+    let resent = count("qnic.expert.retransmission")?;
+    between(
+        "retransmissions",
+        resent,
+        both(&before, "frames_resent")?,
+        both(&after, "frames_resent")?,
+    )?;
+    for (filter, name) in DONE_BY_LINKS {
+        let low = link_sum(&before["network"], name);
+        let high = link_sum(&after["network"], name);
+        between(name, count(filter)?, low, high)?;
+    }
+    relations_are_right(&wireshark, &file)?;
+    Ok(Verdict::Passed)
+}
+
+/// `-V` prints every field of the frame header of a Write.
+fn every_field_is_shown(wireshark: &Wireshark, file: &Path) -> Result<()> {
+    let shown = wireshark.read(file, &["-Y", "qnic.kind == 1", "-c", "200", "-T", "pdml"])?;
+    let source = include_str!("../../abi/src/wire.rs");
+    let fields = source
+        .split_once("pub struct FrameHeader {")
+        .and_then(|(_, rest)| rest.split_once("\n}"))
+        .map(|(fields, _)| fields)
+        .context("find the frame header")?;
+    let names = fields.lines().filter_map(|line| {
+        let name = line.trim().strip_prefix("pub ")?.split_once(':')?.0;
+        Some(name)
+    });
+    let names: Vec<_> = names.collect();
+    ensure!(names.len() > 20, "fields of the header: {names:?}");
+    for name in names {
+        ensure!(
+            shown.contains(&format!("name=\"qnic.{name}\"")),
+            "tshark does not show qnic.{name}"
+        );
+    }
+    Ok(())
+}
+
+/// A retransmission repeats the number of the frame it refers to; who acknowledges
+/// says a number that is not smaller, and comes from the other side; replies carry the
+/// operation of their requests.
+fn relations_are_right(wireshark: &Wireshark, file: &Path) -> Result<()> {
+    const FIELDS: [&str; 9] = [
+        "frame.number",
+        "qnic.source_node",
+        "qnic.sequence",
+        "qnic.acknowledge",
+        "qnic.operation",
+        "qnic.retransmission_of",
+        "qnic.acknowledged_in",
+        "qnic.reply_to",
+        "qnic.kind",
+    ];
+    let frames = wireshark.fields(file, "qnic", &FIELDS)?;
+    let number = |text: &str| -> Result<usize> { text.parse().with_context(|| text.to_owned()) };
+    let at = |text: &str| -> Result<Option<&Vec<String>>> {
+        match text {
+            "" => Ok(None),
+            text => Ok(frames.get(number(text)? - 1)),
+        }
+    };
+    // How far each node has said that the other's frames have arrived.
+    let mut received = BTreeMap::new();
+    for frame in &frames {
+        ensure!(frame.len() == FIELDS.len(), "{frame:?}");
+        let up_to = received.entry(frame[1].as_str()).or_insert(0);
+        *up_to = number(&frame[3])?.max(*up_to);
+    }
+    let (mut again, mut acknowledged, mut replies) = (0, 0, 0);
+    for frame in &frames {
+        let sequence = number(&frame[2])?;
+        let others = received.iter().filter(|(node, _)| **node != frame[1]);
+        let arrived = others.map(|(_, up_to)| *up_to).max().unwrap_or(0);
+        // A frame may also be sent again after it was acknowledged.
+        if (1..=arrived).contains(&sequence) && frame[5].is_empty() {
+            ensure!(!frame[6].is_empty(), "no acknowledgement of {frame:?}");
+        }
+        if let Some(first) = at(&frame[5])? {
+            again += 1;
+            let same = first[1..3] == frame[1..3] && first[4] == frame[4] && first[8] == frame[8];
+            ensure!(same && first[0] != frame[0], "{frame:?} after {first:?}");
+        }
+        if let Some(other) = at(&frame[6])? {
+            acknowledged += 1;
+            ensure!(other[1] != frame[1], "{frame:?} by {other:?}");
+            ensure!(
+                number(&other[0])? > number(&frame[0])?,
+                "{frame:?} by {other:?}"
+            );
+            // An Ack also names frames beyond the first gap.
+            let up_to = number(&other[3])? >= sequence || other[8] == "4";
+            ensure!(up_to, "{frame:?} by {other:?}");
+        }
+        if let Some(request) = at(&frame[7])? {
+            replies += 1;
+            ensure!(request[1] != frame[1], "{frame:?} to {request:?}");
+            ensure!(request[4] == frame[4], "{frame:?} to {request:?}");
+        }
+    }
+    ensure!(again > 0, "no retransmission names its frame");
+    ensure!(replies > 0, "no reply names its request");
+    ensure!(acknowledged > 0, "no frame names its acknowledgement");
+    Ok(())
+}
+
+/// Frames that are handed over by a call are captured, too, and only those of the
+/// links that were asked for.
+pub(crate) fn perfect_links() -> Result<Verdict> {
+    let wireshark = wireshark!();
+    let nodes = HostNodes::start(3)?;
+    let options = CaptureOptions {
+        snaplen: Some(120),
+        count: None,
+    };
+    let one_way = Running::begin(&nodes, &options.request(&json!({ "one_way": [0, 1] })))?;
+    let none = Running::begin(&nodes, &options.request(&json!({ "at": 2 })))?;
+    let nobody = Running::begin(&nodes, &options.request(&json!({ "at": 9 })));
+    ensure!(nobody.is_err(), "a capture of a node that is not there");
+    scenario::all_pairs_exchange(&FirstNodes(&nodes, 2), 5)?;
+    let file = wireshark.keep(one_way)?;
+    let frames = wireshark.fields(
+        &file,
+        "qnic",
+        &[
+            "frame.interface_name",
+            "qnic.source_node",
+            "frame.cap_len",
+            "qnic.kind",
+        ],
+    )?;
+    let mut writes = 0;
+    for frame in &frames {
+        ensure!(frame[..3] == ["n0>n1", "0", "128"], "{frame:?}");
+        writes += usize::from(frame[3] == "1");
+    }
+    ensure!(writes > 0, "no writes");
+    ensure!(frames.len() > writes, "nothing but writes");
+    let again = wireshark.fields(&file, "qnic.retransmission_of", &["frame.number"])?;
+    ensure!(
+        again.is_empty(),
+        "retransmissions on a perfect link: {again:?}"
+    );
+    let file = wireshark.keep(none)?;
+    let others = wireshark.fields(&file, "frame", &["frame.number"])?;
+    ensure!(others.is_empty(), "{} frames of another link", others.len());
+    Ok(Verdict::Passed)
+}
