@@ -1,0 +1,352 @@
+//! Tests of the fabric: who gets which frame, and what taps see of it.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+
+use qnic_abi::wire::{FRAME_MAGIC, HEADER_BYTES, WIRE_VERSION};
+use qnic_nic::env::{Channel, Wire};
+use qnic_nic::testing::{Memory, SimHost, Sram};
+use qnic_nic::{Limits, NicConfig};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::*;
+use crate::carrier::CarrierReport;
+use crate::tap::{Marks, Outcome, Sighting};
+use crate::units::{Probability, Span};
+use crate::Impairments;
+
+const NOW: Time = Time(1);
+
+fn nic(node: u16) -> Nic {
+    let config = NicConfig {
+        node: NodeId(node),
+        frames: 256,
+        windows: 4,
+        doorbells: 2,
+        limits: Limits::default(),
+    };
+    Nic::new(config).unwrap()
+}
+
+fn host(nic: &Nic) -> SimHost {
+    SimHost {
+        sram: Sram::new(nic.geometry().sram_bytes as usize),
+        memory: Memory::new(256 << 12),
+    }
+}
+
+/// NICs of these nodes, the first `running` of them started.
+fn fabric(nodes: &[u16], running: usize) -> Fabric<SimHost> {
+    let mut fabric = Fabric::new();
+    for node in nodes {
+        let nic = nic(*node);
+        let host = host(&nic);
+        fabric.add(nic, host).unwrap();
+    }
+    for slot in 0..running {
+        fabric.with(slot, NOW, |nic, host, _| nic.start(NOW, host, 1));
+    }
+    fabric
+}
+
+/// A frame that any NIC refuses and counts.
+fn frame(source: u16, destination: u16) -> FrameHeader {
+    let mut frame = FrameHeader::new_zeroed();
+    assert_eq!(size_of_val(&frame), HEADER_BYTES);
+    frame.magic = FRAME_MAGIC.into();
+    frame.version = WIRE_VERSION;
+    frame.kind = 255;
+    frame.source_node = source.into();
+    frame.destination_node = destination.into();
+    frame
+}
+
+fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) -> bool {
+    let source = fabric.nic(slot).geometry().node.0;
+    fabric.with(slot, NOW, |_, _, wire| {
+        let frame = frame(source, destination);
+        wire.send(&frame, Payload::None, Channel::Data)
+    })
+}
+
+fn taken(fabric: &Fabric<SimHost>) -> Vec<u64> {
+    (0..fabric.len())
+        .map(|slot| fabric.nic(slot).statistics().malformed_frames.get())
+        .collect()
+}
+
+#[test]
+fn frames_reach_their_node_whatever_the_order_of_slots() {
+    let mut fabric = fabric(&[7, 3, 9], 3);
+    assert!(send(&mut fabric, 0, 9));
+    assert!(send(&mut fabric, 2, 3));
+    assert!(send(&mut fabric, 1, 9));
+    assert_eq!(taken(&fabric), [0, 1, 2]);
+}
+
+#[test]
+fn there_is_no_way_to_nobody_oneself_or_a_nic_that_stands_still() {
+    let mut fabric = fabric(&[0, 1, 2], 2);
+    for destination in [0, 2, 3, u16::MAX] {
+        assert!(!send(&mut fabric, 0, destination), "{destination}");
+    }
+    assert_eq!(taken(&fabric), [0, 0, 0]);
+}
+
+fn impaired(nodes: &[u16], default: Impairments) -> Fabric<SimHost> {
+    let mut fabric = fabric(nodes, nodes.len());
+    let plan = NetworkPlan {
+        nodes: nodes.iter().copied().map(NodeId).collect(),
+        default,
+        ..NetworkPlan::default()
+    };
+    fabric.join(&plan).unwrap();
+    fabric
+}
+
+#[test]
+fn a_way_is_perfect_only_if_it_stays_so() {
+    let path = |fabric: &mut Fabric<SimHost>, node| {
+        let path = fabric.with(0, NOW, |_, _, wire| wire.path(NodeId(node)));
+        path.map(|path| path.perfect)
+    };
+    let mut fixed = fabric(&[0, 1], 2);
+    assert_eq!(path(&mut fixed, 1), Some(true));
+    assert_eq!(path(&mut fixed, 2), None);
+    let all = fixed.network_mut().set(LinkSet::All, |_| {});
+    assert_eq!(all, Err(NotSet::Fixed));
+    let mut joined = impaired(&[0, 1], Impairments::NONE);
+    assert_eq!(path(&mut joined, 1), Some(false));
+}
+
+#[test]
+fn an_impaired_link_delivers_later_with_what_it_was_given() {
+    let delay = Impairments {
+        delay: Span::nanoseconds(1000),
+        ..Impairments::NONE
+    };
+    let mut fabric = impaired(&[0, 1], delay);
+    assert!(send(&mut fabric, 0, 1));
+    assert_eq!(fabric.next_deadline(), Some(NOW.after(1000)));
+    assert!(!fabric.receive(NOW.after(999)));
+    assert_eq!(taken(&fabric), [0, 0]);
+    assert!(fabric.receive(NOW.after(1000)));
+    assert_eq!(taken(&fabric), [0, 1]);
+}
+
+#[test]
+fn damaged_frames_do_not_reach_a_nic() {
+    let corrupt = Impairments {
+        corrupt: Probability::percent(100.0),
+        ..Impairments::NONE
+    };
+    let mut fabric = impaired(&[0, 1], corrupt);
+    for _ in 0..50 {
+        assert!(send(&mut fabric, 0, 1));
+    }
+    fabric.receive(NOW);
+    assert_eq!(taken(&fabric), [0, 0]);
+    assert_eq!(fabric.network().damaged(), 50);
+}
+
+/// Ends of the link, what becomes of the frame, and who sent it.
+type Note = (u16, u16, Outcome, Marks, u16);
+
+#[derive(Debug, Default, Clone)]
+struct Notes(Arc<Mutex<Vec<Note>>>);
+
+impl Tap for Notes {
+    fn see(&mut self, sighting: &Sighting<'_>) {
+        let (frame, payload) = codec::split_frame(sighting.bytes).unwrap();
+        assert_eq!(sighting.length, HEADER_BYTES + payload.len());
+        let (from, to) = (sighting.from.0, sighting.to.0);
+        let sender = frame.source_node.get();
+        let note = (from, to, sighting.outcome, sighting.marks, sender);
+        self.0.lock().unwrap().push(note);
+    }
+}
+
+impl Notes {
+    fn take(&self) -> Vec<Note> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+#[test]
+fn taps_see_what_is_handed_over_by_a_call_until_they_end() {
+    let mut fabric = fabric(&[0, 1, 2], 2);
+    let (all, some) = (Notes::default(), Notes::default());
+    let id = fabric.tap(LinkSet::All, Box::new(all.clone())).unwrap();
+    let one_way = LinkSet::OneWay(NodeId(1), NodeId(0));
+    fabric.tap(one_way, Box::new(some.clone())).unwrap();
+    for (slot, to) in [(0, 1), (0, 2), (1, 0)] {
+        send(&mut fabric, slot, to);
+    }
+    let none = Marks::empty();
+    let last = (1, 0, Outcome::Passes, none, 1);
+    let first = (0, 1, Outcome::Passes, none, 0);
+    assert_eq!(all.take(), [first, (0, 2, Outcome::Refused, none, 0), last]);
+    assert_eq!(some.take(), [last]);
+    fabric.network_mut().untap(id);
+    assert!(send(&mut fabric, 0, 1));
+    assert_eq!(all.take(), []);
+    for links in [
+        LinkSet::At(NodeId(9)),
+        LinkSet::OneWay(NodeId(0), NodeId(0)),
+    ] {
+        let refused = fabric.tap(links, Box::new(all.clone()));
+        assert_eq!(refused, Err(NotSet::NoSuchLink));
+    }
+}
+
+/// Frames from 0 to 2 of a ring of four go by node 1.
+#[test]
+fn taps_see_each_link_and_what_it_does() {
+    let mut fabric = fabric(&[0, 1, 2, 3], 4);
+    let plan = NetworkPlan {
+        topology: crate::Topology::Ring,
+        nodes: (0..4).map(NodeId).collect(),
+        ..NetworkPlan::default()
+    };
+    fabric.join(&plan).unwrap();
+    let notes = Notes::default();
+    fabric.tap(LinkSet::All, Box::new(notes.clone())).unwrap();
+    let far = LinkSet::OneWay(NodeId(0), NodeId(2));
+    let no_link = fabric.tap(far, Box::new(notes.clone()));
+    assert_eq!(no_link, Err(NotSet::NoSuchLink));
+    let none = Marks::empty();
+    let hop = |from, to, outcome, marks| (from, to, outcome, marks, 0);
+    let [first, second] = [(0, 1), (1, 2)].map(|(from, to)| hop(from, to, Outcome::Passes, none));
+    assert!(send(&mut fabric, 0, 2));
+    assert_eq!(notes.take(), [first, second]);
+
+    let set = |fabric: &mut Fabric<SimHost>, to: Impairments| {
+        let link = LinkSet::OneWay(NodeId(1), NodeId(2));
+        fabric.network_mut().set(link, |now| *now = to).unwrap();
+    };
+    let certain = Probability::percent(100.0);
+    let corrupt = Impairments {
+        corrupt: certain,
+        duplicate: certain,
+        ..Impairments::NONE
+    };
+    set(&mut fabric, corrupt);
+    send(&mut fabric, 0, 2);
+    fabric.receive(NOW);
+    let marks = Marks::CORRUPTED | Marks::DUPLICATED;
+    assert_eq!(notes.take(), [first, hop(1, 2, Outcome::Passes, marks)]);
+    set(
+        &mut fabric,
+        Impairments {
+            loss: certain,
+            ..Impairments::NONE
+        },
+    );
+    send(&mut fabric, 0, 2);
+    assert_eq!(notes.take(), [first, hop(1, 2, Outcome::Lost, none)]);
+
+    let slow = Impairments {
+        delay: Span::nanoseconds(1000),
+        ..Impairments::NONE
+    };
+    set(&mut fabric, slow);
+    send(&mut fabric, 0, 2);
+    set(
+        &mut fabric,
+        Impairments {
+            partition: true,
+            ..slow
+        },
+    );
+    send(&mut fabric, 0, 2);
+    fabric.receive(NOW.after(1000));
+    let [cut, late] = [Outcome::Cut, Outcome::CutUnderWay].map(|what| hop(1, 2, what, none));
+    assert_eq!(notes.take(), [first, second, first, cut, late]);
+}
+
+/// A carrier that keeps what is sent and hands in what it is given.
+#[derive(Debug, Default)]
+struct Probe {
+    sent: Vec<(usize, Vec<u8>)>,
+    coming: Vec<(usize, Vec<u8>)>,
+}
+
+#[derive(Debug)]
+struct ProbeCarrier(Arc<Mutex<Probe>>, std::fs::File);
+
+impl Carrier for ProbeCarrier {
+    fn send(&mut self, _: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool) {
+        let mut bytes = Vec::new();
+        assert!(fill(&mut bytes));
+        self.0.lock().unwrap().sent.push((process, bytes));
+    }
+
+    fn flush(&mut self, _: Time) {}
+
+    fn receive(&mut self, _: Time, take: &mut dyn FnMut(usize, &[u8])) -> bool {
+        let coming = std::mem::take(&mut self.0.lock().unwrap().coming);
+        for (process, bytes) in &coming {
+            take(*process, bytes);
+        }
+        !coming.is_empty()
+    }
+
+    fn prepare_sleep(&mut self) -> bool {
+        self.0.lock().unwrap().coming.is_empty()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.1.as_fd()
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        None
+    }
+
+    fn report(&self) -> CarrierReport {
+        CarrierReport {
+            kind: "probe",
+            address: String::new(),
+            strangers: 0,
+            processes: Vec::new(),
+        }
+    }
+}
+
+#[test]
+fn other_processes_are_reached_and_speak_only_for_their_nodes() {
+    let mut fabric = fabric(&[0, 1], 2);
+    let probe = Arc::new(Mutex::new(Probe::default()));
+    let nodes = [vec![NodeId(5)], vec![NodeId(6)]];
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let carrier = ProbeCarrier(probe.clone(), null);
+    fabric.connect(Box::new(carrier), &nodes).unwrap();
+    let notes = Notes::default();
+    fabric.tap(LinkSet::All, Box::new(notes.clone())).unwrap();
+    assert!(send(&mut fabric, 0, 6));
+    assert_eq!(probe.lock().unwrap().sent[0].0, 1);
+    let bytes = |source, destination| frame(source, destination).as_bytes().to_vec();
+    probe.lock().unwrap().coming = vec![
+        (0, bytes(5, 1)),
+        (0, bytes(6, 1)),
+        (0, bytes(0, 1)),
+        (0, bytes(5, 6)),
+        (0, bytes(5, 77)),
+        (0, vec![1, 2, 3]),
+    ];
+    assert!(!fabric.prepare_sleep());
+    assert!(fabric.receive(NOW));
+    assert_eq!(taken(&fabric), [0, 1]);
+    assert_eq!(fabric.misdirected(), 5);
+    let there = (0, 6, Outcome::Passes, Marks::empty(), 0);
+    let back = (5, 1, Outcome::Passes, Marks::FOREIGN, 5);
+    assert_eq!(notes.take(), [there, back]);
+}
+
+#[test]
+fn a_node_is_there_once() {
+    let mut fabric = fabric(&[4], 0);
+    let host = host(fabric.nic(0));
+    assert_eq!(fabric.add(nic(4), host), Err(DuplicateNode(NodeId(4))));
+    assert_eq!(fabric.len(), 1);
+}
