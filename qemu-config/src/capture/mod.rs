@@ -79,3 +79,39 @@ pub(crate) fn copy(
     }
     Ok(total)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qnic_abi::wire::{FrameKind, WIRE_VERSION};
+    use qnic_abi::Status;
+
+    /// The dissector is a copy of what the frame format says: none of it is missing.
+    #[test]
+    fn the_dissector_knows_this_version_and_every_kind_and_status() {
+        let version = format!("local VERSION = {WIRE_VERSION}\n");
+        assert!(DISSECTOR.contains(&version), "{version}");
+        let table = |name: &str| {
+            let rest = DISSECTOR.split_once(&format!("local {name} = {{")).unwrap().1;
+            rest.split_once('}').unwrap().0
+        };
+        let mut kinds = 0;
+        for number in 0..=u8::MAX {
+            if let Ok(kind) = FrameKind::try_from(number) {
+                let entry = format!("[{number}] = \"{kind:?}\"");
+                assert!(table("KINDS").contains(&entry), "{entry}");
+                kinds += 1;
+            }
+        }
+        assert_eq!(table("KINDS").matches('[').count(), kinds);
+        let mut statuses = 0;
+        for number in 0..1000 {
+            if let Ok(status) = Status::try_from(number) {
+                let entry = format!("[{number}] = \"{status:?}\"");
+                assert!(table("STATUSES").contains(&entry), "{entry}");
+                statuses += 1;
+            }
+        }
+        assert_eq!(table("STATUSES").matches('[').count(), statuses);
+    }
+}

@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- frame header of 120 bytes (abi/src/wire.rs, version 2), the payload. Everything is
+-- frame header of 120 bytes (abi/src/wire.rs, version 3), the payload. Everything is
 -- little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,15 +15,16 @@ local PSEUDO = 8
 local HEADER = 120
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 2
+local VERSION = 3
 
 local KINDS = {
     [1] = "Write", [2] = "ReadRequest", [3] = "ReadReply", [4] = "Ack", [5] = "Nak",
-    [6] = "Resume", [7] = "ImportRequest", [8] = "ImportReply", [9] = "Gone",
-    [10] = "Hello", [11] = "HelloReply",
+    [7] = "ImportRequest", [8] = "ImportReply", [9] = "Gone", [10] = "Hello",
+    [11] = "HelloReply", [12] = "Atomic", [13] = "AtomicReply",
 }
 local READ_REQUEST, READ_REPLY, ACK, NAK = 2, 3, 4, 5
 local IMPORT_REQUEST, IMPORT_REPLY, HELLO, HELLO_REPLY = 7, 8, 10, 11
+local ATOMIC, ATOMIC_REPLY = 12, 13
 
 local STATUSES = {
     [0] = "Ok", [1] = "Malformed", [2] = "BadLength", [3] = "BadAddress", [4] = "BadKey",
@@ -31,7 +32,10 @@ local STATUSES = {
     [9] = "NameNotFound", [10] = "NameExists", [11] = "PortInUse", [12] = "Exhausted",
     [13] = "VersionMismatch", [14] = "NoSuchVni", [15] = "VniInUse", [16] = "Aborted",
     [17] = "PeerGone", [18] = "PageUnavailable", [19] = "BadNotification",
-    [20] = "QueueFailed", [21] = "SramTooSmall",
+    [20] = "QueueFailed", [21] = "SramTooSmall", [22] = "NotMapped",
+    [23] = "ReadOnlyMemory", [24] = "FileMemory", [25] = "SharedMemory",
+    [26] = "HugetlbMemory", [27] = "DeviceMemory", [28] = "Overlapping",
+    [29] = "Misaligned",
 }
 
 local OUTCOMES = {
@@ -85,7 +89,6 @@ local header = {
 
 local flags = {
     ProtoField.bool("qnic.flags.notify", "Notify", 16, nil, 0x1),
-    ProtoField.bool("qnic.flags.wait", "Wait: a Resume follows", 16, nil, 0x2),
     ProtoField.bool("qnic.flags.probe", "Probe: answer at once", 16, nil, 0x4),
 }
 
@@ -219,6 +222,10 @@ local function learn(number, hop, f)
         ask(READ_REPLY, operation)
     elseif f.kind == READ_REPLY then
         answer(READ_REPLY, operation)
+    elseif f.kind == ATOMIC then
+        ask(ATOMIC_REPLY, operation)
+    elseif f.kind == ATOMIC_REPLY then
+        answer(ATOMIC_REPLY, operation)
     elseif f.kind == IMPORT_REQUEST then
         ask(IMPORT_REPLY, operation)
     elseif f.kind == IMPORT_REPLY then
