@@ -92,7 +92,10 @@ mod tests {
         let version = format!("local VERSION = {WIRE_VERSION}\n");
         assert!(DISSECTOR.contains(&version), "{version}");
         let table = |name: &str| {
-            let rest = DISSECTOR.split_once(&format!("local {name} = {{")).unwrap().1;
+            let rest = DISSECTOR
+                .split_once(&format!("local {name} = {{"))
+                .unwrap()
+                .1;
             rest.split_once('}').unwrap().0
         };
         let mut kinds = 0;

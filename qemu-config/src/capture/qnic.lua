@@ -22,7 +22,7 @@ local KINDS = {
     [7] = "ImportRequest", [8] = "ImportReply", [9] = "Gone", [10] = "Hello",
     [11] = "HelloReply", [12] = "Atomic", [13] = "AtomicReply",
 }
-local READ_REQUEST, READ_REPLY, ACK, NAK = 2, 3, 4, 5
+local WRITE, READ_REQUEST, READ_REPLY, ACK, NAK = 1, 2, 3, 4, 5
 local IMPORT_REQUEST, IMPORT_REPLY, HELLO, HELLO_REPLY = 7, 8, 10, 11
 local ATOMIC, ATOMIC_REPLY = 12, 13
 
@@ -93,6 +93,7 @@ local flags = {
 }
 
 local payload = ProtoField.bytes("qnic.payload", "Payload")
+local last_sequence = ProtoField.uint64("qnic.last_sequence", "Last sequence number of the run")
 local relation = {
     retransmission_of = ProtoField.framenum("qnic.retransmission_of", "Retransmission of", base.NONE, frametype.RETRANS_PREV),
     acknowledged_in = ProtoField.framenum("qnic.acknowledged_in", "Acknowledged in", base.NONE, frametype.ACK),
@@ -110,7 +111,7 @@ local experts = {
     malformed = ProtoExpert.new("qnic.expert.malformed", "Not a frame of this version", expert.group.MALFORMED, expert.severity.ERROR),
 }
 
-local fields = { payload }
+local fields = { payload, last_sequence }
 for _, group in ipairs({ link, relation }) do
     for _, field in pairs(group) do table.insert(fields, field) end
 end
@@ -166,6 +167,14 @@ local function acknowledge(known, first, last, frame)
 end
 
 local ZERO = UInt64(0)
+local PAGE = 4096
+
+-- How many numbers a frame takes: one for each page of the destination (runs).
+local function pieces(f)
+    if f.payload_length == 0 or (f.kind ~= WRITE and f.kind ~= READ_REPLY) then return 1 end
+    local offset = f.address:band(UInt64(PAGE - 1)):tonumber()
+    return (offset + f.payload_length + PAGE - 1) // PAGE
+end
 
 local function learn(number, hop, f)
     local from, to = f.source_node, f.destination_node
@@ -235,7 +244,9 @@ local function learn(number, hop, f)
     elseif f.kind == HELLO_REPLY then
         answer(HELLO_REPLY, from)
     end
-    if f.sequence ~= ZERO then ask(NAK, to .. "#" .. f.sequence:tohex()) end
+    if f.sequence ~= ZERO then
+        for piece = 0, pieces(f) - 1 do ask(NAK, to .. "#" .. (f.sequence + piece):tohex()) end
+    end
     if f.kind == NAK then answer(NAK, from .. "#" .. f.argument:tohex(), "refuses") end
 end
 
@@ -276,6 +287,7 @@ end
 local function describe(f)
     local text = KINDS[f.kind] or ("kind " .. f.kind)
     if f.sequence ~= ZERO then text = text .. " seq=" .. tostring(f.sequence) end
+    if pieces(f) > 1 then text = text .. "-" .. tostring(f.sequence + (pieces(f) - 1)) end
     text = text .. " ack=" .. tostring(f.acknowledge) .. " del=" .. tostring(f.delivered)
     if f.payload_length > 0 then text = text .. " len=" .. f.payload_length end
     if f.kind == NAK then text = text .. " " .. (STATUSES[f.status] or f.status) end
@@ -301,12 +313,15 @@ function qnic.dissector(buffer, pinfo, root)
     pinfo.cols.dst = "node " .. f.destination_node .. " port " .. f.destination_port
     if f.magic ~= MAGIC or f.version ~= VERSION then
         tree:add_proto_expert_info(experts.malformed)
-        pinfo.cols.info = "[not a frame of version 2]"
+        pinfo.cols.info = "[not a frame of version " .. VERSION .. "]"
         return
     end
     if frame:len() > HEADER then tree:add(payload, frame(HEADER)) end
     if not pinfo.visited and outcome ~= CUT_UNDER_WAY then
         learn(pinfo.number, tostring(buffer(4, 4):bytes()), f)
+    end
+    if pieces(f) > 1 then
+        tree:add(last_sequence, f.sequence + (pieces(f) - 1)):set_generated()
     end
     local text = describe(f)
     tree:append_text(", " .. text)

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-use qnic_abi::wire::{FRAME_MAGIC, HEADER_BYTES, WIRE_VERSION};
+use qnic_abi::wire::{FRAME_MAGIC, HEADER_BYTES, MAX_RUN, WIRE_VERSION};
 use qnic_nic::env::{Channel, Wire};
 use qnic_nic::testing::{Memory, SimHost, Sram};
 use qnic_nic::{Limits, NicConfig};
@@ -197,6 +197,32 @@ fn taps_see_what_is_handed_over_by_a_call_until_they_end() {
         let refused = fabric.tap(links, Box::new(all.clone()));
         assert_eq!(refused, Err(NotSet::NoSuchLink));
     }
+}
+
+/// What a tap saw: bytes, and what it was told of the length.
+#[derive(Debug, Default, Clone)]
+struct Lengths(Arc<Mutex<Vec<(usize, usize)>>>);
+
+impl Tap for Lengths {
+    fn see(&mut self, sighting: &Sighting<'_>) {
+        let lengths = (sighting.bytes.len(), sighting.length);
+        self.0.lock().unwrap().push(lengths);
+    }
+}
+
+#[test]
+fn taps_see_all_of_a_run() {
+    let mut fabric = fabric(&[0, 1], 2);
+    let tap = Lengths::default();
+    fabric.tap(LinkSet::All, Box::new(tap.clone())).unwrap();
+    let run = [7; MAX_RUN];
+    let mut frame = frame(0, 1);
+    frame.payload_length = (MAX_RUN as u16).into();
+    fabric.with(0, NOW, |_, _, wire| {
+        assert!(wire.send(&frame, Payload::Bytes(&run), Channel::Data));
+    });
+    let length = HEADER_BYTES + MAX_RUN;
+    assert_eq!(tap.0.lock().unwrap()[..], [(length, length)]);
 }
 
 /// Frames from 0 to 2 of a ring of four go by node 1.

@@ -13,9 +13,10 @@ use crate::tap::{Marks, Outcome, Sighting};
 /// A frame as taps see it; without its payload if that cannot be read.
 #[cold]
 fn image_to_show<M: HostMemory>(frame: &FrameHeader, payload: &Payload<'_, M>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
-    if codec::put_frame(&mut bytes, frame, payload).is_none() {
-        bytes.extend_from_slice(frame.as_bytes());
+    let mut bytes = frame.as_bytes().to_vec();
+    bytes.resize(HEADER_BYTES + payload.len(), 0);
+    if payload.read(&mut bytes[HEADER_BYTES..]).is_err() {
+        bytes.truncate(HEADER_BYTES);
     }
     bytes
 }
