@@ -176,6 +176,17 @@ impl Device {
         metrics::collect(&self.engine).map_err(|EngineGone| ()).ok()
     }
 
+    /// Announces that the machine of a node is about to be paused: its NIC is not reset
+    /// when its queues stop, and serves its peers on. A paused machine must go on before
+    /// it is reset, or its NIC writes into memory that has another use by then.
+    /// `false`: no driver has started that node's NIC.
+    pub fn expect_pause(&self, node: u16) -> bool {
+        let asked = self
+            .engine
+            .ask(|answer| Command::ExpectPause { node, answer });
+        asked.unwrap_or(false)
+    }
+
     /// Waits until the device is stopped by its [`Stopper`], ends its threads and
     /// removes its sockets.
     ///

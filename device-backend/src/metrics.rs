@@ -6,6 +6,7 @@
 //! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes what links do ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
 //! | `{"cmd":"net_clear","links":LINKS}` | makes them do nothing: `{"changed":N}` |
 //! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of what runs over links ([`crate::capture`]), until it has had `count` frames or the client shuts down its side; both numbers may be left out |
+//! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, it pauses the machine: its NIC is not reset and serves its peers on. A paused machine must go on before it is reset |
 //!
 //! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
 //! `{"one_way":[0,1]}`.
@@ -41,6 +42,9 @@ enum Request {
     },
     NetClear {
         links: Links,
+    },
+    ExpectPause {
+        node: u16,
     },
     Capture {
         links: Links,
@@ -156,6 +160,7 @@ fn converse(
             Ok(Request::Stats {}) => stats(engine).and_then(|stats| json(&stats)),
             Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
             Ok(Request::NetClear { links }) => set_links(engine, links, None),
+            Ok(Request::ExpectPause { node }) => expect_pause(engine, node),
             Ok(Request::Capture {
                 links,
                 snaplen,
@@ -172,7 +177,8 @@ fn converse(
                 };
             }
             Err(error) => Err(format!(
-                "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"capture\""
+                "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"capture\", \
+                 \"expect_pause\""
             )),
         };
         say(&answer.unwrap_or_else(failure))?;
@@ -198,6 +204,16 @@ fn set_links(
     let changed = changed.map_err(|error| error.to_string())?;
     tracing::info!(?links, ?change, changed, "links changed");
     json(&Changed { changed })
+}
+
+fn expect_pause(engine: &EngineHandle, node: u16) -> Result<String, String> {
+    let expected = engine.ask(|answer| Command::ExpectPause { node, answer });
+    match expected.map_err(|error| error.to_string())? {
+        true => Ok("{}".to_owned()),
+        false => Err(format!(
+            "node {node} has no NIC here that a driver has started: nothing can be paused"
+        )),
+    }
 }
 
 fn json(value: &impl Serialize) -> Result<String, String> {
@@ -248,6 +264,7 @@ mod tests {
             r#"{"cmd":"net_clear","links":{"at":3}}"#,
             r#"{"cmd":"capture","links":"all"}"#,
             r#"{"cmd":"capture","links":{"between":[0,1]},"snaplen":120,"count":7}"#,
+            r#"{"cmd":"expect_pause","node":1}"#,
         ] {
             let request = serde_json::from_str::<Request>(good);
             assert!(request.is_ok(), "{good}");

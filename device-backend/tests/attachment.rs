@@ -126,6 +126,52 @@ fn a_write_reaches_the_other_guest_and_wakes_its_process() {
     assert_eq!(lab.report(1).statistics.bytes_received, 9000);
 }
 
+/// A paused guest's memory is served; what its driver has to know waits for it.
+#[test]
+fn a_paused_machine_is_served_and_goes_on() {
+    let lab = Lab::new(2);
+    let (mut a, mut b) = (lab.started(0), lab.started(1));
+    a.register(10);
+    b.register(20);
+    assert_eq!(a.import(1, 20).0, Status::Ok);
+    b.want_wake(1);
+    let bytes: Vec<u8> = (0..9000u32).map(|n| (n % 251) as u8).collect();
+    a.fill(&bytes);
+    for round in 0..3 {
+        assert!(lab.device.as_ref().unwrap().expect_pause(1));
+        let places = b.pause();
+        assert_ne!(places, [0; 2]);
+        lab.wait_for_state(1, true, NicState::Paused);
+        a.issue(round, &a.write_command(1, 20, 4096 * round, 9000));
+        until("the completion", || a.writes_done() == round + 1);
+        assert_eq!(b.data(4096 * round, 9000), bytes);
+        assert!(!b.events.has_news(&b.ram), "an event during the pause");
+        b.resume(places);
+        lab.wait_for_state(1, true, NicState::Running);
+        assert_eq!(b.event().kind.get(), Kind::Wake as u32);
+        b.want_wake(round + 2);
+        assert_eq!(b.statistics().processes.get(), 1);
+    }
+    let counters = lab.report(1).counters;
+    assert_eq!((counters.starts, counters.resets), (1, 0));
+    assert_eq!(counters.pauses, 3);
+}
+
+/// A machine that was reset while it was paused starts at the beginning.
+#[test]
+fn a_machine_reset_during_a_pause_gets_a_fresh_device() {
+    let lab = Lab::new(1);
+    let mut guest = lab.started(0);
+    guest.register(10);
+    assert!(lab.device.as_ref().unwrap().expect_pause(0));
+    guest.stop();
+    lab.wait_for_state(0, true, NicState::Paused);
+    guest.start();
+    assert_eq!(guest.hello(), Status::Ok);
+    assert_eq!(guest.statistics().processes.get(), 0);
+    assert_eq!(lab.report(0).counters.resets, 1);
+}
+
 #[test]
 fn a_reset_gives_a_fresh_device() {
     let lab = Lab::new(2);

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use crate::accel::Accel;
+use qapi::qmp;
 use qnic_links::ImpairmentChange;
 
 use crate::boot::{boot, node_of, BootOptions};
@@ -219,6 +220,28 @@ impl Cluster {
             Links::Between(a, b) => serde_json::json!({ "between": [number(a)?, number(b)?] }),
             Links::OneWay(a, b) => serde_json::json!({ "one_way": [number(a)?, number(b)?] }),
         })
+    }
+
+    /// Stops the CPUs of a node's guest, as a debugger would. Its NIC goes on serving its
+    /// peers. Let it [go on](Cluster::resume) before you reset it.
+    ///
+    /// # Errors
+    /// No such node; the device process or QEMU's monitor does not answer.
+    pub fn pause(&self, node: &str) -> Result<()> {
+        let number = self.spec.node_number(node);
+        let number = number.ok_or_else(|| self.no_such_node(node))?;
+        self.ask_device(&serde_json::json!({ "cmd": "expect_pause", "node": number }))?;
+        self.node(node)?.monitor()?.execute(&qmp::stop {})?;
+        Ok(())
+    }
+
+    /// Lets the CPUs of a node's guest go on.
+    ///
+    /// # Errors
+    /// As [`Cluster::pause`].
+    pub fn resume(&self, node: &str) -> Result<()> {
+        self.node(node)?.monitor()?.execute(&qmp::cont {})?;
+        Ok(())
     }
 
     fn ask_device(&self, request: &serde_json::Value) -> Result<serde_json::Value> {

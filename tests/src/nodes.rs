@@ -127,7 +127,8 @@ pub fn counter(stats: &Value, node: usize, name: &str) -> Result<u64> {
         .iter()
         .find(|nic| nic["node"].as_u64() == Some(node as u64))
         .with_context(|| format!("stats have no node {node}"))?;
-    let value = nic.get(name).or_else(|| nic["statistics"].get(name));
+    let groups = [&nic["counters"], &nic["statistics"]];
+    let value = groups.iter().find_map(|group| group.get(name));
     value
         .and_then(Value::as_u64)
         .with_context(|| format!("node {node} has no counter {name}: {nic}"))

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use qnic_abi::attach::FIRST_DOORBELL;
+use qnic_abi::attach::{CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
@@ -152,8 +152,16 @@ impl FrontEnd {
         self.started = true;
         self.epoch += 1;
         let epoch = self.epoch;
-        self.ask(|answer| Action::Start { epoch, answer })?;
+        let place = |queue: usize| self.vrings.get(queue).map_or(0, |vring| vring.base as u16);
+        let places = [place(CONTROL_QUEUE), place(EVENT_QUEUE)];
+        let goes_on = self.ask(|answer| Action::Start {
+            epoch,
+            places,
+            answer,
+        })?;
         match &self.mapper {
+            // The SRAM has stayed where it was.
+            _ if goes_on => {}
             Some(mapper) => mapper.map(epoch),
             None => throttled!(
                 self.port.throttle,
@@ -188,6 +196,17 @@ impl FrontEnd {
                 queue,
                 "the queue cannot start: {error}"
             );
+        }
+        Ok(())
+    }
+
+    /// Stops a queue; returns its place in the available ring if it ran.
+    fn stop_queue(&mut self, index: u32) -> Result<()> {
+        self.started = false;
+        let queue = index as usize;
+        let stopped = self.ask(|answer| Action::StopQueue { queue, answer })?;
+        if let Some(place) = stopped {
+            self.vring(index)?.base = u32::from(place);
         }
         Ok(())
     }
@@ -314,16 +333,11 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        let queue = index as usize;
         self.vring(index)?;
-        self.started = false;
-        let stopped = self.ask(|answer| Action::StopQueue { queue, answer })?;
+        self.stop_queue(index)?;
         let vring = self.vring(index)?;
         vring.kick = None;
         vring.enabled = false;
-        if let Some(place) = stopped {
-            vring.base = u32::from(place);
-        }
         Ok(VhostUserVringState::new(index, vring.base))
     }
 
@@ -369,13 +383,7 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
             self.start_device()?;
             return self.start_queue(index);
         }
-        self.started = false;
-        let queue = index as usize;
-        let stopped = self.ask(|answer| Action::StopQueue { queue, answer })?;
-        if let Some(place) = stopped {
-            self.vring(index)?.base = u32::from(place);
-        }
-        Ok(())
+        self.stop_queue(index)
     }
 
     fn get_config(

@@ -33,6 +33,14 @@ pub(crate) enum Command {
         /// The answer.
         answer: Answer<Report>,
     },
+    /// The machine of a node is about to be paused. The answer says whether its NIC
+    /// runs.
+    ExpectPause {
+        /// Which.
+        node: u16,
+        /// The answer.
+        answer: Answer<bool>,
+    },
     /// Change what links do; without a change, clear them. The answer says how many.
     SetLinks {
         /// Which.
@@ -72,8 +80,14 @@ pub(crate) enum Action {
         memory: GuestMemory,
         answer: Answer<()>,
     },
-    /// The driver has started the device; the SRAM is about to be mapped.
-    Start { epoch: u64, answer: Answer<()> },
+    /// The driver has started the device, or the machine goes on after a pause: then
+    /// `places` are those at which the control and event queues were stopped, and the
+    /// answer is `true`. Otherwise the SRAM is about to be mapped.
+    Start {
+        epoch: u64,
+        places: [u16; 2],
+        answer: Answer<bool>,
+    },
     /// The SRAM is mapped in start number `epoch`. No answer.
     Mapped { epoch: u64 },
     /// A queue is ready and enabled. The answer says why it is not, if so.
@@ -88,8 +102,8 @@ pub(crate) enum Action {
         call: Option<Notifier>,
         answer: Answer<()>,
     },
-    /// A queue stops, and with it the device. The answer is the queue's place in
-    /// the available ring, if it ran.
+    /// A queue stops, and with it the device, or it is paused if that was announced.
+    /// The answer is the queue's place in the available ring, if it ran.
     StopQueue {
         queue: usize,
         answer: Answer<Option<u16>>,

@@ -187,6 +187,14 @@ impl Engine {
                 let _ = answer.send(self.report());
                 return;
             }
+            Command::ExpectPause { node, answer } => {
+                let fabric = &self.fabric;
+                let mut stations = self.stations.iter_mut();
+                let station =
+                    stations.find(|station| fabric.nic(station.slot()).geometry().node.0 == node);
+                let _ = answer.send(station.is_some_and(Station::expect_pause));
+                return;
+            }
             Command::SetLinks {
                 links,
                 change,

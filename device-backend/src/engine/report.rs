@@ -3,7 +3,7 @@
 //! | name | of |
 //! |---|---|
 //! | `rounds`, `sleeps`, `kicks` | the engine thread |
-//! | `starts`, `resets`, `doorbells`, `control_requests`, `malformed_chains`, `failed_queues`, `events`, `interrupts` | one NIC's attachment |
+//! | `starts`, `pauses`, `resets`, `doorbells`, `control_requests`, `malformed_chains`, `failed_queues`, `events`, `interrupts` | one NIC's attachment |
 //! | `network` | the links: [`LinkReport`], one for each direction; `damaged` frames, caught by their checksum; `misdirected` frames of other processes; [`CarrierReport`] for each way to other processes |
 //! | `statistics` | its control program: the fields of [`qnic_abi::control::Statistics`] |
 
@@ -70,6 +70,8 @@ pub enum NicState {
     Mapping,
     /// The driver can use it.
     Running,
+    /// The machine is paused; the NIC serves its peers.
+    Paused,
 }
 
 /// One NIC.
@@ -94,6 +96,8 @@ pub struct NicReport {
 pub struct NicCounters {
     /// Times that the driver was let in.
     pub starts: u64,
+    /// Times that its machine was paused.
+    pub pauses: u64,
     /// Times that a running device was reset, by whatever cause.
     pub resets: u64,
     /// Doorbells taken.

@@ -1,13 +1,20 @@
 //! One NIC's place in the engine: its queues and what flows through them.
 //!
 //! ```text
-//!          start, mapped         first queue stopped, reset, disconnected
-//!   Down ────────► Mapping ──► Running ──────────────────────────────────► Down
+//!          start, mapped              stopped, reset, disconnected
+//!   Down ────────► Mapping ──► Running ───────────────────► Down
+//!                               │   ▲                        ▲
+//!               announced pause ▼   │ started where stopped  │ reset, disconnected,
+//!                              Paused ───────────────────────┘ started elsewhere
 //! ```
 //!
 //! A start is numbered by its connection; that the SRAM is mapped counts only for
-//! the start that is under way. A NIC is reset when its device stops for any
-//! reason, also when QEMU pauses the machine: a guest finds its NIC fresh then.
+//! the start that is under way.
+//!
+//! QEMU stops the queues alike for a pause and for a reset, after which the guest's
+//! memory is somebody else's. So a NIC is reset when its queues stop, unless who
+//! pauses the machine has announced that. A paused guest's memory stays what it was:
+//! its NIC goes on serving its peers (N1); requests, replies and events wait.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -40,6 +47,8 @@ pub(super) enum Phase {
     Down,
     Mapping(u64),
     Running,
+    /// The machine is paused; places of the control and event queues.
+    Paused([u16; 2]),
 }
 
 /// One NIC's place in the engine.
@@ -49,6 +58,8 @@ pub(crate) struct Station {
     pub(super) name: String,
     pub(super) connected: bool,
     pub(super) phase: Phase,
+    /// When the queues stop, the machine is paused.
+    expects_pause: bool,
     pub(super) control: Option<Ring>,
     pub(super) events: Option<Ring>,
     pub(super) doorbells: Vec<Option<Notifier>>,
@@ -69,6 +80,7 @@ impl Station {
             name,
             connected: false,
             phase: Phase::Down,
+            expects_pause: false,
             control: None,
             events: None,
             doorbells: std::iter::repeat_with(|| None).take(doorbells).collect(),
@@ -106,10 +118,12 @@ impl Station {
                 self.set_memory(fabric, memory);
                 let _ = answer.send(());
             }
-            Action::Start { epoch, answer } => {
-                self.halt(fabric, now);
-                self.phase = Phase::Mapping(epoch);
-                let _ = answer.send(());
+            Action::Start {
+                epoch,
+                places,
+                answer,
+            } => {
+                let _ = answer.send(self.start(fabric, now, epoch, places));
             }
             Action::Mapped { epoch } => self.mapped(fabric, now, epoch),
             Action::StartQueue {
@@ -130,7 +144,7 @@ impl Station {
                 let _ = answer.send(());
             }
             Action::StopQueue { queue, answer } => {
-                self.halt(fabric, now);
+                self.pause_or_halt(fabric, now);
                 let _ = answer.send(self.stop_queue(poller, queue));
             }
             Action::Reset { answer } => {
@@ -149,12 +163,70 @@ impl Station {
         }
     }
 
+    /// Starts the device, or lets it go on (`true`).
+    fn start(
+        &mut self,
+        fabric: &mut Fabric<Node>,
+        now: Time,
+        epoch: u64,
+        places: [u16; 2],
+    ) -> bool {
+        // Queues that were never used look like those of a reset device.
+        let goes_on =
+            places != [0; 2] && matches!(self.phase, Phase::Paused(stopped) if stopped == places);
+        if !goes_on {
+            self.halt(fabric, now);
+            self.phase = Phase::Mapping(epoch);
+            return false;
+        }
+        self.phase = Phase::Running;
+        self.expects_pause = false;
+        self.look_for_requests = true;
+        // Doorbells may have been rung that nobody has heard.
+        for doorbell in 0..self.doorbells.len() as u32 {
+            fabric.with(self.slot, now, |nic, _, _| nic.handle_doorbell(doorbell));
+        }
+        throttled!(
+            self.throttle,
+            info,
+            nic = self.name,
+            "the machine goes on, and its device"
+        );
+        true
+    }
+
+    /// A pause of the machine was announced; `false` if the device does not run.
+    pub(crate) fn expect_pause(&mut self) -> bool {
+        self.expects_pause = matches!(self.phase, Phase::Running);
+        self.expects_pause
+    }
+
+    /// A queue stops.
+    fn pause_or_halt(&mut self, fabric: &mut Fabric<Node>, now: Time) {
+        match self.phase {
+            Phase::Paused(_) => {}
+            Phase::Running if self.expects_pause => {
+                let place = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::next_available);
+                self.phase = Phase::Paused([place(&self.control), place(&self.events)]);
+                self.counters.pauses += 1;
+                throttled!(
+                    self.throttle,
+                    info,
+                    nic = self.name,
+                    "the machine is paused"
+                );
+            }
+            _ => self.halt(fabric, now),
+        }
+    }
+
     /// Resets the NIC if it runs. Afterwards nothing touches the guest's memory.
     fn halt(&mut self, fabric: &mut Fabric<Node>, now: Time) {
         let phase = std::mem::replace(&mut self.phase, Phase::Down);
+        self.expects_pause = false;
         self.pending.clear();
         self.look_for_requests = false;
-        if matches!(phase, Phase::Running) {
+        if matches!(phase, Phase::Running | Phase::Paused(_)) {
             self.counters.resets += 1;
             throttled!(
                 self.throttle,
@@ -307,6 +379,7 @@ impl Station {
                 Phase::Down => NicState::Down,
                 Phase::Mapping(_) => NicState::Mapping,
                 Phase::Running => NicState::Running,
+                Phase::Paused(_) => NicState::Paused,
             },
             counters: self.counters.clone(),
             statistics: nic.statistics().into(),

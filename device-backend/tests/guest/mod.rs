@@ -146,6 +146,11 @@ impl Guest {
 
     /// Starts all queues, in QEMU's order; does not wait for the mapping.
     pub(crate) fn start_queues(&mut self) {
+        self.start_queues_at([0; 2]);
+    }
+
+    /// The same, at these places of the control and event queues.
+    fn start_queues_at(&mut self, places: [u32; 2]) {
         for index in 0..self.queues {
             let ring = match index {
                 CONTROL_QUEUE => &self.control,
@@ -167,7 +172,8 @@ impl Guest {
                 log_addr: None,
             };
             self.front_end.set_vring_num(index, QUEUE_SIZE).unwrap();
-            self.front_end.set_vring_base(index, 0).unwrap();
+            let place = places[usize::from(index == EVENT_QUEUE)];
+            self.front_end.set_vring_base(index, place as u16).unwrap();
             self.front_end.set_vring_addr(index, &rings).unwrap();
             self.front_end.set_vring_kick(index, &ring.kick).unwrap();
             self.front_end.set_vring_call(index, &ring.call).unwrap();
@@ -322,14 +328,34 @@ impl Guest {
         Event::read_from_bytes(&bytes).unwrap()
     }
 
-    /// Stops all queues, as a virtio reset does; the mapping is lost.
-    pub(crate) fn stop(&mut self) {
+    /// Stops all queues, as QEMU does for a reset or a pause; returns the places of
+    /// the control and event queues.
+    pub(crate) fn pause(&mut self) -> [u32; 2] {
         for index in 0..self.queues {
             self.front_end.set_vring_enable(index, false).unwrap();
         }
+        let mut places = [0; 2];
         for index in 0..self.queues {
-            self.front_end.get_vring_base(index).unwrap();
+            let place = self.front_end.get_vring_base(index).unwrap();
+            match index {
+                CONTROL_QUEUE => places[0] = place,
+                EVENT_QUEUE => places[1] = place,
+                _ => {}
+            }
         }
+        places
+    }
+
+    /// Goes on after a pause, with the memory table sent again.
+    pub(crate) fn resume(&mut self, places: [u32; 2]) {
+        self.set_memory();
+        self.start_queues_at(places);
+    }
+
+    /// Stops all queues and resets the device, as a virtio reset does; the mapping
+    /// is lost.
+    pub(crate) fn stop(&mut self) {
+        self.pause();
         self.slot.lock().unwrap().mapped = false;
     }
 }

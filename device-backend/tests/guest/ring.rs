@@ -100,6 +100,11 @@ impl Ring {
         ram.load(index, Ordering::Acquire).unwrap()
     }
 
+    /// Says whether a chain came back that was not taken.
+    pub(crate) fn has_news(&self, ram: &GuestMemoryMmap) -> bool {
+        self.used_index(ram) != self.used
+    }
+
     /// Waits for an interrupt and a chain that came back: its head and length.
     pub(crate) fn take(&mut self, ram: &GuestMemoryMmap) -> (u64, u32) {
         let started = Instant::now();

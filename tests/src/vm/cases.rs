@@ -10,7 +10,7 @@ use serde_json::json;
 use super::shell::{cpu_ticks, info, number, private_kib, shell};
 use super::VmNodes;
 use crate::harness::{Case, Verdict};
-use crate::nodes::{wait_until_empty, Nodes};
+use crate::nodes::{counter, wait_until_empty, Nodes};
 use crate::scenario;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -52,6 +52,10 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         name: "vm::a_guest_reboots_and_rejoins",
         run: reboot,
+    },
+    Case {
+        name: "vm::a_paused_guest_is_served_and_goes_on",
+        run: paused,
     },
     Case {
         name: "vm::a_guest_is_powered_off_during_transfers",
@@ -207,6 +211,45 @@ fn reboot() -> Result<Verdict> {
         nodes.node(1)?.wait_ready(boots, LIMIT)?;
         scenario::all_pairs_exchange(&nodes, 10)?;
     }
+    Ok(Verdict::Passed)
+}
+
+/// A guest is paused while another writes to it: its NIC takes what comes; then it
+/// goes on, and its driver finds everything as it was. A reset is still a reset.
+fn paused() -> Result<Verdict> {
+    let nodes = VmNodes::boot("paused", &["stable", "backports"])?;
+    let resets = || counter(&nodes.device_stats()?, 1, "resets");
+    let receive = |what: &str| {
+        let received = || counter(&nodes.device_stats()?, 1, "bytes_received");
+        let (start, before) = (Instant::now(), received()?);
+        while received()? < before + (4 << 20) {
+            let stats = || nodes.device_stats().unwrap_or_default();
+            ensure!(start.elapsed() < LIMIT, "{what}: {}", stats());
+        }
+        Ok(())
+    };
+    let mut holder = nodes.start(1, &["hold"])?;
+    holder.expect("holding", LIMIT)?;
+    let mut load = nodes.start(0, &["load", "--peer", "1"])?;
+    load.expect("loading", LIMIT)?;
+    let before = resets()?;
+    for _ in 0..3 {
+        // All pages are in the NIC's table then.
+        receive("a running guest gets no data")?;
+        nodes.cluster().pause("n1")?;
+        receive("a paused guest gets no data")?;
+        nodes.cluster().resume("n1")?;
+        shell(&nodes, 1, "true").context("the guest does not go on")?;
+    }
+    ensure!(resets()? == before, "a pause has reset the NIC");
+    load.kill()?;
+    holder.kill()?;
+    scenario::all_pairs_exchange(&nodes, 10)?;
+    // Unannounced, stopped queues are a reset.
+    shell(&nodes, 1, "rmmod qnic")?;
+    let stats = nodes.device_stats()?;
+    ensure!(stats["nics"][1]["state"] == "down", "{stats}");
+    ensure!(resets()? == before + 1, "{stats}");
     Ok(Verdict::Passed)
 }
 
