@@ -4,9 +4,13 @@
 //! one of the same kind of link in the same run.
 
 use std::fmt::Write as _;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{ChildStdout, Stdio};
+use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
+use qnic_images::{Cache, Program, Provisioner, Silent};
 use qnic_tests::host::{DevicePlan, HostNodes};
 use serde::Serialize;
 
@@ -75,14 +79,12 @@ pub(crate) fn run(rounds: usize) -> Result<serde_json::Value> {
         }
     }
     print!("{}", table(&rows));
-    let iperf = iperf_mb_s();
-    let udp = rows.iter().find(|row| row.kind == Kind::Udp);
-    match (iperf, udp) {
-        (Some(iperf), Some(udp)) => println!(
+    let iperf = iperf_mb_s()?;
+    if let Some(udp) = rows.iter().find(|row| row.kind == Kind::Udp) {
+        println!(
             "iperf3, UDP of the same datagrams on loopback: {iperf:.0} MB/s; the UDP link is {:.2} of it",
             udp.write_mb_s / iperf
-        ),
-        _ => println!("iperf3 is not installed: UDP without comparison"),
+        );
     }
     Ok(serde_json::json!({ "rows": rows, "iperf3_udp_mb_s": iperf }))
 }
@@ -172,53 +174,48 @@ fn free_ports() -> std::io::Result<[u16; 2]> {
     ])
 }
 
-/// What iperf3 moves over UDP on loopback in datagrams of a frame; `None` without it.
-fn iperf_mb_s() -> Option<f64> {
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .ok()?
-        .local_addr()
-        .ok()?
-        .port();
-    let port = port.to_string();
-    let mut server = Command::new("iperf3")
+/// What iperf3 moves over UDP on loopback in datagrams of a frame, in MB/s.
+fn iperf_mb_s() -> Result<f64> {
+    let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
+    let iperf3 = provisioner.iperf3().context("find iperf3")?;
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    let port = listener.local_addr()?.port().to_string();
+    drop(listener);
+    let mut server = iperf3
+        .command()
         .args(["-s", "-1", "-p", &port, "--forceflush"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .ok()?;
-    // It says so when it listens.
-    let mut said = String::new();
-    let output = server.stdout.take()?;
-    let mut lines = std::io::BufReader::new(output);
-    while !said.contains("listening") {
-        said.clear();
-        if std::io::BufRead::read_line(&mut lines, &mut said).ok()? == 0 {
-            break;
-        }
-    }
-    let client = Command::new("iperf3")
-        .args([
-            "-c",
-            "127.0.0.1",
-            "-p",
-            &port,
-            "-u",
-            "-b",
-            "0",
-            "-l",
-            "4296",
-            "-t",
-            "5",
-            "-J",
-        ])
-        .output();
+        .context("start iperf3")?;
+    let report = server
+        .stdout
+        .take()
+        .context("iperf3 says nothing")
+        .and_then(|output| iperf_report(&iperf3, &port, output));
+    // It may have ended by itself.
     let _ = server.kill();
     let _ = server.wait();
-    let report: serde_json::Value = serde_json::from_slice(&client.ok()?.stdout).ok()?;
+    let report = report?;
     let sum = &report["end"]["sum"];
-    let lost = sum["lost_percent"].as_f64()?;
-    Some(sum["bits_per_second"].as_f64()? / 8e6 * (1.0 - lost / 100.0))
+    let figure = |name: &str| {
+        sum[name]
+            .as_f64()
+            .with_context(|| format!("no {name}: {sum}"))
+    };
+    Ok(figure("bits_per_second")? / 8e6 * (1.0 - figure("lost_percent")? / 100.0))
+}
+
+/// What a client of iperf3 reports, once the server says that it listens.
+fn iperf_report(iperf3: &Program, port: &str, server: ChildStdout) -> Result<serde_json::Value> {
+    let mut lines = BufReader::new(server).lines();
+    let listens = |line: std::io::Result<String>| line.is_ok_and(|line| line.contains("listening"));
+    ensure!(lines.any(listens), "iperf3 does not listen");
+    let mut client = iperf3.command();
+    client.args(["-c", "127.0.0.1", "-p", port, "-u", "-b", "0"]);
+    let output = client.args(["-l", "4296", "-t", "5", "-J"]).output()?;
+    serde_json::from_slice(&output.stdout).context("read what iperf3 reports")
 }
 
 fn table(rows: &[WireRow]) -> String {

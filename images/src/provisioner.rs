@@ -9,9 +9,10 @@ use crate::guest::{self, GuestFile, GuestImage};
 use crate::kernel::{self, Kernel};
 use crate::kernel_series::KernelSeries;
 use crate::module;
+use crate::program::Program;
 use crate::progress::Progress;
 use crate::qemu::{self, HostQemu, Qemu};
-use crate::tshark::{self, Tshark};
+use crate::{iperf3, tshark};
 
 /// Makes artefacts, or finds them in the cache.
 ///
@@ -50,11 +51,23 @@ impl Provisioner {
     ///
     /// # Errors
     /// Whatever keeps a mirror's packages from being chosen, fetched or unpacked.
-    pub fn tshark(&self) -> Result<Tshark> {
+    pub fn tshark(&self) -> Result<Program> {
         host_architecture()?;
         match tshark::host_tshark() {
             Some(tshark) => Ok(tshark),
             None => tshark::provision(&self.cache, self.progress.as_ref()),
+        }
+    }
+
+    /// An iperf3: the host's own, else the distribution's.
+    ///
+    /// # Errors
+    /// As [`Provisioner::tshark`].
+    pub fn iperf3(&self) -> Result<Program> {
+        host_architecture()?;
+        match iperf3::host_iperf3() {
+            Some(iperf3) => Ok(iperf3),
+            None => iperf3::provision(&self.cache, self.progress.as_ref()),
         }
     }
 

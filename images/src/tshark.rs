@@ -1,16 +1,16 @@
-//! tshark, which reads captures: the host's own, else the distribution's.
+//! tshark, which reads captures: the host's own, else the distribution's. It can read
+//! files; it may not be able to capture.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use crate::cache::Cache;
-use crate::command::{command, run};
+use crate::command::run;
 use crate::distribution::STABLE;
-use crate::doctor::find_program;
 use crate::error::{Error, Result};
+use crate::program::Program;
 use crate::progress::Progress;
 use crate::root::{PackageSet, Root};
 
@@ -20,42 +20,14 @@ const INIT: &str = "usr/lib/x86_64-linux-gnu/plugins/init.lua";
 /// What the script prints that shows that scripts run.
 const SIGN: &str = "qnic script runs";
 
-/// How to start tshark: `env` added to the environment, `program`, `args`, then the
-/// caller's own arguments. It can read files; it may not be able to capture.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tshark {
-    /// Absolute path of what to execute.
-    pub program: PathBuf,
-    /// Arguments that come before any of the caller's.
-    pub args: Vec<OsString>,
-    /// Variables to set.
-    pub env: Vec<(OsString, OsString)>,
-}
-
-impl Tshark {
-    /// A command that starts it; the caller adds its arguments.
-    pub fn command(&self) -> Command {
-        let mut command = command(&self.program);
-        command.args(&self.args);
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command
-    }
-}
-
 /// The tshark in the host's `PATH`, if it runs scripts in Lua: some are built
 /// without, and most do not when root starts them.
-pub(crate) fn host_tshark() -> Option<Tshark> {
-    let tshark = Tshark {
-        program: find_program(PROGRAM)?,
-        args: Vec::new(),
-        env: Vec::new(),
-    };
-    check(&tshark).ok()?;
-    Some(tshark)
+pub(crate) fn host_tshark() -> Option<Program> {
+    Program::of_host(PROGRAM).filter(|tshark| check(tshark).is_ok())
 }
 
 /// The distribution's tshark, from the cache or the mirror.
-pub(crate) fn provision(cache: &Cache, progress: &dyn Progress) -> Result<Tshark> {
+pub(crate) fn provision(cache: &Cache, progress: &dyn Progress) -> Result<Program> {
     let packages = [PROGRAM.to_owned()];
     let set = PackageSet {
         kind: PROGRAM,
@@ -72,13 +44,11 @@ pub(crate) fn provision(cache: &Cache, progress: &dyn Progress) -> Result<Tshark
     Ok(in_root(&root))
 }
 
-fn in_root(root: &Root) -> Tshark {
+fn in_root(root: &Root) -> Program {
     let data = root.dir().join("usr/share/wireshark");
-    Tshark {
-        program: root.loader(),
-        args: root.loader_args(&format!("usr/bin/{PROGRAM}"), PROGRAM),
-        env: vec![("WIRESHARK_DATA_DIR".into(), data.into())],
-    }
+    let mut tshark = Program::in_root(root, PROGRAM);
+    tshark.env.push(("WIRESHARK_DATA_DIR".into(), data.into()));
+    tshark
 }
 
 /// Lets root run scripts, as other users do: the caller chooses them.
@@ -91,7 +61,7 @@ fn allow_scripts(dir: &Path) -> Result<()> {
 }
 
 /// Runs a script.
-fn check(tshark: &Tshark) -> Result<()> {
+fn check(tshark: &Program) -> Result<()> {
     let scratch = |source| Error::io("use", &std::env::temp_dir())(source);
     let mut script = tempfile::NamedTempFile::new().map_err(scratch)?;
     writeln!(script, "print(\"{SIGN}\")").map_err(scratch)?;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{CaptureOptions, DISSECTOR};
-use qnic_images::{Cache, Provisioner, Silent, Tshark};
+use qnic_images::{Cache, Program, Provisioner, Silent};
 use serde_json::{json, Value};
 
 use crate::harness::Verdict;
@@ -63,7 +63,7 @@ impl Running {
 
 /// tshark with the dissector, and a directory for files.
 struct Wireshark {
-    tshark: Tshark,
+    tshark: Program,
     directory: tempfile::TempDir,
     script: PathBuf,
 }
