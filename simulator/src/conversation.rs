@@ -5,6 +5,7 @@
 //! | sent, with a payload | no more of them beyond what the peer has told to be delivered than the window that it has granted (N15, U6) |
 //! | sent | what it says of the other direction never goes back within a session, and `delivered` is at most `acknowledge` |
 //! | sent | the sender's session never becomes smaller (U10) |
+//! | taken | it is not of an earlier session of its sender, as far as the receiver knows, nor for an earlier session of its receiver (U10): the receiver counts it as stale and drops it |
 
 use std::collections::BTreeSet;
 
@@ -21,6 +22,13 @@ struct Direction {
     granted: u64,
     /// What the sender has said of the other direction: acknowledge, delivered.
     told: (u64, u64),
+    /// The largest session of the sender, whatever it has sent in it.
+    own: u64,
+    /// The largest session of the receiver that the sender has answered in its
+    /// present life.
+    known: u64,
+    /// The last of these that has said that it ends.
+    ended: u64,
 }
 
 /// All directions of a cluster.
@@ -58,11 +66,13 @@ impl Conversations {
         );
         let direction = self.direction(from, to);
         assert!(
-            sessions.0 >= direction.sessions.0,
+            sessions.0 >= direction.own,
             "{from} -> {to}: session {} after {}",
             sessions.0,
-            direction.sessions.0
+            direction.own
         );
+        direction.own = sessions.0;
+        direction.known = direction.known.max(sessions.1);
         if matches!(
             kind,
             FrameKind::Hello | FrameKind::HelloReply | FrameKind::Gone
@@ -89,6 +99,31 @@ impl Conversations {
         }
     }
 
+    /// A NIC starts, and knows nothing of its peers any more.
+    pub(crate) fn started(&mut self, node: usize) {
+        let first = node * self.nodes;
+        for direction in &mut self.directions[first..first + self.nodes] {
+            direction.known = 0;
+            direction.ended = 0;
+        }
+    }
+
+    /// Says whether a frame that arrives is certainly of another life of its sender
+    /// or receiver than the one that runs. More may be, as not everything that a NIC
+    /// knows can be seen on the wire.
+    pub(crate) fn is_stale(&mut self, frame: &FrameHeader) -> bool {
+        let (from, to) = (frame.source_node.get(), frame.destination_node.get());
+        let kind = FrameKind::try_from(frame.kind);
+        let answers = self.direction(to, from);
+        // Who greets, or says that it leaves, may not have heard of this life yet.
+        let greets = matches!(
+            kind,
+            Ok(FrameKind::Hello | FrameKind::HelloReply | FrameKind::Gone)
+        );
+        let (source, destination) = (frame.source_session.get(), frame.destination_session.get());
+        source < answers.known || !greets && (source <= answers.ended || destination < answers.own)
+    }
+
     /// A frame arrives intact: its receiver knows what it says.
     pub(crate) fn arrived(&mut self, frame: &FrameHeader) {
         let (from, to) = (frame.source_node.get(), frame.destination_node.get());
@@ -96,6 +131,14 @@ impl Conversations {
         let direction = self.direction(to, from);
         if matches!(kind, Ok(FrameKind::Hello | FrameKind::HelloReply)) {
             direction.granted = frame.length.get();
+            return;
+        }
+        // A process of it has ended if there is a port, else itself.
+        if kind == Ok(FrameKind::Gone) && frame.source_port.get() == 0 {
+            let sessions = (frame.destination_session.get(), frame.source_session.get());
+            if sessions == (direction.own, direction.known) {
+                direction.ended = direction.known;
+            }
             return;
         }
         let sessions = (frame.destination_session.get(), frame.source_session.get());
@@ -119,6 +162,42 @@ mod tests {
         frame.destination_session = 5.into();
         frame.kind = kind as u8;
         frame
+    }
+
+    #[test]
+    fn a_frame_of_another_life_is_known_by_either_session() {
+        let mut conversations = Conversations::new(2);
+        let write = frame(0, 1, FrameKind::Write);
+        assert!(!conversations.is_stale(&write));
+        conversations.sent(&frame(1, 0, FrameKind::Hello));
+        assert!(!conversations.is_stale(&write));
+        let mut answer = frame(1, 0, FrameKind::Hello);
+        answer.destination_session = 6.into();
+        conversations.sent(&answer);
+        assert!(conversations.is_stale(&write), "its sender has session 6");
+        conversations.started(1);
+        assert!(!conversations.is_stale(&write), "nobody knows that here");
+        answer.destination_session = 0.into();
+        answer.source_session = 6.into();
+        conversations.sent(&answer);
+        assert!(conversations.is_stale(&write), "it is for session 5");
+        assert!(!conversations.is_stale(&frame(0, 1, FrameKind::Hello)));
+    }
+
+    #[test]
+    fn a_frame_that_comes_after_the_end_of_its_session_is_of_another_life() {
+        let mut conversations = Conversations::new(2);
+        let write = frame(0, 1, FrameKind::Write);
+        let gone = frame(0, 1, FrameKind::Gone);
+        conversations.arrived(&gone);
+        assert!(
+            !conversations.is_stale(&write),
+            "the receiver knows neither"
+        );
+        conversations.sent(&frame(1, 0, FrameKind::Ack));
+        conversations.arrived(&gone);
+        assert!(conversations.is_stale(&write));
+        assert!(!conversations.is_stale(&gone));
     }
 
     #[test]

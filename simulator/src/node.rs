@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use qnic_abi::event::EVENT_BYTES;
 use qnic_abi::shared::Ordering;
-use qnic_abi::wire::FrameHeader;
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
 use qnic_driver::{check_config, Driver, Handled};
 use qnic_nic::testing::Sram;
@@ -26,7 +25,7 @@ use crate::memory::{Memory, Observer};
 use crate::platform::{Machine, SimPlatform};
 use crate::schedule::{lock, Event, Life};
 use crate::user::Place;
-use crate::wire::{Network, Outlet};
+use crate::wire::{name, Arrived, Network, Outlet};
 
 /// Windows of each NIC.
 const WINDOWS: u32 = 4;
@@ -121,7 +120,7 @@ impl Node {
     }
 
     /// Starts it: the NIC first, then the driver, then processes.
-    pub(crate) fn start(&mut self) {
+    pub(crate) fn start(&mut self, network: &mut Network) {
         let settings = &self.common.settings;
         let now = Time(self.common.schedule.now());
         let nic = self.nic.get_or_insert_with(|| {
@@ -144,6 +143,7 @@ impl Node {
         machine.memory.observe(Arc::downgrade(&observer));
         // The wall clock of all nodes, which no session has reached yet.
         nic.start(now, &NodeHost(&machine), now.0 + 1);
+        network.started(self.number);
         let config = nic.config_space();
         self.events.clear();
         self.interrupted = false;
@@ -182,9 +182,9 @@ impl Node {
         });
     }
 
-    /// Takes its power: nobody is told anything.
-    pub(crate) fn crash(&mut self, network: &mut Network) {
-        self.end_life(|_, machine, _| network.forget(machine.life.node));
+    /// Takes its power: nobody is told anything. What it has sent is still on its way.
+    pub(crate) fn crash(&mut self) {
+        self.end_life(|_, _, _| {});
         self.nic = None;
     }
 
@@ -231,8 +231,8 @@ impl Node {
         self.wake();
     }
 
-    /// Hands a frame to the NIC.
-    pub(crate) fn take_frame(&mut self, frame: &FrameHeader, payload: &[u8]) {
+    /// Hands a frame to the NIC, which must see whether it is of another life.
+    pub(crate) fn take_frame(&mut self, arrived: &Arrived) {
         let now = Time(self.common.schedule.now());
         let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
             return;
@@ -240,11 +240,21 @@ impl Node {
         if !self.is_up {
             return;
         }
-        let payload = match payload {
+        let payload = match &arrived.payload[..] {
             [] => Payload::None,
             bytes => Payload::Bytes(bytes),
         };
-        nic.handle_frame(now, &NodeHost(machine), frame, payload);
+        let before = arrived.stale.then(|| nic.statistics().stale_frames.get());
+        nic.handle_frame(now, &NodeHost(machine), &arrived.frame, payload);
+        if let Some(before) = before {
+            let after = nic.statistics().stale_frames.get();
+            assert!(
+                after == before + 1,
+                "node {}: a frame of another life is taken: {}",
+                self.number,
+                name(&arrived.frame)
+            );
+        }
         self.wake();
         self.after_call();
     }

@@ -622,7 +622,8 @@ impl Oracle {
             if earlier && self.players[op.plan.target].node == node {
                 assert!(
                     self.is_delivered(sender, op),
-                    "process {target}: notification {notification} comes before {op:?}"
+                    "process {target}: notification {notification} comes before command {}: {op:?}",
+                    op.command
                 );
             }
         }

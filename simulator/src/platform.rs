@@ -22,7 +22,7 @@ use qnic_nic::testing::Sram;
 
 use crate::kernel::{Kernel, Watch};
 use crate::memory::{Memory, Owner};
-use crate::schedule::{lock, Event, Life, Schedule, Signal};
+use crate::schedule::{lock, Event, Life, Schedule, Signal, TaskId};
 
 /// The hardware and the kernel of one life of a node.
 pub(crate) struct Machine {
@@ -34,16 +34,16 @@ pub(crate) struct Machine {
     pub(crate) geometry: Geometry,
     /// Requests and replies.
     pub(crate) control: StdMutex<Control>,
-    /// A reply has come, or the machine is gone.
+    /// A reply has come.
     pub(crate) answered: Signal,
-    /// A fault waits for a worker, or the machine is gone.
+    /// A fault waits for a worker.
     pub(crate) faults: Signal,
     /// Place of the process whose host area is allocated next.
     pub(crate) registering: AtomicUsize,
     /// Its driver, once it has started and until the device is gone.
     pub(crate) driver: StdMutex<Option<Arc<Driver<SimPlatform>>>>,
     /// Tasks that run on it.
-    tasks: AtomicUsize,
+    tasks: StdMutex<BTreeSet<TaskId>>,
     /// The device was reset or the power is off: no request is answered.
     gone: AtomicBool,
 }
@@ -79,7 +79,7 @@ impl Machine {
             faults: Signal::default(),
             registering: AtomicUsize::new(0),
             driver: StdMutex::new(None),
-            tasks: AtomicUsize::new(0),
+            tasks: StdMutex::default(),
             gone: AtomicBool::new(false),
         })
     }
@@ -87,27 +87,28 @@ impl Machine {
     /// Starts a task on it.
     pub(crate) fn run(self: &Arc<Self>, body: impl FnOnce() + Send + 'static) {
         let machine = self.clone();
-        self.tasks.fetch_add(1, Ordering::Relaxed);
-        self.schedule.spawn(move || {
+        let task = self.schedule.spawn(move || {
             body();
-            machine.tasks.fetch_sub(1, Ordering::Relaxed);
+            lock(&machine.tasks).remove(&machine.schedule.task());
         });
+        lock(&self.tasks).insert(task);
     }
 
     /// Number of tasks that run on it.
     pub(crate) fn tasks(&self) -> usize {
-        self.tasks.load(Ordering::Relaxed)
+        lock(&self.tasks).len()
     }
 
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// From now on nothing is answered, and nobody waits for it.
+    /// From now on nothing is answered, and no task waits for anything.
     pub(crate) fn disappear(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        self.schedule.notify(&self.answered);
-        self.schedule.notify(&self.faults);
+        for task in lock(&self.tasks).iter() {
+            self.schedule.interrupt(*task);
+        }
     }
 
     /// The NIC has answered a request.

@@ -45,6 +45,8 @@ pub(crate) enum Event {
     Doorbell(Life, u32),
     /// Frames arrive over the wire of that number.
     Arrival(usize),
+    /// A copy of a frame arrives long after it.
+    Late(usize),
     /// Something breaks.
     Mishap,
     /// Something is mended: the mishap of that number ends.

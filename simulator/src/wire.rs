@@ -18,6 +18,13 @@ use crate::schedule::{Event, Schedule};
 /// Channels of a wire.
 const CHANNELS: usize = 2;
 
+/// So many frames in a thousand arrive once more, long after.
+const LATE: u32 = 2;
+
+/// How long after they were sent, in nanoseconds: either end may have died and come
+/// back meanwhile.
+const LATENESS: std::ops::Range<u64> = 50_000..30_000_000;
+
 /// All wires of a cluster.
 pub(crate) struct Network {
     schedule: Arc<Schedule>,
@@ -25,6 +32,10 @@ pub(crate) struct Network {
     /// Nodes to which there is a way: a wire may know which are down, or may not.
     reachable: Vec<bool>,
     conversations: Conversations,
+    /// Frames arrive once more long after.
+    late: bool,
+    /// Those that do, with their destinations.
+    copies: Vec<(usize, Vec<u8>)>,
     stages: Vec<Stage<()>>,
     /// The event that is in the queue for a stage, by its time.
     armed: Vec<Option<u64>>,
@@ -34,8 +45,16 @@ pub(crate) struct Network {
     pub(crate) damaged: u64,
 }
 
+/// A frame that has arrived intact.
+pub(crate) struct Arrived {
+    pub(crate) frame: FrameHeader,
+    pub(crate) payload: Vec<u8>,
+    /// It is of another life, and must be dropped.
+    pub(crate) stale: bool,
+}
+
 /// A short name of a frame for the trace.
-fn name(frame: &FrameHeader) -> impl std::fmt::Display + use<'_> {
+pub(crate) fn name(frame: &FrameHeader) -> impl std::fmt::Display + use<'_> {
     struct Name<'a>(&'a FrameHeader);
     impl std::fmt::Display for Name<'_> {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -62,7 +81,12 @@ fn name(frame: &FrameHeader) -> impl std::fmt::Display + use<'_> {
 }
 
 impl Network {
-    pub(crate) fn new(schedule: Arc<Schedule>, nodes: usize, wires: Impairments) -> Self {
+    pub(crate) fn new(
+        schedule: Arc<Schedule>,
+        nodes: usize,
+        wires: Impairments,
+        late: bool,
+    ) -> Self {
         let count = CHANNELS * nodes * nodes;
         let stages = (0..count).map(|_| Stage::new(wires, schedule.any()));
         Network {
@@ -70,6 +94,8 @@ impl Network {
             armed: vec![None; count],
             reachable: vec![true; nodes],
             conversations: Conversations::new(nodes),
+            late,
+            copies: Vec::new(),
             schedule,
             nodes,
             sent: 0,
@@ -77,8 +103,9 @@ impl Network {
         }
     }
 
-    /// Gives all wires new properties; partitions end.
+    /// Gives all wires new properties; partitions end, and nothing comes late.
     pub(crate) fn set_all(&mut self, wires: Impairments) {
+        self.late = false;
         self.stages.iter_mut().for_each(|stage| stage.set(wires));
     }
 
@@ -105,14 +132,6 @@ impl Network {
         self.reachable[node] = reachable;
     }
 
-    /// Drops everything that is on its way from a node.
-    pub(crate) fn forget(&mut self, from: usize) {
-        for link in self.links(from, 0).start..self.links(from, self.nodes - 1).end {
-            let stage = &mut self.stages[link];
-            *stage = Stage::new(*stage.settings(), self.schedule.any());
-        }
-    }
-
     fn arm(&mut self, link: usize) {
         let Some(Time(deadline)) = self.stages[link].next_deadline() else {
             return;
@@ -123,8 +142,13 @@ impl Network {
         }
     }
 
-    /// The next frame that has arrived over a wire: its destination, and its bytes.
-    pub(crate) fn poll(&mut self, link: usize) -> Option<(usize, FrameHeader, Vec<u8>)> {
+    /// A NIC starts.
+    pub(crate) fn started(&mut self, node: usize) {
+        self.conversations.started(node);
+    }
+
+    /// The next frame that has arrived over a wire, and its destination.
+    pub(crate) fn poll(&mut self, link: usize) -> Option<(usize, Arrived)> {
         let now = Time(self.schedule.now());
         loop {
             self.armed[link] = self.armed[link].filter(|armed| *armed > now.0);
@@ -132,15 +156,34 @@ impl Network {
                 self.arm(link);
                 return None;
             };
-            match codec::decode(&arrival.image) {
-                Ok((frame, payload)) => {
-                    self.conversations.arrived(&frame);
-                    let to = link / CHANNELS % self.nodes;
-                    return Some((to, frame, payload.to_vec()));
-                }
-                Err(_) => self.damaged += 1,
+            let to = link / CHANNELS % self.nodes;
+            match self.decode(&arrival.image) {
+                Some(arrived) => return Some((to, arrived)),
+                None => self.damaged += 1,
             }
         }
+    }
+
+    /// The copy of that number, and its destination.
+    pub(crate) fn late(&mut self, copy: usize) -> Option<(usize, Arrived)> {
+        let (to, image) = std::mem::take(self.copies.get_mut(copy)?);
+        let arrived = self.decode(&image)?;
+        self.schedule
+            .trace(format_args!("late, to {to}: {}", name(&arrived.frame)));
+        Some((to, arrived))
+    }
+
+    fn decode(&mut self, image: &[u8]) -> Option<Arrived> {
+        let (frame, payload) = codec::decode(image).ok()?;
+        let stale = self.conversations.is_stale(&frame);
+        if !stale {
+            self.conversations.arrived(&frame);
+        }
+        Some(Arrived {
+            payload: payload.to_vec(),
+            stale,
+            frame,
+        })
     }
 }
 
@@ -179,6 +222,7 @@ impl Wire<Memory> for Outlet<'_> {
         network.conversations.sent(frame);
         network.sent += 1;
         let link = network.links(from, to).start + channel as usize;
+        let copy = (network.late && network.schedule.chance(LATE)).then(|| image.clone());
         let now = Time(network.schedule.now());
         let fate = network.stages[link].offer(now, image, ());
         let note = if fate == Fate::Passes { "" } else { " LOST" };
@@ -186,6 +230,11 @@ impl Wire<Memory> for Outlet<'_> {
             .schedule
             .trace(format_args!("{from} -> {to}: {}{note}", name(frame)));
         network.arm(link);
+        if let (Some(copy), Fate::Passes) = (copy, fate) {
+            network.copies.push((to, copy));
+            let number = network.copies.len() - 1;
+            network.schedule.after(LATENESS, Event::Late(number));
+        }
         true
     }
 }

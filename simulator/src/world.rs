@@ -29,6 +29,10 @@ const SETTLE: u64 = 3_000_000_000;
 /// What the audit at the end waits for: the last frames and deadlines, in nanoseconds.
 const QUIET: u64 = 2_000_000_000;
 
+/// How long a node is away that comes back at once: not so long as a wire may hold a
+/// frame, in nanoseconds.
+const MOMENT: u64 = 40_000;
+
 /// More events than any simulation has: something goes round in circles.
 const EVENTS: u64 = 2_000_000;
 
@@ -90,7 +94,12 @@ impl World {
         let schedule = Arc::new(Schedule::new(random.u64(..), trace));
         schedule.install();
         schedule.trace(format_args!("seed {seed}, {settings:?}"));
-        let network = Network::new(schedule.clone(), options.nodes, settings.wires);
+        let network = Network::new(
+            schedule.clone(),
+            options.nodes,
+            settings.wires,
+            options.faults.duplicate,
+        );
         let common = Arc::new(Common::new(schedule.clone(), settings));
         let nodes = (0..options.nodes).map(|number| Node::new(&common, number));
         World {
@@ -109,7 +118,7 @@ impl World {
     /// Runs to the end. Panics, with a message, where a promise is broken.
     pub(crate) fn run(&mut self) -> Report {
         for node in &mut self.nodes {
-            node.start();
+            node.start(&mut self.network);
         }
         for _ in 0..self.common.settings.mishaps {
             let within =
@@ -200,8 +209,13 @@ impl World {
             // Of an earlier life.
             Event::Poll(_) | Event::Control(_) | Event::Interrupt(_) | Event::Doorbell(..) => {}
             Event::Arrival(link) => {
-                while let Some((to, frame, payload)) = self.network.poll(link) {
-                    self.nodes[to].take_frame(&frame, &payload);
+                while let Some((to, arrived)) = self.network.poll(link) {
+                    self.nodes[to].take_frame(&arrived);
+                }
+            }
+            Event::Late(copy) => {
+                if let Some((to, arrived)) = self.network.late(copy) {
+                    self.nodes[to].take_frame(&arrived);
                 }
             }
             Event::Mishap => self.mishap(),
@@ -234,6 +248,15 @@ impl World {
         self.schedule.after(time, Event::Repair(number));
     }
 
+    /// How long a node is away: sometimes so short that frames of its old life are
+    /// still on their way when the new one begins.
+    fn absence(&self, longest: u64) -> std::ops::Range<u64> {
+        match self.schedule.chance(400) {
+            true => 1000..MOMENT,
+            false => 1000..longest,
+        }
+    }
+
     fn kill(&mut self) {
         let place = self.schedule.below(self.common.seats.len());
         if self.common.seat(place) != SeatState::Empty {
@@ -252,7 +275,8 @@ impl World {
             self.nodes[node].reset(&mut self.network);
             self.network
                 .set_reachable(node, !self.common.settings.wires_know);
-            self.damage(Damage::Node(node), 1000..20_000_000);
+            let time = self.absence(20_000_000);
+            self.damage(Damage::Node(node), time);
         }
     }
 
@@ -262,11 +286,12 @@ impl World {
             self.schedule
                 .trace(format_args!("mishap: node {node} loses its power"));
             lock(&self.common.oracle).disturb_node(node, u64::MAX);
-            self.nodes[node].crash(&mut self.network);
+            self.nodes[node].crash();
             self.network
                 .set_reachable(node, !self.common.settings.wires_know);
             if self.schedule.chance(850) {
-                self.damage(Damage::Node(node), 1000..1_500_000_000);
+                let time = self.absence(1_500_000_000);
+                self.damage(Damage::Node(node), time);
             }
         }
     }
@@ -305,10 +330,10 @@ impl World {
         match damage {
             Damage::Node(node) if self.nodes[node].can_start() => {
                 self.network.set_reachable(node, true);
-                self.nodes[node].start();
+                self.nodes[node].start(&mut self.network);
                 lock(&self.common.oracle).disturb_node(node, settled);
             }
-            Damage::Node(_) => self.damage(damage, 1000..1_000_000),
+            Damage::Node(_) => self.damage(damage, 1000..MOMENT),
             Damage::Way(a, b) => {
                 self.network.set_cut(a, b, false);
                 self.network.set_cut(b, a, false);
@@ -331,7 +356,7 @@ impl World {
     fn switch_off(&mut self) -> Report {
         let time = self.schedule.now();
         for node in &mut self.nodes {
-            node.crash(&mut self.network);
+            node.crash();
         }
         while let Some(event) = self.schedule.next() {
             if matches!(event, Event::Resume(..)) {

@@ -1,17 +1,24 @@
-//! Removes every fence and every store, swaps every two stores and weakens every
-//! ordering of the shadow page table's two sides, one at a time, and runs the
-//! models of `guest-driver/core/tests/page_lock` on each mutant (N5, N6, N7).
+//! Tests the tests: breaks the sources in a copy, one thing at a time, and runs on
+//! each mutant what must notice.
+//!
+//! | campaign | what is broken | what must notice |
+//! |---|---|---|
+//! | models | every fence and every store is removed, every two stores are swapped, every ordering is weakened, on both sides of the shadow page table (N5, N6, N7) | the models of `guest-driver/core/tests/page_lock` |
+//! | simulator | the bugs in [`planted`] (U10) | the simulator, in 1,000 seeds |
 //!
 //! ```text
-//! cargo run -p qnic-mutants            all, as a table in Markdown
-//! cargo run -p qnic-mutants -- TEXT    those of functions whose names contain TEXT
+//! cargo run -p qnic-mutants                      models, as a table in Markdown
+//! cargo run -p qnic-mutants -- TEXT              in functions whose names contain TEXT
+//! cargo run -p qnic-mutants -- simulator [TEXT]  bugs whose names contain TEXT
 //! ```
 //!
-//! Exit status: 0 if each mutant fails a model or is known to be harmless, 1 if not.
+//! Exit status: 0 if each mutant is noticed, or known to be harmless, 1 if not.
 #![forbid(unsafe_code)]
 
 mod harmless;
 mod mutant;
+mod planted;
+mod scratch;
 mod workbench;
 
 use std::process::ExitCode;
@@ -28,15 +35,27 @@ struct Counts {
 }
 
 fn main() -> Result<ExitCode> {
-    let filter = std::env::args().nth(1).unwrap_or_default();
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let all_noticed = match arguments.first().map(String::as_str) {
+        Some("simulator") => planted::campaign(arguments.get(1).map_or("", String::as_str))?,
+        filter => run_models(filter.unwrap_or_default())?,
+    };
+    Ok(match all_noticed {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// The campaign of the models. Returns whether all is as expected.
+fn run_models(filter: &str) -> Result<bool> {
     let bench = Workbench::new()?;
     workbench::check_sources(&bench)?;
     let mut counts = Counts::default();
-    println!("| file:line | function | mutant | result |\n|---|---|---|---|");
+    println!("| file | function | mutant | result |\n|---|---|---|---|");
     for source in Source::ALL {
         let original = source.read()?;
         for mutant in mutant::all(&original)? {
-            if !mutant.function.contains(&filter) {
+            if !mutant.function.contains(filter) {
                 continue;
             }
             bench.put(source, &mutant.apply(&original))?;
@@ -46,9 +65,8 @@ fn main() -> Result<ExitCode> {
                 &mut counts,
             );
             println!(
-                "| {}:{} | {} | {} | {result} |",
+                "| {} | {} | {} | {result} |",
                 source.name(),
-                mutant.line,
                 mutant.function,
                 mutant.what
             );
@@ -59,11 +77,7 @@ fn main() -> Result<ExitCode> {
         "\n{} mutants fail a model, {} are harmless, {} are no programs, {} UNEXPECTED",
         counts.noticed, counts.harmless, counts.no_program, counts.unexpected
     );
-    Ok(if counts.unexpected == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(counts.unexpected == 0)
 }
 
 /// The result of a mutant in words.

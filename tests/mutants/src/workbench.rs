@@ -10,10 +10,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use anyhow::{ensure, Context, Result};
+
+use crate::scratch::{checkout, Scratch};
 
 /// One of the two files that the models run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,10 +57,6 @@ impl Source {
     }
 }
 
-fn checkout() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
-
 /// What the models said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -72,9 +69,7 @@ pub(crate) enum Outcome {
 }
 
 /// The workspace.
-pub(crate) struct Workbench {
-    dir: PathBuf,
-}
+pub(crate) struct Workbench(Scratch);
 
 impl Workbench {
     /// Makes the workspace below cargo's target directory.
@@ -82,29 +77,26 @@ impl Workbench {
     /// # Errors
     /// A file cannot be read or written.
     pub(crate) fn new() -> Result<Self> {
-        let target = std::env::var_os("CARGO_TARGET_DIR");
-        let target = target.map_or_else(|| checkout().join("target"), PathBuf::from);
-        let bench = Workbench {
-            dir: target.join("mutants"),
-        };
+        let scratch = Scratch::new("models");
         let root = checkout().canonicalize().context("find the checkout")?;
         let root = root.to_str().context("the checkout's path is not UTF-8")?;
-        bench.write(
+        scratch.write(
             "Cargo.toml",
             "[workspace]\nresolver = \"2\"\nmembers = [\"driver\", \"nic\"]\n\
-             [profile.dev]\nopt-level = 1\ndebug = false\n",
+             [profile.dev]\nopt-level = 1\n",
         )?;
-        bench.write("nic/Cargo.toml", &manifest("qnic-nic", root, ""))?;
+        scratch.write("nic/Cargo.toml", &manifest("qnic-nic", root, ""))?;
         let tests = format!(
             "[dev-dependencies]\nloom = \"0.7\"\nqnic-nic = {{ path = \"../nic\" }}\n\
              [[test]]\nname = \"page_lock\"\n\
              path = \"{root}/guest-driver/core/tests/page_lock/main.rs\"\n"
         );
-        bench.write("driver/Cargo.toml", &manifest("qnic-driver", root, &tests))?;
-        bench.write("nic/src/lib.rs", "pub mod page_table;\n")?;
-        bench.write("driver/src/lib.rs", "pub mod shadow;\n")?;
+        scratch.write("driver/Cargo.toml", &manifest("qnic-driver", root, &tests))?;
+        scratch.write("nic/src/lib.rs", "pub mod page_table;\n")?;
+        scratch.write("driver/src/lib.rs", "pub mod shadow;\n")?;
         let lock = fs::read_to_string(checkout().join("Cargo.lock")).context("read Cargo.lock")?;
-        bench.write("Cargo.lock", &lock)?;
+        scratch.write("Cargo.lock", &lock)?;
+        let bench = Workbench(scratch);
         for source in Source::ALL {
             bench.put(source, &source.read()?)?;
         }
@@ -117,7 +109,7 @@ impl Workbench {
     /// It cannot be written.
     pub(crate) fn put(&self, source: Source, text: &str) -> Result<()> {
         let path = format!("{}/src/{}", source.crate_dir(), source.name());
-        self.write(&path, text)
+        self.0.write(&path, text)
     }
 
     /// Runs all models.
@@ -142,23 +134,8 @@ impl Workbench {
     }
 
     fn cargo(&self, arguments: &[&str]) -> Result<Output> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        Command::new(cargo)
-            .args(["test", "--offline", "--quiet", "-p", "qnic-driver"])
-            .args(["--test", "page_lock"])
-            .args(arguments)
-            .current_dir(&self.dir)
-            .env("CARGO_TARGET_DIR", self.dir.join("target"))
-            .output()
-            .context("start cargo")
-    }
-
-    fn write(&self, path: &str, text: &str) -> Result<()> {
-        let path = self.dir.join(path);
-        let dir = path.parent().context("a file without a directory")?;
-        fs::create_dir_all(dir)
-            .and_then(|()| fs::write(&path, text))
-            .with_context(|| format!("write {}", path.display()))
+        let models = ["test", "-p", "qnic-driver", "--test", "page_lock"];
+        self.0.cargo(&[&models[..], arguments].concat())
     }
 }
 

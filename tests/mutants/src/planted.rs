@@ -1,0 +1,250 @@
+//! Planted bugs that the simulator must find: each is one edit of the NIC's source.
+//!
+//! The checkout is copied, the edit applied to the copy, and seeds of the simulator
+//! are run there with all faults on until one fails.
+
+use anyhow::{ensure, Context, Result};
+
+use crate::scratch::Scratch;
+
+/// Seeds that are tried for each bug.
+const SEEDS: &str = "1000";
+
+/// Longest message of a checker in the table, in characters.
+const MESSAGE: usize = 150;
+
+/// One bug.
+struct Planted {
+    /// What it does wrong.
+    name: &'static str,
+    /// The file, below the NIC's sources.
+    file: &'static str,
+    /// Text that occurs once in it, and what replaces it.
+    edit: (&'static str, &'static str),
+}
+
+const PLANTED: &[Planted] = &[
+    Planted {
+        name: "a frame is acknowledged as delivered when it has arrived",
+        file: "transport/receive.rs",
+        edit: (
+            "Some(open) => self.received.min(open - 1)",
+            "Some(_) => self.received",
+        ),
+    },
+    Planted {
+        name: "a sender takes what has arrived for delivered",
+        file: "transport/send.rs",
+        edit: (
+            "self.delivered.max(delivered)",
+            "self.delivered.max(received)",
+        ),
+    },
+    Planted {
+        name: "frames for an earlier session of this side are accepted",
+        file: "transport/session.rs",
+        edit: (
+            "source == self.peer && destination == self.own &&",
+            "source == self.peer && destination <= self.own &&",
+        ),
+    },
+    Planted {
+        name: "frames of an earlier session of the peer are accepted",
+        file: "transport/session.rs",
+        edit: (
+            "source == self.peer && destination == self.own &&",
+            "source <= self.peer && destination == self.own &&",
+        ),
+    },
+    Planted {
+        name: "a session of the peer that has ended may begin again",
+        file: "transport/session.rs",
+        edit: ("if source < self.floor {", "if source == 0 {"),
+    },
+    Planted {
+        name: "the window is one frame too large",
+        file: "transport/send.rs",
+        edit: (
+            "u64::from(self.window).saturating_sub(",
+            "u64::from(self.window + u32::from(self.window > 0)).saturating_sub(",
+        ),
+    },
+    Planted {
+        name: "one refused frame in eight never gives its credit back",
+        file: "transport/held.rs",
+        edit: (
+            "self.frame_delivered(host, held);",
+            "if sequence % 8 != 0 { self.frame_delivered(host, held); }",
+        ),
+    },
+    Planted {
+        name: "one bounced frame in eight never gives its credit back",
+        file: "bounce.rs",
+        edit: (
+            "self.frame_delivered(host, bounced.held);",
+            "if bounced.frame.sequence.get() % 8 != 0 { \
+             self.frame_delivered(host, bounced.held); }",
+        ),
+    },
+    Planted {
+        name: "flushW and flushR count what is complete, in whatever order it was issued",
+        file: "order.rs",
+        edit: ("self.mask.trailing_ones()", "self.mask.count_ones()"),
+    },
+    Planted {
+        name: "flushW waits until writes are sent, not until they are delivered",
+        file: "operation.rs",
+        edit: ("Notice::None if self.in_flight == 0 =>", "Notice::None =>"),
+    },
+    Planted {
+        name: "a notification does not wait for earlier frames that are held",
+        file: "transport/held.rs",
+        edit: ("receive.delivered() >= sequence", "sequence > 0"),
+    },
+    Planted {
+        name: "a notification that waits is let go when earlier frames have arrived",
+        file: "transport/receive.rs",
+        edit: (
+            "?.sequence <= self.delivered()",
+            "?.sequence <= self.received",
+        ),
+    },
+    Planted {
+        name: "a notification is sent although the write before its own is not",
+        file: "order.rs",
+        edit: (
+            ".order.ended() >= position.number",
+            ".order.ended() + 1 >= position.number",
+        ),
+    },
+    Planted {
+        name: "a frame that arrives again is taken again",
+        file: "transport/receive.rs",
+        edit: (
+            "            _ => Place::Old,",
+            "            _ => Place::Next,",
+        ),
+    },
+    Planted {
+        name: "a frame that is lost is not sent again",
+        file: "transport/packets.rs",
+        edit: ("self.waiting.push_back(sequence);", ""),
+    },
+];
+
+impl Planted {
+    fn path(&self) -> String {
+        format!("device-backend/nic/src/{}", self.file)
+    }
+
+    /// The source, with the bug in it.
+    fn plant(&self, source: &str) -> Result<String> {
+        let (text, replacement) = self.edit;
+        let count = source.matches(text).count();
+        ensure!(
+            count == 1,
+            "{}: {text:?} occurs {count} times in {}",
+            self.name,
+            self.path()
+        );
+        Ok(source.replacen(text, replacement, 1))
+    }
+}
+
+/// Plants each bug whose name contains `filter`, and prints which seed finds it.
+/// Returns whether all were found.
+///
+/// # Errors
+/// A bug does not fit the source any more, the sources as they are fail, or
+/// something that the campaign needs cannot be done.
+pub(crate) fn campaign(filter: &str) -> Result<bool> {
+    let scratch = Scratch::new("simulator");
+    scratch.copy_checkout()?;
+    let sound = simulate(&scratch).context("without any planted bug")?;
+    ensure!(sound.is_none(), "without any planted bug: {sound:?}");
+    println!("| planted bug | seed | what the simulator says |\n|---|---|---|");
+    let mut missed = 0;
+    for bug in PLANTED.iter().filter(|bug| bug.name.contains(filter)) {
+        let source = scratch.read(&bug.path())?;
+        scratch.write(&bug.path(), &bug.plant(&source)?)?;
+        let found = simulate(&scratch).with_context(|| bug.name)?;
+        scratch.write(&bug.path(), &source)?;
+        match found {
+            Some((seed, message)) => println!("| {} | {seed} | {message} |", bug.name),
+            None => {
+                missed += 1;
+                println!("| {} | - | **NOT FOUND** in {SEEDS} seeds |", bug.name);
+            }
+        }
+    }
+    Ok(missed == 0)
+}
+
+/// The first seed that fails, and why.
+fn simulate(scratch: &Scratch) -> Result<Option<(u64, String)>> {
+    const RUNNER: [&str; 4] = ["-p", "qnic-sim", "--example", "first_failure"];
+    let build = scratch.cargo(&[&["build"][..], &RUNNER].concat())?;
+    ensure!(
+        build.status.success(),
+        "it does not compile: {}",
+        String::from_utf8_lossy(&build.stderr)
+    );
+    let run = scratch.cargo(&[&["run"][..], &RUNNER, &["--", SEEDS]].concat())?;
+    let said = String::from_utf8_lossy(&run.stdout).into_owned();
+    if run.status.success() {
+        return Ok(None);
+    }
+    let found = verdict(&said).with_context(|| {
+        let error = String::from_utf8_lossy(&run.stderr).into_owned();
+        format!("the simulator ended without a result: {said}{error}")
+    })?;
+    Ok(Some(found))
+}
+
+/// Seed and message in `seed N: message (file:line)`, fit for a table: without the
+/// place, what assertions add, and the details of a transfer.
+fn verdict(said: &str) -> Option<(u64, String)> {
+    let (seed, message) = said.strip_prefix("seed ")?.split_once(": ")?;
+    let message = message.trim_end();
+    let message = message.rsplit_once(" (").map_or(message, |(text, _)| text);
+    let message = match message.strip_prefix("assertion ") {
+        Some(assertion) => assertion.split_once(" failed: ")?.1,
+        None => message,
+    };
+    let message = [": Op {", "\n"].iter().fold(message, |text, end| {
+        text.split_once(end).map_or(text, |(first, _)| first)
+    });
+    let mut short: String = message.replace('|', "\\|").chars().take(MESSAGE).collect();
+    if message.chars().count() > MESSAGE {
+        short.push('…');
+    }
+    Some((seed.parse().ok()?, short))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::checkout;
+
+    #[test]
+    fn every_planted_bug_fits_the_source_and_changes_it() {
+        for bug in PLANTED {
+            let source = std::fs::read_to_string(checkout().join(bug.path())).unwrap();
+            assert_ne!(bug.plant(&source).unwrap(), source, "{}", bug.name);
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_cut_to_what_fits_a_table() {
+        let said =
+            "seed 17: assertion `left == right` failed: process 3: a | b: Op { failed: 3 }\n\
+                     left: 1 (oracle.rs:7)\n";
+        let (seed, message) = verdict(said).unwrap();
+        assert_eq!(seed, 17);
+        assert_eq!(message, "process 3: a \\| b");
+        let long = format!("seed 1: {} (x.rs:1)", "e".repeat(500));
+        let (_, message) = verdict(&long).unwrap();
+        assert_eq!(message.chars().count(), MESSAGE + 1);
+        assert!(verdict("1000 seeds pass").is_none());
+    }
+}
