@@ -54,7 +54,7 @@ bitflags! {
     /// Modifiers of a command.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct CommandFlags: u8 {
-        /// Signal the counted notification [`Descriptor::notification`] at the
+        /// Signal the notification [`Descriptor::notification`] at the
         /// destination after all data of this and of every earlier write of this
         /// process to that node has been delivered (N9, N18). Writes only.
         const NOTIFY = 1;
@@ -91,7 +91,8 @@ pub struct Descriptor {
     pub flags: u8,
     /// A [`crate::atomic::Function`]; zero unless atomic.
     pub function: U16,
-    /// Number of the notification with [`CommandFlags::NOTIFY`], else zero.
+    /// Number of the notification with [`CommandFlags::NOTIFY`], counted or one-shot
+    /// ([`crate::host_area`]) and not zero; else zero.
     pub notification: U32,
     /// Bytes to transfer, up to [`MAX_TRANSFER`]. Zero is legal: a notification alone.
     /// Atomic: size of the operand.

@@ -356,7 +356,7 @@ impl Statistics {
 
 const _: () = assert!(size_of::<RequestHeader>() == 8);
 const _: () = assert!(size_of::<Hello>() == 16);
-const _: () = assert!(size_of::<NewProcess>() == 32);
+const _: () = assert!(size_of::<NewProcess>() == 56);
 const _: () = assert!(size_of::<Export>() == 48);
 const _: () = assert!(size_of::<Unexport>() == 8);
 const _: () = assert!(size_of::<Import>() == 16);
@@ -364,4 +364,5 @@ const _: () = assert!(size_of::<FaultDone>() == 16);
 const _: () = assert!(size_of::<Imported>() == 32);
 const _: () = assert!(size_of::<Statistics>() == 264);
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<Export>() <= REQUEST_BYTES);
+const _: () = assert!(size_of::<RequestHeader>() + size_of::<NewProcess>() <= REQUEST_BYTES);
 const _: () = assert!(size_of::<ReplyHeader>() + size_of::<Statistics>() <= REPLY_BYTES);

@@ -8,10 +8,14 @@
 //!          0x018  ERRORS        u64  error records written so far
 //!          0x020  QUEUE_STATUS  u64  0, or the Status that stopped the queue
 //!          0x080  WAKE_GENERATION u64  written by the driver
+//!          0x0c0  NOTIFICATION_TAIL   u64  entries ever put into the notification queue
+//!          0x0c8  NOTIFICATIONS_LOST  u64  one-shot notifications that found it full
 //!          0x400  error ring: 64 records of 16 bytes
 //!          0x800  results of atomic commands: 64 records of 16 bytes
 //!  page 1  0x1000 signal counters: u64 for each counted notification 0…1023
 //!  page 2
+//!  page 3  0x3000 notification queue: 1,536 entries of u64
+//!  … 5
 //! ```
 //!
 //! The NIC writes every word but [`WAKE_GENERATION`], which is the driver's. The
@@ -29,6 +33,22 @@
 //! command with [`crate::command::CommandFlags::PUBLISH`], and whenever the VNI
 //! has nothing left to do; so a counter never stays behind.
 //!
+//! # Notifications
+//! The numbers below [`SIGNAL_COUNTERS`] (but 0) are counted: each signal adds one to
+//! its counter. An armed one ([`crate::window::ARMED`]) is entered in the
+//! notification queue too, unless an entry of it is still unread: signals of one
+//! number coalesce. All larger numbers are one-shot: each makes an entry of its own.
+//!
+//! Entry *n* of the queue stands in place *n* modulo [`NOTIFICATION_ENTRIES`] and
+//! holds the number. The NIC stores the counter, then the entry, then
+//! [`NOTIFICATION_TAIL`], each with release; the process loads the tail with
+//! acquire, then the entries, then stores [`crate::window::NOTIFICATION_HEAD`].
+//!
+//! The queue never overruns: counted ones take at most one entry each, and a
+//! one-shot one that finds [`ONE_SHOT_ENTRIES`] or more entries unread is dropped
+//! and counted in [`NOTIFICATIONS_LOST`]. Senders of one-shot notifications must
+//! agree with the receiver on how many are under way.
+//!
 //! # Blocking
 //! A process reads [`WAKE_GENERATION`], stores a wake request
 //! ([`crate::window`]), looks again, and asks the driver to block until the
@@ -41,7 +61,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::PAGE_SIZE;
 
 /// Pages in the host area of one process.
-pub const HOST_PAGES: usize = 3;
+pub const HOST_PAGES: usize = 6;
 
 /// Offset of the number of commands that the NIC has read (u64).
 pub const HEAD: usize = 0x000;
@@ -56,6 +76,11 @@ pub const ERRORS: usize = 0x018;
 pub const QUEUE_STATUS: usize = 0x020;
 /// Offset of the wake generation (u64), written by the driver.
 pub const WAKE_GENERATION: usize = 0x080;
+/// Offset of the number of entries ever put into the notification queue (u64).
+pub const NOTIFICATION_TAIL: usize = 0x0c0;
+/// Offset of the number of one-shot notifications that were dropped because the
+/// notification queue was full (u64).
+pub const NOTIFICATIONS_LOST: usize = 0x0c8;
 /// Offset of the ring of error records.
 pub const ERROR_RING: usize = 0x400;
 /// Records in the error ring; record *n* stands in place *n* modulo this.
@@ -69,6 +94,18 @@ pub const RESULT_RECORDS: usize = 64;
 pub const SIGNALS: usize = PAGE_SIZE;
 /// Number of signal counters; notification 0 is not used, so 1,023 remain (N16).
 pub const SIGNAL_COUNTERS: u32 = 1024;
+
+/// Offset of the ring of the notification queue.
+pub const NOTIFICATION_RING: usize = 3 * PAGE_SIZE;
+/// Entries of the notification queue.
+pub const NOTIFICATION_ENTRIES: u64 = 1536;
+/// Unread entries from which on one-shot notifications are dropped.
+pub const ONE_SHOT_ENTRIES: u64 = NOTIFICATION_ENTRIES - SIGNAL_COUNTERS as u64;
+
+/// Offset of entry `number` (u64) of the notification queue; numbers wrap.
+pub const fn notification_offset(number: u64) -> usize {
+    NOTIFICATION_RING + (number % NOTIFICATION_ENTRIES) as usize * 8
+}
 
 /// Offset of the signal counter (u64) of a counted notification.
 pub const fn signal_offset(notification: u32) -> usize {
@@ -106,4 +143,6 @@ const _: () = assert!(size_of::<ErrorRecord>() == 16);
 const _: () = assert!(size_of::<ResultRecord>() == 16);
 const _: () = assert!(ERROR_RING + ERROR_RECORDS * size_of::<ErrorRecord>() <= RESULTS);
 const _: () = assert!(RESULTS + RESULT_RECORDS * size_of::<ResultRecord>() <= PAGE_SIZE);
-const _: () = assert!(SIGNALS + SIGNAL_COUNTERS as usize * 8 == HOST_PAGES * PAGE_SIZE);
+const _: () = assert!(SIGNALS + SIGNAL_COUNTERS as usize * 8 == NOTIFICATION_RING);
+const _: () =
+    assert!(NOTIFICATION_RING + NOTIFICATION_ENTRIES as usize * 8 == HOST_PAGES * PAGE_SIZE);

@@ -45,7 +45,7 @@ pub enum Status {
     /// The owner of the memory could not bring the page in: it is unmapped or
     /// not accessible.
     PageUnavailable = 18,
-    /// The notification number is 0 or not one of the counted ones (N16).
+    /// The notification number is 0 (N16).
     BadNotification = 19,
     /// The command queue stands still after an earlier malformed command.
     QueueFailed = 20,
@@ -138,7 +138,7 @@ impl Status {
             }
             Status::PeerGone => "the peer was reset or its process ended during the transfer",
             Status::PageUnavailable => "the owner of the memory could not bring the page in",
-            Status::BadNotification => "the notification number is out of range",
+            Status::BadNotification => "there is no notification 0",
             Status::QueueFailed => "the command queue stands still after a malformed command",
             Status::SramTooSmall => "the SRAM does not cover all of the guest's memory",
             Status::NotMapped => "some of the memory is not mapped",

@@ -23,7 +23,11 @@
 //!
 //! # poll
 //! The file is readable (`POLLIN`) while its wake generation differs from the one
-//! that the last [`Wait`] returned, and in error (`POLLERR`) when the device is gone.
+//! that the last [`Wait`] with [`WAIT_SEEN`] returned, and readable and in error
+//! (`POLLERR`) when the device is gone. As in front of any other way to block, who
+//! polls asks for a wake event first ([`crate::host_area`], "Blocking"). Threads
+//! that block in [`Wait`] do not disturb one that polls; of several that poll, one
+//! can take the event of another.
 
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -58,6 +62,9 @@ pub const WAIT: u32 = ioctl_number(5, size_of::<Wait>());
 pub const RESET_QUEUE: u32 = ioctl_number(6, size_of::<ResetQueue>());
 /// ioctl number of [`Info`]; allowed before [`Register`].
 pub const INFO: u32 = ioctl_number(7, size_of::<Info>());
+
+/// ioctl number of [`Wake`].
+pub const WAKE: u32 = ioctl_number(8, size_of::<Wake>());
 
 /// Flag of [`Register`] and [`Export`]: physical addresses (N25).
 pub const PHYSICAL: u32 = 1;
@@ -178,8 +185,11 @@ pub struct Import {
     pub reserved: [U16; 3],
 }
 
+/// Flag of [`Wait`]: do not block, and let poll call the present generation seen.
+pub const WAIT_SEEN: u32 = 1;
+
 /// Blocks until the wake generation differs from `generation`
-/// ([`crate::host_area::WAKE_GENERATION`]).
+/// ([`crate::host_area::WAKE_GENERATION`]), or with [`WAIT_SEEN`] not at all.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
 )]
@@ -187,8 +197,8 @@ pub struct Import {
 pub struct Wait {
     /// Out: a [`crate::Status`] code.
     pub status: U32,
-    /// Zero.
-    pub reserved: U32,
+    /// In: 0 or [`WAIT_SEEN`].
+    pub flags: U32,
     /// In: the generation that the caller has seen. Out: the present one.
     pub generation: U64,
     /// In: longest time to block, in nanoseconds; negative: no limit.
@@ -202,6 +212,20 @@ pub struct Wait {
 )]
 #[repr(C)]
 pub struct ResetQueue {
+    /// Out: a [`crate::Status`] code.
+    pub status: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// Ends all [`Wait`]s of this process that are under way, and those of threads that
+/// have read the wake generation before: what the NIC's wake event does, done by the
+/// process itself.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(C)]
+pub struct Wake {
     /// Out: a [`crate::Status`] code.
     pub status: U32,
     /// Zero.
@@ -254,6 +278,7 @@ const _: () = assert!(size_of::<Unexport>() == 8);
 const _: () = assert!(size_of::<Import>() == 56);
 const _: () = assert!(size_of::<Wait>() == 24);
 const _: () = assert!(size_of::<ResetQueue>() == 8);
+const _: () = assert!(size_of::<Wake>() == 8);
 const _: () = assert!(size_of::<Info>() == 360);
 
 #[cfg(test)]

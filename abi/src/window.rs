@@ -3,8 +3,11 @@
 //!
 //! ```text
 //!          ┌──────────────────────────────────────────────┐
-//!  0x0000  │ AWAKE         u64   NIC writes               │ control page
-//!  0x0080  │ WAKE_REQUEST  u64   process writes           │
+//!  0x0000  │ AWAKE                u64  NIC writes         │ control page
+//!  0x0080  │ WAKE_REQUEST         u64  process writes     │
+//!  0x0088  │ SIGNAL_WAKE_REQUEST  u64  process writes     │
+//!  0x0090  │ NOTIFICATION_HEAD    u64  process writes     │
+//!  0x0100  │ ARMED     16 × u64   process writes          │
 //!          ├──────────────────────────────────────────────┤
 //!  0x1000  │ command 0  (192 bytes)                       │ command queue,
 //!          │ command 1                                    │ 64 entries
@@ -37,8 +40,21 @@
 //! loads [`WAKE_REQUEST`]: if it differs from the value it last acted upon, it
 //! remembers the value and raises a wake event for the VNI. Each word has one
 //! writer, so neither side can undo what the other did.
+//!
+//! [`SIGNAL_WAKE_REQUEST`] is the same for those who wait for a notification only:
+//! completions of the process's own commands do not wake them.
+//!
+//! # Notification queue
+//! A signal of a counted notification enters the notification queue
+//! ([`crate::host_area`], N16) if its bit in [`ARMED`] is set and no entry of it is
+//! in front of [`NOTIFICATION_HEAD`] unread. Whoever arms stores the bit, executes
+//! a full fence and looks at the signal counter; whoever takes entries stores the
+//! head with release, executes a full fence and then looks at the counters of what
+//! it has taken. The NIC stores the counter, executes a full fence and loads both
+//! words: either it enters the signal, or the process sees it in the counter.
 
 use crate::command::COMMAND_BYTES;
+use crate::host_area::SIGNAL_COUNTERS;
 use crate::PAGE_SIZE;
 
 /// Offset of the *awake* word (u64, written by the NIC): non-zero while the NIC
@@ -47,6 +63,18 @@ pub const AWAKE: usize = 0x000;
 
 /// Offset of the *wake request* word (u64, written by the process).
 pub const WAKE_REQUEST: usize = 0x080;
+
+/// Offset of the *signal wake request* word (u64, written by the process): as
+/// [`WAKE_REQUEST`], for notifications only.
+pub const SIGNAL_WAKE_REQUEST: usize = 0x088;
+
+/// Offset of the number of entries that the process has taken out of the
+/// notification queue since it registered (u64, written by the process).
+pub const NOTIFICATION_HEAD: usize = 0x090;
+
+/// Offset of the bitmap of armed notifications (16 words of u64, written by the
+/// process): bit *n* modulo 64 of word *n* / 64 for counted notification *n*.
+pub const ARMED: usize = 0x100;
 
 /// Offset of the command queue.
 pub const COMMAND_QUEUE: usize = PAGE_SIZE;
@@ -64,6 +92,14 @@ pub const COMPLETION_STEP: u64 = 32;
 pub const WINDOW_BYTES: usize = 4 * PAGE_SIZE;
 
 const _: () = assert!(COMMAND_QUEUE + COMMAND_ENTRIES * COMMAND_BYTES == WINDOW_BYTES);
+const _: () = assert!(ARMED + SIGNAL_COUNTERS as usize / 8 <= COMMAND_QUEUE);
+
+/// Offset of the word of [`ARMED`] that holds the bit of a counted notification,
+/// and the bit.
+pub const fn armed_bit(notification: u32) -> (usize, u64) {
+    let number = notification % SIGNAL_COUNTERS;
+    (ARMED + (number / 64) as usize * 8, 1 << (number % 64))
+}
 
 /// Offset within the window of entry `index` of the command queue; indices wrap.
 pub const fn command_offset(index: u64) -> usize {

@@ -179,10 +179,13 @@ fn layouts() -> String {
     out.push_str(&uapi_layouts());
     writeln!(
         out,
-        "window {} awake {} wake_request {} queue {} entries {} command {}",
+        "window {} awake {} wake_request {} signal {} head {} armed {} queue {} entries {} command {}",
         window::WINDOW_BYTES,
         window::AWAKE,
         window::WAKE_REQUEST,
+        window::SIGNAL_WAKE_REQUEST,
+        window::NOTIFICATION_HEAD,
+        window::ARMED,
         window::COMMAND_QUEUE,
         window::COMMAND_ENTRIES,
         command::COMMAND_BYTES
@@ -190,7 +193,7 @@ fn layouts() -> String {
     .unwrap();
     writeln!(
         out,
-        "host area pages {} head {} writes {} reads {} errors {} status {} generation {} ring {} results {} records {} signals {}",
+        "host area pages {} head {} writes {} reads {} errors {} status {} generation {} ring {} results {} records {} signals {} tail {} lost {} notifications {} {}",
         host_area::HOST_PAGES,
         host_area::HEAD,
         host_area::WRITES_DONE,
@@ -201,14 +204,18 @@ fn layouts() -> String {
         host_area::ERROR_RING,
         host_area::RESULTS,
         host_area::RESULT_RECORDS,
-        host_area::SIGNALS
+        host_area::SIGNALS,
+        host_area::NOTIFICATION_TAIL,
+        host_area::NOTIFICATIONS_LOST,
+        host_area::NOTIFICATION_RING,
+        host_area::NOTIFICATION_ENTRIES
     )
     .unwrap();
     out
 }
 
 fn uapi_layouts() -> String {
-    use uapi::{Export, Import, Info, Register, ResetQueue, Unexport, Wait};
+    use uapi::{Export, Import, Info, Register, ResetQueue, Unexport, Wait, Wake};
 
     let mut out = String::from("uapi\n");
     layout!(
@@ -229,8 +236,9 @@ fn uapi_layouts() -> String {
         out, Import, status, node, port, name, wait_ms, access, address, length, key, segment,
         reserved
     );
-    layout!(out, Wait, status, reserved, generation, timeout_ns);
+    layout!(out, Wait, status, flags, generation, timeout_ns);
     layout!(out, ResetQueue, status, reserved);
+    layout!(out, Wake, status, reserved);
     layout!(
         out,
         Info,

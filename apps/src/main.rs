@@ -22,6 +22,8 @@ mod proc_status;
 mod raw;
 mod remap;
 mod scribble;
+mod signals;
+mod stream;
 
 use clap::{Parser, Subcommand};
 
@@ -66,6 +68,10 @@ enum Role {
     Remap(remap::Options),
     /// Writes to the memory of `remap`
     RemapWriter(remap::WriterOptions),
+    /// Uses every kind of notification, and channels, with a peer
+    Signals(signals::Options),
+    /// Sends or receives through a channel without end, to be killed or cut off
+    Stream(stream::Options),
     /// Writes garbage all over its own window for a while
     Scribble(scribble::Options),
 }
@@ -86,6 +92,8 @@ fn main() -> anyhow::Result<()> {
         Role::Pressure(options) => pressure::run(&options),
         Role::Remap(options) => remap::run(&options),
         Role::RemapWriter(options) => remap::run_writer(&options),
+        Role::Signals(options) => signals::run(&options),
+        Role::Stream(options) => stream::run(&options),
         Role::Scribble(options) => scribble::run(&options),
     }
 }

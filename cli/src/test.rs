@@ -33,6 +33,9 @@ pub(crate) struct Options {
     list: bool,
 }
 
+/// What is left out unless asked for.
+const FEATURES: &str = "qnic/tokio";
+
 /// Runs the tests.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.list {
@@ -46,7 +49,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let root = qnic_cluster::repository()
             .context("the tests need the checkout that this program was built from")?;
         counts += static_checks(&root)?;
-        counts += cargo_tests(&root, &["--workspace", "--no-fail-fast"])?;
+        counts += cargo_tests(
+            &root,
+            &["--workspace", "--features", FEATURES, "--no-fail-fast"],
+        )?;
         if !options.quick {
             counts += cargo_tests(&root, &["-p", "qnic-cluster", "--test", "plain_guests"])?;
         }
@@ -86,6 +92,8 @@ fn static_checks(root: &Path) -> Result<Counts> {
     let lint = [
         "clippy",
         "--workspace",
+        "--features",
+        FEATURES,
         "--all-targets",
         "--quiet",
         "--",
@@ -110,7 +118,14 @@ fn static_checks(root: &Path) -> Result<Counts> {
         (
             "static::documentation",
             "doc",
-            &["doc", "--workspace", "--no-deps", "--quiet"],
+            &[
+                "doc",
+                "--workspace",
+                "--features",
+                FEATURES,
+                "--no-deps",
+                "--quiet",
+            ],
         ),
     ];
     let mut counts = Counts::default();

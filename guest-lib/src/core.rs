@@ -1,14 +1,16 @@
 //! What an endpoint and everything made from it share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use qnic_abi::command::Descriptor;
 use qnic_abi::host_area::SIGNAL_COUNTERS;
 use qnic_abi::{uapi, NodeId, Port};
 
+use crate::arrivals::Arrivals;
 use crate::atomic::Records;
-use crate::error::{Error, Operation, Result, TransferErrors};
+use crate::error::{Error, Operation, Result, TransferError, TransferErrors};
+use crate::handler::Handlers;
 use crate::ledger::{Claims, Issued, Ledger, Summary};
 use crate::map::{Exports, Imports};
 use crate::progress;
@@ -21,9 +23,16 @@ pub(crate) struct Core {
     pub(crate) process: Box<dyn Process>,
     pub(crate) provider: Arc<dyn Provider>,
     pub(crate) wakes: WakeRequests,
+    pub(crate) signal_wakes: WakeRequests,
     pub(crate) claims: Claims,
     pub(crate) records: Records,
     pub(crate) acknowledged: Box<[AtomicU64]>,
+    pub(crate) arrivals: Mutex<Arrivals>,
+    pub(crate) handlers: Handlers,
+    /// It has a [`crate::Poller`].
+    pub(crate) polled: AtomicBool,
+    /// Where the next look at several notifications begins.
+    pub(crate) turn: AtomicUsize,
     pub(crate) exports: Mutex<Exports>,
     pub(crate) imports: Mutex<Imports<Weak<Remote>>>,
     ledger: Mutex<Ledger>,
@@ -35,6 +44,11 @@ impl Core {
     pub(crate) fn new(process: Box<dyn Process>, provider: Arc<dyn Provider>) -> Self {
         Core {
             wakes: WakeRequests::new(process.window()),
+            signal_wakes: WakeRequests::for_signals(process.window()),
+            arrivals: Mutex::default(),
+            handlers: Handlers::default(),
+            polled: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
             process,
             provider,
             claims: Claims::new(),
@@ -116,6 +130,34 @@ impl Core {
             }
             self.check_queue(generation).map(|()| None)
         })
+    }
+
+    /// Says whether a command and all earlier ones of its kind are complete.
+    ///
+    /// # Errors
+    /// [`Error::QueueReset`]: it will never be.
+    pub(crate) fn has_ended(&self, issued: &Issued) -> Result<bool> {
+        // Acquire: partner is the release store in `reset_queue`.
+        if self.generation.load(Ordering::Acquire) != issued.generation {
+            return Err(Error::QueueReset);
+        }
+        Ok(progress::done(self.process.host_area(), issued.operation) >= issued.ordinal)
+    }
+
+    /// The failure of a claimed command that is complete, which ends its claim.
+    pub(crate) fn take_result(&self, issued: &Issued) -> Option<TransferError> {
+        let mut ledger = self.ledger();
+        ledger.look(self.process.host_area(), &self.claims);
+        self.claims.release(issued);
+        ledger.take_claimed(issued)
+    }
+
+    /// Ends the claim of a command whose failure nobody needs to know.
+    pub(crate) fn silence(&self, issued: &Issued) {
+        let mut ledger = self.ledger();
+        if !self.claims.silence(issued) {
+            ledger.take_claimed(issued);
+        }
     }
 
     /// Looks for failures that belong to no ticket, of operations that are complete.

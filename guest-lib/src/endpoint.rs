@@ -10,9 +10,13 @@ use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 use qnic_host::SharedRegion;
 
 use crate::buffer::Buffer;
+use crate::channel::{ChannelOptions, Receiver, Sender};
 use crate::core::{lock, Core};
 use crate::error::{Error, Operation, Result};
-use crate::notification::{Notification, NotificationId};
+use crate::handler::Armed;
+use crate::notification::{Notification, NotificationId, Signal};
+use crate::notification_queue::NotificationQueue;
+use crate::poller::Poller;
 use crate::provider::{CallError, Process, Provider};
 use crate::segment::{Part, Remote, RemoteSegment, Segment};
 use crate::ticket::Ticket;
@@ -249,9 +253,9 @@ impl Endpoint {
         to: &RemoteSegment,
         offset: u64,
         source: impl Into<Source<'a>>,
-        notification: NotificationId,
+        signal: impl Into<Signal>,
     ) -> Result<Ticket<'_>> {
-        self.issue_write(to, offset, source.into(), Some(notification))
+        self.issue_write(to, offset, source.into(), Some(signal.into()))
     }
 
     /// [`Endpoint::write_notify`], fenced like [`Endpoint::write_fenced`] (writeFN).
@@ -263,9 +267,9 @@ impl Endpoint {
         to: &RemoteSegment,
         offset: u64,
         source: impl Into<Source<'a>>,
-        notification: NotificationId,
+        signal: impl Into<Signal>,
     ) -> Result<()> {
-        self.fenced_write(to, offset, source.into(), Some(notification))
+        self.fenced_write(to, offset, source.into(), Some(signal.into()))
     }
 
     /// Reads from a remote segment at `offset` into exported memory of this
@@ -338,6 +342,78 @@ impl Endpoint {
         Notification::new(&self.core, id)
     }
 
+    /// The notifications of this process that arrive in its queue (N16).
+    pub fn queue(&self) -> NotificationQueue<'_> {
+        NotificationQueue::new(&self.core)
+    }
+
+    /// Waits until a signal of one of several counted notifications is pending, and
+    /// says which; of several that are, each gets its turn. Nothing is acknowledged.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`], [`Error::DeviceGone`]; without any `ids` and timeout it
+    /// waits for ever.
+    pub fn wait_any(
+        &self,
+        ids: &[NotificationId],
+        timeout: Option<Duration>,
+    ) -> Result<NotificationId> {
+        self.core.wait_any(ids, timeout)
+    }
+
+    /// Calls `handler` once for each signal of a counted notification, from those on
+    /// that are pending, until the result is dropped (notfArm; N17).
+    ///
+    /// A thread of this library calls the handlers of an endpoint, one at a time, in
+    /// the turn of their notifications; the signal is acknowledged by then. A handler
+    /// may call this library, arm and disarm, and it delays the others while it waits.
+    /// One that panics is not called again. With the device they end without a word.
+    ///
+    /// # Errors
+    /// [`Error::Armed`]: it has a handler, or the queue watches it;
+    /// [`Error::DeviceGone`], [`Error::System`].
+    pub fn arm(
+        &self,
+        id: NotificationId,
+        handler: impl FnMut(NotificationId) + Send + 'static,
+    ) -> Result<Armed> {
+        Armed::new(&self.core, id, Box::new(handler))
+    }
+
+    /// A descriptor for event loops that becomes readable when a notification
+    /// arrives (N17).
+    ///
+    /// # Errors
+    /// [`Error::Polled`]: there is one; [`Error::System`]
+    pub fn poller(&self) -> Result<Poller> {
+        Poller::new(&self.core)
+    }
+
+    /// Opens the receiving end of a channel under a name (N19).
+    ///
+    /// # Errors
+    /// [`Error::BadChannel`], and those of [`Endpoint::export`].
+    pub fn receiver(&self, name: SegmentName, options: &ChannelOptions) -> Result<Receiver> {
+        Receiver::open(self, name, options)
+    }
+
+    /// Becomes the sending end of a channel that a process has opened, or opens within
+    /// `wait` (N19). `replenish` is a notification of this process that the channel
+    /// signals when there is room for more messages.
+    ///
+    /// # Errors
+    /// [`Error::BadChannel`], and those of [`Endpoint::import`] and [`Endpoint::read`].
+    pub fn sender(
+        &self,
+        node: NodeId,
+        port: Port,
+        name: SegmentName,
+        replenish: NotificationId,
+        wait: Duration,
+    ) -> Result<Sender> {
+        Sender::connect(self, (node, port, name), replenish, wait)
+    }
+
     /// Starts the command queue again after [`Error::QueueFailed`]. Commands that
     /// were in the queue are dropped; who waits for one gets [`Error::QueueReset`].
     ///
@@ -352,11 +428,11 @@ impl Endpoint {
         to: &RemoteSegment,
         offset: u64,
         source: Source<'_>,
-        notification: Option<NotificationId>,
+        signal: Option<Signal>,
     ) -> Result<Ticket<'_>> {
         let flags = CommandFlags::empty();
         let core = &self.core;
-        let issued = core.write(to, offset, source, notification, flags, true)?;
+        let issued = core.write(to, offset, source, signal, flags, true)?;
         Ok(Ticket::new(core, issued))
     }
 
@@ -365,11 +441,11 @@ impl Endpoint {
         to: &RemoteSegment,
         offset: u64,
         source: Source<'_>,
-        notification: Option<NotificationId>,
+        signal: Option<Signal>,
     ) -> Result<()> {
         let flags = CommandFlags::PUBLISH;
         let core = &self.core;
-        let issued = core.write(to, offset, source, notification, flags, false)?;
+        let issued = core.write(to, offset, source, signal, flags, false)?;
         core.fence(&issued)
     }
 }

@@ -89,6 +89,47 @@ pub enum Error {
     /// A number that is no counted notification (N16).
     #[error("{0} is no counted notification: they have the numbers 1 to 1023")]
     BadNotification(u32),
+    /// Something else takes the signals of that counted notification already: a
+    /// handler, or the notification queue (N17).
+    #[error("notification {0} has a handler or is watched by the queue: end that first")]
+    Armed(u32),
+    /// One-shot notifications came faster than they were taken from the queue, and
+    /// so many were dropped since the last such error (N16).
+    #[error(
+        "{0} one-shot notifications were dropped: the queue was full; let senders keep fewer \
+         under way"
+    )]
+    NotificationsLost(u64),
+    /// The endpoint has a [`crate::Poller`] already.
+    #[error("this endpoint has a poller already: share that one")]
+    Polled,
+    /// A channel of such measures cannot be, or what should be one is none.
+    #[error("no channel: {0}")]
+    BadChannel(&'static str),
+    /// The other end of a channel does not keep to the protocol.
+    #[error("the channel is broken: {0}")]
+    ChannelBroken(&'static str),
+    /// A message that does not fit into the slots of its channel.
+    #[error("a message of {length} bytes is longer than the {limit} bytes of the channel's slots")]
+    MessageTooLong {
+        /// Its length in bytes.
+        length: usize,
+        /// Longest message in bytes.
+        limit: usize,
+    },
+    /// The other end closed the channel; everything it sent before has arrived.
+    #[error("the other end closed the channel")]
+    ChannelClosed,
+    /// The process at the other end of a channel is gone, or its node is.
+    #[error("the channel lost {node}, {port}: {status}{}", hint(.status))]
+    PeerLost {
+        /// Node of the other end.
+        node: NodeId,
+        /// Port of the other end.
+        port: Port,
+        /// How it was found out.
+        status: Status,
+    },
     /// A buffer or segment of length zero.
     #[error("memory of length zero cannot be allocated or exported")]
     EmptyMemory,
@@ -134,7 +175,9 @@ impl Error {
     /// The status of a refused request, or of the first transfer that failed.
     pub fn status(&self) -> Option<Status> {
         match self {
-            Error::Refused { status, .. } | Error::QueueFailed(status) => Some(*status),
+            Error::Refused { status, .. }
+            | Error::PeerLost { status, .. }
+            | Error::QueueFailed(status) => Some(*status),
             Error::Transfer(errors) => errors.failures.first().map(|failure| failure.status),
             _ => None,
         }

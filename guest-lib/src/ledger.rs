@@ -75,6 +75,9 @@ pub(crate) struct Claims([[AtomicU64; COMMAND_ENTRIES]; 2]);
 /// Marks a claim whose failure has been put aside for the ticket.
 const FAILED: u64 = 1 << 63;
 
+/// Marks a claim whose failure nobody wants to know.
+const SILENT: u64 = 1 << 62;
+
 impl Claims {
     pub(crate) fn new() -> Self {
         Claims([(); 2].map(|()| std::array::from_fn(|_| AtomicU64::new(0))))
@@ -102,6 +105,26 @@ impl Claims {
                 Ordering::Relaxed,
             )
             .is_ok()
+    }
+
+    /// Lets nobody learn of the failure of a command; `false` if it may have been put
+    /// aside for its ticket. Called with the ledger locked.
+    pub(crate) fn silence(&self, issued: &Issued) -> bool {
+        let claim = self.at(issued.operation, place(issued.ordinal));
+        let number = issued.number + 1;
+        claim
+            // Relaxed: as in `keep`.
+            .compare_exchange(
+                number,
+                number | SILENT,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    fn is_silent(&self, operation: Operation, place: usize, number: u64) -> bool {
+        self.at(operation, place).load(Ordering::Relaxed) == (number + 1) | SILENT
     }
 
     /// Ends a claim; `false` if a failure may have been put aside for it.
@@ -205,7 +228,7 @@ impl Ledger {
             let failure = summary.failed(status);
             if claims.keep(summary.operation, place, number) {
                 claimed.insert(number, failure);
-            } else {
+            } else if !claims.is_silent(summary.operation, place, number) {
                 unclaimed.push(failure);
             }
         };

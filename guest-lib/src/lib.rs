@@ -6,7 +6,8 @@
 //!                              │  └────import(node, port, name)──► RemoteSegment
 //!                              ├── write, read (fenced, notifying) ──► Ticket
 //!                              ├── atomic_u32, atomic_u64 ──► RemoteWord: swap, fetch_add, …
-//!                              └── notification(id): test, spin, wait, acknowledge
+//!                              ├── notification(id): test, spin, wait, acknowledge
+//!                              └── queue(): the notifications of many senders, one by one
 //! ```
 //!
 //! The same program runs in a guest (kernel module beneath) and in host mode (an
@@ -38,18 +39,27 @@
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`].
 
+mod arrivals;
+#[cfg(feature = "tokio")]
+mod async_endpoint;
 mod atomic;
 mod buffer;
+pub mod channel;
 mod core;
 mod endpoint;
 mod error;
+mod flight;
+mod handler;
+mod inbox;
 mod ledger;
 mod map;
 #[cfg(test)]
 mod model;
 mod nic;
 mod notification;
+mod notification_queue;
 pub mod physical;
+mod poller;
 mod progress;
 pub mod provider;
 pub mod queue;
@@ -63,15 +73,41 @@ mod ticket;
 mod transfer;
 mod wait;
 
+#[cfg(feature = "tokio")]
+pub use async_endpoint::AsyncEndpoint;
 pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
 pub use buffer::Buffer;
+pub use channel::{ChannelOptions, Message, Receiver, Sender};
 pub use endpoint::Endpoint;
 pub use error::{Error, Operation, Result, TransferError, TransferErrors};
+pub use handler::Armed;
 pub use nic::{
     Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
 };
-pub use notification::{Notification, NotificationId};
+pub use notification::{Notification, NotificationId, OneShot, Signal};
+pub use notification_queue::NotificationQueue;
+pub use poller::Poller;
 pub use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 pub use segment::{Part, RemoteSegment, Segment};
 pub use ticket::Ticket;
 pub use transfer::Source;
+
+/// What several threads may use at once (U9).
+const fn shared<T: Send + Sync>() {}
+
+const _: () = {
+    shared::<Nic>();
+    shared::<Endpoint>();
+    shared::<Buffer>();
+    shared::<Segment>();
+    shared::<RemoteSegment>();
+    shared::<Ticket<'_>>();
+    shared::<Notification<'_>>();
+    shared::<NotificationQueue<'_>>();
+    shared::<Armed>();
+    shared::<Poller>();
+    shared::<Sender>();
+    shared::<Receiver>();
+    shared::<Message<'_>>();
+    shared::<Error>();
+};

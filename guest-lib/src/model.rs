@@ -5,6 +5,8 @@
 //! the NIC's alone and plain. A lost command or a lost wake-up is a deadlock,
 //! which loom reports.
 
+mod notifications;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -172,6 +174,24 @@ const NOW: Time = Time(1);
 impl Model {
     /// The NIC polls the process's queue already: it is about to fall asleep.
     fn new() -> Self {
+        let first = command_offset(0);
+        let slot = (first..first + 64).step_by(8);
+        let others = [AWAKE, WAKE_REQUEST, command_offset(1)];
+        let counters = [HEAD, WRITES_DONE, READS_DONE, ERRORS, QUEUE_STATUS];
+        let record = [ERROR_RING, ERROR_RING + 8];
+        let area = counters.into_iter().chain(record);
+        let mut model = Self::with_words(slot.chain(others), area);
+        model.nic.handle_doorbell(0);
+        model.poll();
+        assert_eq!(model.window.load_u64(AWAKE, Ordering::Relaxed), 1);
+        model
+    }
+
+    /// A NIC with one process; these words of its window and host area are loom's.
+    fn with_words(
+        window_words: impl IntoIterator<Item = usize>,
+        area_words: impl IntoIterator<Item = usize>,
+    ) -> Self {
         let config = NicConfig {
             node: NodeId(0),
             frames: 4,
@@ -181,13 +201,9 @@ impl Model {
         };
         let geometry = Geometry::new(config.node, 4, 1, 1).unwrap();
         let window = geometry.window_offset(VniId(0));
-        let first = window + command_offset(0);
-        let slot = (first..first + 64).step_by(8);
-        let others = [AWAKE, WAKE_REQUEST, command_offset(1)].map(|offset| window + offset);
-        let counters = [HEAD, WRITES_DONE, READS_DONE, ERRORS, QUEUE_STATUS];
-        let record = [ERROR_RING, ERROR_RING + 8];
-        let sram = Words::new(geometry.sram_bytes as usize, slot.chain(others));
-        let area = Words::new(HOST_PAGES * PAGE_SIZE, counters.into_iter().chain(record));
+        let window_words = window_words.into_iter().map(|offset| window + offset);
+        let sram = Words::new(geometry.sram_bytes as usize, window_words);
+        let area = Words::new(HOST_PAGES * PAGE_SIZE, area_words);
         let mut model = Model {
             nic: Nic::new(config).unwrap(),
             window: sram.part(window, qnic_abi::window::WINDOW_BYTES),
@@ -199,9 +215,6 @@ impl Model {
         };
         model.nic.start(NOW, &model.node, 1);
         model.register();
-        model.nic.handle_doorbell(0);
-        model.poll();
-        assert_eq!(model.window.load_u64(AWAKE, Ordering::Relaxed), 1);
         model
     }
 
@@ -210,16 +223,21 @@ impl Model {
             port: 1.into(),
             flags: 0.into(),
             pid: 1.into(),
-            host_area: [0, 1, 2].map(|page: u64| (page * PAGE_SIZE as u64).into()),
+            host_area: std::array::from_fn(|page| ((page * PAGE_SIZE) as u64).into()),
         };
+        self.control(control::Opcode::NewProcess, body.as_bytes());
+    }
+
+    /// Makes a request of the driver, which must be granted.
+    fn control(&mut self, opcode: control::Opcode, body: &[u8]) {
         let header = RequestHeader {
-            opcode: (control::Opcode::NewProcess as u32).into(),
+            opcode: (opcode as u32).into(),
             vni: 0.into(),
             reserved: 0.into(),
         };
         let mut request = [0; REQUEST_BYTES];
         request[..8].copy_from_slice(header.as_bytes());
-        request[8..][..size_of_val(&body)].copy_from_slice(body.as_bytes());
+        request[8..][..body.len()].copy_from_slice(body);
         let reply = self
             .nic
             .handle_control(NOW, &self.node, &mut NoWire, &request, 0);

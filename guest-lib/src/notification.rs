@@ -1,5 +1,6 @@
-//! Counted notifications (N16): a peer signals with a write, this process tests,
-//! waits and acknowledges.
+//! Notifications (N16): a peer signals with a write; of counted ones this process
+//! tests, waits for and acknowledges each by its number, of all together it takes
+//! them from its queue ([`crate::NotificationQueue`]).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,6 +43,71 @@ impl TryFrom<u32> for NotificationId {
     }
 }
 
+/// A one-shot notification: a number of 1,024 or more that arrives once for each
+/// time that it was sent, in its receiver's notification queue (N16). It can carry
+/// any meaning that sender and receiver agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OneShot(u32);
+
+impl OneShot {
+    /// Smallest number of a one-shot notification.
+    pub const MIN: u32 = SIGNAL_COUNTERS;
+
+    /// The notification of that number, if it is that of a one-shot one.
+    pub const fn new(number: u32) -> Option<Self> {
+        if number >= Self::MIN {
+            Some(OneShot(number))
+        } else {
+            None
+        }
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// What a write can signal, and what comes out of a notification queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Signal {
+    /// A counted notification.
+    Counted(NotificationId),
+    /// A one-shot notification.
+    OneShot(OneShot),
+}
+
+impl Signal {
+    /// The notification of that number; there is none with the number 0.
+    pub const fn new(number: u32) -> Option<Self> {
+        match (NotificationId::new(number), OneShot::new(number)) {
+            (Some(id), _) => Some(Signal::Counted(id)),
+            (None, Some(one_shot)) => Some(Signal::OneShot(one_shot)),
+            (None, None) => None,
+        }
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u32 {
+        match self {
+            Signal::Counted(id) => id.number(),
+            Signal::OneShot(one_shot) => one_shot.number(),
+        }
+    }
+}
+
+impl From<NotificationId> for Signal {
+    fn from(id: NotificationId) -> Self {
+        Signal::Counted(id)
+    }
+}
+
+impl From<OneShot> for Signal {
+    fn from(one_shot: OneShot) -> Self {
+        Signal::OneShot(one_shot)
+    }
+}
+
 /// One counted notification of an endpoint.
 ///
 /// It holds two numbers: how often it was signalled, and how often this process
@@ -67,17 +133,12 @@ impl<'e> Notification<'e> {
 
     /// How often it was signalled since this process registered.
     pub fn signals(&self) -> u64 {
-        // Acquire: data written before the signal is visible behind it (partner:
-        // the NIC's release store of the counter).
-        let offset = signal_offset(self.id.0);
-        let host_area = self.core.process.host_area();
-        host_area.load_u64(offset, Ordering::Acquire)
+        self.core.signals(self.id)
     }
 
     /// Number of signals that are not acknowledged; never blocks (notfTest).
     pub fn pending(&self) -> u64 {
-        let acknowledged = self.acknowledged().load(Ordering::Acquire);
-        self.signals().saturating_sub(acknowledged)
+        self.core.pending(self.id)
     }
 
     /// Says whether a signal is pending; never blocks (notfTest).
@@ -101,20 +162,13 @@ impl<'e> Notification<'e> {
     /// [`Error::TimedOut`], [`Error::DeviceGone`]
     pub fn wait(&self, timeout: Option<Duration>) -> Result<u64> {
         let ready = || Ok(self.some_pending());
-        self.core.wait_for(deadline(timeout), ready)
+        self.core.wait_signal(deadline(timeout), ready)
     }
 
     /// Acknowledges one pending signal (notfAck); `false` if none is pending.
     /// Several threads may acknowledge at once: each signal is taken by one.
     pub fn acknowledge(&self) -> bool {
-        let signals = self.signals();
-        self.acknowledged()
-            // Release: what this thread did with the signal's data stays in front
-            // (partner: the acquire load in `pending`).
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |acknowledged| {
-                (acknowledged < signals).then_some(acknowledged + 1)
-            })
-            .is_ok()
+        self.core.acknowledge(self.id)
     }
 
     /// Waits for a signal and acknowledges it, in one step: of several threads
@@ -124,15 +178,39 @@ impl<'e> Notification<'e> {
     /// [`Error::TimedOut`], [`Error::DeviceGone`]
     pub fn take(&self, timeout: Option<Duration>) -> Result<()> {
         let ready = || Ok(self.acknowledge().then_some(()));
-        self.core.wait_for(deadline(timeout), ready)
+        self.core.wait_signal(deadline(timeout), ready)
     }
 
     fn some_pending(&self) -> Option<u64> {
         Some(self.pending()).filter(|pending| *pending > 0)
     }
+}
 
-    fn acknowledged(&self) -> &std::sync::atomic::AtomicU64 {
-        &self.core.acknowledged[self.id.0 as usize]
+impl Core {
+    /// How often a notification was signalled.
+    pub(crate) fn signals(&self, id: NotificationId) -> u64 {
+        // Acquire: data written before the signal is visible behind it (partner:
+        // the NIC's release store of the counter).
+        let host_area = self.process.host_area();
+        host_area.load_u64(signal_offset(id.0), Ordering::Acquire)
+    }
+
+    /// How many of its signals are not acknowledged.
+    pub(crate) fn pending(&self, id: NotificationId) -> u64 {
+        let acknowledged = self.acknowledged[id.0 as usize].load(Ordering::Acquire);
+        self.signals(id).saturating_sub(acknowledged)
+    }
+
+    /// Acknowledges one pending signal, if there is one.
+    pub(crate) fn acknowledge(&self, id: NotificationId) -> bool {
+        let signals = self.signals(id);
+        self.acknowledged[id.0 as usize]
+            // Release: what this thread did with the signal's data stays in front
+            // (partner: the acquire load in `pending`).
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |acknowledged| {
+                (acknowledged < signals).then_some(acknowledged + 1)
+            })
+            .is_ok()
     }
 }
 
@@ -149,5 +227,13 @@ mod tests {
             NotificationId::try_from(1024),
             Err(Error::BadNotification(1024))
         ));
+        assert_eq!(Signal::new(0), None);
+        assert_eq!(
+            Signal::new(1023),
+            NotificationId::new(1023).map(Signal::from)
+        );
+        assert_eq!(Signal::new(1024), OneShot::new(1024).map(Signal::from));
+        assert_eq!(Signal::new(u32::MAX).map(Signal::number), Some(u32::MAX));
+        assert_eq!(OneShot::new(1023), None);
     }
 }

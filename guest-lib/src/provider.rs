@@ -5,6 +5,7 @@
 //! registered process reaches its window and its host area as mapped memory.
 
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use qnic_abi::uapi;
@@ -102,11 +103,24 @@ pub trait Process: Debug + Send + Sync {
     /// [`CallError`]
     fn import(&self, call: &mut uapi::Import) -> Result<(), CallError>;
 
-    /// Blocks until the wake generation differs from the one in the call.
+    /// Blocks until the wake generation differs from the one in the call, or calls
+    /// it seen ([`uapi::WAIT_SEEN`]).
     ///
     /// # Errors
     /// [`CallError::TimedOut`], [`CallError::Gone`], …
     fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError>;
+
+    /// Ends the waits of this process that are under way.
+    ///
+    /// # Errors
+    /// [`CallError`]
+    fn wake(&self, call: &mut uapi::Wake) -> Result<(), CallError>;
+
+    /// A descriptor that can be polled ([`uapi`], "poll").
+    ///
+    /// # Errors
+    /// [`CallError::System`]
+    fn event(&self) -> Result<BorrowedFd<'_>, CallError>;
 
     /// Starts the command queue again after an error.
     ///

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES, INLINE_CAPACITY};
 use qnic_abi::host_area::HEAD;
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
+use qnic_abi::window::{command_offset, AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::SharedMemory;
 use zerocopy::IntoBytes;
 
@@ -82,27 +82,43 @@ impl Doorbell {
 
 /// Source of wake requests of one process; each value is stored once.
 #[derive(Debug)]
-pub struct WakeRequests(AtomicU64);
+pub struct WakeRequests {
+    /// Offset of the word in the window.
+    word: usize,
+    last: AtomicU64,
+}
 
 impl WakeRequests {
-    /// Continues after what a former process may have left in the window.
+    /// Requests of those who wait for anything. Continues after what a former
+    /// process may have left in the window.
     pub fn new<M: SharedMemory>(window: &M) -> Self {
-        WakeRequests(AtomicU64::new(
-            window.load_u64(WAKE_REQUEST, Ordering::Relaxed),
-        ))
+        Self::at(WAKE_REQUEST, window)
     }
 
-    /// Asks the NIC for a wake event at its next update of the host area. The
-    /// caller looks at the host area once more before it blocks.
+    /// Requests of those who wait for a notification only.
+    pub fn for_signals<M: SharedMemory>(window: &M) -> Self {
+        Self::at(SIGNAL_WAKE_REQUEST, window)
+    }
+
+    fn at<M: SharedMemory>(word: usize, window: &M) -> Self {
+        WakeRequests {
+            word,
+            last: AtomicU64::new(window.load_u64(word, Ordering::Relaxed)),
+        }
+    }
+
+    /// Asks the NIC for a wake event at its next update of the host area, or at the
+    /// next notification. The caller looks at the host area once more before it
+    /// blocks.
     ///
     /// Several threads may ask at once: whichever value stands last differs from
     /// every value that the NIC has acted upon before it was stored.
     pub fn request<M: SharedMemory>(&self, window: &M) {
         // Relaxed: only the value matters, it is unique whatever the order.
-        let value = self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        window.store_u64(WAKE_REQUEST, value, Ordering::Relaxed);
+        let value = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        window.store_u64(self.word, value, Ordering::Relaxed);
         // Partner: the NIC's fence between its update of the host area and its
-        // load of WAKE_REQUEST. Either it sees the request, or the caller's look
+        // load of the word. Either it sees the request, or the caller's look
         // that follows sees the update.
         window.fence();
     }

@@ -1,15 +1,19 @@
 //! A NIC for unit tests: the other side of window and host area, moved by hand.
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
 use qnic_abi::host_area::{
-    signal_offset, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD, HOST_PAGES, QUEUE_STATUS, READS_DONE,
+    notification_offset, signal_offset, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD, HOST_PAGES,
+    NOTIFICATIONS_LOST, NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, SIGNAL_COUNTERS,
     WAKE_GENERATION, WRITES_DONE,
 };
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{command_offset, AWAKE, HEAD_STEP, WAKE_REQUEST, WINDOW_BYTES};
+use qnic_abi::window::{
+    armed_bit, command_offset, AWAKE, HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
+};
 use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
 use qnic_host::SharedRegion;
 use zerocopy::FromBytes;
@@ -33,7 +37,9 @@ struct State {
     read: u64,
     errors: u64,
     done: [u64; 2],
-    acted: u64,
+    /// The wake requests that were acted upon: for anything, for notifications.
+    acted: [u64; 2],
+    entries: u64,
     doorbells: u64,
     next_segment: u16,
     exported: Vec<u16>,
@@ -144,9 +150,33 @@ impl FakeNic {
     /// Signals a notification.
     pub(crate) fn signal(&self, id: u32) {
         let area = &self.host_area;
-        let count = area.load_u64(signal_offset(id), Ordering::Relaxed);
-        area.store_u64(signal_offset(id), count + 1, Ordering::Release);
+        let (word, bit) = armed_bit(id);
+        let mut queued = true;
+        if id < SIGNAL_COUNTERS {
+            let count = area.load_u64(signal_offset(id), Ordering::Relaxed);
+            area.store_u64(signal_offset(id), count + 1, Ordering::Release);
+            self.window.fence();
+            queued = self.window.load_u64(word, Ordering::Relaxed) & bit != 0;
+        }
+        if queued {
+            // It never coalesces: the process must cope with entries too many.
+            let mut state = lock(&self.state);
+            area.store_u64(
+                notification_offset(state.entries),
+                id.into(),
+                Ordering::Release,
+            );
+            state.entries += 1;
+            area.store_u64(NOTIFICATION_TAIL, state.entries, Ordering::Release);
+        }
         self.check_wake();
+        self.check_word(1, SIGNAL_WAKE_REQUEST);
+    }
+
+    /// Says that the NIC has dropped so many one-shot notifications.
+    pub(crate) fn lose(&self, notifications: u64) {
+        self.host_area
+            .store_u64(NOTIFICATIONS_LOST, notifications, Ordering::Release);
     }
 
     /// Stops the command queue.
@@ -184,22 +214,40 @@ impl FakeNic {
 
     /// Blocks until a process has asked to be woken.
     pub(crate) fn await_wake_request(&self) {
-        while self.window.load_u64(WAKE_REQUEST, Ordering::Relaxed) == lock(&self.state).acted {
+        self.await_word(0, WAKE_REQUEST);
+    }
+
+    /// Blocks until a process has asked to be woken by a notification.
+    pub(crate) fn await_signal_wake_request(&self) {
+        self.await_word(1, SIGNAL_WAKE_REQUEST);
+    }
+
+    fn await_word(&self, kind: usize, word: usize) {
+        while self.window.load_u64(word, Ordering::Relaxed) == lock(&self.state).acted[kind] {
             std::thread::yield_now();
         }
     }
 
     fn check_wake(&self) {
+        self.check_word(0, WAKE_REQUEST);
+    }
+
+    fn check_word(&self, kind: usize, word: usize) {
         self.window.fence();
-        let wanted = self.window.load_u64(WAKE_REQUEST, Ordering::Relaxed);
+        let wanted = self.window.load_u64(word, Ordering::Relaxed);
         let mut state = lock(&self.state);
-        if wanted != state.acted {
-            state.acted = wanted;
-            let generation = self.host_area.load_u64(WAKE_GENERATION, Ordering::Relaxed);
-            self.host_area
-                .store_u64(WAKE_GENERATION, generation + 1, Ordering::Release);
-            self.woken.notify_all();
+        if wanted != state.acted[kind] {
+            state.acted[kind] = wanted;
+            self.wake();
         }
+    }
+
+    /// The lock of the state is held.
+    fn wake(&self) {
+        let generation = self.host_area.load_u64(WAKE_GENERATION, Ordering::Relaxed);
+        self.host_area
+            .store_u64(WAKE_GENERATION, generation + 1, Ordering::Release);
+        self.woken.notify_all();
     }
 }
 
@@ -316,6 +364,16 @@ impl Process for FakeProcess {
             call.generation = generation().into();
             Ok(())
         }
+    }
+
+    fn wake(&self, _call: &mut uapi::Wake) -> Result<(), CallError> {
+        let _state = lock(&self.nic.state);
+        self.nic.wake();
+        Ok(())
+    }
+
+    fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
+        Err(CallError::System(std::io::ErrorKind::Unsupported.into()))
     }
 
     fn reset_queue(&self, _call: &mut uapi::ResetQueue) -> Result<(), CallError> {

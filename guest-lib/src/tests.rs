@@ -1,5 +1,8 @@
 //! The library alone, against the NIC of [`crate::testing`].
 
+mod handlers;
+mod notifications;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -246,58 +249,6 @@ fn fences_ask_for_counters_and_report_earlier_failures() {
         }
         fenced.join().unwrap().unwrap();
     });
-}
-
-#[test]
-fn notifications_count_signals_less_acknowledgements() {
-    let (fake, endpoint, _remote) = setup();
-    let notification = endpoint.notification(ONE);
-    assert!(!notification.test());
-    assert!(!notification.acknowledge());
-    fake.signal(1);
-    fake.signal(1);
-    fake.signal(2);
-    assert_eq!(notification.wait(None).unwrap(), 2);
-    assert_eq!(notification.spin(SECOND).unwrap(), 2);
-    assert!(notification.acknowledge());
-    notification.take(None).unwrap();
-    assert_eq!(notification.pending(), 0);
-    let short = Duration::from_millis(5);
-    assert!(matches!(
-        notification.wait(Some(short)),
-        Err(Error::TimedOut)
-    ));
-    assert!(matches!(notification.spin(short), Err(Error::TimedOut)));
-    assert!(matches!(
-        notification.take(Some(short)),
-        Err(Error::TimedOut)
-    ));
-}
-
-#[test]
-fn a_sleeping_waiter_is_woken() {
-    let (fake, endpoint, _remote) = setup();
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| endpoint.notification(ONE).wait(None));
-        fake.await_wake_request();
-        fake.signal(1);
-        assert_eq!(waiter.join().unwrap().unwrap(), 1);
-    });
-}
-
-#[test]
-fn takers_share_the_signals_among_them() {
-    let (fake, endpoint, _remote) = setup();
-    std::thread::scope(|scope| {
-        let takers: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| (0..25).all(|_| endpoint.notification(ONE).take(None).is_ok())))
-            .collect();
-        for _ in 0..100 {
-            fake.signal(1);
-        }
-        assert!(takers.into_iter().all(|taker| taker.join().unwrap()));
-    });
-    assert_eq!(endpoint.notification(ONE).pending(), 0);
 }
 
 #[test]

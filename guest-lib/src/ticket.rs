@@ -54,10 +54,7 @@ impl<'e> Ticket<'e> {
         } = self.issued;
         self.core.wait_complete(operation, ordinal, generation)?;
         self.waited = true;
-        let mut ledger = self.core.ledger();
-        ledger.look(self.core.process.host_area(), &self.core.claims);
-        self.core.claims.release(&self.issued);
-        match ledger.take_claimed(&self.issued) {
+        match self.core.take_result(&self.issued) {
             None => Ok(()),
             Some(failure) => Err(Error::Transfer(TransferErrors {
                 failures: vec![failure],

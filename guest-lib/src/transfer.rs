@@ -6,7 +6,7 @@ use zerocopy::FromZeros;
 use crate::core::{lock, Core};
 use crate::error::{Error, Operation, Result};
 use crate::ledger::{Issued, Summary};
-use crate::notification::NotificationId;
+use crate::notification::Signal;
 use crate::segment::{Part, RemoteSegment};
 
 /// Where the bytes of a write come from.
@@ -59,7 +59,7 @@ impl Core {
         to: &RemoteSegment,
         offset: u64,
         source: Source<'_>,
-        notification: Option<NotificationId>,
+        notification: Option<Signal>,
         flags: CommandFlags,
         claimed: bool,
     ) -> Result<Issued> {
@@ -67,9 +67,9 @@ impl Core {
         let mut descriptor = remote(to, offset, local.length())?;
         descriptor.opcode = Opcode::Write as u8;
         let mut flags = flags;
-        if let Some(id) = notification {
+        if let Some(signal) = notification {
             flags |= CommandFlags::NOTIFY;
-            descriptor.notification = id.number().into();
+            descriptor.notification = signal.number().into();
         }
         let payload = match &local {
             Local::Inline(bytes, length) => {

@@ -10,6 +10,7 @@ use qnic_abi::{uapi, SharedMemory};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::provider::CallError;
+use crate::queue::WakeRequests;
 
 /// Time worth spinning: five times what an interrupt and a wake-up cost, since
 /// shorter budgets expire on both sides of a ping-pong and then stay slow.
@@ -50,12 +51,35 @@ pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
 }
 
 impl Core {
-    /// Waits until `ready` has something: looks, spins, sleeps.
+    /// Waits until `ready` has something, of whatever the NIC tells: looks, spins,
+    /// sleeps.
     ///
     /// # Errors
     /// What `ready` says, [`Error::TimedOut`], [`Error::DeviceGone`].
     pub(crate) fn wait_for<T>(
         &self,
+        deadline: Option<Instant>,
+        ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.wait_with(&self.wakes, deadline, ready)
+    }
+
+    /// The same where only a notification can make `ready` have something: nothing
+    /// else wakes the caller.
+    ///
+    /// # Errors
+    /// What `ready` says, [`Error::TimedOut`], [`Error::DeviceGone`].
+    pub(crate) fn wait_signal<T>(
+        &self,
+        deadline: Option<Instant>,
+        ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.wait_with(&self.signal_wakes, deadline, ready)
+    }
+
+    fn wait_with<T>(
+        &self,
+        wakes: &WakeRequests,
         deadline: Option<Instant>,
         mut ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
@@ -70,7 +94,7 @@ impl Core {
             }
         }
         drop(spinner);
-        self.block(deadline, ready)
+        self.block(wakes, deadline, ready)
     }
 
     /// Waits until `ready` has something without ever sleeping.
@@ -87,8 +111,12 @@ impl Core {
     }
 
     /// Sleeps until `ready` has something (`qnic_abi::host_area`, "Blocking").
-    fn block<T>(
+    ///
+    /// # Errors
+    /// What `ready` says, [`Error::TimedOut`], [`Error::DeviceGone`].
+    pub(crate) fn block<T>(
         &self,
+        wakes: &WakeRequests,
         deadline: Option<Instant>,
         mut ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
@@ -98,7 +126,7 @@ impl Core {
             // (partner: the driver's increment before it wakes anybody).
             let generation =
                 host_area.load_u64(WAKE_GENERATION, qnic_abi::shared::Ordering::Acquire);
-            self.wakes.request(self.process.window());
+            wakes.request(self.process.window());
             if let Some(found) = ready()? {
                 return Ok(found);
             }

@@ -95,6 +95,24 @@ pub const HOST: &[Case] = &[
         },
     },
     Case {
+        name: "host::notifications_of_every_kind",
+        run: || {
+            let nodes = HostNodes::start(2)?;
+            scenario::notifications_of_every_kind(&nodes, 300)?;
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
+        name: "host::an_end_of_a_channel_is_killed",
+        run: || {
+            for receiver_dies in [false, true] {
+                let nodes = HostNodes::start(2)?;
+                scenario::the_end_of_a_channel_is_killed(&nodes, receiver_dies)?;
+            }
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
         name: "host::a_scribbler_harms_nobody",
         run: || {
             // Its node takes no part in the exchange: a host-mode node is one process.

@@ -9,7 +9,7 @@ use qnic_abi::atomic::Function;
 use qnic_abi::command::{
     CommandFlags, Descriptor, Opcode, DESCRIPTOR_BYTES, INLINE_CAPACITY, MAX_TRANSFER,
 };
-use qnic_abi::host_area::{RESULT_RECORDS, SIGNAL_COUNTERS};
+use qnic_abi::host_area::RESULT_RECORDS;
 use qnic_abi::{Key, NodeId, Port, SegmentId, Status};
 
 /// Words of the descriptor.
@@ -76,7 +76,7 @@ pub(crate) struct Command {
     pub(crate) inline: bool,
     /// Publish the completion counter when this command is complete.
     pub(crate) publish: bool,
-    /// Number of a counted notification, 1 to 1,023.
+    /// Number of a notification, counted or one-shot; not zero.
     pub(crate) notification: Option<u32>,
     /// Bytes to transfer, at most [`MAX_TRANSFER`]; at most [`INLINE_CAPACITY`] if inline.
     pub(crate) length: u64,
@@ -152,7 +152,7 @@ impl TryFrom<&Descriptor> for Command {
         }
         let notification = match raw.notification.get() {
             number if flags.contains(CommandFlags::NOTIFY) => {
-                Some(counted(number).ok_or(Status::BadNotification)?)
+                Some(notification(number).ok_or(Status::BadNotification)?)
             }
             0 => None,
             _ => return Err(Status::Malformed),
@@ -176,9 +176,9 @@ impl TryFrom<&Descriptor> for Command {
     }
 }
 
-/// The number, if it is that of a counted notification (N16).
-pub(crate) fn counted(number: u32) -> Option<u32> {
-    (1..SIGNAL_COUNTERS).contains(&number).then_some(number)
+/// The number, if it is that of a notification (N16).
+pub(crate) fn notification(number: u32) -> Option<u32> {
+    (number != 0).then_some(number)
 }
 
 /// The descriptor that these words of a slot make.
@@ -220,13 +220,6 @@ mod tests {
             Status::Malformed
         );
         assert_eq!(refused(|raw| raw.flags = 1), Status::BadNotification);
-        assert_eq!(
-            refused(|raw| {
-                raw.flags = 1;
-                raw.notification = SIGNAL_COUNTERS.into();
-            }),
-            Status::BadNotification
-        );
         assert_eq!(
             refused(|raw| {
                 raw.flags = 2;
@@ -305,9 +298,7 @@ mod tests {
                     prop_assert!(usize::from(atomic.record) < RESULT_RECORDS);
                     prop_assert!(atomic.function.takes(command.length));
                 }
-                if let Some(number) = command.notification {
-                    prop_assert!(counted(number).is_some());
-                }
+                prop_assert!(command.notification != Some(0));
             }
         }
     }

@@ -8,7 +8,7 @@ use qnic_abi::control::{
     EXPORT_PHYSICAL, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
 };
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{AWAKE, WAKE_REQUEST};
+use qnic_abi::window::{AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{
     Access, Key, Port, SegmentId, SegmentName, SharedMemory, Status, VniId, ABI_VERSION,
 };
@@ -126,12 +126,14 @@ impl Nic {
         let window = self.geometry.window_offset(vni);
         let sram = host.sram();
         sram.store_u64(window + AWAKE, 0, Ordering::Relaxed);
-        let wake_seen = sram.load_u64(window + WAKE_REQUEST, Ordering::Relaxed);
         if usize::from(port.0) >= self.ports.len() {
             self.ports.resize(usize::from(port.0) + 1, 0);
         }
         self.ports[usize::from(port.0)] = vni.0 + 1;
-        let mut process = Process::new(port, window, host_area, wake_seen);
+        let mut process = Process::new(port, window, host_area);
+        // Whatever stands there was asked of a former process.
+        process.wakes_seen = [WAKE_REQUEST, SIGNAL_WAKE_REQUEST]
+            .map(|word| sram.load_u64(window + word, Ordering::Relaxed));
         process.physical = flags & PROCESS_PHYSICAL != 0;
         self.processes[place] = Some(Box::new(process));
         Ok(())

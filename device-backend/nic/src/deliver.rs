@@ -15,7 +15,7 @@ use qnic_abi::wire::{pieces, FrameFlags, FrameHeader, FrameKind};
 use qnic_abi::{Access, Key, Port, SegmentId, Status, VniId, PAGE_SIZE};
 
 use crate::bounce::{PageWork, Undelivered};
-use crate::command::counted;
+use crate::command;
 use crate::env::{Host, HostMemory, Payload, Time};
 use crate::fault::Need;
 use crate::nic::Nic;
@@ -168,7 +168,7 @@ impl Nic {
         let notification = match notifies(frame) {
             false => None,
             true => {
-                let number = counted(frame.notification.get());
+                let number = command::notification(frame.notification.get());
                 Some(number.ok_or(Undelivered::Refused(Status::BadNotification))?)
             }
         };

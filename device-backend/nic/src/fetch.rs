@@ -20,7 +20,7 @@
 
 use qnic_abi::command::Opcode;
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{AWAKE, HEAD_STEP, WAKE_REQUEST};
+use qnic_abi::window::{AWAKE, HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{Access, Key, SharedMemory, Status, VniId};
 
 use crate::command::{descriptor, Command, DESCRIPTOR_WORDS, INLINE_WORDS};
@@ -328,16 +328,19 @@ impl Nic {
         let Some(process) = self.process(vni) else {
             return;
         };
-        let word = process.queue.window + WAKE_REQUEST;
-        if !std::mem::take(&mut process.changed) {
-            return;
-        }
-        let request = host.sram().load_u64(word, Ordering::Acquire);
-        if request != process.wake_seen {
-            process.wake_seen = request;
-            if !std::mem::replace(&mut process.wake_queued, true) {
-                self.events.push(Pending::Wake(vni));
+        let changed = std::mem::take(&mut process.changed);
+        let signalled = std::mem::take(&mut process.signalled);
+        let mut asked = false;
+        let words = [(WAKE_REQUEST, changed), (SIGNAL_WAKE_REQUEST, signalled)];
+        for ((word, happened), seen) in words.into_iter().zip(&mut process.wakes_seen) {
+            if happened {
+                let word = process.queue.window + word;
+                let request = host.sram().load_u64(word, Ordering::Acquire);
+                asked |= std::mem::replace(seen, request) != request;
             }
+        }
+        if asked && !std::mem::replace(&mut process.wake_queued, true) {
+            self.events.push(Pending::Wake(vni));
         }
     }
 }

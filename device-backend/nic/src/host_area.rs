@@ -8,19 +8,31 @@
 //! registered; then there is nobody who could look, and they are skipped.
 
 use qnic_abi::host_area::{
-    self, result_offset, signal_offset, ErrorRecord, ERROR_RECORDS, ERROR_RING, HOST_PAGES,
-    SIGNAL_COUNTERS,
+    self, result_offset, ErrorRecord, ERROR_RECORDS, ERROR_RING, HOST_PAGES,
 };
 use qnic_abi::{Status, PAGE_SIZE};
 
-use crate::env::HostMemory;
+use crate::env::{Host, HostMemory};
+use crate::notification::Notifications;
 use crate::wait_queue::Outcome;
+
+/// Where a host area lies in the memory of its node.
+#[derive(Debug)]
+pub(crate) struct Pages(pub(crate) [u64; HOST_PAGES]);
+
+impl Pages {
+    /// Stores a word with release.
+    pub(crate) fn store<M: HostMemory>(&self, memory: &M, offset: usize, value: u64) {
+        let page = self.0[offset / PAGE_SIZE];
+        let _skipped = memory.store_u64(page + (offset % PAGE_SIZE) as u64, value);
+    }
+}
 
 /// Host area of one process.
 #[derive(Debug)]
 pub(crate) struct HostArea {
-    pages: [u64; HOST_PAGES],
-    signals: Box<[u64]>,
+    pages: Pages,
+    notifications: Notifications,
     errors: u64,
     head: u64,
     writes: u64,
@@ -36,8 +48,8 @@ impl HostArea {
             return Err(Status::BadAddress);
         }
         let mut area = HostArea {
-            pages,
-            signals: vec![0; SIGNAL_COUNTERS as usize].into(),
+            pages: Pages(pages),
+            notifications: Notifications::new(),
             errors: 0,
             head: 0,
             writes: 0,
@@ -65,16 +77,13 @@ impl HostArea {
     }
 
     fn store<M: HostMemory>(&self, memory: &M, offset: usize, value: u64) {
-        let page = self.pages[offset / PAGE_SIZE];
-        let _skipped = memory.store_u64(page + (offset % PAGE_SIZE) as u64, value);
+        self.pages.store(memory, offset, value);
     }
 
-    /// Delivers a counted notification.
-    pub(crate) fn signal<M: HostMemory>(&mut self, memory: &M, notification: u32) {
-        let signal = &mut self.signals[(notification % SIGNAL_COUNTERS) as usize];
-        *signal = signal.wrapping_add(1);
-        let value = *signal;
-        self.store(memory, signal_offset(notification), value);
+    /// Delivers a notification of the process with the window at this offset.
+    pub(crate) fn signal<H: Host>(&mut self, host: &H, window: usize, notification: u32) {
+        self.notifications
+            .signal(host, &self.pages, window, notification);
     }
 
     /// Stores the result of an atomic command.
@@ -157,9 +166,9 @@ mod tests {
     fn areas_outside_of_memory_are_refused() {
         let memory = Memory::new(4 * PAGE_SIZE);
         for pages in [
-            [0, 0x1000, 0x4000],
-            [1, 0x1000, 0x2000],
-            [u64::MAX - 4095; 3],
+            [0, 0x1000, 0x2000, 0, 0x1000, 0x4000],
+            [1, 0x1000, 0x2000, 0, 0x1000, 0x3000],
+            [u64::MAX - 4095; HOST_PAGES],
         ] {
             let refused = HostArea::new(&memory, pages);
             assert_eq!(refused.err(), Some(Status::BadAddress));
@@ -169,12 +178,8 @@ mod tests {
     #[test]
     fn every_word_stands_where_the_abi_says() {
         let memory = Memory::new(4 * PAGE_SIZE);
-        let mut area = HostArea::new(&memory, [0x2000, 0x0000, 0x3000]).unwrap();
-        area.signal(&memory, 1);
-        area.signal(&memory, 1023);
-        area.signal(&memory, 1023);
-        assert_eq!(word(&memory, 8), 1);
-        assert_eq!(word(&memory, 0x3ff8), 2);
+        let pages = [0x2000, 0x0000, 0x3000, 0x1000, 0x1000, 0x1000];
+        let mut area = HostArea::new(&memory, pages).unwrap();
         for command in 0..65 {
             area.record_error(&memory, command, Status::BadKey);
         }
@@ -199,6 +204,5 @@ mod tests {
         assert_eq!(words, [3, 5, 6]);
         area.restart(&memory);
         assert_eq!(word(&memory, 0x2018), 0);
-        assert_eq!(word(&memory, 0x3ff8), 2, "notifications stay");
     }
 }

@@ -43,7 +43,7 @@
 //! | `segment`, `import`, `control` | what the driver sets up (N1 to N3, Q9) |
 //! | `transport` | sessions, sequences, windows (N15, N18, U1 to U8) |
 //! | `lifecycle` | how operations, processes, segments and peers end |
-//! | `host_area`, `event`, `counters` | what processes, the driver and people are told |
+//! | `host_area`, `notification`, `event`, `counters` | what processes, the driver and people are told |
 #![forbid(unsafe_code)]
 
 mod atomic;
@@ -61,6 +61,7 @@ mod host_area;
 mod import;
 mod lifecycle;
 mod nic;
+mod notification;
 mod operation;
 mod order;
 pub mod page_table;

@@ -123,15 +123,18 @@ pub(crate) struct Process {
     pub(crate) publish: bool,
     /// The host area has changed since the process was last offered a wake.
     pub(crate) changed: bool,
-    /// The last wake request that was acted upon.
-    pub(crate) wake_seen: u64,
+    /// A notification has arrived since then.
+    pub(crate) signalled: bool,
+    /// The last wake requests that were acted upon: of those who wait for anything,
+    /// and of those who wait for a notification.
+    pub(crate) wakes_seen: [u64; 2],
     /// A wake event waits for the driver.
     pub(crate) wake_queued: bool,
 }
 
 impl Process {
     /// A process without segments and commands.
-    pub(crate) fn new(port: Port, window: usize, host_area: HostArea, wake_seen: u64) -> Self {
+    pub(crate) fn new(port: Port, window: usize, host_area: HostArea) -> Self {
         Process {
             port,
             physical: false,
@@ -149,7 +152,8 @@ impl Process {
             touched: false,
             publish: false,
             changed: false,
-            wake_seen,
+            signalled: false,
+            wakes_seen: [0; 2],
             wake_queued: false,
         }
     }

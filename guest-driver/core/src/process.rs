@@ -29,7 +29,7 @@ pub(crate) struct ProcessState<P: Platform> {
     pub(crate) regions: P::SpinLock<Vec<Arc<Exported<P>>>>,
     /// Wake generation; added to with the lock of the slots held.
     generation: AtomicU64,
-    /// Generation that the last wait returned, for poll.
+    /// Generation that poll calls seen.
     seen: AtomicU64,
     /// Imports that it waits for.
     pub(crate) imports: AtomicU32,
@@ -242,10 +242,11 @@ impl<P: Platform> Process<P> {
         self.state.open.load(Ordering::Acquire) && self.driver.is_alive()
     }
 
-    /// Says whether the wake generation differs from the one that the last wait
-    /// returned: what poll calls readable. Atomic.
+    /// Says whether the wake generation differs from the one that was last called
+    /// seen, or will not change any more: what poll calls readable. Atomic.
     pub fn is_readable(&self) -> bool {
-        self.state.generation() != self.state.seen.load(Ordering::Relaxed)
+        // Relaxed: who polls has called it seen before, or lets another thread.
+        self.state.generation() != self.state.seen.load(Ordering::Relaxed) || !self.is_open()
     }
 
     pub(crate) fn check_open(&self) -> Result<(), CallError> {
@@ -262,15 +263,24 @@ impl<P: Platform> Process<P> {
         &self.state
     }
 
-    /// Blocks until the wake generation differs from the given one (N17).
+    /// Blocks until the wake generation differs from the given one (N17); with
+    /// [`uapi::WAIT_SEEN`] calls the present one seen instead.
     ///
     /// # Errors
     /// `Invalid`, `NotRegistered`, `NoDevice`, `Interrupted`, `TimedOut`.
     pub fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
-        if call.reserved.get() != 0 {
+        let flags = call.flags.get();
+        if flags & !uapi::WAIT_SEEN != 0 {
             return Err(CallError::Invalid);
         }
         self.check_open()?;
+        if flags & uapi::WAIT_SEEN != 0 {
+            let now = self.state.generation();
+            self.state.seen.store(now, Ordering::Relaxed);
+            call.generation = now.into();
+            call.status = Status::Ok.code().into();
+            return Ok(());
+        }
         let known = call.generation.get();
         let timeout = u64::try_from(call.timeout_ns.get()).ok();
         let ready = || self.state.generation() != known || !self.is_open();
@@ -281,12 +291,26 @@ impl<P: Platform> Process<P> {
             Waited::TimedOut if now == known => Err(CallError::TimedOut),
             Waited::Interrupted if now == known => Err(CallError::Interrupted),
             Waited::Ready | Waited::TimedOut | Waited::Interrupted => {
-                self.state.seen.store(now, Ordering::Relaxed);
                 call.generation = now.into();
                 call.status = Status::Ok.code().into();
                 Ok(())
             }
         }
+    }
+
+    /// Ends the waits of this process, as a wake event does.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotRegistered`, `NoDevice`.
+    pub fn wake(&self, call: &mut uapi::Wake) -> Result<(), CallError> {
+        if call.reserved.get() != 0 {
+            return Err(CallError::Invalid);
+        }
+        self.check_open()?;
+        // With the lock: the generation is added to from several places.
+        self.driver.slots.with(|_| self.state.wake());
+        call.status = Status::Ok.code().into();
+        Ok(())
     }
 
     /// Starts the command queue again after an error.
@@ -443,13 +467,60 @@ mod tests {
             assert_eq!(waiter.join().unwrap(), Ok(1));
         });
         assert_eq!(process.host_area().generation.load(Ordering::Relaxed), 1);
-        assert!(!process.is_readable());
-        let _ = driver.handle_event(&wake_event(process.vni()));
-        assert!(process.is_readable());
-        assert_eq!(wait(&process, 1, 0), Ok(2));
+        assert_eq!(wait(&process, 0, 0), Ok(1));
         // Of nobody's VNI, and of one beyond all: nothing happens.
         let _ = driver.handle_event(&wake_event(VniId(3)));
         let _ = driver.handle_event(&wake_event(VniId(u16::MAX)));
+    }
+
+    fn see(process: &Process<Fake>) -> Result<u64, CallError> {
+        let mut call = uapi::Wait {
+            flags: uapi::WAIT_SEEN.into(),
+            ..Default::default()
+        };
+        process.wait(&mut call).map(|()| call.generation.get())
+    }
+
+    #[test]
+    fn poll_sees_wake_events_until_they_are_called_seen() {
+        let fake = Fake::new();
+        let driver = fake.start().unwrap();
+        let process = register(&driver);
+        assert!(!process.is_readable());
+        let _ = driver.handle_event(&wake_event(process.vni()));
+        assert_eq!(wait(&process, 0, 0), Ok(1));
+        assert!(process.is_readable(), "a waiting thread takes nothing away");
+        assert_eq!(see(&process), Ok(1));
+        assert!(!process.is_readable());
+        let mut unknown = uapi::Wait {
+            flags: 2.into(),
+            ..Default::default()
+        };
+        assert_eq!(process.wait(&mut unknown), Err(CallError::Invalid));
+        driver.begin_removal();
+        assert!(process.is_readable(), "that the device is gone is news");
+        assert_eq!(see(&process), Err(CallError::NoDevice));
+    }
+
+    #[test]
+    fn a_process_can_wake_itself() {
+        let fake = Fake::new();
+        let driver = fake.start().unwrap();
+        let (process, other) = (register(&driver), register(&driver));
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| wait(&process, 0, -1));
+            process.wake(&mut uapi::Wake::default()).unwrap();
+            assert_eq!(waiter.join().unwrap(), Ok(1));
+        });
+        assert!(process.is_readable() && !other.is_readable());
+        let mut malformed = uapi::Wake {
+            reserved: 1.into(),
+            ..Default::default()
+        };
+        assert_eq!(process.wake(&mut malformed), Err(CallError::Invalid));
+        process.close();
+        let closed = process.wake(&mut uapi::Wake::default());
+        assert_eq!(closed, Err(CallError::NotRegistered));
     }
 
     #[test]

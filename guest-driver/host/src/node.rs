@@ -1,5 +1,6 @@
 //! A node: this process, attached to a NIC.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{mpsc, Arc};
 use std::thread::JoinHandle;
@@ -288,7 +289,30 @@ impl HostProcess {
     /// # Errors
     /// [`HostError::Call`] with `TimedOut` or `NoDevice`.
     pub fn wait(&self, call: &mut uapi::Wait) -> Result<(), HostError> {
+        if call.flags.get() & uapi::WAIT_SEEN != 0 {
+            // Before the generation is read: a wake event in between leaves the
+            // descriptor readable.
+            self.process.waiters().clear_event();
+        }
         Ok(self.process.wait(call)?)
+    }
+
+    /// Ends the waits of this process, as `uapi::WAKE`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn wake(&self, call: &mut uapi::Wake) -> Result<(), HostError> {
+        Ok(self.process.wake(call)?)
+    }
+
+    /// A descriptor that is readable when the character device of a guest would be
+    /// (`uapi`, "poll").
+    ///
+    /// # Errors
+    /// The system's, when it has no descriptors left.
+    pub fn event(&self) -> std::io::Result<BorrowedFd<'_>> {
+        let process = &self.process;
+        process.waiters().event(|| process.is_readable())
     }
 
     /// Starts the command queue again, as `uapi::RESET_QUEUE`.

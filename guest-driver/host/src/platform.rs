@@ -1,7 +1,9 @@
 //! The system under the driver core: this process.
 
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex as StdMutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Condvar, Mutex as StdMutex, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
@@ -13,6 +15,7 @@ use qnic_driver::platform::{
     Waiters,
 };
 use qnic_driver::{Installed, Platform, Region};
+use rustix::event::{eventfd, EventfdFlags};
 
 use crate::arena::Arena;
 use crate::memory::SharedRegion;
@@ -107,6 +110,35 @@ impl<T: Send> SpinLock<T> for Lock<T> {
 pub(crate) struct HostWaiters {
     lock: StdMutex<()>,
     woken: Condvar,
+    /// What those poll who do not block here; made when somebody asks for it, and
+    /// readable from the next [`Waiters::wake_all`] on.
+    event: OnceLock<OwnedFd>,
+}
+
+impl HostWaiters {
+    /// The descriptor to poll. `readable` says whether there is something already.
+    ///
+    /// # Errors
+    /// The system's, when it has no descriptors left.
+    pub(crate) fn event(&self, readable: impl Fn() -> bool) -> io::Result<BorrowedFd<'_>> {
+        let _guard = lock(&self.lock);
+        if let Some(event) = self.event.get() {
+            return Ok(event.as_fd());
+        }
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        if readable() {
+            rustix::io::write(&event, &1u64.to_ne_bytes())?;
+        }
+        Ok(self.event.get_or_init(|| event).as_fd())
+    }
+
+    /// Takes readability away; the caller looks at what may have changed afterwards.
+    pub(crate) fn clear_event(&self) {
+        if let Some(event) = self.event.get() {
+            // It fails if the descriptor is not readable.
+            let _ = rustix::io::read(event, &mut [0; 8]);
+        }
+    }
 }
 
 impl Waiters for HostWaiters {
@@ -125,6 +157,10 @@ impl Waiters for HostWaiters {
     fn wake_all(&self) {
         let _guard = lock(&self.lock);
         self.woken.notify_all();
+        if let Some(event) = self.event.get() {
+            // A full counter is readable too.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
     }
 }
 

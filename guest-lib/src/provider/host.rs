@@ -1,6 +1,7 @@
 //! In host mode: a node in this very process, which speaks to the device process
 //! itself (X2).
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -112,6 +113,14 @@ impl Process for HostProcess {
 
     fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
         Ok(HostProcess::wait(self, call)?)
+    }
+
+    fn wake(&self, call: &mut uapi::Wake) -> Result<(), CallError> {
+        Ok(HostProcess::wake(self, call)?)
+    }
+
+    fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
+        Ok(HostProcess::event(self)?)
     }
 
     fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), CallError> {

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -144,6 +145,14 @@ impl Process for LinuxProcess {
 
     fn wait(&self, wait: &mut uapi::Wait) -> Result<(), CallError> {
         call::<{ uapi::WAIT }, _>(&self.file, wait)
+    }
+
+    fn wake(&self, wake: &mut uapi::Wake) -> Result<(), CallError> {
+        call::<{ uapi::WAKE }, _>(&self.file, wake)
+    }
+
+    fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
+        Ok(self.file.as_fd())
     }
 
     fn reset_queue(&self, reset: &mut uapi::ResetQueue) -> Result<(), CallError> {

@@ -4,15 +4,19 @@
 //! of this process or processes of their own.
 
 mod atomics;
+mod channels;
 mod cluster;
 mod errors;
 mod exports;
 mod lifecycle;
+mod notifications;
 mod paging;
 mod physical;
 mod processes;
 mod raw;
 mod sync;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod threads;
 mod transfers;
 mod waiting;

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
-use qnic::{Port, SegmentName, Status};
+use qnic::{ChannelOptions, Port, Receiver, SegmentName, Status};
 
 use crate::cluster::{Cluster, Peer, BOTH, ONE, SOON};
 
@@ -106,4 +107,86 @@ fn a_killed_process_is_gone_for_its_peers() {
         .write_fenced_notify(&remote, 0, b"heir", ONE)
         .unwrap();
     heir.endpoint.notification(ONE).take(Some(SOON)).unwrap();
+}
+
+/// What `collect` uses.
+const COLLECTOR: Port = Port(102);
+
+fn lines_of(node: u16) -> SegmentName {
+    SegmentName(0x0063_6f6c_6c65_6374 << 8 | u64::from(node))
+}
+
+#[test]
+fn a_collector_gets_every_line_of_every_sender() {
+    let cluster = Cluster::new(3);
+    let arguments = ["5000", "0", "1", "2"];
+    let children = [1, 0, 2].map(|node| start(&cluster, node, "collect", &arguments));
+    let said = children.map(finish);
+    for node in [1, 2] {
+        let line = format!("node {node}: 5000 lines, then: the other end closed the channel");
+        assert!(said[1].contains(&line), "{said:?}");
+    }
+}
+
+/// How long a survivor may take to find out: [`qnic::channel::PROBE_INTERVAL`] and a
+/// round trip, on a machine that is busy.
+const FOUND_OUT: Duration = Duration::from_secs(20);
+
+#[test]
+fn the_receiver_of_a_killed_sender_gets_what_was_sent_then_an_error() {
+    let cluster = Cluster::new(2);
+    let endpoint = cluster.nic(0).register(COLLECTOR).unwrap();
+    let options = ChannelOptions::new(16, 64, ONE);
+    let mut channel = endpoint.receiver(lines_of(1), &options).unwrap();
+    let mut victim = start(&cluster, 1, "collect", &["1000000", "0", "1"]);
+    let mut lines = 0;
+    let mut take = |channel: &mut Receiver| {
+        let line = channel.recv(Some(FOUND_OUT))?.to_vec();
+        assert_eq!(line, format!("line {lines} of node 1").as_bytes());
+        lines += 1;
+        Ok(())
+    };
+    for _ in 0..100 {
+        take(&mut channel).unwrap();
+    }
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    let error: qnic::Error = loop {
+        if let Err(error) = take(&mut channel) {
+            break error;
+        }
+    };
+    assert!(matches!(error, qnic::Error::PeerLost { .. }), "{error}");
+    assert!(channel.check_peer().is_err());
+    endpoint.flush().unwrap();
+}
+
+#[test]
+fn the_sender_to_a_killed_receiver_gets_an_error_even_without_credit() {
+    let cluster = Cluster::new(2);
+    let endpoint = cluster.nic(0).register(Port(1)).unwrap();
+    let mut victim = start(&cluster, 1, "collect", &["1000000", "1", "0"]);
+    let channel = endpoint.sender(qnic::NodeId(1), COLLECTOR, lines_of(0), ONE, SOON);
+    let mut channel = channel.unwrap();
+    // Stopped, it takes no more: the sender runs out of credit.
+    let pid = rustix::process::Pid::from_child(&victim);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let mut lines = 0;
+    let full = loop {
+        let line = format!("line {lines} of node 0");
+        match channel.send(line.as_bytes(), Some(Duration::from_millis(50))) {
+            Ok(()) => lines += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, qnic::Error::TimedOut), "{full}");
+    std::thread::scope(|scope| {
+        let blocked = scope.spawn(|| channel.send(b"no credit", Some(FOUND_OUT)));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        let error = blocked.join().unwrap().unwrap_err();
+        assert!(matches!(error, qnic::Error::PeerLost { .. }), "{error}");
+    });
+    drop(channel);
+    endpoint.flush().unwrap();
 }

@@ -42,6 +42,10 @@ pub(crate) const CASES: &[Case] = &[
         run: killed_process,
     },
     Case {
+        name: "vm::notifications_of_every_kind",
+        run: notifications,
+    },
+    Case {
         name: "vm::a_scribbler_harms_nobody",
         run: scribbler,
     },
@@ -160,6 +164,20 @@ fn killed_process() -> Result<Verdict> {
             let left = info(&nodes, node, "pages_mapped")?;
             ensure!(left == 0, "node {node} still maps {left} pages");
         }
+    }
+    Ok(Verdict::Passed)
+}
+
+/// Queue, handlers, poll and channels between both stock kernels; then either end of
+/// a channel is killed.
+fn notifications() -> Result<Verdict> {
+    let nodes = VmNodes::boot("signals", &["stable", "backports"])?;
+    scenario::notifications_of_every_kind(&nodes, 300)?;
+    for receiver_dies in [false, true] {
+        scenario::the_end_of_a_channel_is_killed(&nodes, receiver_dies)?;
+    }
+    for node in [0, 1] {
+        wait_until_empty(&nodes, node, LIMIT)?;
     }
     Ok(Verdict::Passed)
 }

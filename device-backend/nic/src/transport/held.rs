@@ -127,8 +127,10 @@ impl Nic {
     fn signal<H: Host>(&mut self, host: &H, vni: VniId, notification: u32) {
         self.counters.notifications += 1;
         if let Some(process) = self.process(vni) {
-            process.host_area.signal(host.memory(), notification);
+            let window = process.queue.window;
+            process.host_area.signal(host, window, notification);
             process.changed = true;
+            process.signalled = true;
         }
         self.touch(vni);
     }

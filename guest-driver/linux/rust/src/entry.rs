@@ -216,6 +216,7 @@ unsafe extern "C" fn qnic_rs_call(process: *mut c_void, command: u32, argument: 
             uapi::IMPORT => with_argument(argument, |call| process.import(call)),
             uapi::WAIT => with_argument(argument, |call| process.wait(call)),
             uapi::RESET_QUEUE => with_argument(argument, |call| process.reset_queue(call)),
+            uapi::WAKE => with_argument(argument, |call| process.wake(call)),
             _ => -errno::ENOTTY,
         }
     }
@@ -230,6 +231,7 @@ extern "C" fn qnic_rs_argument_bytes(command: u32) -> i32 {
         uapi::IMPORT => size_of::<uapi::Import>(),
         uapi::WAIT => size_of::<uapi::Wait>(),
         uapi::RESET_QUEUE => size_of::<uapi::ResetQueue>(),
+        uapi::WAKE => size_of::<uapi::Wake>(),
         uapi::INFO => size_of::<uapi::Info>(),
         _ => return -errno::ENOTTY,
     };

@@ -84,6 +84,7 @@ mod abi_h {
                 size_of::<uapi::Import>(),
                 size_of::<uapi::Wait>(),
                 size_of::<uapi::ResetQueue>(),
+                size_of::<uapi::Wake>(),
                 size_of::<uapi::Info>(),
             ]),
         );

@@ -1,0 +1,73 @@
+//! One end of a channel that never ends by itself: to be killed, or to have its
+//! other end killed. It prints the error that ends it, and exits with status 3.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use qnic::{ChannelOptions, Error, Nic, NodeId, Port, SegmentName};
+
+use crate::options::{notification, START_LIMIT};
+
+/// Port of the receiving end.
+const PORT: Port = Port(13);
+const CHANNEL: SegmentName = SegmentName(41);
+
+/// Exit status when the channel ended.
+const CHANNEL_ENDED: i32 = 3;
+
+/// Messages after which the stream is called running.
+const RUNNING: u64 = 50;
+
+/// Options of either end.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Node of the receiving end; without it, this is the receiving end
+    #[arg(long)]
+    to: Option<u16>,
+}
+
+/// Sends or receives until an error.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let nic = Nic::open().context("open the NIC")?;
+    let mut number = 0u64;
+    let error = match options.to {
+        Some(node) => {
+            let endpoint = nic.register(Port(0))?;
+            let replenish = notification(1);
+            let mut sender =
+                endpoint.sender(NodeId(node), PORT, CHANNEL, replenish, START_LIMIT)?;
+            until_error(|| {
+                sender.send(&number.to_le_bytes(), None)?;
+                number += 1;
+                Ok(number)
+            })?
+        }
+        None => {
+            let endpoint = nic.register(PORT)?;
+            let options = ChannelOptions::new(16, 8, notification(1));
+            let mut receiver = endpoint.receiver(CHANNEL, &options)?;
+            println!("{}", serde_json::json!({"listening": std::process::id()}));
+            until_error(|| {
+                let message = receiver.recv(None)?.to_vec();
+                if message != number.to_le_bytes() {
+                    return Err(Error::ChannelBroken("a message is missing"));
+                }
+                number += 1;
+                Ok(number)
+            })?
+        }
+    };
+    let lost = matches!(error, Error::PeerLost { .. });
+    let ended = serde_json::json!({"error": error.to_string(), "lost": lost, "messages": number});
+    println!("{}", serde_json::json!({"ended": ended}));
+    std::process::exit(CHANNEL_ENDED);
+}
+
+fn until_error(mut step: impl FnMut() -> qnic::Result<u64>) -> Result<Error> {
+    loop {
+        match step() {
+            Ok(RUNNING) => println!("{}", serde_json::json!({"streaming": RUNNING})),
+            Ok(_) => {}
+            Err(error) => return Ok(error),
+        }
+    }
+}

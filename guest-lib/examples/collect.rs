@@ -1,0 +1,131 @@
+//! Many to one: a collector receives numbered lines from any number of senders,
+//! each over a channel of its own, and finds out which of them die.
+//!
+//! ```text
+//! collect LINES COLLECTOR SENDER…      node numbers; the same on each node
+//! ```
+//!
+//! Each sender sends so many lines and closes its channel. The collector ends when
+//! all channels have ended, and exits with 1 if one of them did so without having
+//! been closed.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use qnic::{
+    ChannelOptions, Endpoint, Error, Nic, NodeId, NotificationId, Port, Receiver, SegmentName,
+    Signal,
+};
+
+const PORT: Port = Port(102);
+/// Longest line in bytes.
+const LINE: usize = 64;
+/// How long senders may take to start.
+const START: Duration = Duration::from_secs(60);
+/// How long the collector lets everybody be silent before it asks who is there.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Name of the channel of a sender.
+fn name(sender: NodeId) -> SegmentName {
+    SegmentName(0x0063_6f6c_6c65_6374 << 8 | u64::from(sender.0))
+}
+
+/// Collector's notification for the channel of the sender in this place.
+fn line(place: usize) -> Result<NotificationId> {
+    Ok(NotificationId::try_from(place as u32 + 1)?)
+}
+
+struct Source {
+    node: NodeId,
+    channel: Receiver,
+    lines: u64,
+    /// How it ended.
+    end: Option<Error>,
+}
+
+fn collect(endpoint: &Endpoint, senders: &[NodeId]) -> Result<Vec<Source>> {
+    let queue = endpoint.queue();
+    let mut sources = Vec::new();
+    for (place, node) in senders.iter().enumerate() {
+        let options = ChannelOptions::new(64, LINE, line(place)?);
+        queue.watch(options.sent)?;
+        sources.push(Source {
+            node: *node,
+            channel: endpoint.receiver(name(*node), &options)?,
+            lines: 0,
+            end: None,
+        });
+    }
+    while sources.iter().any(|source| source.end.is_none()) {
+        match queue.wait(Some(SILENCE)) {
+            Ok(Signal::Counted(id)) => take(&mut sources[id.number() as usize - 1])?,
+            Ok(Signal::OneShot(_)) | Err(Error::NotificationsLost(_)) => {}
+            Err(Error::TimedOut) => {
+                for source in sources.iter_mut().filter(|source| source.end.is_none()) {
+                    source.end = source.channel.check_peer().err();
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(sources)
+}
+
+/// Takes what the queue has announced: a line, or the end of the channel.
+fn take(source: &mut Source) -> Result<()> {
+    match source.channel.try_recv() {
+        Ok(None) => {}
+        Ok(Some(message)) => {
+            let expected = format!("line {} of {}", source.lines, source.node);
+            if message.to_vec() != expected.as_bytes() {
+                bail!("{} sent something else than {expected:?}", source.node);
+            }
+            source.lines += 1;
+        }
+        Err(error) => source.end = Some(error),
+    }
+    Ok(())
+}
+
+fn send(endpoint: &Endpoint, collector: NodeId, lines: u64) -> Result<()> {
+    const MORE: NotificationId = NotificationId::new(1).unwrap();
+    let node = endpoint.node();
+    let mut channel = endpoint.sender(collector, PORT, name(node), MORE, START)?;
+    for number in 0..lines {
+        channel.send(format!("line {number} of {node}").as_bytes(), None)?;
+    }
+    channel.close()?;
+    Ok(())
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let numbers = arguments.iter().map(|argument| argument.parse::<u64>());
+    let numbers = numbers.collect::<Result<Vec<_>, _>>();
+    let numbers = numbers.context("usage: collect LINES COLLECTOR SENDER...")?;
+    let [lines, nodes @ ..] = &numbers[..] else {
+        bail!("usage: collect LINES COLLECTOR SENDER...");
+    };
+    let nodes = nodes.iter().map(|node| Ok(NodeId(u16::try_from(*node)?)));
+    let nodes = nodes.collect::<Result<Vec<_>>>()?;
+    let Some((collector, senders)) = nodes.split_first() else {
+        bail!("usage: collect LINES COLLECTOR SENDER...");
+    };
+    let endpoint = Nic::open()?.register(PORT)?;
+    if endpoint.node() != *collector {
+        send(&endpoint, *collector, *lines)?;
+        println!("{} sent {lines} lines", endpoint.node());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut code = ExitCode::SUCCESS;
+    for source in collect(&endpoint, senders)? {
+        let complete = matches!(source.end, Some(Error::ChannelClosed)) && source.lines == *lines;
+        let end = source.end.map(|end| end.to_string()).unwrap_or_default();
+        println!("{}: {} lines, then: {end}", source.node, source.lines);
+        if !complete {
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
+}

@@ -1,0 +1,91 @@
+//! Waiting in an event loop: a descriptor for poll, epoll and async runtimes (N17).
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use qnic_abi::uapi;
+
+use crate::core::{retry, Core};
+use crate::error::{Error, Result};
+
+/// A descriptor that becomes readable when a notification arrives for an endpoint,
+/// or when the device is gone.
+///
+/// ```text
+///   loop { poller.prepare()?;  look: test, remove, try_recv …;  nothing? epoll_wait }
+/// ```
+///
+/// Who skips [`prepare`](Self::prepare), or polls without looking after it, can sleep
+/// through a notification. An endpoint has one poller at a time, since two would take
+/// each other's events; threads that block in calls of this library do not disturb it.
+/// It keeps its endpoint registered.
+#[derive(Debug)]
+pub struct Poller {
+    // First, so that the last descriptor is the core's.
+    descriptor: OwnedFd,
+    seen: AtomicU64,
+    core: Arc<Core>,
+}
+
+impl Poller {
+    pub(crate) fn new(core: &Arc<Core>) -> Result<Self> {
+        let what = || "make a descriptor to poll".to_owned();
+        let event = core.process.event();
+        let event = event.map_err(|error| Error::call(what, error))?;
+        let descriptor = event.try_clone_to_owned();
+        let descriptor = descriptor.map_err(|source| Error::System {
+            what: what(),
+            source,
+        })?;
+        // AcqRel: orders a poller behind the end of the one before it.
+        if core.polled.swap(true, Ordering::AcqRel) {
+            return Err(Error::Polled);
+        }
+        Ok(Poller {
+            descriptor,
+            seen: AtomicU64::new(0),
+            core: core.clone(),
+        })
+    }
+
+    /// Ends readability, and asks that the next notification makes the descriptor
+    /// readable again. Says whether there was an event since the last call. Whoever
+    /// calls looks at what it waits for afterwards, and polls only if it finds
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`], [`Error::System`]
+    pub fn prepare(&self) -> Result<bool> {
+        let mut call = uapi::Wait {
+            flags: uapi::WAIT_SEEN.into(),
+            ..Default::default()
+        };
+        let what = || "call events seen".to_owned();
+        retry(|| self.core.process.wait(&mut call)).map_err(|error| Error::call(what, error))?;
+        Error::check(call.status.get(), what)?;
+        self.core.signal_wakes.request(self.core.process.window());
+        let now = call.generation.get();
+        // Relaxed: a hint; what happened is seen in the host area.
+        Ok(self.seen.swap(now, Ordering::Relaxed) != now)
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl AsRawFd for Poller {
+    fn as_raw_fd(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        // Release: partner is the swap in `new`.
+        self.core.polled.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,268 @@
+//! Notifications in all their forms: queue, handlers, poll (N16, N17).
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use qnic::{Error, NotificationId, OneShot, Poller, Signal};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+
+use crate::cluster::{Cluster, Peer, ONE, SOON};
+
+fn id(number: u32) -> NotificationId {
+    NotificationId::new(number).unwrap()
+}
+
+fn one_shot(number: u32) -> OneShot {
+    OneShot::new(number).unwrap()
+}
+
+fn pair(cluster: &Cluster) -> (Peer, Peer) {
+    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
+    (a, b)
+}
+
+#[test]
+fn one_shots_arrive_once_each_and_in_order() {
+    let cluster = Cluster::new(2);
+    let (a, b) = pair(&cluster);
+    let remote = a.import(&b);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..5000u32 {
+                // Never more under way than the queue has room for.
+                if number >= 400 {
+                    a.endpoint.notification(ONE).take(Some(SOON)).unwrap();
+                }
+                let signal = one_shot(1024 + number);
+                a.endpoint.write_notify(&remote, 0, b"", signal).unwrap();
+            }
+            a.endpoint.flush().unwrap();
+        });
+        let back = b.import(&a);
+        for number in 0..5000 {
+            let next = b.endpoint.queue().wait(Some(SOON)).unwrap();
+            assert_eq!(next, Signal::from(one_shot(1024 + number)));
+            b.endpoint.write_notify(&back, 0, b"", ONE).unwrap();
+        }
+        b.endpoint.flush().unwrap();
+    });
+    assert_eq!(b.endpoint.queue().remove().unwrap(), None);
+}
+
+#[test]
+fn a_flood_of_one_shots_is_bounded_counted_and_hurts_no_counted_ones() {
+    let cluster = Cluster::new(2);
+    let (a, b) = pair(&cluster);
+    let remote = a.import(&b);
+    b.endpoint.queue().watch(ONE).unwrap();
+    const SENT: u64 = 3000;
+    for number in 0..SENT as u32 {
+        let signal = one_shot(5000 + number);
+        a.endpoint.write_notify(&remote, 0, b"", signal).unwrap();
+    }
+    a.endpoint
+        .write_fenced_notify(&remote, 0, b"", ONE)
+        .unwrap();
+    b.endpoint.notification(ONE).wait(Some(SOON)).unwrap();
+    let (mut arrived, mut lost, mut counted) = (0u64, 0, 0);
+    loop {
+        match b.endpoint.queue().remove() {
+            Ok(Some(Signal::OneShot(one_shot))) => {
+                assert_eq!(u64::from(one_shot.number()), 5000 + arrived);
+                arrived += 1;
+            }
+            Ok(Some(Signal::Counted(id))) => {
+                assert!(b.endpoint.notification(id).acknowledge());
+                counted += 1;
+            }
+            Err(Error::NotificationsLost(dropped)) => lost += dropped,
+            Ok(None) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(arrived + lost, SENT);
+    assert!(arrived >= 512, "{arrived}");
+    assert_eq!(counted, 1);
+}
+
+/// Several senders, one receiver that takes from its queue: every signal is found.
+#[test]
+fn many_senders_share_one_queue() {
+    const SENDERS: u32 = 4;
+    const EACH: u64 = 500;
+    let cluster = Cluster::new(3);
+    let receiver = Peer::new(&cluster.nic(0), 1, 4096);
+    let nics = [cluster.nic(1), cluster.nic(2)];
+    std::thread::scope(|scope| {
+        for sender in 0..SENDERS {
+            let peer = Peer::new(&nics[sender as usize % 2], 1 + sender as u16, 4096);
+            let remote = peer.import(&receiver);
+            receiver.endpoint.queue().watch(id(100 + sender)).unwrap();
+            scope.spawn(move || {
+                for _ in 0..EACH {
+                    let signal = id(100 + sender);
+                    peer.endpoint.write_notify(&remote, 0, b"", signal).unwrap();
+                }
+                peer.endpoint.flush().unwrap();
+            });
+        }
+        let mut counts = BTreeMap::new();
+        for _ in 0..u64::from(SENDERS) * EACH {
+            let next = receiver.endpoint.queue().wait(Some(SOON)).unwrap();
+            let Signal::Counted(id) = next else {
+                panic!("{next:?}")
+            };
+            assert!(receiver.endpoint.notification(id).acknowledge());
+            *counts.entry(id).or_insert(0) += 1;
+        }
+        assert!(counts.values().all(|count| *count == EACH), "{counts:?}");
+    });
+}
+
+#[test]
+fn handlers_answer_while_the_application_does_something_else() {
+    const ROUNDS: u64 = 300;
+    let cluster = Cluster::new(2);
+    let (a, b) = pair(&cluster);
+    let (remote, back) = (a.import(&b), b.import(&a));
+    let (sender, calls) = channel();
+    let endpoint = std::sync::Arc::new(b.endpoint);
+    let armed = [1, 2].map(|number| {
+        let (own, back, sender) = (endpoint.clone(), back.clone(), sender.clone());
+        let handler = move |id: NotificationId| {
+            own.write_notify(&back, 0, b"", id).unwrap();
+            sender.send(id).unwrap();
+        };
+        endpoint.arm(id(number), handler).unwrap()
+    });
+    for _ in 0..ROUNDS {
+        for number in [1, 2] {
+            a.endpoint
+                .write_notify(&remote, 0, b"", id(number))
+                .unwrap();
+        }
+    }
+    for number in [1, 2] {
+        for _ in 0..ROUNDS {
+            a.endpoint
+                .notification(id(number))
+                .take(Some(SOON))
+                .unwrap();
+        }
+    }
+    drop(armed);
+    drop(sender);
+    assert_eq!(calls.iter().count() as u64, 2 * ROUNDS);
+    endpoint.flush().unwrap();
+}
+
+/// Polls for so long; says whether the descriptor was readable.
+fn readable(poller: &Poller, limit: Duration) -> bool {
+    let mut descriptors = [PollFd::new(poller, PollFlags::IN)];
+    let limit = Timespec::try_from(limit).unwrap();
+    poll(&mut descriptors, Some(&limit)).unwrap() == 1
+}
+
+#[test]
+fn the_descriptor_is_readable_from_the_next_notification_on() {
+    let cluster = Cluster::new(2);
+    let (a, b) = pair(&cluster);
+    let remote = a.import(&b);
+    let poller = b.endpoint.poller().unwrap();
+    assert!(matches!(b.endpoint.poller(), Err(Error::Polled)));
+    poller.prepare().unwrap();
+    assert!(!readable(&poller, Duration::ZERO));
+    for _ in 0..100 {
+        assert!(!b.endpoint.notification(ONE).test());
+        a.endpoint.write_notify(&remote, 0, b"", ONE).unwrap();
+        assert!(readable(&poller, SOON));
+        // A thread that blocks in the meantime takes nothing away.
+        b.endpoint.notification(ONE).wait(Some(SOON)).unwrap();
+        assert!(readable(&poller, Duration::ZERO));
+        assert!(b.endpoint.notification(ONE).acknowledge());
+        assert!(poller.prepare().unwrap());
+    }
+    drop(poller);
+    // Made after the event, it tells of it.
+    a.endpoint.write_notify(&remote, 0, b"", ONE).unwrap();
+    b.endpoint.notification(ONE).wait(Some(SOON)).unwrap();
+    let poller = b.endpoint.poller().unwrap();
+    poller.prepare().unwrap();
+    assert!(b.endpoint.notification(ONE).test());
+}
+
+/// An event loop beside threads that sleep in other calls of the same endpoint.
+#[test]
+fn an_event_loop_loses_no_notification_beside_sleeping_threads() {
+    const ROUNDS: u64 = 2000;
+    let cluster = Cluster::new(2);
+    let (a, b) = pair(&cluster);
+    let remote = a.import(&b);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                b.endpoint.notification(id(2)).take(Some(SOON)).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                a.endpoint.write_notify(&remote, 0, b"", ONE).unwrap();
+                a.endpoint.write_notify(&remote, 0, b"", id(2)).unwrap();
+                if round % 7 == 0 {
+                    a.endpoint.flush().unwrap();
+                }
+            }
+        });
+        let poller = b.endpoint.poller().unwrap();
+        let until = Instant::now() + SOON;
+        for _ in 0..ROUNDS {
+            while !b.endpoint.notification(ONE).acknowledge() {
+                poller.prepare().unwrap();
+                if !b.endpoint.notification(ONE).test() {
+                    assert!(readable(&poller, until - Instant::now()));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_poller_learns_that_the_device_is_gone() {
+    let mut cluster = Cluster::new(1);
+    let peer = Peer::new(&cluster.nic(0), 1, 4096);
+    let poller = peer.endpoint.poller().unwrap();
+    poller.prepare().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| readable(&poller, SOON));
+        cluster.kill_device();
+        assert!(waiter.join().unwrap());
+    });
+    while !matches!(poller.prepare(), Err(Error::DeviceGone)) {
+        assert!(readable(&poller, SOON));
+    }
+}
+
+#[test]
+fn one_of_several_notifications_wakes() {
+    let cluster = Cluster::new(2);
+    let (a, b) = pair(&cluster);
+    let remote = a.import(&b);
+    let ids = [1, 7, 1023].map(id);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..300 {
+                let signal = ids[round % 3];
+                a.endpoint
+                    .write_fenced_notify(&remote, 0, b"", signal)
+                    .unwrap();
+            }
+        });
+        for _ in 0..300 {
+            let id = b.endpoint.wait_any(&ids, Some(SOON)).unwrap();
+            assert!(b.endpoint.notification(id).acknowledge());
+        }
+    });
+    let none = b.endpoint.wait_any(&ids, Some(Duration::from_millis(5)));
+    assert!(matches!(none, Err(Error::TimedOut)));
+}

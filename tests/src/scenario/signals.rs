@@ -1,0 +1,63 @@
+//! Notifications and channels between processes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+
+use crate::nodes::Nodes;
+
+/// Longest time for programs that run under emulation on a busy machine.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// How long the survivor of a channel may take to say so, on a busy machine: the
+/// interval of its probes, and a round trip.
+const FOUND_OUT: Duration = Duration::from_secs(30);
+
+/// Two nodes use every kind of notification, and channels both ways.
+///
+/// # Errors
+/// A program failed.
+pub fn notifications_of_every_kind(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
+    let rounds = rounds.to_string();
+    let mut running = Vec::new();
+    for (node, peer) in [(0, "1"), (1, "0")] {
+        let arguments = ["signals", "--peer", peer, "--rounds", &rounds];
+        running.push(nodes.start(node, &arguments)?);
+    }
+    for (node, program) in running.iter_mut().enumerate() {
+        let what = format!("the notifications on node {node}");
+        program.wait(LIMIT).context(what.clone())?.success(&what)?;
+    }
+    Ok(())
+}
+
+/// One end of a channel is killed with signal 9: the other gets the error for that.
+///
+/// # Errors
+/// It got another, or none.
+pub fn the_end_of_a_channel_is_killed(nodes: &dyn Nodes, receiver_dies: bool) -> Result<()> {
+    let mut receiver = nodes.start(1, &["stream"])?;
+    receiver.expect("listening", LIMIT)?;
+    let sender = nodes.start(0, &["stream", "--to", "1"])?;
+    receiver.expect("streaming", LIMIT)?;
+    let (mut victim, mut survivor) = match receiver_dies {
+        true => (receiver, sender),
+        false => (sender, receiver),
+    };
+    victim.kill()?;
+    let start = Instant::now();
+    let ended = survivor
+        .expect("ended", FOUND_OUT)
+        .context("the survivor")?;
+    println!(
+        "    the survivor knew after {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
+    let end = survivor.wait(LIMIT)?;
+    ensure!(end.status == 3, "the survivor exited with {}", end.status);
+    ensure!(
+        ended["lost"] == true,
+        "the channel ended otherwise: {ended}"
+    );
+    Ok(())
+}
