@@ -40,7 +40,9 @@ enum Kind {
     /// In one process, through stages that delay each frame: the loss-free row passes
     /// the same ones as the others.
     Delayed,
-    /// Between two processes, UDP over loopback.
+    /// Between two device processes, through shared memory.
+    SharedMemory,
+    /// Between two device processes, UDP over loopback.
     Udp,
 }
 
@@ -67,6 +69,7 @@ pub(crate) fn run(rounds: usize) -> Result<serde_json::Value> {
         (Kind::Perfect, &LOSSES[..1]),
         (Kind::Reliable, &LOSSES[..1]),
         (Kind::Delayed, &LOSSES[..]),
+        (Kind::SharedMemory, &LOSSES[..]),
         (Kind::Udp, &LOSSES[..]),
     ];
     for (kind, losses) in kinds {
@@ -90,8 +93,8 @@ pub(crate) fn run(rounds: usize) -> Result<serde_json::Value> {
 }
 
 fn one(kind: Kind, loss: f64, rounds: usize) -> Result<WireRow> {
-    let keys = tempfile::tempdir().context("make a directory for the key")?;
-    let nodes = HostNodes::start_several(&plans(kind, loss, keys.path())?)?;
+    let files = tempfile::tempdir().context("make a directory for key and sockets")?;
+    let nodes = HostNodes::start_several(&plans(kind, loss, files.path())?)?;
     let rounds = rounds.to_string();
     let sizes = format!("{SMALL},{LARGE}");
     let options = [
@@ -123,7 +126,7 @@ fn one(kind: Kind, loss: f64, rounds: usize) -> Result<WireRow> {
 }
 
 /// The device processes for a kind of link.
-fn plans(kind: Kind, loss: f64, keys: &std::path::Path) -> Result<Vec<DevicePlan>> {
+fn plans(kind: Kind, loss: f64, files: &std::path::Path) -> Result<Vec<DevicePlan>> {
     let links = match (kind, loss > 0.0) {
         (Kind::Delayed, _) => {
             format!("[network]\ndefault = {{ delay = \"{DELAY}\", loss = \"{loss}%\" }}\n")
@@ -141,20 +144,28 @@ fn plans(kind: Kind, loss: f64, keys: &std::path::Path) -> Result<Vec<DevicePlan
     match kind {
         Kind::Perfect => return Ok(one(String::new())),
         Kind::Reliable | Kind::Delayed => return Ok(one(links)),
-        Kind::Udp => {}
+        Kind::SharedMemory | Kind::Udp => {}
     }
-    let key = keys.join("key");
+    let key = files.join("key");
     std::fs::write(&key, [1; 32]).context("write a key")?;
     let ports = free_ports().context("find free UDP ports")?;
+    let address = |process: usize| format!("127.0.0.1:{}", ports[process]);
+    let socket = |process: usize| files.join(format!("p{process}"));
     let plan = |here: usize| {
         let there = 1 - here;
-        let mut more = links.clone();
-        // Writing to a string cannot fail.
-        let _ = write!(
-            more,
-            "[network.udp]\nname = \"p{here}\"\nlisten = \"127.0.0.1:{}\"\nkey_file = {key:?}\n\
-             [[network.process]]\nname = \"p{there}\"\naddress = \"127.0.0.1:{}\"\nnodes = [{there}]\n",
-            ports[here], ports[there]
+        let (own, other) = match kind {
+            Kind::Udp => (
+                format!("udp]\nlisten = {:?}\nkey_file = {key:?}", address(here)),
+                format!("address = {:?}", address(there)),
+            ),
+            _ => (
+                format!("shm]\nsocket = {:?}", socket(here)),
+                format!("socket = {:?}", socket(there)),
+            ),
+        };
+        let more = format!(
+            "{links}[network.{own}\nname = \"p{here}\"\n\
+             [[network.process]]\nname = \"p{there}\"\n{other}\nnodes = [{there}]\n"
         );
         DevicePlan {
             nodes: vec![here],
@@ -220,7 +231,7 @@ fn iperf_report(iperf3: &Program, port: &str, server: ChildStdout) -> Result<ser
 
 fn table(rows: &[WireRow]) -> String {
     let mut text = format!(
-        "{:<12} {:>8} {:>14} {:>12} {:>14} {:>13} {:>13}\n",
+        "{:<14} {:>8} {:>14} {:>12} {:>14} {:>13} {:>13}\n",
         "link", "loss", "8 B half RTT", "99 % µs", "64 KiB write", "of loss-free", "64 KiB read"
     );
     for row in rows {
@@ -228,12 +239,13 @@ fn table(rows: &[WireRow]) -> String {
             Kind::Perfect => "perfect",
             Kind::Reliable => "reliable",
             Kind::Delayed => "20 µs delay",
+            Kind::SharedMemory => "shared memory",
             Kind::Udp => "UDP",
         };
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{kind:<12} {:>7}% {:>11.1} µs {:>12.1} {:>9.0} MB/s {:>13.2} {:>8.0} MB/s",
+            "{kind:<14} {:>7}% {:>11.1} µs {:>12.1} {:>9.0} MB/s {:>13.2} {:>8.0} MB/s",
             row.loss_percent,
             row.latency_us,
             row.latency_p99_us,
@@ -259,8 +271,10 @@ mod tests {
             let more = &plan(Kind::Delayed, loss)[0].more;
             assert!(more.contains(wanted) && more.contains(DELAY), "{more}");
         }
-        let udp = plan(Kind::Udp, 5.0);
-        assert_eq!(udp.len(), 2);
-        assert!(udp[1].more.contains("nodes = [0]") && udp[1].nodes == [1]);
+        for kind in [Kind::SharedMemory, Kind::Udp] {
+            let two = plan(kind, 5.0);
+            assert_eq!(two.len(), 2);
+            assert!(two[1].more.contains("nodes = [0]") && two[1].nodes == [1]);
+        }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// Only QEMU's messages
     #[arg(long, conflicts_with = "console")]
     qemu: bool,
-    /// Only the device process, which serves all nodes of the cluster
+    /// Only the device process, which serves other nodes of the cluster as well
     #[arg(long, conflicts_with_all = ["console", "qemu"])]
     device: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         }
     };
     add(options.qemu, "qemu", node.qemu_log_path());
-    if let Some(path) = cluster.device_log_path() {
+    if let Some(path) = cluster.device_log_path(node.name()) {
         add(options.device, "device", path);
     }
     add(options.console, "console", node.console_path());

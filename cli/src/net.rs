@@ -221,7 +221,7 @@ fn table(spec: &ClusterSpec, network: &Value) -> String {
     text.push_str(&format!("damaged frames caught: {}\n", network["damaged"]));
     for carrier in network["carriers"].as_array().into_iter().flatten() {
         text.push_str(&format!(
-            "{} at {}: {} datagrams of strangers\n",
+            "{} at {}: {} calls or datagrams of strangers\n",
             carrier["kind"].as_str().unwrap_or("?"),
             carrier["address"].as_str().unwrap_or("?"),
             carrier["strangers"]
@@ -232,7 +232,7 @@ fn table(spec: &ClusterSpec, network: &Value) -> String {
                 _ => "SILENT",
             };
             text.push_str(&format!(
-                "  {} at {}: {state}, datagrams up to {} bytes, {} frames sent, {} received, {} dropped, {} replayed\n",
+                "  {} at {}: {state}, pieces up to {} bytes, {} frames sent, {} received, {} dropped, {} replayed\n",
                 process["name"].as_str().unwrap_or("?"),
                 process["address"].as_str().unwrap_or("?"),
                 process["mtu"],

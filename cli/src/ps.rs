@@ -69,13 +69,18 @@ fn table(clusters: &[ClusterOverview]) -> String {
                 memory,
             ]);
         }
-        if let Some(device) = &cluster.device {
-            let [pid, uptime, memory] = process(Some(device));
-            let state = if device.alive { "running" } else { "dead" }.to_owned();
+        for device in &cluster.devices {
+            let [pid, uptime, memory] = process(Some(&device.process));
+            let state = if device.process.alive {
+                "running"
+            } else {
+                "dead"
+            }
+            .to_owned();
             let none = || "-".to_owned();
             rows.push([
-                name,
-                "(device)".to_owned(),
+                name.clone(),
+                format!("({})", device.name),
                 state,
                 none(),
                 none(),

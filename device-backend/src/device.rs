@@ -8,13 +8,13 @@ use std::thread::JoinHandle;
 use qnic_abi::attach::CONFIG_SIZE;
 use qnic_abi::header::GeometryError;
 use qnic_abi::NodeId;
-use qnic_links::{ClusterKey, Fabric, UdpCarrier, UdpPeer};
+use qnic_links::{Carrier, ClusterKey, Fabric, ShmCarrier, ShmPeer, UdpCarrier, UdpPeer};
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
 use crate::attach::{self, Port, Socket, SocketError};
 use crate::capture::{Captures, Names};
-use crate::config::{Config, Mistake, NetworkSettings, NicSettings, ProcessSettings};
+use crate::config::{Config, Mistake, NetworkSettings, NicSettings, ProcessSettings, UdpSettings};
 use crate::engine::{self, Command, Engine, EngineGone, EngineHandle, Node};
 use crate::metrics::{self, Stats};
 use crate::sram::{Sram, SramError};
@@ -75,6 +75,8 @@ pub struct Device {
     engine: EngineHandle,
     engine_thread: Option<JoinHandle<()>>,
     servers: Vec<Server>,
+    /// Where other processes of this host call: named while the device runs.
+    _callers: Option<Socket>,
 }
 
 /// A thread that serves a socket.
@@ -113,13 +115,14 @@ impl Device {
         for settings in &config.nics {
             ports.push(add_nic(&mut fabric, settings, &limits, &handle)?);
         }
+        let mut callers = None;
         if let Some(network) = &config.network {
             let joined = fabric.join(&config.network_plan()?);
             joined.map_err(|message| Mistake {
                 key: "network".to_owned(),
                 message,
             })?;
-            connect(&mut fabric, network)?;
+            callers = connect(&mut fabric, network)?;
         }
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
@@ -134,6 +137,7 @@ impl Device {
             engine: handle,
             engine_thread: Some(spawn("engine", move || engine.run())?),
             servers: Vec::new(),
+            _callers: callers,
         };
         for (port, socket) in ports.into_iter().zip(sockets) {
             let port = Arc::new(port);
@@ -278,11 +282,56 @@ fn add_nic(
     Ok(port)
 }
 
-/// Adds the way to other processes.
-fn connect(fabric: &mut Fabric<Node>, network: &NetworkSettings) -> Result<(), StartError> {
-    let Some(udp) = &network.udp else {
-        return Ok(());
+/// Adds the ways to other processes. The socket where those of this host call is given
+/// back: its name goes away with it.
+fn connect(
+    fabric: &mut Fabric<Node>,
+    network: &NetworkSettings,
+) -> Result<Option<Socket>, StartError> {
+    if let Some(udp) = &network.udp {
+        let carrier = udp_carrier(udp, network)?;
+        add_carrier(fabric, Box::new(carrier), network, |process| {
+            process.address.is_some()
+        })?;
+    }
+    let Some(shm) = &network.shm else {
+        return Ok(None);
     };
+    let socket = Socket::bind(&shm.socket)?;
+    let peers = network.processes.iter().filter_map(|process| {
+        Some(ShmPeer {
+            name: process.name.clone(),
+            socket: process.socket.clone()?,
+        })
+    });
+    let listener = socket.listener().try_clone()?;
+    let carrier = ShmCarrier::new(&shm.name, listener, &peers.collect::<Vec<_>>())?;
+    add_carrier(fabric, Box::new(carrier), network, |process| {
+        process.socket.is_some()
+    })?;
+    Ok(Some(socket))
+}
+
+/// Adds a carrier to the processes that `takes` names, which are its processes in the
+/// order of the configuration.
+fn add_carrier(
+    fabric: &mut Fabric<Node>,
+    carrier: Box<dyn Carrier>,
+    network: &NetworkSettings,
+    takes: impl Fn(&&ProcessSettings) -> bool,
+) -> Result<(), StartError> {
+    let nodes = |process: &ProcessSettings| process.nodes.iter().copied().map(NodeId).collect();
+    let processes = network.processes.iter().filter(takes);
+    let nodes: Vec<Vec<_>> = processes.map(nodes).collect();
+    let connected = fabric.connect(carrier, &nodes);
+    connected.map_err(|duplicate| {
+        let key = "network.process".to_owned();
+        let message = duplicate.to_string();
+        StartError::Config(Mistake { key, message })
+    })
+}
+
+fn udp_carrier(udp: &UdpSettings, network: &NetworkSettings) -> Result<UdpCarrier, StartError> {
     let failed = |problem: String| StartError::Udp {
         name: udp.name.clone(),
         address: udp.listen,
@@ -293,15 +342,13 @@ fn connect(fabric: &mut Fabric<Node>, network: &NetworkSettings) -> Result<(), S
         .map_err(|error| failed(format!("cannot read the key file {file}: {error}")))?;
     let key =
         ClusterKey::new(&secret).map_err(|error| failed(format!("key file {file}: {error}")))?;
-    let peer = |process: &ProcessSettings| UdpPeer {
-        name: process.name.clone(),
-        address: process.address,
-    };
-    let peers: Vec<_> = network.processes.iter().map(peer).collect();
-    let carrier = UdpCarrier::new(&udp.name, udp.listen, key, &peers)
-        .map_err(|error| failed(format!("cannot listen: {error}")))?;
-    let nodes = |process: &ProcessSettings| process.nodes.iter().copied().map(NodeId).collect();
-    let nodes: Vec<Vec<_>> = network.processes.iter().map(nodes).collect();
-    let connected = fabric.connect(Box::new(carrier), &nodes);
-    connected.map_err(|duplicate| failed(duplicate.to_string()))
+    let peers = network.processes.iter().filter_map(|process| {
+        Some(UdpPeer {
+            name: process.name.clone(),
+            address: process.address?,
+        })
+    });
+    let peers: Vec<_> = peers.collect();
+    UdpCarrier::new(&udp.name, udp.listen, key, &peers)
+        .map_err(|error| failed(format!("cannot listen: {error}")))
 }

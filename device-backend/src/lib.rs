@@ -35,16 +35,17 @@ mod engine;
 mod identity;
 mod memory;
 pub mod metrics;
-mod notifier;
 pub mod ram;
 mod sram;
 mod stop;
 mod throttle;
 
+use qnic_links::notifier;
+
 pub use attach::SocketError;
 pub use config::{
     Config, ConfigError, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings,
-    NicSettings, ProcessSettings, UdpSettings,
+    NicSettings, ProcessSettings, ShmSettings, UdpSettings,
 };
 pub use device::{Device, DeviceError, StartError, Stopper};
 pub use engine::{

@@ -90,11 +90,15 @@ pub(crate) fn boot(
     check_cancel(options)?;
     let dies_with_us = options.mode == Mode::Attached;
     if let Some(program) = &parts.device {
-        options.progress.step("starting the device process");
-        let patience = Patience::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
-        owned
-            .children
-            .push(device::start(program, spec, &dir, dies_with_us, &patience)?);
+        for process in spec.device_processes() {
+            let name = device::name(process);
+            options
+                .progress
+                .step(&format!("starting the process {name}"));
+            let patience = Patience::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
+            let child = device::start(program, spec, &dir, process, dies_with_us, &patience)?;
+            owned.children.push(child);
+        }
     }
     options.progress.step("booting");
     let nodes: Vec<_> = spec
@@ -117,7 +121,7 @@ pub(crate) fn boot(
             .push(start_qemu(&parts.qemu, &machine, dies_with_us)?);
         options.progress.node(node.name(), "booting");
     }
-    await_all(&nodes, &dir, options)?;
+    await_all(spec, &nodes, &dir, options)?;
     dir.mark_booted()?;
     if options.mode == Mode::Detached {
         owned.detach();
@@ -217,14 +221,18 @@ fn start_qemu(qemu: &Qemu, machine: &Machine<'_>, dies_with_us: bool) -> Result<
     Ok(child)
 }
 
-/// Waits for every node; the first failure, also of the device process, ends the wait
+/// Waits for every node; the first failure, also of a device process, ends the wait
 /// for the others.
-fn await_all(nodes: &[Node], dir: &ClusterDir, options: &BootOptions) -> Result<()> {
+fn await_all(
+    spec: &ClusterSpec,
+    nodes: &[Node],
+    dir: &ClusterDir,
+    options: &BootOptions,
+) -> Result<()> {
     let (report, reports) = std::sync::mpsc::channel();
     let stop = Cancel::new().map_err(Error::io("open", Path::new("a socket pair")))?;
     let both = || options.cancel.iter().chain([&stop]);
     let patience = Patience::new(Some(options.ready_limit), both());
-    let device = ProcessId::load(&dir.device_pid());
     std::thread::scope(|scope| {
         for node in nodes {
             let (report, patience) = (report.clone(), patience.clone());
@@ -234,8 +242,11 @@ fn await_all(nodes: &[Node], dir: &ClusterDir, options: &BootOptions) -> Result<
                 let _ = report.send((Some(node.name()), ready));
             });
         }
-        if let Some(device) = device {
-            let patience = Patience::new(None, both());
+        for process in spec.device_processes() {
+            let Some(device) = ProcessId::load(&dir.device(process).pid()) else {
+                continue;
+            };
+            let (report, patience) = (report.clone(), Patience::new(None, both()));
             scope.spawn(move || {
                 let ended = device
                     .open()
@@ -243,15 +254,14 @@ fn await_all(nodes: &[Node], dir: &ClusterDir, options: &BootOptions) -> Result<
                 let _ = report.send((
                     None,
                     if ended {
-                        Err(device::ended(dir))
+                        Err(device::ended(dir, process))
                     } else {
                         Err(Error::Interrupted)
                     },
                 ));
             });
-        } else {
-            drop(report);
         }
+        drop(report);
         let mut ready = 0;
         let mut first = Ok(());
         for (node, outcome) in reports {

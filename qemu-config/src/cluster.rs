@@ -161,17 +161,34 @@ impl Cluster {
         }
     }
 
-    /// Its device process, which may have ended; `None` without NICs.
+    /// Its device process, which may have ended; the first of several; `None` without
+    /// NICs.
     pub fn device(&self) -> Option<ProcessId> {
-        ProcessId::load(&self.dir.device_pid())
+        Some(self.devices().into_iter().next()?.1)
     }
 
-    /// The device process's statistics.
+    /// Its device processes, which may have ended, with what they are called.
+    pub fn devices(&self) -> Vec<(String, ProcessId)> {
+        let processes = self.spec.device_processes().into_iter();
+        let started = processes.filter_map(|process| {
+            let id = ProcessId::load(&self.dir.device(process).pid())?;
+            Some((device::name(process), id))
+        });
+        started.collect()
+    }
+
+    /// The statistics of the device process; of several, all their NICs and links, and the
+    /// rest of the first.
     ///
     /// # Errors
-    /// [`Error::Failed`] if it does not answer.
+    /// [`Error::Failed`] if one does not answer.
     pub fn device_stats(&self) -> Result<serde_json::Value> {
-        self.ask_device(&serde_json::json!({ "cmd": "stats" }))
+        let request = serde_json::json!({ "cmd": "stats" });
+        let mut all = serde_json::Value::Null;
+        for process in self.spec.device_processes() {
+            device::add_stats(&mut all, self.ask(process, &request)?);
+        }
+        Ok(all)
     }
 
     /// Changes what links do, from what they do now; without a change, makes them do
@@ -187,16 +204,28 @@ impl Cluster {
             }
             None => serde_json::json!({ "cmd": "net_clear", "links": links }),
         };
-        let answer = self.ask_device(&request)?;
-        Ok(answer["changed"].as_u64().unwrap_or(0))
+        // Each device process has the links that its frames take: another one may not
+        // know this one.
+        let (mut changed, mut refused) = (0, None);
+        for process in self.spec.device_processes() {
+            match self.ask(process, &request) {
+                Ok(answer) => changed += answer["changed"].as_u64().unwrap_or(0),
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(error) if changed == 0 => Err(error),
+            _ => Ok(changed),
+        }
     }
 
     /// Writes what runs over links to `out`, as pcapng, until `cancel` is pulled or
-    /// the capture ends by itself. Says how many bytes.
+    /// the capture ends by itself. Says how many bytes. Of several device processes, that
+    /// with the first node of the link is asked.
     ///
     /// # Errors
-    /// [`Error::NoSuchNode`], [`Error::Failed`] if there is no such link, and
-    /// [`Error::Output`].
+    /// [`Error::NoSuchNode`], [`Error::Failed`] if there is no such link, or if there are
+    /// several device processes and no node is named, and [`Error::Output`].
     pub fn capture(
         &self,
         links: &Links,
@@ -205,7 +234,20 @@ impl Cluster {
         out: &mut dyn Write,
     ) -> Result<u64> {
         let request = options.request(&self.by_number(links)?);
-        capture::copy(&self.dir.device_control(), &request, cancel, out)
+        let process = match links {
+            Links::All => match self.spec.device_processes()[..] {
+                [] | [_] => None,
+                _ => {
+                    let why = "there are several: name a node or a link, each captures its own";
+                    return Err(device::failed(why.to_owned()));
+                }
+            },
+            Links::At(node) | Links::Between(node, _) | Links::OneWay(node, _) => {
+                self.spec.process_of(node)
+            }
+        };
+        let control = self.dir.device(process).control();
+        capture::copy(&control, &request, cancel, out)
     }
 
     /// Links in the words of the device process.
@@ -230,7 +272,8 @@ impl Cluster {
     pub fn pause(&self, node: &str) -> Result<()> {
         let number = self.spec.node_number(node);
         let number = number.ok_or_else(|| self.no_such_node(node))?;
-        self.ask_device(&serde_json::json!({ "cmd": "expect_pause", "node": number }))?;
+        let request = serde_json::json!({ "cmd": "expect_pause", "node": number });
+        self.ask(self.spec.process_of(node), &request)?;
         self.node(node)?.monitor()?.execute(&qmp::stop {})?;
         Ok(())
     }
@@ -244,18 +287,22 @@ impl Cluster {
         Ok(())
     }
 
-    fn ask_device(&self, request: &serde_json::Value) -> Result<serde_json::Value> {
-        device::ask(&self.dir.device_control(), request)
+    fn ask(&self, process: Option<&str>, request: &serde_json::Value) -> Result<serde_json::Value> {
+        device::ask(&self.dir.device(process).control(), request)
     }
 
-    /// What the device process has logged.
+    /// What the device process has logged; of several, all of them.
     pub fn device_log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.dir.device_log()).unwrap_or_default()).into_owned()
+        let processes = self.spec.device_processes().into_iter();
+        let logs = processes.map(|process| fs::read(self.dir.device(process).log()));
+        let logs = logs.map(|log| String::from_utf8_lossy(&log.unwrap_or_default()).into_owned());
+        logs.collect()
     }
 
-    /// Where the device process logs; `None` without NICs.
-    pub fn device_log_path(&self) -> Option<PathBuf> {
-        Some(self.dir.device_log()).filter(|path| path.exists())
+    /// Where the device process of a node logs; `None` without NICs.
+    pub fn device_log_path(&self, node: &str) -> Option<PathBuf> {
+        let process = self.spec.process_of(node);
+        Some(self.dir.device(process).log()).filter(|path| path.exists())
     }
 
     /// Ends the cluster, if it was booted attached by this process; otherwise see

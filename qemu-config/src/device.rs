@@ -1,4 +1,4 @@
-//! The device process: its configuration, start, and statistics.
+//! The device processes: configuration, start, and questions to them.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::config::{for_device, DeviceNetwork};
-use crate::dirs::ClusterDir;
+use crate::dirs::{ClusterDir, DEVICE};
 use crate::follow::tail;
 use crate::process::{ProcessId, MARKER};
 use crate::socket::Socket;
@@ -16,9 +17,6 @@ use crate::spawn::{spawn, Bond};
 use crate::state::write;
 use crate::wait::{Patience, Stop};
 use crate::{ByteSize, ClusterSpec, Error, Result};
-
-/// Name of the device process in messages.
-pub(crate) const DEVICE: &str = "device";
 
 /// Lines of its log in an error.
 const TAIL_LINES: usize = 20;
@@ -45,10 +43,13 @@ struct Metrics {
     socket: PathBuf,
 }
 
-/// The configuration file of the device process for `spec`.
-pub(crate) fn config(spec: &ClusterSpec, dir: &ClusterDir) -> Result<String> {
-    let nodes = spec.numbered().filter(|(node, _)| node.nic);
-    let nic = nodes.map(|(node, number)| Nic {
+/// The configuration file of a device process for `spec`.
+pub(crate) fn config(
+    spec: &ClusterSpec,
+    dir: &ClusterDir,
+    process: Option<&str>,
+) -> Result<String> {
+    let nic = spec.nics_of(process).map(|(node, number)| Nic {
         name: node.name.clone(),
         node: number,
         socket: dir.node(&node.name).nic(),
@@ -57,28 +58,30 @@ pub(crate) fn config(spec: &ClusterSpec, dir: &ClusterDir) -> Result<String> {
     let config = Config {
         nic: nic.collect(),
         metrics: Metrics {
-            socket: dir.device_control(),
+            socket: dir.device(process).control(),
         },
-        network: for_device(spec),
+        network: for_device(spec, process, &|name| dir.device(Some(name)).calls()),
     };
     toml::to_string(&config).map_err(Error::Describe)
 }
 
-/// Starts `program` for the NICs of `spec` and waits until its sockets listen.
+/// Starts `program` as a device process of `spec` and waits until its sockets listen.
 pub(crate) fn start(
     program: &Path,
     spec: &ClusterSpec,
     dir: &ClusterDir,
+    process: Option<&str>,
     dies_with_us: bool,
     patience: &Patience,
 ) -> Result<Child> {
-    write(&dir.device_config(), config(spec, dir)?.as_bytes())?;
-    let log_path = dir.device_log();
+    let files = dir.device(process);
+    write(&files.config(), config(spec, dir, process)?.as_bytes())?;
+    let log_path = files.log();
     let log = File::create(&log_path).map_err(Error::io("create", &log_path))?;
     let mut command = Command::new(program);
     command
         .arg("--config")
-        .arg(dir.device_config())
+        .arg(files.config())
         .args(["--log-format", "text"]);
     command
         .env(MARKER, dir.path())
@@ -94,7 +97,7 @@ pub(crate) fn start(
     )
     .map_err(Error::io("start", program))?;
     if let Some(id) = ProcessId::of(child.id() as i32) {
-        id.save(&dir.device_pid())?;
+        id.save(&files.pid())?;
     }
     let announced = child
         .stdout
@@ -110,7 +113,7 @@ pub(crate) fn start(
                 None => "did not get ready".to_owned(),
             };
             Err(Error::Failed {
-                who: DEVICE.to_owned(),
+                who: name(process),
                 what,
                 log: tail(&log_path, TAIL_LINES),
             })
@@ -118,11 +121,19 @@ pub(crate) fn start(
     }
 }
 
+/// What a device process is called.
+pub(crate) fn name(process: Option<&str>) -> String {
+    match process {
+        None => DEVICE.to_owned(),
+        Some(name) => format!("{DEVICE} {name}"),
+    }
+}
+
 /// The error for a device process that has ended.
-pub(crate) fn ended(dir: &ClusterDir) -> Error {
-    let log = tail(&dir.device_log(), TAIL_LINES);
+pub(crate) fn ended(dir: &ClusterDir, process: Option<&str>) -> Error {
+    let log = tail(&dir.device(process).log(), TAIL_LINES);
     Error::Failed {
-        who: DEVICE.to_owned(),
+        who: name(process),
         what: "the device process has ended".to_owned(),
         log,
     }
@@ -151,7 +162,7 @@ fn await_ready(mut output: ChildStdout, patience: &Patience) -> Result<(), Optio
 
 /// Sends a request to the device process that listens at `socket`; an answer that
 /// tells of an error is one.
-pub(crate) fn ask(socket: &Path, request: &serde_json::Value) -> Result<serde_json::Value> {
+pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value> {
     let silent = |error: std::io::Error| failed(format!("does not answer: {error}"));
     let mut connection = Socket::connect(socket, Patience::seconds(10)).map_err(silent)?;
     connection
@@ -164,6 +175,27 @@ pub(crate) fn ask(socket: &Path, request: &serde_json::Value) -> Result<serde_js
     accepted(&line)
 }
 
+/// Adds the statistics of another device process: its NICs, links, counters and ways.
+pub(crate) fn add_stats(all: &mut Value, mut more: Value) {
+    if all.is_null() {
+        *all = more;
+        return;
+    }
+    for list in ["/nics", "/network/links", "/network/carriers"] {
+        let more = more.pointer_mut(list).and_then(Value::as_array_mut);
+        let all = all.pointer_mut(list).and_then(Value::as_array_mut);
+        if let (Some(all), Some(more)) = (all, more) {
+            all.append(more);
+        }
+    }
+    for sum in ["/network/damaged", "/network/misdirected"] {
+        let more = more.pointer(sum).and_then(Value::as_u64).unwrap_or(0);
+        if let Some(all) = all.pointer_mut(sum) {
+            *all = (all.as_u64().unwrap_or(0) + more).into();
+        }
+    }
+}
+
 /// The error for a device process that does not do what it should.
 pub(crate) fn failed(what: String) -> Error {
     Error::Failed {
@@ -174,8 +206,8 @@ pub(crate) fn failed(what: String) -> Error {
 }
 
 /// The answer in a line; one that tells of an error is one.
-pub(crate) fn accepted(line: &str) -> Result<serde_json::Value> {
-    let answer: serde_json::Value = serde_json::from_str(line)
+pub(crate) fn accepted(line: &str) -> Result<Value> {
+    let answer: Value = serde_json::from_str(line)
         .map_err(|error| failed(format!("answered nonsense: {error}")))?;
     match answer.get("error") {
         Some(error) => Err(failed(error.as_str().unwrap_or("an error").to_owned())),
@@ -219,14 +251,21 @@ mod tests {
             let program = self.home.path().join("device");
             std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-            start(&program, &spec(), &self.dir, true, &Patience::seconds(30))
+            start(
+                &program,
+                &spec(),
+                &self.dir,
+                None,
+                true,
+                &Patience::seconds(30),
+            )
         }
     }
 
     #[test]
     fn only_nodes_with_a_nic_are_configured_and_keep_their_numbers() {
         let fixture = Fixture::new();
-        let text = config(&spec(), &fixture.dir).unwrap();
+        let text = config(&spec(), &fixture.dir, None).unwrap();
         let base = fixture.dir.path().display();
         let expected = format!(
             "[[nic]]\nname = \"a\"\nnode = 0\nsocket = \"{base}/nodes/a/nic.sock\"\nram = \"256MiB\"\n\n\
@@ -240,7 +279,7 @@ mod tests {
     fn a_ready_device_is_recorded() {
         let fixture = Fixture::new();
         let mut child = fixture.start("echo ready; exec tail -f /dev/null").unwrap();
-        let id = ProcessId::load(&fixture.dir.device_pid()).unwrap();
+        let id = ProcessId::load(&fixture.dir.device(None).pid()).unwrap();
         assert_eq!(id.pid, child.id() as i32);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -255,5 +294,52 @@ mod tests {
             .to_string();
         assert!(error.starts_with("device: "), "{error}");
         assert!(error.contains("nic a: path in use"), "{error}");
+    }
+
+    #[test]
+    fn a_process_of_several_has_its_nics_and_knows_where_the_others_are_called() {
+        let fixture = Fixture::new();
+        let process = |name: &str, node: &str| crate::ProcessSpec {
+            name: name.to_owned(),
+            nodes: vec![node.to_owned()],
+        };
+        let mut spec = spec();
+        spec.network = Some(crate::NetworkSpec {
+            processes: vec![process("left", "a"), process("right", "b")],
+            ..crate::NetworkSpec::default()
+        });
+        spec.validate().unwrap();
+        let text = config(&spec, &fixture.dir, Some("right")).unwrap();
+        let base = fixture.dir.path().display();
+        for part in [
+            format!("[[nic]]\nname = \"b\"\nnode = 2\nsocket = \"{base}/nodes/b/nic.sock\""),
+            format!("[metrics]\nsocket = \"{base}/device-right.sock\""),
+            format!("[network.shm]\nname = \"right\"\nsocket = \"{base}/device-right.shm\""),
+            format!(
+                "[[network.process]]\nname = \"left\"\nsocket = \"{base}/device-left.shm\"\nnodes = [0]"
+            ),
+        ] {
+            assert!(text.contains(&part), "{text}");
+        }
+        assert!(!text.contains("name = \"a\""), "{text}");
+    }
+
+    #[test]
+    fn statistics_of_several_processes_become_one() {
+        let stats = |name: &str| {
+            serde_json::json!({
+                "nics": [{ "name": name }],
+                "network": { "links": [1], "damaged": 2, "misdirected": 3, "carriers": [name] },
+            })
+        };
+        let mut all = Value::Null;
+        add_stats(&mut all, stats("a"));
+        assert_eq!(all, stats("a"));
+        add_stats(&mut all, stats("b"));
+        let expected = serde_json::json!({
+            "nics": [{ "name": "a" }, { "name": "b" }],
+            "network": { "links": [1, 1], "damaged": 4, "misdirected": 6, "carriers": ["a", "b"] },
+        });
+        assert_eq!(all, expected);
     }
 }

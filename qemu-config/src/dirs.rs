@@ -14,6 +14,13 @@ use crate::{ClusterSpec, Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClusterDir(pub(crate) PathBuf);
 
+/// Name of a device process in messages, and of its files.
+pub(crate) const DEVICE: &str = "device";
+
+/// The files of one device process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceFiles(PathBuf);
+
 /// The directory of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDir(PathBuf);
@@ -31,20 +38,24 @@ impl ClusterDir {
         self.0.join("cluster.toml")
     }
 
-    pub(crate) fn device_config(&self) -> PathBuf {
-        self.0.join("device.toml")
+    /// The files of a device process; the only one of a cluster has no name.
+    pub(crate) fn device(&self, process: Option<&str>) -> DeviceFiles {
+        let stem = match process {
+            None => DEVICE.to_owned(),
+            Some(name) => format!("{DEVICE}-{name}"),
+        };
+        DeviceFiles(self.0.join(stem))
     }
 
-    pub(crate) fn device_control(&self) -> PathBuf {
-        self.0.join("device.sock")
-    }
-
-    pub(crate) fn device_log(&self) -> PathBuf {
-        self.0.join("device.log")
-    }
-
-    pub(crate) fn device_pid(&self) -> PathBuf {
-        self.0.join("device.pid")
+    /// Where the numbers of all device processes are that were started.
+    pub(crate) fn device_pids(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path());
+        let is_pid = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(DEVICE) && name.ends_with(".pid"))
+        };
+        paths.filter(is_pid).collect()
     }
 
     pub(crate) fn node(&self, name: &str) -> NodeDir {
@@ -97,8 +108,11 @@ impl ClusterDir {
 
     /// Fails if the path of a socket would be longer than the system allows.
     pub(crate) fn check_paths(&self, spec: &ClusterSpec) -> Result<()> {
-        for node in &spec.nodes {
-            let longest = self.node(&node.name).command(COMMAND_SLOTS - 1);
+        let nodes = spec.nodes.iter();
+        let commands = nodes.map(|node| self.node(&node.name).command(COMMAND_SLOTS - 1));
+        let processes = spec.device_processes().into_iter();
+        let controls = processes.map(|process| self.device(process).control());
+        for longest in commands.chain(controls) {
             let length = longest.as_os_str().len();
             if length > MAX_PATH {
                 let message = format!(
@@ -111,6 +125,34 @@ impl ClusterDir {
             }
         }
         Ok(())
+    }
+}
+
+impl DeviceFiles {
+    fn file(&self, extension: &str) -> PathBuf {
+        // A name has no dot: there is no extension that this could replace.
+        self.0.with_extension(extension)
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.file("toml")
+    }
+
+    pub(crate) fn control(&self) -> PathBuf {
+        self.file("sock")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.file("log")
+    }
+
+    pub(crate) fn pid(&self) -> PathBuf {
+        self.file("pid")
+    }
+
+    /// Where the other device processes call it.
+    pub(crate) fn calls(&self) -> PathBuf {
+        self.file("shm")
     }
 }
 

@@ -66,7 +66,8 @@ pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::{Cluster, Links};
 pub use config::{
     AccelChoice, ByteSize, ClusterSpec, ConfigError, FileSpec, HostSpec, LinkSpec, NetworkSpec,
-    NodeSpec, NotASize, SpecError, MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY,
+    NodeSpec, NotASize, ProcessSpec, SpecError, MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME,
+    MAX_NODES, MIN_MEMORY,
 };
 pub use copy::Count;
 pub use error::{Error, Result};
@@ -75,7 +76,7 @@ pub use guest_process::{GuestInput, GuestProcess};
 pub use logs::{follow_logs, print_logs, Log};
 pub use monitor::Monitor;
 pub use node::{Node, NodeState};
-pub use overview::{overview, ClusterOverview, NodeOverview, ProcessOverview};
+pub use overview::{overview, ClusterOverview, DeviceOverview, NodeOverview, ProcessOverview};
 pub use process::ProcessId;
 pub use programs::{guest_program, host_program, repository, Program, APP, APP_PATH, DEVICE};
 pub use progress::{Progress, Silent};

@@ -25,8 +25,8 @@ pub struct ClusterOverview {
     pub age_seconds: u64,
     /// Its nodes.
     pub nodes: Vec<NodeOverview>,
-    /// Its device process; none without NICs.
-    pub device: Option<ProcessOverview>,
+    /// Its device processes; none without NICs.
+    pub devices: Vec<DeviceOverview>,
 }
 
 /// A node as it is now.
@@ -44,6 +44,16 @@ pub struct NodeOverview {
     pub memory_bytes: u64,
     /// Its QEMU.
     pub qemu: Option<ProcessOverview>,
+}
+
+/// A device process as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceOverview {
+    /// What it is called.
+    pub name: String,
+    /// The process.
+    #[serde(flatten)]
+    pub process: ProcessOverview,
 }
 
 /// A process as it is now.
@@ -89,6 +99,11 @@ impl ClusterOverview {
                 .filter_map(|asked| asked.join().ok())
                 .collect()
         });
+        let devices = cluster.devices().into_iter();
+        let devices = devices.map(|(name, process)| DeviceOverview {
+            name,
+            process: ProcessOverview::of(process),
+        });
         Self {
             name: cluster.name().to_owned(),
             mode: cluster.mode(),
@@ -99,7 +114,7 @@ impl ClusterOverview {
                 .map(|owner| owner.pid),
             age_seconds: now.saturating_sub(cluster.created()),
             nodes,
-            device: cluster.device().map(ProcessOverview::of),
+            devices: devices.collect(),
         }
     }
 }

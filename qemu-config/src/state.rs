@@ -7,7 +7,8 @@
 //!       manifest.json                 mode, accelerator, owner, where the disks are
 //!       cluster.toml                  the cluster file, every default spelt out
 //!       booted                        exists once all nodes were ready
-//!       device.{toml,sock,pid,log}    the device process
+//!       device.{toml,sock,pid,log}    the device process; of several, each has files
+//!                                     device-<name>.*, and .shm where the others call it
 //!       nodes/<node>/                 vhost-user socket of the NIC; monitor, agent and
 //!                                     command sockets; console, ready and QEMU logs; pid
 //!   /var/tmp/qnic-<uid>/<cluster>/    blank disks

@@ -107,7 +107,7 @@ fn processes_of(dir: &ClusterDir) -> Vec<Process> {
         .into_iter()
         .map(|node| dir.node(&node).qemu_pid());
     let written = written
-        .chain([dir.device_pid()])
+        .chain(dir.device_pids())
         .filter_map(|file| ProcessId::load(&file));
     let all: HashSet<ProcessId> = written.chain(of_cluster(dir.path())).collect();
     all.into_iter().filter_map(ProcessId::open).collect()
@@ -225,7 +225,7 @@ mod tests {
             start_ticks: id.start_ticks - 1,
             ..id
         };
-        earlier.save(&fixture.dir.device_pid()).unwrap();
+        earlier.save(&fixture.dir.device(None).pid()).unwrap();
         down(&fixture.runtime, "c").unwrap();
         assert!(id.is_alive());
         stranger.kill().unwrap();

@@ -24,8 +24,9 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(20);
 /// Device processes and their sockets, in a directory of their own that goes with them.
 pub struct HostNodes {
     dir: TempDir,
+    program: PathBuf,
     app: PathBuf,
-    count: usize,
+    plans: Vec<DevicePlan>,
     devices: Vec<Process>,
 }
 
@@ -78,8 +79,9 @@ impl HostNodes {
         }
         Ok(HostNodes {
             dir,
+            program,
             app,
-            count: plans.iter().map(|plan| plan.nodes.len()).sum(),
+            plans: plans.to_vec(),
             devices,
         })
     }
@@ -123,12 +125,22 @@ impl HostNodes {
         self.devices[0].child.id()
     }
 
-    /// Ends the first device process as `kill -9` does.
+    /// Ends a device process as `kill -9` does.
     ///
     /// # Errors
     /// It could not be reached.
-    pub fn kill_device(&mut self) -> Result<()> {
-        self.devices[0].kill()
+    pub fn kill_device(&mut self, device: usize) -> Result<()> {
+        self.devices[device].kill()
+    }
+
+    /// Starts a device process again that has ended; its log begins anew.
+    ///
+    /// # Errors
+    /// It does not get ready.
+    pub fn restart_device(&mut self, device: usize) -> Result<()> {
+        let plan = &self.plans[device];
+        self.devices[device] = start_device(&self.program, self.dir.path(), device, plan)?;
+        Ok(())
     }
 
     /// Ends the first device process in the orderly way and says how that went.
@@ -189,11 +201,11 @@ fn config_text(dir: &Path, index: usize, plan: &DevicePlan) -> String {
 
 impl Nodes for HostNodes {
     fn count(&self) -> usize {
-        self.count
+        self.plans.iter().map(|plan| plan.nodes.len()).sum()
     }
 
     fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
-        ensure!(node < self.count, "there is no node {node}");
+        ensure!(node < self.count(), "there is no node {node}");
         let mut command = Command::new(&self.app);
         command
             .args(arguments)

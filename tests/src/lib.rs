@@ -19,5 +19,6 @@ mod net;
 pub mod netns;
 pub mod nodes;
 pub mod scenario;
+mod shm;
 pub mod suite;
 pub mod vm;

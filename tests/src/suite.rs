@@ -2,7 +2,7 @@
 
 use crate::harness::{Case, Verdict};
 use crate::host::HostNodes;
-use crate::{capture, net, scenario, vm};
+use crate::{capture, net, scenario, shm, vm};
 
 /// The cases that need no virtual machine.
 pub const HOST: &[Case] = &[
@@ -37,6 +37,18 @@ pub const HOST: &[Case] = &[
     Case {
         name: "host::frames_with_another_key_are_counted_and_ignored",
         run: net::another_key,
+    },
+    Case {
+        name: "host::demo_through_shared_memory_between_device_processes",
+        run: shm::demo,
+    },
+    Case {
+        name: "host::exchange_through_shared_memory_on_bad_links",
+        run: shm::bad_links,
+    },
+    Case {
+        name: "host::a_killed_device_process_is_missed_and_joined_again",
+        run: shm::killed_process,
     },
     Case {
         name: "host::a_capture_shows_the_protocol_to_wireshark",

@@ -47,11 +47,11 @@ pub trait Carrier: Debug + Send {
 /// What a carrier is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CarrierReport {
-    /// Kind of carrier: `udp`.
+    /// Kind of carrier: `udp` or `shm`.
     pub kind: &'static str,
     /// Where this process listens.
     pub address: String,
-    /// Datagrams and connections of strangers, or with another key: ignored.
+    /// Datagrams of strangers or with another key, and calls of strangers: ignored.
     pub strangers: u64,
     /// The other processes.
     pub processes: Vec<ProcessReport>,

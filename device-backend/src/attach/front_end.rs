@@ -129,7 +129,7 @@ impl FrontEnd {
 
     /// Takes an eventfd; one that is none counts as not given.
     fn notifier(&mut self, what: &str, index: u8, file: Option<File>) -> Option<Notifier> {
-        match file.map(Notifier::from_front_end).transpose() {
+        match file.map(|file| Notifier::adopt(file.into())).transpose() {
             Ok(notifier) => notifier,
             Err(error) => {
                 throttled!(

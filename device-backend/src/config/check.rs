@@ -73,7 +73,7 @@ impl NicSettings {
     }
 }
 
-fn check_socket(path: &Path, key: String) -> Result<(), Mistake> {
+pub(super) fn check_socket(path: &Path, key: String) -> Result<(), Mistake> {
     let length = path.as_os_str().len();
     if (1..=MAX_SOCKET_PATH).contains(&length) {
         return Ok(());

@@ -34,7 +34,7 @@ use qnic_abi::{attach, header, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::ram::RamSize;
-pub use network::{LinkSettings, NetworkSettings, ProcessSettings, UdpSettings};
+pub use network::{LinkSettings, NetworkSettings, ProcessSettings, ShmSettings, UdpSettings};
 use raw::{mistake_at, RawConfig};
 
 /// Most NICs in one device process.

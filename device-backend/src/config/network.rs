@@ -14,27 +14,32 @@
 //! one_way = false               # true: only in this direction
 //! impairments = { loss = "5%", delay = "1ms" }
 //!
-//! [network.udp]                 # how other device processes are reached
+//! [network.udp]                 # how device processes of other hosts are reached
 //! name = "west"                 # name of this process
 //! listen = "0.0.0.0:7000"
 //! key_file = "/run/qnic/key"    # at least 32 bytes, the same for all processes
 //!
+//! [network.shm]                 # how device processes of this host are reached
+//! name = "west"                 # name of this process, at most 64 bytes
+//! socket = "/run/qnic/west.shm" # where they call it; all run as one user
+//!
 //! [[network.process]]           # the others
 //! name = "east"
-//! address = "10.0.0.2:7000"
+//! address = "10.0.0.2:7000"     # UDP; on this host: socket = "/run/qnic/east.shm"
 //! nodes = [2, 3]
 //! ```
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use qnic_abi::NodeId;
 use qnic_links::units::Span;
-use qnic_links::{Impairments, Network, NetworkPlan, Shape, Topology};
+use qnic_links::{Impairments, Network, NetworkPlan, Shape, Topology, MAX_NAME};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use super::check::check_socket;
 use super::raw::Places;
 use super::{Config, Mistake};
 
@@ -60,9 +65,12 @@ pub struct NetworkSettings {
     /// NIC's default, five seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_timeout: Option<Span>,
-    /// How other processes are reached.
+    /// How processes of other hosts are reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp: Option<UdpSettings>,
+    /// How processes of this host are reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shm: Option<ShmSettings>,
     /// What single links do.
     #[serde(rename = "link", skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<LinkSettings>,
@@ -86,7 +94,7 @@ pub struct LinkSettings {
     pub impairments: Impairments,
 }
 
-/// How other processes are reached.
+/// How processes of other hosts are reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpSettings {
@@ -98,14 +106,28 @@ pub struct UdpSettings {
     pub key_file: PathBuf,
 }
 
-/// Another device process of the network.
+/// How processes of this host are reached: through shared memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShmSettings {
+    /// Name of this process.
+    pub name: String,
+    /// Path of the socket where it is called.
+    pub socket: PathBuf,
+}
+
+/// Another device process of the network: it has an address or a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSettings {
     /// Its name.
     pub name: String,
-    /// Address of its socket.
-    pub address: SocketAddr,
+    /// Where it listens, UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// Where it is called, on this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
     /// The nodes whose NICs it runs.
     pub nodes: Vec<u16>,
 }
@@ -123,6 +145,7 @@ pub(super) struct RawNetwork {
     default: Impairments,
     peer_timeout: Option<Spanned<Span>>,
     udp: Option<UdpSettings>,
+    shm: Option<ShmSettings>,
     #[serde(default)]
     link: Vec<Spanned<LinkSettings>>,
     #[serde(default)]
@@ -166,6 +189,7 @@ impl RawNetwork {
             default: self.default,
             peer_timeout,
             udp: self.udp,
+            shm: self.shm,
             links,
             processes: processes.collect(),
         }
@@ -267,23 +291,32 @@ impl NetworkSettings {
     }
 
     fn check_processes(&self, config: &Config) -> Result<(), Mistake> {
-        if !self.processes.is_empty() && self.udp.is_none() {
-            let message = "needed to reach other processes: name, listen, key_file".to_owned();
-            return Err(mistake("network.udp", message));
-        }
+        let own = self.udp.iter().map(|udp| udp.name.as_str());
+        let own = own.chain(self.shm.iter().map(|shm| shm.name.as_str()));
+        let mut names: HashSet<_> = own.collect();
         let mut nodes: HashSet<_> = config.nics.iter().map(|nic| nic.node.0).collect();
-        let own = self.udp.as_ref().map(|udp| udp.name.as_str());
-        let mut names: HashSet<_> = own.into_iter().collect();
-        let mut addresses = HashSet::new();
+        let (mut addresses, mut sockets) = (HashSet::new(), HashSet::new());
+        if let Some(shm) = &self.shm {
+            check_name(&shm.name, "network.shm.name")?;
+            check_socket(&shm.socket, "network.shm.socket".to_owned())?;
+            sockets.insert(shm.socket.as_path());
+        }
         for (index, process) in self.processes.iter().enumerate() {
             let key = format!("network.process[{index}]");
             if !names.insert(&process.name) {
                 let message = format!("the name \"{}\" is used already", process.name);
                 return Err(mistake(&key, message));
             }
-            if !addresses.insert(process.address) {
-                let message = format!("the address {} is used already", process.address);
-                return Err(mistake(&key, message));
+            match (process.address, &process.socket) {
+                (Some(address), None) => self.check_udp(&key, address, &mut addresses)?,
+                (None, Some(socket)) => {
+                    check_name(&process.name, &key)?;
+                    self.check_shm(&key, socket, &mut sockets)?;
+                }
+                _ => {
+                    let message = "expected either an address (UDP) or a socket (on this host)";
+                    return Err(mistake(&key, message.to_owned()));
+                }
             }
             if let Some(node) = process.nodes.iter().find(|node| !nodes.insert(**node)) {
                 let message = format!("node {node} is in another process, or here twice");
@@ -291,6 +324,56 @@ impl NetworkSettings {
             }
         }
         Ok(())
+    }
+
+    fn check_udp(
+        &self,
+        key: &str,
+        address: SocketAddr,
+        known: &mut HashSet<SocketAddr>,
+    ) -> Result<(), Mistake> {
+        if self.udp.is_none() {
+            let message = "needed to reach other processes: name, listen, key_file".to_owned();
+            return Err(mistake("network.udp", message));
+        }
+        match known.insert(address) {
+            true => Ok(()),
+            false => {
+                let message = format!("the address {address} is used already");
+                Err(mistake(key, message))
+            }
+        }
+    }
+
+    fn check_shm<'a>(
+        &self,
+        key: &str,
+        socket: &'a Path,
+        known: &mut HashSet<&'a Path>,
+    ) -> Result<(), Mistake> {
+        if self.shm.is_none() {
+            let message = "needed to reach other processes of this host: name, socket".to_owned();
+            return Err(mistake("network.shm", message));
+        }
+        check_socket(socket, key.to_owned())?;
+        match known.insert(socket) {
+            true => Ok(()),
+            false => {
+                let message = format!("the socket {} is used already", socket.display());
+                Err(mistake(key, message))
+            }
+        }
+    }
+}
+
+/// Names that go over a link of shared memory have a fixed room.
+fn check_name(name: &str, key: &str) -> Result<(), Mistake> {
+    match name.len() {
+        1..=MAX_NAME => Ok(()),
+        length => {
+            let message = format!("expected a name of 1 to {MAX_NAME} bytes, found {length}");
+            Err(mistake(key, message))
+        }
     }
 }
 
@@ -385,5 +468,56 @@ mod tests {
         }
         let lonely = "[[network.process]]\nname = \"e\"\naddress = \"127.0.0.1:1\"\nnodes = [2]\n";
         assert!(parse(lonely).unwrap_err().contains("network.udp: needed"));
+        let lonely = lonely.replace("address = \"127.0.0.1:1\"", "socket = \"/e\"");
+        assert!(parse(&lonely).unwrap_err().contains("network.shm: needed"));
+    }
+
+    const SHARED: &str = "\
+[network.shm]\nname = \"left\"\nsocket = \"/l.shm\"
+[[network.process]]\nname = \"right\"\nsocket = \"/r.shm\"\nnodes = [2]
+[[network.process]]\nname = \"far\"\nsocket = \"/f.shm\"\nnodes = [3]\n";
+
+    #[test]
+    fn processes_of_this_host_have_sockets_of_their_own() {
+        let config = parse(SHARED).unwrap();
+        let printed = toml::to_string(&config).unwrap();
+        assert_eq!(
+            Config::parse(&printed, Path::new("q.toml")).unwrap(),
+            config
+        );
+        let cases = [
+            (
+                SHARED.replace("/f.shm", "/l.shm"),
+                "the socket /l.shm is used already",
+            ),
+            (
+                SHARED.replace("far", "left"),
+                "the name \"left\" is used already",
+            ),
+            (
+                SHARED.replace("far", &"f".repeat(65)),
+                "1 to 64 bytes, found 65",
+            ),
+            (
+                SHARED.replace("/f.shm", &"f".repeat(108)),
+                "a path of 1 to 107",
+            ),
+            (
+                SHARED.replace("socket = \"/f.shm\"\n", ""),
+                "expected either an address",
+            ),
+            (
+                SHARED.replace(
+                    "socket = \"/f.shm\"",
+                    "socket = \"/f\"\naddress = \"[::1]:1\"",
+                ),
+                "either an address",
+            ),
+            (SHARED.replace("[3]", "[0]"), "node 0 is in another process"),
+        ];
+        for (text, part) in cases {
+            let error = parse(&text).expect_err(&text);
+            assert!(error.contains(part), "{error}\n{text}");
+        }
     }
 }

@@ -19,6 +19,10 @@
 //! name = "west"
 //! address = "10.0.0.1:7000"          # UDP
 //! nodes = ["a", "b"]
+//!
+//! [[network.process]]                # optional: several device processes on one host,
+//! name = "left"                      # joined by shared memory
+//! nodes = ["a", "b"]
 //! ```
 //!
 //! Nodes are numbered in the order of the file; on a torus, that is row by row.
@@ -33,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Mistake;
 use super::key::KeyPath;
+use super::processes::{self, ProcessSpec};
 use super::spec::ClusterSpec;
 
 /// How NICs are joined.
@@ -67,6 +72,9 @@ pub struct NetworkSpec {
     /// Where nodes run; empty: all on this machine.
     #[serde(rename = "host", skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostSpec>,
+    /// Device processes of this machine; empty: one.
+    #[serde(rename = "process", skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessSpec>,
     /// Numbers of nodes that run elsewhere.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub elsewhere: BTreeMap<String, u16>,
@@ -198,7 +206,9 @@ pub(super) fn check(spec: &ClusterSpec) -> Result<(), Mistake> {
             return Err(Mistake::new(key, message));
         }
     }
-    check_hosts(spec, network, &key)
+    let names: HashSet<_> = nodes.into_values().collect();
+    processes::check(spec, &names, &key)?;
+    check_hosts(network, &names, &key)
 }
 
 fn topology(
@@ -227,7 +237,7 @@ fn topology(
     })
 }
 
-fn check_hosts(spec: &ClusterSpec, network: &NetworkSpec, key: &KeyPath) -> Result<(), Mistake> {
+fn check_hosts(network: &NetworkSpec, nodes: &HashSet<&str>, key: &KeyPath) -> Result<(), Mistake> {
     if network.hosts.is_empty() {
         return Ok(());
     }
@@ -236,7 +246,6 @@ fn check_hosts(spec: &ClusterSpec, network: &NetworkSpec, key: &KeyPath) -> Resu
                        such as of \"head -c 32 /dev/urandom > FILE\"";
         return Err(Mistake::new(key.key("key_file"), message));
     }
-    let nodes: HashSet<_> = spec.network_nodes().into_values().collect();
     let (mut names, mut addresses, mut placed) = (HashSet::new(), HashSet::new(), HashSet::new());
     for (index, host) in network.hosts.iter().enumerate() {
         let key = key.key("host").index(index);
@@ -283,6 +292,8 @@ pub(crate) struct DeviceNetwork {
     peer_timeout: Option<Span>,
     #[serde(skip_serializing_if = "Option::is_none")]
     udp: Option<DeviceUdp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shm: Option<DeviceShm>,
     link: Vec<DeviceLink>,
     process: Vec<DeviceProcess>,
 }
@@ -303,16 +314,29 @@ struct DeviceUdp {
 }
 
 #[derive(Serialize)]
+struct DeviceShm {
+    name: String,
+    socket: PathBuf,
+}
+
+#[derive(Serialize)]
 struct DeviceProcess {
     name: String,
-    address: SocketAddr,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    socket: Option<PathBuf>,
     nodes: Vec<u16>,
 }
 
-/// What the device process for `spec` is told of the network; `None` if the file
-/// says nothing of it. A path of a key file is made absolute: the process may run
-/// elsewhere.
-pub(crate) fn for_device(spec: &ClusterSpec) -> Option<DeviceNetwork> {
+/// What a device process for `spec` is told of the network; `None` if the file
+/// says nothing of it. `calls` says where processes of this machine are called. A path
+/// of a key file is made absolute: the process may run elsewhere.
+pub(crate) fn for_device(
+    spec: &ClusterSpec,
+    process: Option<&str>,
+    calls: &dyn Fn(&str) -> PathBuf,
+) -> Option<DeviceNetwork> {
     let network = spec.network.as_ref()?;
     let number = |name: &String| spec.node_number(name);
     let link = |link: &LinkSpec| {
@@ -331,10 +355,19 @@ pub(crate) fn for_device(spec: &ClusterSpec) -> Option<DeviceNetwork> {
         .hosts
         .iter()
         .filter(|host| here.is_some() && !is_here(host));
-    let process = others.map(|host| DeviceProcess {
+    let others = others.map(|host| DeviceProcess {
         name: host.name.clone(),
-        address: host.address,
+        address: Some(host.address),
+        socket: None,
         nodes: host.nodes.iter().filter_map(number).collect(),
+    });
+    let beside = network.processes.iter();
+    let beside = beside.filter(|one| Some(one.name.as_str()) != process);
+    let beside = beside.map(|one| DeviceProcess {
+        name: one.name.clone(),
+        address: None,
+        socket: Some(calls(&one.name)),
+        nodes: one.nodes.iter().filter_map(number).collect(),
     });
     Some(DeviceNetwork {
         topology: network.topology,
@@ -348,8 +381,12 @@ pub(crate) fn for_device(spec: &ClusterSpec) -> Option<DeviceNetwork> {
             listen: host.address,
             key_file: std::path::absolute(key_file).unwrap_or_else(|_| key_file.clone()),
         }),
+        shm: process.map(|name| DeviceShm {
+            name: name.to_owned(),
+            socket: calls(name),
+        }),
         link: network.links.iter().filter_map(link).collect(),
-        process: process.collect(),
+        process: others.chain(beside).collect(),
     })
 }
 
@@ -406,7 +443,8 @@ count = 4
             assert_eq!(east.node_number(name), Some(number));
         }
         assert_eq!(parse(&east.to_toml().unwrap()).unwrap(), east);
-        let device = toml::to_string(&for_device(&east).unwrap()).unwrap();
+        let device =
+            toml::to_string(&for_device(&east, None, &|_| unreachable!()).unwrap()).unwrap();
         for part in [
             "[udp]\nname = \"east\"\nlisten = \"10.0.0.2:7000\"\nkey_file = \"/c/k\"",
             "[[link]]\nfrom = 0\nto = 1\none_way = true",

@@ -87,7 +87,7 @@ fn check_node(node: &NodeSpec, key: &KeyPath) -> Result<(), Mistake> {
     Ok(())
 }
 
-fn check_name(name: &str, key: &KeyPath) -> Result<(), Mistake> {
+pub(super) fn check_name(name: &str, key: &KeyPath) -> Result<(), Mistake> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let fits = (1..=MAX_NAME).contains(&name.len())
         && name.bytes().all(|byte| plain(byte) || byte == b'-')

@@ -1,49 +1,48 @@
 //! Eventfds: doorbells in, interrupts out, and wake-ups between threads.
 //!
-//! # What a front end can do with its end
-//! A kick is watched edge-triggered and never read, so a front end cannot make
-//! this process wait in a read. A descriptor that is no eventfd is refused:
-//! looking at one of another kind (FUSE, say) could block. Signalling is a write
-//! to a non-blocking eventfd; a front end that sets it back to blocking and fills
-//! its counter could hold up the engine. A guest cannot do that, and a front end
-//! runs as the same user, who could as well stop the process.
+//! # What another process can do with its end
+//! An eventfd is watched edge-triggered and never read, so nobody who also has it can
+//! make this process wait in a read. A descriptor that is no eventfd is refused: looking
+//! at one of another kind (FUSE, say) could block. Signalling is a write to a
+//! non-blocking eventfd; a process that sets it back to blocking and fills its counter
+//! could hold up the engine. A guest cannot do that, and front ends and other device
+//! processes run as the same user, who could as well stop this process.
 
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
 
-/// Why a descriptor of a front end was refused.
+/// Why a descriptor of another process was refused.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotifierError {
+pub enum NotifierError {
     /// It is something else.
-    #[error("the front end sent {0} where an eventfd is wanted")]
+    #[error("found {0} where an eventfd is wanted")]
     NotAnEventfd(String),
     /// It cannot be looked at.
-    #[error("cannot examine an eventfd of the front end: {0}")]
+    #[error("cannot examine an eventfd: {0}")]
     System(#[from] std::io::Error),
 }
 
 /// An eventfd.
 #[derive(Debug)]
-pub(crate) struct Notifier(OwnedFd);
+pub struct Notifier(OwnedFd);
 
 impl Notifier {
     /// Makes one.
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn new() -> std::io::Result<Self> {
+    pub fn new() -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Notifier(rustix::event::eventfd(0, flags)?))
     }
 
-    /// Takes over the descriptor of a front end.
+    /// Takes over a descriptor of another process.
     ///
     /// # Errors
     /// [`NotifierError`] if it is no eventfd.
-    pub(crate) fn from_front_end(file: File) -> Result<Self, NotifierError> {
+    pub fn adopt(file: OwnedFd) -> Result<Self, NotifierError> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let kind = std::fs::read_link(path)?;
         if kind.as_os_str() != "anon_inode:[eventfd]" {
@@ -51,20 +50,20 @@ impl Notifier {
         }
         let flags = rustix::fs::fcntl_getfl(&file).map_err(std::io::Error::from)?;
         rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(std::io::Error::from)?;
-        Ok(Notifier(file.into()))
+        Ok(Notifier(file))
     }
 
     /// Another descriptor of the same eventfd.
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn try_clone(&self) -> std::io::Result<Self> {
+    pub fn try_clone(&self) -> std::io::Result<Self> {
         Ok(Notifier(self.0.try_clone()?))
     }
 
     /// Wakes whoever watches it. A counter that is full has not been seen yet
     /// and wakes as well, so there is nothing to report.
-    pub(crate) fn signal(&self) {
+    pub fn signal(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -81,12 +80,12 @@ mod tests {
 
     #[test]
     fn only_eventfds_are_taken() {
-        let eventfd = File::from(rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-        Notifier::from_front_end(eventfd.try_clone().unwrap()).unwrap();
+        let eventfd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        Notifier::adopt(eventfd.try_clone().unwrap()).unwrap();
         let flags = rustix::fs::fcntl_getfl(&eventfd).unwrap();
         assert!(flags.contains(OFlags::NONBLOCK));
         for path in ["/dev/zero", "/proc/self/status"] {
-            let error = Notifier::from_front_end(File::open(path).unwrap()).unwrap_err();
+            let error = Notifier::adopt(std::fs::File::open(path).unwrap().into()).unwrap_err();
             assert!(
                 error.to_string().contains("where an eventfd is wanted"),
                 "{error}"

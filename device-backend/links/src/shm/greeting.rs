@@ -1,0 +1,284 @@
+//! What two processes say to each other on the socket before they share rings.
+//!
+//! ```text
+//!   0       8         12     16             20    24           32       96            160     288
+//!   | magic | version | kind | wire version | res | ring bytes | source | destination | text  |
+//! ```
+//!
+//! A Hello carries two descriptors: the memory of the ring from which its sender reads,
+//! and the eventfd that wakes it. A Refusal carries a text that says why. Magic, version
+//! and kind are the same in every version, and the length never changes, so processes of
+//! different versions can tell each other.
+//!
+//! Who may connect at all is decided by the directory of the socket; besides, both sides
+//! must be processes of one user.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use qnic_abi::wire::WIRE_VERSION;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::mapping::{BadMemory, RingMemory, BYTES};
+use crate::notifier::{Notifier, NotifierError};
+
+const MAGIC: [u8; 8] = *b"qnic-shm";
+
+/// Version of this conversation and of the ring's layout.
+const VERSION: u32 = 1;
+
+const HELLO: u32 = 1;
+const REFUSAL: u32 = 2;
+
+/// Longest name of a process in bytes.
+pub const MAX_NAME: usize = 64;
+
+const TEXT: usize = 128;
+
+#[derive(Debug, Clone, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct Message {
+    magic: [u8; 8],
+    version: U32,
+    kind: U32,
+    wire_version: U32,
+    reserved: U32,
+    ring_bytes: U64,
+    source: [u8; MAX_NAME],
+    destination: [u8; MAX_NAME],
+    text: [u8; TEXT],
+}
+
+const MESSAGE: usize = size_of::<Message>();
+const _: () = assert!(MESSAGE == 288);
+const _: () = assert!(std::mem::offset_of!(Message, text) == 160);
+
+/// Why two processes do not share rings.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    /// The other side gave the reason.
+    #[error("it refuses: {0}")]
+    ByPeer(String),
+    /// What it said is no greeting.
+    #[error("what it says is not a qnic greeting")]
+    Nonsense,
+    /// It is another version.
+    #[error("it speaks version {found} of the shared-memory link, this process version {VERSION}: use the same build")]
+    Version {
+        /// Its version.
+        found: u32,
+    },
+    /// Its frames are another version.
+    #[error(
+        "its frames have version {found}, those of this process {WIRE_VERSION}: use the same build"
+    )]
+    WireVersion {
+        /// Their version.
+        found: u32,
+    },
+    /// Its rings have another size.
+    #[error("its rings have {found} bytes, those of this process {BYTES}: use the same build")]
+    RingSize {
+        /// Their size.
+        found: u64,
+    },
+    /// It runs as somebody else.
+    #[error("it runs as user {found}, this process as user {own}")]
+    User {
+        /// Its user.
+        found: u32,
+        /// The user of this process.
+        own: u32,
+    },
+    /// It says that it is somebody else, or looks for somebody else.
+    #[error("it is process \"{source_name}\" and looks for process \"{destination}\"")]
+    Names {
+        /// Who it says it is.
+        source_name: String,
+        /// Who it looks for.
+        destination: String,
+    },
+    /// The two descriptors are not there.
+    #[error("its greeting comes without a ring and an eventfd")]
+    NoDescriptors,
+    /// The ring is of no use.
+    #[error(transparent)]
+    Memory(#[from] BadMemory),
+    /// The eventfd is none.
+    #[error(transparent)]
+    Bell(#[from] NotifierError),
+    /// The connection ended, or the system refused something.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
+impl From<Errno> for Refused {
+    fn from(error: Errno) -> Self {
+        Refused::System(error.into())
+    }
+}
+
+/// A Hello that was taken: who says it, and what came with it.
+#[derive(Debug)]
+pub(super) struct Hello {
+    /// Name of the sender.
+    pub(super) source: String,
+    /// Name of whom it looks for.
+    pub(super) destination: String,
+    /// The ring from which the sender reads.
+    pub(super) memory: RingMemory,
+    /// Wakes the sender.
+    pub(super) bell: Notifier,
+}
+
+/// Connects without waiting: a listener whose queue is full is as good as none.
+pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// Fails if the other end belongs to another user.
+pub(super) fn check_user(socket: &UnixStream) -> Result<(), Refused> {
+    let found = rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw();
+    let own = rustix::process::getuid().as_raw();
+    match found == own {
+        true => Ok(()),
+        false => Err(Refused::User { found, own }),
+    }
+}
+
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (byte, from) in bytes.iter_mut().zip(text.as_bytes()) {
+        *byte = *from;
+    }
+    bytes
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    let text = String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]);
+    // It goes into logs.
+    text.chars().filter(|char| !char.is_control()).collect()
+}
+
+fn message(kind: u32, source: &str, destination: &str, said: &str) -> Message {
+    Message {
+        magic: MAGIC,
+        version: VERSION.into(),
+        kind: kind.into(),
+        wire_version: u32::from(WIRE_VERSION).into(),
+        reserved: 0.into(),
+        ring_bytes: (BYTES as u64).into(),
+        source: padded(source),
+        destination: padded(destination),
+        text: padded(said),
+    }
+}
+
+/// Sends a Hello with the ring from which this process reads and what wakes it.
+pub(super) fn say_hello(
+    socket: &UnixStream,
+    source: &str,
+    destination: &str,
+    memory: &OwnedFd,
+    bell: &Notifier,
+) -> Result<(), Errno> {
+    let hello = message(HELLO, source, destination, "");
+    let descriptors = [memory.as_fd(), bell.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    // There is room for both.
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    send(socket, &hello, &mut control)
+}
+
+/// Says why there will be nothing.
+pub(super) fn say_no(
+    socket: &UnixStream,
+    source: &str,
+    destination: &str,
+    why: &str,
+) -> Result<(), Errno> {
+    let refusal = message(REFUSAL, source, destination, why);
+    send(socket, &refusal, &mut SendAncillaryBuffer::default())
+}
+
+/// A message is far shorter than the buffer of a fresh socket: it goes in one piece.
+fn send(
+    socket: &UnixStream,
+    message: &Message,
+    control: &mut SendAncillaryBuffer<'_, '_, '_>,
+) -> Result<(), Errno> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let bytes = [IoSlice::new(message.as_bytes())];
+    match rustix::net::sendmsg(socket, &bytes, control, flags)? {
+        MESSAGE => Ok(()),
+        _ => Err(Errno::MSGSIZE),
+    }
+}
+
+/// The other side's Hello; `None`: it has said nothing yet.
+pub(super) fn hear(socket: &UnixStream) -> Result<Option<Hello>, Refused> {
+    let mut message = Message::new_zeroed();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [IoSliceMut::new(message.as_mut_bytes())];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let count = match rustix::net::recvmsg(socket, &mut bytes, &mut control, flags) {
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        result => result?.bytes,
+    };
+    let descriptors = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
+        _ => Vec::new(),
+    });
+    let descriptors: Vec<OwnedFd> = descriptors.collect();
+    match count {
+        0 => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
+        MESSAGE => understand(&message, descriptors).map(Some),
+        _ => Err(Refused::Nonsense),
+    }
+}
+
+fn understand(message: &Message, descriptors: Vec<OwnedFd>) -> Result<Hello, Refused> {
+    if message.magic != MAGIC {
+        return Err(Refused::Nonsense);
+    }
+    if message.version.get() != VERSION {
+        let found = message.version.get();
+        return Err(Refused::Version { found });
+    }
+    match message.kind.get() {
+        HELLO => {}
+        REFUSAL => return Err(Refused::ByPeer(text(&message.text))),
+        _ => return Err(Refused::Nonsense),
+    }
+    if message.wire_version.get() != u32::from(WIRE_VERSION) {
+        let found = message.wire_version.get();
+        return Err(Refused::WireVersion { found });
+    }
+    if message.ring_bytes.get() != BYTES as u64 {
+        let found = message.ring_bytes.get();
+        return Err(Refused::RingSize { found });
+    }
+    let [memory, bell] =
+        <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Refused::NoDescriptors)?;
+    Ok(Hello {
+        source: text(&message.source),
+        destination: text(&message.destination),
+        memory: RingMemory::adopt(memory)?,
+        bell: Notifier::adopt(bell)?,
+    })
+}

@@ -1,0 +1,190 @@
+//! The memory of a ring: a memfd that two processes map.
+//!
+//! The reader makes it, so what another process makes this one hold is bounded by what
+//! this one gave it. It is sealed against changes of size before it is given away, and
+//! whoever takes one checks the seals: nobody can cut it short, and so make an access
+//! of the other fault. A memfd of huge pages is refused for the same reason: it faults
+//! when there is no huge page left.
+//!
+//! There is no unsafe code: `vm-memory` checks each offset and gives out atomics and
+//! volatile slices only.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::SharedMemory;
+use rustix::fs::{MemfdFlags, SealFlags};
+use vm_memory::{FileOffset, MmapRegion, VolatileArrayRef, VolatileMemory};
+
+use super::ring::RECORDS;
+
+/// Bytes of a ring's records: the windows of a few NICs (a window is 1,024 frames), so
+/// that nothing is lost while the reader is not running.
+pub(super) const CAPACITY: usize = 8 << 20;
+
+/// Size of a ring's memory in bytes.
+pub(super) const BYTES: usize = RECORDS + CAPACITY;
+
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// What `fstatfs` says of a memfd of small pages.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// Why a descriptor is not taken for a ring.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadMemory {
+    /// Its size can change, or it is no memfd.
+    #[error("the memory of its ring is not a memfd of small pages that is sealed against changes of size")]
+    NotSealed,
+    /// It has another size.
+    #[error("the memory of its ring has {0} bytes, {BYTES} were expected")]
+    Size(u64),
+    /// It cannot be mapped.
+    #[error("the memory of its ring cannot be mapped: {0}")]
+    System(std::io::Error),
+}
+
+/// The mapped memory of a ring.
+#[derive(Debug)]
+pub(super) struct RingMemory(MmapRegion);
+
+impl RingMemory {
+    /// Makes one, all zero, and the descriptor to give away.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn make() -> std::io::Result<(Self, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("qnic-ring", flags)?);
+        file.set_len(BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SIZE_SEALS | SealFlags::SEAL)?;
+        let memory = RingMemory::map(file.try_clone()?)?;
+        Ok((memory, file.into()))
+    }
+
+    /// Maps what another process has made.
+    ///
+    /// # Errors
+    /// [`BadMemory`].
+    pub(super) fn adopt(memfd: OwnedFd) -> Result<Self, BadMemory> {
+        let sealed =
+            rustix::fs::fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(SIZE_SEALS));
+        let small = rustix::fs::fstatfs(&memfd).is_ok_and(|of| of.f_type == TMPFS_MAGIC);
+        if !sealed || !small {
+            return Err(BadMemory::NotSealed);
+        }
+        let file = File::from(memfd);
+        let bytes = file.metadata().map_err(BadMemory::System)?.len();
+        if bytes != BYTES as u64 {
+            return Err(BadMemory::Size(bytes));
+        }
+        RingMemory::map(file).map_err(BadMemory::System)
+    }
+
+    fn map(file: File) -> std::io::Result<Self> {
+        let region = MmapRegion::from_file(FileOffset::new(file, 0), BYTES);
+        Ok(RingMemory(region.map_err(std::io::Error::other)?))
+    }
+
+    fn words(&self, offset: usize, count: usize) -> VolatileArrayRef<'_, u64> {
+        match self.0.get_array_ref(offset, count) {
+            Ok(words) => words,
+            Err(error) => panic!("{count} words at offset {offset:#x} of a ring: {error}"),
+        }
+    }
+
+    fn cell_u64(&self, offset: usize) -> &AtomicU64 {
+        match self.0.get_atomic_ref(offset) {
+            Ok(cell) => cell,
+            Err(error) => panic!("offset {offset:#x} of a ring: {error}"),
+        }
+    }
+
+    fn cell_u32(&self, offset: usize) -> &AtomicU32 {
+        match self.0.get_atomic_ref(offset) {
+            Ok(cell) => cell,
+            Err(error) => panic!("offset {offset:#x} of a ring: {error}"),
+        }
+    }
+}
+
+impl SharedMemory for RingMemory {
+    fn size(&self) -> usize {
+        BYTES
+    }
+
+    #[inline]
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        self.cell_u32(offset).load(order)
+    }
+
+    #[inline]
+    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        self.cell_u32(offset).store(value, order);
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        self.cell_u64(offset).load(order)
+    }
+
+    #[inline]
+    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        self.cell_u64(offset).store(value, order);
+    }
+
+    fn fence(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    fn read_words(&self, offset: usize, words: &mut [u64]) {
+        self.words(offset, words.len()).copy_to(words);
+    }
+
+    fn write_words(&self, offset: usize, words: &[u64]) {
+        self.words(offset, words.len()).copy_from(words);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::ring::{Consumer, Producer};
+
+    #[test]
+    fn two_mappings_are_one_ring() {
+        let (memory, memfd) = RingMemory::make().unwrap();
+        let mut consumer = Consumer::new(memory);
+        let mut producer = Producer::new(RingMemory::adopt(memfd).unwrap());
+        assert_eq!(producer.push(b"frame"), Ok(true));
+        assert!(!producer.flush());
+        assert_eq!(consumer.pop(), Ok(Some(&b"frame"[..])));
+    }
+
+    fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("test", flags).unwrap());
+        file.set_len(bytes).unwrap();
+        rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+        file.into()
+    }
+
+    #[test]
+    fn memory_that_could_be_cut_short_is_refused() {
+        for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
+            let refused = RingMemory::adopt(memfd(BYTES as u64, seals));
+            assert!(matches!(refused, Err(BadMemory::NotSealed)), "{seals:?}");
+        }
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(BYTES as u64).unwrap();
+        let refused = RingMemory::adopt(file.into());
+        assert!(matches!(refused, Err(BadMemory::NotSealed)));
+        let short = RingMemory::adopt(memfd(4096, SIZE_SEALS));
+        assert!(matches!(short, Err(BadMemory::Size(4096))));
+        let read_only = memfd(BYTES as u64, SIZE_SEALS | SealFlags::WRITE);
+        let refused = RingMemory::adopt(read_only);
+        assert!(matches!(refused, Err(BadMemory::System(_))));
+    }
+}

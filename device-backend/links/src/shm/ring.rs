@@ -1,0 +1,551 @@
+//! A ring of records from one process to another: one producer, one consumer.
+//!
+//! ```text
+//!   0        tail     bytes ever written; stored by the producer
+//!   128      head     bytes ever read; stored by the consumer
+//!   256      asleep   1: the consumer sleeps, its eventfd must be written
+//!   4096     records  a power of two of bytes
+//!
+//!   a record   | length in bytes (8) | bytes, filled up to a multiple of 8 |
+//! ```
+//!
+//! Everything is accessed in words of 8 bytes; records go on at the start when they
+//! reach the end. `tail` and `head` only grow: their difference is what lies in the
+//! ring, their remainders are places. Each side keeps its own index in private memory
+//! and never reads it back, so the other side can make it believe nothing about that.
+//!
+//! # Who sees what
+//! - Producer: record, `tail` with release. Consumer: `tail` with acquire, record. So a
+//!   record that counts is whole.
+//! - Consumer: record, `head` with release. Producer: `head` with acquire, next record
+//!   in that place. So nothing is overwritten that is still being read.
+//! - To sleep, the consumer stores `asleep`, makes a full fence and looks at `tail`; the
+//!   producer stores `tail`, makes a full fence and looks at `asleep`. One of them sees
+//!   the other's store: no wake-up is lost.
+//!
+//! # A hostile other side
+//! It can write any word at any time. Both indices are checked against what this side
+//! knows before they are used, and a length is read once and checked against what lies in
+//! the ring and the longest record. A check that fails is [`Broken`]: the ring is of no use any
+//! more. What it can do to records is what it could have sent.
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::SharedMemory;
+use zerocopy::IntoBytes;
+
+/// Longest record in bytes: a frame.
+pub(super) const MAX_RECORD: usize = crate::codec::MAX_IMAGE - crate::codec::CHECKSUM_BYTES;
+
+/// Offset of the first record.
+pub(super) const RECORDS: usize = 4096;
+
+const TAIL: usize = 0;
+const HEAD: usize = 128;
+const ASLEEP: usize = 256;
+
+/// Width of all words.
+const WORD: usize = 8;
+
+/// Records of a writer that the reader does not know of yet, in bytes, before it is told:
+/// telling it takes the cache line of `tail` away from it.
+const UNTOLD: u64 = 16 << 10;
+
+/// Why a ring is of no use any more: the other side broke its rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Broken {
+    /// The consumer says that it has read what was never written, or unread something.
+    #[error("its reader says that it has read up to {found:#x}, between {low:#x} and {high:#x} was expected")]
+    Head {
+        /// What it says.
+        found: u64,
+        /// What it said before.
+        low: u64,
+        /// What was written.
+        high: u64,
+    },
+    /// The producer says that it has written more than fits, or unwritten something.
+    #[error("its writer says that it has written up to {found:#x}, between {low:#x} and {high:#x} was expected")]
+    Tail {
+        /// What it says.
+        found: u64,
+        /// What it said before.
+        low: u64,
+        /// What fits.
+        high: u64,
+    },
+    /// A record is empty, longer than a frame, or not all there.
+    #[error("a record of {length} bytes, at most {most} are there or allowed")]
+    Record {
+        /// What it says.
+        length: u64,
+        /// What is possible.
+        most: u64,
+    },
+}
+
+/// Bytes of a record of `length` bytes in the ring.
+const fn span(length: usize) -> u64 {
+    (WORD + length.next_multiple_of(WORD)) as u64
+}
+
+/// The records part of a ring.
+#[derive(Debug)]
+struct Records<M> {
+    memory: M,
+    capacity: u64,
+}
+
+impl<M: SharedMemory> Records<M> {
+    /// The size of the memory is [`RECORDS`] and a power of two: its mapping checks
+    /// that.
+    fn new(memory: M) -> Self {
+        let capacity = (memory.size() - RECORDS) as u64;
+        debug_assert!(capacity.is_power_of_two() && capacity >= span(1));
+        Records { memory, capacity }
+    }
+
+    /// Where the word is that `index` bytes were written or read before.
+    fn place(&self, index: u64) -> usize {
+        RECORDS + (index & (self.capacity - 1)) as usize
+    }
+
+    fn load(&self, index: u64) -> u64 {
+        self.memory.load_u64(self.place(index), Ordering::Relaxed)
+    }
+
+    fn store(&self, index: u64, word: u64) {
+        let place = self.place(index);
+        self.memory.store_u64(place, word, Ordering::Relaxed);
+    }
+
+    /// Words up to the end of the ring, of those at `index`.
+    fn words_to_end(&self, index: u64) -> usize {
+        (self.capacity - (index & (self.capacity - 1))) as usize / WORD
+    }
+
+    fn write(&self, index: u64, words: &[u64]) {
+        let first = self.words_to_end(index).min(words.len());
+        let (first, second) = words.split_at(first);
+        self.memory.write_words(self.place(index), first);
+        if !second.is_empty() {
+            self.memory.write_words(RECORDS, second);
+        }
+    }
+
+    fn read(&self, index: u64, words: &mut [u64]) {
+        let first = self.words_to_end(index).min(words.len());
+        let (first, second) = words.split_at_mut(first);
+        self.memory.read_words(self.place(index), first);
+        if !second.is_empty() {
+            self.memory.read_words(RECORDS, second);
+        }
+    }
+}
+
+/// The side that writes.
+#[derive(Debug)]
+pub(super) struct Producer<M> {
+    records: Records<M>,
+    tail: u64,
+    /// Up to where the consumer was told.
+    told: u64,
+    /// Up to where it was looked whether the consumer sleeps.
+    flushed: u64,
+    /// What the consumer said last, checked.
+    head: u64,
+    /// The record being written, in private memory.
+    record: Vec<u64>,
+}
+
+impl<M: SharedMemory> Producer<M> {
+    /// The writer of a fresh ring: all its words are zero.
+    pub(super) fn new(memory: M) -> Self {
+        Producer {
+            records: Records::new(memory),
+            tail: 0,
+            told: 0,
+            flushed: 0,
+            head: 0,
+            record: vec![0; MAX_RECORD.div_ceil(WORD)],
+        }
+    }
+
+    /// Writes a record of 1 to [`MAX_RECORD`] bytes; `false` if it does not fit now.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<bool, Broken> {
+        let span = span(bytes.len());
+        if bytes.is_empty() || bytes.len() > MAX_RECORD || !self.fits(span)? {
+            return Ok(false);
+        }
+        let words = &mut self.record[..bytes.len().div_ceil(WORD)];
+        words.as_mut_bytes()[..bytes.len()].copy_from_slice(bytes);
+        self.records.store(self.tail, bytes.len() as u64);
+        self.records.write(self.tail + WORD as u64, words);
+        self.tail += span;
+        if self.tail - self.told >= UNTOLD {
+            self.publish();
+        }
+        Ok(true)
+    }
+
+    fn fits(&mut self, span: u64) -> Result<bool, Broken> {
+        let capacity = self.records.capacity;
+        if self.tail + span - self.head <= capacity {
+            return Ok(true);
+        }
+        // Pairs with the release store in `Consumer::release`.
+        let found = self.records.memory.load_u64(HEAD, Ordering::Acquire);
+        let (low, high) = (self.head, self.told);
+        if !(low..=high).contains(&found) {
+            return Err(Broken::Head { found, low, high });
+        }
+        self.head = found;
+        Ok(self.tail + span - self.head <= capacity)
+    }
+
+    /// Tells the consumer of all records; one that sleeps does not notice.
+    fn publish(&mut self) {
+        // Pairs with the acquire load in `Consumer::refresh`.
+        let memory = &self.records.memory;
+        memory.store_u64(TAIL, self.tail, Ordering::Release);
+        self.told = self.tail;
+    }
+
+    /// Tells the consumer of all records. `true`: it sleeps, or is about to; the caller
+    /// must write its eventfd.
+    #[must_use]
+    pub(super) fn flush(&mut self) -> bool {
+        if self.flushed == self.tail {
+            return false;
+        }
+        self.flushed = self.tail;
+        if self.told != self.tail {
+            self.publish();
+        }
+        // Pairs with the fence in `Consumer::prepare_sleep`.
+        let memory = &self.records.memory;
+        memory.fence();
+        let asleep = memory.load_u64(ASLEEP, Ordering::Relaxed) != 0;
+        if asleep {
+            // One write to the eventfd will do. If the consumer has woken by itself and
+            // says again that it sleeps, this store may undo that: the write follows.
+            memory.store_u64(ASLEEP, 0, Ordering::Relaxed);
+        }
+        asleep
+    }
+}
+
+/// The side that reads.
+#[derive(Debug)]
+pub(super) struct Consumer<M> {
+    records: Records<M>,
+    head: u64,
+    /// Up to where the producer was told.
+    released: u64,
+    /// What the producer said last, checked.
+    tail: u64,
+    /// The record being read, in private memory.
+    record: Vec<u64>,
+}
+
+impl<M: SharedMemory> Consumer<M> {
+    /// The reader of a fresh ring: all its words are zero.
+    pub(super) fn new(memory: M) -> Self {
+        Consumer {
+            records: Records::new(memory),
+            head: 0,
+            released: 0,
+            tail: 0,
+            record: vec![0; MAX_RECORD.div_ceil(WORD)],
+        }
+    }
+
+    /// The next record, copied to private memory.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(super) fn pop(&mut self) -> Result<Option<&[u8]>, Broken> {
+        if self.head == self.tail {
+            self.refresh(Ordering::Acquire)?;
+            if self.head == self.tail {
+                return Ok(None);
+            }
+        }
+        let there = self.tail - self.head;
+        let length = self.records.load(self.head);
+        let most = (there - WORD as u64).min(MAX_RECORD as u64);
+        if length == 0 || length > most {
+            return Err(Broken::Record { length, most });
+        }
+        let length = length as usize;
+        let words = &mut self.record[..length.div_ceil(WORD)];
+        self.records.read(self.head + WORD as u64, words);
+        self.head += span(length);
+        if self.head - self.released >= self.records.capacity / 8 {
+            self.release();
+        }
+        Ok(self.record.as_bytes().get(..length))
+    }
+
+    /// Lets the producer have the place of all records that were read.
+    pub(super) fn release(&mut self) {
+        if self.released != self.head {
+            // Pairs with the acquire load in `Producer::fits`.
+            let memory = &self.records.memory;
+            memory.store_u64(HEAD, self.head, Ordering::Release);
+            self.released = self.head;
+        }
+    }
+
+    /// Looks how much is there.
+    fn refresh(&mut self, order: Ordering) -> Result<(), Broken> {
+        // With `Acquire`, pairs with the release store in `Producer::publish`.
+        let found = self.records.memory.load_u64(TAIL, order);
+        let (low, high) = (self.tail, self.head + self.records.capacity);
+        if !(low..=high).contains(&found) || found % WORD as u64 != 0 {
+            return Err(Broken::Tail { found, low, high });
+        }
+        self.tail = found;
+        Ok(())
+    }
+
+    /// Says that the consumer is about to sleep until its eventfd is written; `false`
+    /// if there is a record. Either way [`Consumer::wake`] comes next.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub(super) fn prepare_sleep(&mut self) -> Result<bool, Broken> {
+        self.release();
+        let memory = &self.records.memory;
+        memory.store_u64(ASLEEP, 1, Ordering::Relaxed);
+        // Pairs with the fence in `Producer::flush`.
+        memory.fence();
+        // Acquire: what it finds counts, as in `pop`.
+        self.refresh(Ordering::Acquire)?;
+        Ok(self.head == self.tail)
+    }
+
+    /// Says that the consumer does not sleep.
+    pub(super) fn wake(&mut self) {
+        let memory = &self.records.memory;
+        memory.store_u64(ASLEEP, 0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::Arc;
+
+    /// A ring in private memory.
+    #[derive(Debug, Clone)]
+    struct Words(Arc<[AtomicU64]>);
+
+    impl Words {
+        fn new(capacity: usize) -> Self {
+            let words = (RECORDS + capacity) / WORD;
+            Words((0..words).map(|_| AtomicU64::new(0)).collect())
+        }
+    }
+
+    impl SharedMemory for Words {
+        fn size(&self) -> usize {
+            self.0.len() * WORD
+        }
+
+        fn load_u32(&self, _: usize, _: Ordering) -> u32 {
+            unreachable!("all words have 8 bytes")
+        }
+
+        fn store_u32(&self, _: usize, _: u32, _: Ordering) {
+            unreachable!("all words have 8 bytes")
+        }
+
+        fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+            self.0[offset / WORD].load(order)
+        }
+
+        fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+            self.0[offset / WORD].store(value, order);
+        }
+
+        fn fence(&self) {
+            std::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
+
+    const CAPACITY: usize = 16 << 10;
+
+    fn ring() -> (Words, Producer<Words>, Consumer<Words>) {
+        let words = Words::new(CAPACITY);
+        let ends = (Producer::new(words.clone()), Consumer::new(words.clone()));
+        (words, ends.0, ends.1)
+    }
+
+    #[test]
+    fn the_longest_record_fits_and_a_longer_one_never() {
+        let (_, mut producer, mut consumer) = ring();
+        let longest = vec![7; MAX_RECORD];
+        assert_eq!(producer.push(&longest), Ok(true));
+        assert_eq!(producer.push(&vec![7; MAX_RECORD + 1]), Ok(false));
+        assert_eq!(producer.push(&[]), Ok(false));
+        assert_eq!(consumer.pop(), Ok(None), "not flushed");
+        assert!(!producer.flush());
+        assert_eq!(consumer.pop(), Ok(Some(&longest[..])));
+        assert_eq!(consumer.pop(), Ok(None));
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_once() {
+        let (_, mut producer, mut consumer) = ring();
+        assert_eq!(consumer.prepare_sleep(), Ok(true));
+        assert_eq!(producer.push(b"one"), Ok(true));
+        assert!(producer.flush());
+        assert_eq!(producer.push(b"two"), Ok(true));
+        assert!(!producer.flush());
+        assert_eq!(consumer.prepare_sleep(), Ok(false));
+        consumer.wake();
+        assert_eq!(consumer.pop(), Ok(Some(&b"one"[..])));
+        assert_eq!(consumer.pop(), Ok(Some(&b"two"[..])));
+        assert!(!producer.flush());
+    }
+
+    #[test]
+    fn each_broken_rule_has_its_name() {
+        let high = CAPACITY as u64;
+        for found in [8 * high, high + 8, 4] {
+            let (words, _, mut consumer) = ring();
+            words.store_u64(TAIL, found, Ordering::Relaxed);
+            let (low, broken) = (0, consumer.pop().unwrap_err());
+            assert_eq!(broken, Broken::Tail { found, low, high });
+        }
+        for (length, there) in [
+            (0, 64),
+            (57, 64),
+            (u64::MAX, 64),
+            (MAX_RECORD as u64 + 1, high),
+        ] {
+            let (words, _, mut consumer) = ring();
+            words.store_u64(TAIL, there, Ordering::Relaxed);
+            words.store_u64(RECORDS, length, Ordering::Relaxed);
+            let most = (there - 8).min(MAX_RECORD as u64);
+            assert_eq!(consumer.pop(), Err(Broken::Record { length, most }));
+        }
+        let (words, mut producer, _) = ring();
+        while producer.push(&[1; 4000]).unwrap() {}
+        let _ = producer.flush();
+        let found = producer.tail + 8;
+        words.store_u64(HEAD, found, Ordering::Relaxed);
+        let (low, high) = (0, producer.tail);
+        let broken = producer.push(&[1; 4000]).unwrap_err();
+        assert_eq!(broken, Broken::Head { found, low, high });
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push(usize),
+        Flush,
+        Pop,
+        Release,
+        Sleep,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (1..=MAX_RECORD).prop_map(Step::Push),
+            2 => (1usize..40).prop_map(Step::Push),
+            3 => Just(Step::Flush),
+            6 => Just(Step::Pop),
+            1 => Just(Step::Release),
+            1 => Just(Step::Sleep),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Against a queue: every record comes out once, whole and in order, however
+        /// often the ring wraps; it is full only if it has no room.
+        #[test]
+        fn records_come_out_as_they_went_in(steps in prop::collection::vec(step(), 1..400)) {
+            let (_, mut producer, mut consumer) = ring();
+            let (mut queue, mut used, mut number) = (VecDeque::new(), 0, 0u8);
+            for step in steps {
+                match step {
+                    Step::Push(length) => {
+                        number = number.wrapping_add(1);
+                        let record: Vec<_> = (0..length).map(|at| number ^ at as u8).collect();
+                        let pushed = producer.push(&record).unwrap();
+                        let room = consumer.released + CAPACITY as u64;
+                        prop_assert_eq!(pushed, used + span(length) <= room);
+                        if pushed {
+                            used += span(length);
+                            queue.push_back(record);
+                        }
+                    }
+                    Step::Flush => prop_assert!(!producer.flush()),
+                    Step::Pop => match consumer.pop().unwrap() {
+                        Some(record) => prop_assert_eq!(record, &queue.pop_front().unwrap()[..]),
+                        None => prop_assert_eq!(consumer.head, producer.told),
+                    },
+                    Step::Release => consumer.release(),
+                    Step::Sleep => {
+                        let empty = consumer.prepare_sleep().unwrap();
+                        prop_assert_eq!(empty, consumer.head == producer.told);
+                        consumer.wake();
+                    }
+                }
+            }
+            let _ = producer.flush();
+            while let Some(record) = queue.pop_front() {
+                prop_assert_eq!(consumer.pop().unwrap(), Some(&record[..]));
+            }
+            prop_assert_eq!(consumer.pop(), Ok(None));
+        }
+
+        /// Whatever the other side writes, and when: no panic, no record that is longer
+        /// than allowed.
+        #[test]
+        fn any_words_are_survived(
+            steps in prop::collection::vec((step(), 0usize..40, any::<u64>(), 0u32..64), 1..200),
+        ) {
+            let (words, mut producer, mut consumer) = ring();
+            for (step, place, word, shift) in steps {
+                let offset = match place {
+                    0 => TAIL,
+                    1 => HEAD,
+                    2 => ASLEEP,
+                    place => RECORDS + place * 408,
+                };
+                words.store_u64(offset, word >> shift, Ordering::Relaxed);
+                let whole = match step {
+                    Step::Push(length) => producer.push(&vec![1; length]).is_ok(),
+                    Step::Flush => {
+                        let _ = producer.flush();
+                        true
+                    }
+                    Step::Pop => match consumer.pop() {
+                        Ok(record) => {
+                            prop_assert!(record.is_none_or(|bytes| bytes.len() <= MAX_RECORD));
+                            true
+                        }
+                        Err(_) => false,
+                    },
+                    Step::Release => {
+                        consumer.release();
+                        true
+                    }
+                    Step::Sleep => consumer.prepare_sleep().is_ok(),
+                };
+                if !whole {
+                    break;
+                }
+            }
+        }
+    }
+}

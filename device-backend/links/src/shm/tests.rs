@@ -1,0 +1,281 @@
+//! Tests of the carrier: two processes in one, and what a hostile one can do.
+
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::SharedMemory;
+use rustix::event::{poll, PollFd, PollFlags};
+use tempfile::TempDir;
+
+use super::mapping::RingMemory;
+use super::ring::{Producer, MAX_RECORD};
+use super::*;
+use crate::carrier::ProcessReport;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Processes that know each other.
+struct World {
+    started: Instant,
+    directory: TempDir,
+    carriers: Vec<Option<ShmCarrier>>,
+    frames: Vec<Vec<Vec<u8>>>,
+}
+
+impl World {
+    fn new(count: usize) -> Self {
+        let mut world = World {
+            started: Instant::now(),
+            directory: tempfile::tempdir().unwrap(),
+            carriers: Vec::new(),
+            frames: vec![Vec::new(); count],
+        };
+        world.carriers.resize_with(count, || None);
+        (0..count).for_each(|process| world.start(process));
+        world
+    }
+
+    fn socket(&self, process: usize) -> PathBuf {
+        self.directory.path().join(format!("p{process}"))
+    }
+
+    /// Its peers are the others, in the order of their numbers.
+    fn start(&mut self, process: usize) {
+        // What a process that was killed leaves.
+        let _ = std::fs::remove_file(self.socket(process));
+        let listener = UnixListener::bind(self.socket(process)).unwrap();
+        let others = (0..self.carriers.len()).filter(|other| *other != process);
+        let peer = |other: usize| ShmPeer {
+            name: format!("p{other}"),
+            socket: self.socket(other),
+        };
+        let peers: Vec<_> = others.map(peer).collect();
+        let carrier = ShmCarrier::new(&format!("p{process}"), listener, &peers).unwrap();
+        self.carriers[process] = Some(carrier);
+    }
+
+    fn now(&self) -> Time {
+        Time(self.started.elapsed().as_nanos() as u64)
+    }
+
+    /// Serves all processes until something holds; sleeps when all of them would.
+    fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        while !holds(self) {
+            assert!(
+                self.started.elapsed() < LIMIT,
+                "{what}: {:?}",
+                self.carriers
+            );
+            let now = self.now();
+            let mut busy = false;
+            for (carrier, frames) in self.carriers.iter_mut().zip(&mut self.frames) {
+                let Some(carrier) = carrier else { continue };
+                busy |= carrier.receive(now, &mut |_, frame| frames.push(frame.to_vec()));
+                carrier.flush(now);
+            }
+            let mut carriers = self.carriers.iter_mut().flatten();
+            if busy || !carriers.all(ShmCarrier::prepare_sleep) || holds(self) {
+                continue;
+            }
+            let carriers = || self.carriers.iter().flatten();
+            let deadlines = carriers().filter_map(|one| one.next_deadline());
+            let first = deadlines.min().map(|first| first.0.saturating_sub(now.0));
+            let mut fds: Vec<_> = carriers()
+                .map(|one| PollFd::from_borrowed_fd(one.descriptor(), PollFlags::IN))
+                .collect();
+            let first = Duration::from_nanos(first.unwrap_or(u64::MAX)).min(LIMIT);
+            let timeout = Timespec::try_from(first).unwrap();
+            poll(&mut fds, Some(&timeout)).unwrap();
+        }
+    }
+
+    fn report(&self, process: usize) -> CarrierReport {
+        self.carriers[process].as_ref().unwrap().report()
+    }
+
+    fn about(&self, process: usize, other: usize) -> ProcessReport {
+        self.report(process).processes[other].clone()
+    }
+
+    fn joined(&self) -> bool {
+        let carriers = self.carriers.iter().flatten();
+        let mut peers = carriers.flat_map(|one| one.report().processes);
+        peers.all(|peer| peer.connected)
+    }
+
+    fn send(&mut self, from: usize, process: usize, frame: &[u8]) {
+        let now = self.now();
+        let carrier = self.carriers[from].as_mut().unwrap();
+        carrier.send(now, process, &mut |out| {
+            out.extend_from_slice(frame);
+            true
+        });
+    }
+}
+
+#[test]
+fn frames_of_all_lengths_reach_whom_they_are_for_in_order() {
+    let mut world = World::new(3);
+    world.until("all joined", World::joined);
+    let mut sent = [Vec::new(), Vec::new(), Vec::new()];
+    for round in 0..300usize {
+        for (from, process, to) in [(0, 0, 1), (1, 1, 2), (2, 0, 0)] {
+            let length = [96, MAX_RECORD, 700, 97][(round + from) % 4];
+            let frame = vec![(round * 4 + from) as u8; length];
+            world.send(from, process, &frame);
+            sent[to].push(frame);
+        }
+    }
+    let all = |world: &World| {
+        let mut pairs = world.frames.iter().zip(&sent);
+        pairs.all(|(came, sent)| came.len() >= sent.len())
+    };
+    world.until("all frames", all);
+    assert_eq!(world.frames, sent);
+    assert_eq!(world.about(0, 0).frames_sent, 300);
+    assert_eq!(world.about(1, 0).frames_received, 300);
+}
+
+#[test]
+fn a_process_that_ends_is_missed_and_one_that_returns_is_joined_again() {
+    for killed in [0, 1] {
+        let mut world = World::new(2);
+        let other = 1 - killed;
+        world.until("joined", World::joined);
+        world.carriers[killed] = None;
+        world.until("missed", |world| !world.about(other, 0).connected);
+        world.send(other, 0, b"lost");
+        assert_eq!(world.about(other, 0).dropped, 1);
+        world.start(killed);
+        world.until("joined again", World::joined);
+        world.send(other, 0, b"taken");
+        world.until("a frame", |world| !world.frames[killed].is_empty());
+        assert_eq!(world.frames[killed], [b"taken"]);
+    }
+}
+
+/// A frame beyond what fits is dropped and counted, and those before it are not harmed.
+#[test]
+fn a_full_ring_loses_frames_and_says_so() {
+    let mut world = World::new(2);
+    world.until("joined", World::joined);
+    let count = mapping::CAPACITY / MAX_RECORD + 100;
+    for number in 0..count {
+        world.send(0, 0, &vec![number as u8; MAX_RECORD]);
+    }
+    let report = world.about(0, 0);
+    assert!(report.dropped > 0);
+    assert_eq!(report.frames_sent + report.dropped, count as u64);
+    let sent = report.frames_sent as usize;
+    world.until("the others", |world| world.frames[1].len() == sent);
+    let frames = world.frames[1].iter().enumerate();
+    assert!(frames
+        .clone()
+        .all(|(number, frame)| frame[..] == vec![number as u8; MAX_RECORD]));
+}
+
+/// A process that plays "p0" towards a real "p1".
+struct Impostor {
+    world: World,
+    socket: UnixStream,
+    bell: Notifier,
+}
+
+impl Impostor {
+    fn new() -> Self {
+        let mut world = World::new(2);
+        world.carriers[0] = None;
+        let path = world.socket(1);
+        let socket = greeting::connect(&path).unwrap();
+        let bell = Notifier::new().unwrap();
+        Impostor {
+            world,
+            socket,
+            bell,
+        }
+    }
+
+    fn strangers(&mut self, count: u64) {
+        self.world
+            .until("a stranger", |world| world.report(1).strangers == count);
+        assert!(!self.world.about(1, 0).connected);
+    }
+
+    /// What "p1" answers.
+    fn answer(&mut self) -> Result<greeting::Hello, String> {
+        loop {
+            match greeting::hear(&self.socket) {
+                Ok(Some(hello)) => return Ok(hello),
+                Ok(None) => {
+                    let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+                    poll(&mut fds, None).unwrap();
+                }
+                Err(why) => return Err(why.to_string()),
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_does_not_greet_as_expected_is_told_why_and_counted() {
+    use std::io::Write;
+    let mut one = Impostor::new();
+    one.socket.write_all(&[7; 288]).unwrap();
+    one.strangers(1);
+    assert!(one.answer().unwrap_err().contains("not a qnic greeting"));
+
+    let mut one = Impostor::new();
+    let mut other = [0; 288];
+    other[..8].copy_from_slice(b"qnic-shm");
+    other[8] = 99;
+    one.socket.write_all(&other).unwrap();
+    one.strangers(1);
+    let why = one.answer().unwrap_err();
+    assert!(
+        why.contains("version 99 of the shared-memory link"),
+        "{why}"
+    );
+
+    let mut one = Impostor::new();
+    let (_, memfd) = RingMemory::make().unwrap();
+    greeting::say_hello(&one.socket, "p7", "p1", &memfd, &one.bell).unwrap();
+    one.strangers(1);
+    assert!(one.answer().unwrap_err().contains("not configured"));
+
+    let mut one = Impostor::new();
+    let memory = std::fs::File::open("/dev/zero").unwrap().into();
+    greeting::say_hello(&one.socket, "p0", "p1", &memory, &one.bell).unwrap();
+    one.strangers(1);
+    assert!(one.answer().unwrap_err().contains("not a memfd"));
+
+    let mut one = Impostor::new();
+    drop(one.socket);
+    one.socket = UnixStream::pair().unwrap().0;
+    one.strangers(1);
+}
+
+#[test]
+fn a_ring_that_is_broken_ends_the_link_and_nothing_else() {
+    let mut one = Impostor::new();
+    let (_, memfd) = RingMemory::make().unwrap();
+    greeting::say_hello(&one.socket, "p0", "p1", &memfd, &one.bell).unwrap();
+    one.world.until("joined", World::joined);
+    let hello = one.answer().unwrap();
+    let mut outbox = Producer::new(&hello.memory);
+    assert_eq!(outbox.push(b"good"), Ok(true));
+    if outbox.flush() {
+        hello.bell.signal();
+    }
+    one.world
+        .until("a frame", |world| world.frames[1] == [b"good"]);
+    // The writer's index.
+    hello.memory.store_u64(0, u64::MAX, Ordering::Relaxed);
+    hello.bell.signal();
+    one.world
+        .until("lost", |world| !world.about(1, 0).connected);
+    assert_eq!(one.world.about(1, 0).malformed, 1);
+    // The real one comes, and is joined.
+    one.world.start(0);
+    one.world.until("joined", World::joined);
+}

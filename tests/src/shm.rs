@@ -1,0 +1,145 @@
+//! Cases about several device processes on one host, joined by shared memory.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context, Result};
+use serde_json::{json, Value};
+
+use crate::harness::Verdict;
+use crate::host::{DevicePlan, HostNodes};
+use crate::net::link_sum;
+use crate::nodes::Nodes;
+use crate::scenario;
+
+const SIZES: &str = "1,97,4096,65537,1048576";
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Names of the two device processes.
+const NAMES: [&str; 2] = ["left", "right"];
+
+/// Two device processes with two nodes each.
+struct Joined {
+    nodes: HostNodes,
+    _sockets: tempfile::TempDir,
+}
+
+impl Joined {
+    /// Starts them, with more of the section `[network]`, and waits until they are joined.
+    fn start(network: &str) -> Result<Self> {
+        let directory = tempfile::tempdir().context("make a directory for the sockets")?;
+        let socket = |process: usize| directory.path().join(NAMES[process]);
+        let plan = |here: usize| {
+            let there = 1 - here;
+            let mut more = format!("[network]\npeer_timeout = \"3s\"\n{network}");
+            // Writing to a string cannot fail.
+            let _ = write!(
+                more,
+                "[network.shm]\nname = \"{}\"\nsocket = {:?}\n\
+                 [[network.process]]\nname = \"{}\"\nsocket = {:?}\nnodes = [{}, {}]\n",
+                NAMES[here],
+                socket(here),
+                NAMES[there],
+                socket(there),
+                2 * there,
+                2 * there + 1
+            );
+            DevicePlan {
+                nodes: vec![2 * here, 2 * here + 1],
+                more,
+                prefix: Vec::new(),
+            }
+        };
+        let joined = Joined {
+            nodes: HostNodes::start_several(&[plan(0), plan(1)])?,
+            _sockets: directory,
+        };
+        joined.until_connected(true)?;
+        Ok(joined)
+    }
+
+    fn network(&self, device: usize) -> Result<Value> {
+        let mut stats = self.nodes.ask_device(device, &json!({ "cmd": "stats" }))?;
+        Ok(stats["network"].take())
+    }
+
+    /// Waits until the first process says that the other is there, or not.
+    fn until_connected(&self, connected: bool) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let network = self.network(0)?;
+            let carrier = &network["carriers"][0];
+            ensure!(carrier["kind"] == "shm", "{carrier}");
+            if carrier["processes"][0]["connected"] == connected {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < LIMIT, "not in {LIMIT:?}: {carrier}");
+        }
+    }
+}
+
+/// The demo runs between nodes of two device processes, and all pairs of the four nodes
+/// exchange data; nothing is lost or misunderstood on the way.
+pub(crate) fn demo() -> Result<Verdict> {
+    let joined = Joined::start("")?;
+    scenario::demo_between(&joined.nodes, [0, 2], SIZES, 4 << 20)?;
+    scenario::demo_between(&joined.nodes, [3, 1], SIZES, 1 << 20)?;
+    scenario::all_pairs_exchange(&joined.nodes, 10)?;
+    for device in [0, 1] {
+        let network = joined.network(device)?;
+        let process = &network["carriers"][0]["processes"][0];
+        ensure!(process["frames_sent"].as_u64() > Some(1000), "{network}");
+        ensure!(process["malformed"] == 0, "{network}");
+        ensure!(network["misdirected"] == 0, "{network}");
+    }
+    Ok(Verdict::Passed)
+}
+
+/// Links between the processes can be made as bad as others.
+pub(crate) fn bad_links() -> Result<Verdict> {
+    let default = "default = { loss = \"2%\", reorder = \"2%\", duplicate = \"2%\", \
+                   corrupt = \"2%\", delay = \"20us\" }\n";
+    let joined = Joined::start(default)?;
+    scenario::all_pairs_exchange(&joined.nodes, 10)?;
+    for device in [0, 1] {
+        let network = joined.network(device)?;
+        for counter in ["lost", "reordered", "duplicated", "corrupted"] {
+            let count = link_sum(&network, counter);
+            ensure!(count > 0, "nothing was {counter}: {network}");
+        }
+    }
+    Ok(Verdict::Passed)
+}
+
+/// A device process is killed while another writes to a node of it: the writer gets an
+/// error within the configured time, the log names both ends, nodes of the other process go
+/// on, and when the process returns, everything works again.
+pub(crate) fn killed_process() -> Result<Verdict> {
+    let mut joined = Joined::start("")?;
+    let mut holder = joined.nodes.start(2, &["hold"])?;
+    holder.expect("holding", LIMIT)?;
+    let mut load = joined.nodes.start(0, &["load", "--peer", "2"])?;
+    load.expect("loading", LIMIT)?;
+    joined.nodes.kill_device(1)?;
+    let failed = load.expect("failed", LIMIT).context("the writer")?;
+    let message = failed.as_str().unwrap_or_default();
+    ensure!(
+        message.contains("peer") || message.contains("node"),
+        "the writer's error: {failed}"
+    );
+    joined.until_connected(false)?;
+    let log = joined.nodes.device_log(0);
+    let lost = log.lines().find(|line| line.contains("has lost process"));
+    let lost = lost.with_context(|| format!("no error: {log}"))?;
+    for end in NAMES {
+        ensure!(lost.contains(end), "the error does not name {end}: {lost}");
+    }
+    scenario::demo_between(&joined.nodes, [0, 1], "1,97,65537", 1 << 20)?;
+    // A host-mode node is one process: make room for others.
+    drop((load, holder));
+    joined.nodes.restart_device(1)?;
+    joined.until_connected(true)?;
+    scenario::demo_between(&joined.nodes, [0, 2], SIZES, 1 << 20)?;
+    scenario::all_pairs_exchange(&joined.nodes, 3)?;
+    Ok(Verdict::Passed)
+}
