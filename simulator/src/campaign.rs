@@ -210,6 +210,7 @@ fn add(total: &mut Report, one: &Report) {
     total.complete += one.complete;
     total.failed += one.failed;
     total.notifications += one.notifications;
+    total.increments += one.increments;
     total.bytes += one.bytes;
     total.mishaps += one.mishaps;
 }

@@ -45,6 +45,7 @@
 pub mod campaign;
 mod common;
 mod conversation;
+mod counting;
 mod kernel;
 mod lane;
 mod memory;

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | completion counter, write | every byte is in the memory of its target, once and right (N9) |
 //! | completion counter, read | the bytes that were read are right |
+//! | completion counter, increment | no other one has found the same value (N20) |
 //! | error record | there is a reason: the command was wrong, or its end or the way there was disturbed; a refused one has touched nothing (N11) |
 //! | signal counter | all earlier writes of the sender to that node are in memory (N18); never more signals than notifying writes |
 //!
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use qnic_abi::host_area::{self, ERROR_RECORDS, ERROR_RING, HOST_PAGES, SIGNALS, SIGNAL_COUNTERS};
 use qnic_abi::{Status, PAGE_SIZE};
 
+use crate::counting::{self, Count};
 use crate::lane::{difference, Expected, Lane};
 use crate::platform::Machine;
 
@@ -45,6 +47,11 @@ pub(crate) enum Kind {
     Read {
         expected: Vec<Expected>,
         local: u64,
+    },
+    /// Increments the word of the target.
+    Increment {
+        /// Number of the result record.
+        record: usize,
     },
 }
 
@@ -86,7 +93,7 @@ struct Op {
     id: u64,
     /// Number of the command at its process.
     command: u64,
-    /// Number among the writes, or reads, of its process.
+    /// Number among the writes, or all others, of its process.
     number: u64,
     issued: u64,
     life: u32,
@@ -130,6 +137,7 @@ struct Player {
     target: u64,
     local: u64,
     lanes: Vec<Lane>,
+    count: Count,
     reading: Lane,
     source: Lane,
     ops: Vec<Op>,
@@ -147,6 +155,7 @@ pub(crate) struct Checked {
     pub(crate) complete: u64,
     pub(crate) failed: u64,
     pub(crate) notifications: u64,
+    pub(crate) increments: u64,
     pub(crate) bytes: u64,
 }
 
@@ -173,6 +182,7 @@ impl Oracle {
             target: 0,
             local: 0,
             lanes: Vec::new(),
+            count: Count::default(),
             reading: Lane::new(0),
             source: Lane::new(0),
             ops: Vec::new(),
@@ -208,6 +218,7 @@ impl Oracle {
         });
         (player.target, player.local) = (target, local);
         player.lanes = vec![Lane::new(LANE); count];
+        player.count = Count::default();
         player.reading = Lane::new(HALF);
         player.source = Lane::new(HALF);
         player.issued = [0; 2];
@@ -234,6 +245,7 @@ impl Oracle {
         // targets stay reserved as long as those live.
         for op in std::mem::take(&mut self.players[place].ops) {
             self.drop_notice(place, &op);
+            self.count_open(&op);
         }
     }
 
@@ -372,7 +384,7 @@ impl Oracle {
         }
         let unsettled = self.unsettled.get(&pair(node, self.players[place].node));
         let player = &mut self.players[place];
-        let ordinal = &mut player.issued[usize::from(matches!(plan.kind, Kind::Read { .. }))];
+        let ordinal = &mut player.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
         let number = *ordinal;
         *ordinal += 1;
         if let Kind::Write {
@@ -409,7 +421,11 @@ impl Oracle {
             ops.map(move |op| (op.issued, place, op))
         });
         let (_, place, op) = open.min_by_key(|(issued, ..)| *issued)?;
-        let kind = if op.is_write() { "write" } else { "read" };
+        let kind = match op.plan.kind {
+            Kind::Write { .. } => "write",
+            Kind::Read { .. } => "read",
+            Kind::Increment { .. } => "increment",
+        };
         Some(format!(
             "{kind} {} of process {place} to process {}, {} bytes, issued at {} ns, disturbed: {}",
             op.command, op.plan.target, op.plan.length, op.issued, op.disturbed
@@ -506,6 +522,7 @@ impl Oracle {
         if let Some(status) = op.failed {
             self.checked.failed += 1;
             self.drop_notice(place, op);
+            self.count_open(op);
             let refused = op.plan.wrong == Some(status) && !op.disturbed;
             if there && refused && op.is_write() {
                 self.check_untouched(place, op);
@@ -533,12 +550,38 @@ impl Oracle {
             let wrong = difference(&got, expected);
             assert_eq!(wrong, None, "process {place}: wrong byte read: {op:?}");
         }
+        if let (Kind::Increment { record }, None, true) = (&op.plan.kind, op.failed, there) {
+            let found = self.result(place, *record);
+            self.players[target].count.found(found);
+            self.checked.increments += 1;
+        }
         if there {
             let lane = &mut self.players[target].lanes[place];
             if let (Kind::Write { data, .. }, None) = (&op.plan.kind, op.failed) {
                 lane.set(op.plan.start, data);
             }
             lane.release(op.id);
+        }
+    }
+
+    /// The value in a result record of a process.
+    fn result(&self, place: usize, record: usize) -> u64 {
+        let view = self.players[place].view.as_ref();
+        let frames = view.and_then(|view| Some((view, view.host_area?)));
+        let (view, frames) = frames.expect("it is alive");
+        let mut bytes = [0; 8];
+        let offset = host_area::result_offset(record);
+        view.machine.memory.load(frames[0], offset, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// An increment has failed, or its issuer has died: it may have been executed,
+    /// unless it was refused.
+    fn count_open(&mut self, op: &Op) {
+        let target = &mut self.players[op.plan.target];
+        let refused = op.failed.is_some() && !op.disturbed;
+        if matches!(op.plan.kind, Kind::Increment { .. }) && target.life == op.life && !refused {
+            target.count.ended_open();
         }
     }
 
@@ -649,6 +692,10 @@ impl Oracle {
                 self.audit_notification(place, sender, notification);
             }
         }
+        let word = counting::word(player.target + player.lanes.len() as u64 * LANE);
+        let bytes = self.peek(place, word, 8).expect("it is alive");
+        let value = bytes.try_into().map(u64::from_le_bytes);
+        player.count.audit(value.expect("eight bytes"));
     }
 
     fn audit_notification(&self, target: usize, sender: usize, notification: u32) {

@@ -67,6 +67,8 @@ pub struct Report {
     pub failed: u64,
     /// Notifications that arrived.
     pub notifications: u64,
+    /// Atomic increments that were executed for sure.
+    pub increments: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
     /// Mishaps that happened.
@@ -374,6 +376,7 @@ impl World {
             complete: checked.complete,
             failed: checked.failed,
             notifications: checked.notifications,
+            increments: checked.increments,
             bytes: checked.bytes,
             mishaps: self.mishaps,
         }

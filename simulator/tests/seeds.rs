@@ -21,6 +21,7 @@ fn all_pass(options: &Options, count: u64) {
     // The campaign was no idle one.
     assert!(summary.total.complete > 20 * count, "{summary:?}");
     assert!(summary.total.notifications > count, "{summary:?}");
+    assert!(summary.total.increments > count, "{summary:?}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use qnic_abi::{uapi, Access, Status, PAGE_SHIFT, PAGE_SIZE};
 use qnic_driver::{CallError, Process};
 
 use crate::common::{Common, Phase, SeatState};
+use crate::counting::ROOM;
 use crate::oracle::{ExportState, HALF, LANE};
 use crate::platform::{Machine, SimPlatform};
 use crate::schedule::lock;
@@ -104,7 +105,7 @@ impl Place {
         let count = self.common.seats.len() as u64;
         let target = 0x40_0000 + schedule.range(0..PAGE_SIZE as u64);
         let local = 0x80_0000 + schedule.range(0..PAGE_SIZE as u64);
-        let pages = pages(target, LANE * count).chain(pages(local, 2 * HALF));
+        let pages = pages(target, LANE * count + ROOM).chain(pages(local, 2 * HALF));
         let space = machine.kernel.new_space(pages);
         lock(&self.common.oracle).begin(place, machine, space, (target, local));
         let process = self.register(space);
@@ -168,7 +169,7 @@ impl Place {
             process,
             queue: Queue::new(&self.machine, process),
             ranges: [
-                (target, LANE * self.common.seats.len() as u64),
+                (target, LANE * self.common.seats.len() as u64 + ROOM),
                 (local, 2 * HALF),
             ],
             exported: BTreeMap::new(),
@@ -257,7 +258,8 @@ impl User<'_> {
         match choice {
             0..=149 => self.import(),
             150..=599 => self.write(),
-            600..=799 => self.read(),
+            600..=749 => self.read(),
+            750..=799 => self.increment(),
             800..=879 => self.flush(),
             880..=959 => self.listen(),
             960..=999 => self.look(),

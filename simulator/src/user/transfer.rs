@@ -1,11 +1,14 @@
 //! Transfers of a process: right ones and wrong ones of every size.
 
 use qnic::queue::Command;
+use qnic_abi::atomic::Function;
 use qnic_abi::command::{CommandFlags, Descriptor, Opcode, DEFAULT_INLINE_MAX, INLINE_CAPACITY};
+use qnic_abi::host_area::RESULT_RECORDS;
 use qnic_abi::Status;
 use zerocopy::FromZeros;
 
 use super::{port, Imported, Name, Result, User};
+use crate::counting::word;
 use crate::oracle::{first_notification, Kind, Plan, HALF, LANE};
 use crate::schedule::lock;
 
@@ -223,6 +226,30 @@ impl User<'_> {
         Ok(())
     }
 
+    /// Increments the word of a target.
+    pub(super) fn increment(&mut self) -> Result<()> {
+        let Some(mut draft) = self.draft(true) else {
+            return Ok(());
+        };
+        draft.length = 8;
+        // Nothing local is named.
+        draft.wrong = draft.wrong.filter(|wrong| *wrong != Wrong::LocalKey);
+        if !self.make_room(&mut draft)? {
+            return Ok(());
+        }
+        let mut command = self.descriptor(&draft, Opcode::Atomic);
+        command.function = (Function::Increment as u16).into();
+        if draft.wrong != Some(Wrong::Address) {
+            let lanes = self.common.seats.len() as u64 * LANE;
+            command.remote_address = word(draft.imported.address + lanes).into();
+        }
+        // Those that are not complete have numbers in a row.
+        let record = self.queue.issued().1 as usize % RESULT_RECORDS;
+        command.local_segment = (record as u16).into();
+        self.issue(draft, &command, &[], Kind::Increment { record });
+        Ok(())
+    }
+
     /// Waits for a free slot; without one, the transfer is given up. What was
     /// learnt before the wait may be outdated after it.
     fn make_room(&mut self, draft: &mut Draft) -> Result<bool> {
@@ -254,7 +281,11 @@ impl User<'_> {
         schedule.trace(format_args!(
             "process {}: command {number}, {} {} bytes at {} of process {}{}{}",
             self.place,
-            if is_write { "write" } else { "read" },
+            match kind {
+                Kind::Write { .. } => "write",
+                Kind::Read { .. } => "read",
+                Kind::Increment { .. } => "increment for",
+            },
             draft.length,
             draft.start,
             draft.target,
