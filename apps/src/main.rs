@@ -4,6 +4,7 @@
 //! Exit status: 0 if everything was right, 1 if not, 2 for a wrong command line.
 
 mod bench;
+mod contend;
 mod demo;
 mod exchange;
 mod floor;
@@ -54,6 +55,8 @@ enum Role {
     Intruder(intruder::Options),
     /// Measures transfers to a demo target
     Bench(bench::Options),
+    /// Contends with other processes for a lock, a semaphore and a monitor
+    Contend(contend::Options),
     /// Prints what driver and NIC hold and have counted
     Info,
     /// Exports segments with different rights, and compares them at the end
@@ -85,6 +88,7 @@ fn main() -> anyhow::Result<()> {
         Role::Hold(options) => hold::run(&options),
         Role::Intruder(options) => intruder::run(&options),
         Role::Bench(options) => bench::run(&options),
+        Role::Contend(options) => contend::run(&options),
         Role::Info => info::run(),
         Role::KeyOwner(options) => keys::run_owner(&options),
         Role::KeyTester(options) => keys::run_tester(&options),

@@ -3,6 +3,7 @@
 
 mod memory;
 mod netvm;
+mod sync;
 mod table_ops;
 mod transfers;
 
@@ -30,6 +31,8 @@ enum Where {
     Vm,
     /// Processes of this machine, against loss, for each kind of link; beside iperf3
     Wire,
+    /// Notifications, atomic operations, locks, queues, semaphores, beside NetVM's
+    Sync,
     /// Costs of the shadow page table, and of pages that are absent, beside NetVM's
     Memory,
 }
@@ -42,6 +45,7 @@ Examples:
   cargo qnic bench vm --json results.json
   cargo qnic bench wire
   cargo qnic bench memory
+  cargo qnic bench sync
 
 All rounds are interleaved with a memcpy of the same size; the table shows
 medians and the spread of the rounds. Ratios are what to compare between
@@ -72,6 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Where::Host => show(&host(options.rounds)?[..], table)?,
         Where::Vm => show(&vm(options.rounds)?[..], table)?,
         Where::Wire => bench_wire::run(options.rounds)?,
+        Where::Sync => show(&sync::measure(options.rounds)?, sync::Report::table)?,
         Where::Memory => show(&memory::measure(options.rounds)?, memory::Report::table)?,
     };
     if let Some(path) = &options.json {

@@ -35,6 +35,15 @@ pub(crate) fn exchange_on_bad_links(percent: u32, rounds: u32) -> Result<Verdict
     Ok(Verdict::Passed)
 }
 
+/// Processes of four nodes contend for lock, semaphore and monitor while each fault
+/// meets so many percent of the frames.
+pub(crate) fn contention_on_bad_links(percent: u32) -> Result<Verdict> {
+    let nodes = HostNodes::start_with(4, &bad_links(percent))?;
+    scenario::contention(&nodes, 4, 8)?;
+    everything_happened(&nodes)?;
+    Ok(Verdict::Passed)
+}
+
 fn bad_links(percent: u32) -> String {
     format!(
         "[network]\nseed = {percent}\n[network.default]\nloss = \"{percent}%\"\n\

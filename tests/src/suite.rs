@@ -75,6 +75,10 @@ pub const HOST: &[Case] = &[
         },
     },
     Case {
+        name: "host::processes_of_four_nodes_contend_at_5_percent_loss",
+        run: || net::contention_on_bad_links(5),
+    },
+    Case {
         name: "host::an_intruder_is_refused",
         run: || {
             let nodes = HostNodes::start(2)?;

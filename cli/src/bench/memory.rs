@@ -32,7 +32,7 @@ impl Series {
         self.ns.push(ns);
     }
 
-    fn median(&self) -> f64 {
+    pub(super) fn median(&self) -> f64 {
         spread(&self.ns).map_or(f64::NAN, |(median, ..)| median)
     }
 }
@@ -140,7 +140,7 @@ impl Report {
 }
 
 /// One line; `unit` is what ratios are to, here and in the source.
-fn line(series: &Series, unit: (f64, f64)) -> String {
+pub(super) fn line(series: &Series, unit: (f64, f64)) -> String {
     let (median, low, high) = spread(&series.ns).unwrap_or((f64::NAN, f64::NAN, f64::NAN));
     let (source, source_ratio) = match series.netvm_us {
         Some(us) => (format!("{us:.2}"), format!("{:.2}", us / unit.1)),

@@ -1,4 +1,4 @@
-//! Figures of the source, for comparison as ratios: NetVM tables 24, 25 and 26
+//! Figures of the source, for comparison as ratios: NetVM tables 24 to 27, 30 and 31
 //! (1-GHz hosts, 132-MHz network processor, 1.28 Gb/s Myrinet), in microseconds.
 
 /// Table 24, kernel.
@@ -40,3 +40,24 @@ pub(super) const READ_P: [f64; 2] = [8.79, 49.99];
 pub(super) const WRITE_STREAM: [f64; 2] = [4.0 / 1.26, 4096.0 / 155.46];
 /// Table 26: the same by physical address, from its 1.51 and 155.36 MB/s.
 pub(super) const WRITE_P_STREAM: [f64; 2] = [4.0 / 1.51, 4096.0 / 155.36];
+
+/// Table 27: a notifying write of 4 bytes, until notfSpin sees it.
+pub(super) const WRITE_NOTIFY_SPIN: f64 = 8.52;
+
+/// Table 30: testandset and cswap.
+pub(super) const TEST_AND_SET: f64 = 10.50;
+/// Table 30: incr and decr.
+pub(super) const INCREMENT: f64 = 10.55;
+/// Table 30: swap.
+pub(super) const SWAP: f64 = 10.52;
+
+/// Table 31: acquire of a free lock.
+pub(super) const ACQUIRE: f64 = 10.53;
+/// Table 31: release without a successor.
+pub(super) const RELEASE: f64 = 10.55;
+/// Table 31: insertQ as the first, and behind another.
+pub(super) const INSERT: [f64; 2] = [11.87, 12.47];
+/// Table 31: removeQ.
+pub(super) const REMOVE: f64 = 11.64;
+/// Table 31: Swait with a positive count, and Ssignal without a waiter.
+pub(super) const SEMAPHORE: f64 = 10.55;

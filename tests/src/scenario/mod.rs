@@ -1,11 +1,13 @@
 //! What must hold on every kind of nodes.
 
 mod attack;
+mod contention;
 mod death;
 mod exchange;
 mod signals;
 
 pub use attack::{intruder_is_refused, keys_are_checked_at_both_ends, scribbler_harms_nobody};
+pub use contention::contention;
 pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it};
 pub use exchange::{all_pairs_exchange, demo_between, demo_pair};
 pub use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};
