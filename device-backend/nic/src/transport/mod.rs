@@ -375,6 +375,7 @@ impl Nic {
 
     /// Takes frames out of the window that the peer has delivered.
     fn work_off<H: Host>(&mut self, host: &H, index: PeerIndex) {
+        self.peers[index].probes = 0;
         while let Some(frame) = self.peers[index].send.pop_delivered() {
             let id = frame.operation;
             let more = self.peers[index].send.delivers_next(id);
@@ -413,6 +414,7 @@ impl Nic {
     pub(crate) fn reads_answered<H: Host>(&mut self, host: &H, index: PeerIndex, count: u32) {
         let peer = &mut self.peers[index];
         peer.reads = peer.reads.saturating_sub(count);
+        peer.probes = 0;
         if peer.blocked_reads.is_empty() || peer.reads > READ_WINDOW / 2 || !peer.is_ready() {
             return;
         }

@@ -45,6 +45,8 @@ pub(crate) struct Peer {
     pub(crate) watch: Option<TimerId>,
     /// It has to be asked whether it is there.
     pub(crate) probe: bool,
+    /// Probes since something that it owed has come.
+    pub(crate) probes: u32,
     /// When it has to be told how far things are, if that can wait.
     tell_at: Option<Time>,
     /// It has to be told at once, whatever it knows.
@@ -87,6 +89,7 @@ impl Peer {
             heard: Time::default(),
             watch: None,
             probe: false,
+            probes: 0,
             tell_at: None,
             tell_now: false,
             greet: false,
@@ -112,6 +115,7 @@ impl Peer {
         self.perfect = false;
         self.round_trip = RoundTrip::default();
         self.probe = false;
+        self.probes = 0;
         self.tell_at = None;
         self.tell_now = false;
         self.greet = false;

@@ -109,6 +109,7 @@ impl Nic {
         let mut progress = false;
         while let Some(released) = self.peers[index].packets.release_first(received, now) {
             self.peers[index].round_trip.progress();
+            self.peers[index].probes = 0;
             self.note_released(index, released);
             progress = true;
         }
@@ -209,10 +210,9 @@ impl Nic {
     fn arm(&mut self, now: Time, index: PeerIndex) {
         let limits = &self.config.limits;
         let peer = &mut self.peers[index];
-        let interval = match peer.is_ready() {
-            true => limits.peer_timeout / 8,
-            false => peer.round_trip.timeout(limits, false),
-        };
+        let trip = peer.round_trip.timeout(limits, false);
+        let interval = trip.saturating_mul(1 << peer.probes.min(16));
+        let interval = interval.min(limits.peer_timeout / 8);
         let until = now.after(interval.max(1));
         peer.watch = Some(self.timers.check_in(until, Alarm::Silence(index)));
     }
@@ -236,8 +236,15 @@ impl Nic {
         if peer.greeted {
             peer.round_trip.back_off();
             peer.greet = true;
-        } else if silent >= timeout / 8 {
+        } else if silent
+            >= peer
+                .round_trip
+                .timeout(&self.config.limits, false)
+                .min(timeout / 8)
+        {
+            // What it said last may be lost, and it owes nothing that it knows of.
             peer.probe = true;
+            peer.probes = peer.probes.saturating_add(1);
         }
         self.peers.hurry(index);
         self.arm(now, index);
