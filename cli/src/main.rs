@@ -13,6 +13,7 @@ mod logs;
 mod net;
 mod ps;
 mod run;
+mod sim;
 mod stats;
 mod test;
 mod ui;
@@ -66,6 +67,8 @@ enum Command {
     Capture(capture::Options),
     /// Run all tests
     Test(test::Options),
+    /// Simulate clusters under virtual time, with faults from a seed
+    Sim(sim::Options),
     /// Measure latency and bandwidth beside the machine's own floor
     Bench(bench::Options),
     /// Tell what was found, what will be used and what is missing
@@ -96,6 +99,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Net(options) => net::run(options),
         Command::Capture(options) => capture::run(options),
         Command::Test(options) => test::run(options),
+        Command::Sim(options) => sim::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Doctor(options) => doctor::run(options),
     }
