@@ -18,7 +18,7 @@
 //! | `model` | the ring in every interleaving (loom) |
 //!
 //! A busy process makes no system call for a frame: the other is found awake. Every
-//! [`LOOK_EVERY`] it looks at its sockets. A frame is copied into the ring and out of
+//! 10 ms it looks at its sockets. A frame is copied into the ring and out of
 //! it, and parsed only then: the other process is not trusted. Whatever it does to the
 //! rings or says on the socket, the worst is that the two are apart, which is reported and
 //! counted; a frame counts only if it is from a node of that process (as on every carrier).
