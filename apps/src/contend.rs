@@ -15,7 +15,7 @@ use crate::options::{notification, START_LIMIT};
 
 /// Port of the home.
 const HOME_PORT: Port = Port(30);
-/// Segment of the home: the objects, then [`Words`].
+/// Segment of the home: the objects, then the words they guard.
 const HOME: SegmentName = SegmentName(30);
 /// The same before it is ready.
 const UNREADY: SegmentName = SegmentName(31);
