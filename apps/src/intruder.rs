@@ -232,10 +232,10 @@ fn forgeries(data: &RemoteSegment) -> Vec<Forgery> {
         &stopped(Status::Malformed),
     );
     forge(
-        "a notification out of range",
+        "notification 0",
         &|d| {
             d.flags |= 1;
-            d.notification = 5_000.into();
+            d.notification = 0.into();
         },
         &stopped(Status::BadNotification),
     );
