@@ -68,7 +68,8 @@ fn check(tshark: &Program) -> Result<()> {
     let mut argument = OsString::from("lua_script:");
     argument.push(script.path());
     let mut ask = tshark.command();
-    ask.arg("-X").arg(argument).args(["-G", "folders"]);
+    // -G has to come first.
+    ask.args(["-G", "folders", "-X"]).arg(argument);
     match run("let tshark run a script", &mut ask)?.contains(SIGN) {
         true => Ok(()),
         false => Err(Error::UnexpectedPackage {
