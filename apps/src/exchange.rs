@@ -162,7 +162,8 @@ impl Exchange<'_> {
             self.endpoint
                 .write_notify(&inbox, 0, &[], receipt(self.me))?;
         }
-        Ok(())
+        // The last receipt may be lost on its way while this process ends.
+        self.endpoint.flush_writes().context("flush the receipts")
     }
 
     fn take(&self, id: NotificationId, what: &str, peer: usize, round: u64) -> Result<()> {
