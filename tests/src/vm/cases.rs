@@ -10,6 +10,7 @@ use serde_json::json;
 use super::shell::{cpu_ticks, info, number, private_kib, shell};
 use super::VmNodes;
 use crate::harness::{Case, Verdict};
+use crate::net::FEW;
 use crate::nodes::{counter, wait_until_empty, Nodes};
 use crate::scenario;
 
@@ -107,7 +108,7 @@ fn bad_links() -> Result<Verdict> {
         let links = serde_json::from_value(bad(percent))?;
         let changed = nodes.cluster().set_links(&Links::All, Some(&links))?;
         ensure!(changed == 2, "{changed} directions of links were changed");
-        scenario::demo_pair(&nodes, "1,97,4095,65537,1048576", 1 << 20)
+        scenario::demo_pair(&nodes, "1,97,4095,65537,1048576", FEW)
             .with_context(|| format!("the demo at {percent} %"))?;
         scenario::all_pairs_exchange(&nodes, 5)
             .with_context(|| format!("the exchange at {percent} %"))?;
