@@ -156,9 +156,10 @@ impl Nic {
         process.queue.failed = Some(status);
         let head = process.queue.head;
         let memory = host.memory();
+        // Who sees the error sees that the queue has stopped.
+        process.host_area.fail_queue(memory, status);
         process.host_area.record_error(memory, head - 1, status);
         process.host_area.publish_head(memory, head);
-        process.host_area.fail_queue(memory, status);
         process.changed = true;
         process.publish = true;
         self.touch(vni);
