@@ -160,7 +160,8 @@ impl Core {
 }
 
 /// Looks until something is there, `budget` is used up or the deadline is over.
-/// The clock is read only after the first looks.
+/// The clock is read only after the first looks, and the processor offered to others:
+/// it may be the one that the NIC or the peer needs.
 fn spin<T>(
     budget: Duration,
     deadline: Option<Instant>,
@@ -179,5 +180,6 @@ fn spin<T>(
         if spent >= budget || deadline.is_some_and(|deadline| now >= deadline) {
             return Ok(None);
         }
+        std::thread::yield_now();
     }
 }

@@ -136,7 +136,7 @@ pub(super) fn spin_for(memory: &Exported, place: usize, wanted: u8) -> Result<()
             return Ok(());
         }
         looks = looks.wrapping_add(1);
-        if looks % 4_096 == 0 {
+        if looks % 256 == 0 {
             // Beyond the usual latency: the core may be the one that the NIC needs.
             std::thread::yield_now();
         }
