@@ -111,9 +111,12 @@ void qnic_waiters_free(void *waiters);
 void qnic_waiters_wake(void *waiters);
 s32 qnic_wait(void *waiters, bool (*ready)(const void *), const void *context, s64 timeout_ns);
 
-/* Time, chance, memory size. */
+/*
+ * Time, chance, memory size. qnic_give_way() leaves the processor to others between
+ * two looks at a word that the device changes; it may sleep.
+ */
 u64 qnic_now_ns(void);
-void qnic_sleep_us(u32 microseconds);
+void qnic_give_way(void);
 u64 qnic_random(void);
 u64 qnic_frames(void);
 

@@ -3,10 +3,10 @@
  * The virtio driver: finds queues, SRAM and doorbells, and hands them to the
  * Rust part.
  *
- * Order in probe: configuration, queues, SRAM, event buffers, device ready, SRAM
- * magic. The device must not be reset between "ready" and the magic word (its
- * process would take the emulator down), so everything that can fail comes
- * before "ready", and qnic_rs_start() waits for the magic word first of all.
+ * Order in probe: configuration, queues, SRAM, event buffers, device ready, Hello.
+ * The device must not be reset between "ready" and its answer, which says that the
+ * SRAM is there (its process would take the emulator down), so everything that can
+ * fail comes before "ready", and qnic_rs_start() waits for the answer first of all.
  */
 #include <linux/idr.h>
 #include <linux/io.h>

@@ -144,9 +144,10 @@ u64 qnic_now_ns(void)
 	return ktime_get_ns();
 }
 
-void qnic_sleep_us(u32 microseconds)
+/* As the kernel polls registers: asleep, so that the host can run the device. */
+void qnic_give_way(void)
 {
-	fsleep(microseconds);
+	usleep_range(25, 50);
 }
 
 u64 qnic_random(void)

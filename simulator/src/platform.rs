@@ -283,6 +283,9 @@ impl Drop for SimHostArea {
     }
 }
 
+/// What passes while the driver gives way, in nanoseconds.
+const GIVE_WAY_NS: u64 = 50_000;
+
 impl Platform for SimPlatform {
     type Sram = Sram;
     type Mutex<T: Send> = SleepLock<T>;
@@ -301,8 +304,8 @@ impl Platform for SimPlatform {
         self.0.schedule.now()
     }
 
-    fn sleep_us(&self, microseconds: u32) {
-        self.0.schedule.sleep(u64::from(microseconds) * 1000);
+    fn give_way(&self) {
+        self.0.schedule.sleep(GIVE_WAY_NS);
     }
 
     fn random(&self) -> u64 {

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   configuration space ─► magic, ABI version, counts      check_config
-//!   SRAM magic word     ─► polled, with a limit            wait_for_sram
-//!   SRAM header         ─► version, state, Geometry        read_geometry
 //!   Hello               ─► versions and memory agree       hello
+//!   SRAM header         ─► version, state, Geometry        read_geometry
 //! ```
 //!
-//! The SRAM appears a little after the device is ready, and the device must not
-//! be reset before (it would die); so the limit is generous.
+//! The SRAM appears a little after the device is ready. The device takes no request
+//! before, so the reply to Hello says that the header can be read. The device must
+//! not be reset meanwhile (it would die); so the limit is generous.
 
 use core::sync::atomic::Ordering;
 
@@ -22,11 +22,8 @@ use crate::control::Request;
 use crate::error::StartError;
 use crate::platform::Platform;
 
-/// How long the driver waits for the magic word, in nanoseconds.
-const SRAM_WAIT_NS: u64 = 30_000_000_000;
-
-/// Pause between two looks at the magic word, in microseconds.
-const SRAM_PAUSE_US: u32 = 200;
+/// How long the driver waits for the SRAM, in milliseconds.
+const SRAM_WAIT_MS: u32 = 30_000;
 
 const HEADER_WORDS: usize = size_of::<SramHeader>() / 8;
 
@@ -87,32 +84,19 @@ fn check_version(device: u32) -> Result<(), StartError> {
     }
 }
 
-/// Waits until the magic word stands in SRAM.
-pub(crate) fn wait_for_sram<P: Platform>(platform: &P) -> Result<(), StartError> {
-    let sram = platform.sram();
-    if sram.size() < size_of::<SramHeader>() {
-        return Err(StartError::BadConfig("the size of the SRAM"));
-    }
-    let start = platform.now_ns();
-    // Acquire; partner: the NIC's release store of the magic word, after all else.
-    while sram.load_u64(MAGIC, Ordering::Acquire) != SRAM_MAGIC {
-        let waited = platform.now_ns().saturating_sub(start);
-        if waited > SRAM_WAIT_NS {
-            return Err(StartError::NoSram {
-                waited_ms: waited / 1_000_000,
-            });
-        }
-        platform.sleep_us(SRAM_PAUSE_US);
-    }
-    Ok(())
-}
-
 /// Reads and checks the header.
 pub(crate) fn read_geometry<P: Platform>(
     platform: &P,
     config: &Config,
 ) -> Result<(Geometry, u32), StartError> {
     let sram = platform.sram();
+    if sram.size() < size_of::<SramHeader>() {
+        return Err(StartError::BadConfig("the size of the SRAM"));
+    }
+    // Acquire; partner: the NIC's release store of the magic word, after all else.
+    if sram.load_u64(MAGIC, Ordering::Acquire) != SRAM_MAGIC {
+        return Err(StartError::NoSram);
+    }
     let mut words = [0u64; HEADER_WORDS];
     sram.read_words(0, &mut words);
     let header = SramHeader::read_from_bytes(words.as_bytes())
@@ -138,7 +122,7 @@ pub(crate) fn read_geometry<P: Platform>(
     Ok((geometry, header.inline_max.get()))
 }
 
-/// Introduces the driver to the NIC.
+/// Introduces the driver to the NIC, which answers once its SRAM is there.
 pub(crate) fn hello<P: Platform>(platform: &P) -> Result<(), StartError> {
     let body = control::Hello {
         abi_version: ABI_VERSION.into(),
@@ -146,7 +130,7 @@ pub(crate) fn hello<P: Platform>(platform: &P) -> Result<(), StartError> {
         frames: platform.frames().into(),
     };
     let reply = Request::new(Opcode::Hello, VniId(0), &body)
-        .send(platform)
+        .send_within(platform, SRAM_WAIT_MS)
         .map_err(StartError::NoReply)?;
     match reply.status() {
         Some(Status::Ok) => Ok(()),
@@ -208,22 +192,23 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_waits_for_the_magic_word_but_not_for_ever() {
+    fn a_nic_that_answers_without_sram_is_not_driven() {
         let fake = Fake::new();
         fake.sram.store_u64(MAGIC, 0, Ordering::Relaxed);
+        assert_eq!(fake.start().err(), Some(StartError::NoSram));
+    }
+
+    #[test]
+    fn the_header_says_more_than_the_refusal() {
+        let fake = Fake::new();
+        let covered = geometry().frames - 1;
+        let frames = core::mem::offset_of!(SramHeader, frames);
+        fake.sram.store_u64(frames, covered, Ordering::Relaxed);
+        fake.nic().next.push_back(Ok(Status::SramTooSmall.code()));
         assert!(matches!(
             fake.start().err(),
-            Some(StartError::NoSram { waited_ms }) if waited_ms >= 30_000
+            Some(StartError::SramTooSmall { .. })
         ));
-        let fake = Fake::new();
-        fake.sram.store_u64(MAGIC, 0, Ordering::Relaxed);
-        let sram = fake.sram.clone();
-        fake.on_sleep(move |now| {
-            if now > 3_000_000 {
-                sram.store_u64(MAGIC, SRAM_MAGIC, Ordering::Release);
-            }
-        });
-        assert_eq!(*fake.start().unwrap().geometry(), geometry());
     }
 
     #[test]

@@ -42,8 +42,17 @@ impl Request {
 
     /// Sends it and waits for the reply, which the NIC gives at once.
     pub(crate) fn send<P: Platform>(&self, platform: &P) -> Result<Reply, RequestError> {
+        self.send_within(platform, REPLY_WAIT_MS)
+    }
+
+    /// Sends it and waits up to `limit_ms` for the reply.
+    pub(crate) fn send_within<P: Platform>(
+        &self,
+        platform: &P,
+        limit_ms: u32,
+    ) -> Result<Reply, RequestError> {
         platform
-            .request(&self.0, Patience::Bounded(REPLY_WAIT_MS))
+            .request(&self.0, Patience::Bounded(limit_ms))
             .map(Reply)
     }
 

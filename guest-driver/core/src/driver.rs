@@ -11,7 +11,7 @@ use qnic_abi::page_table::Tag;
 use qnic_abi::{uapi, SharedMemory, Status, VniId, ABI_VERSION};
 use zerocopy::FromBytes;
 
-use crate::bringup::{hello, read_geometry, wait_for_sram, Config};
+use crate::bringup::{hello, read_geometry, Config};
 use crate::control::{Reply, Request};
 use crate::counters::Counters;
 use crate::error::{CallError, StartError};
@@ -24,7 +24,7 @@ use crate::slots::Slots;
 /// declared broken, in nanoseconds. A NIC holds a page for one copy.
 const UNLOCK_WAIT_NS: u64 = 2_000_000_000;
 
-/// An unmap that waits longer than this sleeps between its looks, in nanoseconds.
+/// An unmap that waits longer than this gives way between its looks, in nanoseconds.
 const UNLOCK_SPIN_NS: u64 = 100_000;
 
 /// Looks at a lock word between two looks at the clock.
@@ -72,9 +72,13 @@ impl<P: Platform> Driver<P> {
     /// # Errors
     /// [`StartError`].
     pub fn start(platform: P, config: &Config) -> Result<Arc<Self>, StartError> {
-        wait_for_sram(&platform)?;
+        let greeted = hello(&platform);
+        if let Err(error @ StartError::NoReply(_)) = greeted {
+            return Err(error);
+        }
+        // Of a NIC that refuses, the header says more than the refusal.
         let (geometry, inline_max) = read_geometry(&platform, config)?;
-        hello(&platform)?;
+        greeted?;
         let table = Attached {
             attached: true,
             inner: Table::new(geometry, platform.random()),
@@ -364,7 +368,7 @@ impl<P: Platform> Driver<P> {
             if waited > UNLOCK_WAIT_NS {
                 self.declare_broken(format_args!("it holds page frame {frame:#x} for ever"));
             } else if waited > UNLOCK_SPIN_NS {
-                self.platform.sleep_us(50);
+                self.platform.give_way();
             }
         }
     }

@@ -65,12 +65,8 @@ pub enum StartError {
     },
     /// A field of the configuration space is out of range.
     BadConfig(&'static str),
-    /// The magic word did not appear in SRAM in time: the device process does not
-    /// map it, or is not running.
-    NoSram {
-        /// How long the driver waited, in milliseconds.
-        waited_ms: u64,
-    },
+    /// The NIC answers, but its SRAM does not start with the magic word.
+    NoSram,
     /// The SRAM header describes an impossible layout.
     Geometry(GeometryError),
     /// The NIC says it cannot serve this guest.
@@ -110,10 +106,9 @@ impl fmt::Display for StartError {
             StartError::BadConfig(field) => {
                 write!(f, "configuration space: {field} is out of range")
             }
-            StartError::NoSram { waited_ms } => write!(
-                f,
-                "the SRAM did not appear within {waited_ms} ms: \
-                 look at the log of the device process"
+            StartError::NoSram => f.write_str(
+                "the device answers but its SRAM is not there: look at the log of the \
+                 device process",
             ),
             StartError::Geometry(error) => write!(f, "impossible SRAM layout: {error:?}"),
             StartError::Refused(status) => write!(f, "the NIC refuses this guest: {status}"),
@@ -123,7 +118,11 @@ impl fmt::Display for StartError {
                  give the NIC more SRAM or the guest less memory"
             ),
             StartError::NoReply(error) => {
-                write!(f, "no answer on the control queue: {error:?}")
+                write!(
+                    f,
+                    "no answer on the control queue: {error:?}; does the device process \
+                     run? its log says why it does not map its SRAM"
+                )
             }
             StartError::BadReply => f.write_str("the control queue carries no sensible reply"),
             StartError::NoMemory => f.write_str("out of memory"),

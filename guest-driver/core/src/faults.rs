@@ -21,11 +21,10 @@ use crate::process::ProcessState;
 /// Faults that wait for a worker; more stay in the event queue.
 const QUEUE_FAULTS: usize = 1024;
 
-/// How often a fault is tried while the NIC holds what it would replace.
-const BUSY_TRIES: u32 = 16;
-
-/// Pause between two tries, in microseconds.
-const BUSY_PAUSE_US: u32 = 20;
+/// How often a fault is tried while the NIC holds what it would replace, or the page
+/// changes under the worker. The NIC is told to look again after that, and asks anew
+/// if need be: it has let go by then.
+const BUSY_TRIES: u32 = 4;
 
 /// One fault event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,10 +108,9 @@ impl<P: Platform> Driver<P> {
                     .fault_in(&process.space, &exported.watch, region, first, count);
             match result {
                 Ok(()) => return Ok(()),
-                Err(MemoryError::Busy) => self.platform.sleep_us(BUSY_PAUSE_US),
-                // The range may have been exported anew meanwhile, and the NIC may
-                // wait for this very page of it: look again.
-                Err(MemoryError::Closed) => {}
+                // When closed, the range may have been exported anew meanwhile, and
+                // the NIC may wait for this very page of it: look again.
+                Err(MemoryError::Busy | MemoryError::Closed) => {}
                 Err(MemoryError::SpaceGone) => return Err(Status::Aborted),
                 Err(_) => return Err(Status::PageUnavailable),
             }

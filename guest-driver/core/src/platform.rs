@@ -198,10 +198,11 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// Monotonic time in nanoseconds. Atomic.
     fn now_ns(&self) -> u64;
 
-    /// Lets at least `microseconds` pass between two looks at a word of SRAM that
-    /// the NIC changes without an event. Whoever calls it looks a bounded number of
-    /// times, and relies on what it sees, not on the time.
-    fn sleep_us(&self, microseconds: u32);
+    /// Leaves the processor to others, between two looks at a word of SRAM that the
+    /// NIC changes without an event: it holds a page for one copy, and may need this
+    /// processor to end it. May sleep. Who calls it relies on what it sees, not on
+    /// the time that passes, and looks for a bounded time.
+    fn give_way(&self);
 
     /// A random number that nobody can predict.
     fn random(&self) -> u64;

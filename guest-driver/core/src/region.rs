@@ -327,7 +327,7 @@ mod tests {
             process.driver().geometry().lock_word(frame),
         );
         fake.tick_on_look(20_000);
-        fake.on_sleep(move |now| {
+        fake.on_give_way(move |now| {
             if now > 1_000_000 {
                 sram.store_u32(word, 0, Ordering::Release);
             }

@@ -220,8 +220,8 @@ impl Platform for HostPlatform {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn sleep_us(&self, microseconds: u32) {
-        std::thread::sleep(Duration::from_micros(microseconds.into()));
+    fn give_way(&self) {
+        std::thread::yield_now();
     }
 
     fn random(&self) -> u64 {

@@ -105,9 +105,12 @@ pub(crate) struct Fake {
     random: Arc<AtomicU64>,
     log: Arc<Mutex<Vec<String>>>,
     physical: Arc<AtomicBool>,
-    /// Runs at every sleep: what the rest of the world does meanwhile.
-    on_sleep: Arc<Mutex<Option<Hook>>>,
+    /// Runs whenever the driver gives way: what the rest of the world does meanwhile.
+    on_give_way: Arc<Mutex<Option<Hook>>>,
 }
+
+/// Time that passes while the driver gives way.
+const GIVE_WAY_NS: u64 = 50_000;
 
 type Hook = std::boxed::Box<dyn FnMut(u64) + Send>;
 
@@ -129,7 +132,7 @@ impl Fake {
             random: Arc::new(AtomicU64::new(1)),
             log: Arc::default(),
             physical: Arc::default(),
-            on_sleep: Arc::default(),
+            on_give_way: Arc::default(),
         }
     }
 
@@ -155,9 +158,9 @@ impl Fake {
         self.tick_ns.store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Runs `hook` with the time at every sleep.
-    pub(crate) fn on_sleep(&self, hook: impl FnMut(u64) + Send + 'static) {
-        *self.on_sleep.lock().unwrap() = Some(std::boxed::Box::new(hook));
+    /// Runs `hook` with the time whenever the driver gives way.
+    pub(crate) fn on_give_way(&self, hook: impl FnMut(u64) + Send + 'static) {
+        *self.on_give_way.lock().unwrap() = Some(std::boxed::Box::new(hook));
     }
 }
 
@@ -202,11 +205,10 @@ impl Platform for Fake {
         self.clock_ns.fetch_add(tick, Ordering::Relaxed)
     }
 
-    fn sleep_us(&self, microseconds: u32) {
+    fn give_way(&self) {
         sync::assert_may_sleep();
-        let step = u64::from(microseconds) * 1000;
-        let now = self.clock_ns.fetch_add(step, Ordering::Relaxed) + step;
-        if let Some(hook) = self.on_sleep.lock().unwrap().as_mut() {
+        let now = self.clock_ns.fetch_add(GIVE_WAY_NS, Ordering::Relaxed) + GIVE_WAY_NS;
+        if let Some(hook) = self.on_give_way.lock().unwrap().as_mut() {
             hook(now);
         }
     }

@@ -74,7 +74,7 @@ extern "C" {
     ) -> i32;
 
     pub(crate) fn qnic_now_ns() -> u64;
-    pub(crate) fn qnic_sleep_us(microseconds: u32);
+    pub(crate) fn qnic_give_way();
     pub(crate) fn qnic_random() -> u64;
     pub(crate) fn qnic_frames() -> u64;
 

@@ -52,7 +52,7 @@ fn start_errno(error: StartError) -> i32 {
     crate::log(Level::Error, format_args!("{error}"));
     match error {
         StartError::NoMemory => errno::ENOMEM,
-        StartError::NoSram { .. } | StartError::NoReply(_) => errno::ETIMEDOUT,
+        StartError::NoSram | StartError::NoReply(_) => errno::ETIMEDOUT,
         StartError::NotQnic { .. } => errno::ENODEV,
         _ => errno::EPROTO,
     }

@@ -245,9 +245,9 @@ impl Platform for Kernel {
         unsafe { border::qnic_now_ns() }
     }
 
-    fn sleep_us(&self, microseconds: u32) {
+    fn give_way(&self) {
         // SAFETY: the core calls it where it may sleep.
-        unsafe { border::qnic_sleep_us(microseconds) }
+        unsafe { border::qnic_give_way() }
     }
 
     fn random(&self) -> u64 {
