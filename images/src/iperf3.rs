@@ -3,11 +3,9 @@
 
 use crate::cache::Cache;
 use crate::command::run;
-use crate::distribution::STABLE;
 use crate::error::Result;
 use crate::program::Program;
 use crate::progress::Progress;
-use crate::root::{PackageSet, Root};
 
 const PROGRAM: &str = "iperf3";
 
@@ -18,17 +16,8 @@ pub(crate) fn host_iperf3() -> Option<Program> {
 
 /// The distribution's iperf3, from the cache or the mirror.
 pub(crate) fn provision(cache: &Cache, progress: &dyn Progress) -> Result<Program> {
-    let packages = [PROGRAM.to_owned()];
-    let set = PackageSet {
-        kind: PROGRAM,
-        label: PROGRAM,
-        suite: STABLE,
-        packages: &packages,
-        keep: &|_| true,
-    };
-    let root = Root::of_packages(cache, progress, &set, |dir| {
-        // A root that does not work is never put in place.
-        check(&Program::in_root(&Root::at(dir), PROGRAM))
+    let root = Program::of_distribution(cache, progress, PROGRAM, |root| {
+        check(&Program::in_root(root, PROGRAM))
     })?;
     Ok(Program::in_root(&root, PROGRAM))
 }

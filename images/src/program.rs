@@ -4,9 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::cache::Cache;
 use crate::command::command;
+use crate::distribution::STABLE;
 use crate::doctor::find_program;
-use crate::root::Root;
+use crate::error::Result;
+use crate::progress::Progress;
+use crate::root::{PackageSet, Root};
 
 /// How to start a program: `env` added to the environment, `program`, `args`, then the
 /// caller's own arguments.
@@ -36,6 +40,26 @@ impl Program {
             args: Vec::new(),
             env: Vec::new(),
         })
+    }
+
+    /// The distribution's program of that name, alone in a root of the cache. `finish`
+    /// completes the root and makes sure that the program works: one that does not is
+    /// never put in place.
+    pub(crate) fn of_distribution(
+        cache: &Cache,
+        progress: &dyn Progress,
+        name: &'static str,
+        finish: impl FnOnce(&Root) -> Result<()>,
+    ) -> Result<Root> {
+        let packages = [name.to_owned()];
+        let set = PackageSet {
+            kind: name,
+            label: name,
+            suite: STABLE,
+            packages: &packages,
+            keep: &|_| true,
+        };
+        Root::of_packages(cache, progress, &set, |dir| finish(&Root::at(dir)))
     }
 
     /// The program of that name in `usr/bin` of a root.

@@ -8,11 +8,10 @@ use std::path::Path;
 
 use crate::cache::Cache;
 use crate::command::run;
-use crate::distribution::STABLE;
 use crate::error::{Error, Result};
 use crate::program::Program;
 use crate::progress::Progress;
-use crate::root::{PackageSet, Root};
+use crate::root::Root;
 
 const PROGRAM: &str = "tshark";
 /// What tshark reads first, beside the loader that it takes for itself.
@@ -28,18 +27,9 @@ pub(crate) fn host_tshark() -> Option<Program> {
 
 /// The distribution's tshark, from the cache or the mirror.
 pub(crate) fn provision(cache: &Cache, progress: &dyn Progress) -> Result<Program> {
-    let packages = [PROGRAM.to_owned()];
-    let set = PackageSet {
-        kind: PROGRAM,
-        label: "tshark",
-        suite: STABLE,
-        packages: &packages,
-        keep: &|_| true,
-    };
-    let root = Root::of_packages(cache, progress, &set, |dir| {
-        allow_scripts(dir)?;
-        // A root that does not work is never put in place.
-        check(&in_root(&Root::at(dir)))
+    let root = Program::of_distribution(cache, progress, PROGRAM, |root| {
+        allow_scripts(root.dir())?;
+        check(&in_root(root))
     })?;
     Ok(in_root(&root))
 }

@@ -213,21 +213,12 @@ impl HostMemory for Memory {
     }
 
     fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
-        let length = match width {
-            Width::Four => 4,
-            Width::Eight => 8,
-        };
-        if address % length as u64 != 0 {
+        let mut state = lock(&self.state);
+        let range = self.check(&state, address, width.bytes())?;
+        if address % width.bytes() as u64 != 0 {
             return Err(OutOfRange);
         }
-        let mut state = lock(&self.state);
-        let range = self.check(&state, address, length)?;
-        let mut bytes = [0; 8];
-        bytes[..length].copy_from_slice(&state.bytes[range.clone()]);
-        let before = u64::from_le_bytes(bytes);
-        let after = change.apply(width, before).to_le_bytes();
-        state.bytes[range].copy_from_slice(&after[..length]);
-        Ok(before)
+        Ok(change.apply(&mut state.bytes[range]))
     }
 
     fn copy_from(

@@ -155,8 +155,14 @@ pub(super) fn line(series: &Series, unit: (f64, f64)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// The words of the line that begins with `name`.
+    pub(in crate::bench) fn words_of_row(text: &str, name: &str) -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect()
+    }
 
     fn series(name: &str, ns: &[f64], netvm_us: Option<f64>) -> Series {
         Series {
@@ -184,12 +190,7 @@ mod tests {
             },
         };
         let text = report.table();
-        let row = |name: &str| {
-            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-            line.split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
+        let row = |name| words_of_row(&text, name);
         assert!(row("lockPage ").ends_with(&["1.00", "|", "0.33", "1.00"].map(String::from)));
         assert!(row("unlockPageDirty").ends_with(&["0.40", "|", "0.27", "0.82"].map(String::from)));
         assert!(row("mlock").ends_with(&["20.00", "|", "4.21", "7.02"].map(String::from)));

@@ -262,6 +262,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use super::super::memory::tests::words_of_row;
     use super::*;
 
     #[test]
@@ -274,12 +275,7 @@ mod tests {
         let all = CASES.into_iter().zip((1..).map(|n| f64::from(n) * 100.0));
         let report = Report(all.map(|(case, ns)| series(case, ns)).collect());
         let text = report.table();
-        let row = |name: &str| {
-            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-            line.split_whitespace()
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
+        let row = |name| words_of_row(&text, name);
         assert!(row("writeN").ends_with(&["2.00", "|", "8.52", "1.53"].map(String::from)));
         assert!(row("read").ends_with(&["1.00", "|", "9.25", "1.00"].map(String::from)));
         assert!(row("swap").ends_with(&["2.33", "|", "10.52", "1.14"].map(String::from)));

@@ -27,6 +27,8 @@ pub mod notifier;
 pub mod shm;
 pub mod stage;
 pub mod tap;
+#[cfg(test)]
+mod testing;
 pub mod topology;
 pub mod udp;
 pub mod units;

@@ -31,7 +31,8 @@
 use qnic_abi::wire::{FrameFlags, FrameHeader};
 use qnic_abi::{Status, VniId};
 
-use crate::env::{Host, Payload};
+use crate::deliver::Arrival;
+use crate::env::{Host, HostMemory, Payload};
 use crate::fault::{Need, Waiter};
 use crate::nic::Nic;
 use crate::transport::{HeldFrame, PeerIndex};
@@ -100,25 +101,24 @@ impl BounceMemory {
 impl Nic {
     /// Holds a frame that is being taken until a page of a process is there.
     #[cold]
-    pub(crate) fn bounce<H: Host>(
+    pub(crate) fn bounce<M: HostMemory>(
         &mut self,
-        (vni, need): (VniId, Need),
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
+        vni: VniId,
+        need: Need,
+        arrival: &Arrival<'_, M>,
         work: PageWork,
     ) {
-        let mut bytes = vec![0; payload.len()].into_boxed_slice();
-        let copied = payload.read(&mut bytes);
-        let held = self.hold_frame(index, frame);
+        let mut bytes = vec![0; arrival.payload.len()].into_boxed_slice();
+        let copied = arrival.payload.read(&mut bytes);
+        let held = self.hold_frame(arrival.index, arrival.frame);
         if copied.is_err() {
             // The sender's memory has ended under its own frame.
-            return self.frame_refused(held, frame, Status::PageUnavailable);
+            return self.frame_refused(held, arrival.frame, Status::PageUnavailable);
         }
         self.bounced.take(bytes.len());
         let bounced = Bounced {
             held,
-            frame: *frame,
+            frame: *arrival.frame,
             payload: bytes,
             work,
         };
@@ -143,25 +143,24 @@ impl Nic {
         failed: Option<Status>,
     ) {
         let index = bounced.peer();
-        let payload = Payload::Bytes(&bounced.payload);
+        let arrival = Arrival {
+            index,
+            frame: &bounced.frame,
+            payload: Payload::Bytes(&bounced.payload),
+        };
         let absent = match (bounced.work, failed) {
-            (PageWork::Write, None) => {
-                match self.try_write(host, index, &bounced.frame, &payload) {
-                    Ok(vni) => {
-                        self.heat(vni, None);
-                        None
-                    }
-                    Err(Undelivered::Refused(status)) => {
-                        return self.refuse_bounced(&bounced, status);
-                    }
-                    Err(Undelivered::Absent(vni, need)) => Some((vni, need)),
+            (PageWork::Write, None) => match self.try_write(host, &arrival) {
+                Ok(vni) => {
+                    self.heat(vni, None);
+                    None
                 }
-            }
+                Err(Undelivered::Refused(status)) => {
+                    return self.refuse_bounced(&bounced, status);
+                }
+                Err(Undelivered::Absent(vni, need)) => Some((vni, need)),
+            },
             (PageWork::Write, Some(status)) => return self.refuse_bounced(&bounced, status),
-            (PageWork::Reply, None) => {
-                let placed = self.try_reply(host, index, &bounced.frame, &payload);
-                placed.err()
-            }
+            (PageWork::Reply, None) => self.try_reply(host, &arrival).err(),
             (PageWork::Reply, Some(status)) => {
                 self.reply_failed(host, index, &bounced.frame, status);
                 None

@@ -20,9 +20,17 @@ use crate::env::{Host, HostMemory, Payload, Time};
 use crate::fault::Need;
 use crate::nic::Nic;
 use crate::operation::OperationId;
-use crate::run::PageError;
-use crate::segment::PageKey;
+use crate::run::{Destination, PageError};
 use crate::transport::PeerIndex;
+
+/// A Write or a ReadReply that has arrived, or a part of one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival<'a, M> {
+    /// Its sender.
+    pub(crate) index: PeerIndex,
+    pub(crate) frame: &'a FrameHeader,
+    pub(crate) payload: Payload<'a, M>,
+}
 
 impl Nic {
     /// Takes the payload of a Write or a ReadReply.
@@ -31,54 +39,44 @@ impl Nic {
         &mut self,
         now: Time,
         host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
+        arrival: &Arrival<'_, H::Memory>,
     ) {
-        match pieces(frame.address.get(), payload.len()) {
-            1 => self.deliver_piece(now, host, index, frame, payload),
-            _ => self.deliver_run(now, host, index, frame, payload),
+        match pieces(arrival.frame.address.get(), arrival.payload.len()) {
+            1 => self.deliver_piece(now, host, arrival),
+            _ => self.deliver_run(now, host, arrival),
         }
     }
 
-    fn deliver_piece<H: Host>(
-        &mut self,
-        now: Time,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
-    ) {
-        match is_write(frame) {
-            true => self.deliver_write(now, host, index, frame, payload),
-            false => self.deliver_read(now, host, index, frame, payload),
+    fn deliver_piece<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
+        match is_write(arrival.frame) {
+            true => self.deliver_write(now, host, arrival),
+            false => self.deliver_reply(now, host, arrival),
         }
     }
 
     /// Takes a run of pieces: together, as far as nothing special is about them.
-    fn deliver_run<H: Host>(
-        &mut self,
-        now: Time,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
-    ) {
+    fn deliver_run<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
         let mut rest = Run {
-            frame: *frame,
-            payload: *payload,
+            index: arrival.index,
+            frame: *arrival.frame,
+            payload: arrival.payload,
         };
         while !rest.payload.is_empty() {
             let plain = rest.plain();
-            let done = match is_write(frame) {
-                _ if plain.is_empty() => 0,
-                true => self.place_writes(now, host, &rest.frame, &plain),
-                false => self.place_replies(now, host, index, &rest.frame, &plain),
+            let done = match is_write(arrival.frame) {
+                _ if plain.payload.is_empty() => 0,
+                true => self.place_writes(now, host, &plain),
+                false => self.place_replies(now, host, &plain),
             };
             rest.skip(done);
             if !rest.payload.is_empty() {
-                let (piece, payload) = rest.first();
-                self.deliver_piece(now, host, index, &piece, &payload);
+                let (frame, payload) = rest.first();
+                let piece = Arrival {
+                    index: rest.index,
+                    frame: &frame,
+                    payload,
+                };
+                self.deliver_piece(now, host, &piece);
                 rest.skip(payload.len());
             }
         }
@@ -90,14 +88,13 @@ impl Nic {
         &mut self,
         now: Time,
         host: &H,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
+        arrival: &Arrival<'_, H::Memory>,
     ) -> usize {
-        let Ok((vni, key, _)) = self.check_write(frame, payload.len() as u64) else {
+        let Ok((to, _)) = self.check_write(arrival.frame, arrival.payload.len() as u64) else {
             return 0;
         };
-        self.heat(vni, Some(now));
-        self.place_run(host, vni, frame.address.get(), key, payload)
+        self.heat(to.vni, Some(now));
+        self.place_run(host, to, &arrival.payload)
     }
 
     /// The same for replies to a read.
@@ -105,47 +102,31 @@ impl Nic {
         &mut self,
         now: Time,
         host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
+        arrival: &Arrival<'_, H::Memory>,
     ) -> usize {
-        self.heat(OperationId(frame.operation.get()).vni(), Some(now));
-        self.try_replies(host, index, frame, payload)
+        self.heat(asker(arrival.frame), Some(now));
+        self.try_replies(host, arrival)
     }
 
     /// Takes a piece that this node has asked for.
-    fn deliver_read<H: Host>(
-        &mut self,
-        now: Time,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
-    ) {
-        match self.try_reply(host, index, frame, payload) {
-            Ok(()) => self.heat(OperationId(frame.operation.get()).vni(), Some(now)),
-            Err(absent) => self.bounce::<H>(absent, index, frame, payload, PageWork::Reply),
+    fn deliver_reply<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
+        match self.try_reply(host, arrival) {
+            Ok(()) => self.heat(asker(arrival.frame), Some(now)),
+            Err((vni, need)) => self.bounce(vni, need, arrival, PageWork::Reply),
         }
     }
 
     /// Takes a piece of a write.
-    fn deliver_write<H: Host>(
-        &mut self,
-        now: Time,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
-    ) {
-        match self.try_write(host, index, frame, payload) {
+    fn deliver_write<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
+        match self.try_write(host, arrival) {
             // Its process is likely to answer.
             Ok(vni) => self.heat(vni, Some(now)),
             Err(Undelivered::Refused(status)) => {
-                let held = self.hold_frame(index, frame);
-                self.frame_refused(held, frame, status);
+                let held = self.hold_frame(arrival.index, arrival.frame);
+                self.frame_refused(held, arrival.frame, status);
             }
             Err(Undelivered::Absent(vni, need)) => {
-                self.bounce::<H>((vni, need), index, frame, payload, PageWork::Write);
+                self.bounce(vni, need, arrival, PageWork::Write);
             }
         }
     }
@@ -155,13 +136,11 @@ impl Nic {
     pub(crate) fn try_write<H: Host>(
         &mut self,
         host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
+        arrival: &Arrival<'_, H::Memory>,
     ) -> Result<VniId, Undelivered> {
-        let address = frame.address.get();
-        let checked = self.check_write(frame, payload.len() as u64);
-        let (vni, key, need) = checked.map_err(|status| {
+        let frame = arrival.frame;
+        let checked = self.check_write(frame, arrival.payload.len() as u64);
+        let (to, need) = checked.map_err(|status| {
             self.counters.refused(status);
             Undelivered::Refused(status)
         })?;
@@ -172,24 +151,20 @@ impl Nic {
                 Some(number.ok_or(Undelivered::Refused(Status::BadNotification))?)
             }
         };
-        match self.place(host, vni, address, key, payload) {
+        match self.place(host, to, &arrival.payload) {
             Ok(()) => {}
             Err(PageError::Refused(status)) => return Err(Undelivered::Refused(status)),
-            Err(PageError::Absent) => return Err(Undelivered::Absent(vni, need)),
+            Err(PageError::Absent) => return Err(Undelivered::Absent(to.vni, need)),
         }
         if let Some(notification) = notification {
-            self.notify(host, index, frame, (vni, notification));
+            self.notify(host, arrival.index, frame, (to.vni, notification));
         }
-        Ok(vni)
+        Ok(to.vni)
     }
 
     /// Checks what a frame says of its destination (N11).
     #[inline]
-    fn check_write(
-        &self,
-        frame: &FrameHeader,
-        length: u64,
-    ) -> Result<(VniId, PageKey, Need), Status> {
+    fn check_write(&self, frame: &FrameHeader, length: u64) -> Result<(Destination, Need), Status> {
         let address = frame.address.get();
         let vni = self.vni_of(Port(frame.destination_port.get()));
         let vni = vni.ok_or(Status::NoSuchPort)?;
@@ -209,24 +184,35 @@ impl Nic {
             whole,
         )?;
         let ahead = frame.length.get().clamp(length, segment.end() - address);
-        Ok((vni, segment.page_key, Need::new(address, ahead)))
+        let to = Destination {
+            vni,
+            address,
+            key: segment.page_key,
+        };
+        Ok((to, Need::new(address, ahead)))
     }
 }
 
 /// What is left of a frame that carries a run of pieces.
 struct Run<'a, M> {
+    index: PeerIndex,
     frame: FrameHeader,
     payload: Payload<'a, M>,
 }
 
 impl<'a, M: HostMemory> Run<'a, M> {
     /// What can be placed together: all, without the last piece if it notifies.
-    fn plain(&self) -> Payload<'a, M> {
+    fn plain(&self) -> Arrival<'_, M> {
         let length = self.payload.len();
         let last = (self.frame.address.get() as usize).wrapping_add(length - 1) % PAGE_SIZE + 1;
-        match notifies(&self.frame) {
+        let payload = match notifies(&self.frame) {
             true => self.payload.part(0, length.saturating_sub(last)),
             false => self.payload,
+        };
+        Arrival {
+            index: self.index,
+            frame: &self.frame,
+            payload,
         }
     }
 
@@ -256,6 +242,11 @@ impl<'a, M: HostMemory> Run<'a, M> {
         frame.length = frame.length.get().saturating_sub(bytes).into();
         self.payload = self.payload.part(length, self.payload.len());
     }
+}
+
+/// The process that has asked for a reply, as the frame says.
+fn asker(frame: &FrameHeader) -> VniId {
+    OperationId(frame.operation.get()).vni()
 }
 
 fn is_write(frame: &FrameHeader) -> bool {

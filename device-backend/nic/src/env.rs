@@ -48,19 +48,40 @@ pub enum Change {
     },
 }
 
-impl Change {
-    /// What it makes of a word, for memory that one thread has to itself.
-    pub fn apply(self, width: Width, word: u64) -> u64 {
-        let cut = |value: u64| match width {
-            Width::Four => u64::from(value as u32),
-            Width::Eight => value,
-        };
+impl Width {
+    /// Its length in bytes, which its address is a multiple of.
+    pub fn bytes(self) -> usize {
         match self {
-            Change::Add(value) => cut(word.wrapping_add(value)),
-            Change::Swap(new) => cut(new),
-            Change::CompareSwap { expected, new } if word == cut(expected) => cut(new),
-            Change::CompareSwap { .. } => word,
+            Width::Four => 4,
+            Width::Eight => 8,
         }
+    }
+}
+
+impl Change {
+    /// Changes a little-endian word of up to 8 bytes that one thread has to itself;
+    /// returns what it was.
+    pub fn apply(self, word: &mut [u8]) -> u64 {
+        let cut = |value: u64| {
+            let mut bytes = [0; 8];
+            let length = word.len().min(8);
+            bytes[..length].copy_from_slice(&value.to_le_bytes()[..length]);
+            u64::from_le_bytes(bytes)
+        };
+        let before = word
+            .iter()
+            .rev()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte));
+        let after = match self {
+            Change::Add(value) => before.wrapping_add(value),
+            Change::Swap(new) => new,
+            Change::CompareSwap { expected, new } if before == cut(expected) => new,
+            Change::CompareSwap { .. } => before,
+        };
+        for (place, byte) in word.iter_mut().zip(after.to_le_bytes()) {
+            *place = byte;
+        }
+        before
     }
 }
 

@@ -18,12 +18,13 @@ use qnic_abi::wire::{pieces, FrameHeader, FrameKind, MAX_RUN};
 use qnic_abi::{Access, Key, Port, SegmentId, Status, VniId, PAGE_SIZE};
 
 use crate::counters::Role;
+use crate::deliver::Arrival;
 use crate::env::{Host, Payload, Wire};
 use crate::fault::{Need, Waiter};
 use crate::nic::{Io, Nic};
-use crate::operation::{to_border, Operation, OperationId, Piece};
+use crate::operation::{to_border, OperationId, Piece};
 use crate::page_table::unlock_page_dirty;
-use crate::run::PageError;
+use crate::run::{Destination, PageError};
 use crate::segment::{PageKey, Segment, SegmentTable};
 use crate::transport::{header, PeerIndex, READ_WINDOW};
 
@@ -344,24 +345,18 @@ impl Nic {
     pub(crate) fn try_reply<H: Host>(
         &mut self,
         host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
+        arrival: &Arrival<'_, H::Memory>,
     ) -> Result<(), (VniId, Need)> {
-        let id = OperationId(frame.operation.get());
-        let run = run_of(frame, payload.len());
-        let Some(operation) = self.asked(index, frame, run) else {
+        let run = run_of(arrival.frame, arrival.payload.len());
+        let Some((to, remaining)) = self.asked(arrival, run) else {
             return Ok(());
         };
-        let address = operation.command.local.address.wrapping_add(run.offset);
-        let need = Need::new(address, operation.remaining(run.offset));
-        let key = operation.page_key;
-        let failure = match self.place(host, id.vni(), address, key, payload) {
+        let failure = match self.place(host, to, &arrival.payload) {
             Ok(()) => None,
             Err(PageError::Refused(status)) => Some(status),
-            Err(PageError::Absent) => return Err((id.vni(), need)),
+            Err(PageError::Absent) => return Err((to.vni, Need::new(to.address, remaining))),
         };
-        self.reply_placed(host, index, id, run, failure);
+        self.reply_placed(host, arrival, run, failure);
         Ok(())
     }
 
@@ -370,46 +365,43 @@ impl Nic {
     pub(crate) fn try_replies<H: Host>(
         &mut self,
         host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        payload: &Payload<'_, H::Memory>,
+        arrival: &Arrival<'_, H::Memory>,
     ) -> usize {
-        let id = OperationId(frame.operation.get());
-        let Some(operation) = self.asked(index, frame, run_of(frame, payload.len())) else {
+        let all = run_of(arrival.frame, arrival.payload.len());
+        let Some((to, _)) = self.asked(arrival, all) else {
             return 0;
         };
-        let offset = frame.offset.get();
-        let address = operation.command.local.address.wrapping_add(offset);
-        let key = operation.page_key;
-        let done = self.place_run(host, id.vni(), address, key, payload);
+        let done = self.place_run(host, to, &arrival.payload);
         if done > 0 {
-            self.reply_placed(host, index, id, run_of(frame, done), None);
+            self.reply_placed(host, arrival, run_of(arrival.frame, done), None);
         }
         done
     }
 
-    /// The operation that has asked for a run and waits for it.
-    fn asked(
-        &mut self,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        run: Piece,
-    ) -> Option<&mut Operation> {
-        let id = OperationId(frame.operation.get());
-        let operation = self.operation_at(id, index)?;
+    /// Where a run goes that an operation has asked for and waits for, and how many
+    /// bytes of that operation are missing from there on.
+    fn asked<M>(&mut self, arrival: &Arrival<'_, M>, run: Piece) -> Option<(Destination, u64)> {
+        let id = OperationId(arrival.frame.operation.get());
+        let operation = self.operation_at(id, arrival.index)?;
         let address = operation.command.local.address.wrapping_add(run.offset);
-        let placed = (address ^ frame.address.get()) % PAGE_SIZE as u64 == 0;
-        (placed && operation.has_asked(run)).then_some(operation)
+        let placed = (address ^ arrival.frame.address.get()) % PAGE_SIZE as u64 == 0;
+        let to = Destination {
+            vni: id.vni(),
+            address,
+            key: operation.page_key,
+        };
+        let asked = placed && operation.has_asked(run);
+        asked.then(|| (to, operation.remaining(run.offset)))
     }
 
     fn reply_placed<H: Host>(
         &mut self,
         host: &H,
-        index: PeerIndex,
-        id: OperationId,
+        arrival: &Arrival<'_, H::Memory>,
         run: Piece,
         failure: Option<Status>,
     ) {
+        let id = OperationId(arrival.frame.operation.get());
         let mut count = 0;
         if let Some(operation) = self.operation(id) {
             count = operation.answer(run);
@@ -418,7 +410,7 @@ impl Nic {
             None => self.reconsider(host, id.vni(), id.slot()),
             Some(status) => self.fail_operation(host, id.vni(), id.slot(), status),
         }
-        self.reads_answered(host, index, count);
+        self.reads_answered(host, arrival.index, count);
     }
 
     /// The place of a piece that was held will never be there.
@@ -440,17 +432,15 @@ impl Nic {
     pub(crate) fn place<H: Host>(
         &mut self,
         host: &H,
-        vni: VniId,
-        address: u64,
-        key: PageKey,
+        to: Destination,
         payload: &Payload<'_, H::Memory>,
     ) -> Result<(), PageError> {
         let length = payload.len();
         if length == 0 {
             return Ok(());
         }
-        let page = self.lock(host, vni, address, key, Role::Destination)?;
-        let target = page.address() + address % PAGE_SIZE as u64;
+        let page = self.lock(host, to.vni, to.address, to.key, Role::Destination)?;
+        let target = page.address() + to.address % PAGE_SIZE as u64;
         let copied = payload.copy_to(host.memory(), target);
         unlock_page_dirty(host.sram(), &self.geometry, page);
         copied.map_err(|_| PageError::Refused(Status::PageUnavailable))?;

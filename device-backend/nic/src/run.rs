@@ -23,6 +23,15 @@ pub(crate) enum PageError {
     Refused(Status),
 }
 
+/// Where in a process bytes go, checked but not locked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Destination {
+    pub(crate) vni: VniId,
+    /// Virtual address of the first byte.
+    pub(crate) address: u64,
+    pub(crate) key: PageKey,
+}
+
 /// Consecutive virtual pages that are locked. Their number is what the driver may
 /// have to wait for.
 #[derive(Debug, Default)]
@@ -206,14 +215,12 @@ impl Nic {
     pub(crate) fn place_run<H: Host>(
         &mut self,
         host: &H,
-        vni: VniId,
-        address: u64,
-        key: PageKey,
+        to: Destination,
         payload: &Payload<'_, H::Memory>,
     ) -> usize {
-        let place = (address, payload.len());
-        let run = self.lock_run(host, vni, place, key, Role::Destination);
-        let mut within = (address % PAGE_SIZE as u64) as usize;
+        let place = (to.address, payload.len());
+        let run = self.lock_run(host, to.vni, place, to.key, Role::Destination);
+        let mut within = (to.address % PAGE_SIZE as u64) as usize;
         let (mut done, mut written) = (0, 0);
         while let Some(first) = run.addresses().get(written) {
             let count = in_a_row(&run.addresses()[written..]);

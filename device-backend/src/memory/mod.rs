@@ -343,16 +343,10 @@ mod tests {
         ) {
             let (memory, oracle) = (memory(), std::cell::RefCell::new([0u8; 32]));
             for (wide, place, change) in changes {
-                let (width, length) = match wide {
-                    true => (Width::Eight, 8),
-                    false => (Width::Four, 4),
-                };
-                let start = place as usize * length;
-                let mut before = [0; 8];
-                before[..length].copy_from_slice(&oracle.borrow()[start..start + length]);
-                let before = u64::from_le_bytes(before);
-                let after = change.apply(width, before).to_le_bytes();
-                oracle.borrow_mut()[start..start + length].copy_from_slice(&after[..length]);
+                let width = if wide { Width::Eight } else { Width::Four };
+                let start = place as usize * width.bytes();
+                let word = start..start + width.bytes();
+                let before = change.apply(&mut oracle.borrow_mut()[word]);
                 let address = 0x3fe0 + start as u64;
                 prop_assert_eq!(memory.modify(address, width, change), Ok(before));
                 let mut now = [0; 32];

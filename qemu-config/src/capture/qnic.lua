@@ -25,6 +25,12 @@ local KINDS = {
 local WRITE, READ_REQUEST, READ_REPLY, ACK, NAK = 1, 2, 3, 4, 5
 local IMPORT_REQUEST, IMPORT_REPLY, HELLO, HELLO_REPLY = 7, 8, 10, 11
 local ATOMIC, ATOMIC_REPLY = 12, 13
+-- What answers a request that carries the number of an operation.
+local reply_of = {
+    [READ_REQUEST] = READ_REPLY,
+    [ATOMIC] = ATOMIC_REPLY,
+    [IMPORT_REQUEST] = IMPORT_REPLY,
+}
 
 local STATUSES = {
     [0] = "Ok", [1] = "Malformed", [2] = "BadLength", [3] = "BadAddress", [4] = "BadKey",
@@ -227,22 +233,15 @@ local function learn(number, hop, f)
         end
     end
     local operation = f.operation:tohex()
-    if f.kind == READ_REQUEST then
-        ask(READ_REPLY, operation)
-    elseif f.kind == READ_REPLY then
-        answer(READ_REPLY, operation)
-    elseif f.kind == ATOMIC then
-        ask(ATOMIC_REPLY, operation)
-    elseif f.kind == ATOMIC_REPLY then
-        answer(ATOMIC_REPLY, operation)
-    elseif f.kind == IMPORT_REQUEST then
-        ask(IMPORT_REPLY, operation)
-    elseif f.kind == IMPORT_REPLY then
-        answer(IMPORT_REPLY, operation)
-    elseif f.kind == HELLO then
+    if f.kind == HELLO then
         ask(HELLO_REPLY, to)
     elseif f.kind == HELLO_REPLY then
         answer(HELLO_REPLY, from)
+    elseif reply_of[f.kind] then
+        ask(reply_of[f.kind], operation)
+    else
+        -- Nothing has asked for a frame that is no reply.
+        answer(f.kind, operation)
     end
     if f.sequence ~= ZERO then
         for piece = 0, pieces(f) - 1 do ask(NAK, to .. "#" .. (f.sequence + piece):tohex()) end

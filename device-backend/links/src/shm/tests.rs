@@ -1,7 +1,7 @@
 //! Tests of the carrier: two processes in one, and what a hostile one can do.
 
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixListener;
-use std::time::{Duration, Instant};
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
@@ -11,27 +11,34 @@ use tempfile::TempDir;
 use super::mapping::RingMemory;
 use super::ring::{Producer, MAX_RECORD};
 use super::*;
-use crate::carrier::ProcessReport;
-
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::testing::Processes;
 
 /// Processes that know each other.
 struct World {
-    started: Instant,
     directory: TempDir,
-    carriers: Vec<Option<ShmCarrier>>,
-    frames: Vec<Vec<Vec<u8>>>,
+    processes: Processes<ShmCarrier>,
+}
+
+impl Deref for World {
+    type Target = Processes<ShmCarrier>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.processes
+    }
+}
+
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.processes
+    }
 }
 
 impl World {
     fn new(count: usize) -> Self {
         let mut world = World {
-            started: Instant::now(),
             directory: tempfile::tempdir().unwrap(),
-            carriers: Vec::new(),
-            frames: vec![Vec::new(); count],
+            processes: Processes::new((0..count).map(|_| None).collect()),
         };
-        world.carriers.resize_with(count, || None);
         (0..count).for_each(|process| world.start(process));
         world
     }
@@ -54,70 +61,12 @@ impl World {
         let carrier = ShmCarrier::new(&format!("p{process}"), listener, &peers).unwrap();
         self.carriers[process] = Some(carrier);
     }
-
-    fn now(&self) -> Time {
-        Time(self.started.elapsed().as_nanos() as u64)
-    }
-
-    /// Serves all processes until something holds; sleeps when all of them would.
-    fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-        while !holds(self) {
-            assert!(
-                self.started.elapsed() < LIMIT,
-                "{what}: {:?}",
-                self.carriers
-            );
-            let now = self.now();
-            let mut busy = false;
-            for (carrier, frames) in self.carriers.iter_mut().zip(&mut self.frames) {
-                let Some(carrier) = carrier else { continue };
-                busy |= carrier.receive(now, &mut |_, frame| frames.push(frame.to_vec()));
-                carrier.flush(now);
-            }
-            let mut carriers = self.carriers.iter_mut().flatten();
-            if busy || !carriers.all(ShmCarrier::prepare_sleep) || holds(self) {
-                continue;
-            }
-            let carriers = || self.carriers.iter().flatten();
-            let deadlines = carriers().filter_map(|one| one.next_deadline());
-            let first = deadlines.min().map(|first| first.0.saturating_sub(now.0));
-            let mut fds: Vec<_> = carriers()
-                .map(|one| PollFd::from_borrowed_fd(one.descriptor(), PollFlags::IN))
-                .collect();
-            let first = Duration::from_nanos(first.unwrap_or(u64::MAX)).min(LIMIT);
-            let timeout = Timespec::try_from(first).unwrap();
-            poll(&mut fds, Some(&timeout)).unwrap();
-        }
-    }
-
-    fn report(&self, process: usize) -> CarrierReport {
-        self.carriers[process].as_ref().unwrap().report()
-    }
-
-    fn about(&self, process: usize, other: usize) -> ProcessReport {
-        self.report(process).processes[other].clone()
-    }
-
-    fn joined(&self) -> bool {
-        let carriers = self.carriers.iter().flatten();
-        let mut peers = carriers.flat_map(|one| one.report().processes);
-        peers.all(|peer| peer.connected)
-    }
-
-    fn send(&mut self, from: usize, process: usize, frame: &[u8]) {
-        let now = self.now();
-        let carrier = self.carriers[from].as_mut().unwrap();
-        carrier.send(now, process, &mut |out| {
-            out.extend_from_slice(frame);
-            true
-        });
-    }
 }
 
 #[test]
 fn frames_of_all_lengths_reach_whom_they_are_for_in_order() {
     let mut world = World::new(3);
-    world.until("all joined", World::joined);
+    world.until("all joined", Processes::joined);
     let mut sent = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..300usize {
         for (from, process, to) in [(0, 0, 1), (1, 1, 2), (2, 0, 0)] {
@@ -127,7 +76,7 @@ fn frames_of_all_lengths_reach_whom_they_are_for_in_order() {
             sent[to].push(frame);
         }
     }
-    let all = |world: &World| {
+    let all = |world: &Processes<_>| {
         let mut pairs = world.frames.iter().zip(&sent);
         pairs.all(|(came, sent)| came.len() >= sent.len())
     };
@@ -142,13 +91,13 @@ fn a_process_that_ends_is_missed_and_one_that_returns_is_joined_again() {
     for killed in [0, 1] {
         let mut world = World::new(2);
         let other = 1 - killed;
-        world.until("joined", World::joined);
+        world.until("joined", Processes::joined);
         world.carriers[killed] = None;
         world.until("missed", |world| !world.about(other, 0).connected);
         world.send(other, 0, b"lost");
         assert_eq!(world.about(other, 0).dropped, 1);
         world.start(killed);
-        world.until("joined again", World::joined);
+        world.until("joined again", Processes::joined);
         world.send(other, 0, b"taken");
         world.until("a frame", |world| !world.frames[killed].is_empty());
         assert_eq!(world.frames[killed], [b"taken"]);
@@ -159,7 +108,7 @@ fn a_process_that_ends_is_missed_and_one_that_returns_is_joined_again() {
 #[test]
 fn a_full_ring_loses_frames_and_says_so() {
     let mut world = World::new(2);
-    world.until("joined", World::joined);
+    world.until("joined", Processes::joined);
     let count = mapping::CAPACITY / MAX_RECORD + 100;
     for number in 0..count {
         world.send(0, 0, &vec![number as u8; MAX_RECORD]);
@@ -260,7 +209,7 @@ fn a_ring_that_is_broken_ends_the_link_and_nothing_else() {
     let mut one = Impostor::new();
     let (_, memfd) = RingMemory::make().unwrap();
     greeting::say_hello(&one.socket, "p0", "p1", &memfd, &one.bell).unwrap();
-    one.world.until("joined", World::joined);
+    one.world.until("joined", Processes::joined);
     let hello = one.answer().unwrap();
     let mut outbox = Producer::new(&hello.memory);
     assert_eq!(outbox.push(b"good"), Ok(true));
@@ -277,5 +226,5 @@ fn a_ring_that_is_broken_ends_the_link_and_nothing_else() {
     assert_eq!(one.world.about(1, 0).malformed, 1);
     // The real one comes, and is joined.
     one.world.start(0);
-    one.world.until("joined", World::joined);
+    one.world.until("joined", Processes::joined);
 }

@@ -323,96 +323,44 @@ impl Carrier for UdpCarrier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{poll, PollFd, PollFlags, Timespec};
-    use std::time::{Duration, Instant};
-
-    const LIMIT: Duration = Duration::from_secs(60);
+    use crate::testing::Processes;
 
     fn key(byte: u8) -> ClusterKey {
         ClusterKey::new(&[byte; 32]).unwrap()
     }
 
     /// Sockets of one process each, with free ports, that know each other.
-    struct World {
-        started: Instant,
-        carriers: Vec<UdpCarrier>,
-        frames: Vec<Vec<Vec<u8>>>,
+    fn world(keys: &[u8]) -> Processes<UdpCarrier> {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let names: Vec<_> = (0..keys.len()).map(|index| format!("p{index}")).collect();
+        let reserved: Vec<_> = keys.iter().map(|_| UdpSocket::bind(any).unwrap()).collect();
+        let peers: Vec<_> = names
+            .iter()
+            .zip(&reserved)
+            .map(|(name, socket)| UdpPeer {
+                name: name.clone(),
+                address: socket.local_addr().unwrap(),
+            })
+            .collect();
+        drop(reserved);
+        let carrier = |(index, byte): (usize, &u8)| {
+            let others = peers.iter().filter(|peer| peer.name != names[index]);
+            let others: Vec<_> = others.cloned().collect();
+            UdpCarrier::new(&names[index], peers[index].address, key(*byte), &others).unwrap()
+        };
+        Processes::new(keys.iter().enumerate().map(carrier).map(Some).collect())
     }
 
-    impl World {
-        fn new(keys: &[u8]) -> Self {
-            let any = SocketAddr::from(([127, 0, 0, 1], 0));
-            let names: Vec<_> = (0..keys.len()).map(|index| format!("p{index}")).collect();
-            let reserved: Vec<_> = keys.iter().map(|_| UdpSocket::bind(any).unwrap()).collect();
-            let peers: Vec<_> = names
-                .iter()
-                .zip(&reserved)
-                .map(|(name, socket)| UdpPeer {
-                    name: name.clone(),
-                    address: socket.local_addr().unwrap(),
-                })
-                .collect();
-            drop(reserved);
-            let carrier = |(index, byte): (usize, &u8)| {
-                let others = peers.iter().filter(|peer| peer.name != names[index]);
-                let others: Vec<_> = others.cloned().collect();
-                UdpCarrier::new(&names[index], peers[index].address, key(*byte), &others).unwrap()
-            };
-            World {
-                started: Instant::now(),
-                carriers: keys.iter().enumerate().map(carrier).collect(),
-                frames: vec![Vec::new(); keys.len()],
-            }
-        }
-
-        /// Serves all sockets until something holds.
-        fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-            while !holds(self) {
-                assert!(
-                    self.started.elapsed() < LIMIT,
-                    "{what}: {:?}",
-                    self.carriers
-                );
-                let now = Time(self.started.elapsed().as_nanos() as u64);
-                let mut busy = false;
-                for (carrier, frames) in self.carriers.iter_mut().zip(&mut self.frames) {
-                    busy |= carrier.receive(now, &mut |_, frame| frames.push(frame.to_vec()));
-                    carrier.flush(now);
-                    busy |= !carrier.prepare_sleep();
-                }
-                if busy {
-                    continue;
-                }
-                let deadlines = self.carriers.iter().filter_map(|one| one.next_deadline());
-                let first = deadlines.min().unwrap_or(now).0.saturating_sub(now.0);
-                let sockets = self.carriers.iter().map(|one| one.descriptor());
-                let mut fds: Vec<_> = sockets
-                    .map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN))
-                    .collect();
-                let timeout = Timespec::try_from(Duration::from_nanos(first)).unwrap();
-                poll(&mut fds, Some(&timeout)).unwrap();
-            }
-        }
-
-        fn connected(&self) -> bool {
-            let processes = self.carriers.iter().flat_map(|one| one.report().processes);
-            processes
-                .into_iter()
-                .all(|peer| peer.connected && peer.mtu > 4096)
-        }
-
-        fn send(&mut self, from: usize, process: usize, frame: &[u8]) {
-            self.carriers[from].send(Time(0), process, &mut |out| {
-                out.extend_from_slice(frame);
-                true
-            });
-        }
+    fn connected(world: &Processes<UdpCarrier>) -> bool {
+        let mut carriers = world.carriers.iter().flatten();
+        world.joined()
+            && carriers.all(|one| one.report().processes.iter().all(|peer| peer.mtu > 4096))
     }
 
     #[test]
     fn frames_of_all_lengths_cross_in_batches_and_reach_whom_they_are_for() {
-        let mut world = World::new(&[1, 1, 1]);
-        world.until("all connected", World::connected);
+        let mut world = world(&[1, 1, 1]);
+        world.until("all connected", connected);
         let mut sent = [Vec::new(), Vec::new(), Vec::new()];
         for round in 0..40usize {
             for (from, process, to) in [(0, 0, 1), (0, 1, 2), (1, 0, 0), (2, 1, 1)] {
@@ -422,7 +370,7 @@ mod tests {
                 sent[to].push(frame);
             }
         }
-        let all = |world: &World| {
+        let all = |world: &Processes<_>| {
             world
                 .frames
                 .iter()
@@ -439,16 +387,15 @@ mod tests {
 
     #[test]
     fn another_key_is_counted_and_brings_nothing() {
-        let mut world = World::new(&[1, 2]);
+        let mut world = world(&[1, 2]);
         world.until("strangers are counted", |world| {
-            world.carriers.iter().all(|one| one.report().strangers >= 3)
+            [0, 1].iter().all(|one| world.report(*one).strangers >= 3)
         });
         world.send(0, 0, b"frame");
-        for carrier in &world.carriers {
-            let report = carrier.report();
-            assert!(!report.processes[0].connected);
-            assert_eq!(report.processes[0].frames_received, 0);
+        for process in [0, 1] {
+            assert!(!world.about(process, 0).connected);
+            assert_eq!(world.about(process, 0).frames_received, 0);
         }
-        assert_eq!(world.carriers[0].report().processes[0].dropped, 1);
+        assert_eq!(world.about(0, 0).dropped, 1);
     }
 }

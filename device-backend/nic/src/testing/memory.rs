@@ -115,19 +115,11 @@ impl HostMemory for Memory {
     }
 
     fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
-        let length = match width {
-            Width::Four => 4,
-            Width::Eight => 8,
-        };
-        if address % length as u64 != 0 {
+        let range = self.range(address, width.bytes())?;
+        if address % width.bytes() as u64 != 0 {
             return Err(OutOfRange);
         }
-        let mut bytes = [0; 8];
-        self.read(address, &mut bytes[..length])?;
-        let before = u64::from_le_bytes(bytes);
-        let after = change.apply(width, before).to_le_bytes();
-        self.write(address, &after[..length])?;
-        Ok(before)
+        Ok(change.apply(&mut self.bytes.borrow_mut()[range]))
     }
 
     fn copy_from(

@@ -43,6 +43,7 @@ use qnic_abi::wire::{
 };
 use zerocopy::FromZeros;
 
+use crate::deliver::Arrival;
 use crate::env::{Channel, Host, Payload, Time, Wire};
 use crate::nic::{Io, Nic};
 
@@ -274,7 +275,12 @@ impl Nic {
     ) {
         match kind {
             FrameKind::Write | FrameKind::ReadReply => {
-                self.deliver(now, host, index, frame, &payload);
+                let arrival = Arrival {
+                    index,
+                    frame,
+                    payload,
+                };
+                self.deliver(now, host, &arrival);
             }
             FrameKind::ReadRequest => self.take_read_request(index, frame),
             FrameKind::Atomic => self.take_atomic(host, index, frame),

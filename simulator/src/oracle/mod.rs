@@ -18,12 +18,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use qnic_abi::host_area::{self, ERROR_RECORDS, ERROR_RING, HOST_PAGES, SIGNALS, SIGNAL_COUNTERS};
-use qnic_abi::{Status, PAGE_SIZE};
+use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::PAGE_SIZE;
 
+use self::notices::Notice;
+use self::transfer::{Export, Op};
+pub(crate) use self::transfer::{ExportState, Kind, Plan};
 use crate::counting::{self, Count};
 use crate::lane::{difference, Expected, Lane};
 use crate::platform::Machine;
+
+mod notices;
+mod stores;
+mod transfer;
 
 /// Bytes of a target that one sender writes to and reads from.
 pub(crate) const LANE: u64 = 3 * PAGE_SIZE as u64 + 700;
@@ -35,90 +42,6 @@ pub(crate) const HALF: u64 = 5 * PAGE_SIZE as u64;
 /// First number of the notifications of a sender to any target.
 pub(crate) fn first_notification(sender: usize) -> u32 {
     1 + 2 * sender as u32
-}
-
-/// What a transfer does.
-#[derive(Debug, Clone)]
-pub(crate) enum Kind {
-    Write {
-        data: Vec<u8>,
-        notification: Option<u32>,
-    },
-    Read {
-        expected: Vec<Expected>,
-        local: u64,
-    },
-    /// Increments the word of the target.
-    Increment {
-        /// Number of the result record.
-        record: usize,
-    },
-}
-
-/// Who may be told what a segment's key opens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ExportState {
-    Live,
-    /// The call that revokes it runs.
-    Revoking,
-    /// No transfer may use it any more.
-    Revoked,
-}
-
-/// An export of a target.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Export {
-    life: u32,
-    state: ExportState,
-}
-
-/// A transfer that is about to be issued.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) id: u64,
-    pub(crate) target: usize,
-    /// Key of the target's segment.
-    pub(crate) key: u64,
-    /// Start in the lane.
-    pub(crate) start: u64,
-    pub(crate) length: u64,
-    pub(crate) kind: Kind,
-    /// The error that it must end with.
-    pub(crate) wrong: Option<Status>,
-}
-
-/// A transfer under way.
-#[derive(Debug)]
-struct Op {
-    id: u64,
-    /// Number of the command at its process.
-    command: u64,
-    /// Number among the writes, or all others, of its process.
-    number: u64,
-    issued: u64,
-    life: u32,
-    /// The key was revoked before it was issued.
-    stale: bool,
-    disturbed: bool,
-    failed: Option<Status>,
-    plan: Plan,
-}
-
-impl Op {
-    fn is_write(&self) -> bool {
-        matches!(self.plan.kind, Kind::Write { .. })
-    }
-
-    fn must_succeed(&self) -> bool {
-        self.plan.wrong.is_none() && !self.stale && !self.disturbed && self.failed.is_none()
-    }
-}
-
-/// One notifying write: its number, and whether it is sure to notify.
-#[derive(Debug, Clone, Copy)]
-struct Notice {
-    id: u64,
-    sure: bool,
 }
 
 /// Where a living process can be looked at.
@@ -448,230 +371,6 @@ impl Oracle {
         self.peek(target, address, length)
     }
 
-    /// A NIC has stored a word of a host area.
-    pub(crate) fn stored(&mut self, place: usize, offset: usize, value: u64) {
-        let alive = self.players[place].view.is_some();
-        if !alive || value == 0 {
-            return;
-        }
-        match offset {
-            host_area::ERRORS => self.errors(place, value),
-            host_area::WRITES_DONE => self.complete(place, value, true),
-            host_area::READS_DONE => self.complete(place, value, false),
-            SIGNALS.. => self.signalled(place, ((offset - SIGNALS) / 8) as u32, value),
-            _ => {}
-        }
-    }
-
-    fn errors(&mut self, place: usize, count: u64) {
-        let player = &mut self.players[place];
-        let Some(View {
-            machine,
-            host_area: Some(frames),
-            ..
-        }) = &player.view
-        else {
-            panic!("process {place}: an error before it is registered");
-        };
-        while player.errors < count {
-            let record = ERROR_RING + player.errors as usize % ERROR_RECORDS * 16;
-            let mut bytes = [0; 16];
-            machine.memory.load(frames[0], record, &mut bytes);
-            let [command, status] = zerocopy::transmute!(bytes);
-            let (command, status) = (u64::from_le(command), u64::from_le(status));
-            let status = u32::try_from(status)
-                .ok()
-                .and_then(|code| Status::try_from(code).ok());
-            let status = status.expect("an error record has a status");
-            player.errors += 1;
-            let op = player.ops.iter_mut().find(|op| op.command == command);
-            let Some(op) = op else {
-                panic!("process {place}: command {command} fails ({status}) but is not under way");
-            };
-            let before = op.failed.replace(status);
-            assert_eq!(
-                before, None,
-                "process {place}: command {command} fails twice"
-            );
-            let reason = op.plan.wrong == Some(status) || op.disturbed || op.stale;
-            assert!(
-                reason,
-                "process {place}: command {command} fails for no reason: {status}; {op:?}"
-            );
-        }
-    }
-
-    fn complete(&mut self, place: usize, count: u64, writes: bool) {
-        let issued = self.players[place].issued[usize::from(!writes)];
-        assert!(
-            count <= issued,
-            "process {place}: more complete than issued"
-        );
-        let ops = std::mem::take(&mut self.players[place].ops);
-        let done = |op: &Op| op.is_write() == writes && op.number < count;
-        let (done, open): (Vec<_>, Vec<_>) = ops.into_iter().partition(done);
-        self.players[place].ops = open;
-        for op in done {
-            self.complete_one(place, &op);
-        }
-    }
-
-    fn complete_one(&mut self, place: usize, op: &Op) {
-        let target = op.plan.target;
-        let there = self.players[target].life == op.life && self.players[target].view.is_some();
-        if let Some(status) = op.failed {
-            self.checked.failed += 1;
-            self.drop_notice(place, op);
-            self.count_open(op);
-            let refused = op.plan.wrong == Some(status) && !op.disturbed;
-            if there && refused && op.is_write() {
-                self.check_untouched(place, op);
-            }
-        } else {
-            assert!(
-                op.plan.wrong.is_none() && !op.stale,
-                "process {place}: a transfer that must be refused succeeds: {op:?}"
-            );
-            self.checked.complete += 1;
-            self.checked.bytes += op.plan.length;
-            if op.is_write() && there {
-                assert!(
-                    self.is_delivered(place, op),
-                    "process {place}: complete, but not in memory: {op:?}"
-                );
-            }
-        }
-        let player = &mut self.players[place];
-        player.source.release(op.id);
-        player.reading.release(op.id);
-        if let (Kind::Read { expected, local }, None) = (&op.plan.kind, op.failed) {
-            let at = self.players[place].local + HALF + local;
-            let got = self.peek(place, at, op.plan.length).expect("it is alive");
-            let wrong = difference(&got, expected);
-            assert_eq!(wrong, None, "process {place}: wrong byte read: {op:?}");
-        }
-        if let (Kind::Increment { record }, None, true) = (&op.plan.kind, op.failed, there) {
-            let found = self.result(place, *record);
-            self.players[target].count.found(found);
-            self.checked.increments += 1;
-        }
-        if there {
-            let lane = &mut self.players[target].lanes[place];
-            if let (Kind::Write { data, .. }, None) = (&op.plan.kind, op.failed) {
-                lane.set(op.plan.start, data);
-            }
-            lane.release(op.id);
-        }
-    }
-
-    /// The value in a result record of a process.
-    fn result(&self, place: usize, record: usize) -> u64 {
-        let view = self.players[place].view.as_ref();
-        let frames = view.and_then(|view| Some((view, view.host_area?)));
-        let (view, frames) = frames.expect("it is alive");
-        let mut bytes = [0; 8];
-        let offset = host_area::result_offset(record);
-        view.machine.memory.load(frames[0], offset, &mut bytes);
-        u64::from_le_bytes(bytes)
-    }
-
-    /// An increment has failed, or its issuer has died: it may have been executed,
-    /// unless it was refused.
-    fn count_open(&mut self, op: &Op) {
-        let target = &mut self.players[op.plan.target];
-        let refused = op.failed.is_some() && !op.disturbed;
-        if matches!(op.plan.kind, Kind::Increment { .. }) && target.life == op.life && !refused {
-            target.count.ended_open();
-        }
-    }
-
-    fn check_untouched(&self, place: usize, op: &Op) {
-        let Plan {
-            target,
-            start,
-            length,
-            ..
-        } = op.plan;
-        let expected = self.players[target].lanes[place].get(start, length);
-        if let Some(memory) = self.peek_lane(target, place, start, length) {
-            let touched = difference(&memory, expected);
-            assert_eq!(
-                touched, None,
-                "process {place}: a refused write has touched memory: {op:?}"
-            );
-        }
-    }
-
-    fn is_delivered(&self, place: usize, op: &Op) -> bool {
-        let Kind::Write { data, .. } = &op.plan.kind else {
-            return true;
-        };
-        let memory = self.peek_lane(op.plan.target, place, op.plan.start, op.plan.length);
-        memory.is_none_or(|memory| memory == *data)
-    }
-
-    /// The notification of this write may arrive or not.
-    fn drop_notice(&mut self, place: usize, op: &Op) {
-        if let Kind::Write {
-            notification: Some(notification),
-            ..
-        } = op.plan.kind
-        {
-            let key = (op.plan.target, op.life, notification);
-            let notices = self.players[place].notices.get_mut(&key);
-            let notices = notices.into_iter().flatten();
-            for notice in notices.filter(|notice| notice.id == op.id) {
-                notice.sure = false;
-            }
-        }
-    }
-
-    fn signalled(&mut self, target: usize, notification: u32, count: u64) {
-        assert!(notification < SIGNAL_COUNTERS);
-        self.checked.notifications += 1;
-        let life = self.players[target].life;
-        let seen = self.players[target].signals.insert(notification, count);
-        assert_eq!(
-            seen.unwrap_or(0) + 1,
-            count,
-            "process {target}: signal counter {notification} jumps"
-        );
-        let sender = (notification.saturating_sub(1) / 2) as usize;
-        assert!(
-            notification > 0 && sender < self.players.len(),
-            "process {target}: signal {notification} that nobody sends"
-        );
-        let key = (target, life, notification);
-        let notices = self.players[sender].notices.get(&key);
-        let notices = notices.map_or(&[][..], Vec::as_slice);
-        assert!(
-            count <= notices.len() as u64,
-            "process {target}: notification {notification} of process {sender} arrives twice"
-        );
-        // Those that are sure to arrive come in their order; others may be missing.
-        let open = &self.players[sender].ops;
-        let sure = |notice: &&Notice| {
-            let op = open.iter().find(|op| op.id == notice.id);
-            notice.sure && op.is_none_or(Op::must_succeed)
-        };
-        let uncertain = notices.len() - notices.iter().filter(sure).count();
-        let arrived = (count as usize).saturating_sub(uncertain);
-        let Some(last) = notices.iter().filter(sure).take(arrived).last() else {
-            return;
-        };
-        let node = self.players[target].node;
-        for op in open {
-            let earlier = op.id <= last.id && op.is_write() && op.must_succeed();
-            if earlier && self.players[op.plan.target].node == node {
-                assert!(
-                    self.is_delivered(sender, op),
-                    "process {target}: notification {notification} comes before command {}: {op:?}",
-                    op.command
-                );
-            }
-        }
-    }
-
     /// Nothing is under way to a process any more: looks at all of its memory, and
     /// counts its notifications.
     pub(crate) fn audit(&self, place: usize) {
@@ -696,17 +395,5 @@ impl Oracle {
         let bytes = self.peek(place, word, 8).expect("it is alive");
         let value = bytes.try_into().map(u64::from_le_bytes);
         player.count.audit(value.expect("eight bytes"));
-    }
-
-    fn audit_notification(&self, target: usize, sender: usize, notification: u32) {
-        let count = self.players[target].signals.get(&notification).copied();
-        let key = (target, self.players[target].life, notification);
-        let notices = self.players[sender].notices.get(&key);
-        let sure = notices.map_or(0, |notices| notices.iter().filter(|n| n.sure).count());
-        assert!(
-            count.unwrap_or(0) >= sure as u64,
-            "process {target}: notification {notification} of process {sender} is lost: \
-             {count:?} of {sure}"
-        );
     }
 }

@@ -1,0 +1,211 @@
+use super::*;
+use crate::testing::{register, Fake, PAGE};
+
+fn export(
+    process: &Process<Fake>,
+    name: u64,
+    address: u64,
+    length: u64,
+) -> Result<uapi::Export, CallError> {
+    let mut call = uapi::Export {
+        access: Access::all().bits().into(),
+        name: name.into(),
+        address: address.into(),
+        length: length.into(),
+        ..Default::default()
+    };
+    process.export(&mut call).map(|()| call)
+}
+
+fn status(result: Result<uapi::Export, CallError>) -> Status {
+    Status::try_from(result.unwrap().status.get()).unwrap()
+}
+
+fn unexport(process: &Process<Fake>, segment: u16) -> Status {
+    let mut call = uapi::Unexport {
+        segment: segment.into(),
+        ..Default::default()
+    };
+    process.unexport(&mut call).unwrap();
+    Status::try_from(call.status.get()).unwrap()
+}
+
+fn mapped(process: &Process<Fake>) -> u64 {
+    process.driver().counters.pages_mapped.get()
+}
+
+#[test]
+fn names_over_one_range_share_its_pages() {
+    let fake = Fake::new();
+    let process = register(&fake.start().unwrap());
+    fake.kernel.map(16, 4, true);
+    let first = export(&process, 1, 16 * PAGE + 8, 3 * PAGE).unwrap();
+    let second = export(&process, 2, 16 * PAGE + 8, 3 * PAGE).unwrap();
+    assert_ne!(first.key, second.key);
+    assert_ne!(first.segment, second.segment);
+    assert_eq!(fake.nic().page_keys(process.vni().0).len(), 1);
+    assert_eq!(mapped(&process), 4);
+    assert_eq!(unexport(&process, first.segment.get()), Status::Ok);
+    assert_eq!(mapped(&process), 4);
+    assert_eq!(unexport(&process, second.segment.get()), Status::Ok);
+    assert_eq!(mapped(&process), 0);
+    assert_eq!(
+        unexport(&process, second.segment.get()),
+        Status::NoSuchSegment
+    );
+    assert_eq!(unexport(&process, u16::MAX), Status::NoSuchSegment);
+}
+
+#[test]
+fn overlaps_and_bad_ranges_are_refused() {
+    let fake = Fake::new();
+    let process = register(&fake.start().unwrap());
+    fake.kernel.map(16, 4, false);
+    fake.kernel.state().read_only.insert(19);
+    let first = export(&process, 1, 16 * PAGE, PAGE + 1);
+    assert_eq!(status(first), Status::Ok);
+    for (name, address, length, wanted) in [
+        (1, 18 * PAGE, 1, Status::NameExists),
+        (2, 16 * PAGE, PAGE, Status::Overlapping),
+        (2, 17 * PAGE + 100, 1, Status::Overlapping),
+        (2, 18 * PAGE, 0, Status::BadLength),
+        (2, 40 * PAGE, 1, Status::NotMapped),
+        (2, u64::MAX - 5, 10, Status::BadAddress),
+        (2, ADDRESS_END - 1, 2, Status::BadAddress),
+        (2, 19 * PAGE, 1, Status::ReadOnlyMemory),
+        (2, 18 * PAGE, PAGE, Status::Ok),
+    ] {
+        let got = status(export(&process, name, address, length));
+        assert_eq!(got, wanted, "{address:#x} + {length}");
+    }
+    assert_eq!(fake.nic().segments.len(), 2);
+}
+
+#[test]
+fn illegal_arguments_are_refused() {
+    let fake = Fake::new();
+    let process = register(&fake.start().unwrap());
+    for access in [0, 4, u32::MAX] {
+        let mut call = uapi::Export {
+            access: access.into(),
+            ..Default::default()
+        };
+        assert_eq!(process.export(&mut call), Err(CallError::Invalid));
+    }
+    let mut call = uapi::Export {
+        access: 1.into(),
+        flags: 2.into(),
+        ..Default::default()
+    };
+    assert_eq!(process.export(&mut call), Err(CallError::Invalid));
+    let huge = export(&process, 1, 0, 1 << 56);
+    assert!(matches!(huge, Err(CallError::NoMemory)), "{huge:?}");
+}
+
+#[test]
+fn physical_exports_need_the_privilege_and_pin_while_they_last() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    fake.kernel.map(16, 4, true);
+    let physical = |process: &Process<Fake>, address, length| {
+        let mut call = uapi::Export {
+            access: Access::all().bits().into(),
+            name: address,
+            address,
+            length,
+            flags: uapi::PHYSICAL.into(),
+            ..Default::default()
+        };
+        process.export(&mut call).map(|()| call)
+    };
+    let ordinary = register(&driver);
+    let (address, length) = ((16 * PAGE + 8).into(), (2 * PAGE).into());
+    let refused = physical(&ordinary, address, length);
+    assert_eq!(status(refused), Status::AccessDenied);
+    let mut call = uapi::Register {
+        flags: uapi::PHYSICAL.into(),
+        ..Default::default()
+    };
+    assert!(driver.register((), 1, &mut call).unwrap().is_none());
+    assert_eq!(call.status.get(), Status::AccessDenied.code());
+    assert_eq!(fake.kernel.state().pinned, 0);
+
+    fake.allow_physical();
+    let mut call = uapi::Register {
+        flags: uapi::PHYSICAL.into(),
+        ..Default::default()
+    };
+    let process = driver.register((), 1, &mut call).unwrap().unwrap();
+    let registered = fake.nic().processes[&process.vni().0];
+    assert_eq!(registered.flags.get(), control::PROCESS_PHYSICAL);
+    let done = physical(&process, address, length).unwrap();
+    assert_eq!(done.status.get(), Status::Ok.code());
+    let frame = fake.kernel.state().pages[&16].unwrap();
+    assert_eq!(done.address.get(), u64::from(frame) * PAGE + 8);
+    let segment = fake.nic().segments[&(process.vni().0, done.segment.get())];
+    assert_eq!(segment.flags.get(), EXPORT_PHYSICAL);
+    assert_eq!((segment.address, segment.page_key.get()), (done.address, 0));
+    assert_eq!(mapped(&process), 0, "no page is entered in the table");
+    assert_eq!(fake.kernel.state().pinned, 1);
+    // Memory with a hole, refusals of the NIC.
+    let hole = physical(&process, (30 * PAGE).into(), length);
+    assert_eq!(status(hole), Status::NotMapped);
+    fake.nic().next.push_back(Ok(Status::BadAddress.code()));
+    let refused = physical(&process, (18 * PAGE).into(), length).unwrap();
+    assert_eq!(refused.address.get(), 18 * PAGE);
+    assert_eq!(fake.kernel.state().pinned, 1);
+    assert_eq!(unexport(&process, done.segment.get()), Status::Ok);
+    assert_eq!(fake.kernel.state().pinned, 0);
+    let again = physical(&process, address, length);
+    assert_eq!(status(again), Status::Ok);
+    drop(process);
+    assert_eq!(fake.kernel.state().pinned, 0);
+}
+
+#[test]
+fn an_export_that_the_nic_refuses_leaves_nothing() {
+    let fake = Fake::new();
+    let process = register(&fake.start().unwrap());
+    fake.kernel.map(16, 4, true);
+    fake.nic().next.push_back(Ok(Status::Exhausted.code()));
+    let refused = export(&process, 1, 16 * PAGE, PAGE);
+    assert_eq!(status(refused), Status::Exhausted);
+    assert_eq!(mapped(&process), 0);
+    assert!(process.state().find(16).is_none());
+    assert_eq!(status(export(&process, 1, 16 * PAGE, PAGE)), Status::Ok);
+}
+
+#[test]
+fn a_process_exports_so_many_segments_and_no_more() {
+    let fake = Fake::new();
+    let process = register(&fake.start().unwrap());
+    fake.kernel.map(0, 300, false);
+    for page in 0..u64::from(SEGMENTS_PER_PROCESS) {
+        assert_eq!(status(export(&process, page, page * PAGE, 1)), Status::Ok);
+    }
+    let more = export(&process, 1000, 299 * PAGE, 1);
+    assert_eq!(status(more), Status::Exhausted);
+    assert_eq!(unexport(&process, 17), Status::Ok);
+    let more = export(&process, 1000, 299 * PAGE, 1).unwrap();
+    assert_eq!(more.segment.get(), 17);
+}
+
+#[test]
+fn the_end_of_a_process_empties_the_table() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let process = register(&driver);
+    let other = register(&driver);
+    fake.kernel.map(16, 8, true);
+    fake.kernel.map(32, 2, true);
+    export(&process, 1, 16 * PAGE, 4 * PAGE).unwrap();
+    export(&process, 2, 20 * PAGE, 4 * PAGE).unwrap();
+    export(&other, 1, 32 * PAGE, 2 * PAGE).unwrap();
+    assert_eq!(mapped(&other), 10);
+    drop(process);
+    assert_eq!(mapped(&other), 2);
+    assert_eq!(fake.nic().segments.len(), 1);
+    // Memory that nobody exports any more may go and come as it likes.
+    fake.kernel.unmap(16, 8);
+    assert_eq!(driver.counters.pages_invalidated.get(), 8);
+}

@@ -1,0 +1,172 @@
+//! What a NIC's store into a host area says, checked at that instant.
+
+use qnic_abi::host_area::{self, ERROR_RECORDS, ERROR_RING, SIGNALS};
+use qnic_abi::Status;
+
+use super::transfer::{Kind, Op, Plan};
+use super::{Oracle, View, HALF};
+use crate::lane::difference;
+
+impl Oracle {
+    /// A NIC has stored a word of a host area.
+    pub(crate) fn stored(&mut self, place: usize, offset: usize, value: u64) {
+        let alive = self.players[place].view.is_some();
+        if !alive || value == 0 {
+            return;
+        }
+        match offset {
+            host_area::ERRORS => self.errors(place, value),
+            host_area::WRITES_DONE => self.complete(place, value, true),
+            host_area::READS_DONE => self.complete(place, value, false),
+            SIGNALS.. => self.signalled(place, ((offset - SIGNALS) / 8) as u32, value),
+            _ => {}
+        }
+    }
+
+    fn errors(&mut self, place: usize, count: u64) {
+        let player = &mut self.players[place];
+        let Some(View {
+            machine,
+            host_area: Some(frames),
+            ..
+        }) = &player.view
+        else {
+            panic!("process {place}: an error before it is registered");
+        };
+        while player.errors < count {
+            let record = ERROR_RING + player.errors as usize % ERROR_RECORDS * 16;
+            let mut bytes = [0; 16];
+            machine.memory.load(frames[0], record, &mut bytes);
+            let [command, status] = zerocopy::transmute!(bytes);
+            let (command, status) = (u64::from_le(command), u64::from_le(status));
+            let status = u32::try_from(status)
+                .ok()
+                .and_then(|code| Status::try_from(code).ok());
+            let status = status.expect("an error record has a status");
+            player.errors += 1;
+            let op = player.ops.iter_mut().find(|op| op.command == command);
+            let Some(op) = op else {
+                panic!("process {place}: command {command} fails ({status}) but is not under way");
+            };
+            let before = op.failed.replace(status);
+            assert_eq!(
+                before, None,
+                "process {place}: command {command} fails twice"
+            );
+            let reason = op.plan.wrong == Some(status) || op.disturbed || op.stale;
+            assert!(
+                reason,
+                "process {place}: command {command} fails for no reason: {status}; {op:?}"
+            );
+        }
+    }
+
+    fn complete(&mut self, place: usize, count: u64, writes: bool) {
+        let issued = self.players[place].issued[usize::from(!writes)];
+        assert!(
+            count <= issued,
+            "process {place}: more complete than issued"
+        );
+        let ops = std::mem::take(&mut self.players[place].ops);
+        let done = |op: &Op| op.is_write() == writes && op.number < count;
+        let (done, open): (Vec<_>, Vec<_>) = ops.into_iter().partition(done);
+        self.players[place].ops = open;
+        for op in done {
+            self.complete_one(place, &op);
+        }
+    }
+
+    fn complete_one(&mut self, place: usize, op: &Op) {
+        let target = op.plan.target;
+        let there = self.players[target].life == op.life && self.players[target].view.is_some();
+        if let Some(status) = op.failed {
+            self.checked.failed += 1;
+            self.drop_notice(place, op);
+            self.count_open(op);
+            let refused = op.plan.wrong == Some(status) && !op.disturbed;
+            if there && refused && op.is_write() {
+                self.check_untouched(place, op);
+            }
+        } else {
+            assert!(
+                op.plan.wrong.is_none() && !op.stale,
+                "process {place}: a transfer that must be refused succeeds: {op:?}"
+            );
+            self.checked.complete += 1;
+            self.checked.bytes += op.plan.length;
+            if op.is_write() && there {
+                assert!(
+                    self.is_delivered(place, op),
+                    "process {place}: complete, but not in memory: {op:?}"
+                );
+            }
+        }
+        let player = &mut self.players[place];
+        player.source.release(op.id);
+        player.reading.release(op.id);
+        if let (Kind::Read { expected, local }, None) = (&op.plan.kind, op.failed) {
+            let at = self.players[place].local + HALF + local;
+            let got = self.peek(place, at, op.plan.length).expect("it is alive");
+            let wrong = difference(&got, expected);
+            assert_eq!(wrong, None, "process {place}: wrong byte read: {op:?}");
+        }
+        if let (Kind::Increment { record }, None, true) = (&op.plan.kind, op.failed, there) {
+            let found = self.result(place, *record);
+            self.players[target].count.found(found);
+            self.checked.increments += 1;
+        }
+        if there {
+            let lane = &mut self.players[target].lanes[place];
+            if let (Kind::Write { data, .. }, None) = (&op.plan.kind, op.failed) {
+                lane.set(op.plan.start, data);
+            }
+            lane.release(op.id);
+        }
+    }
+
+    /// The value in a result record of a process.
+    fn result(&self, place: usize, record: usize) -> u64 {
+        let view = self.players[place].view.as_ref();
+        let frames = view.and_then(|view| Some((view, view.host_area?)));
+        let (view, frames) = frames.expect("it is alive");
+        let mut bytes = [0; 8];
+        let offset = host_area::result_offset(record);
+        view.machine.memory.load(frames[0], offset, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// An increment has failed, or its issuer has died: it may have been executed,
+    /// unless it was refused.
+    pub(super) fn count_open(&mut self, op: &Op) {
+        let target = &mut self.players[op.plan.target];
+        let refused = op.failed.is_some() && !op.disturbed;
+        if matches!(op.plan.kind, Kind::Increment { .. }) && target.life == op.life && !refused {
+            target.count.ended_open();
+        }
+    }
+
+    fn check_untouched(&self, place: usize, op: &Op) {
+        let Plan {
+            target,
+            start,
+            length,
+            ..
+        } = op.plan;
+        let expected = self.players[target].lanes[place].get(start, length);
+        if let Some(memory) = self.peek_lane(target, place, start, length) {
+            let touched = difference(&memory, expected);
+            assert_eq!(
+                touched, None,
+                "process {place}: a refused write has touched memory: {op:?}"
+            );
+        }
+    }
+
+    pub(super) fn is_delivered(&self, place: usize, op: &Op) -> bool {
+        let Kind::Write { data, .. } = &op.plan.kind else {
+            return true;
+        };
+        let memory = self.peek_lane(op.plan.target, place, op.plan.start, op.plan.length);
+        memory.is_none_or(|memory| memory == *data)
+    }
+}
