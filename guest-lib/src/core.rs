@@ -78,6 +78,10 @@ impl Core {
     }
 
     /// Puts a command into the queue; waits while it is full (Q2).
+    ///
+    /// # Errors
+    /// [`Error::Transfer`] if it had to wait, and earlier ones to the same node have
+    /// failed because that is gone: each queue of commands would wait for it anew.
     pub(crate) fn issue(
         &self,
         descriptor: &Descriptor,
@@ -89,6 +93,10 @@ impl Core {
         let mut ledger = self.ledger();
         while !ledger.has_room() {
             ledger.look(self.process.host_area(), &self.claims);
+            let failures = ledger.take_unreachable(&summary);
+            if !failures.is_empty() {
+                return Err(Error::Transfer(TransferErrors { failures }));
+            }
             if ledger.has_room() {
                 break;
             }

@@ -39,7 +39,9 @@ use crate::transfer::Source;
 ///
 /// # Failures (N11)
 /// A transfer that fails moves nothing further and is reported once: to its
-/// [`Ticket`] while that lives, else to the next fence or flush of its kind.
+/// [`Ticket`] while that lives, else to the next fence or flush of its kind. If its
+/// node is gone, a transfer to that node which would have to wait for room in the
+/// queue reports it instead, and is not issued.
 #[derive(Debug)]
 pub struct Endpoint {
     core: Arc<Core>,

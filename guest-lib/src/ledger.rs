@@ -5,7 +5,8 @@
 //!   ring has records: so the ring never overruns, and no failure is lost (N11).
 //! - A command's slot is reused only after the NIC has read it (Q2).
 //! - A failure is delivered exactly once: to the command's [`crate::Ticket`] while
-//!   that is alive, else to the next fence or flush of its kind. Only those of the
+//!   that is alive, else to the next fence or flush of its kind, or, if the node is
+//!   gone, to a command to it that finds the queue full. Only those of the
 //!   library's own messages are delivered to nobody ([`Summary::silent`]).
 
 use std::collections::BTreeMap;
@@ -279,11 +280,24 @@ impl Ledger {
 
     /// Takes the failures of a kind that belong to no ticket.
     pub(crate) fn take_unclaimed(&mut self, operation: Operation) -> Vec<TransferError> {
+        self.take_where(|failure| failure.operation.kind() == operation.kind())
+    }
+
+    fn take_where(&mut self, wanted: impl Fn(&TransferError) -> bool) -> Vec<TransferError> {
         let (taken, kept) = std::mem::take(&mut self.unclaimed)
             .into_iter()
-            .partition(|failure| failure.operation.kind() == operation.kind());
+            .partition(wanted);
         self.unclaimed = kept;
         taken
+    }
+
+    /// Takes the failures that belong to no ticket and say that the node of `command`
+    /// is gone; none if nobody is to hear of that one's.
+    pub(crate) fn take_unreachable(&mut self, command: &Summary) -> Vec<TransferError> {
+        self.take_where(|failure| {
+            let gone = matches!(failure.status, Status::PeerGone | Status::NoSuchNode);
+            gone && failure.node == command.node && !command.silent
+        })
     }
 
     /// Starts a new life of the queue. Failures of the old one go to the next flush.

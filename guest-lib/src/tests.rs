@@ -181,7 +181,7 @@ fn no_failure_is_lost_however_many_there_are() {
             endpoint.flush()
         });
         while !writer.is_finished() {
-            fake.serve(Status::PeerGone);
+            fake.serve(Status::BadKey);
         }
         let Err(Error::Transfer(errors)) = writer.join().unwrap() else {
             panic!("no failure");
@@ -189,6 +189,29 @@ fn no_failure_is_lost_however_many_there_are() {
         assert_eq!(errors.failures.len(), 500);
     });
     endpoint.flush().unwrap();
+}
+
+#[test]
+fn a_stream_to_a_node_that_is_gone_ends() {
+    let (fake, endpoint, remote) = setup();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| loop {
+            if let Err(error) = endpoint.write(&remote, 0, b"x") {
+                break error;
+            }
+        });
+        fake.await_wake_request();
+        let failed = fake.serve(Status::PeerGone);
+        let failures = |error| match error {
+            Error::Transfer(errors) => errors.failures.len(),
+            other => panic!("{other}"),
+        };
+        let told = failures(writer.join().unwrap());
+        assert!(told > 0);
+        fake.serve(Status::Ok);
+        let rest = endpoint.flush().map_or_else(failures, |()| 0);
+        assert_eq!(told + rest, failed, "each is told once");
+    });
 }
 
 #[test]
