@@ -132,29 +132,29 @@ pub(super) struct Faults {
     pub(super) served: u64,
 }
 
-/// Runs all rounds; values are in nanoseconds. The first round warms up and is not
-/// counted.
+/// Runs all rounds; values are in nanoseconds. Each round has a device process and
+/// nodes of its own: where memory, tables and windows happen to lie makes a tenth of
+/// the short ones, and stays the same as long as a process lives.
 pub(super) fn measure(rounds: usize) -> Result<(Vec<Series>, Faults)> {
-    let nodes = HostNodes::start(2)?;
-    let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
-    let pair = Pair::new(&hosts, Port(7), Nic::register, Endpoint::export)?;
-    let pair_p = Pair::new(&hosts, Port(8), physical::register, physical::export)?;
-    let pick = |operation| match operation {
-        Write | Read => &pair,
-        WriteP | ReadP => &pair_p,
-    };
     let mut latencies = CASES.each_ref().map(latency_series);
     let mut streams = STREAMS.each_ref().map(stream_series);
     let mut faults = Faults::default();
-    for round in 0..=rounds {
-        let (times, of_round) = latency_round(pick, &hosts)?;
-        let means = stream_round(pick)?;
+    for round in 1..=rounds {
+        let nodes = HostNodes::start(2)?;
+        let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
+        let pair = Pair::new(&hosts, Port(7), Nic::register, Endpoint::export)?;
+        let pair_p = Pair::new(&hosts, Port(8), physical::register, physical::export)?;
+        let pick = |operation| match operation {
+            Write | Read => &pair,
+            WriteP | ReadP => &pair_p,
+        };
+        // What comes first warms up and is not counted.
+        latency_round(pick, &hosts, RUNS / 10)?;
+        let (times, of_round) = latency_round(pick, &hosts, RUNS)?;
         faults.absent += of_round.absent;
         faults.served += of_round.served;
-        if round > 0 {
-            push_medians(&mut latencies, &times);
-            push_medians(&mut streams, &means);
-        }
+        push_medians(&mut latencies, &times);
+        push_medians(&mut streams, &stream_round(pick)?);
         eprint!("\r{round} of {rounds} rounds");
     }
     eprintln!();
@@ -174,11 +174,12 @@ fn push_medians(series: &mut [Series], values: &[Vec<f64>]) {
 fn latency_round<'a>(
     pick: impl Fn(Operation) -> &'a Pair,
     hosts: &[Host; 2],
+    runs: u32,
 ) -> Result<([Vec<f64>; CASES.len()], Faults)> {
     let served = || Ok::<_, anyhow::Error>(hosts[0].faults()? + hosts[1].faults()?);
     let before = served()?;
     let mut times = CASES.map(|_| Vec::new());
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         for ((operation, size, absent), times) in CASES.iter().zip(&mut times) {
             let pair = pick(*operation);
             for mark in 1..=TRANSFERS {
@@ -192,7 +193,7 @@ fn latency_round<'a>(
     }
     let absent = CASES.iter().filter(|case| case.2 != Nothing).count();
     let faults = Faults {
-        absent: absent as u64 * u64::from(RUNS * TRANSFERS),
+        absent: absent as u64 * u64::from(runs * TRANSFERS),
         served: served()? - before,
     };
     ensure!(
