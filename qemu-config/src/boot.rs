@@ -47,6 +47,9 @@ pub struct BootOptions {
     pub progress: Arc<dyn Progress>,
     /// Time for each guest to get ready once its QEMU has started.
     pub ready_limit: Duration,
+    /// Command in front of each device process, which must become that process, such as
+    /// `ip netns exec x`; empty: none.
+    pub device_prefix: Vec<String>,
 }
 
 impl BootOptions {
@@ -62,6 +65,7 @@ impl BootOptions {
             cancel: None,
             progress: Arc::new(Silent),
             ready_limit: Duration::from_secs(180),
+            device_prefix: Vec::new(),
         })
     }
 }
@@ -96,7 +100,8 @@ pub(crate) fn boot(
                 .progress
                 .step(&format!("starting the process {name}"));
             let patience = Patience::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
-            let child = device::start(program, spec, &dir, process, dies_with_us, &patience)?;
+            let command = device::command(program, &options.device_prefix);
+            let child = device::start(command, spec, &dir, process, dies_with_us, &patience)?;
             owned.children.push(child);
         }
     }

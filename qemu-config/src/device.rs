@@ -65,9 +65,21 @@ pub(crate) fn config(
     toml::to_string(&config).map_err(Error::Describe)
 }
 
-/// Starts `program` as a device process of `spec` and waits until its sockets listen.
+/// The device process `program`, with the command `prefix` in front of it.
+pub(crate) fn command(program: &Path, prefix: &[String]) -> Command {
+    match prefix.split_first() {
+        None => Command::new(program),
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+    }
+}
+
+/// Starts `command` as a device process of `spec` and waits until its sockets listen.
 pub(crate) fn start(
-    program: &Path,
+    mut command: Command,
     spec: &ClusterSpec,
     dir: &ClusterDir,
     process: Option<&str>,
@@ -78,7 +90,7 @@ pub(crate) fn start(
     write(&files.config(), config(spec, dir, process)?.as_bytes())?;
     let log_path = files.log();
     let log = File::create(&log_path).map_err(Error::io("create", &log_path))?;
-    let mut command = Command::new(program);
+    let program = PathBuf::from(command.get_program());
     command
         .arg("--config")
         .arg(files.config())
@@ -95,7 +107,7 @@ pub(crate) fn start(
             nice: 0,
         },
     )
-    .map_err(Error::io("start", program))?;
+    .map_err(Error::io("start", &program))?;
     if let Some(id) = ProcessId::of(child.id() as i32) {
         id.save(&files.pid())?;
     }
@@ -175,8 +187,9 @@ pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value> {
     accepted(&line)
 }
 
-/// Adds the statistics of another device process: its NICs, links, counters and ways.
-pub(crate) fn add_stats(all: &mut Value, mut more: Value) {
+/// Adds the statistics of another device process: its NICs, links, counters and ways. `all`
+/// is null at first.
+pub fn add_stats(all: &mut Value, mut more: Value) {
     if all.is_null() {
         *all = more;
         return;
@@ -248,11 +261,16 @@ mod tests {
         }
 
         fn start(&self, script: &str) -> Result<Child> {
+            self.start_behind(&[], script)
+        }
+
+        fn start_behind(&self, prefix: &[&str], script: &str) -> Result<Child> {
             let program = self.home.path().join("device");
             std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let prefix: Vec<_> = prefix.iter().map(|word| (*word).to_owned()).collect();
             start(
-                &program,
+                command(&program, &prefix),
                 &spec(),
                 &self.dir,
                 None,
@@ -283,6 +301,19 @@ mod tests {
         assert_eq!(id.pid, child.id() as i32);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_command_in_front_of_the_device_becomes_it() {
+        let fixture = Fixture::new();
+        let script = "test \"$PLACE\" = there && echo ready; exec tail -f /dev/null";
+        let mut child = fixture
+            .start_behind(&["env", "PLACE=there"], script)
+            .unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = fixture.start_behind(&["/nowhere/x"], script).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/x"), "{error}");
     }
 
     #[test]

@@ -70,6 +70,7 @@ pub use config::{
     MAX_NODES, MIN_MEMORY,
 };
 pub use copy::Count;
+pub use device::add_stats;
 pub use error::{Error, Result};
 pub use guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
 pub use guest_process::{GuestInput, GuestProcess};

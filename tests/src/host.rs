@@ -11,7 +11,7 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{host_program, APP, DEVICE};
+use qnic_cluster::{add_stats, host_program, APP, DEVICE};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
@@ -220,13 +220,9 @@ impl Nodes for HostNodes {
 
     fn device_stats(&self) -> Result<Value> {
         let stats = json!({ "cmd": "stats" });
-        let mut all = self.ask_device(0, &stats)?;
-        for device in 1..self.devices.len() {
-            let mut more = self.ask_device(device, &stats)?;
-            let nics = more["nics"].as_array_mut().map(std::mem::take);
-            if let (Some(all), Some(nics)) = (all["nics"].as_array_mut(), nics) {
-                all.extend(nics);
-            }
+        let mut all = Value::Null;
+        for device in 0..self.devices.len() {
+            add_stats(&mut all, self.ask_device(device, &stats)?);
         }
         Ok(all)
     }

@@ -2,15 +2,16 @@
 //! processes, partitions.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
-use serde_json::{json, Value};
+use anyhow::{ensure, Context, Result};
+use serde_json::Value;
 
 use crate::harness::Verdict;
 use crate::host::{DevicePlan, HostNodes};
 use crate::netns::{TwoHosts, ADDRESSES};
-use crate::nodes::{counter, Nodes};
+use crate::nodes::Nodes;
 use crate::scenario;
 
 const SIZES: &str = "1,97,4096,65537,1048576";
@@ -18,7 +19,8 @@ const SIZES: &str = "1,97,4096,65537,1048576";
 /// each small one waits for its retransmissions.
 pub(crate) const FEW: usize = 256;
 const LIMIT: Duration = Duration::from_secs(120);
-const PORT: u16 = 7000;
+/// UDP port of all device processes.
+pub(crate) const PORT: u16 = 7000;
 
 /// The demo's transfers are all right on links of which each fault (loss, reordering,
 /// duplication, damage) meets so many percent of the frames.
@@ -93,23 +95,7 @@ impl Apart {
         for here in [0, 1] {
             let key = directory.path().join(format!("key{here}"));
             std::fs::write(&key, [keys[here]; 32]).context("write a key")?;
-            let there = 1 - here;
-            let mut more = String::from("[network]\npeer_timeout = \"3s\"\n");
-            // Writing to a string cannot fail.
-            let _ = write!(
-                more,
-                "[network.udp]\nname = \"host{here}\"\nlisten = \"{}:{PORT}\"\nkey_file = {key:?}\n\
-                 [[network.process]]\nname = \"host{there}\"\naddress = \"{}:{PORT}\"\nnodes = [{}, {}]\n",
-                ADDRESSES[here],
-                ADDRESSES[there],
-                2 * there,
-                2 * there + 1
-            );
-            plans.push(DevicePlan {
-                nodes: vec![2 * here, 2 * here + 1],
-                more,
-                prefix: hosts.prefix(here),
-            });
+            plans.push(udp_plan(here, PORT, &key, &hosts));
         }
         Ok(Ok(Apart {
             nodes: HostNodes::start_several(&plans)?,
@@ -117,45 +103,27 @@ impl Apart {
             _keys: directory,
         }))
     }
+}
 
-    /// What a device process says of its way to the other.
-    fn carrier(&self, device: usize) -> Result<Value> {
-        let mut stats = self.nodes.ask_device(device, &json!({ "cmd": "stats" }))?;
-        Ok(stats["network"]["carriers"][0].take())
-    }
-
-    /// Asks until something holds of a way.
-    fn until(&self, device: usize, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
-        let start = Instant::now();
-        loop {
-            let carrier = self.carrier(device)?;
-            if holds(&carrier) {
-                return Ok(carrier);
-            }
-            ensure!(
-                start.elapsed() < LIMIT,
-                "not {what} after {LIMIT:?}: {carrier}"
-            );
-        }
-    }
-
-    /// Waits until a node has received so many bytes more.
-    fn wait_for_bytes(&self, node: usize, bytes: u64) -> Result<()> {
-        let received = || counter(&self.nodes.device_stats()?, node, "bytes_received");
-        let (start, first) = (Instant::now(), received()?);
-        while received()? < first + bytes {
-            ensure!(start.elapsed() < LIMIT, "no traffic to node {node}");
-        }
-        Ok(())
-    }
-
-    fn until_connected(&self) -> Result<()> {
-        for device in [0, 1] {
-            self.until(device, "connected", |carrier| {
-                carrier["processes"][0]["connected"] == true
-            })?;
-        }
-        Ok(())
+/// A device process on one of two hosts, with nodes 0 and 1 or 2 and 3, that listens on a
+/// port and looks for the other on [`PORT`].
+pub(crate) fn udp_plan(here: usize, port: u16, key: &Path, hosts: &TwoHosts) -> DevicePlan {
+    let there = 1 - here;
+    let mut more = String::from("[network]\npeer_timeout = \"3s\"\n");
+    // Writing to a string cannot fail.
+    let _ = write!(
+        more,
+        "[network.udp]\nname = \"host{here}\"\nlisten = \"{}:{port}\"\nkey_file = {key:?}\n\
+         [[network.process]]\nname = \"host{there}\"\naddress = \"{}:{PORT}\"\nnodes = [{}, {}]\n",
+        ADDRESSES[here],
+        ADDRESSES[there],
+        2 * there,
+        2 * there + 1
+    );
+    DevicePlan {
+        nodes: vec![2 * here, 2 * here + 1],
+        more,
+        prefix: hosts.prefix(here),
     }
 }
 
@@ -172,16 +140,7 @@ macro_rules! apart {
 /// exchange data.
 pub(crate) fn demo_over_udp() -> Result<Verdict> {
     let apart = apart!([7, 7]);
-    apart.until_connected()?;
-    scenario::demo_between(&apart.nodes, [0, 2], SIZES, 4 << 20)?;
-    scenario::all_pairs_exchange(&apart.nodes, 10)?;
-    let carrier = apart.carrier(0)?;
-    let process = &carrier["processes"][0];
-    ensure!(process["frames_sent"].as_u64() > Some(1000), "{carrier}");
-    ensure!(
-        carrier["strangers"] == 0 && process["malformed"] == 0,
-        "{carrier}"
-    );
+    scenario::demo_across(&apart.nodes, "udp", SIZES, 4 << 20)?;
     Ok(Verdict::Passed)
 }
 
@@ -190,7 +149,7 @@ pub(crate) fn another_key() -> Result<Verdict> {
     let apart = apart!([7, 8]);
     for device in [0, 1] {
         let strangers = |carrier: &Value| carrier["strangers"].as_u64() > Some(5);
-        let carrier = apart.until(device, "counted", strangers)?;
+        let carrier = scenario::until_carrier(&apart.nodes, device, "counted", strangers)?;
         let process = &carrier["processes"][0];
         ensure!(process["connected"] == false, "{carrier}");
         ensure!(process["frames_received"] == 0, "{carrier}");
@@ -210,47 +169,9 @@ pub(crate) fn another_key() -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// The link between the hosts is cut while transfers run: within the time they go on
-/// with every byte right, beyond it they end with an error; afterwards both sides start
-/// clean.
+/// The link between the hosts is cut while transfers run.
 pub(crate) fn partition() -> Result<Verdict> {
     let apart = apart!([7, 7]);
-    apart.until_connected()?;
-    let arguments = ["exchange", "--nodes", "1,3", "--rounds", "300"];
-    let mut verified = Vec::new();
-    for node in [1, 3] {
-        verified.push(apart.nodes.start(node, &arguments)?);
-    }
-    let mut holder = apart.nodes.start(2, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
-    let mut load = apart.nodes.start(0, &["load", "--peer", "2"])?;
-    load.expect("loading", LIMIT)?;
-    apart.wait_for_bytes(2, 4 << 20)?;
-    apart.hosts.set_joined(false)?;
-    let resent = |apart: &Apart| counter(&apart.nodes.device_stats()?, 0, "resend_timeouts");
-    let (start, before) = (Instant::now(), resent(&apart)?);
-    while resent(&apart)? == before {
-        ensure!(start.elapsed() < LIMIT, "the partition was not noticed");
-    }
-    apart.hosts.set_joined(true)?;
-    apart
-        .wait_for_bytes(2, 4 << 20)
-        .context("after the partition")?;
-    for (program, node) in verified.iter_mut().zip([1, 3]) {
-        let what = format!("the exchange on node {node}, across the partition");
-        program.wait(LIMIT).context(what.clone())?.success(&what)?;
-    }
-    apart.hosts.set_joined(false)?;
-    let failed = load.expect("failed", LIMIT).context("the writer")?;
-    let Some(message) = failed.as_str() else {
-        bail!("no message: {failed}");
-    };
-    ensure!(
-        message.contains("peer") || message.contains("node"),
-        "{message}"
-    );
-    apart.hosts.set_joined(true)?;
-    apart.until_connected()?;
-    scenario::demo_between(&apart.nodes, [1, 3], "1,97,65537", 1 << 20)?;
+    scenario::partition_heals_in_time_and_fails_beyond(&apart.nodes, &apart.hosts, 300)?;
     Ok(Verdict::Passed)
 }

@@ -140,4 +140,4 @@ pub const HOST: &[Case] = &[
 ];
 
 /// The cases that boot virtual machines.
-pub const VM: [&[Case]; 2] = [vm::CASES, vm::MEMORY];
+pub const VM: [&[Case]; 3] = [vm::CASES, vm::WIRE, vm::MEMORY];

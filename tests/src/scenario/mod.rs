@@ -1,11 +1,15 @@
 //! What must hold on every kind of nodes.
 
+mod apart;
 mod attack;
 mod contention;
 mod death;
 mod exchange;
 mod signals;
 
+pub use apart::{
+    demo_across, partition_heals_in_time_and_fails_beyond, until_carrier, until_connected,
+};
 pub use attack::{intruder_is_refused, keys_are_checked_at_both_ends, scribbler_harms_nobody};
 pub use contention::contention;
 pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it};

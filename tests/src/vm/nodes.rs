@@ -59,9 +59,19 @@ impl VmNodes {
     /// # Errors
     /// See [`Cluster::boot`].
     pub fn boot_spec(spec: &ClusterSpec) -> Result<Self> {
+        Self::boot_behind(spec, Vec::new())
+    }
+
+    /// Boots a cluster with a command in front of its device processes
+    /// ([`BootOptions::device_prefix`]).
+    ///
+    /// # Errors
+    /// See [`Cluster::boot`].
+    pub fn boot_behind(spec: &ClusterSpec, device_prefix: Vec<String>) -> Result<Self> {
         let mut options = BootOptions::new(Mode::Attached)?;
         options.cancel = Some(Cancel::on_signals().context("watch for Ctrl-C")?);
         options.progress = Arc::new(Steps(Instant::now()));
+        options.device_prefix = device_prefix;
         Ok(VmNodes {
             cluster: Cluster::boot(spec, &options)?,
         })

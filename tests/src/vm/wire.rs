@@ -1,0 +1,144 @@
+//! Guests whose NICs are in two device processes: on two hosts, joined by UDP (U6, U10, X7),
+//! and on one, joined by shared memory (X7).
+
+use std::path::Path;
+
+use anyhow::{ensure, Context, Result};
+use qnic_cluster::{add_stats, ClusterSpec};
+use serde_json::Value;
+
+use super::VmNodes;
+use crate::harness::{Case, Verdict};
+use crate::host::HostNodes;
+use crate::net::{udp_plan, PORT};
+use crate::netns::{TwoHosts, ADDRESSES};
+use crate::nodes::{Nodes, Running};
+use crate::scenario;
+
+const SIZES: &str = "1,97,4096,65537,1048576";
+
+/// All of them.
+pub(crate) const CASES: &[Case] = &[
+    Case {
+        name: "vm::guests_of_two_hosts_over_udp",
+        run: two_hosts,
+    },
+    Case {
+        name: "vm::guests_of_two_device_processes_through_shared_memory",
+        run: two_processes,
+    },
+];
+
+/// Names of the hosts; also those by which their device processes know each other.
+const HOSTS: [&str; 2] = ["host0", "host1"];
+
+/// One cluster of four guests, of which each host has booted two.
+struct Guests([VmNodes; 2]);
+
+impl Guests {
+    /// Boots them, each device process in the network of its host.
+    fn boot(hosts: &TwoHosts, directory: &Path) -> Result<Self> {
+        std::fs::write(directory.join("cluster.key"), [7; 32]).context("write the key")?;
+        let file = directory.join("hosts.toml");
+        let mut text = "name = \"hosts\"\n[network]\nkey_file = \"cluster.key\"\n\
+                        peer_timeout = \"5s\"\n"
+            .to_owned();
+        for (host, name) in HOSTS.iter().enumerate() {
+            let (address, first) = (ADDRESSES[host], 2 * host);
+            text += &format!(
+                "[[network.host]]\nname = \"{name}\"\naddress = \"{address}:{PORT}\"\n\
+                 nodes = [\"n{first}\", \"n{}\"]\n",
+                first + 1
+            );
+        }
+        text += "[[node]]\nname = \"n\"\ncount = 4\n";
+        std::fs::write(&file, text).context("write the cluster file")?;
+        let boot = |host: usize| {
+            let name = HOSTS[host];
+            let spec = ClusterSpec::load(&file)?.on_host(name);
+            let mut spec = spec.map_err(anyhow::Error::msg)?;
+            // Both run on this one machine.
+            spec.name = format!("{name}-{}", std::process::id());
+            VmNodes::boot_behind(&spec, hosts.prefix(host)).with_context(|| format!("boot {name}"))
+        };
+        Ok(Guests([boot(0)?, boot(1)?]))
+    }
+}
+
+impl Nodes for Guests {
+    fn count(&self) -> usize {
+        self.0.iter().map(Nodes::count).sum()
+    }
+
+    fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
+        let [first, second] = &self.0;
+        match node.checked_sub(first.count()) {
+            None => first.start(node, arguments),
+            Some(node) => second.start(node, arguments),
+        }
+    }
+
+    fn device_stats(&self) -> Result<Value> {
+        let mut all = Value::Null;
+        for host in &self.0 {
+            add_stats(&mut all, host.device_stats()?);
+        }
+        Ok(all)
+    }
+}
+
+/// Two guests on each of two hosts: the demo runs across; frames with another key are
+/// counted and ignored while all pairs exchange data; a partition heals in time and fails
+/// beyond it.
+fn two_hosts() -> Result<Verdict> {
+    let hosts = match TwoHosts::new() {
+        Ok(hosts) => hosts,
+        Err(error) => {
+            let why = format!("no network namespaces here: {error:#}");
+            return Ok(Verdict::Skipped(why));
+        }
+    };
+    let directory = tempfile::tempdir().context("make a directory for the cluster file")?;
+    let guests = Guests::boot(&hosts, directory.path())?;
+    scenario::demo_across(&guests, "udp", SIZES, 1 << 20).context("the demo")?;
+    another_key(&guests, &hosts, directory.path()).context("another key")?;
+    scenario::partition_heals_in_time_and_fails_beyond(&guests, &hosts, 100)
+        .context("a partition")?;
+    let Guests(clusters) = guests;
+    clusters.into_iter().try_for_each(VmNodes::end)?;
+    Ok(Verdict::Passed)
+}
+
+/// A process on the second host says that it is that host's device process, but has
+/// another key.
+fn another_key(guests: &Guests, hosts: &TwoHosts, directory: &Path) -> Result<()> {
+    let key = directory.join("another.key");
+    std::fs::write(&key, [8; 32]).context("write another key")?;
+    let impostor = HostNodes::start_several(&[udp_plan(1, PORT + 1, &key, hosts)])?;
+    scenario::all_pairs_exchange(guests, 10)?;
+    let counted = |carrier: &Value| carrier["strangers"].as_u64() > Some(5);
+    let carrier = scenario::until_carrier(guests, 0, "counted", counted)?;
+    let process = &carrier["processes"][0];
+    ensure!(process["connected"] == true, "{carrier}");
+    ensure!(process["malformed"] == 0, "{carrier}");
+    let stats = impostor.device_stats()?;
+    let answered = &stats["network"]["carriers"][0]["processes"][0];
+    ensure!(answered["connected"] == false, "{answered}");
+    ensure!(answered["frames_received"] == 0, "{answered}");
+    Ok(())
+}
+
+/// The cluster of `examples/two-processes.toml`: the demo runs between guests of both
+/// device processes.
+fn two_processes() -> Result<Verdict> {
+    let checkout = qnic_cluster::repository().context("the checkout is gone")?;
+    let file = checkout.join("examples/two-processes.toml");
+    let mut spec = ClusterSpec::load(&file)?;
+    spec.name = format!("processes-{}", std::process::id());
+    let nodes = VmNodes::boot_spec(&spec)?;
+    scenario::demo_across(&nodes, "shm", SIZES, 1 << 20)?;
+    let devices = nodes.cluster().devices().len();
+    ensure!(devices == 2, "{devices} device processes");
+    nodes.end()?;
+    Ok(Verdict::Passed)
+}
