@@ -99,10 +99,10 @@ fn host(rounds: usize) -> Result<Vec<BenchRow>> {
     let nodes = HostNodes::start(2)?;
     let sizes: Vec<_> = SIZES.iter().map(ToString::to_string).collect();
     let rounds = rounds.to_string();
-    measure(
-        &nodes,
-        &["--floor", "--rounds", &rounds, "--sizes", &sizes.join(",")],
-    )
+    let options = ["--floor", "--rounds", &rounds, "--sizes", &sizes.join(",")];
+    measure(&nodes, &options, |rows| {
+        say(format_args!("{rows} of {} rows", 2 * SIZES.len()));
+    })
 }
 
 /// One round of all sizes after the other, the floor natively between them.
@@ -110,11 +110,12 @@ fn vm(rounds: usize) -> Result<Vec<BenchRow>> {
     let nodes = VmNodes::boot("bench", &["stable", "stable"])?;
     let floor = qnic_tests::floor::Floor::new(2 << 20)?;
     let mut all: Vec<BenchRow> = Vec::new();
-    for _ in 0..rounds {
+    for round in 1..=rounds {
         for size in SIZES {
+            say(format_args!("round {round} of {rounds}, {size} bytes"));
             let size_text = size.to_string();
             let before = floor.memcpy_mb_s(size);
-            let rows = measure(&nodes, &["--rounds", "1", "--sizes", &size_text])?;
+            let rows = measure(&nodes, &["--rounds", "1", "--sizes", &size_text], |_| ())?;
             let floor_mb_s = before.max(floor.memcpy_mb_s(size));
             for row in rows {
                 merge(&mut all, row, floor_mb_s);
@@ -141,7 +142,17 @@ fn merge(all: &mut Vec<BenchRow>, mut row: BenchRow, floor_mb_s: f64) {
     }
 }
 
-pub(crate) fn measure(nodes: &dyn Nodes, options: &[&str]) -> Result<Vec<BenchRow>> {
+/// Says how far a benchmark is.
+pub(crate) fn say(progress: std::fmt::Arguments<'_>) {
+    eprintln!("{progress}");
+}
+
+/// Measures between the first two nodes; tells `progress` how many rows there are, after each.
+pub(crate) fn measure(
+    nodes: &dyn Nodes,
+    options: &[&str],
+    progress: impl Fn(usize),
+) -> Result<Vec<BenchRow>> {
     let mut target = nodes.start(1, &["demo-target"])?;
     let mut arguments = vec!["bench", "--peer", "1"];
     arguments.extend(options);
@@ -149,9 +160,8 @@ pub(crate) fn measure(nodes: &dyn Nodes, options: &[&str]) -> Result<Vec<BenchRo
     let mut rows = Vec::new();
     while let Some(line) = initiator.line(LIMIT).context("the initiator")? {
         rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
-        eprint!("\r{} of {} rows", rows.len(), 2 * SIZES.len());
+        progress(rows.len());
     }
-    eprintln!();
     initiator.wait(LIMIT)?.success("the initiator")?;
     target.wait(LIMIT)?.success("the target")?;
     Ok(rows)

@@ -1,7 +1,10 @@
-//! `qnic bench wire`: what loss costs, on each kind of link, and UDP beside iperf3.
+//! `qnic bench wire`: what loss costs, on each kind of link, UDP beside iperf3, and what a
+//! packet costs on the reliable path.
 //!
 //! All nodes are processes of this machine. Each figure stands beside the loss-free
 //! one of the same kind of link in the same run.
+
+mod packets;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -12,9 +15,10 @@ use std::sync::Arc;
 use anyhow::{ensure, Context, Result};
 use qnic_images::{Cache, Program, Provisioner, Silent};
 use qnic_tests::host::{DevicePlan, HostNodes};
+use qnic_tests::nodes::{counter, Nodes};
 use serde::Serialize;
 
-use crate::bench::{measure, spread};
+use crate::bench::{measure, say, spread};
 
 /// Percent of the frames that are lost.
 const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
@@ -46,6 +50,18 @@ enum Kind {
     Udp,
 }
 
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Perfect => "perfect",
+            Kind::Reliable => "reliable",
+            Kind::Delayed => "20 µs delay",
+            Kind::SharedMemory => "shared memory",
+            Kind::Udp => "UDP",
+        }
+    }
+}
+
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
 struct WireRow {
@@ -60,6 +76,9 @@ struct WireRow {
     write_ratio: f64,
     /// 64 KiB reads.
     read_mb_s: f64,
+    /// Frames that both NICs have sent again, and those of them that a timer asked for.
+    frames_resent: u64,
+    resend_timeouts: u64,
 }
 
 /// Measures and prints; the JSON of all rows.
@@ -72,9 +91,15 @@ pub(crate) fn run(rounds: usize) -> Result<serde_json::Value> {
         (Kind::SharedMemory, &LOSSES[..]),
         (Kind::Udp, &LOSSES[..]),
     ];
+    let count: usize = kinds.iter().map(|(_, losses)| losses.len()).sum();
     for (kind, losses) in kinds {
         let mut free = None;
         for loss in losses {
+            let number = rows.len() + 1;
+            say(format_args!(
+                "{} at {loss} % loss, {number} of {count}",
+                kind.name()
+            ));
             let mut row =
                 one(kind, *loss, rounds).with_context(|| format!("{kind:?} at {loss} % loss"))?;
             row.write_ratio = row.write_mb_s / *free.get_or_insert(row.write_mb_s);
@@ -89,39 +114,49 @@ pub(crate) fn run(rounds: usize) -> Result<serde_json::Value> {
             udp.write_mb_s / iperf
         );
     }
-    Ok(serde_json::json!({ "rows": rows, "iperf3_udp_mb_s": iperf }))
+    let packets = packets::measure()?;
+    print!("{}", packets::table(&packets));
+    Ok(serde_json::json!({ "rows": rows, "iperf3_udp_mb_s": iperf, "packets": packets }))
 }
 
 fn one(kind: Kind, loss: f64, rounds: usize) -> Result<WireRow> {
     let files = tempfile::tempdir().context("make a directory for key and sockets")?;
     let nodes = HostNodes::start_several(&plans(kind, loss, files.path())?)?;
-    let rounds = rounds.to_string();
-    let sizes = format!("{SMALL},{LARGE}");
-    let options = [
-        "--rounds",
-        &rounds,
-        "--sizes",
-        &sizes,
-        "--round-bytes",
-        ROUND_BYTES,
-    ];
-    let found = measure(&nodes, &options)?;
-    let row = |operation: &str, size: usize| {
-        let mut found = found.iter();
-        found
-            .find(|row| row.operation == operation && row.size == size)
-            .with_context(|| format!("no {operation} of {size} bytes was measured"))
+    let measure = |size: usize, rounds: usize| {
+        let (size, rounds) = (size.to_string(), rounds.to_string());
+        let options = [
+            "--sizes",
+            &size,
+            "--rounds",
+            &rounds,
+            "--round-bytes",
+            ROUND_BYTES,
+        ];
+        measure(&nodes, &options, |_| ())
     };
-    let middle = |values: &[f64]| spread(values).map_or(0.0, |(median, ..)| median);
-    let latency = row("write", SMALL)?.latency.first().copied();
+    let small = measure(SMALL, 0)?;
+    let latency = small.first().and_then(|row| row.latency.first().copied());
+    let large = measure(LARGE, rounds)?;
+    let middle = |operation: &str| {
+        let row = large.iter().find(|row| row.operation == operation);
+        let median = row
+            .and_then(|row| spread(&row.mb_s))
+            .map(|(median, ..)| median);
+        median.with_context(|| format!("no {operation} of {LARGE} bytes was measured"))
+    };
+    let stats = nodes.device_stats()?;
+    let both =
+        |name: &str| -> Result<u64> { Ok(counter(&stats, 0, name)? + counter(&stats, 1, name)?) };
     Ok(WireRow {
         kind,
         loss_percent: loss,
         latency_us: latency.map_or(0.0, |latency| latency.median_us),
         latency_p99_us: latency.map_or(0.0, |latency| latency.p99_us),
-        write_mb_s: middle(&row("write", LARGE)?.mb_s),
+        write_mb_s: middle("write")?,
         write_ratio: 1.0,
-        read_mb_s: middle(&row("read", LARGE)?.mb_s),
+        read_mb_s: middle("read")?,
+        frames_resent: both("frames_resent")?,
+        resend_timeouts: both("resend_timeouts")?,
     })
 }
 
@@ -235,13 +270,7 @@ fn table(rows: &[WireRow]) -> String {
         "link", "loss", "8 B half RTT", "99 % µs", "64 KiB write", "of loss-free", "64 KiB read"
     );
     for row in rows {
-        let kind = match row.kind {
-            Kind::Perfect => "perfect",
-            Kind::Reliable => "reliable",
-            Kind::Delayed => "20 µs delay",
-            Kind::SharedMemory => "shared memory",
-            Kind::Udp => "UDP",
-        };
+        let kind = row.kind.name();
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
-use qnic::{Endpoint, Nic, NodeId, RemoteSegment};
+use qnic::{Endpoint, Error, Nic, NodeId, RemoteSegment};
 
 use super::protocol::{
     ball, Outcome, Request, DATA_BYTES, GUARD, GUARD_BYTE, MESSAGE_BYTES, SPIN_SIZE,
@@ -62,9 +62,15 @@ impl Target {
     /// Serves one request; `false` after the last.
     fn serve(&mut self) -> Result<bool> {
         let request = self.endpoint.notification(REQUEST);
-        request
-            .take(Some(ANSWER_LIMIT))
-            .context("wait for a request")?;
+        // Between two requests the initiator may transfer for as long as it likes.
+        wait_while_alive(
+            || request.take(Some(ANSWER_LIMIT)),
+            || {
+                let byte = self.source.part(0, 1);
+                self.endpoint.read_fenced(&self.pong, 0, byte)
+            },
+        )
+        .context("wait for a request")?;
         self.notifications += 1;
         let mut message = [0; MESSAGE_BYTES];
         self.requests.buffer.read(0, &mut message)?;
@@ -125,6 +131,20 @@ impl Target {
     }
 }
 
+/// Waits for a peer, again each time that `wait` ends with [`Error::TimedOut`], as long as
+/// `ask` says that the peer is there.
+fn wait_while_alive(
+    mut wait: impl FnMut() -> qnic::Result<()>,
+    mut ask: impl FnMut() -> qnic::Result<()>,
+) -> qnic::Result<()> {
+    loop {
+        match wait() {
+            Err(Error::TimedOut) => ask()?,
+            ended => return ended,
+        }
+    }
+}
+
 /// Spins until the byte at `place` is `wanted`.
 pub(super) fn spin_for(memory: &Exported, place: usize, wanted: u8) -> Result<()> {
     let start = Instant::now();
@@ -146,5 +166,28 @@ pub(super) fn spin_for(memory: &Exported, place: usize, wanted: u8) -> Result<()
                 byte[0]
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_peer_is_waited_for_and_a_dead_one_is_not() {
+        let mut waits = 0;
+        let slow = || {
+            waits += 1;
+            match waits {
+                1..=3 => Err(Error::TimedOut),
+                _ => Ok(()),
+            }
+        };
+        wait_while_alive(slow, || Ok(())).unwrap();
+        assert_eq!(waits, 4);
+        let gone = wait_while_alive(|| Err(Error::TimedOut), || Err(Error::EmptyMemory));
+        assert!(matches!(gone, Err(Error::EmptyMemory)));
+        let failed = wait_while_alive(|| Err(Error::DeviceGone), || panic!("it did not time out"));
+        assert!(matches!(failed, Err(Error::DeviceGone)));
     }
 }

@@ -48,6 +48,8 @@ pub struct Cluster {
     pub outside: BTreeMap<u16, Vec<FrameHeader>>,
     /// Most payload bytes in a frame, on all wires.
     pub max_payload: u32,
+    /// The wire says that it is perfect, and without [weather](Cluster::set_weather) is.
+    pub perfect: bool,
     /// Frames under way, on a wire that is not perfect.
     air: Option<Air>,
     next_token: u64,
@@ -63,13 +65,14 @@ struct Links<'a> {
     cut: &'a BTreeSet<u16>,
     outside: &'a mut BTreeMap<u16, Vec<FrameHeader>>,
     max_payload: u32,
+    perfect: bool,
     air: &'a mut Option<Air>,
 }
 
 impl Wire<Memory> for Links<'_> {
     fn path(&self, _: NodeId) -> Option<Path> {
         Some(Path {
-            perfect: self.air.is_none(),
+            perfect: self.perfect && self.air.is_none(),
             max_payload: self.max_payload,
         })
     }
@@ -119,6 +122,7 @@ impl Cluster {
             cut: BTreeSet::new(),
             outside: BTreeMap::new(),
             max_payload: Path::PERFECT.max_payload,
+            perfect: true,
             air: None,
             next_token: 0,
             next_session: 0,
@@ -230,6 +234,7 @@ impl Cluster {
             cut: &self.cut,
             outside: &mut self.outside,
             max_payload: self.max_payload,
+            perfect: self.perfect,
             air: &mut self.air,
         };
         (this, links)

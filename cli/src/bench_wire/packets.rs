@@ -1,0 +1,196 @@
+//! What a packet costs the two NICs on the reliable path, beside the perfect wire: the
+//! example `packet` of `qnic-nic`, which moves frames by calls in one thread.
+//!
+//! Instructions are those of the processor's counter. Where there is none, as in most
+//! virtual machines, valgrind counts them if it is installed: the difference of two runs
+//! of different length, by the packets in between.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{bail, ensure, Context, Result};
+use qnic_cluster::{host_program, Program};
+use serde::Serialize;
+
+/// The program that measures.
+const PACKET: Program<'static> = Program::Example {
+    package: "qnic-nic",
+    name: "packet",
+};
+
+/// Packets in a run that is timed, and in the two that valgrind counts.
+const TIMED: u64 = 320_000;
+const COUNTED: [u64; 2] = [3_200, 9_600];
+
+/// Timed runs; the median is shown.
+const RUNS: usize = 5;
+
+/// What a packet costs, both NICs together, from the command to its completion.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct PacketRow {
+    /// `perfect` or `reliable`.
+    path: &'static str,
+    /// Bytes of the write that it carries: 8 inline, or a page.
+    size: usize,
+    nanoseconds: f64,
+    instructions: Option<f64>,
+    /// What counted them, or why nothing did.
+    counted_by: String,
+}
+
+/// Measures both paths.
+pub(super) fn measure() -> Result<Vec<PacketRow>> {
+    let program = host_program(PACKET).context("build the program that measures packets")?;
+    let mut rows = Vec::new();
+    for size in [8, 4096] {
+        for path in ["perfect", "reliable"] {
+            rows.push(row(&program, path, size).with_context(|| format!("{path}, {size} bytes"))?);
+        }
+    }
+    Ok(rows)
+}
+
+fn row(program: &Path, path: &'static str, size: usize) -> Result<PacketRow> {
+    let mut times = Vec::new();
+    let mut counted = Err("it was not asked".to_owned());
+    for _ in 0..RUNS {
+        let said = said(arguments(&mut Command::new(program), path, size, TIMED))?;
+        let (time, instructions) = parse(&said)?;
+        times.push(time);
+        counted = instructions;
+    }
+    times.sort_by(f64::total_cmp);
+    let (instructions, counted_by) = match counted {
+        Ok(instructions) => (Some(instructions), "the processor's counter".to_owned()),
+        Err(why) => match by_valgrind(program, path, size) {
+            Ok(instructions) => (Some(instructions), "callgrind".to_owned()),
+            Err(error) => (None, format!("no counter: {why}; {error:#}")),
+        },
+    };
+    Ok(PacketRow {
+        path,
+        size,
+        nanoseconds: times[times.len() / 2],
+        instructions,
+        counted_by,
+    })
+}
+
+fn arguments<'a>(command: &'a mut Command, path: &str, size: usize, count: u64) -> &'a mut Command {
+    command.args([path, &size.to_string(), &count.to_string()])
+}
+
+/// Standard output of a program that ends well.
+fn said(command: &mut Command) -> Result<String> {
+    let output = command.output().context("start the program")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {errors}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Nanoseconds and instructions of a packet, or why those were not counted.
+fn parse(line: &str) -> Result<(f64, Result<f64, String>)> {
+    let line = line.trim();
+    let read = || {
+        let (time, rest) = line.split_once(' ')?;
+        let instructions = match rest.strip_prefix("- ") {
+            Some(why) => Err(why.to_owned()),
+            None => Ok(rest.parse().ok()?),
+        };
+        Some((time.parse().ok()?, instructions))
+    };
+    read().with_context(|| format!("the program says {line:?}"))
+}
+
+fn by_valgrind(program: &Path, path: &str, size: usize) -> Result<f64> {
+    let [few, many] = COUNTED.map(|count| {
+        let mut valgrind = Command::new("valgrind");
+        valgrind
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(program);
+        let output = arguments(&mut valgrind, path, size, count).output();
+        let output = output.context("valgrind cannot be started")?;
+        collected(&String::from_utf8_lossy(&output.stderr))
+    });
+    Ok((many? - few?) / (COUNTED[1] - COUNTED[0]) as f64)
+}
+
+/// The instructions that callgrind says it has seen.
+fn collected(said: &str) -> Result<f64> {
+    let line = said.lines().find_map(|line| line.split_once("Collected :"));
+    let Some((_, number)) = line else {
+        bail!("callgrind says: {}", said.trim());
+    };
+    Ok(number.trim().parse()?)
+}
+
+pub(super) fn table(rows: &[PacketRow]) -> String {
+    let mut text = format!(
+        "\n{:<10} {:>10} {:>14} {:>16} {:>12}\n",
+        "a packet", "bytes", "both NICs", "instructions", "of perfect"
+    );
+    let mut perfect = None;
+    for row in rows {
+        if row.path == "perfect" {
+            perfect = row.instructions;
+        }
+        let ratio = row.instructions.zip(perfect).map(|(own, base)| own / base);
+        let number = |value: Option<f64>, digits: usize| {
+            value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+        };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<10} {:>10} {:>11.0} ns {:>16} {:>12}",
+            row.path,
+            row.size,
+            row.nanoseconds,
+            number(row.instructions, 0),
+            number(ratio, 2)
+        );
+    }
+    if let Some(row) = rows.first() {
+        let what = match row.instructions {
+            Some(_) => "counted by",
+            None => "not available:",
+        };
+        let _ = writeln!(text, "instructions: {what} {}", row.counted_by);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_say_is_understood() {
+        assert_eq!(parse("12.5 300.0\n").unwrap(), (12.5, Ok(300.0)));
+        let (time, why) = parse("12.5 - No such file or directory (os error 2)\n").unwrap();
+        assert_eq!(time, 12.5);
+        assert!(why.unwrap_err().starts_with("No such"));
+        assert!(parse("").is_err() && parse("x 1").is_err() && parse("1 x").is_err());
+        let said = "==1== Events    : Ir\n==1== Collected : 1234567\n";
+        assert_eq!(collected(said).unwrap(), 1_234_567.0);
+        assert!(collected("==1== no such program").is_err());
+    }
+
+    #[test]
+    fn the_reliable_path_stands_beside_the_perfect_one() {
+        let row = |path, instructions| PacketRow {
+            path,
+            size: 8,
+            nanoseconds: 10.0,
+            instructions,
+            counted_by: "something".into(),
+        };
+        let text = table(&[row("perfect", Some(200.0)), row("reliable", Some(300.0))]);
+        assert!(
+            text.contains("1.50") && text.contains("counted by something"),
+            "{text}"
+        );
+        let text = table(&[row("perfect", None)]);
+        assert!(text.contains("not available: something"), "{text}");
+    }
+}

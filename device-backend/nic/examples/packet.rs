@@ -1,0 +1,108 @@
+//! What a packet costs both NICs together, from the command to its completion, without
+//! I/O: two NICs in one thread, resident pages, frames that arrive by a call.
+//!
+//! `packet PATH SIZE COUNT` sends COUNT writes of SIZE bytes (8, inline, or 4096), 32 at a
+//! time, on a PATH that is `perfect` (neither copies nor timers) or `reliable` (all of
+//! the transport, nothing is lost). It prints nanoseconds for each, and instructions, or a
+//! minus sign and why they cannot be counted. `qnic bench wire` runs it; where there is no
+//! counter, under callgrind, twice, so that what is not of a packet drops out.
+
+use std::time::Instant;
+
+use perf_event::events::Hardware;
+use perf_event::{Builder, Counter};
+use qnic_abi::command::{Descriptor, Opcode};
+use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
+use qnic_nic::testing::{Cluster, SimProcess};
+use qnic_nic::Limits;
+
+/// Commands between two looks at what is complete.
+const BATCH: u64 = 32;
+
+/// Where segments begin.
+const ADDRESS: u64 = 0x100_0000;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = match &arguments[..] {
+        [path, size, count] => parse(path, size, count),
+        _ => None,
+    };
+    let Some((perfect, size, count)) = wanted else {
+        eprintln!("usage: packet perfect|reliable 8|4096 COUNT");
+        std::process::exit(2);
+    };
+    let (mut cluster, mut source, command) = prepare(perfect, size);
+    // Known to each other, caches warm.
+    run(&mut cluster, &mut source, &command, 4);
+    let batches = count / BATCH;
+    let mut counter = counter();
+    let start = Instant::now();
+    run(&mut cluster, &mut source, &command, batches);
+    let time = start.elapsed().as_nanos() as f64;
+    let instructions = counter.as_mut().map_err(|error| error.to_string());
+    let instructions =
+        instructions.and_then(|counter| counter.read().map_err(|error| error.to_string()));
+    let packets = (batches * BATCH).max(1) as f64;
+    match instructions {
+        Ok(instructions) => println!("{:.1} {:.1}", time / packets, instructions as f64 / packets),
+        Err(error) => println!("{:.1} - {error}", time / packets),
+    }
+}
+
+fn parse(path: &str, size: &str, count: &str) -> Option<(bool, u64, u64)> {
+    let perfect = match path {
+        "perfect" => true,
+        "reliable" => false,
+        _ => return None,
+    };
+    let size = match size {
+        "8" => 8,
+        "4096" => PAGE_SIZE as u64,
+        _ => return None,
+    };
+    Some((perfect, size, count.parse().ok()?))
+}
+
+/// Counts instructions of this thread outside of the kernel, from now on.
+fn counter() -> std::io::Result<Counter> {
+    let mut counter = Builder::new(Hardware::INSTRUCTIONS).build()?;
+    counter.enable()?;
+    Ok(counter)
+}
+
+fn prepare(perfect: bool, size: u64) -> (Cluster, SimProcess, Descriptor) {
+    let mut cluster = Cluster::new(2, 256, 8, &Limits::default());
+    cluster.perfect = perfect;
+    let mut player = |node: usize| {
+        let vni = VniId(node as u16);
+        let player = SimProcess::register(&mut cluster, node, vni, Port(1)).expect("a process");
+        let range = (ADDRESS, PAGE_SIZE as u64);
+        let segment = player.export(&mut cluster, 0, 1, range, Access::all());
+        let this = &mut cluster.nodes[node];
+        let there = this.driver.bring_in(&this.host, vni, ADDRESS);
+        assert!(there, "no memory");
+        (player, segment.expect("a segment"))
+    };
+    let ((source, from), (_, to)) = (player(0), player(1));
+    let command = match size {
+        8 => SimProcess::inline_descriptor((&to, 64), size),
+        _ => SimProcess::descriptor(Opcode::Write, (&from, 0), (&to, 0), size),
+    };
+    (cluster, source, command)
+}
+
+/// Issues so many batches, and has both NICs work until each is complete.
+fn run(cluster: &mut Cluster, source: &mut SimProcess, command: &Descriptor, batches: u64) {
+    let late = Limits::default().acknowledge_after + 1;
+    for _ in 0..batches {
+        for _ in 0..BATCH {
+            source.issue(cluster, command, &[]).expect("room");
+        }
+        cluster.run();
+        // An acknowledgement may wait for so long.
+        cluster.advance(late);
+        cluster.run();
+        assert_eq!(source.done(cluster).0, source.tail, "not complete");
+    }
+}
