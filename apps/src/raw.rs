@@ -12,7 +12,6 @@ use qnic_abi::host_area::{
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE};
-use qnic_abi::SharedMemory;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::options::ANSWER_LIMIT;

@@ -8,7 +8,6 @@ use clap::Args;
 use qnic::Nic;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
-use qnic_abi::SharedMemory;
 use qnic_apps::pattern;
 
 use crate::raw::RawProcess;

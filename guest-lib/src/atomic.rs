@@ -14,7 +14,6 @@ use qnic_abi::atomic::Function;
 use qnic_abi::command::{CommandFlags, Opcode};
 use qnic_abi::host_area::{result_offset, RESULT_RECORDS};
 use qnic_abi::shared::Ordering;
-use qnic_abi::SharedMemory;
 
 use crate::core::{lock, Core};
 use crate::endpoint::Endpoint;

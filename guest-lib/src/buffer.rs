@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use qnic_abi::shared::Ordering;
-use qnic_abi::SharedMemory;
-use qnic_host::SharedRegion;
 
 use crate::error::{Error, Result};
+use crate::provider::Memory;
 
 /// Page-aligned memory of this process, zeroed at first, that can be exported and
 /// that stays mapped while a clone of it or a segment made from it exists.
@@ -18,31 +17,29 @@ use crate::error::{Error, Result};
 /// no particular order.
 #[derive(Debug, Clone)]
 pub struct Buffer {
-    region: Arc<SharedRegion>,
+    memory: Arc<dyn Memory>,
 }
 
 impl Buffer {
-    pub(crate) fn new(region: SharedRegion) -> Self {
-        Buffer {
-            region: Arc::new(region),
-        }
+    pub(crate) fn new(memory: Arc<dyn Memory>) -> Self {
+        Buffer { memory }
     }
 
     /// Length in bytes; never zero.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.region.len()
+        self.memory.size()
     }
 
     /// Virtual address of the first byte.
     pub fn address(&self) -> u64 {
-        self.region.address()
+        self.memory.address()
     }
 
     /// Pointer to the first byte, for who answers himself for the races with
     /// peers that write there; it is valid while the buffer is mapped.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.region.as_ptr()
+        self.memory.address() as *mut u8
     }
 
     /// Copies bytes out. Those that are being written meanwhile come out old or
@@ -52,7 +49,7 @@ impl Buffer {
     /// [`Error::OutOfRange`]
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.check(offset, bytes.len())?;
-        self.region.read_bytes(offset, bytes);
+        self.memory.read_bytes(offset, bytes);
         Ok(())
     }
 
@@ -63,7 +60,7 @@ impl Buffer {
     pub fn read_vec(&self, offset: usize, length: usize) -> Result<Vec<u8>> {
         self.check(offset, length)?;
         let mut bytes = vec![0; length];
-        self.region.read_bytes(offset, &mut bytes);
+        self.memory.read_bytes(offset, &mut bytes);
         Ok(bytes)
     }
 
@@ -73,7 +70,7 @@ impl Buffer {
     /// [`Error::OutOfRange`]
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len())?;
-        self.region.write_bytes(offset, bytes);
+        self.memory.write_bytes(offset, bytes);
         Ok(())
     }
 
@@ -83,7 +80,7 @@ impl Buffer {
     /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn load_u32(&self, offset: usize) -> Result<u32> {
         self.check_word(offset, 4)?;
-        Ok(self.region.load_u32(offset, Ordering::Acquire))
+        Ok(self.memory.load_u32(offset, Ordering::Acquire))
     }
 
     /// Loads an aligned little-endian word of 64 bits, with acquire: a peer's
@@ -93,7 +90,7 @@ impl Buffer {
     /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         self.check_word(offset, 8)?;
-        Ok(self.region.load_u64(offset, Ordering::Acquire))
+        Ok(self.memory.load_u64(offset, Ordering::Acquire))
     }
 
     /// Stores an aligned little-endian word of 32 bits, with release.
@@ -102,7 +99,7 @@ impl Buffer {
     /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn store_u32(&self, offset: usize, value: u32) -> Result<()> {
         self.check_word(offset, 4)?;
-        self.region.store_u32(offset, value, Ordering::Release);
+        self.memory.store_u32(offset, value, Ordering::Release);
         Ok(())
     }
 
@@ -112,12 +109,12 @@ impl Buffer {
     /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
         self.check_word(offset, 8)?;
-        self.region.store_u64(offset, value, Ordering::Release);
+        self.memory.store_u64(offset, value, Ordering::Release);
         Ok(())
     }
 
-    pub(crate) fn region(&self) -> &SharedRegion {
-        &self.region
+    pub(crate) fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
     }
 
     fn check(&self, offset: usize, length: usize) -> Result<()> {

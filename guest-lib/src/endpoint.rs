@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qnic_abi::command::CommandFlags;
 use qnic_abi::control::MAX_IMPORT_WAIT_MS;
@@ -93,7 +93,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Refused`] with `NameExists` or `Exhausted` among others.
     pub fn export(&self, name: SegmentName, buffer: &Buffer, access: Access) -> Result<Segment> {
-        let memory = buffer.region().clone();
+        let memory = buffer.memory().clone();
         Segment::export(self.core.clone(), name, memory, access, 0)
     }
 
@@ -127,7 +127,7 @@ impl Endpoint {
         };
         // SAFETY: the caller promises what `from_raw` asks for.
         let memory = unsafe { SharedRegion::from_raw(base, length) };
-        Segment::export(self.core.clone(), name, memory, access, 0)
+        Segment::export(self.core.clone(), name, Arc::new(memory), access, 0)
     }
 
     /// Says whether all of `length` bytes at `address` lie in one exported
@@ -150,9 +150,9 @@ impl Endpoint {
         wait: Duration,
     ) -> Result<RemoteSegment> {
         let what = || format!("import segment {:#x} of {node}, {port}", name.0);
-        let until = Instant::now() + wait.min(Duration::from_millis(MAX_IMPORT_WAIT_MS.into()));
+        let until = self.core.now() + wait.min(Duration::from_millis(MAX_IMPORT_WAIT_MS.into()));
         let call = loop {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(self.core.now());
             let mut call = uapi::Import {
                 node: node.0.into(),
                 port: port.0.into(),

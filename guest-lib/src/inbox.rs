@@ -21,7 +21,7 @@ impl Inbox {
     /// Lets signals of a counted notification enter the queue, or no longer. Who
     /// arms looks at the notification's counter afterwards: of signals that came
     /// before there may be no entry.
-    pub(crate) fn arm<M: SharedMemory>(&mut self, window: &M, number: u32, on: bool) {
+    pub(crate) fn arm<M: SharedMemory + ?Sized>(&mut self, window: &M, number: u32, on: bool) {
         let (offset, bit) = armed_bit(number);
         let word = &mut self.armed[(offset - ARMED) / 8];
         *word = if on { *word | bit } else { *word & !bit };
@@ -33,7 +33,7 @@ impl Inbox {
 
     /// Takes the oldest entry. Of a counted notification the caller looks at the
     /// counter afterwards: later signals may have coalesced with this entry.
-    pub(crate) fn take<M: SharedMemory>(&mut self, window: &M, area: &M) -> Option<u32> {
+    pub(crate) fn take<M: SharedMemory + ?Sized>(&mut self, window: &M, area: &M) -> Option<u32> {
         // Acquire: the entry stands before the tail, and data and counter before
         // the entry (partner: the NIC's release stores).
         if area.load_u64(NOTIFICATION_TAIL, Ordering::Acquire) == self.head {
@@ -52,7 +52,7 @@ impl Inbox {
     }
 
     /// How many one-shot notifications the NIC has dropped.
-    pub(crate) fn lost<M: SharedMemory>(area: &M) -> u64 {
+    pub(crate) fn lost<M: SharedMemory + ?Sized>(area: &M) -> u64 {
         area.load_u64(NOTIFICATIONS_LOST, Ordering::Acquire)
     }
 }

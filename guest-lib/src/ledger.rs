@@ -156,6 +156,8 @@ pub(crate) struct Ledger {
     /// Commands that the NIC had read when last looked.
     head: u64,
     issued: [u64; 2],
+    /// Ordinal of the last write that is not the library's own.
+    published: u64,
     /// Complete operations of each kind when last looked.
     done: [u64; 2],
     errors_seen: u64,
@@ -173,6 +175,7 @@ impl Ledger {
             next: 0,
             head: 0,
             issued: [0; 2],
+            published: 0,
             done: [0; 2],
             errors_seen: 0,
             recent: [[None; COMMAND_ENTRIES]; 2],
@@ -203,14 +206,14 @@ impl Ledger {
     }
 
     /// The same as [`Ledger::seen`], as it stands now.
-    pub(crate) fn present<M: SharedMemory>(host_area: &M) -> (u64, u64) {
+    pub(crate) fn present<M: SharedMemory + ?Sized>(host_area: &M) -> (u64, u64) {
         let complete = progress::done(host_area, Operation::Write)
             .wrapping_add(progress::done(host_area, Operation::Read));
         (progress::head(host_area), complete)
     }
 
     /// Looks at the counters, then takes over the failures behind them.
-    pub(crate) fn look<M: SharedMemory>(&mut self, host_area: &M, claims: &Claims) {
+    pub(crate) fn look<M: SharedMemory + ?Sized>(&mut self, host_area: &M, claims: &Claims) {
         self.head = progress::head(host_area);
         let done = [Operation::Write, Operation::Read].map(|kind| progress::done(host_area, kind));
         let Ledger {
@@ -248,6 +251,9 @@ impl Ledger {
             generation: self.generation,
         };
         self.next += 1;
+        if issued.operation == Operation::Write && !summary.silent {
+            self.published = issued.ordinal;
+        }
         self.recent[issued.operation.kind()][place(issued.ordinal)] =
             Some((issued.number, summary));
         claims.claim(&issued, claimed);
@@ -257,6 +263,12 @@ impl Ledger {
     /// How many operations of a kind were issued in this life of the queue.
     pub(crate) fn issued(&self, operation: Operation) -> u64 {
         self.issued[operation.kind()]
+    }
+
+    /// Ordinal of the last write of the program: writes that the library does on its
+    /// own account, and lets nobody know of, are silent.
+    pub(crate) fn published(&self) -> u64 {
+        self.published
     }
 
     /// Which life of the queue this is.

@@ -6,11 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use qnic_abi::host_area::{signal_offset, SIGNAL_COUNTERS};
-use qnic_abi::SharedMemory;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::wait::deadline;
 
 /// Number of a counted notification, 1 to 1,023 (N16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,7 +160,7 @@ impl<'e> Notification<'e> {
     /// [`Error::TimedOut`], [`Error::DeviceGone`]
     pub fn wait(&self, timeout: Option<Duration>) -> Result<u64> {
         let ready = || Ok(self.some_pending());
-        self.core.wait_signal(deadline(timeout), ready)
+        self.core.wait_signal(self.core.deadline(timeout), ready)
     }
 
     /// Acknowledges one pending signal (notfAck); `false` if none is pending.
@@ -178,7 +176,7 @@ impl<'e> Notification<'e> {
     /// [`Error::TimedOut`], [`Error::DeviceGone`]
     pub fn take(&self, timeout: Option<Duration>) -> Result<()> {
         let ready = || Ok(self.acknowledge().then_some(()));
-        self.core.wait_signal(deadline(timeout), ready)
+        self.core.wait_signal(self.core.deadline(timeout), ready)
     }
 
     fn some_pending(&self) -> Option<u64> {

@@ -6,7 +6,6 @@ use crate::arrivals::Taker;
 use crate::core::{lock, Core};
 use crate::error::{Error, Result};
 use crate::notification::{NotificationId, Signal};
-use crate::wait::deadline;
 
 /// The notification queue of an endpoint.
 ///
@@ -62,7 +61,8 @@ impl<'e> NotificationQueue<'e> {
     /// # Errors
     /// [`Error::TimedOut`], [`Error::NotificationsLost`], [`Error::DeviceGone`]
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Signal> {
-        self.core.wait_signal(deadline(timeout), || self.remove())
+        self.core
+            .wait_signal(self.core.deadline(timeout), || self.remove())
     }
 }
 
@@ -87,7 +87,7 @@ impl Core {
         let start = turn.checked_rem(ids.len()).unwrap_or(0);
         let (behind, ahead) = ids.split_at(start);
         let pending = |id: &&NotificationId| self.pending(**id) > 0;
-        self.wait_signal(deadline(timeout), || {
+        self.wait_signal(self.deadline(timeout), || {
             Ok(ahead.iter().chain(behind).find(pending).copied())
         })
     }

@@ -57,7 +57,7 @@ pub fn export(
     buffer: &Buffer,
     access: Access,
 ) -> Result<Segment> {
-    let memory = buffer.region().clone();
+    let memory = buffer.memory().clone();
     let core = endpoint.core().clone();
     Segment::export(core, name, memory, access, uapi::PHYSICAL)
 }

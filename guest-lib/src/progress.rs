@@ -12,7 +12,7 @@ use crate::error::Operation;
 ///
 /// Acquire: who sees the number sees the data and the error records behind it
 /// (partner: the NIC's release store).
-pub(crate) fn done<M: SharedMemory>(host_area: &M, operation: Operation) -> u64 {
+pub(crate) fn done<M: SharedMemory + ?Sized>(host_area: &M, operation: Operation) -> u64 {
     let offset = match operation {
         Operation::Write => WRITES_DONE,
         Operation::Read | Operation::Atomic => READS_DONE,
@@ -24,12 +24,12 @@ pub(crate) fn done<M: SharedMemory>(host_area: &M, operation: Operation) -> u64 
 ///
 /// Acquire: the slot is written only after the NIC has zeroed it (partner: the
 /// NIC's release store of the head).
-pub(crate) fn head<M: SharedMemory>(host_area: &M) -> u64 {
+pub(crate) fn head<M: SharedMemory + ?Sized>(host_area: &M) -> u64 {
     host_area.load_u64(HEAD, Ordering::Acquire)
 }
 
 /// The status that stopped the command queue, if it stands still.
-pub(crate) fn queue_failure<M: SharedMemory>(host_area: &M) -> Option<Status> {
+pub(crate) fn queue_failure<M: SharedMemory + ?Sized>(host_area: &M) -> Option<Status> {
     match host_area.load_u64(QUEUE_STATUS, Ordering::Acquire) {
         0 => None,
         code => Some(
@@ -46,7 +46,7 @@ pub(crate) fn queue_failure<M: SharedMemory>(host_area: &M) -> Option<Status> {
 ///
 /// The caller never lets more than [`ERROR_RECORDS`] commands be incomplete at
 /// its last call of this function, so no record is overwritten before it is read.
-pub(crate) fn drain_errors<M: SharedMemory>(
+pub(crate) fn drain_errors<M: SharedMemory + ?Sized>(
     host_area: &M,
     seen: u64,
     mut take: impl FnMut(u64, Status),

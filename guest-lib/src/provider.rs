@@ -1,15 +1,19 @@
 //! What the library needs from the platform beneath it: a guest's character
 //! device ([`linux`]) or a host-mode node ([`host`]).
 //!
-//! The control path goes through these traits; the data path does not: a
-//! registered process reaches its window and its host area as mapped memory.
+//! The control path goes through these traits; on the data path a registered
+//! process reaches its window and its host area as memory ([`Memory`]): mapped
+//! everywhere but in the simulator, which also has a clock and chance of its own.
 
+use std::collections::hash_map::RandomState;
 use std::fmt::Debug;
+use std::hash::{BuildHasher, Hasher};
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use qnic_abi::uapi;
-use qnic_abi::Status;
+use qnic_abi::{SharedMemory, Status};
 use qnic_host::SharedRegion;
 
 pub mod host;
@@ -32,6 +36,35 @@ pub enum CallError {
     System(#[from] std::io::Error),
 }
 
+/// Memory that a process shares with its NIC or with peers.
+///
+/// As with [`SharedRegion`], accesses that leave it panic; offsets come from checked
+/// geometry.
+pub trait Memory: SharedMemory + Debug + Send + Sync {
+    /// Virtual address of the first byte in this process.
+    fn address(&self) -> u64;
+
+    /// Copies out; bytes that somebody writes at the same time come out old or new.
+    fn read_bytes(&self, offset: usize, bytes: &mut [u8]);
+
+    /// Copies in.
+    fn write_bytes(&self, offset: usize, bytes: &[u8]);
+}
+
+impl Memory for SharedRegion {
+    fn address(&self) -> u64 {
+        SharedRegion::address(self)
+    }
+
+    fn read_bytes(&self, offset: usize, bytes: &mut [u8]) {
+        SharedRegion::read_bytes(self, offset, bytes);
+    }
+
+    fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        SharedRegion::write_bytes(self, offset, bytes);
+    }
+}
+
 /// A way to NICs of one node.
 pub trait Provider: Debug + Send + Sync {
     /// Registers a process on a port; port 0 asks for any free one (N1). `flags` are
@@ -46,7 +79,7 @@ pub trait Provider: Debug + Send + Sync {
     ///
     /// # Errors
     /// [`CallError::System`] when there is no memory left.
-    fn allocate(&self, length: usize) -> Result<SharedRegion, CallError>;
+    fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError>;
 
     /// What driver and NIC hold and have counted.
     ///
@@ -57,6 +90,17 @@ pub trait Provider: Debug + Send + Sync {
     /// Longest time worth spinning before a caller blocks, when `spinners` other
     /// threads of this process spin already.
     fn spin_budget(&self, spinners: usize) -> Duration;
+
+    /// The clock that all time limits are taken from.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// A number that other processes do not have.
+    fn random(&self) -> u64 {
+        // What a hasher starts from differs from process to process.
+        RandomState::new().build_hasher().finish()
+    }
 }
 
 /// Outcome of [`Provider::register`].
@@ -77,10 +121,10 @@ pub trait Process: Debug + Send + Sync {
     fn registration(&self) -> &uapi::Register;
 
     /// The window (`qnic_abi::window`), readable and writable.
-    fn window(&self) -> &SharedRegion;
+    fn window(&self) -> &dyn Memory;
 
     /// The host area (`qnic_abi::host_area`), readable.
-    fn host_area(&self) -> &SharedRegion;
+    fn host_area(&self) -> &dyn Memory;
 
     /// Rings the doorbell.
     fn ring_doorbell(&self);

@@ -39,7 +39,7 @@ impl Command {
 
     /// Puts the command into the slot of `number`, which must be free, and says
     /// whether the doorbell must be rung. `area` is the host area.
-    pub fn publish<M: SharedMemory>(
+    pub fn publish<M: SharedMemory + ?Sized>(
         &self,
         window: &M,
         area: &M,
@@ -67,7 +67,7 @@ pub struct Doorbell {
 
 impl Doorbell {
     /// The NIC was seen asleep after command `number` was published.
-    fn must_ring<M: SharedMemory>(&mut self, area: &M, number: u64) -> bool {
+    fn must_ring<M: SharedMemory + ?Sized>(&mut self, area: &M, number: u64) -> bool {
         // Relaxed: ordered behind the caller's fence, whose partner stands behind
         // the NIC's store of the head. A NIC that took the command and fell asleep
         // since then without seeing the new one has published a later head.
@@ -91,16 +91,16 @@ pub struct WakeRequests {
 impl WakeRequests {
     /// Requests of those who wait for anything. Continues after what a former
     /// process may have left in the window.
-    pub fn new<M: SharedMemory>(window: &M) -> Self {
+    pub fn new<M: SharedMemory + ?Sized>(window: &M) -> Self {
         Self::at(WAKE_REQUEST, window)
     }
 
     /// Requests of those who wait for a notification only.
-    pub fn for_signals<M: SharedMemory>(window: &M) -> Self {
+    pub fn for_signals<M: SharedMemory + ?Sized>(window: &M) -> Self {
         Self::at(SIGNAL_WAKE_REQUEST, window)
     }
 
-    fn at<M: SharedMemory>(word: usize, window: &M) -> Self {
+    fn at<M: SharedMemory + ?Sized>(word: usize, window: &M) -> Self {
         WakeRequests {
             word,
             last: AtomicU64::new(window.load_u64(word, Ordering::Relaxed)),
@@ -113,7 +113,7 @@ impl WakeRequests {
     ///
     /// Several threads may ask at once: whichever value stands last differs from
     /// every value that the NIC has acted upon before it was stored.
-    pub fn request<M: SharedMemory>(&self, window: &M) {
+    pub fn request<M: SharedMemory + ?Sized>(&self, window: &M) {
         // Relaxed: only the value matters, it is unique whatever the order.
         let value = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         window.store_u64(self.word, value, Ordering::Relaxed);

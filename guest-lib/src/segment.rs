@@ -3,11 +3,11 @@
 use std::sync::{Arc, Weak};
 
 use qnic_abi::{uapi, Access, NodeId, Port, SegmentName};
-use qnic_host::SharedRegion;
 
 use crate::core::{lock, retry, Core};
 use crate::error::{Error, Result};
 use crate::map::Exported;
+use crate::provider::Memory;
 
 /// A range of this process's memory that is exported: peers may import it, and it
 /// can be source and destination of this endpoint's own transfers.
@@ -18,7 +18,7 @@ use crate::map::Exported;
 #[derive(Debug)]
 pub struct Segment {
     core: Arc<Core>,
-    memory: SharedRegion,
+    memory: Arc<dyn Memory>,
     /// Address by which transfers name the first byte.
     base: u64,
     name: SegmentName,
@@ -31,17 +31,17 @@ impl Segment {
     pub(crate) fn export(
         core: Arc<Core>,
         name: SegmentName,
-        memory: SharedRegion,
+        memory: Arc<dyn Memory>,
         access: Access,
         flags: u32,
     ) -> Result<Self> {
-        if memory.is_empty() {
+        if memory.size() == 0 {
             return Err(Error::EmptyMemory);
         }
         let what = || {
             format!(
                 "export {} bytes at {:#x} as segment {:#x}",
-                memory.len(),
+                memory.size(),
                 memory.address(),
                 name.0
             )
@@ -50,7 +50,7 @@ impl Segment {
             access: access.bits().into(),
             name: name.0.into(),
             address: memory.address().into(),
-            length: (memory.len() as u64).into(),
+            length: (memory.size() as u64).into(),
             flags: flags.into(),
             ..Default::default()
         };
@@ -62,7 +62,7 @@ impl Segment {
         };
         let base = call.address.get();
         if flags & uapi::PHYSICAL == 0 {
-            lock(&core.exports).insert(base, memory.len() as u64, exported);
+            lock(&core.exports).insert(base, memory.size() as u64, exported);
         }
         Ok(Segment {
             core,
@@ -94,7 +94,7 @@ impl Segment {
     /// Length in bytes; never zero.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.memory.len()
+        self.memory.size()
     }
 
     /// A part of it, as source of a write or destination of a read. Whether it
@@ -137,8 +137,8 @@ impl Segment {
         self.exported
     }
 
-    pub(crate) fn memory(&self) -> &SharedRegion {
-        &self.memory
+    pub(crate) fn memory(&self) -> &dyn Memory {
+        &*self.memory
     }
 }
 

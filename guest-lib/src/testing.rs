@@ -21,7 +21,7 @@ use zerocopy::FromBytes;
 use crate::core::lock;
 use crate::error::Operation;
 use crate::nic::Nic;
-use crate::provider::{CallError, Process, Provider, Registration};
+use crate::provider::{CallError, Memory, Process, Provider, Registration};
 
 /// Inline limit of the fake NIC, in bytes.
 pub(crate) const INLINE_MAX: usize = 96;
@@ -273,8 +273,8 @@ impl Provider for FakeProvider {
         })))
     }
 
-    fn allocate(&self, length: usize) -> Result<SharedRegion, CallError> {
-        Ok(SharedRegion::anonymous(length)?)
+    fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError> {
+        Ok(Arc::new(SharedRegion::anonymous(length)?))
     }
 
     fn info(&self) -> Result<uapi::Info, CallError> {
@@ -297,11 +297,11 @@ impl Process for FakeProcess {
         &self.registration
     }
 
-    fn window(&self) -> &SharedRegion {
+    fn window(&self) -> &dyn Memory {
         &self.nic.window
     }
 
-    fn host_area(&self) -> &SharedRegion {
+    fn host_area(&self) -> &dyn Memory {
         &self.nic.host_area
     }
 

@@ -122,16 +122,21 @@ impl Core {
         self.collect(operation)
     }
 
-    /// Waits for all writes that were issued before the call, but for that of ordinal
-    /// `except` if it is the last. Failures stay with whom they belong to.
-    pub(crate) fn settle_writes(&self, except: u64) -> Result<()> {
-        let (issued, generation) = {
+    /// Waits for all writes that the program has issued before the call. Failures stay
+    /// with whom they belong to.
+    pub(crate) fn publish(&self) -> Result<()> {
+        let (ordinal, generation) = {
+            let ledger = self.ledger();
+            (ledger.published(), ledger.generation())
+        };
+        self.wait_complete(Operation::Write, ordinal, generation)
+    }
+
+    /// Waits for all writes, those of the library too.
+    pub(crate) fn settle_writes(&self) -> Result<()> {
+        let (ordinal, generation) = {
             let ledger = self.ledger();
             (ledger.issued(Operation::Write), ledger.generation())
-        };
-        let ordinal = match issued == except {
-            true => issued.saturating_sub(1),
-            false => issued,
         };
         self.wait_complete(Operation::Write, ordinal, generation)
     }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use qnic_abi::host_area::WAKE_GENERATION;
-use qnic_abi::{uapi, SharedMemory};
+use qnic_abi::uapi;
 
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -45,12 +45,17 @@ impl Drop for Spinner {
     }
 }
 
-/// The point in time after a timeout; `None`: no limit.
-pub(crate) fn deadline(timeout: Option<Duration>) -> Option<Instant> {
-    timeout.and_then(|timeout| Instant::now().checked_add(timeout))
-}
-
 impl Core {
+    /// The time by the clock of its platform.
+    pub(crate) fn now(&self) -> Instant {
+        self.provider.now()
+    }
+
+    /// The point in time after a timeout; `None`: no limit.
+    pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
+        timeout.and_then(|timeout| self.now().checked_add(timeout))
+    }
+
     /// Waits until `ready` has something, of whatever the NIC tells: looks, spins,
     /// sleeps.
     ///
@@ -89,7 +94,7 @@ impl Core {
         let (spinner, others) = Spinner::enter();
         let budget = self.provider.spin_budget(others);
         if !budget.is_zero() {
-            if let Some(found) = spin(budget, deadline, &mut ready)? {
+            if let Some(found) = self.spin(budget, deadline, &mut ready)? {
                 return Ok(found);
             }
         }
@@ -107,7 +112,7 @@ impl Core {
         mut ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         let _spinner = Spinner::enter();
-        spin(timeout, None, &mut ready)?.ok_or(Error::TimedOut)
+        self.spin(timeout, None, &mut ready)?.ok_or(Error::TimedOut)
     }
 
     /// Sleeps until `ready` has something (`qnic_abi::host_area`, "Blocking").
@@ -146,7 +151,7 @@ impl Core {
         let timeout_ns = match deadline {
             None => -1,
             Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
+                let left = deadline.saturating_duration_since(self.now());
                 i64::try_from(left.as_nanos()).unwrap_or(i64::MAX)
             }
         };
@@ -157,29 +162,30 @@ impl Core {
         };
         self.process.wait(&mut call)
     }
-}
 
-/// Looks until something is there, `budget` is used up or the deadline is over.
-/// The clock is read only after the first looks, and the processor offered to others:
-/// it may be the one that the NIC or the peer needs.
-fn spin<T>(
-    budget: Duration,
-    deadline: Option<Instant>,
-    ready: &mut impl FnMut() -> Result<Option<T>>,
-) -> Result<Option<T>> {
-    let mut start = None;
-    loop {
-        for _ in 0..LOOKS {
-            if let Some(found) = ready()? {
-                return Ok(Some(found));
+    /// Looks until something is there, `budget` is used up or the deadline is over.
+    /// The clock is read only after the first looks, and the processor offered to
+    /// others: it may be the one that the NIC or the peer needs.
+    fn spin<T>(
+        &self,
+        budget: Duration,
+        deadline: Option<Instant>,
+        ready: &mut impl FnMut() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let mut start = None;
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(found) = ready()? {
+                    return Ok(Some(found));
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            let now = self.now();
+            let spent = now - *start.get_or_insert(now);
+            if spent >= budget || deadline.is_some_and(|deadline| now >= deadline) {
+                return Ok(None);
+            }
+            std::thread::yield_now();
         }
-        let now = Instant::now();
-        let spent = now - *start.get_or_insert(now);
-        if spent >= budget || deadline.is_some_and(|deadline| now >= deadline) {
-            return Ok(None);
-        }
-        std::thread::yield_now();
     }
 }

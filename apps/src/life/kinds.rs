@@ -94,7 +94,7 @@ fn device(stage: &Stage) -> Result<()> {
     let result = crate::mapping::export_foreign(
         &stage.exporter,
         SegmentName(81),
-        window.as_ptr(),
+        window.address() as *mut u8,
         PAGE_SIZE,
     );
     let text = text_of(result, Status::DeviceMemory)?;

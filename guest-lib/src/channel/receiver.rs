@@ -18,7 +18,6 @@ use crate::flight::Flight;
 use crate::handler::Armed;
 use crate::notification::{Notification, NotificationId};
 use crate::segment::{RemoteSegment, Segment};
-use crate::wait::deadline;
 
 /// The receiving end of a channel ([`crate::channel`]). It keeps its endpoint
 /// registered. Threads take turns by `&mut`.
@@ -195,7 +194,7 @@ impl Receiver {
 
     /// Waits for the next message; it stays at hand until it is freed.
     pub(super) fn next_length(&mut self, timeout: Option<Duration>) -> Result<usize> {
-        self.await_message(deadline(timeout))
+        self.await_message(self.core().deadline(timeout))
     }
 
     /// Copies bytes of the message at hand out.
@@ -304,14 +303,14 @@ impl Receiver {
             if let Some(length) = self.look()? {
                 return Ok(length);
             }
-            let probe = Instant::now() + PROBE_INTERVAL;
+            let probe = self.core().now() + PROBE_INTERVAL;
             let until = deadline.map_or(probe, |deadline| deadline.min(probe));
             let (core, flight, sent) = (self.core(), &self.flight, self.sent);
             let waited = core.wait_for(Some(until), || {
                 let news = core.pending(sent) > 0 || flight.has_news();
                 Ok(news.then_some(()))
             });
-            let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let over = deadline.is_some_and(|deadline| self.core().now() >= deadline);
             match waited {
                 Err(Error::TimedOut) if over => return self.look()?.ok_or(Error::TimedOut),
                 Err(Error::TimedOut) => self.probe()?,

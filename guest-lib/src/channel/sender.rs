@@ -19,7 +19,6 @@ use crate::error::{Error, Result, TransferError};
 use crate::flight::Flight;
 use crate::notification::NotificationId;
 use crate::segment::{RemoteSegment, Segment};
-use crate::wait::deadline;
 
 /// The sending end of a channel ([`crate::channel`]). It keeps its endpoint
 /// registered. Threads take turns by `&mut`: a message is one call.
@@ -108,7 +107,7 @@ impl Sender {
             });
         }
         self.check()?;
-        self.await_credit(deadline(timeout))?;
+        self.await_credit(self.core.deadline(timeout))?;
         let slot = self.geometry.slot(self.messages);
         let length = SLOT_HEADER + message.len();
         let header: [u8; SLOT_HEADER] = bytes([self.messages + 1, message.len() as u64]);
@@ -183,14 +182,14 @@ impl Sender {
 
     fn await_credit(&mut self, deadline: Option<Instant>) -> Result<()> {
         while !self.has_credit() {
-            let probe = Instant::now() + PROBE_INTERVAL;
+            let probe = self.core.now() + PROBE_INTERVAL;
             let until = deadline.map_or(probe, |deadline| deadline.min(probe));
             let (core, flight, replenish) = (&self.core, &self.flight, self.replenish);
             let waited = core.wait_for(Some(until), || {
                 let news = core.pending(replenish) > 0 || flight.has_news();
                 Ok(news.then_some(()))
             });
-            let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let over = deadline.is_some_and(|deadline| self.core.now() >= deadline);
             match waited {
                 Err(Error::TimedOut) if over && !self.has_credit() => return Err(Error::TimedOut),
                 Err(Error::TimedOut) if self.flight.is_empty() => {

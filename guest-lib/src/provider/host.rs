@@ -3,12 +3,13 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use qnic_abi::{uapi, Status};
-use qnic_host::{ConnectError, HostError, HostNode, HostProcess, SharedRegion};
+use qnic_host::{ConnectError, HostError, HostNode, HostProcess};
 
-use super::{CallError, Process, Provider, Registration};
+use super::{CallError, Memory, Process, Provider, Registration};
 use crate::wait::{cores, SPIN};
 
 /// Memory of a host-mode node unless told otherwise, in bytes.
@@ -61,8 +62,8 @@ impl Provider for Node {
         }
     }
 
-    fn allocate(&self, length: usize) -> Result<SharedRegion, CallError> {
-        Ok(self.0.allocate(length)?)
+    fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError> {
+        Ok(Arc::new(self.0.allocate(length)?))
     }
 
     fn info(&self) -> Result<uapi::Info, CallError> {
@@ -87,11 +88,11 @@ impl Process for HostProcess {
         HostProcess::registration(self)
     }
 
-    fn window(&self) -> &SharedRegion {
+    fn window(&self) -> &dyn Memory {
         HostProcess::window(self)
     }
 
-    fn host_area(&self) -> &SharedRegion {
+    fn host_area(&self) -> &dyn Memory {
         HostProcess::host_area(self)
     }
 

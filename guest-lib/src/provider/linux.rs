@@ -7,6 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use qnic_abi::host_area::HOST_PAGES;
@@ -18,7 +19,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{ioctl, Opcode, Updater};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{CallError, Process, Provider, Registration};
+use super::{CallError, Memory, Process, Provider, Registration};
 use crate::wait::{cores, SPIN};
 
 /// Device file of the first NIC.
@@ -74,11 +75,11 @@ impl Provider for Device {
         Ok(Registration::Done(Box::new(process)))
     }
 
-    fn allocate(&self, length: usize) -> Result<SharedRegion, CallError> {
+    fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError> {
         let pages = length
             .checked_next_multiple_of(PAGE_SIZE)
             .ok_or(std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
-        Ok(SharedRegion::anonymous(pages)?.part(0, length))
+        Ok(Arc::new(SharedRegion::anonymous(pages)?.part(0, length)))
     }
 
     fn info(&self) -> Result<uapi::Info, CallError> {
@@ -113,11 +114,11 @@ impl Process for LinuxProcess {
         &self.registration
     }
 
-    fn window(&self) -> &SharedRegion {
+    fn window(&self) -> &dyn Memory {
         &self.window
     }
 
-    fn host_area(&self) -> &SharedRegion {
+    fn host_area(&self) -> &dyn Memory {
         &self.host_area
     }
 

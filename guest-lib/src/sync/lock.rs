@@ -12,7 +12,7 @@
 use crate::atomic::RemoteU64;
 use crate::error::{Error, Result};
 use crate::segment::RemoteSegment;
-use crate::sync::object::Object;
+use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Slot, State};
 
@@ -55,7 +55,7 @@ impl Lock {
         if let Some(before) = Entry::from_word(self.tail.swap(slot.entry().0)?) {
             self.object.link(before, &slot)?;
             self.object
-                .await_grant(&slot, Some(before), None, || Ok(false))?;
+                .await_grant(&slot, &mut Watch::new(Some(before)), None, || Ok(false))?;
         }
         self.hold(slot)
     }
@@ -81,11 +81,10 @@ impl Lock {
             ..
         } = &self.object;
         let at = offset + HOLDER;
-        let own = participant.write_word(segment, at, slot.entry().0, false)?;
+        participant.write_word(segment, at, slot.entry().0, false)?;
         Ok(LockGuard {
             lock: self,
             slot: Some(slot),
-            own,
         })
     }
 
@@ -127,8 +126,8 @@ impl Lock {
         Ok(revived)
     }
 
-    fn release(&self, slot: Slot, own: u64) -> Result<()> {
-        self.object.publish(own)?;
+    fn release(&self, slot: Slot) -> Result<()> {
+        self.object.publish()?;
         let me = slot.entry().0;
         if slot.next()?.is_none() && self.tail.compare_swap(me, 0)? == me {
             return slot.leave();
@@ -144,8 +143,6 @@ impl Lock {
 pub struct LockGuard<'a> {
     lock: &'a Lock,
     slot: Option<Slot>,
-    /// Ordinal of the lock's own write.
-    own: u64,
 }
 
 impl LockGuard<'_> {
@@ -162,7 +159,7 @@ impl LockGuard<'_> {
     fn end(&mut self) -> Result<()> {
         match self.slot.take() {
             None => Ok(()),
-            Some(slot) => self.lock.release(slot, self.own),
+            Some(slot) => self.lock.release(slot),
         }
     }
 }

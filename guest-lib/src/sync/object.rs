@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::atomic::RemoteU64;
+use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::segment::RemoteSegment;
 use crate::sync::participant::{is_gone, Participant};
@@ -44,13 +45,42 @@ enum Other {
 }
 
 /// Looks at longer and longer intervals.
+#[derive(Debug)]
 struct Looks(Duration);
 
 impl Looks {
-    fn next(&mut self) -> Instant {
+    fn next(&mut self, now: Instant) -> Instant {
         let pause = self.0;
         self.0 = (pause * 2).min(LOOKS.1);
-        Instant::now() + pause
+        now + pause
+    }
+}
+
+/// What somebody who waits knows of his queue: lives as long as his place in it, so
+/// that many short waits notice what one long wait does.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// The one before, unless he has left.
+    before: Option<Entry>,
+    /// The life of the object when he began to wait.
+    life: Option<u64>,
+    /// Since when nobody is before him, though he is not the first.
+    nobody_since: Option<Instant>,
+    looks: Looks,
+    /// When to look next.
+    next: Option<Instant>,
+}
+
+impl Watch {
+    /// That of somebody who has just joined behind another one, or as the first.
+    pub(crate) fn new(before: Option<Entry>) -> Self {
+        Watch {
+            before,
+            life: None,
+            nobody_since: None,
+            looks: Looks(LOOKS.0),
+            next: None,
+        }
     }
 }
 
@@ -85,6 +115,10 @@ impl Object {
         })
     }
 
+    pub(crate) fn core(&self) -> &Core {
+        self.participant.endpoint().core()
+    }
+
     /// A word of it.
     pub(crate) fn word(&self, at: u64) -> Result<RemoteU64> {
         let endpoint = self.participant.endpoint();
@@ -96,10 +130,9 @@ impl Object {
         self.participant.enter(self.identity)
     }
 
-    /// Waits until all that was written before is in the memory it was meant for, but
-    /// for the write of ordinal `except` if that is the last.
-    pub(crate) fn publish(&self, except: u64) -> Result<()> {
-        self.participant.endpoint().core().settle_writes(except)
+    /// Waits until all that the program wrote before is in the memory it was meant for.
+    pub(crate) fn publish(&self) -> Result<()> {
+        self.core().publish()
     }
 
     /// Chains a slot up behind another one.
@@ -126,15 +159,18 @@ impl Object {
     pub(crate) fn await_grant(
         &self,
         slot: &Slot,
-        before: Option<Entry>,
+        watch: &mut Watch,
         deadline: Option<Instant>,
         is_first: impl Fn() -> Result<bool>,
     ) -> Result<u32> {
-        let core = self.participant.endpoint().core();
-        let (mut looks, mut life) = (Looks(LOOKS.0), None);
-        let (mut before, mut nobody_since) = (before, None);
+        let core = self.core();
+        if watch.life.is_none() && slot.granted()?.is_none() {
+            // Whose queue ends before he has seen its life cannot tell it from the next.
+            self.check_life(slot, &mut watch.life)?;
+        }
         loop {
-            let look = looks.next();
+            let looks = &mut watch.looks;
+            let look = *watch.next.get_or_insert_with(|| looks.next(core.now()));
             let until = deadline.map_or(look, |deadline| deadline.min(look));
             match core.wait_for(Some(until), || slot.granted()) {
                 Ok(Grant::Woken(count)) => return Ok(count),
@@ -142,27 +178,40 @@ impl Object {
                 Err(Error::TimedOut) => {}
                 Err(error) => return Err(error),
             }
-            let now = Instant::now();
-            self.check_life(slot, &mut life)?;
-            if let Some(other) = before {
-                match self.look_after(other, slot)? {
-                    Other::There => {}
-                    Other::Gone if !is_first()? => return Err(self.break_under(slot)?),
-                    Other::Left | Other::Gone => before = None,
-                }
-            }
-            // He must be the first, or his grant is on its way.
-            if before.is_none() && !is_first()? {
-                if now - *nobody_since.get_or_insert(now) >= LINK_LIMIT {
-                    return Err(self.break_under(slot)?);
-                }
-            } else {
-                nobody_since = None;
+            let now = core.now();
+            if now >= look {
+                watch.next = None;
+                self.look(slot, watch, now, &is_first)?;
             }
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::TimedOut);
             }
         }
+    }
+
+    /// Looks after the object and the one before.
+    fn look(
+        &self,
+        slot: &Slot,
+        watch: &mut Watch,
+        now: Instant,
+        is_first: &impl Fn() -> Result<bool>,
+    ) -> Result<()> {
+        self.check_life(slot, &mut watch.life)?;
+        if let Some(other) = watch.before {
+            match self.look_after(other, slot)? {
+                Other::There => {}
+                Other::Gone if !is_first()? => return Err(self.break_under(slot)?),
+                Other::Left | Other::Gone => watch.before = None,
+            }
+        }
+        // He must be the first, or his grant is on its way.
+        if watch.before.is_some() || is_first()? {
+            watch.nobody_since = None;
+        } else if now - *watch.nobody_since.get_or_insert(now) >= LINK_LIMIT {
+            return Err(self.break_under(slot)?);
+        }
+        Ok(())
     }
 
     /// Checks that the object is in order and was not recovered since the first look.
@@ -219,16 +268,16 @@ impl Object {
     /// Waits until the one behind a slot has chained himself up, who is known to
     /// have joined.
     pub(crate) fn await_next(&self, slot: &Slot) -> Result<Entry> {
-        let core = self.participant.endpoint().core();
+        let core = self.core();
         let (mut looks, mut life) = (Looks(LOOKS.0), None);
-        let limit = Instant::now() + LINK_LIMIT;
+        let limit = core.now() + LINK_LIMIT;
         loop {
-            match core.wait_for(Some(looks.next()), || slot.next()) {
+            match core.wait_for(Some(looks.next(core.now())), || slot.next()) {
                 Err(Error::TimedOut) => {}
                 next => return next,
             }
             self.check_life(slot, &mut life)?;
-            if Instant::now() >= limit {
+            if core.now() >= limit {
                 return Err(self.break_under(slot)?);
             }
         }

@@ -1,7 +1,6 @@
 //! A process as others see it that wait for the same things.
 
-use std::collections::hash_map::{HashMap, RandomState};
-use std::hash::{BuildHasher, Hasher};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,7 +49,7 @@ pub(crate) struct Area {
     _segment: Segment,
     life: u16,
     free: Mutex<Vec<u16>>,
-    others: Mutex<HashMap<u64, RemoteSegment>>,
+    others: Mutex<BTreeMap<u64, RemoteSegment>>,
 }
 
 impl Area {
@@ -68,7 +67,7 @@ impl Area {
 impl Drop for Area {
     fn drop(&mut self) {
         // An error says that there is nobody left to be told.
-        let _unreachable = self.endpoint.core().settle_writes(0);
+        let _unreachable = self.endpoint.core().settle_writes();
     }
 }
 
@@ -83,8 +82,7 @@ impl Participant {
         let mut attempt = 0;
         let (life, segment) = loop {
             attempt += 1;
-            // What a hasher starts from differs from process to process.
-            let life = RandomState::new().build_hasher().finish() as u16;
+            let life = endpoint.core().provider.random() as u16;
             match endpoint.export(area_name(life), &buffer, Access::READ | Access::WRITE) {
                 Ok(segment) => break (life, segment),
                 Err(error) if attempt < ATTEMPTS && is_taken(&error) => {}
@@ -158,19 +156,17 @@ impl Participant {
     /// failure is nobody's: those who wait behind notice that he is gone.
     fn post(&self, entry: Entry, word: u64, value: u64) -> Result<()> {
         let area = self.area(entry)?;
-        self.write_word(&area, entry.offset() + word, value, true)?;
-        Ok(())
+        self.write_word(&area, entry.offset() + word, value, true)
     }
 
-    /// Writes a word, does not wait, and lets nobody know of a failure. Returns the
-    /// ordinal of the write.
+    /// Writes a word, does not wait, and lets nobody know of a failure.
     pub(crate) fn write_word(
         &self,
         segment: &RemoteSegment,
         offset: u64,
         value: u64,
         notify: bool,
-    ) -> Result<u64> {
+    ) -> Result<()> {
         let bytes = value.to_le_bytes();
         let length = bytes.len() as u64;
         let mut descriptor = remote(segment, offset, length)?;
@@ -184,8 +180,8 @@ impl Participant {
         let mut summary = summary(Operation::Write, segment, offset, length);
         summary.silent = true;
         let core = self.endpoint().core();
-        let issued = core.issue(&descriptor, &bytes, summary, false)?;
-        Ok(issued.ordinal)
+        core.issue(&descriptor, &bytes, summary, false)?;
+        Ok(())
     }
 
     /// The area that an entry lies in.

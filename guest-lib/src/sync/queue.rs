@@ -7,10 +7,9 @@ use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, NOBODY};
 use crate::atomic::{Operand, RemoteU64};
 use crate::error::{Error, Result};
 use crate::segment::RemoteSegment;
-use crate::sync::object::Object;
+use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Slot};
-use crate::wait::deadline;
 
 /// The queue in front of a wait queue or a semaphore.
 #[derive(Debug)]
@@ -57,11 +56,11 @@ impl Queue {
     pub(crate) fn wait(
         &self,
         slot: &Slot,
-        before: Option<Entry>,
+        watch: &mut Watch,
         deadline: Option<Instant>,
     ) -> Result<()> {
         let is_first = || Ok(self.head.load()? == slot.entry().0);
-        let count = self.object.await_grant(slot, before, deadline, is_first)?;
+        let count = self.object.await_grant(slot, watch, deadline, is_first)?;
         if count == 0 {
             return Ok(());
         }
@@ -75,7 +74,7 @@ impl Queue {
 
     /// Makes all that was written before visible to whoever is woken.
     pub(crate) fn publish(&self) -> Result<()> {
-        self.object.publish(0)
+        self.object.publish()
     }
 
     /// Wakes whom an operation has returned; `false`: nobody.
@@ -131,7 +130,7 @@ impl WaitQueue {
         Ok(Waiting {
             queue: &self.0,
             slot: Some(slot),
-            before,
+            watch: Watch::new(before),
         })
     }
 
@@ -165,7 +164,7 @@ impl WaitQueue {
 pub struct Waiting<'a> {
     queue: &'a Queue,
     slot: Option<Slot>,
-    before: Option<Entry>,
+    watch: Watch,
 }
 
 impl Waiting<'_> {
@@ -179,7 +178,8 @@ impl Waiting<'_> {
         let Some(slot) = self.slot.take() else {
             return Ok(());
         };
-        match self.queue.wait(&slot, self.before, deadline(timeout)) {
+        let deadline = self.queue.object.core().deadline(timeout);
+        match self.queue.wait(&slot, &mut self.watch, deadline) {
             Ok(()) => slot.leave(),
             Err(Error::TimedOut) => {
                 self.slot = Some(slot);

@@ -5,6 +5,7 @@ use qnic_abi::atomic::Function;
 use crate::atomic::RemoteU32;
 use crate::error::Result;
 use crate::segment::RemoteSegment;
+use crate::sync::object::Watch;
 use crate::sync::participant::Participant;
 use crate::sync::queue::Queue;
 
@@ -59,7 +60,7 @@ impl Semaphore {
         let (before, _, value) = queue.call(Function::SemaphoreP, slot.entry().0)?;
         if value == 0 {
             let before = queue.chain(&slot, before)?;
-            queue.wait(&slot, before, None)?;
+            queue.wait(&slot, &mut Watch::new(before), None)?;
         }
         slot.leave()
     }

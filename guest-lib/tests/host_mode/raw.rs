@@ -1,14 +1,14 @@
 //! Commands that the library would never issue, put into the window by hand (N11).
 #![allow(unsafe_code)]
 
-use qnic::provider::{Process, Registration};
+use std::sync::Arc;
+
+use qnic::provider::{Memory, Process, Registration};
 use qnic::{uapi, Access, Nic, Port, Status};
 use qnic_abi::command::{Descriptor, Opcode, DESCRIPTOR_BYTES};
 use qnic_abi::host_area::{ErrorRecord, ERRORS, ERROR_RING, QUEUE_STATUS, WRITES_DONE};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::command_offset;
-use qnic_abi::SharedMemory;
-use qnic_host::SharedRegion;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::cluster::{Cluster, Peer, NAME, SOON};
@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Peer, NAME, SOON};
 /// A process below the library.
 struct Raw {
     process: Box<dyn Process>,
-    memory: SharedRegion,
+    memory: Arc<dyn Memory>,
     local: uapi::Export,
     remote: uapi::Import,
     issued: u64,
