@@ -211,6 +211,7 @@ fn add(total: &mut Report, one: &Report) {
     total.failed += one.failed;
     total.notifications += one.notifications;
     total.increments += one.increments;
+    total.turns += one.turns;
     total.bytes += one.bytes;
     total.mishaps += one.mishaps;
 }

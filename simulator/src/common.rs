@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::memory::Observer;
+use crate::memory::{Observer, Words};
 use crate::oracle::Oracle;
+use crate::referee::Referee;
 use crate::schedule::{lock, Schedule, Signal, TaskId};
 use crate::settings::Settings;
 
@@ -55,6 +56,7 @@ pub(crate) struct Common {
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) settings: Settings,
     pub(crate) oracle: Mutex<Oracle>,
+    pub(crate) referee: Mutex<Referee>,
     pub(crate) seats: Vec<Seat>,
     phase: AtomicU8,
     pub(crate) phase_changed: Signal,
@@ -63,7 +65,8 @@ pub(crate) struct Common {
 impl Common {
     pub(crate) fn new(schedule: Arc<Schedule>, settings: Settings) -> Self {
         Common {
-            oracle: Mutex::new(Oracle::new(&settings.places)),
+            oracle: Mutex::new(Oracle::new(&settings.places[..settings.users])),
+            referee: Mutex::new(Referee::new(&settings)),
             seats: settings.places.iter().map(|_| Seat::new()).collect(),
             schedule,
             settings,
@@ -84,6 +87,14 @@ impl Common {
         self.schedule.trace(format_args!("phase: {phase:?}"));
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.schedule.notify(&self.phase_changed);
+    }
+
+    /// The process at a place begins to die.
+    pub(crate) fn end(&self, place: usize) {
+        match self.settings.is_member(place) {
+            true => lock(&self.referee).end(place, false),
+            false => lock(&self.oracle).end(place),
+        }
     }
 
     pub(crate) fn set_seat(&self, place: usize, state: SeatState) {
@@ -108,6 +119,13 @@ impl Common {
 
 impl Observer for Common {
     fn stored(&self, place: usize, offset: usize, value: u64) {
-        lock(&self.oracle).stored(place, offset, value);
+        if !self.settings.is_member(place) {
+            lock(&self.oracle).stored(place, offset, value);
+        }
+    }
+
+    fn changed(&self, place: usize, object: usize, before: &Words, after: &Words) {
+        let now = self.schedule.now();
+        lock(&self.referee).changed(now, place, object, before, after);
     }
 }

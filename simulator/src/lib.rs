@@ -34,8 +34,10 @@
 //! | `memory`, `kernel` | frames and who may touch them; address spaces, swap, reclaim |
 //! | `platform` | the system under the driver core |
 //! | `node`, `wire` | a NIC as its device process drives it; the wires |
-//! | `user` | the processes and what they do |
+//! | `user` | processes that transfer |
+//! | `member` | processes that synchronize: the library as it is, on a provider of its own |
 //! | `oracle`, `lane`, `conversation` | what must hold, checked when it can be known |
+//! | `referee` | the same for locks, semaphores and wait queues |
 //! | `settings`, `world` | what a seed makes of the options; one simulation |
 //! | [`campaign`] | many seeds; making a failure smaller |
 //!
@@ -48,10 +50,13 @@ mod conversation;
 mod counting;
 mod kernel;
 mod lane;
+mod mapping;
+mod member;
 mod memory;
 mod node;
 mod oracle;
 mod platform;
+mod referee;
 mod schedule;
 mod settings;
 mod task;

@@ -11,6 +11,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, OnceLock, Weak};
 
+use qnic::sync::OBJECT_BYTES;
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::Tag;
 use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
@@ -38,6 +39,29 @@ pub(crate) enum Owner {
 pub(crate) trait Observer: Send + Sync {
     /// The NIC has stored a word of the host area of the process at a place.
     fn stored(&self, place: usize, offset: usize, value: u64);
+
+    /// The NIC has changed an object at its home at a place.
+    fn changed(&self, place: usize, object: usize, before: &Words, after: &Words);
+}
+
+/// An object of [`qnic::sync`] as it lies in memory.
+pub(crate) type Words = [u64; OBJECT / 8];
+
+const OBJECT: usize = OBJECT_BYTES as usize;
+
+/// Where the objects of a process lie.
+struct Home {
+    place: usize,
+    space: u64,
+    address: u64,
+    objects: usize,
+}
+
+/// One of them, in memory.
+struct Found {
+    place: usize,
+    object: usize,
+    range: std::ops::Range<usize>,
 }
 
 struct State {
@@ -46,6 +70,35 @@ struct State {
     /// VNI by address space, once known.
     vnis: Vec<(u64, VniId)>,
     free: Vec<u32>,
+    homes: Vec<Home>,
+}
+
+impl State {
+    /// The object that an address lies in.
+    fn object_at(&self, address: usize) -> Option<Found> {
+        let frame = address >> PAGE_SHIFT;
+        let Owner::Page { space, page } = self.owners[frame] else {
+            return None;
+        };
+        let home = self.homes.iter().find(|home| home.space == space)?;
+        let offset = (page << PAGE_SHIFT) + (address % PAGE_SIZE) as u64;
+        let offset = offset.checked_sub(home.address)? as usize;
+        let start = address - offset % OBJECT;
+        (offset < home.objects * OBJECT).then_some(Found {
+            place: home.place,
+            object: offset / OBJECT,
+            range: start..start + OBJECT,
+        })
+    }
+
+    fn words(&self, found: &Found) -> Words {
+        let mut words = Words::default();
+        let bytes = self.bytes[found.range.clone()].chunks_exact(8);
+        for (word, bytes) in words.iter_mut().zip(bytes) {
+            *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        }
+        words
+    }
 }
 
 /// Memory of one node.
@@ -68,6 +121,7 @@ impl Memory {
                 owners: vec![Owner::Free; frames],
                 vnis: Vec::new(),
                 free: (0..frames as u32).rev().collect(),
+                homes: Vec::new(),
             }),
             observer: OnceLock::new(),
         }
@@ -126,6 +180,46 @@ impl Memory {
         let start = range_of(frame).start + offset;
         let mut state = lock(&self.state);
         state.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// From now on the observer is told of changes of the objects at an address.
+    pub(crate) fn watch(&self, place: usize, space: u64, address: u64, objects: usize) {
+        let mut state = lock(&self.state);
+        state.homes.retain(|home| home.place != place);
+        state.homes.push(Home {
+            place,
+            space,
+            address,
+            objects,
+        });
+    }
+
+    /// The NIC changes memory.
+    fn change<T>(
+        &self,
+        address: u64,
+        length: usize,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, OutOfRange> {
+        let mut state = lock(&self.state);
+        let range = self.check(&state, address, length)?;
+        let found = match length {
+            0 => None,
+            _ => state.object_at(range.start),
+        };
+        let found = found.map(|found| (state.words(&found), found));
+        let result = change(&mut state.bytes[range]);
+        let Some((before, found)) = found else {
+            return Ok(result);
+        };
+        let after = state.words(&found);
+        drop(state);
+        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
+            if before != after {
+                observer.changed(found.place, found.object, &before, &after);
+            }
+        }
+        Ok(result)
     }
 
     /// Checks an access of the NIC, and finds the bytes.
@@ -191,10 +285,7 @@ impl HostMemory for Memory {
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), OutOfRange> {
-        let mut state = lock(&self.state);
-        let range = self.check(&state, address, bytes.len())?;
-        state.bytes[range].copy_from_slice(bytes);
-        Ok(())
+        self.change(address, bytes.len(), |range| range.copy_from_slice(bytes))
     }
 
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange> {
@@ -213,12 +304,10 @@ impl HostMemory for Memory {
     }
 
     fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
-        let mut state = lock(&self.state);
-        let range = self.check(&state, address, width.bytes())?;
         if address % width.bytes() as u64 != 0 {
             return Err(OutOfRange);
         }
-        Ok(change.apply(&mut state.bytes[range]))
+        self.change(address, width.bytes(), |range| change.apply(range))
     }
 
     fn copy_from(

@@ -195,7 +195,7 @@ impl Node {
         self.is_up = false;
         for (place, node) in self.common.settings.places.iter().enumerate() {
             if *node == self.number {
-                lock(&self.common.oracle).end(place);
+                self.common.end(place);
             }
         }
         let driver = lock(&machine.driver).take();

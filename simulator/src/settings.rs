@@ -135,8 +135,10 @@ impl Default for Options {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) options: Options,
-    /// Node of each process, by place.
+    /// Node of each process, by place: users first, then members.
     pub(crate) places: Vec<usize>,
+    /// How many of them are users.
+    pub(crate) users: usize,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     pub(crate) limits: Limits,
@@ -165,10 +167,20 @@ pub(crate) fn quiet(delay: u64) -> Impairments {
 }
 
 impl Settings {
+    /// Says whether the process at a place is a member: one that synchronizes with
+    /// others.
+    pub(crate) fn is_member(&self, place: usize) -> bool {
+        place >= self.users
+    }
+
     pub(crate) fn new(options: &Options, random: &mut fastrand::Rng) -> Self {
         let faults = options.faults;
         let mut places: Vec<usize> = (0..options.nodes).collect();
         places.extend((0..options.nodes).filter(|_| random.bool()));
+        let users = places.len();
+        // One member less than nodes at least, so that most homes are remote.
+        let without = random.usize(0..=options.nodes);
+        places.extend((0..options.nodes).filter(|node| *node != without));
         let percent = |random: &mut fastrand::Rng, on: bool, most: f64| {
             // Mostly little, sometimes much.
             let share = random.f64() * random.f64();
@@ -191,7 +203,8 @@ impl Settings {
         Settings {
             options: *options,
             places,
-            frames: random.u64(48..160),
+            users,
+            frames: random.u64(56..168),
             limits: limits(random),
             poll: random.u64(300..4000),
             think: random.u64(2_000..200_000),

@@ -69,6 +69,8 @@ pub struct Report {
     pub notifications: u64,
     /// Atomic increments that were executed for sure.
     pub increments: u64,
+    /// Turns of processes in locks, semaphores and wait queues.
+    pub turns: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
     /// Mishaps that happened.
@@ -87,6 +89,8 @@ pub(crate) struct World {
     mishaps: u64,
     /// When the present phase must be over.
     deadline: u64,
+    /// Those who waited for what is lost have been ended.
+    relieved: bool,
 }
 
 impl World {
@@ -112,6 +116,7 @@ impl World {
             events: 0,
             mishaps: 0,
             deadline: WORK,
+            relieved: false,
             common,
             schedule,
         }
@@ -132,9 +137,10 @@ impl World {
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Drain);
         self.until(|world| world.is_mended() && world.everybody(SeatState::Drained));
-        for place in 0..self.common.seats.len() {
+        for place in 0..self.common.settings.users {
             lock(&self.common.oracle).audit(place);
         }
+        lock(&self.common.referee).audit();
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Exit);
         self.until(|world| world.everybody(SeatState::Empty));
@@ -154,23 +160,45 @@ impl World {
                 if self.common.phase() == Phase::Work {
                     return;
                 }
-                let oldest = lock(&self.common.oracle).oldest();
+                if self.end_starving() {
+                    continue;
+                }
                 panic!(
                     "no progress: {}",
-                    oldest.as_deref().unwrap_or("processes do not end")
+                    self.oldest().as_deref().unwrap_or("processes do not end")
                 );
             }
             let Some(event) = self.schedule.next() else {
-                let oldest = lock(&self.common.oracle).oldest();
                 panic!(
                     "nothing happens any more: {}",
-                    oldest.as_deref().unwrap_or("all wait")
+                    self.oldest().as_deref().unwrap_or("all wait")
                 );
             };
             self.events += 1;
             assert!(self.events < EVENTS, "no progress: events without end");
             self.handle(event);
         }
+    }
+
+    /// Kills those who wait for what is lost, and waits for the others once more; once.
+    fn end_starving(&mut self) -> bool {
+        let starving = lock(&self.common.referee).starving();
+        if starving.is_empty() || std::mem::replace(&mut self.relieved, true) {
+            return false;
+        }
+        for place in starving {
+            self.schedule
+                .trace(format_args!("member {place} starves, and is killed"));
+            self.schedule.kill(self.common.task(place));
+        }
+        self.deadline = self.schedule.now() + DRAIN;
+        true
+    }
+
+    /// What has been under way for the longest time, for people.
+    fn oldest(&self) -> Option<String> {
+        let oldest = lock(&self.common.oracle).oldest();
+        oldest.or_else(|| lock(&self.common.referee).oldest())
     }
 
     /// Says whether the process of each place, on a node that is up, is in this state.
@@ -274,6 +302,7 @@ impl World {
             self.schedule
                 .trace(format_args!("mishap: NIC {node} is reset"));
             lock(&self.common.oracle).disturb_node(node, u64::MAX);
+            lock(&self.common.referee).disturb();
             self.nodes[node].reset(&mut self.network);
             self.network
                 .set_reachable(node, !self.common.settings.wires_know);
@@ -288,6 +317,7 @@ impl World {
             self.schedule
                 .trace(format_args!("mishap: node {node} loses its power"));
             lock(&self.common.oracle).disturb_node(node, u64::MAX);
+            lock(&self.common.referee).disturb();
             self.nodes[node].crash();
             self.network
                 .set_reachable(node, !self.common.settings.wires_know);
@@ -305,6 +335,7 @@ impl World {
             self.schedule
                 .trace(format_args!("mishap: the way from {a} to {b} is cut"));
             lock(&self.common.oracle).disturb_way(a, b, u64::MAX);
+            lock(&self.common.referee).disturb();
             self.network.set_cut(a, b, true);
             if self.schedule.chance(500) {
                 self.network.set_cut(b, a, true);
@@ -377,6 +408,7 @@ impl World {
             failed: checked.failed,
             notifications: checked.notifications,
             increments: checked.increments,
+            turns: lock(&self.common.referee).turns(),
             bytes: checked.bytes,
             mishaps: self.mishaps,
         }

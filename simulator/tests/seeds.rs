@@ -22,6 +22,7 @@ fn all_pass(options: &Options, count: u64) {
     assert!(summary.total.complete > 20 * count, "{summary:?}");
     assert!(summary.total.notifications > count, "{summary:?}");
     assert!(summary.total.increments > count, "{summary:?}");
+    assert!(summary.total.turns > 20 * count, "{summary:?}");
 }
 
 #[test]

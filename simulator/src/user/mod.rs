@@ -1,4 +1,4 @@
-//! A process: registers, exports, imports, transfers, waits, ends.
+//! A user: a process that registers, exports, imports, transfers, waits, ends.
 //!
 //! It is a task, written as a program is: its calls of the driver block. Commands
 //! go into the window through the library's own code ([`qnic::queue`]), and it
@@ -22,7 +22,7 @@ use crate::schedule::lock;
 use window::Queue;
 
 /// Port of the process at a place.
-fn port(place: usize) -> u16 {
+pub(crate) fn port(place: usize) -> u16 {
     50 + place as u16
 }
 
@@ -75,6 +75,7 @@ struct Ended;
 type Result<T> = std::result::Result<T, Ended>;
 
 /// The place for a process on one life of its node.
+#[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) common: Arc<Common>,
     pub(crate) machine: Arc<Machine>,
@@ -89,7 +90,10 @@ impl Place {
         seat.task.store(schedule.task(), Ordering::Relaxed);
         loop {
             self.common.set_seat(self.place, SeatState::Working);
-            self.live();
+            match self.common.settings.is_member(self.place) {
+                true => self.synchronize(),
+                false => self.live(),
+            }
             self.common.set_seat(self.place, SeatState::Empty);
             schedule.revive();
             if self.machine.is_gone() || self.common.phase() == Phase::Exit {
@@ -102,7 +106,7 @@ impl Place {
     fn live(&self) {
         let (machine, place) = (&self.machine, self.place);
         let schedule = &self.common.schedule;
-        let count = self.common.seats.len() as u64;
+        let count = self.common.settings.users as u64;
         let target = 0x40_0000 + schedule.range(0..PAGE_SIZE as u64);
         let local = 0x80_0000 + schedule.range(0..PAGE_SIZE as u64);
         let pages = pages(target, LANE * count + ROOM).chain(pages(local, 2 * HALF));
@@ -115,6 +119,8 @@ impl Place {
                     "process {place}: registered, {}",
                     process.vni()
                 ));
+                let frames = process.host_area().frames;
+                lock(&self.common.oracle).registered(place, frames);
                 self.work(process, target, local)
             }
             None => Err(Ended),
@@ -134,7 +140,8 @@ impl Place {
         }
     }
 
-    fn register(&self, space: u64) -> Option<Process<SimPlatform>> {
+    /// Registers a process with that address space; `None`: it has to end.
+    pub(crate) fn register(&self, space: u64) -> Option<Process<SimPlatform>> {
         let (machine, place) = (&self.machine, self.place);
         let schedule = &self.common.schedule;
         let driver = lock(&machine.driver).clone()?;
@@ -150,8 +157,6 @@ impl Place {
             match driver.register(space, place as u32, &mut call) {
                 Ok(Some(process)) => {
                     machine.memory.set_vni(space, Some(process.vni()));
-                    let frames = process.host_area().frames;
-                    lock(&self.common.oracle).registered(place, frames);
                     return Some(process);
                 }
                 Ok(None) => schedule.sleep(100_000),
@@ -169,7 +174,7 @@ impl Place {
             process,
             queue: Queue::new(&self.machine, process),
             ranges: [
-                (target, LANE * self.common.seats.len() as u64 + ROOM),
+                (target, LANE * self.common.settings.users as u64 + ROOM),
                 (local, 2 * HALF),
             ],
             exported: BTreeMap::new(),
@@ -195,7 +200,7 @@ impl Place {
     }
 }
 
-fn pages(address: u64, length: u64) -> std::ops::RangeInclusive<u64> {
+pub(crate) fn pages(address: u64, length: u64) -> std::ops::RangeInclusive<u64> {
     address >> PAGE_SHIFT..=(address + length - 1) >> PAGE_SHIFT
 }
 
@@ -330,7 +335,7 @@ impl User<'_> {
 
     fn import(&mut self) -> Result<()> {
         let schedule = self.common.schedule.clone();
-        let target = schedule.below(self.common.seats.len());
+        let target = schedule.below(self.common.settings.users);
         let read_only = schedule.chance(250);
         let name = if read_only {
             Name::ReadOnly

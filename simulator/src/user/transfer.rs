@@ -240,7 +240,7 @@ impl User<'_> {
         let mut command = self.descriptor(&draft, Opcode::Atomic);
         command.function = (Function::Increment as u16).into();
         if draft.wrong != Some(Wrong::Address) {
-            let lanes = self.common.seats.len() as u64 * LANE;
+            let lanes = self.common.settings.users as u64 * LANE;
             command.remote_address = word(draft.imported.address + lanes).into();
         }
         // Those that are not complete have numbers in a row.
@@ -325,7 +325,7 @@ impl User<'_> {
 
     /// Waits for a notification of somebody, for a while.
     pub(super) fn listen(&mut self) -> Result<()> {
-        let sender = self.common.schedule.below(self.common.seats.len());
+        let sender = self.common.schedule.below(self.common.settings.users);
         let notification = first_notification(sender);
         let before = self.queue.signals(notification);
         let limit = self.common.schedule.range(1000..1_000_000);

@@ -4,70 +4,16 @@ use std::sync::Arc;
 
 use qnic::queue::{Command, Doorbell, WakeRequests};
 use qnic_abi::attach::FIRST_DOORBELL;
-use qnic_abi::host_area::{
-    signal_offset, HEAD, HOST_PAGES, READS_DONE, WAKE_GENERATION, WRITES_DONE,
-};
+use qnic_abi::host_area::{signal_offset, HEAD, READS_DONE, WAKE_GENERATION, WRITES_DONE};
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::{COMMAND_ENTRIES, WINDOW_BYTES};
-use qnic_abi::{uapi, SharedMemory, PAGE_SIZE};
+use qnic_abi::window::COMMAND_ENTRIES;
+use qnic_abi::{uapi, SharedMemory};
 use qnic_driver::{CallError, Process};
-use qnic_nic::testing::Sram;
 
 use super::{Ended, Result, User};
-use crate::memory::Memory;
+use crate::mapping::Mapping;
 use crate::platform::{Machine, SimPlatform};
 use crate::schedule::Event;
-
-/// What a process has mapped.
-enum Mapping {
-    /// Its window in SRAM.
-    Window { sram: Arc<Sram>, offset: usize },
-    /// Its host area, read-only.
-    HostArea {
-        memory: Arc<Memory>,
-        frames: [u32; HOST_PAGES],
-    },
-}
-
-impl SharedMemory for Mapping {
-    fn size(&self) -> usize {
-        match self {
-            Mapping::Window { .. } => WINDOW_BYTES,
-            Mapping::HostArea { .. } => HOST_PAGES * PAGE_SIZE,
-        }
-    }
-
-    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
-        let word = self.load_u64(offset & !7, order);
-        (word >> (offset % 8 * 8)) as u32
-    }
-
-    fn store_u32(&self, _offset: usize, _value: u32, _order: Ordering) {
-        panic!("a process stores 64-bit words");
-    }
-
-    fn load_u64(&self, place: usize, order: Ordering) -> u64 {
-        match self {
-            Mapping::Window { sram, offset } => sram.load_u64(offset + place, order),
-            Mapping::HostArea { memory, frames } => {
-                let mut bytes = [0; 8];
-                memory.load(frames[place / PAGE_SIZE], place % PAGE_SIZE, &mut bytes);
-                u64::from_le_bytes(bytes)
-            }
-        }
-    }
-
-    fn store_u64(&self, place: usize, value: u64, order: Ordering) {
-        match self {
-            Mapping::Window { sram, offset } => sram.store_u64(offset + place, value, order),
-            Mapping::HostArea { .. } => panic!("the host area is mapped read-only"),
-        }
-    }
-
-    fn fence(&self) {
-        // One thread: every store is seen at once.
-    }
-}
 
 /// The command queue as its process sees it.
 pub(super) struct Queue {
@@ -82,18 +28,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(machine: &Machine, process: &Process<SimPlatform>) -> Self {
-        let window = Mapping::Window {
-            sram: machine.sram.clone(),
-            offset: process.window_offset(),
-        };
+    pub(super) fn new(machine: &Arc<Machine>, process: &Process<SimPlatform>) -> Self {
+        let window = Mapping::window(machine, process.window_offset());
         Queue {
             wakes: WakeRequests::new(&window),
             window,
-            area: Mapping::HostArea {
-                memory: machine.memory.clone(),
-                frames: process.host_area().frames,
-            },
+            area: Mapping::host_area(machine, process.host_area().frames),
             doorbell: Doorbell::default(),
             next: 0,
             issued: (0, 0),

@@ -1,4 +1,5 @@
-//! Planted bugs that the simulator must find: each is one edit of the NIC's source.
+//! Planted bugs that the simulator must find: each is one edit of the source of NIC or
+//! library.
 //!
 //! The checkout is copied, the edit applied to the copy, and seeds of the simulator
 //! are run there with all faults on until one fails.
@@ -17,7 +18,7 @@ const MESSAGE: usize = 150;
 struct Planted {
     /// What it does wrong.
     name: &'static str,
-    /// The file, below the NIC's sources.
+    /// The file, below the checkout.
     file: &'static str,
     /// Text that occurs once in it, and what replaces it.
     edit: (&'static str, &'static str),
@@ -26,7 +27,7 @@ struct Planted {
 const PLANTED: &[Planted] = &[
     Planted {
         name: "a frame is acknowledged as delivered when it has arrived",
-        file: "transport/receive.rs",
+        file: "device-backend/nic/src/transport/receive.rs",
         edit: (
             "Some(open) => self.received.min(open - 1)",
             "Some(_) => self.received",
@@ -34,7 +35,7 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "a sender takes what has arrived for delivered",
-        file: "transport/send.rs",
+        file: "device-backend/nic/src/transport/send.rs",
         edit: (
             "self.delivered.max(delivered)",
             "self.delivered.max(received)",
@@ -42,7 +43,7 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "frames for an earlier session of this side are accepted",
-        file: "transport/session.rs",
+        file: "device-backend/nic/src/transport/session.rs",
         edit: (
             "source == self.peer && destination == self.own &&",
             "source == self.peer && destination <= self.own &&",
@@ -50,7 +51,7 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "frames of an earlier session of the peer are accepted",
-        file: "transport/session.rs",
+        file: "device-backend/nic/src/transport/session.rs",
         edit: (
             "source == self.peer && destination == self.own &&",
             "source <= self.peer && destination == self.own &&",
@@ -58,12 +59,12 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "a session of the peer that has ended may begin again",
-        file: "transport/session.rs",
+        file: "device-backend/nic/src/transport/session.rs",
         edit: ("if source < self.floor {", "if source == 0 {"),
     },
     Planted {
         name: "the window is one frame too large",
-        file: "transport/send.rs",
+        file: "device-backend/nic/src/transport/send.rs",
         edit: (
             "u64::from(self.window).saturating_sub(",
             "u64::from(self.window + u32::from(self.window > 0)).saturating_sub(",
@@ -71,7 +72,7 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "one refused frame in eight never gives its credit back",
-        file: "transport/held.rs",
+        file: "device-backend/nic/src/transport/held.rs",
         edit: (
             "self.frame_delivered(host, held);",
             "if sequence % 8 != 0 { self.frame_delivered(host, held); }",
@@ -79,7 +80,7 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "one bounced frame in eight never gives its credit back",
-        file: "bounce.rs",
+        file: "device-backend/nic/src/bounce.rs",
         edit: (
             "self.frame_delivered(host, bounced.held);",
             "if bounced.frame.sequence.get() % 8 != 0 { \
@@ -88,22 +89,22 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "flushW and flushR count what is complete, in whatever order it was issued",
-        file: "order.rs",
+        file: "device-backend/nic/src/order.rs",
         edit: ("self.mask.trailing_ones()", "self.mask.count_ones()"),
     },
     Planted {
         name: "flushW waits until writes are sent, not until they are delivered",
-        file: "operation.rs",
+        file: "device-backend/nic/src/operation.rs",
         edit: ("Notice::None if self.in_flight == 0 =>", "Notice::None =>"),
     },
     Planted {
         name: "a notification does not wait for earlier frames that are held",
-        file: "transport/held.rs",
+        file: "device-backend/nic/src/transport/held.rs",
         edit: ("receive.delivered() >= sequence", "sequence > 0"),
     },
     Planted {
         name: "a notification that waits is let go when earlier frames have arrived",
-        file: "transport/receive.rs",
+        file: "device-backend/nic/src/transport/receive.rs",
         edit: (
             "?.sequence <= self.delivered()",
             "?.sequence <= self.received",
@@ -111,7 +112,7 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "a notification is sent although the write before its own is not",
-        file: "order.rs",
+        file: "device-backend/nic/src/order.rs",
         edit: (
             ".order.ended() >= position.number",
             ".order.ended() + 1 >= position.number",
@@ -119,7 +120,7 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "a frame that arrives again is taken again",
-        file: "transport/receive.rs",
+        file: "device-backend/nic/src/transport/receive.rs",
         edit: (
             "            _ => Place::Old,",
             "            _ => Place::Next,",
@@ -127,16 +128,100 @@ const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "a frame that is lost is not sent again",
-        file: "transport/packets.rs",
+        file: "device-backend/nic/src/transport/packets.rs",
         edit: ("self.waiting.push_back(sequence);", ""),
+    },
+    Planted {
+        name: "swap returns what was there and stores nothing",
+        file: "device-backend/nic/src/atomic.rs",
+        edit: ("Some(Change::Swap(first))", "Some(Change::Add(first & 0))"),
+    },
+    Planted {
+        name: "cswap does not compare",
+        file: "device-backend/nic/src/atomic.rs",
+        edit: ("expected: second,", "expected: second & 0,"),
+    },
+    Planted {
+        name: "an atomic operation whose page was absent is executed twice",
+        file: "device-backend/nic/src/atomic.rs",
+        edit: (
+            "None => self.try_atomic(host, &job),",
+            "None => self.try_atomic(host, &job).and_then(|_| self.try_atomic(host, &job)),",
+        ),
+    },
+    Planted {
+        name: "dequeue forgets a wake-up for a head that is not known yet",
+        file: "device-backend/nic/src/wait_queue.rs",
+        edit: ("queue.pending = (queue.pending.get() + 1).into();", ""),
+    },
+    Planted {
+        name: "dequeue leaves a wake-up when nobody waits for one",
+        file: "device-backend/nic/src/wait_queue.rs",
+        edit: (
+            "queue.count.get() > queue.pending.get()",
+            "queue.count.get() > 0",
+        ),
+    },
+    Planted {
+        name: "newhead does not pass a wake-up on",
+        file: "device-backend/nic/src/wait_queue.rs",
+        edit: ("if pending == 0 {", "if pending < 9 {"),
+    },
+    Planted {
+        name: "enqueue names the first instead of the last",
+        file: "device-backend/nic/src/wait_queue.rs",
+        edit: ("        queue.tail.get()\n", "        queue.head.get()\n"),
+    },
+    Planted {
+        name: "semV loses the second unit",
+        file: "device-backend/nic/src/wait_queue.rs",
+        edit: (
+            "queue.value.get().saturating_add(1)",
+            "queue.value.get().max(1)",
+        ),
+    },
+    Planted {
+        name: "semP takes no unit",
+        file: "device-backend/nic/src/wait_queue.rs",
+        edit: ("queue.value = (value - 1).into();", ""),
+    },
+    Planted {
+        name: "the library releases a lock although somebody has just joined",
+        file: "guest-lib/src/sync/lock.rs",
+        edit: (
+            "self.tail.compare_swap(me, 0)? == me",
+            "self.tail.swap(0)? != 0",
+        ),
+    },
+    Planted {
+        name: "the library releases a lock before its holder's writes are there",
+        file: "guest-lib/src/sync/lock.rs",
+        edit: ("self.object.publish()?;", ""),
+    },
+    Planted {
+        name: "the library recovers a lock whose holder lives",
+        file: "guest-lib/src/sync/lock.rs",
+        edit: (
+            "if self.object.is_held_by(holder)? {",
+            "if self.object.is_held_by(holder)? && self.tail.load()? == 0 {",
+        ),
+    },
+    Planted {
+        name: "the library does not name the one behind who is woken",
+        file: "guest-lib/src/sync/queue.rs",
+        edit: ("if count == 0 {", "if count < 2 {"),
+    },
+    Planted {
+        name: "the library forgets between two short waits what it has seen",
+        file: "guest-lib/src/sync/queue.rs",
+        edit: (
+            "self.queue.wait(&slot, &mut self.watch, deadline)",
+            "self.queue.wait(&slot, &mut Watch::new(None), deadline)",
+        ),
     },
 ];
 
 impl Planted {
-    fn path(&self) -> String {
-        format!("device-backend/nic/src/{}", self.file)
-    }
-
     /// The source, with the bug in it.
     fn plant(&self, source: &str) -> Result<String> {
         let (text, replacement) = self.edit;
@@ -145,7 +230,7 @@ impl Planted {
             count == 1,
             "{}: {text:?} occurs {count} times in {}",
             self.name,
-            self.path()
+            self.file
         );
         Ok(source.replacen(text, replacement, 1))
     }
@@ -165,10 +250,10 @@ pub(crate) fn campaign(filter: &str) -> Result<bool> {
     println!("| planted bug | seed | what the simulator says |\n|---|---|---|");
     let mut missed = 0;
     for bug in PLANTED.iter().filter(|bug| bug.name.contains(filter)) {
-        let source = scratch.read(&bug.path())?;
-        scratch.write(&bug.path(), &bug.plant(&source)?)?;
+        let source = scratch.read(bug.file)?;
+        scratch.write(bug.file, &bug.plant(&source)?)?;
         let found = simulate(&scratch).with_context(|| bug.name)?;
-        scratch.write(&bug.path(), &source)?;
+        scratch.write(bug.file, &source)?;
         match found {
             Some((seed, message)) => println!("| {} | {seed} | {message} |", bug.name),
             None => {
@@ -229,7 +314,7 @@ mod tests {
     #[test]
     fn every_planted_bug_fits_the_source_and_changes_it() {
         for bug in PLANTED {
-            let source = std::fs::read_to_string(checkout().join(bug.path())).unwrap();
+            let source = std::fs::read_to_string(checkout().join(bug.file)).unwrap();
             assert_ne!(bug.plant(&source).unwrap(), source, "{}", bug.name);
         }
     }

@@ -1,0 +1,161 @@
+//! Memory that a process has mapped: its window, its host area, its own pages.
+
+use std::fmt;
+use std::sync::Arc;
+
+use qnic::provider::Memory as Mapped;
+use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::WINDOW_BYTES;
+use qnic_abi::{SharedMemory, PAGE_SIZE};
+
+use crate::platform::Machine;
+
+/// Where it lies.
+enum Place {
+    /// In SRAM, from an offset on.
+    Window { offset: usize },
+    /// In frames that are never taken away; read-only.
+    HostArea { frames: [u32; HOST_PAGES] },
+    /// In pages of an address space; a look at one that is absent brings it in.
+    Pages {
+        space: u64,
+        address: u64,
+        length: usize,
+    },
+}
+
+/// A range of memory as its process reaches it. A process that was killed, or whose
+/// machine is gone, stores nothing any more.
+pub(crate) struct Mapping {
+    machine: Arc<Machine>,
+    place: Place,
+}
+
+impl Mapping {
+    /// The window at an offset of the SRAM.
+    pub(crate) fn window(machine: &Arc<Machine>, offset: usize) -> Self {
+        Mapping {
+            machine: machine.clone(),
+            place: Place::Window { offset },
+        }
+    }
+
+    /// A host area in these frames.
+    pub(crate) fn host_area(machine: &Arc<Machine>, frames: [u32; HOST_PAGES]) -> Self {
+        Mapping {
+            machine: machine.clone(),
+            place: Place::HostArea { frames },
+        }
+    }
+
+    /// Pages of an address space.
+    pub(crate) fn pages(machine: &Arc<Machine>, space: u64, address: u64, length: usize) -> Self {
+        Mapping {
+            machine: machine.clone(),
+            place: Place::Pages {
+                space,
+                address,
+                length,
+            },
+        }
+    }
+
+    fn lives(&self) -> bool {
+        !self.machine.is_gone() && !self.machine.schedule.is_killed()
+    }
+}
+
+impl SharedMemory for Mapping {
+    fn size(&self) -> usize {
+        match self.place {
+            Place::Window { .. } => WINDOW_BYTES,
+            Place::HostArea { .. } => HOST_PAGES * PAGE_SIZE,
+            Place::Pages { length, .. } => length,
+        }
+    }
+
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        let word = self.load_u64(offset & !7, order);
+        (word >> (offset % 8 * 8)) as u32
+    }
+
+    fn store_u32(&self, offset: usize, value: u32, _order: Ordering) {
+        self.write_bytes(offset, &value.to_le_bytes());
+    }
+
+    fn load_u64(&self, at: usize, order: Ordering) -> u64 {
+        if let Place::Window { offset } = self.place {
+            return self.machine.sram.load_u64(offset + at, order);
+        }
+        let mut bytes = [0; 8];
+        self.read_bytes(at, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn store_u64(&self, at: usize, value: u64, order: Ordering) {
+        match self.place {
+            Place::Window { offset } if self.lives() => {
+                self.machine.sram.store_u64(offset + at, value, order);
+            }
+            Place::Window { .. } => {}
+            Place::HostArea { .. } | Place::Pages { .. } => {
+                self.write_bytes(at, &value.to_le_bytes());
+            }
+        }
+    }
+
+    fn fence(&self) {
+        // One thread: every store is seen at once.
+    }
+}
+
+impl Mapped for Mapping {
+    fn address(&self) -> u64 {
+        match self.place {
+            Place::Window { .. } | Place::HostArea { .. } => 0,
+            Place::Pages { address, .. } => address,
+        }
+    }
+
+    fn read_bytes(&self, offset: usize, bytes: &mut [u8]) {
+        match &self.place {
+            Place::Window { .. } => panic!("a window is read in words"),
+            Place::HostArea { frames } => {
+                let frame = frames[offset / PAGE_SIZE];
+                self.machine.memory.load(frame, offset % PAGE_SIZE, bytes);
+            }
+            Place::Pages { space, address, .. } => {
+                let at = address + offset as u64;
+                if self.machine.kernel.read(*space, at, bytes).is_err() {
+                    // The space is going away, and its process with it.
+                    bytes.fill(0);
+                }
+            }
+        }
+    }
+
+    fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        match &self.place {
+            Place::Window { .. } => panic!("a process stores 64-bit words to its window"),
+            Place::HostArea { .. } => panic!("the host area is mapped read-only"),
+            Place::Pages { space, address, .. } if self.lives() => {
+                let at = address + offset as u64;
+                // An error says that the space is going away.
+                let _gone = self.machine.kernel.write(*space, at, bytes);
+            }
+            Place::Pages { .. } => {}
+        }
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.place {
+            Place::Window { .. } => "window",
+            Place::HostArea { .. } => "host area",
+            Place::Pages { .. } => "pages",
+        };
+        f.write_str(what)
+    }
+}

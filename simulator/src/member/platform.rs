@@ -1,0 +1,192 @@
+//! The system under the library: what [`qnic::Nic`] stands on in a simulation.
+//!
+//! The driver core is called as users call it; time is virtual, chance is the seed's,
+//! and nobody spins: a spinning thread would keep the world from going on. To the
+//! library, a process that was killed has lost its device: its calls fail until it has
+//! ended, and it stores nothing any more ([`crate::mapping`]).
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use qnic::provider::{CallError, Memory, Process, Provider, Registration};
+use qnic_abi::attach::FIRST_DOORBELL;
+use qnic_abi::{uapi, PAGE_SIZE};
+
+use crate::mapping::Mapping;
+use crate::platform::SimPlatform;
+use crate::schedule::Event;
+use crate::user::Place;
+
+/// Memory that a process can allocate, in bytes.
+pub(super) const HEAP_BYTES: u64 = 16 * PAGE_SIZE as u64;
+
+/// A node as one process of it sees it.
+pub(super) struct Platform {
+    place: Place,
+    space: u64,
+    /// First address of the heap.
+    heap: u64,
+    /// Bytes of the heap that are in use.
+    used: AtomicU64,
+    /// The last number that was drawn.
+    drawn: AtomicU64,
+    start: Instant,
+}
+
+impl Platform {
+    pub(super) fn new(place: &Place, (space, heap): (u64, u64)) -> Self {
+        Platform {
+            place: place.clone(),
+            space,
+            heap,
+            used: AtomicU64::new(0),
+            drawn: AtomicU64::new(0),
+            start: Instant::now(),
+        }
+    }
+
+    /// The number that was drawn last.
+    pub(super) fn drawn(&self) -> u64 {
+        self.drawn.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.place.place)
+    }
+}
+
+fn unsupported() -> CallError {
+    CallError::System(std::io::ErrorKind::Unsupported.into())
+}
+
+impl Provider for Platform {
+    fn register(&self, port: u16, _flags: u32) -> Result<Registration, CallError> {
+        let place = &self.place;
+        let process = place.register(self.space).ok_or(CallError::Gone)?;
+        let machine = &place.machine;
+        Ok(Registration::Done(Box::new(Registered {
+            registration: uapi::Register {
+                node: (machine.life.node as u16).into(),
+                port: port.into(),
+                inline_max: (qnic_abi::command::DEFAULT_INLINE_MAX as u32).into(),
+                ..Default::default()
+            },
+            window: Mapping::window(machine, process.window_offset()),
+            host_area: Mapping::host_area(machine, process.host_area().frames),
+            process,
+            place: place.clone(),
+        })))
+    }
+
+    fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError> {
+        let pages = length.next_multiple_of(PAGE_SIZE) as u64;
+        let at = self.used.fetch_add(pages, Ordering::Relaxed);
+        assert!(at + pages <= HEAP_BYTES, "the heap is too small");
+        let machine = &self.place.machine;
+        let memory = Mapping::pages(machine, self.space, self.heap + at, length);
+        Ok(Arc::new(memory))
+    }
+
+    fn info(&self) -> Result<uapi::Info, CallError> {
+        Err(unsupported())
+    }
+
+    fn spin_budget(&self, _spinners: usize) -> Duration {
+        Duration::ZERO
+    }
+
+    fn now(&self) -> Instant {
+        self.start + Duration::from_nanos(self.place.common.schedule.now())
+    }
+
+    fn random(&self) -> u64 {
+        let number = self.place.common.schedule.any();
+        self.drawn.store(number, Ordering::Relaxed);
+        number
+    }
+}
+
+/// A registered process.
+struct Registered {
+    place: Place,
+    registration: uapi::Register,
+    window: Mapping,
+    host_area: Mapping,
+    process: qnic_driver::Process<SimPlatform>,
+}
+
+impl Registered {
+    /// What a call of the driver gave. A process that has a signal does not return
+    /// from it.
+    fn after(&self, result: Result<(), qnic_driver::CallError>) -> Result<(), CallError> {
+        if !self.place.lives() {
+            return Err(CallError::Gone);
+        }
+        result.map_err(|error| match error {
+            qnic_driver::CallError::TimedOut => CallError::TimedOut,
+            qnic_driver::CallError::NoDevice => CallError::Gone,
+            other => panic!("process {}: a call fails: {other}", self.place.place),
+        })
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.place.place)
+    }
+}
+
+impl Process for Registered {
+    fn registration(&self) -> &uapi::Register {
+        &self.registration
+    }
+
+    fn window(&self) -> &dyn Memory {
+        &self.window
+    }
+
+    fn host_area(&self) -> &dyn Memory {
+        &self.host_area
+    }
+
+    fn ring_doorbell(&self) {
+        if self.place.lives() {
+            let doorbell = u32::from(self.process.doorbell_queue()) - FIRST_DOORBELL as u32;
+            let event = Event::Doorbell(self.place.machine.life, doorbell);
+            self.place.common.schedule.after(50..3000, event);
+        }
+    }
+
+    fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
+        self.after(self.process.export(call))
+    }
+
+    fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError> {
+        self.after(self.process.unexport(call))
+    }
+
+    fn import(&self, call: &mut uapi::Import) -> Result<(), CallError> {
+        self.after(self.process.import(call))
+    }
+
+    fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
+        self.after(self.process.wait(call))
+    }
+
+    fn wake(&self, call: &mut uapi::Wake) -> Result<(), CallError> {
+        self.after(self.process.wake(call))
+    }
+
+    fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
+        Err(unsupported())
+    }
+
+    fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), CallError> {
+        self.after(self.process.reset_queue(call))
+    }
+}
