@@ -4,7 +4,7 @@ use std::io::{BufWriter, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
 use qnic_sim::campaign::{self, Campaign, Seeds, Summary};
 use qnic_sim::{Failure, Faults, Options as Simulation};
@@ -36,8 +36,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", conflicts_with = "hours")]
     seeds: Option<u64>,
     /// Run seeds for so long; fractions are fine
-    #[arg(long, value_name = "HOURS")]
-    hours: Option<f64>,
+    #[arg(long, value_name = "HOURS", value_parser = hours)]
+    hours: Option<Duration>,
     /// First seed of a campaign
     #[arg(long, value_name = "N", default_value_t = 0)]
     first: u64,
@@ -60,6 +60,16 @@ pub(crate) struct Options {
     /// Go on after a failure, up to so many
     #[arg(long, value_name = "N", default_value_t = 1)]
     failures: usize,
+}
+
+/// A time in hours, up to a thousand years.
+fn hours(text: &str) -> Result<Duration> {
+    let hours: f64 = text.parse().context("not a number")?;
+    ensure!(
+        (0.0..=1e7).contains(&hours),
+        "not between 0 and 10,000,000 hours"
+    );
+    Ok(Duration::from_secs_f64(hours * 3600.0))
 }
 
 /// The faults of a list.
@@ -173,7 +183,6 @@ fn many(options: &Options, simulation: &Simulation) -> Summary {
         (None, Some(_)) => u64::MAX,
         (None, None) => 1000,
     };
-    let hours = options.hours.map(|hours| hours.clamp(0.0, 1e6) * 3600.0);
     let bar = match std::io::stderr().is_terminal() {
         false => indicatif::ProgressBar::hidden(),
         true if count == u64::MAX => indicatif::ProgressBar::new_spinner(),
@@ -182,7 +191,7 @@ fn many(options: &Options, simulation: &Simulation) -> Summary {
     let start = Instant::now();
     let progress = Progress {
         seeds: Seeds::new(options.first, count),
-        until: hours.map(|seconds| start + Duration::from_secs_f64(seconds)),
+        until: options.hours.map(|hours| start + hours),
         bar,
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -208,6 +217,14 @@ fn many(options: &Options, simulation: &Simulation) -> Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hours_are_finite() {
+        assert_eq!(hours("0.5").unwrap(), Duration::from_secs(1800));
+        for text in ["nan", "inf", "-1", "1e8", "x"] {
+            assert!(hours(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn lists_of_faults_are_read() {

@@ -6,7 +6,7 @@
 //! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes what links do ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
 //! | `{"cmd":"net_clear","links":LINKS}` | makes them do nothing: `{"changed":N}` |
 //! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of what runs over links (docs/capture.md), until it has had `count` frames or the client shuts down its side; both numbers may be left out |
-//! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, it pauses the machine: its NIC is not reset and serves its peers on. A paused machine must go on before it is reset |
+//! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not reset and serves its peers on. A paused machine must go on before it is reset |
 //!
 //! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
 //! `{"one_way":[0,1]}`.

@@ -16,7 +16,7 @@ use crate::map::{Exports, Imports};
 use crate::progress;
 use crate::provider::{Process, Provider};
 use crate::queue::{Command, WakeRequests};
-use crate::segment::Remote;
+use crate::segment::{Remote, RemoteSegment};
 
 /// A registered process and the library's books about it.
 pub(crate) struct Core {
@@ -78,10 +78,6 @@ impl Core {
     }
 
     /// Puts a command into the queue; waits while it is full (Q2).
-    ///
-    /// # Errors
-    /// [`Error::Transfer`] if it had to wait, and earlier ones to the same node have
-    /// failed because that is gone: each queue of commands would wait for it anew.
     pub(crate) fn issue(
         &self,
         descriptor: &Descriptor,
@@ -93,10 +89,6 @@ impl Core {
         let mut ledger = self.ledger();
         while !ledger.has_room() {
             ledger.look(self.process.host_area(), &self.claims);
-            let failures = ledger.take_unreachable(&summary);
-            if !failures.is_empty() {
-                return Err(Error::Transfer(TransferErrors { failures }));
-            }
             if ledger.has_room() {
                 break;
             }
@@ -118,6 +110,28 @@ impl Core {
             self.process.ring_doorbell();
         }
         Ok(issued)
+    }
+
+    /// Reports what nobody has heard of yet: earlier operations of this kind to the same
+    /// process have failed because that, or its node, is gone, and the queue is full of
+    /// others. Each queue of commands would be waited for anew.
+    ///
+    /// # Errors
+    /// [`Error::Transfer`]
+    pub(crate) fn check_reachable(&self, to: &RemoteSegment, operation: Operation) -> Result<()> {
+        let mut ledger = self.ledger();
+        if ledger.has_room() {
+            return Ok(());
+        }
+        ledger.look(self.process.host_area(), &self.claims);
+        if ledger.has_room() {
+            return Ok(());
+        }
+        let failures = ledger.take_unreachable(to.node(), to.port(), operation);
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Transfer(TransferErrors { failures })),
+        }
     }
 
     /// Waits until a command and all earlier ones of its kind are complete.

@@ -40,8 +40,8 @@ use crate::transfer::Source;
 /// # Failures (N11)
 /// A transfer that fails moves nothing further and is reported once: to its
 /// [`Ticket`] while that lives, else to the next fence or flush of its kind. If its
-/// node is gone, a transfer to that node which would have to wait for room in the
-/// queue reports it instead, and is not issued.
+/// destination is gone, another transfer there that would have to wait for room in
+/// the queue reports it instead, and is not issued.
 #[derive(Debug)]
 pub struct Endpoint {
     core: Arc<Core>,
@@ -287,6 +287,7 @@ impl Endpoint {
         offset: u64,
         destination: Part<'_>,
     ) -> Result<Ticket<'_>> {
+        self.core.check_reachable(from, Operation::Read)?;
         let flags = CommandFlags::empty();
         let issued = self.core.read(from, offset, destination, flags, true)?;
         Ok(Ticket::new(&self.core, issued))
@@ -434,6 +435,7 @@ impl Endpoint {
     ) -> Result<Ticket<'_>> {
         let flags = CommandFlags::empty();
         let core = &self.core;
+        core.check_reachable(to, Operation::Write)?;
         let issued = core.write(to, offset, source, signal, flags, true)?;
         Ok(Ticket::new(core, issued))
     }

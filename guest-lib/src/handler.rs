@@ -184,12 +184,17 @@ impl Core {
         drop(state);
         let panicked = catch_unwind(AssertUnwindSafe(|| handler(id))).is_err();
         let mut state = handlers.lock();
-        state.running = None;
-        if panicked {
-            lock(&self.arrivals).disarm(self, id, Taker::Handler);
-        } else if let Some(slot @ None) = state.slots.get_mut(&id) {
-            *slot = Some(handler);
+        match state.slots.get_mut(&id) {
+            _ if panicked => lock(&self.arrivals).disarm(self, id, Taker::Handler),
+            Some(slot @ None) => *slot = Some(handler),
+            _ => {
+                drop(state);
+                // Who disarms it waits until what it holds is gone, too.
+                drop(handler);
+                state = handlers.lock();
+            }
         }
+        state.running = None;
         drop(state);
         handlers.returned.notify_all();
     }

@@ -5,8 +5,8 @@
 //!   ring has records: so the ring never overruns, and no failure is lost (N11).
 //! - A command's slot is reused only after the NIC has read it (Q2).
 //! - A failure is delivered exactly once: to the command's [`crate::Ticket`] while
-//!   that is alive, else to the next fence or flush of its kind, or, if the node is
-//!   gone, to a command to it that finds the queue full. Only those of the
+//!   that is alive, else to the next fence or flush of its kind, or, if its destination
+//!   is gone, to the next transfer there that finds the queue full. Only those of the
 //!   library's own messages are delivered to nobody ([`Summary::silent`]).
 
 use std::collections::BTreeMap;
@@ -303,12 +303,21 @@ impl Ledger {
         taken
     }
 
-    /// Takes the failures that belong to no ticket and say that the node of `command`
-    /// is gone; none if nobody is to hear of that one's.
-    pub(crate) fn take_unreachable(&mut self, command: &Summary) -> Vec<TransferError> {
+    /// Takes the failures of a kind that belong to no ticket and say that a process, or
+    /// its node, is gone.
+    pub(crate) fn take_unreachable(
+        &mut self,
+        node: NodeId,
+        port: Port,
+        operation: Operation,
+    ) -> Vec<TransferError> {
         self.take_where(|failure| {
-            let gone = matches!(failure.status, Status::PeerGone | Status::NoSuchNode);
-            gone && failure.node == command.node && !command.silent
+            let gone = match failure.status {
+                Status::NoSuchNode => true,
+                Status::PeerGone => failure.port == port,
+                _ => false,
+            };
+            gone && failure.node == node && failure.operation.kind() == operation.kind()
         })
     }
 

@@ -383,6 +383,9 @@ impl Nic {
     fn asked<M>(&mut self, arrival: &Arrival<'_, M>, run: Piece) -> Option<(Destination, u64)> {
         let id = OperationId(arrival.frame.operation.get());
         let operation = self.operation_at(id, arrival.index)?;
+        if operation.command.opcode != Opcode::Read {
+            return None;
+        }
         let address = operation.command.local.address.wrapping_add(run.offset);
         let placed = (address ^ arrival.frame.address.get()) % PAGE_SIZE as u64 == 0;
         let to = Destination {

@@ -147,11 +147,16 @@ fn run(
     tap: TapId,
 ) {
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let end = || {
             wait_for_end(stream);
             // Without the tap the queue ends. An engine that is gone has none.
             let _ = engine.send(Command::Untap { tap });
-        });
+        };
+        if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, end) {
+            tracing::error!("capture not started: no thread can be had: {error}");
+            let _ = engine.send(Command::Untap { tap });
+            return;
+        }
         match write(stream, queue, names, epoch, settings) {
             Ok(frames) => tracing::info!(frames, lost = queue.lost_in_all(), "capture ended"),
             Err(error) => tracing::warn!("capture ended: {error}"),
@@ -188,13 +193,13 @@ fn write(
     file.get_mut().flush().map_err(PcapError::IoError)?;
     let mut frames = 0;
     while settings.count == 0 || frames < settings.count {
-        let record = match queue.records.try_recv() {
+        let record = match queue.try_next() {
             Ok(record) => Some(record),
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 // The client sees all there is before this thread waits.
                 file.get_mut().flush().map_err(PcapError::IoError)?;
-                queue.records.recv().ok()
+                queue.next()
             }
         };
         let Some(record) = record else { break };

@@ -1,7 +1,8 @@
 //! The way from a tap on the engine thread to the thread that writes.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use qnic_abi::NodeId;
@@ -10,6 +11,9 @@ use qnic_nic::Time;
 
 /// Most frames that wait for the writer.
 pub(super) const DEPTH: usize = 4096;
+
+/// Most bytes of frames that wait for the writer.
+const BYTES: usize = 16 << 20;
 
 /// One direction of a link.
 pub(super) type Link = (NodeId, NodeId);
@@ -41,29 +45,60 @@ pub(crate) struct QueueTap {
     gaps: Lost,
     /// The engine takes the lock only when it loses a frame, the writer only at its end.
     lost: Arc<Mutex<Lost>>,
+    waiting: Arc<AtomicUsize>,
 }
 
 /// The end of the writer.
 #[derive(Debug)]
 pub(super) struct Queue {
-    pub(super) records: Receiver<Record>,
+    records: Receiver<Record>,
     lost: Arc<Mutex<Lost>>,
+    /// Bytes of the frames that wait. Relaxed, both ways: it bounds memory, the channel
+    /// orders what is in it.
+    waiting: Arc<AtomicUsize>,
 }
 
-/// A queue of [`DEPTH`] frames, each cut to `snaplen` bytes.
+/// A queue of [`DEPTH`] frames and [`BYTES`] bytes, each frame cut to `snaplen` bytes.
 pub(super) fn channel(snaplen: u32) -> (QueueTap, Queue) {
     let (sender, records) = mpsc::sync_channel(DEPTH);
     let lost = Arc::new(Mutex::new(Lost::new()));
+    let waiting = Arc::new(AtomicUsize::new(0));
     let tap = QueueTap {
         records: sender,
         snaplen: snaplen as usize,
         gaps: Lost::new(),
         lost: lost.clone(),
+        waiting: waiting.clone(),
     };
-    (tap, Queue { records, lost })
+    let queue = Queue {
+        records,
+        lost,
+        waiting,
+    };
+    (tap, queue)
 }
 
 impl Queue {
+    /// The next frame, if one waits.
+    ///
+    /// # Errors
+    /// The queue is empty, or has ended.
+    pub(super) fn try_next(&self) -> Result<Record, TryRecvError> {
+        self.records.try_recv().inspect(|record| self.taken(record))
+    }
+
+    /// Waits for the next frame; `None` when the queue has ended.
+    pub(super) fn next(&self) -> Option<Record> {
+        let record = self.records.recv().ok()?;
+        self.taken(&record);
+        Some(record)
+    }
+
+    fn taken(&self, record: &Record) {
+        self.waiting
+            .fetch_sub(record.bytes.len(), Ordering::Relaxed);
+    }
+
     /// Frames of each link that were lost to the capture.
     pub(super) fn lost(&self) -> Lost {
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,6 +115,9 @@ impl Tap for QueueTap {
     fn see(&mut self, sighting: &Sighting<'_>) {
         let link = (sighting.from, sighting.to);
         let kept = sighting.bytes.len().min(self.snaplen);
+        if self.waiting.load(Ordering::Relaxed) + kept > BYTES {
+            return self.lose(link);
+        }
         let record = Record {
             at: sighting.at,
             link,
@@ -89,18 +127,27 @@ impl Tap for QueueTap {
             bytes: sighting.bytes[..kept].to_vec(),
             gap: self.gaps.get(&link).copied().unwrap_or(0),
         };
+        // Before the writer can take it off.
+        self.waiting.fetch_add(kept, Ordering::Relaxed);
         match self.records.try_send(record) {
             Ok(()) => {
                 self.gaps.remove(&link);
             }
             Err(TrySendError::Full(_)) => {
-                *self.gaps.entry(link).or_default() += 1;
-                let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
-                *lost.entry(link).or_default() += 1;
+                self.waiting.fetch_sub(kept, Ordering::Relaxed);
+                self.lose(link);
             }
             // The capture is over; the engine is about to be told.
             Err(TrySendError::Disconnected(_)) => {}
         }
+    }
+}
+
+impl QueueTap {
+    fn lose(&mut self, link: Link) {
+        *self.gaps.entry(link).or_default() += 1;
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        *lost.entry(link).or_default() += 1;
     }
 }
 
@@ -126,7 +173,7 @@ mod tests {
         tap.see(&sighting(&[1, 2, 3, 4], 2));
         tap.see(&sighting(&[1], 2));
         drop(tap);
-        let records: Vec<_> = queue.records.iter().collect();
+        let records: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(
             (&records[0].bytes[..], records[0].length),
             (&[1, 2, 3][..], 14)
@@ -141,18 +188,36 @@ mod tests {
             tap.see(&sighting(&[], 2));
         }
         tap.see(&sighting(&[], 3));
-        let mut records: Vec<_> = queue.records.try_iter().collect();
+        let mut records: Vec<_> = std::iter::from_fn(|| queue.try_next().ok()).collect();
         assert_eq!(records.len(), DEPTH);
         for to in [2, 3, 2] {
             tap.see(&sighting(&[], to));
         }
         drop(tap);
-        records.extend(queue.records.iter());
+        records.extend(std::iter::from_fn(|| queue.next()));
         let gaps: Vec<_> = records[DEPTH..].iter().map(|record| record.gap).collect();
         assert_eq!(gaps, [5, 1, 0]);
         assert!(records[..DEPTH].iter().all(|record| record.gap == 0));
         let lost = queue.lost();
         assert_eq!(lost[&(NodeId(1), NodeId(2))], 5);
         assert_eq!(queue.lost_in_all(), 6);
+    }
+
+    #[test]
+    fn large_frames_take_no_more_memory_than_small_ones() {
+        let (mut tap, queue) = channel(u32::MAX);
+        let frame = vec![7; 32 << 10];
+        for _ in 0..DEPTH {
+            tap.see(&sighting(&frame, 2));
+        }
+        let fit = (BYTES / frame.len()) as u64;
+        assert_eq!(queue.lost_in_all(), DEPTH as u64 - fit);
+        queue.try_next().unwrap();
+        tap.see(&sighting(&frame, 2));
+        assert_eq!(queue.lost_in_all(), DEPTH as u64 - fit, "there was room");
+        drop(tap);
+        let mut rest = std::iter::from_fn(|| queue.next());
+        assert_eq!(rest.by_ref().count() as u64, fit);
+        assert_eq!(queue.waiting.load(Ordering::Relaxed), 0);
     }
 }

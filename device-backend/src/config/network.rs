@@ -369,6 +369,10 @@ impl NetworkSettings {
 /// Names that go over a link of shared memory have a fixed room.
 fn check_name(name: &str, key: &str) -> Result<(), Mistake> {
     match name.len() {
+        _ if name.chars().any(char::is_control) => {
+            let message = format!("{name:?} has control characters");
+            Err(mistake(key, message))
+        }
         1..=MAX_NAME => Ok(()),
         length => {
             let message = format!("expected a name of 1 to {MAX_NAME} bytes, found {length}");

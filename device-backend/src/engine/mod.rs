@@ -188,11 +188,11 @@ impl Engine {
                 return;
             }
             Command::ExpectPause { node, answer } => {
-                let fabric = &self.fabric;
+                let (fabric, now) = (&self.fabric, self.now());
                 let mut stations = self.stations.iter_mut();
                 let station =
                     stations.find(|station| fabric.nic(station.slot()).geometry().node.0 == node);
-                let _ = answer.send(station.is_some_and(Station::expect_pause));
+                let _ = answer.send(station.is_some_and(|station| station.expect_pause(now)));
                 return;
             }
             Command::SetLinks {

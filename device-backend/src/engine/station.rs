@@ -35,6 +35,10 @@ use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
 use crate::throttle::{throttled, Throttle};
 
+/// How long after its announcement a machine may be paused, in nanoseconds: beyond it,
+/// queues that stop are a reset again.
+const PAUSE_COMES_WITHIN: u64 = 30_000_000_000;
+
 /// A request whose reply comes later.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending {
@@ -58,8 +62,8 @@ pub(crate) struct Station {
     pub(super) name: String,
     pub(super) connected: bool,
     pub(super) phase: Phase,
-    /// When the queues stop, the machine is paused.
-    expects_pause: bool,
+    /// When the queues stop up to then, the machine is paused.
+    expects_pause: Option<Time>,
     pub(super) control: Option<Ring>,
     pub(super) events: Option<Ring>,
     pub(super) doorbells: Vec<Option<Notifier>>,
@@ -80,7 +84,7 @@ impl Station {
             name,
             connected: false,
             phase: Phase::Down,
-            expects_pause: false,
+            expects_pause: None,
             control: None,
             events: None,
             doorbells: std::iter::repeat_with(|| None).take(doorbells).collect(),
@@ -180,7 +184,7 @@ impl Station {
             return false;
         }
         self.phase = Phase::Running;
-        self.expects_pause = false;
+        self.expects_pause = None;
         self.look_for_requests = true;
         // Doorbells may have been rung that nobody has heard.
         for doorbell in 0..self.doorbells.len() as u32 {
@@ -196,16 +200,17 @@ impl Station {
     }
 
     /// A pause of the machine was announced; `false` if the device does not run.
-    pub(crate) fn expect_pause(&mut self) -> bool {
-        self.expects_pause = matches!(self.phase, Phase::Running);
-        self.expects_pause
+    pub(crate) fn expect_pause(&mut self, now: Time) -> bool {
+        let running = matches!(self.phase, Phase::Running);
+        self.expects_pause = running.then(|| now.after(PAUSE_COMES_WITHIN));
+        running
     }
 
     /// A queue stops.
     fn pause_or_halt(&mut self, fabric: &mut Fabric<Node>, now: Time) {
         match self.phase {
             Phase::Paused(_) => {}
-            Phase::Running if self.expects_pause => {
+            Phase::Running if self.expects_pause.is_some_and(|until| now <= until) => {
                 let place = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::next_available);
                 self.phase = Phase::Paused([place(&self.control), place(&self.events)]);
                 self.counters.pauses += 1;
@@ -223,7 +228,7 @@ impl Station {
     /// Resets the NIC if it runs. Afterwards nothing touches the guest's memory.
     fn halt(&mut self, fabric: &mut Fabric<Node>, now: Time) {
         let phase = std::mem::replace(&mut self.phase, Phase::Down);
-        self.expects_pause = false;
+        self.expects_pause = None;
         self.pending.clear();
         self.look_for_requests = false;
         if matches!(phase, Phase::Running | Phase::Paused(_)) {

@@ -84,6 +84,8 @@ impl ChannelOptions {
 enum End {
     Closed,
     Lost(NodeId, Port, Status),
+    /// The other end breaks the rules: nothing of it is taken any more.
+    Broken(&'static str),
 }
 
 impl End {
@@ -102,6 +104,7 @@ impl From<End> for Error {
         match end {
             End::Closed => Error::ChannelClosed,
             End::Lost(node, port, status) => Error::PeerLost { node, port, status },
+            End::Broken(why) => Error::ChannelBroken(why),
         }
     }
 }

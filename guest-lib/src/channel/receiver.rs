@@ -237,6 +237,9 @@ impl Receiver {
 
     /// Length of the message that is taken, if one is there.
     pub(crate) fn look(&mut self) -> Result<Option<usize>> {
+        if let Some(end @ End::Broken(_)) = self.end {
+            return Err(end.into());
+        }
         while self.core().acknowledge(self.sent) {
             if let Some(length) = self.step()? {
                 return Ok(Some(length));
@@ -257,7 +260,7 @@ impl Receiver {
         if number == self.consumed + 1 {
             return match usize::try_from(length) {
                 Ok(length) if length <= self.geometry.message_bytes => Ok(Some(length)),
-                _ => Err(Error::ChannelBroken("a message is longer than its slot")),
+                _ => Err(self.broken("a message is longer than its slot")),
             };
         }
         if self.buffer.load_u64(SENDER_CLOSED)? == self.consumed + 1 {
@@ -278,7 +281,9 @@ impl Receiver {
         self.greeted = true;
         let (node, port) = (NodeId(node_port as u16), Port((node_port >> 16) as u16));
         let replenish = u32::try_from(replenish).ok().and_then(NotificationId::new);
-        let replenish = replenish.ok_or(Error::ChannelBroken("its hello names no notification"))?;
+        let Some(replenish) = replenish else {
+            return Err(self.broken("its hello names no notification"));
+        };
         let imported = self
             .endpoint
             .import(node, port, SegmentName(name), Duration::ZERO);
@@ -289,13 +294,20 @@ impl Receiver {
                 self.peer = Some(Peer { credit, replenish });
                 Ok(())
             }
-            Ok(_) => Err(Error::ChannelBroken("its hello names no credit segment")),
+            Ok(_) => Err(self.broken("its hello names no credit segment")),
             Err(Error::Refused { status, .. }) => {
                 self.end = Some(End::Lost(node, port, status));
                 Ok(())
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Notes that the sender breaks the rules.
+    fn broken(&mut self, why: &'static str) -> Error {
+        let end = End::Broken(why);
+        self.end = Some(end);
+        end.into()
     }
 
     fn await_message(&mut self, deadline: Option<Instant>) -> Result<usize> {
@@ -360,12 +372,14 @@ impl Receiver {
 }
 
 impl Drop for Receiver {
-    /// Tells a sender that waits for credit.
+    /// Tells a sender that waits for credit, before the process may end with its last
+    /// endpoint.
     fn drop(&mut self) {
         if let Some(Peer { credit, replenish }) = &self.peer {
             let closed = 1u64.to_le_bytes();
             let goodbye = (&closed).into();
             drop(self.flight.write(credit, 0, goodbye, Some(*replenish)));
         }
+        drop(self.flight.settle());
     }
 }

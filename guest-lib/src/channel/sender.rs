@@ -138,6 +138,7 @@ impl Sender {
     /// # Errors
     /// Those of [`Sender::flush`].
     pub fn close(mut self) -> Result<()> {
+        self.judge(None)?;
         self.finish()
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use qnic::channel::{Reader, Writer};
 use qnic::{
-    ChannelOptions, Endpoint, Error, NodeId, NotificationId, Port, Receiver, SegmentName, Sender,
-    Signal, Status,
+    Access, ChannelOptions, Endpoint, Error, NodeId, NotificationId, Port, Receiver, SegmentName,
+    Sender, Signal, Status,
 };
 
 use crate::cluster::{pattern, Cluster, SOON};
@@ -131,6 +131,29 @@ fn a_sender_without_credit_learns_that_the_receiver_closed() {
     // Its failures are nobody else's.
     drop(ends.sender);
     ends.sending.flush().unwrap();
+}
+
+/// A stranger who may write to the channel's segment says hello wrongly.
+#[test]
+fn a_channel_that_is_broken_stays_broken() {
+    let cluster = Cluster::new(2);
+    let [stranger, receiving] = [0, 1].map(|node| cluster.nic(node).register(Port(1)).unwrap());
+    let options = ChannelOptions::new(4, 64, SENT);
+    let mut receiver = receiving.receiver(NAME, &options).unwrap();
+    let channel = stranger.import(NodeId(1), Port(1), NAME, SOON).unwrap();
+    let memory = stranger.allocate(4096).unwrap();
+    let segment = stranger.export(NAME, &memory, Access::all()).unwrap();
+    // The head of a channel and a hello begin with the same word.
+    let head = segment.part(0, 8);
+    stranger.read_fenced(&channel, 0, head).unwrap();
+    let mut hello = memory.read_vec(0, 8).unwrap();
+    hello.extend([0xff; 24]);
+    let said = stranger.write_fenced_notify(&channel, 0x40, &hello[..], SENT);
+    said.unwrap();
+    for _ in 0..3 {
+        let broken = receiver.recv(None).map(drop);
+        assert!(matches!(broken, Err(Error::ChannelBroken(_))), "{broken:?}");
+    }
 }
 
 #[test]

@@ -157,23 +157,39 @@ local function conversation(from, to, session)
     return known
 end
 
--- The frames from `first` to `last` are acknowledged now.
+local PAGE = 4096
+-- How far frames may be apart that are under way together.
+local REACH = UInt64(4096)
+
+-- The frames from `first` to `last` are acknowledged now; the latest of them.
 local function acknowledge(known, first, last, frame)
-    local sequence, latest = first, nil
-    while sequence <= last do
-        local sent = known.frames[sequence:tonumber()]
-        if sent then
-            for _, number in ipairs(sent) do relate(number, "acknowledged_in", frame) end
-            latest = sent[#sent]
-            known.frames[sequence:tonumber()] = nil
+    local latest, highest = nil, -1
+    local function take(sequence)
+        local sent = known.frames[sequence]
+        if not sent then return end
+        for _, number in ipairs(sent) do relate(number, "acknowledged_in", frame) end
+        if sequence > highest then latest, highest = sent[#sent], sequence end
+        known.frames[sequence] = nil
+    end
+    if last > first and last - first > REACH then
+        -- Whatever a frame says, there is no more to do than there are frames.
+        local from, to = first:tonumber(), last:tonumber()
+        local chosen = {}
+        for sequence in pairs(known.frames) do
+            if sequence >= from and sequence <= to then table.insert(chosen, sequence) end
         end
+        for _, sequence in ipairs(chosen) do take(sequence) end
+        return latest
+    end
+    local sequence = first
+    while sequence <= last do
+        take(sequence:tonumber())
         sequence = sequence + 1
     end
     return latest
 end
 
 local ZERO = UInt64(0)
-local PAGE = 4096
 
 -- How many numbers a frame takes: one for each page of the destination (runs).
 local function pieces(f)

@@ -15,6 +15,7 @@
 //! | `reliable` | sending again, probing, giving up: only where the wire is not perfect |
 //! | `packets`, `timer`, `rtt` | copies, the timing wheel, how long to wait |
 //! | `held` | frames that were taken and are delivered, or refused, later |
+//! | `refused` | writes that do not notify any more |
 //!
 //! Each ordered pair of nodes has one sequence of frames. A frame is taken when
 //! it arrives, in any order, once. The peer is told how far all has arrived, and
@@ -32,6 +33,7 @@ mod held;
 mod packets;
 mod peer;
 mod receive;
+mod refused;
 mod reliable;
 mod rtt;
 mod send;

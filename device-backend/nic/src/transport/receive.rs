@@ -15,6 +15,8 @@ use std::collections::VecDeque;
 
 use qnic_abi::VniId;
 
+use super::refused::RefusedWrites;
+
 /// How far a frame may be ahead of the oldest that is missing.
 pub(crate) const REACH: u64 = 4096;
 
@@ -43,16 +45,6 @@ pub(crate) struct PendingNotice {
     pub(crate) notification: u32,
 }
 
-/// A write of which a frame was refused. It is remembered after its issuer knows of
-/// it too: frames that were sent before may come as late as the peer's reach allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Refused {
-    sequence: u64,
-    operation: u64,
-    /// Frames of the write are numbered below this one; known once the issuer is.
-    end: Option<u64>,
-}
-
 /// What has arrived from a peer.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveWindow {
@@ -64,7 +56,7 @@ pub(crate) struct ReceiveWindow {
     /// Numbers that have arrived and are not delivered.
     open: VecDeque<u64>,
     notices: VecDeque<PendingNotice>,
-    refused: Vec<Refused>,
+    refused: RefusedWrites,
     /// Refusals that were sent: the number of the Nak, and of what it refuses.
     refusals: VecDeque<(u64, u64)>,
     /// What the peer was told.
@@ -203,36 +195,19 @@ impl ReceiveWindow {
         } else if let Ok(place) = self.open.binary_search(&sequence) {
             self.open.remove(place);
         }
-        for refused in &mut self.refused {
-            if refused.sequence == sequence && refused.end.is_none() {
-                refused.end = Some(self.received.saturating_add(REACH));
-            }
-        }
+        self.refused.close(sequence, self.received);
     }
 
     /// Notes that a frame of a write is refused: the write does not notify any more.
     pub(crate) fn refuse(&mut self, sequence: u64, operation: u64) {
-        self.refused.push(Refused {
-            sequence,
-            operation,
-            end: None,
-        });
+        self.refused.refuse(sequence, operation);
         self.notices.retain(|notice| notice.operation != operation);
     }
 
     /// Says whether a frame of a write was refused, of which more frames may come.
     #[inline]
     pub(crate) fn is_refused(&mut self, operation: u64) -> bool {
-        !self.refused.is_empty() && self.find_refused(operation)
-    }
-
-    #[cold]
-    fn find_refused(&mut self, operation: u64) -> bool {
-        let received = self.received;
-        let open = |refused: &Refused| refused.end.is_none_or(|end| end > received);
-        self.refused.retain(open);
-        let mut refused = self.refused.iter();
-        refused.any(|refused| refused.operation == operation)
+        self.refused.contains(operation, self.received)
     }
 
     /// Notes that the refusal of a frame that is held was sent.
