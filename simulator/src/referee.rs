@@ -9,7 +9,7 @@
 //! |---|---|
 //! | one holder at most, first come, first served: who gets a lock is the first in the order in which the home executed the joining operations, behind those who have released it | a member holds it |
 //! | what a holder wrote to the protected word, the next one reads | a member reads it |
-//! | a lock whose holder lives is not recovered, if its name has reached the home | the life changes |
+//! | a lock whose holder lives is not recovered, if its name had reached the home when the recovery began | a recovery makes it free |
 //! | no more owners than units; who waited has its unit by the turn of the home | a member takes a unit |
 //! | no unit is lost: all are at home again | when all is drained |
 //! | nobody is woken without a signal, or before one who came earlier | a member is woken |
@@ -46,6 +46,10 @@ pub(crate) const OBJECTS: usize = 3;
 /// Place of the life in an object, in words.
 const LIFE: usize = 4;
 
+/// The bits of a life that are all set while somebody recovers an object, and all zero
+/// while it is in order.
+const CLAIMED: u64 = 3;
+
 /// What an object is; its number at its home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -59,11 +63,10 @@ pub(crate) enum Kind {
 struct Object {
     /// The line that is joined now is the last.
     lines: Vec<Line>,
-    /// It is in order again, but not empty yet.
+    /// Somebody recovers it, but has not emptied it yet.
     reviving: bool,
-    broken: bool,
-    /// It was recovered once at least.
-    recovered: bool,
+    /// When somebody has claimed it to recover it.
+    claimed_at: u64,
     /// When the name in a lock's holder word came there.
     named_at: u64,
 }
@@ -101,8 +104,6 @@ struct Member {
     /// Its participant's life, as names of slots carry it.
     life: Option<u16>,
     turn: Option<Turn>,
-    /// Since when it tries to recover an object.
-    recovers: Option<u64>,
     /// Homes that it knows, and which life of them.
     met: BTreeMap<usize, u32>,
 }
@@ -335,16 +336,6 @@ impl Referee {
         }
     }
 
-    /// A member begins to recover an object.
-    pub(crate) fn recovers(&mut self, now: u64, place: usize) {
-        self.member(place).recovers = Some(now);
-    }
-
-    /// It has tried.
-    pub(crate) fn recovered(&mut self, _now: u64, place: usize) {
-        self.member(place).recovers = None;
-    }
-
     /// A NIC has changed an object at its home.
     pub(crate) fn changed(
         &mut self,
@@ -359,7 +350,10 @@ impl Referee {
             return;
         };
         if before[LIFE] != after[LIFE] {
-            return self.life_changed(place, kind, after);
+            return self.life_changed(now, place, kind, before[LIFE], after[LIFE]);
+        }
+        if kind == Kind::Lock && before[0] != 0 && after[0] == 0 {
+            self.check_recovery(place, after[1]);
         }
         let in_flight = self.in_flight(place);
         let Some(home) = self.home(place) else {
@@ -411,38 +405,43 @@ impl Referee {
             .count() as u64
     }
 
-    fn life_changed(&mut self, place: usize, kind: Kind, after: &Words) {
+    fn life_changed(&mut self, now: u64, place: usize, kind: Kind, before: u64, after: u64) {
         let disturbed = self.disturbed;
-        let recovers = self.members.iter().filter_map(|member| member.recovers);
-        let recovers = recovers.min();
         let Some(home) = self.home(place) else {
             return;
         };
         let object = &mut home.objects[kind as usize];
-        object.broken = after[LIFE] % 2 != 0;
-        if object.broken {
-            assert!(
-                disturbed || home.hurt,
-                "the {kind:?} of member {place} breaks, but nobody has died"
-            );
+        if after & CLAIMED == CLAIMED {
+            object.reviving = true;
+            object.claimed_at = now;
+        }
+        let breaks = before & CLAIMED == 0 && after & CLAIMED != 0;
+        assert!(
+            !breaks || disturbed || home.hurt,
+            "the {kind:?} of member {place} breaks, but nobody has died"
+        );
+    }
+
+    /// Somebody makes a broken lock free; its holder had that name.
+    fn check_recovery(&mut self, place: usize, holder: u64) {
+        let disturbed = self.disturbed;
+        let Some(home) = self.home(place) else {
             return;
-        }
-        object.reviving = true;
-        object.recovered = true;
-        if kind != Kind::Lock || disturbed {
+        };
+        let object = &home.objects[Kind::Lock as usize];
+        let first = object.lines.last().and_then(Line::first);
+        let known = Entry::of(holder).filter(|entry| first == Some(*entry));
+        let known = known.filter(|_| object.named_at < object.claimed_at && !disturbed);
+        let Some(entry) = known else {
             return;
-        }
-        let (holder, since) = (Entry::of(after[1]), object.named_at);
-        let held = object.lines.last().and_then(Line::first) == holder && holder.is_some();
-        let known = held && recovers.is_some_and(|recovers| since < recovers);
-        let holder = holder.and_then(|entry| Some((entry, self.member_of(entry)?)));
-        if let Some((entry, member)) = holder.filter(|_| known) {
-            let turn = member.turn.as_ref();
-            assert!(
-                turn.is_none_or(|turn| turn.entry != Some(entry)),
-                "the lock of member {place} is recovered from a holder that lives"
-            );
-        }
+        };
+        let turn = self
+            .member_of(entry)
+            .and_then(|member| member.turn.as_ref());
+        assert!(
+            turn.is_none_or(|turn| turn.entry != Some(entry)),
+            "the lock of member {place} is recovered from a holder that lives"
+        );
     }
 
     /// Who has been waiting for the longest time, for people.

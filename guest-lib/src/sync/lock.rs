@@ -108,22 +108,20 @@ impl Lock {
     /// arrived at the home, at most a message time after it took the lock.) Those of
     /// [`crate::RemoteWord`].
     pub fn recover(&self) -> Result<bool> {
-        if !self.object.is_broken()? {
+        let Some(claim) = self.object.claim()? else {
             return Ok(false);
-        }
+        };
         if let Some(holder) = Entry::from_word(self.holder.load()?) {
             if self.object.is_held_by(holder)? {
+                self.object.give_back(claim)?;
                 return Err(Error::Held {
                     what: self.object.what(),
                 });
             }
         }
         // Who joins until the swap stands behind somebody who has given up.
-        let revived = self.object.revive()?;
-        if revived {
-            self.tail.swap(0)?;
-        }
-        Ok(revived)
+        self.tail.swap(0)?;
+        self.object.revive(claim)
     }
 
     fn release(&self, slot: Slot) -> Result<()> {

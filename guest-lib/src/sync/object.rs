@@ -13,8 +13,15 @@ use crate::sync::slot::{Entry, Grant, Slot, State, UNKNOWN};
 /// free lock, an empty queue, a semaphore of value zero.
 pub const OBJECT_BYTES: u64 = 64;
 
-/// Offset of the life: even while the object is in order, odd while it is broken.
+/// Offset of the life, which only grows. Its lowest two bits are 0 while the object is
+/// in order, [`BROKEN`], or [`CLAIMED`] while somebody recovers it.
 const LIFE: u64 = 32;
+const BROKEN: u64 = 1;
+const CLAIMED: u64 = 3;
+
+fn is_in_order(life: u64) -> bool {
+    life & CLAIMED == 0
+}
 
 /// First and longest time between two looks after the one before.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
@@ -218,7 +225,7 @@ impl Object {
     fn check_life(&self, slot: &Slot, first: &mut Option<u64>) -> Result<()> {
         let life = self.life.load()?;
         let first = *first.get_or_insert(life);
-        if life % 2 == 0 && first == life {
+        if is_in_order(life) && first == life {
             return Ok(());
         }
         slot.lose(first | 1);
@@ -286,23 +293,59 @@ impl Object {
     /// Notes that the object is broken; returns the life that it ends.
     pub(crate) fn break_now(&self) -> Result<u64> {
         let life = self.life.load()?;
-        if life % 2 == 0 {
-            self.life.compare_swap(life, life | 1)?;
+        if is_in_order(life) {
+            self.life.compare_swap(life, life | BROKEN)?;
         }
-        Ok(life | 1)
+        Ok(life | BROKEN)
     }
 
-    /// Notes that a broken object is in order again; `false` if it is not broken, or
-    /// somebody else has just noted it.
-    pub(crate) fn revive(&self) -> Result<bool> {
+    /// Claims a broken object in order to empty it: nobody else does until
+    /// [`Object::revive`] or [`Object::give_back`]. `None`: it is in order, or somebody
+    /// else has just recovered it. Who claims it and does neither for [`LINK_LIMIT`]
+    /// counts as dead: longer than a message of his can be under way.
+    pub(crate) fn claim(&self) -> Result<Option<u64>> {
         let life = self.life.load()?;
-        let broken = life % 2 != 0;
-        Ok(broken && self.life.compare_swap(life, life.wrapping_add(1))? == life)
+        let claim = match life & CLAIMED {
+            0 => return Ok(None),
+            CLAIMED if !self.stands_still(life)? => return Ok(None),
+            CLAIMED => life.wrapping_add(4),
+            _ => life.wrapping_add(CLAIMED - BROKEN),
+        };
+        let claimed = self.life.compare_swap(life, claim)? == life;
+        Ok(claimed.then_some(claim))
+    }
+
+    /// Says whether the life stays what it is for [`LINK_LIMIT`].
+    fn stands_still(&self, life: u64) -> Result<bool> {
+        let core = self.core();
+        let limit = core.now() + LINK_LIMIT;
+        let mut looks = Looks(LOOKS.0);
+        while core.now() < limit {
+            match core.wait_for(Some(looks.next(core.now())), || Ok(None::<()>)) {
+                Ok(()) | Err(Error::TimedOut) => {}
+                Err(error) => return Err(error),
+            }
+            if self.life.load()? != life {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Notes that a claimed object is in order again; `false` if the claim has ended.
+    pub(crate) fn revive(&self, claim: u64) -> Result<bool> {
+        Ok(self.life.compare_swap(claim, claim.wrapping_add(1))? == claim)
+    }
+
+    /// Notes that a claimed object is still broken.
+    pub(crate) fn give_back(&self, claim: u64) -> Result<()> {
+        let broken = claim.wrapping_add(4 - CLAIMED + BROKEN);
+        self.life.compare_swap(claim, broken).map(drop)
     }
 
     /// Says whether the object is broken.
     pub(crate) fn is_broken(&self) -> Result<bool> {
-        Ok(self.life.load()? % 2 != 0)
+        Ok(!is_in_order(self.life.load()?))
     }
 
     /// Says whether the owner of an entry is there and holds this object.

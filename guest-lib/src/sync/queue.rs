@@ -87,21 +87,21 @@ impl Queue {
 
     /// Empties a broken queue.
     pub(crate) fn recover(&self, value: u32) -> Result<bool> {
-        let revived = self.object.revive()?;
-        if revived {
-            let structure = Structure {
-                value: value.into(),
-                ..Structure::default()
-            };
-            // One frame: the home's NIC places it between two operations.
-            let object = &self.object;
-            let bytes = zerocopy::IntoBytes::as_bytes(&structure);
-            let endpoint = object.participant.endpoint();
-            endpoint
-                .write(&object.segment, object.offset, bytes)?
-                .wait()?;
-        }
-        Ok(revived)
+        let Some(claim) = self.object.claim()? else {
+            return Ok(false);
+        };
+        let structure = Structure {
+            value: value.into(),
+            ..Structure::default()
+        };
+        // One frame: the home's NIC places it between two operations.
+        let object = &self.object;
+        let bytes = zerocopy::IntoBytes::as_bytes(&structure);
+        let endpoint = object.participant.endpoint();
+        endpoint
+            .write(&object.segment, object.offset, bytes)?
+            .wait()?;
+        object.revive(claim)
     }
 }
 

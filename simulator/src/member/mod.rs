@@ -239,10 +239,7 @@ impl Member<'_> {
         let schedule = &self.place.common.schedule;
         schedule.trace(format_args!("member {place}: {error}"));
         if schedule.chance(700) {
-            tell!(self, recovers);
-            let recovered = recover();
-            tell!(self, recovered);
-            match recovered {
+            match recover() {
                 Ok(done) => schedule.trace(format_args!("member {place}: recovers it: {done}")),
                 Err(error @ Error::Held { .. }) => schedule.trace(format_args!("{error}")),
                 Err(error) => return Err(error),
@@ -289,7 +286,12 @@ impl Member<'_> {
         };
         tell!(self, reads, value);
         let schedule = &self.place.common.schedule;
-        schedule.sleep(schedule.range(0..20_000));
+        let longest = if schedule.chance(40) {
+            400_000_000
+        } else {
+            20_000
+        };
+        schedule.sleep(schedule.range(0..longest));
         let bytes = (value + 1).to_le_bytes();
         drop(self.endpoint.write(segment, PROTECTED, &bytes)?);
         if self.place.lives() {
