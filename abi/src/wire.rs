@@ -11,7 +11,7 @@
 //! | ReadReply | owner | payload for the reader | destination port, operation, offset, address (only where in its page the first byte goes) |
 //! | Atomic | issuer | asks for an atomic operation ([`crate::atomic`]) on `length` bytes at address | ports, segment, key, address, operation, length, notification (function), argument (first operand), offset (second operand) |
 //! | AtomicReply | owner | it is done | destination port, operation, argument (value), length (detail) |
-//! | Ack | either | says how far things are; with [`FrameFlags::PROBE`], asks for the same | length, address, key, argument: 256 bits in this order, the lowest first; bit *i* is set if frame `acknowledge` + 2 + *i* has arrived |
+//! | Ack | either | says how far things are; with [`FrameFlags::PROBE`], asks for the same | length, address, key, argument: 256 bits in this order, the lowest first; bit *i* is set if frame `acknowledge` + 2 + offset + *i* has arrived |
 //! | Nak | destination | the frame of sequence number `argument` was refused; `status` says why | operation, offset, argument, status |
 //! | ImportRequest | importer | who exports (port, name)? | destination port, operation (token), argument (name), length (wait, ms) |
 //! | ImportReply | owner | status and, if `Ok`, the segment | operation (token), status, segment, key, address, offset (length in bytes), notification (access) |
@@ -84,7 +84,7 @@ pub const fn pieces(address: u64, length: usize) -> u64 {
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
 
 /// Version of the frame format.
-pub const WIRE_VERSION: u8 = 3;
+pub const WIRE_VERSION: u8 = 4;
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -202,7 +202,8 @@ pub struct FrameHeader {
     pub delivered: U64,
     /// Names the operation at the node that issued it; answers carry it back.
     pub operation: U64,
-    /// Offset within the operation's transfer, in bytes; second operand (Atomic).
+    /// Offset within the operation's transfer, in bytes; second operand (Atomic); where
+    /// the bit map begins, in frames (Ack).
     pub offset: U64,
     /// Bytes wanted (ReadRequest), bytes to the end of the transfer (Write),
     /// bytes of the operand (Atomic), the detail of the result (AtomicReply),

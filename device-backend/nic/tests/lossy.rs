@@ -104,6 +104,35 @@ fn a_wire_that_loses_nothing_makes_nobody_repeat_himself() {
     );
 }
 
+/// On a way that takes long, so that a whole window is under way when the first gap is
+/// noticed.
+#[test]
+fn what_is_sent_again_is_what_was_lost() {
+    let mut cluster = Cluster::new(2, 2048, 8, &Limits::default());
+    let long = Weather {
+        loss: 10,
+        duplication: 0,
+        delay: 3 * MILLISECOND,
+        jitter: 0,
+    };
+    cluster.set_weather(long, 1);
+    let (mut a, sa) = resident(&mut cluster, 0, 1);
+    let (mut b, sb) = resident(&mut cluster, 1, 2);
+    let forth = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let back = SimProcess::descriptor(Opcode::Write, (&sb, 0), (&sa, 0), SEGMENT);
+    for _ in 0..10 {
+        for _ in 0..16 {
+            a.issue(&mut cluster, &forth, &[]).unwrap();
+            b.issue(&mut cluster, &back, &[]).unwrap();
+        }
+        cluster.run();
+    }
+    assert_eq!((a.done(&cluster).0, b.done(&cluster).0), (160, 160));
+    let again = total(&cluster, |counters| counters.frames_resent);
+    let in_vain = total(&cluster, |counters| counters.duplicate_frames);
+    assert!(again > 100 && in_vain * 4 < again, "{in_vain} of {again}");
+}
+
 #[test]
 fn an_acknowledgement_waits_for_a_frame_that_carries_it() {
     let mut cluster = cluster(2, 0, 1);

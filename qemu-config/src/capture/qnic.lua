@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- frame header of 120 bytes (abi/src/wire.rs, version 3), the payload. Everything is
+-- frame header of 120 bytes (abi/src/wire.rs, version 4), the payload. Everything is
 -- little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local HEADER = 120
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 3
+local VERSION = 4
 
 local KINDS = {
     [1] = "Write", [2] = "ReadRequest", [3] = "ReadReply", [4] = "Ack", [5] = "Nak",
@@ -224,12 +224,12 @@ local function learn(number, hop, f)
         back.acknowledged = f.acknowledge
     end
     if f.kind == ACK and back.first then
-        -- The bit map: what has arrived beyond the first gap.
+        -- The bit map: what of a stretch beyond the first gap has arrived.
         for place, word in ipairs({ f.length, f.address, f.key, f.argument }) do
             if word ~= ZERO then
                 for bit = 0, 63 do
                     if word:rshift(bit):band(1) ~= ZERO then
-                        local sequence = f.acknowledge + (2 + (place - 1) * 64 + bit)
+                        local sequence = f.acknowledge + f.offset + (2 + (place - 1) * 64 + bit)
                         acknowledge(back, sequence, sequence, number)
                     end
                 end

@@ -256,6 +256,7 @@ impl Nic {
     #[inline]
     fn take_ack(&mut self, now: Time, index: PeerIndex, frame: &FrameHeader) {
         if frame.flags.get() & FrameFlags::PROBE.bits() != 0 {
+            self.peers[index].receive.tell_all_again();
             self.peers[index].tell_now();
             self.peers.list(index);
         }
@@ -346,6 +347,7 @@ impl Nic {
                 !in_order
             }
             Place::Old => {
+                peer.receive.tell_again(sequence);
                 peer.tell_now();
                 self.counters.duplicate_frames += 1;
                 false

@@ -204,7 +204,8 @@ impl Peer {
     #[inline]
     pub(crate) fn must_tell(&self, now: Time) -> bool {
         let news = self.receive.has_news() && self.tell_at.is_none_or(|time| time <= now);
-        (news || self.tell_now || self.probe) && self.session.is_known()
+        let ahead = self.receive.has_unknown();
+        (news || ahead || self.tell_now || self.probe) && self.session.is_known()
     }
 
     /// Says whether it stays listed after its turn: something has to be sent later,

@@ -4,6 +4,7 @@
 //! ```text
 //!   sequence    1 2 3 4 5 6 7 8 …
 //!   arrived     ■ ■ ■ ■ □ ■ ■        received = 4;  ahead: 6, 7
+//!   unknown               ├─┤        6 to 7: the peer may not know that they have arrived
 //!   open            ○     ○          open: 3, 6     delivered = 2
 //!   notices             N   N        of 4 and 7: wait until `delivered` is there
 //! ```
@@ -21,6 +22,9 @@ use super::refused::RefusedWrites;
 pub(crate) const REACH: u64 = 4096;
 
 const WORDS: usize = (REACH / 64) as usize;
+
+/// Frames that one Ack speaks of beyond the first that is missing.
+pub(super) const MAP: u64 = 256;
 
 /// Where a frame stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,11 @@ pub(crate) struct ReceiveWindow {
     ahead: Option<Box<[u64; WORDS]>>,
     /// How many there are.
     ahead_count: u32,
+    /// The highest that there was.
+    ahead_end: u64,
+    /// First and last of the numbers ahead of which the peer may not know; only an Ack
+    /// can tell it.
+    unknown: Option<(u64, u64)>,
     /// Numbers that have arrived and are not delivered.
     open: VecDeque<u64>,
     notices: VecDeque<PendingNotice>,
@@ -136,6 +145,30 @@ impl ReceiveWindow {
         let words = self.ahead.get_or_insert_with(|| Box::new([0; WORDS]));
         words[bit / 64] |= 1 << (bit % 64);
         self.ahead_count += 1;
+        self.ahead_end = self.ahead_end.max(sequence);
+        self.tell_again(sequence);
+    }
+
+    /// Notes that the peer does not know that a number has arrived, if that is ahead.
+    #[cold]
+    pub(crate) fn tell_again(&mut self, sequence: u64) {
+        if sequence > self.received {
+            let (first, last) = self.unknown.unwrap_or((sequence, sequence));
+            self.unknown = Some((first.min(sequence), last.max(sequence)));
+        }
+    }
+
+    /// Notes that the peer may know of nothing that has arrived ahead.
+    pub(crate) fn tell_all_again(&mut self) {
+        if self.has_gap() {
+            self.unknown = Some((self.received + 2, self.ahead_end));
+        }
+    }
+
+    /// Says whether an Ack has to tell what has arrived ahead.
+    #[inline]
+    pub(crate) fn has_unknown(&self) -> bool {
+        self.ahead_count > 0 && self.unknown.is_some_and(|(_, last)| last > self.received)
     }
 
     #[cold]
@@ -161,18 +194,27 @@ impl ReceiveWindow {
         self.ahead_count > 0
     }
 
-    /// What has arrived beyond the first that is missing, if anything has: bit *i*
-    /// stands for `received + 2 + i`.
-    pub(crate) fn beyond(&self) -> Option<[u64; 4]> {
+    /// What has arrived beyond the first that is missing, if anything has, from the first
+    /// of which the peer may not know; it does then. The offset says where: bit *i* stands
+    /// for `received + 2 + offset + i`.
+    pub(crate) fn take_beyond(&mut self) -> Option<(u64, [u64; 4])> {
         if !self.has_gap() {
+            self.unknown = None;
             return None;
         }
+        let base = self.received + 2;
+        let (first, last) = self.unknown.take().unwrap_or((base, base));
+        let first = first.max(base);
+        let end = first + MAP;
+        if last >= end {
+            self.unknown = Some((end, last));
+        }
         let mut bits = [0; 4];
-        for place in 0..256 {
-            let arrived = self.is_ahead(self.received + 2 + place);
+        for place in 0..MAP.min((self.ahead_end + 1).saturating_sub(first)) {
+            let arrived = self.is_ahead(first + place);
             bits[place as usize / 64] |= u64::from(arrived) << (place % 64);
         }
-        Some(bits)
+        Some((first - base, bits))
     }
 
     /// Frames delivered that the peer was not told of.
@@ -333,6 +375,35 @@ mod tests {
         assert_eq!(window.place(u64::MAX), Place::Outside);
     }
 
+    #[test]
+    fn the_peer_is_told_of_each_number_ahead_until_it_must_know() {
+        let mut window = ReceiveWindow::default();
+        for sequence in [3, 4, 700] {
+            window.accept(sequence);
+        }
+        assert!(window.has_unknown());
+        assert_eq!(window.take_beyond(), Some((1, [0b11, 0, 0, 0])));
+        assert_eq!(window.take_beyond(), Some((257, [0; 4])));
+        let (offset, bits) = window.take_beyond().unwrap();
+        assert_eq!(
+            (offset, bits[(698 - offset as usize) / 64].count_ones()),
+            (513, 1)
+        );
+        assert!(!window.has_unknown());
+        // Nothing new: from the first gap on, as who asks knows nothing.
+        assert_eq!(window.take_beyond(), Some((0, [0b110, 0, 0, 0])));
+        assert_eq!(window.place(4), Place::Old);
+        window.tell_again(4);
+        assert_eq!(window.take_beyond(), Some((2, [0b1, 0, 0, 0])));
+        window.tell_all_again();
+        let parts = std::iter::from_fn(|| window.has_unknown().then(|| window.take_beyond()));
+        assert_eq!(parts.count(), 3);
+        window.accept(1);
+        window.tell_again(1);
+        window.accept(2);
+        assert!(!window.has_unknown(), "what is received needs no map");
+    }
+
     #[derive(Debug, Clone, Copy)]
     enum Step {
         Arrive(u64, bool, bool),
@@ -360,6 +431,7 @@ mod tests {
             let mut arrived: BTreeSet<u64> = (1..=start).collect();
             let mut received = start;
             let mut held = BTreeSet::new();
+            let mut known = BTreeSet::new();
             let mut waiting = BTreeSet::new();
             for step in steps {
                 match step {
@@ -400,12 +472,19 @@ mod tests {
                 prop_assert_eq!(window.received(), received);
                 prop_assert_eq!(window.delivered(), delivered);
                 prop_assert_eq!(window.open_count(), held.len());
-                let beyond = window.beyond().unwrap_or_default();
-                for place in 0..256 {
-                    let arrived = arrived.contains(&(received + 2 + place));
-                    let bit = beyond[place as usize / 64] >> (place % 64) & 1 == 1;
-                    prop_assert_eq!(bit, arrived);
+                known.retain(|sequence| *sequence > received);
+                while window.has_unknown() {
+                    let (offset, bits) = window.take_beyond().unwrap();
+                    for place in 0..MAP {
+                        let sequence = received + 2 + offset + place;
+                        let bit = bits[place as usize / 64] >> (place % 64) & 1 == 1;
+                        prop_assert_eq!(bit, arrived.contains(&sequence));
+                        if bit {
+                            known.insert(sequence);
+                        }
+                    }
                 }
+                prop_assert!(arrived.range(received + 1..).eq(&known), "all that is ahead is told");
                 while let Some(notice) = window.pop_notice() {
                     let first = waiting.pop_first().unwrap();
                     prop_assert_eq!(u64::from(notice.notification), first);

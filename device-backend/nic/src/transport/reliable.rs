@@ -138,11 +138,12 @@ impl Nic {
         }
     }
 
-    /// Takes the bit map of an Ack: what has arrived beyond the first gap. Sends
-    /// what must be lost again (U3).
+    /// Takes the bit map of an Ack: what of a stretch beyond the first gap has arrived.
+    /// Sends what must be lost again (U3).
     #[cold]
     pub(super) fn take_selective(&mut self, now: Time, index: PeerIndex, frame: &FrameHeader) {
         let base = frame.acknowledge.get().saturating_add(2);
+        let base = base.saturating_add(frame.offset.get());
         let words = [frame.length, frame.address, frame.key, frame.argument];
         let mut last = 0;
         for (number, word) in (0..).zip(words) {
@@ -250,25 +251,34 @@ impl Nic {
         self.arm(now, index);
     }
 
-    /// Sends an Ack: with what has arrived beyond a gap, and a question if one is due.
+    /// Sends an Ack: with what has arrived beyond a gap, and a question if one is due; more
+    /// if one cannot tell all of which the peer may not know.
     pub(super) fn send_acknowledgement<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
         index: PeerIndex,
     ) -> bool {
-        let mut ack = header(FrameKind::Ack);
-        let peer = &mut self.peers[index];
-        if std::mem::take(&mut peer.probe) {
-            ack.flags = FrameFlags::PROBE.bits().into();
+        loop {
+            let mut ack = header(FrameKind::Ack);
+            let peer = &mut self.peers[index];
+            if std::mem::take(&mut peer.probe) {
+                ack.flags = FrameFlags::PROBE.bits().into();
+            }
+            if let Some((offset, [a, b, c, d])) = peer.receive.take_beyond() {
+                ack.offset = offset.into();
+                ack.length = a.into();
+                ack.address = b.into();
+                ack.key = c.into();
+                ack.argument = d.into();
+            }
+            self.counters.acknowledgements += 1;
+            if !self.put(io, index, &mut ack, Payload::None) {
+                return false;
+            }
+            if !self.peers[index].receive.has_unknown() {
+                return true;
+            }
         }
-        if let Some([a, b, c, d]) = peer.receive.beyond() {
-            ack.length = a.into();
-            ack.address = b.into();
-            ack.key = c.into();
-            ack.argument = d.into();
-        }
-        self.counters.acknowledgements += 1;
-        self.put(io, index, &mut ack, Payload::None)
     }
 
     /// Forgets the copies and timers of a peer.
