@@ -7,7 +7,13 @@
 //! ```
 //! Acquire: swap the tail; if somebody was there, write the own name into his
 //! `next` and wait to be woken. Release: if nobody is behind, compare-and-swap the
-//! tail back to nobody; else wake him.
+//! tail back to nobody; else name him to the home as the holder, then wake him.
+//!
+//! So whoever was woken is known to the home before it holds the lock: a recovery
+//! does not free a lock under it. Who takes a free lock names itself, and does not
+//! wait for that.
+
+use qnic_abi::{NodeId, Port};
 
 use crate::atomic::RemoteU64;
 use crate::error::{Error, Result};
@@ -18,7 +24,7 @@ use crate::sync::slot::{Entry, Slot, State};
 
 /// Offset of the name of the last in the queue.
 const TAIL: u64 = 0;
-/// Offset of the name of who took the lock last; written without waiting.
+/// Offset of the name of who took the lock last, or is about to.
 const HOLDER: u64 = 8;
 
 /// A lock between processes of all nodes (N21).
@@ -51,13 +57,26 @@ impl Lock {
     /// this one is not in the queue any more. Those of [`crate::RemoteWord`]: the
     /// home is gone.
     pub fn acquire(&self) -> Result<LockGuard<'_>> {
-        let slot = self.object.enter()?;
-        if let Some(before) = Entry::from_word(self.tail.swap(slot.entry().0)?) {
-            self.object.link(before, &slot)?;
-            self.object
-                .await_grant(&slot, &mut Watch::new(Some(before)), None, || Ok(false))?;
+        loop {
+            let slot = self.object.enter()?;
+            match self.join(&slot) {
+                Ok(before) => return self.hold(slot, before),
+                // A recovery may have thrown its queue away: join the new one.
+                Err(Error::Broken { .. }) if slot.is_doubtful() => {}
+                Err(error) => return Err(error),
+            }
         }
-        self.hold(slot)
+    }
+
+    /// Joins with a slot and waits for its turn; returns who stood before it.
+    fn join(&self, slot: &Slot) -> Result<Option<Entry>> {
+        let before = Entry::from_word(self.tail.swap(slot.entry().0)?);
+        if let Some(before) = before {
+            self.object.link(before, slot)?;
+            self.object
+                .await_grant(slot, &mut Watch::new(Some(before)), None, || Ok(false))?;
+        }
+        Ok(before)
     }
 
     /// Takes the lock if nobody has it.
@@ -67,25 +86,32 @@ impl Lock {
     pub fn try_acquire(&self) -> Result<Option<LockGuard<'_>>> {
         let slot = self.object.enter()?;
         match self.tail.compare_swap(0, slot.entry().0)? {
-            0 => self.hold(slot).map(Some),
+            0 => self.hold(slot, None).map(Some),
             _ => slot.leave().map(|()| None),
         }
     }
 
-    fn hold(&self, slot: Slot) -> Result<LockGuard<'_>> {
+    fn hold(&self, slot: Slot, before: Option<Entry>) -> Result<LockGuard<'_>> {
         slot.set_state(State::Holding)?;
+        if before.is_none() {
+            self.name_holder(slot.entry())?;
+        }
+        Ok(LockGuard {
+            lock: self,
+            slot: Some(slot),
+            before,
+        })
+    }
+
+    /// Tells the home who holds the lock, or will; does not wait.
+    fn name_holder(&self, holder: Entry) -> Result<()> {
         let Object {
             participant,
             segment,
             offset,
             ..
         } = &self.object;
-        let at = offset + HOLDER;
-        participant.write_word(segment, at, slot.entry().0, false)?;
-        Ok(LockGuard {
-            lock: self,
-            slot: Some(slot),
-        })
+        participant.write_word(segment, offset + HOLDER, holder.0, false)
     }
 
     /// Says whether a process has died in it.
@@ -103,10 +129,10 @@ impl Lock {
     /// the lock.
     ///
     /// # Errors
-    /// [`Error::Held`]: a process that lives holds it; its release does not hurt, try
-    /// again after it. (A process counts as holder from the moment that its name has
-    /// arrived at the home, at most a message time after it took the lock.) Those of
-    /// [`crate::RemoteWord`].
+    /// [`Error::Held`]: a process that lives holds it, or was woken to; its release
+    /// does not hurt, try again after it. (A process that took the lock when it was
+    /// free counts as holder from the moment that its name has arrived at the home, a
+    /// message time later.) Those of [`crate::RemoteWord`].
     pub fn recover(&self) -> Result<bool> {
         let Some(claim) = self.object.claim()? else {
             return Ok(false);
@@ -119,18 +145,25 @@ impl Lock {
                 });
             }
         }
-        // Who joins until the swap stands behind somebody who has given up.
+        // It is in order only after that: who knows it to be joins no old queue.
         self.tail.swap(0)?;
         self.object.revive(claim)
     }
 
     fn release(&self, slot: Slot) -> Result<()> {
-        self.object.publish()?;
-        let me = slot.entry().0;
-        if slot.next()?.is_none() && self.tail.compare_swap(me, 0)? == me {
-            return slot.leave();
-        }
-        let next = self.object.await_next(&slot)?;
+        let next = match slot.next()? {
+            Some(next) => next,
+            None => {
+                self.object.publish()?;
+                let me = slot.entry().0;
+                if self.tail.compare_swap(me, 0)? == me {
+                    return slot.leave();
+                }
+                self.object.await_next(&slot)?
+            }
+        };
+        self.name_holder(next)?;
+        self.object.core().settle_writes()?;
         self.object.wake(next, 0)?;
         slot.leave()
     }
@@ -141,9 +174,17 @@ impl Lock {
 pub struct LockGuard<'a> {
     lock: &'a Lock,
     slot: Option<Slot>,
+    before: Option<Entry>,
 }
 
 impl LockGuard<'_> {
+    /// The process that stood directly before this one when it joined, by the order
+    /// of the home: the one that held the lock last. `None`: the lock was free.
+    pub fn predecessor(&self) -> Option<(NodeId, Port)> {
+        let before = self.before?;
+        Some((NodeId(before.node()), Port(before.port())))
+    }
+
     /// Releases the lock, like dropping it, and says whether that worked. What was
     /// written before is in the memory of its destination when the next one goes on.
     ///

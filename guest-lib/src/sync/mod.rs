@@ -18,7 +18,7 @@
 //! | | common case | with others |
 //! |---|---|---|
 //! | [`Lock::acquire`] | one atomic operation | and a write to the one before |
-//! | [`LockGuard::release`] | one atomic operation | or a notifying write |
+//! | [`LockGuard::release`] | one atomic operation | or a write and a notifying write |
 //! | [`WaitQueue::insert`] | one atomic operation | and a write to the one before |
 //! | [`WaitQueue::remove`] | one atomic operation and a notifying write | |
 //! | [`Semaphore::wait`], [`Semaphore::signal`] | one atomic operation | and a notifying write |

@@ -1,5 +1,15 @@
 //! What all objects have in common: a home, a life, and those who wait.
+//!
+//! ```text
+//!   life:  4n ── somebody found dead ──► 4n+1 ── claimed ──► 4n+3 ── made free ──► 4n+4
+//!          in order                      broken              being recovered       in order
+//! ```
+//! Whoever finds somebody dead in his queue breaks the object, but only in the life in
+//! which he joined: a queue that a recovery threw away must not break the next one. He is
+//! sure of that if the life was the same, in order, before he joined. Else he gives up and
+//! breaks nothing; whether the one behind him is sure, that one knows.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::atomic::RemoteU64;
@@ -7,7 +17,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::segment::RemoteSegment;
 use crate::sync::participant::{is_gone, Participant};
-use crate::sync::slot::{Entry, Grant, Slot, State, UNKNOWN};
+use crate::sync::slot::{Entry, Grant, Slot, State};
 
 /// Memory of an object at its home, in bytes, and its alignment. Zeroed memory is a
 /// free lock, an empty queue, a semaphore of value zero.
@@ -19,8 +29,17 @@ const LIFE: u64 = 32;
 const BROKEN: u64 = 1;
 const CLAIMED: u64 = 3;
 
+/// A life that no object has reached: nothing is known.
+const UNKNOWN: u64 = u64::MAX;
+
 fn is_in_order(life: u64) -> bool {
     life & CLAIMED == 0
+}
+
+/// Says whether an object was recovered between two looks. What somebody has claimed counts
+/// with the life to come: it may be free already.
+fn is_recovered_between(first: u64, second: u64) -> bool {
+    first.wrapping_add(1) >> 2 != second.wrapping_add(1) >> 2
 }
 
 /// First and longest time between two looks after the one before.
@@ -38,6 +57,8 @@ pub(crate) struct Object {
     pub(crate) offset: u64,
     kind: &'static str,
     life: RemoteU64,
+    /// The life as it was seen last.
+    known: AtomicU64,
     identity: u64,
 }
 
@@ -114,6 +135,7 @@ impl Object {
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Ok(Object {
             life: participant.endpoint().atomic_u64(segment, offset + LIFE)?,
+            known: AtomicU64::new(UNKNOWN),
             participant: participant.clone(),
             segment: segment.clone(),
             offset,
@@ -134,7 +156,19 @@ impl Object {
 
     /// Takes a slot for its queue.
     pub(crate) fn enter(&self) -> Result<Slot> {
-        self.participant.enter(self.identity)
+        // Relaxed: whoever finds an old life has more doubts than it must.
+        let mut known = self.known.load(Ordering::Relaxed);
+        if !is_in_order(known) {
+            known = self.see_life()?;
+        }
+        self.participant.enter(self.identity, known)
+    }
+
+    /// Looks at the life, and remembers it.
+    fn see_life(&self) -> Result<u64> {
+        let life = self.life.load()?;
+        self.known.store(life, Ordering::Relaxed);
+        Ok(life)
     }
 
     /// Waits until all that the program wrote before is in the memory it was meant for.
@@ -173,7 +207,7 @@ impl Object {
         let core = self.core();
         if watch.life.is_none() && slot.granted()?.is_none() {
             // Whose queue ends before he has seen its life cannot tell it from the next.
-            self.check_life(slot, &mut watch.life)?;
+            self.check_life(&mut watch.life)?;
         }
         loop {
             let looks = &mut watch.looks;
@@ -181,7 +215,7 @@ impl Object {
             let until = deadline.map_or(look, |deadline| deadline.min(look));
             match core.wait_for(Some(until), || slot.granted()) {
                 Ok(Grant::Woken(count)) => return Ok(count),
-                Ok(Grant::Lost(lost)) => return Err(self.lost_with(slot, lost)?),
+                Ok(Grant::Lost) => return Err(self.break_under(slot)?),
                 Err(Error::TimedOut) => {}
                 Err(error) => return Err(error),
             }
@@ -204,7 +238,7 @@ impl Object {
         now: Instant,
         is_first: &impl Fn() -> Result<bool>,
     ) -> Result<()> {
-        self.check_life(slot, &mut watch.life)?;
+        self.check_life(&mut watch.life)?;
         if let Some(other) = watch.before {
             match self.look_after(other, slot)? {
                 Other::There => {}
@@ -221,15 +255,14 @@ impl Object {
         Ok(())
     }
 
-    /// Checks that the object is in order and was not recovered since the first look.
-    fn check_life(&self, slot: &Slot, first: &mut Option<u64>) -> Result<()> {
-        let life = self.life.load()?;
+    /// Checks that the object is not broken and was not recovered since the first look.
+    fn check_life(&self, first: &mut Option<u64>) -> Result<()> {
+        let life = self.see_life()?;
         let first = *first.get_or_insert(life);
-        if is_in_order(life) && first == life {
-            return Ok(());
+        if life & CLAIMED == BROKEN || is_recovered_between(first, life) {
+            return Err(self.broken());
         }
-        slot.lose(first | 1);
-        Err(self.broken())
+        Ok(())
     }
 
     /// Looks what has become of the one before.
@@ -247,28 +280,22 @@ impl Object {
         };
         match State::of(state, self.identity) {
             Some(State::Waiting | State::Holding) => Ok(Other::There),
-            Some(State::GivenUp) => {
-                let lost = self.participant.lost(before)?;
-                Err(self.lost_with(slot, lost)?)
-            }
+            Some(State::GivenUp) => Err(self.break_under(slot)?),
             None => Ok(Other::Left),
         }
     }
 
-    /// The one before has given up in the life `lost`, which is over: broken, or
-    /// recovered meanwhile, and then this one has joined a queue of the past. If it
-    /// is not known, the object is broken now.
-    fn lost_with(&self, slot: &Slot, lost: u64) -> Result<Error> {
-        if lost == UNKNOWN {
-            return self.break_under(slot);
+    /// Breaks the object in whose queue a slot stands, unless that may be a queue of the
+    /// past.
+    pub(crate) fn break_under(&self, slot: &Slot) -> Result<Error> {
+        let life = self.see_life()?;
+        if is_in_order(life) {
+            if life == slot.known() {
+                self.life.compare_swap(life, life | BROKEN)?;
+            } else {
+                slot.doubt();
+            }
         }
-        slot.lose(lost);
-        Ok(self.broken())
-    }
-
-    /// Breaks the object in whose queue a slot stands.
-    fn break_under(&self, slot: &Slot) -> Result<Error> {
-        slot.lose(self.break_now()?);
         Ok(self.broken())
     }
 
@@ -283,20 +310,11 @@ impl Object {
                 Err(Error::TimedOut) => {}
                 next => return next,
             }
-            self.check_life(slot, &mut life)?;
+            self.check_life(&mut life)?;
             if core.now() >= limit {
                 return Err(self.break_under(slot)?);
             }
         }
-    }
-
-    /// Notes that the object is broken; returns the life that it ends.
-    pub(crate) fn break_now(&self) -> Result<u64> {
-        let life = self.life.load()?;
-        if is_in_order(life) {
-            self.life.compare_swap(life, life | BROKEN)?;
-        }
-        Ok(life | BROKEN)
     }
 
     /// Claims a broken object in order to empty it: nobody else does until
@@ -345,13 +363,17 @@ impl Object {
 
     /// Says whether the object is broken.
     pub(crate) fn is_broken(&self) -> Result<bool> {
-        Ok(!is_in_order(self.life.load()?))
+        Ok(!is_in_order(self.see_life()?))
     }
 
-    /// Says whether the owner of an entry is there and holds this object.
+    /// Says whether the owner of an entry, which the home knows as the holder of this
+    /// object, is there and holds it, or was woken to and has not noticed yet.
     pub(crate) fn is_held_by(&self, entry: Entry) -> Result<bool> {
         match self.participant.state(entry) {
-            Ok(state) => Ok(state == State::Holding.word(self.identity)),
+            Ok(state) => Ok(matches!(
+                State::of(state, self.identity),
+                Some(State::Holding | State::Waiting)
+            )),
             Err(error) if is_gone(&error) => Ok(false),
             Err(error) => Err(error),
         }

@@ -14,7 +14,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Operation, Result};
 use crate::notification::NotificationId;
 use crate::segment::{RemoteSegment, Segment};
-use crate::sync::slot::{Entry, Grant, Slot, GRANT, LIFE, NEXT, SLOTS, SLOT_BYTES, STATE};
+use crate::sync::slot::{Entry, Grant, Slot, GRANT, NEXT, SLOTS, SLOT_BYTES, STATE};
 use crate::transfer::{remote, summary};
 
 /// Notification by which participants wake each other.
@@ -107,8 +107,8 @@ impl Participant {
         &self.0.endpoint
     }
 
-    /// Takes a slot, for the queue of an object.
-    pub(crate) fn enter(&self, identity: u64) -> Result<Slot> {
+    /// Takes a slot, for the queue of an object whose life is `known` to be this, or was.
+    pub(crate) fn enter(&self, identity: u64, known: u64) -> Result<Slot> {
         let Some(slot) = lock(&self.0.free).pop() else {
             return Err(Error::Refused {
                 what: format!("stand in more than {SLOTS} queues at once, broken ones included"),
@@ -117,7 +117,7 @@ impl Participant {
         };
         let (node, port) = self.endpoint().core().name();
         let entry = Entry::new(node.0, port.0, self.0.life, slot);
-        Slot::new(&self.0, entry, identity)
+        Slot::new(&self.0, entry, identity, known)
     }
 
     /// Tells the one before that `slot` stands behind him.
@@ -136,14 +136,6 @@ impl Participant {
     /// Those of [`crate::RemoteWord`]; see [`is_gone`].
     pub(crate) fn state(&self, entry: Entry) -> Result<u64> {
         self.load(entry, STATE)
-    }
-
-    /// The life of the object in which another's slot was given up.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]; see [`is_gone`].
-    pub(crate) fn lost(&self, entry: Entry) -> Result<u64> {
-        self.load(entry, LIFE)
     }
 
     fn load(&self, entry: Entry, word: u64) -> Result<u64> {

@@ -94,7 +94,8 @@ impl Queue {
             value: value.into(),
             ..Structure::default()
         };
-        // One frame: the home's NIC places it between two operations.
+        // One frame: the home's NIC places it between two operations. The queue is in
+        // order only after that: who knows it to be joins no old one.
         let object = &self.object;
         let bytes = zerocopy::IntoBytes::as_bytes(&structure);
         let endpoint = object.participant.endpoint();
@@ -146,6 +147,14 @@ impl WaitQueue {
         Ok(woken || count != NOBODY)
     }
 
+    /// Says whether a process has died in it.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn is_broken(&self) -> Result<bool> {
+        self.0.object.is_broken()
+    }
+
     /// Empties a broken queue; `false` if it is not broken, or if somebody else does
     /// the same. All who waited get [`Error::Broken`] instead of their event.
     ///
@@ -192,9 +201,9 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.slot.take().is_some() {
+        if let Some(slot) = self.slot.take() {
             // An error says that the home is gone, and the queue with it.
-            drop(self.queue.object.break_now());
+            drop(self.queue.object.break_under(&slot));
         }
     }
 }

@@ -3,11 +3,12 @@
 use qnic_abi::atomic::Function;
 
 use crate::atomic::RemoteU32;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::segment::RemoteSegment;
 use crate::sync::object::Watch;
 use crate::sync::participant::Participant;
 use crate::sync::queue::Queue;
+use crate::sync::slot::Slot;
 
 /// Offset of the value.
 const VALUE: u64 = 24;
@@ -55,14 +56,26 @@ impl Semaphore {
     /// [`crate::Error::Broken`]: a process that waited has died; this one is not in
     /// the queue any more. Those of [`crate::RemoteWord`].
     pub fn wait(&self) -> Result<()> {
+        loop {
+            let slot = self.queue.object.enter()?;
+            match self.join(&slot) {
+                Ok(()) => return slot.leave(),
+                // A recovery may have thrown its queue away: join the new one.
+                Err(Error::Broken { .. }) if slot.is_doubtful() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes one unit, or joins the queue with a slot and waits for one.
+    fn join(&self, slot: &Slot) -> Result<()> {
         let queue = &self.queue;
-        let slot = queue.object.enter()?;
         let (before, _, value) = queue.call(Function::SemaphoreP, slot.entry().0)?;
         if value == 0 {
-            let before = queue.chain(&slot, before)?;
-            queue.wait(&slot, &mut Watch::new(before), None)?;
+            let before = queue.chain(slot, before)?;
+            queue.wait(slot, &mut Watch::new(before), None)?;
         }
-        slot.leave()
+        Ok(())
     }
 
     /// Takes one unit if there is one.
@@ -100,6 +113,14 @@ impl Semaphore {
     pub fn acquire(&self) -> Result<Permit<'_>> {
         self.wait()?;
         Ok(Permit(self))
+    }
+
+    /// Says whether a process has died in its queue.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]
+    pub fn is_broken(&self) -> Result<bool> {
+        self.queue.object.is_broken()
     }
 
     /// Empties the queue of a broken semaphore and sets its value; `false` if it is

@@ -5,12 +5,11 @@
 //!   +0   next   name of the one behind; written by that one
 //!   +8   grant  1 + those who still wait, or LOST; written by the one who wakes
 //!   +16  state  what its owner does with it; read by the one behind
-//!   +24  lost   if it was given up: the life of the object that it stood in
 //! ```
 //! Who gives up a slot tells the one behind, and he the next, so all learn of it
 //! within message times; those who chain themselves up later look.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -23,15 +22,8 @@ pub(crate) const GRANT: u64 = 8;
 /// Offset of the state.
 pub(crate) const STATE: u64 = 16;
 
-/// Offset of the life of the object in which the slot was given up.
-pub(crate) const LIFE: u64 = 24;
-
-/// Bit of a grant that wakes nobody: the one before has given up, in the life that
-/// the other bits say.
+/// A grant that wakes nobody: the one before has given up.
 const LOST: u64 = 1 << 63;
-
-/// A life that is not known.
-pub(crate) const UNKNOWN: u64 = LOST - 1;
 
 /// Size of a slot in bytes.
 pub(crate) const SLOT_BYTES: u64 = 64;
@@ -109,8 +101,8 @@ impl State {
 pub(crate) enum Grant {
     /// It is woken; so many still wait.
     Woken(u32),
-    /// The one before has given up, in that life of the object.
-    Lost(u64),
+    /// The one before has given up.
+    Lost,
 }
 
 impl Grant {
@@ -118,14 +110,14 @@ impl Grant {
     pub(crate) fn word(self) -> u64 {
         match self {
             Grant::Woken(count) => u64::from(count) + 1,
-            Grant::Lost(life) => life | LOST,
+            Grant::Lost => LOST,
         }
     }
 
     fn from_word(word: u64) -> Option<Self> {
         match word {
             0 => None,
-            word if word & LOST != 0 => Some(Grant::Lost(word & !LOST)),
+            word if word & LOST != 0 => Some(Grant::Lost),
             word => Some(Grant::Woken((word - 1) as u32)),
         }
     }
@@ -140,19 +132,22 @@ pub(crate) struct Slot {
     area: Arc<Area>,
     entry: Entry,
     identity: u64,
-    /// The life of the object in which it is given up, if it is.
-    lost: AtomicU64,
+    known: u64,
+    /// Whether it is given up because its queue may be one of the past.
+    doubtful: AtomicBool,
     left: bool,
 }
 
 impl Slot {
-    /// Prepares a free slot to stand in the queue of an object.
-    pub(crate) fn new(area: &Arc<Area>, entry: Entry, identity: u64) -> Result<Self> {
+    /// Prepares a free slot to stand in the queue of an object, whose life was `known`
+    /// before.
+    pub(crate) fn new(area: &Arc<Area>, entry: Entry, identity: u64, known: u64) -> Result<Self> {
         let slot = Slot {
             area: area.clone(),
             entry,
             identity,
-            lost: AtomicU64::new(UNKNOWN),
+            known,
+            doubtful: AtomicBool::new(false),
             left: false,
         };
         slot.store(NEXT, 0)?;
@@ -175,10 +170,21 @@ impl Slot {
         Ok(Grant::from_word(self.load(GRANT)?))
     }
 
-    /// Notes in which life of its object it will be given up.
-    pub(crate) fn lose(&self, life: u64) {
-        // Relaxed: it is read by whoever drops the slot.
-        self.lost.store(life, Ordering::Relaxed);
+    /// The life of its object as it was known before it joined.
+    pub(crate) fn known(&self) -> u64 {
+        self.known
+    }
+
+    /// Notes that its queue may be one of the past.
+    pub(crate) fn doubt(&self) {
+        // Relaxed: it is read by the thread that waits with this slot.
+        self.doubtful.store(true, Ordering::Relaxed);
+    }
+
+    /// Says whether its queue may be one of the past: then nothing of its object was
+    /// broken on its account.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubtful.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_state(&self, state: State) -> Result<()> {
@@ -210,12 +216,10 @@ impl Drop for Slot {
         if self.left {
             return;
         }
-        let lost = self.lost.load(Ordering::Relaxed);
         let told = self
-            .store(LIFE, lost)
-            .and_then(|()| self.set_state(State::GivenUp))
+            .set_state(State::GivenUp)
             .and_then(|()| match self.next()? {
-                Some(next) => Participant::of(&self.area).grant(next, Grant::Lost(lost)),
+                Some(next) => Participant::of(&self.area).grant(next, Grant::Lost),
                 None => Ok(()),
             });
         // Who cannot be told looks himself.
@@ -241,14 +245,8 @@ mod tests {
     }
 
     #[test]
-    fn grants_are_counts_or_lives() {
-        for grant in [
-            Grant::Woken(0),
-            Grant::Woken(u32::MAX),
-            Grant::Lost(0),
-            Grant::Lost(3),
-            Grant::Lost(UNKNOWN),
-        ] {
+    fn grants_are_counts_or_lost() {
+        for grant in [Grant::Woken(0), Grant::Woken(u32::MAX), Grant::Lost] {
             assert_eq!(Grant::from_word(grant.word()), Some(grant));
         }
         assert_eq!(Grant::from_word(0), None);

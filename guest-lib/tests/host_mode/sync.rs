@@ -407,6 +407,117 @@ fn a_killed_waiter_breaks_the_lock_for_those_behind_but_not_under_its_holder() {
     drop(second.acquire().unwrap());
 }
 
+/// The holder of a lock that was broken behind it hands it over to one in front of the
+/// dead, and at once recovers it: not under that one.
+#[test]
+fn a_recovery_does_not_free_a_lock_that_was_just_handed_over() {
+    let cluster = Cluster::new(2);
+    let (home, member, first, second) = example_home(&cluster);
+    let remote = member
+        .endpoint
+        .import(
+            home.endpoint.node(),
+            Port(300),
+            SegmentName(0x6c6f_636b),
+            SOON,
+        )
+        .unwrap();
+    let participant = Participant::new(&member.endpoint).unwrap();
+    let third = Lock::new(&participant, &remote, 0).unwrap();
+    let inside = AtomicBool::new(false);
+    let guard = first.acquire().unwrap();
+    std::thread::scope(|scope| {
+        let tail = home.buffer.load_u64(0).unwrap();
+        let (refused, go_on) = mpsc::channel();
+        let (inside, lock) = (&inside, &second);
+        let in_front = scope.spawn(move || {
+            // Or it has looked in time, and given up.
+            if let Ok(guard) = lock.acquire() {
+                inside.store(true, Ordering::SeqCst);
+                // Until a recovery was refused, or will never be.
+                let told: Result<(), mpsc::RecvError> = go_on.recv();
+                inside.store(false, Ordering::SeqCst);
+                assert!(told.is_ok(), "the lock was recovered under its holder");
+                // Behind it is somebody dead, who may not have chained himself up.
+                drop(guard.release());
+            }
+        });
+        let tail = changed(&home, 0, tail);
+        let victim = child(&cluster, 1, "wait");
+        let tail = changed(&home, 0, tail);
+        let behind = scope.spawn(|| third.acquire().map(drop));
+        changed(&home, 0, tail);
+        kill(victim);
+        while !first.is_broken().unwrap() {}
+        guard.release().unwrap();
+        loop {
+            match first.recover() {
+                Ok(recovered) => break assert!(recovered),
+                // It hears the first of these.
+                Err(Error::Held { .. }) => drop(refused.send(())),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let guard = first.acquire().unwrap();
+        assert!(!inside.load(Ordering::SeqCst), "two have the lock");
+        guard.release().unwrap();
+        drop(refused);
+        let error = behind.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Broken { .. }), "{error}");
+        in_front.join().unwrap();
+    });
+    drop(second.acquire().unwrap());
+}
+
+/// A process joins behind a dead one, and the lock is recovered before it finds out: it
+/// does not break the lock again, and takes it.
+#[test]
+fn a_queue_of_the_past_breaks_nothing() {
+    const LIFE: usize = 32;
+    let cluster = Cluster::new(2);
+    let (home, members) = members(&cluster, 2, 1);
+    let lock = members[1].lock();
+    drop(lock.acquire().unwrap());
+    // A slot of a participant that the port of the home does not have any more: to find
+    // that out takes the time of a first contact.
+    let dead = 100 << 32 | 7 << 16 | 1;
+    home.buffer.store_u64(FIRST as usize, dead).unwrap();
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| lock.acquire().and_then(qnic::sync::LockGuard::release));
+        changed(&home, FIRST, dead);
+        // What a recovery leaves.
+        home.buffer.store_u64(FIRST as usize, 0).unwrap();
+        home.buffer.store_u64(LIFE, 4).unwrap();
+        late.join().unwrap().unwrap();
+    });
+    assert_eq!(home.buffer.load_u64(LIFE).unwrap(), 4, "it is in order");
+    assert_eq!(
+        home.buffer.load_u64(FIRST as usize).unwrap(),
+        0,
+        "it is free"
+    );
+}
+
+/// Somebody has died while he recovered a lock: the next one does it, after his time.
+#[test]
+fn a_recovery_that_was_not_finished_is_repeated() {
+    const LIFE: usize = 32;
+    let cluster = Cluster::new(2);
+    let (home, members) = members(&cluster, 2, 1);
+    let lock = members[1].lock();
+    home.buffer.store_u64(LIFE, 3).unwrap();
+    let start = Instant::now();
+    assert!(lock.is_broken().unwrap());
+    assert!(lock.recover().unwrap());
+    assert!(start.elapsed() >= qnic::sync::LINK_LIMIT);
+    assert_eq!(
+        home.buffer.load_u64(LIFE).unwrap(),
+        8,
+        "the life after next"
+    );
+    drop(lock.acquire().unwrap());
+}
+
 #[test]
 fn processes_of_their_own_count_together() {
     let cluster = Cluster::new(3);
