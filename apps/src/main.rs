@@ -24,6 +24,7 @@ mod raw;
 mod remap;
 mod scribble;
 mod signals;
+mod stand;
 mod stream;
 
 use clap::{Parser, Subcommand};
@@ -75,6 +76,8 @@ enum Role {
     Signals(signals::Options),
     /// Sends or receives through a channel without end, to be killed or cut off
     Stream(stream::Options),
+    /// Stands in the queue of a lock, to be killed there, to survive, or to mend it
+    Stand(stand::Options),
     /// Writes garbage all over its own window for a while
     Scribble(scribble::Options),
 }
@@ -98,6 +101,7 @@ fn main() -> anyhow::Result<()> {
         Role::RemapWriter(options) => remap::run_writer(&options),
         Role::Signals(options) => signals::run(&options),
         Role::Stream(options) => stream::run(&options),
+        Role::Stand(options) => stand::run(&options),
         Role::Scribble(options) => scribble::run(&options),
     }
 }

@@ -12,7 +12,7 @@ use crate::harness::Verdict;
 use crate::host::{DevicePlan, HostNodes};
 use crate::netns::{TwoHosts, ADDRESSES};
 use crate::nodes::Nodes;
-use crate::scenario;
+use crate::scenario::{self, Crowd};
 
 const SIZES: &str = "1,97,4096,65537,1048576";
 /// Bytes of each of the demo's streams on bad links: hardly more than one transfer, as
@@ -44,7 +44,13 @@ pub(crate) fn exchange_on_bad_links(percent: u32, rounds: u32) -> Result<Verdict
 /// meets so many percent of the frames.
 pub(crate) fn contention_on_bad_links(percent: u32) -> Result<Verdict> {
     let nodes = HostNodes::start_with(4, &bad_links(percent))?;
-    scenario::contention(&nodes, 4, 8)?;
+    // A host-mode node is one program.
+    let crowd = Crowd {
+        programs: 1,
+        members: 4,
+        rounds: 8,
+    };
+    scenario::contention(&nodes, crowd)?;
     everything_happened(&nodes)?;
     Ok(Verdict::Passed)
 }

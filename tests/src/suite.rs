@@ -1,8 +1,11 @@
 //! All cases.
 
+use anyhow::Context;
+
 use crate::harness::{Case, Verdict};
 use crate::host::HostNodes;
-use crate::{capture, net, scenario, shm, vm};
+use crate::scenario::{self, Death, Places};
+use crate::{capture, net, shm, vm};
 
 /// The cases that need no virtual machine.
 pub const HOST: &[Case] = &[
@@ -129,6 +132,24 @@ pub const HOST: &[Case] = &[
         },
     },
     Case {
+        name: "host::a_death_in_line_is_survived",
+        run: || {
+            let places = Places {
+                home: 0,
+                mender: 1,
+                first: 2,
+                victim: 3,
+                last: 4,
+            };
+            for death in Death::ALL {
+                let nodes = HostNodes::start(5)?;
+                scenario::a_death_in_line_is_survived(&nodes, places, death)
+                    .with_context(|| format!("{death:?}"))?;
+            }
+            Ok(Verdict::Passed)
+        },
+    },
+    Case {
         name: "host::a_scribbler_harms_nobody",
         run: || {
             // Its node takes no part in the exchange: a host-mode node is one process.
@@ -140,4 +161,4 @@ pub const HOST: &[Case] = &[
 ];
 
 /// The cases that boot virtual machines.
-pub const VM: [&[Case]; 3] = [vm::CASES, vm::WIRE, vm::MEMORY];
+pub const VM: [&[Case]; 4] = [vm::CASES, vm::WIRE, vm::MEMORY, vm::SYNC];

@@ -4,10 +4,12 @@ mod cases;
 mod memory;
 mod nodes;
 mod shell;
+mod sync;
 mod wire;
 
 pub use nodes::VmNodes;
 
 pub(crate) use cases::CASES;
 pub(crate) use memory::CASES as MEMORY;
+pub(crate) use sync::CASES as SYNC;
 pub(crate) use wire::CASES as WIRE;

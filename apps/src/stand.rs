@@ -1,0 +1,278 @@
+//! A process that stands in the queue of a lock, a wait queue or a semaphore: to be
+//! killed there, to outlive others, or to mend what they have broken. The objects lie
+//! in the memory of a `hold`.
+//!
+//! | role | does |
+//! |---|---|
+//! | hold | takes the lock, and keeps it until it is killed |
+//! | wait | joins; counts if its turn comes; when the object is broken and in order again, joins and counts once more |
+//! | mend | waits until the object is broken, and recovers it; if it holds the lock, it releases it before |
+
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::{Args, ValueEnum};
+use qnic::sync::{Lock, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
+use qnic::{Endpoint, Error, Nic, NodeId, Port, RemoteSegment};
+use qnic_abi::atomic::WaitQueue as Structure;
+use serde_json::json;
+
+use crate::memory::Exported;
+use crate::options::{DATA, SOURCE, START_LIMIT, TARGET_PORT};
+
+/// Longest time for others to do what they have to.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Where the object stands.
+const OBJECT: u64 = 0;
+/// Counts those who use the object after it was broken.
+const COUNTER: u64 = OBJECT_BYTES;
+
+/// What is stood in line for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// A lock
+    Lock,
+    /// A wait queue
+    Queue,
+    /// A semaphore of value zero
+    Semaphore,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// Hold the lock
+    Hold,
+    /// Wait in line
+    Wait,
+    /// Mend the object once it is broken
+    Mend,
+}
+
+/// Options of all roles.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What to do
+    #[arg(long, value_enum)]
+    role: Role,
+    /// What to stand in line for
+    #[arg(long, value_enum)]
+    object: Kind,
+    /// Node of the home, a `hold`
+    #[arg(long)]
+    home: u16,
+    /// To mend: take the lock first
+    #[arg(long)]
+    holding: bool,
+    /// To mend a wait queue: wake so many afterwards
+    #[arg(long, default_value_t = 0)]
+    wake: u32,
+}
+
+/// Does what its role says.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let nic = Nic::open().context("open the NIC")?;
+    let endpoint = nic.register(Port(0)).context("register")?;
+    let home = endpoint
+        .import(NodeId(options.home), TARGET_PORT, DATA, START_LIMIT)
+        .context("import the home")?;
+    let read = Exported::new(&endpoint, SOURCE, 8)?;
+    let participant = Participant::new(&endpoint)?;
+    let object = Object::new(&participant, &home, options.object)?;
+    let standing = Standing {
+        read,
+        home,
+        object,
+        endpoint,
+    };
+    match options.role {
+        Role::Hold => standing.hold(),
+        Role::Wait => standing.wait(options.object),
+        Role::Mend => standing.mend(options.holding, options.wake),
+    }
+}
+
+enum Object {
+    Lock(Lock),
+    Queue(WaitQueue),
+    Semaphore(Semaphore),
+}
+
+impl Object {
+    fn new(participant: &Participant, home: &RemoteSegment, kind: Kind) -> qnic::Result<Self> {
+        Ok(match kind {
+            Kind::Lock => Object::Lock(Lock::new(participant, home, OBJECT)?),
+            Kind::Queue => Object::Queue(WaitQueue::new(participant, home, OBJECT)?),
+            Kind::Semaphore => Object::Semaphore(Semaphore::new(participant, home, OBJECT)?),
+        })
+    }
+
+    fn is_broken(&self) -> qnic::Result<bool> {
+        match self {
+            Object::Lock(lock) => lock.is_broken(),
+            Object::Queue(queue) => queue.is_broken(),
+            Object::Semaphore(semaphore) => semaphore.is_broken(),
+        }
+    }
+
+    /// Makes it free, empty, or a semaphore of one unit.
+    fn recover(&self) -> qnic::Result<bool> {
+        match self {
+            Object::Lock(lock) => lock.recover(),
+            Object::Queue(queue) => queue.recover(),
+            Object::Semaphore(semaphore) => semaphore.recover(1),
+        }
+    }
+
+    fn lock(&self) -> Result<&Lock> {
+        match self {
+            Object::Lock(lock) => Ok(lock),
+            _ => bail!("only a lock can be held"),
+        }
+    }
+}
+
+/// A process, and what it stands in line for.
+struct Standing {
+    endpoint: Endpoint,
+    home: RemoteSegment,
+    read: Exported,
+    object: Object,
+}
+
+impl Standing {
+    fn hold(&self) -> Result<()> {
+        let _guard = self.object.lock()?.acquire()?;
+        println!("{}", json!({"holds": std::process::id()}));
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// Joins; says so as soon as the home has executed that, and how the wait ended.
+    fn wait(&self, kind: Kind) -> Result<()> {
+        // The name of the last in line.
+        let tail = match kind {
+            Kind::Lock => 0,
+            Kind::Queue | Kind::Semaphore => std::mem::offset_of!(Structure, tail) as u64,
+        };
+        let tail = self.endpoint.atomic_u64(&self.home, OBJECT + tail)?;
+        let before = tail.load()?;
+        let waited = std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| -> qnic::Result<()> {
+                while tail.load()? == before {}
+                println!("{}", json!({"joined": std::process::id()}));
+                Ok(())
+            });
+            let waited = self.count_in_turn();
+            watcher.join().map(|watched| (watched, waited))
+        });
+        let Ok((watched, waited)) = waited else {
+            bail!("the watcher panicked");
+        };
+        watched.context("watch the queue")?;
+        let ended = match waited {
+            Ok(counted) => json!({"broken": false, "counted": counted}),
+            Err(error @ Error::Broken { .. }) => json!({"broken": true, "why": error.to_string()}),
+            Err(error) => return Err(error).context("stand in line"),
+        };
+        println!("{}", json!({ "ended": ended }));
+        let again = self.again()?;
+        println!("{}", json!({ "again": again }));
+        Ok(())
+    }
+
+    /// Uses the object once it is in order again; returns how many have before.
+    fn again(&self) -> Result<u64> {
+        let since = Instant::now();
+        loop {
+            self.until(false)?;
+            match self.count_in_turn() {
+                // It has joined while the old queue was being thrown away.
+                Err(Error::Broken { .. }) if since.elapsed() < LIMIT => {}
+                counted => return counted.context("use it again"),
+            }
+        }
+    }
+
+    /// Waits in line, then counts, under the protection of the object if it gives any;
+    /// returns how many have before.
+    fn count_in_turn(&self) -> qnic::Result<u64> {
+        match &self.object {
+            Object::Lock(lock) => {
+                let guard = lock.acquire()?;
+                let counted = self.count()?;
+                match guard.release() {
+                    // The one behind has died.
+                    Ok(()) | Err(Error::Broken { .. }) => Ok(counted),
+                    Err(error) => Err(error),
+                }
+            }
+            Object::Semaphore(semaphore) => {
+                semaphore.wait()?;
+                let counted = self.count()?;
+                semaphore.signal()?;
+                Ok(counted)
+            }
+            Object::Queue(queue) => {
+                queue.insert()?.wait(Some(LIMIT))?;
+                self.endpoint.atomic_u64(&self.home, COUNTER)?.increment()
+            }
+        }
+    }
+
+    /// Adds one by a read and a write.
+    fn count(&self) -> qnic::Result<u64> {
+        let part = self.read.part(0, 8);
+        self.endpoint.read_fenced(&self.home, COUNTER, part)?;
+        let before = self.read.buffer.load_u64(0)?;
+        let bytes = (before + 1).to_le_bytes();
+        self.endpoint.write(&self.home, COUNTER, &bytes)?;
+        Ok(before)
+    }
+
+    /// Waits until the object is broken, or in order.
+    fn until(&self, broken: bool) -> Result<()> {
+        let since = Instant::now();
+        while self.object.is_broken()? != broken {
+            ensure!(since.elapsed() < LIMIT, "not broken: {broken}");
+        }
+        Ok(())
+    }
+
+    fn mend(&self, holding: bool, wake: u32) -> Result<()> {
+        let guard = match holding {
+            true => Some(self.object.lock()?.acquire()?),
+            false => None,
+        };
+        ensure!(!self.object.recover()?, "nothing was broken");
+        println!("{}", json!({"watches": std::process::id()}));
+        self.until(true)?;
+        if let Some(guard) = guard {
+            match self.object.recover() {
+                Err(Error::Held { .. }) => {}
+                other => bail!("recovered under the holder: {other:?}"),
+            }
+            guard.release().context("release the broken lock")?;
+        }
+        let since = Instant::now();
+        loop {
+            match self.object.recover() {
+                Ok(true) => break,
+                Ok(false) => bail!("somebody else has recovered it"),
+                // The next in line had its turn before it noticed.
+                Err(Error::Held { .. }) if since.elapsed() < LIMIT => {}
+                Err(error) => return Err(error).context("recover"),
+            }
+        }
+        println!("{}", json!({"recovered": std::process::id()}));
+        if let Object::Queue(queue) = &self.object {
+            let since = Instant::now();
+            for woken in 0..wake {
+                while !queue.remove()? {
+                    ensure!(since.elapsed() < LIMIT, "only {woken} came again");
+                }
+            }
+        }
+        Ok(())
+    }
+}
