@@ -37,7 +37,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
     let cluster = Cluster::find(&ui::runtime()?, options.cluster.as_deref(), Some(&cancel))?;
     let node = cluster.node(&options.node)?;
-    let stats = cluster.device_stats()?;
+    let stats = cluster.device_stats_of(node.name())?;
     let nic = find(&stats, node.name())
         .with_context(|| format!("the device process knows no NIC {:?}", node.name()))?;
     match options.json {

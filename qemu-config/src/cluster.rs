@@ -191,6 +191,15 @@ impl Cluster {
         Ok(all)
     }
 
+    /// The statistics of the device process that has the NIC of a node.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if it does not answer.
+    pub fn device_stats_of(&self, node: &str) -> Result<serde_json::Value> {
+        let request = serde_json::json!({ "cmd": "stats" });
+        self.ask(self.spec.process_of(node), &request)
+    }
+
     /// Changes what links do, from what they do now; without a change, makes them do
     /// nothing. Says how many directions of links were changed.
     ///
@@ -290,7 +299,15 @@ impl Cluster {
     }
 
     fn ask(&self, process: Option<&str>, request: &serde_json::Value) -> Result<serde_json::Value> {
-        device::ask(&self.dir.device(process).control(), request)
+        let answer = device::ask(&self.dir.device(process).control(), request);
+        answer.map_err(|error| match error {
+            Error::Failed { what, log, .. } => Error::Failed {
+                who: device::name(process),
+                what,
+                log,
+            },
+            other => other,
+        })
     }
 
     /// What the device process has logged; of several, all of them.

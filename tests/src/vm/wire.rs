@@ -2,9 +2,11 @@
 //! and on one, joined by shared memory (X7).
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{add_stats, ClusterSpec};
+use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
 use super::VmNodes;
@@ -14,6 +16,8 @@ use crate::net::{udp_plan, PORT};
 use crate::netns::{TwoHosts, ADDRESSES};
 use crate::nodes::{Nodes, Running};
 use crate::scenario;
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 const SIZES: &str = "1,97,4096,65537,1048576";
 
@@ -129,7 +133,7 @@ fn another_key(guests: &Guests, hosts: &TwoHosts, directory: &Path) -> Result<()
 }
 
 /// The cluster of `examples/two-processes.toml`: the demo runs between guests of both
-/// device processes.
+/// device processes; when one of these is killed, the guests of the other go on.
 fn two_processes() -> Result<Verdict> {
     let checkout = qnic_cluster::repository().context("the checkout is gone")?;
     let file = checkout.join("examples/two-processes.toml");
@@ -137,8 +141,19 @@ fn two_processes() -> Result<Verdict> {
     spec.name = format!("processes-{}", std::process::id());
     let nodes = VmNodes::boot_spec(&spec)?;
     scenario::demo_across(&nodes, "shm", SIZES, 1 << 20)?;
-    let devices = nodes.cluster().devices().len();
-    ensure!(devices == 2, "{devices} device processes");
+    let [(left, _), (right, id)] = &nodes.cluster().devices()[..] else {
+        bail!("not two device processes: {:?}", nodes.cluster().devices());
+    };
+    let pid = Pid::from_raw(id.pid).context("a device process without a number")?;
+    kill_process(pid, Signal::KILL)?;
+    // Its nodes have no NIC any more; those of the other do.
+    let start = Instant::now();
+    while nodes.cluster().device_stats_of("n2").is_ok() {
+        ensure!(start.elapsed() < LIMIT, "{right} still answers");
+    }
+    let stats = nodes.cluster().device_stats_of("n1");
+    ensure!(stats.context(left.clone())?["nics"][1]["name"] == "n1");
+    scenario::demo_between(&nodes, [0, 1], "1,65537", 1 << 20)?;
     nodes.end()?;
     Ok(Verdict::Passed)
 }

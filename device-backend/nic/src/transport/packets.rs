@@ -111,8 +111,8 @@ impl Packets {
         header: &FrameHeader,
         payload: &Payload<'_, M>,
     ) -> Result<(), OutOfRange> {
+        // What stands in a buffer from before is overwritten.
         let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.clear();
         bytes.resize(payload.len(), 0);
         payload.read(&mut bytes)?;
         if self.packets.is_empty() {
