@@ -9,9 +9,10 @@ use crate::nodes::Nodes;
 /// Longest time for programs that run under emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// How long the survivor of a channel may take to say so, on a busy machine: the
-/// interval of its probes, and a round trip.
-const FOUND_OUT: Duration = Duration::from_secs(30);
+/// How long the survivor of a channel may take to say so. Documented are 250 ms and a round
+/// trip; many times that, as the ends share their processors with others and may be
+/// emulated.
+const FOUND_OUT: Duration = Duration::from_secs(5);
 
 /// Two nodes use every kind of notification, and channels both ways.
 ///
@@ -49,10 +50,9 @@ pub fn the_end_of_a_channel_is_killed(nodes: &dyn Nodes, receiver_dies: bool) ->
     let ended = survivor
         .expect("ended", FOUND_OUT)
         .context("the survivor")?;
-    println!(
-        "    the survivor knew after {:.1} s",
-        start.elapsed().as_secs_f64()
-    );
+    let took = start.elapsed();
+    println!("    the survivor knew after {:.2} s", took.as_secs_f64());
+    ensure!(took < FOUND_OUT, "it knew after {took:?}");
     let end = survivor.wait(LIMIT)?;
     ensure!(end.status == 3, "the survivor exited with {}", end.status);
     ensure!(
