@@ -70,7 +70,7 @@ impl Lock {
 
     /// Joins with a slot and waits for its turn; returns who stood before it.
     fn join(&self, slot: &Slot) -> Result<Option<Entry>> {
-        let before = Entry::from_word(self.tail.swap(slot.entry().0)?);
+        let before = Entry::from_word(slot.joins(self.tail.swap(slot.entry().0))?);
         if let Some(before) = before {
             self.object.link(before, slot)?;
             self.object
@@ -85,7 +85,7 @@ impl Lock {
     /// Those of [`crate::RemoteWord`]
     pub fn try_acquire(&self) -> Result<Option<LockGuard<'_>>> {
         let slot = self.object.enter()?;
-        match self.tail.compare_swap(0, slot.entry().0)? {
+        match slot.joins(self.tail.compare_swap(0, slot.entry().0))? {
             0 => self.hold(slot, None).map(Some),
             _ => slot.leave().map(|()| None),
         }

@@ -111,7 +111,10 @@ impl Participant {
     pub(crate) fn enter(&self, identity: u64, known: u64) -> Result<Slot> {
         let Some(slot) = lock(&self.0.free).pop() else {
             return Err(Error::Refused {
-                what: format!("stand in more than {SLOTS} queues at once, broken ones included"),
+                what: format!(
+                    "stand in more than {SLOTS} queues, those that broke or whose home was \
+                     lost included: a new participant has new places"
+                ),
                 status: Status::Exhausted,
             });
         };
@@ -141,7 +144,11 @@ impl Participant {
     fn load(&self, entry: Entry, word: u64) -> Result<u64> {
         let area = self.area(entry)?;
         let word: RemoteU64 = self.endpoint().atomic_u64(&area, entry.offset() + word)?;
-        word.load()
+        word.load().inspect_err(|error| {
+            if is_gone(error) {
+                lock(&self.0.others).remove(&entry.participant());
+            }
+        })
     }
 
     /// Writes a word of another's slot and notifies its process; does not wait. A
@@ -195,6 +202,24 @@ fn area_name(life: u16) -> SegmentName {
 
 fn is_taken(error: &Error) -> bool {
     error.status() == Some(Status::NameExists)
+}
+
+/// Says whether an atomic operation that failed like this was refused, and so not
+/// executed: who is only gone may have executed it.
+pub(crate) fn was_refused(error: &Error) -> bool {
+    matches!(
+        error.status(),
+        Some(
+            Status::BadLength
+                | Status::BadAddress
+                | Status::BadKey
+                | Status::AccessDenied
+                | Status::NoSuchSegment
+                | Status::NoSuchPort
+                | Status::NoSuchNode
+                | Status::PageUnavailable
+        )
+    )
 }
 
 /// Says whether an error means that the process at the other end is gone, or its

@@ -43,6 +43,11 @@ impl Queue {
         Ok((value, first, second))
     }
 
+    /// Executes the function with which a slot joins.
+    pub(crate) fn join(&self, function: Function, slot: &Slot) -> Result<(u64, u32, u32)> {
+        slot.joins(self.call(function, slot.entry().0))
+    }
+
     /// Chains up a slot that has joined behind `before`.
     pub(crate) fn chain(&self, slot: &Slot, before: u64) -> Result<Option<Entry>> {
         let before = Entry::from_word(before);
@@ -126,7 +131,7 @@ impl WaitQueue {
     /// [`Error::Broken`], and those of [`crate::RemoteWord`]
     pub fn insert(&self) -> Result<Waiting<'_>> {
         let slot = self.0.object.enter()?;
-        let (before, _, _) = self.0.call(Function::Enqueue, slot.entry().0)?;
+        let (before, _, _) = self.0.join(Function::Enqueue, &slot)?;
         let before = self.0.chain(&slot, before)?;
         Ok(Waiting {
             queue: &self.0,

@@ -70,7 +70,7 @@ impl Semaphore {
     /// Takes one unit, or joins the queue with a slot and waits for one.
     fn join(&self, slot: &Slot) -> Result<()> {
         let queue = &self.queue;
-        let (before, _, value) = queue.call(Function::SemaphoreP, slot.entry().0)?;
+        let (before, _, value) = queue.join(Function::SemaphoreP, slot)?;
         if value == 0 {
             let before = queue.chain(slot, before)?;
             queue.wait(slot, &mut Watch::new(before), None)?;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::sync::participant::{Area, Participant};
+use crate::sync::participant::{was_refused, Area, Participant};
 
 /// Offset of the name of the one behind.
 pub(crate) const NEXT: u64 = 0;
@@ -126,7 +126,8 @@ impl Grant {
 /// A slot that is in use.
 ///
 /// One that is dropped without [`Slot::leave`] has left its queue out of turn. It
-/// is not used again: others may still write to it.
+/// is not used again: others may still write to it. If it never stood in a queue, nobody
+/// knows it, and it is given back.
 #[derive(Debug)]
 pub(crate) struct Slot {
     area: Arc<Area>,
@@ -135,6 +136,8 @@ pub(crate) struct Slot {
     known: u64,
     /// Whether it is given up because its queue may be one of the past.
     doubtful: AtomicBool,
+    /// Whether the operation that joins a queue was refused.
+    refused: AtomicBool,
     left: bool,
 }
 
@@ -148,6 +151,7 @@ impl Slot {
             identity,
             known,
             doubtful: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             left: false,
         };
         slot.store(NEXT, 0)?;
@@ -187,12 +191,24 @@ impl Slot {
         self.doubtful.load(Ordering::Relaxed)
     }
 
+    /// Takes the result of the operation that joins a queue with it.
+    pub(crate) fn joins<T>(&self, result: Result<T>) -> Result<T> {
+        let refused = result.as_ref().is_err_and(was_refused);
+        // Relaxed: as in `doubt`.
+        self.refused.store(refused, Ordering::Relaxed);
+        result
+    }
+
     pub(crate) fn set_state(&self, state: State) -> Result<()> {
         self.store(STATE, state.word(self.identity))
     }
 
     /// Gives it back: nobody will write to it any more.
     pub(crate) fn leave(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
         self.left = true;
         let left = self.store(STATE, 0);
         self.area.give_back(self.entry);
@@ -214,6 +230,11 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if self.left {
+            return;
+        }
+        if self.refused.load(Ordering::Relaxed) {
+            // An error says that the memory is gone, and nobody can look at it.
+            drop(self.end());
             return;
         }
         let told = self

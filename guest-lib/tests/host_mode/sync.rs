@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use qnic::sync::{Condition, Lock, Monitor, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
-use qnic::{Endpoint, Error, Port, RemoteSegment, SegmentName};
+use qnic::{Endpoint, Error, Port, RemoteSegment, SegmentName, Status};
 
 use crate::cluster::{Cluster, Peer, BOTH, SOON};
 use crate::processes::start;
@@ -527,4 +527,20 @@ fn processes_of_their_own_count_together() {
         assert!(crate::processes::finish(counter).contains("added 30"));
     }
     assert!(crate::processes::finish(home).contains("counted to 60"));
+}
+
+/// Who is refused at the home has stood in no queue: that costs it no place.
+#[test]
+fn refused_attempts_use_nothing_up() {
+    let cluster = Cluster::new(2);
+    let (home, members) = members(&cluster, 2, 1);
+    let lock = members[1].lock();
+    lock.acquire().unwrap().release().unwrap();
+    drop(home);
+    for attempt in 0..600 {
+        let error = lock.try_acquire().map(drop).unwrap_err();
+        assert_ne!(error.status(), Some(Status::Exhausted), "{attempt}");
+        let error = lock.acquire().map(drop).unwrap_err();
+        assert_ne!(error.status(), Some(Status::Exhausted), "{attempt}");
+    }
 }
