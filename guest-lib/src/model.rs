@@ -275,6 +275,13 @@ fn write() -> Command {
     Command::new(&descriptor, &[])
 }
 
+/// The errors that a process finds: command and status.
+fn errors(area: &Words) -> Vec<(u64, Status)> {
+    let mut errors = Vec::new();
+    progress::drain_errors(area, 0, |number, status| errors.push((number, status)));
+    errors
+}
+
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -297,6 +304,11 @@ fn no_command_is_lost() {
         }
         nic.join().unwrap();
         assert_eq!(window.load_u64(command_offset(0), Ordering::Relaxed), 0);
+        assert_eq!(
+            errors(&area),
+            [(0, Status::NoSuchNode)],
+            "it was read whole"
+        );
     });
 }
 
@@ -318,6 +330,8 @@ fn no_command_behind_a_doorbell_is_lost() {
             }
         }
         nic.join().unwrap();
+        let both = [(0, Status::NoSuchNode), (1, Status::NoSuchNode)];
+        assert_eq!(errors(&area), both);
     });
 }
 
@@ -344,9 +358,23 @@ fn no_wake_up_is_lost() {
             }
             woken.wait();
         }
-        let mut errors = Vec::new();
-        progress::drain_errors(&area, 0, |number, status| errors.push((number, status)));
-        assert_eq!(errors, [(0, Status::NoSuchNode)]);
+        assert_eq!(errors(&area), [(0, Status::NoSuchNode)]);
+        nic.join().unwrap();
+    });
+}
+
+/// Who looks for errors at any time finds none, or a whole one.
+#[test]
+fn an_error_that_counts_is_whole() {
+    check(|| {
+        let mut model = Model::new();
+        let mut known = Doorbell::default();
+        assert!(!write().publish(&model.window, &model.host_area, 0, &mut known));
+        let area = model.host_area.part(0, model.host_area.size());
+        model.nic.handle_doorbell(0);
+        let nic = loom::thread::spawn(move || model.run(1, &Notify::new(), &Notify::new()));
+        let found = errors(&area);
+        assert!(found.is_empty() || found == [(0, Status::NoSuchNode)]);
         nic.join().unwrap();
     });
 }

@@ -13,6 +13,7 @@
 //! | no more owners than units; who waited has its unit by the turn of the home | a member takes a unit |
 //! | no unit is lost: all are at home again | when all is drained |
 //! | nobody is woken without a signal, or before one who came earlier | a member is woken |
+//! | each signal for which somebody waits wakes one | when all is drained |
 //! | the home wakes whom it can: no unit goes to the value while somebody waits, nobody waits while there is a value | the home changes |
 //! | no wake-up is lost: who waits is woken or learns that the object is broken | its time limit, once faults stop |
 //! | only deaths and cut ways break an object | a member is told so |
@@ -82,6 +83,8 @@ struct Home {
     units: u64,
     owners: BTreeSet<usize>,
     lost: u64,
+    /// Signals to the wait queue for which somebody waited.
+    signals: u64,
     /// What the protected word is, if that is known.
     protected: Option<u64>,
     hurt: bool,
@@ -168,6 +171,7 @@ impl Referee {
             units: units.into(),
             owners: BTreeSet::new(),
             lost: 0,
+            signals: 0,
             protected: Some(0),
             hurt: false,
         });
@@ -326,6 +330,14 @@ impl Referee {
         })
     }
 
+    /// A member has signalled a wait queue, and was told that somebody waited.
+    pub(crate) fn signalled(&mut self, _now: u64, place: usize, home: usize) {
+        let life = self.member(place).met.get(&home).copied();
+        if let Some(home) = self.home(home).filter(|home| Some(home.life) == life) {
+            home.signals += 1;
+        }
+    }
+
     /// A member in a wait queue is woken.
     pub(crate) fn woken(&mut self, _now: u64, place: usize) {
         if let Some((turn, home)) = self.turn(place) {
@@ -449,8 +461,10 @@ impl Referee {
         let turns = self.members.iter().enumerate();
         let turns = turns.filter_map(|(index, member)| Some((index, member.turn.as_ref()?)));
         let (index, turn) = turns.min_by_key(|(_, turn)| turn.since)?;
+        let home = self.homes[turn.home - self.first].as_ref();
+        let words = home.map(|home| home.peek(turn.kind));
         Some(format!(
-            "member {} waits at the {:?} of member {} since {} ns",
+            "member {} waits at the {:?} of member {} since {} ns; there stands {words:x?}",
             self.first + index,
             turn.kind,
             turn.home,
@@ -501,6 +515,11 @@ impl Object {
 
     fn line_of_mut(&mut self, entry: Entry) -> Option<&mut Line> {
         self.lines.iter_mut().rev().find(|line| line.holds(entry))
+    }
+
+    /// Entries that were served in all lines.
+    fn served(&self) -> u64 {
+        self.lines.iter().map(|line| line.count() as u64).sum()
     }
 
     fn last(&mut self) -> &mut Line {
@@ -620,6 +639,11 @@ impl Home {
         if self.hurt || disturbed {
             return;
         }
+        let woken = self.objects[Kind::Queue as usize].served();
+        assert_eq!(
+            self.signals, woken,
+            "member {place}: signals to the wait queue, and how many were woken"
+        );
         let queue = Structure::of(&self.peek(Kind::Queue));
         let tail = self.peek(Kind::Lock)[0];
         assert_eq!(

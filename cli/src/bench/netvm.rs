@@ -1,4 +1,4 @@
-//! Figures of the source, for comparison as ratios: NetVM tables 24 to 27, 30 and 31
+//! Figures of the source, for comparison as ratios: NetVM tables 24 to 31, figure 28
 //! (1-GHz hosts, 132-MHz network processor, 1.28 Gb/s Myrinet), in microseconds.
 
 /// Table 24, kernel.
@@ -61,3 +61,38 @@ pub(super) const INSERT: [f64; 2] = [11.87, 12.47];
 pub(super) const REMOVE: f64 = 11.64;
 /// Table 31: Swait with a positive count, and Ssignal without a waiter.
 pub(super) const SEMAPHORE: f64 = 10.55;
+
+/// Table 27: notifying writes of 4 bytes and of 4 KiB, until notfSpin sees them.
+pub(super) const WRITE_NOTIFY_SPINS: [f64; 2] = [WRITE_NOTIFY_SPIN, 50.68];
+/// Table 27: until notfWait returns.
+pub(super) const WRITE_NOTIFY_WAIT: [f64; 2] = [16.61, 58.73];
+/// Table 27: until a handler is called.
+pub(super) const WRITE_NOTIFY_HANDLER: [f64; 2] = [31.14, 73.16];
+
+/// Table 28: a pending signal, acknowledged too.
+pub(super) const DETECT_SPIN: f64 = 2.29;
+/// Table 28: a pending signal, acknowledged too.
+pub(super) const DETECT_WAIT: f64 = 3.67;
+/// Table 28: the dispatcher's notfTest.
+pub(super) const DETECT_TEST: f64 = 1.07;
+/// Table 28.
+pub(super) const ACKNOWLEDGE: f64 = 0.69;
+
+/// Table 29: 4 bytes, until notfSpin sees them.
+pub(super) const CHANNEL_SPIN: f64 = 9.55;
+/// Table 29: 4 bytes and 4 KiB, until notfWait returns.
+pub(super) const CHANNEL_WAIT: [f64; 2] = [17.34, 59.01];
+/// Table 29: time between messages, from its 0.79 and 155.36 MB/s of notfWait.
+pub(super) const CHANNEL_STREAM: [f64; 2] = [4.0 / 0.79, 4096.0 / 155.36];
+
+/// Figure 28: microseconds for each operation of a single process (tables 26, 30 and 31,
+/// the longer case of two) and of a group (table 30, of the network interface).
+pub(super) const RATE_READ: [f64; 2] = [READ[0], 2.72];
+/// Figure 28: the slowest of the standard operations.
+pub(super) const RATE_ATOMIC: [f64; 2] = [INCREMENT, 4.31];
+/// Figure 28: acquire and release; swap and cswap.
+pub(super) const RATE_LOCK: [f64; 2] = [(ACQUIRE + RELEASE) / 2.0, (4.19 + 4.30) / 2.0];
+/// Figure 28: insertQ and removeQ; enqueue and dequeue.
+pub(super) const RATE_QUEUE: [f64; 2] = [(INSERT[1] + REMOVE) / 2.0, 4.30];
+/// Figure 28: Swait and Ssignal; semP and semV.
+pub(super) const RATE_SEMAPHORE: [f64; 2] = [(SEMAPHORE + 11.88) / 2.0, (4.37 + 4.54) / 2.0];

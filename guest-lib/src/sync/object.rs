@@ -68,6 +68,9 @@ enum Other {
     There,
     /// He is not in this queue any more.
     Left,
+    /// His slot does not name this one as the next: he has left and joined anew, or
+    /// the name is still on its way.
+    Unlinked,
     /// His process is.
     Gone,
 }
@@ -239,15 +242,17 @@ impl Object {
         is_first: &impl Fn() -> Result<bool>,
     ) -> Result<()> {
         self.check_life(&mut watch.life)?;
+        let mut waits = false;
         if let Some(other) = watch.before {
             match self.look_after(other, slot)? {
-                Other::There => {}
+                Other::There => waits = true,
+                Other::Unlinked => {}
                 Other::Gone if !is_first()? => return Err(self.break_under(slot)?),
                 Other::Left | Other::Gone => watch.before = None,
             }
         }
         // He must be the first, or his grant is on its way.
-        if watch.before.is_some() || is_first()? {
+        if waits || is_first()? {
             watch.nobody_since = None;
         } else if now - *watch.nobody_since.get_or_insert(now) >= LINK_LIMIT {
             return Err(self.break_under(slot)?);
@@ -267,8 +272,10 @@ impl Object {
 
     /// Looks what has become of the one before.
     fn look_after(&self, before: Entry, slot: &Slot) -> Result<Other> {
-        let state = match self.participant.state(before) {
-            Ok(state) => state,
+        let all = &self.participant;
+        let found = all.state(before);
+        let (state, next) = match found.and_then(|state| Ok((state, all.next(before)?))) {
+            Ok(found) => found,
             Err(error) if is_gone(&error) => {
                 // He may have woken this one before he went, or named it the first.
                 return match slot.granted()? {
@@ -279,7 +286,8 @@ impl Object {
             Err(error) => return Err(error),
         };
         match State::of(state, self.identity) {
-            Some(State::Waiting | State::Holding) => Ok(Other::There),
+            Some(State::Waiting | State::Holding) if next == slot.entry().0 => Ok(Other::There),
+            Some(State::Waiting | State::Holding) => Ok(Other::Unlinked),
             Some(State::GivenUp) => Err(self.break_under(slot)?),
             None => Ok(Other::Left),
         }

@@ -141,6 +141,14 @@ impl Participant {
         self.load(entry, STATE)
     }
 
+    /// The name of the one behind another's slot.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]; see [`is_gone`].
+    pub(crate) fn next(&self, entry: Entry) -> Result<u64> {
+        self.load(entry, NEXT)
+    }
+
     fn load(&self, entry: Entry, word: u64) -> Result<u64> {
         let area = self.area(entry)?;
         let word: RemoteU64 = self.endpoint().atomic_u64(&area, entry.offset() + word)?;

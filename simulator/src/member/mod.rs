@@ -329,12 +329,18 @@ impl Member<'_> {
         Ok(())
     }
 
+    fn signal(&self, home: usize, queue: &WaitQueue) -> qnic::Result<()> {
+        if queue.remove()? {
+            tell!(self, signalled, home);
+        }
+        Ok(())
+    }
+
     fn queue(&self, home: usize, segment: &RemoteSegment) -> qnic::Result<()> {
         let queue = WaitQueue::new(self.participant, segment, offset(Kind::Queue))?;
         let common = &self.place.common;
         if common.schedule.chance(500) {
-            queue.remove()?;
-            return Ok(());
+            return self.signal(home, &queue);
         }
         tell!(self, enters, home, Kind::Queue);
         let place = queue.insert();
@@ -347,7 +353,7 @@ impl Member<'_> {
                 // At the end somebody has to signal.
                 Err(Error::TimedOut) => {
                     if common.phase() != Phase::Work || common.schedule.chance(200) {
-                        queue.remove()?;
+                        self.signal(home, &queue)?;
                     }
                 }
                 waited => {

@@ -48,6 +48,11 @@ impl Line {
         self.served += 1;
     }
 
+    /// How many have been served.
+    pub(super) fn count(&self) -> usize {
+        self.served
+    }
+
     /// The first that is not served.
     pub(super) fn first(&self) -> Option<Entry> {
         self.joined.get(self.served).copied()

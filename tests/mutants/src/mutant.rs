@@ -116,11 +116,13 @@ impl Visit<'_> for Functions {
     }
 }
 
-/// Names of the functions that store to shared memory, those of the trait included.
+/// Names of the functions that store to shared memory, those of the traits included.
 fn storing_functions(file: &File) -> BTreeSet<String> {
     let mut functions = Functions::default();
     functions.visit_file(file);
-    let mut storing: BTreeSet<_> = ["store_u32", "store_u64"].map(String::from).into();
+    let mut storing: BTreeSet<_> = ["store_u32", "store_u64", "store", "write_words"]
+        .map(String::from)
+        .into();
     loop {
         let before = storing.len();
         for (name, calls) in &functions.0 {

@@ -199,14 +199,6 @@ const PLANTED: &[Planted] = &[
         edit: ("self.object.publish()?;", ""),
     },
     Planted {
-        name: "the library recovers a lock whose holder lives",
-        file: "guest-lib/src/sync/lock.rs",
-        edit: (
-            "if self.object.is_held_by(holder)? {",
-            "if self.object.is_held_by(holder)? && self.tail.load()? == 0 {",
-        ),
-    },
-    Planted {
         name: "the library does not name the one behind who is woken",
         file: "guest-lib/src/sync/queue.rs",
         edit: ("if count == 0 {", "if count < 2 {"),

@@ -1,61 +1,12 @@
-//! A small workspace in which the models run on a copy of the two files.
-//!
-//! ```text
-//!   mutants/driver/src/shadow.rs       copy, mutated or not
-//!   mutants/nic/src/page_table.rs      copy, mutated or not
-//!   mutants/driver: tests/page_lock    the checkout's own
-//! ```
-//! The crates have the names of the real ones and nothing else of them, so that a
-//! mutant builds in seconds. Versions are those of the checkout's lock file.
+//! The workspace of a suite, in which its models run on copies of the files.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::process::Output;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{ensure, Result};
 
-use crate::scratch::{checkout, Scratch};
-
-/// One of the two files that the models run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// The driver's side.
-    Shadow,
-    /// The NIC's side.
-    PageTable,
-}
-
-impl Source {
-    /// Both.
-    pub(crate) const ALL: [Self; 2] = [Self::Shadow, Self::PageTable];
-
-    /// Name of the file.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Shadow => "shadow.rs",
-            Self::PageTable => "page_table.rs",
-        }
-    }
-
-    /// Its text in the checkout.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub(crate) fn read(self) -> Result<String> {
-        let path = checkout().join(match self {
-            Self::Shadow => "guest-driver/core/src/shadow.rs",
-            Self::PageTable => "device-backend/nic/src/page_table.rs",
-        });
-        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
-    }
-
-    fn crate_dir(self) -> &'static str {
-        match self {
-            Self::Shadow => "driver",
-            Self::PageTable => "nic",
-        }
-    }
-}
+use crate::scratch::Scratch;
+use crate::suite::{Source, Suite};
 
 /// What the models said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,35 +20,21 @@ pub(crate) enum Outcome {
 }
 
 /// The workspace.
-pub(crate) struct Workbench(Scratch);
+pub(crate) struct Workbench {
+    suite: &'static Suite,
+    scratch: Scratch,
+}
 
 impl Workbench {
     /// Makes the workspace below cargo's target directory.
     ///
     /// # Errors
     /// A file cannot be read or written.
-    pub(crate) fn new() -> Result<Self> {
-        let scratch = Scratch::new("models");
-        let root = checkout().canonicalize().context("find the checkout")?;
-        let root = root.to_str().context("the checkout's path is not UTF-8")?;
-        scratch.write(
-            "Cargo.toml",
-            "[workspace]\nresolver = \"2\"\nmembers = [\"driver\", \"nic\"]\n\
-             [profile.dev]\nopt-level = 1\n",
-        )?;
-        scratch.write("nic/Cargo.toml", &manifest("qnic-nic", root, ""))?;
-        let tests = format!(
-            "[dev-dependencies]\nloom = \"0.7\"\nqnic-nic = {{ path = \"../nic\" }}\n\
-             [[test]]\nname = \"page_lock\"\n\
-             path = \"{root}/guest-driver/core/tests/page_lock/main.rs\"\n"
-        );
-        scratch.write("driver/Cargo.toml", &manifest("qnic-driver", root, &tests))?;
-        scratch.write("nic/src/lib.rs", "pub mod page_table;\n")?;
-        scratch.write("driver/src/lib.rs", "pub mod shadow;\n")?;
-        let lock = fs::read_to_string(checkout().join("Cargo.lock")).context("read Cargo.lock")?;
-        scratch.write("Cargo.lock", &lock)?;
-        let bench = Workbench(scratch);
-        for source in Source::ALL {
+    pub(crate) fn new(suite: &'static Suite) -> Result<Self> {
+        let scratch = Scratch::new(suite.name);
+        (suite.prepare)(&scratch)?;
+        let bench = Workbench { suite, scratch };
+        for source in suite.sources {
             bench.put(source, &source.read()?)?;
         }
         Ok(bench)
@@ -107,9 +44,8 @@ impl Workbench {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn put(&self, source: Source, text: &str) -> Result<()> {
-        let path = format!("{}/src/{}", source.crate_dir(), source.name());
-        self.0.write(&path, text)
+    pub(crate) fn put(&self, source: &Source, text: &str) -> Result<()> {
+        self.scratch.write(source.copy(), text)
     }
 
     /// Runs all models.
@@ -120,7 +56,10 @@ impl Workbench {
         if !self.cargo(&["--no-run"])?.status.success() {
             return Ok(Outcome::DoesNotCompile);
         }
-        let output = self.cargo(&["--", "--test-threads=2"])?;
+        let mut arguments = vec!["--"];
+        arguments.extend(self.suite.filter);
+        arguments.push("--test-threads=2");
+        let output = self.cargo(&arguments)?;
         if output.status.success() {
             return Ok(Outcome::Passed);
         }
@@ -133,17 +72,23 @@ impl Workbench {
         Ok(Outcome::Failed(failed.into_iter().collect()))
     }
 
-    fn cargo(&self, arguments: &[&str]) -> Result<Output> {
-        let models = ["test", "-p", "qnic-driver", "--test", "page_lock"];
-        self.0.cargo(&[&models[..], arguments].concat())
+    /// Checks that the sources as they are pass: otherwise nothing that fails says
+    /// anything about a mutant.
+    ///
+    /// # Errors
+    /// They do not.
+    pub(crate) fn check_sources(&self) -> Result<()> {
+        let outcome = self.run()?;
+        ensure!(
+            outcome == Outcome::Passed,
+            "without any mutation: {outcome:?}"
+        );
+        Ok(())
     }
-}
 
-fn manifest(name: &str, root: &str, rest: &str) -> String {
-    format!(
-        "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2021\"\n\
-         [dependencies]\nqnic-abi = {{ path = \"{root}/abi\" }}\n{rest}"
-    )
+    fn cargo(&self, arguments: &[&str]) -> Result<Output> {
+        self.scratch.cargo(&[self.suite.test, arguments].concat())
+    }
 }
 
 /// The models that have panicked, by the names of their threads in
@@ -161,18 +106,4 @@ fn failed_models(output: &Output) -> BTreeSet<String> {
             names.collect::<Vec<_>>()
         })
         .collect()
-}
-
-/// Checks that the sources as they are pass: otherwise nothing that fails says
-/// anything about a mutant.
-///
-/// # Errors
-/// They do not.
-pub(crate) fn check_sources(bench: &Workbench) -> Result<()> {
-    let outcome = bench.run()?;
-    ensure!(
-        outcome == Outcome::Passed,
-        "without any mutation: {outcome:?}"
-    );
-    Ok(())
 }

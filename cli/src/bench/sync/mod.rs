@@ -1,9 +1,12 @@
-//! `qnic bench sync`: what notifications, atomic operations, locks, queues and
-//! semaphores cost (N16 to N24), as ratios to this system's own write and read of 4
-//! bytes, beside those of the source.
+//! `qnic bench sync`: what notifications, channels, atomic operations, locks, queues and
+//! semaphores cost (N16 to N24), as ratios to this system's own writes and reads, beside
+//! those of the source.
 //!
 //! Two host-mode nodes in this process: one thread issues, and looks at the memory of
 //! both, so nothing waits for another thread to be scheduled.
+
+mod rates;
+mod signals;
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -59,7 +62,12 @@ const READ: usize = 2;
 
 /// All results.
 #[derive(Debug, Serialize)]
-pub(super) struct Report(Vec<Series>);
+pub(super) struct Report {
+    operations: Vec<Series>,
+    /// Notifications with 4 bytes and with 4 KiB, signals that are pending, channels.
+    signals: [Vec<Series>; 4],
+    rates: Vec<rates::Rate>,
+}
 
 /// Measures everything. The first round warms up and is not counted.
 pub(super) fn measure(rounds: usize) -> Result<Report> {
@@ -83,7 +91,11 @@ pub(super) fn measure(rounds: usize) -> Result<Report> {
         eprint!("\r{round} of {rounds} rounds");
     }
     eprintln!();
-    Ok(Report(series.into()))
+    Ok(Report {
+        operations: series.into(),
+        signals: signals::measure(rounds)?,
+        rates: rates::measure(rounds)?,
+    })
 }
 
 /// A process on each node, and everything at the far one.
@@ -182,6 +194,8 @@ impl Bench {
                 Ok(())
             })?);
         }
+        // What an insertion does not wait for is not part of a removal.
+        self.near.flush()?;
         add(timed(|| {
             ensure!(self.queue.remove()?, "somebody waits");
             Ok(())
@@ -215,7 +229,7 @@ fn called<T>(call: impl FnOnce() -> qnic::Result<T>) -> Result<f64> {
     })
 }
 
-fn spin(ready: impl Fn() -> Result<bool>) -> Result<()> {
+fn spin(mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !ready()? {
         ensure!(start.elapsed() < LIMIT, "nothing came");
@@ -227,11 +241,16 @@ fn spin(ready: impl Fn() -> Result<bool>) -> Result<()> {
 impl Report {
     /// The report for people.
     pub(super) fn table(&self) -> String {
-        let median = |case: usize| self.0.get(case).map_or(f64::NAN, Series::median);
+        let all = &self.operations;
+        let median = |case: usize| all.get(case).map_or(f64::NAN, Series::median);
         let mut text = String::new();
-        let (notifications, others) = self.0.split_at(READ.min(self.0.len()));
+        let (notifications, others) = all.split_at(READ.min(all.len()));
         let write = (median(WRITE), netvm::WRITE[0]);
         let read = (median(READ), netvm::READ[0]);
+        let [small, large, pending, channels] = &self.signals;
+        let first = |series: &[Series]| series.first().map_or(f64::NAN, Series::median);
+        let small_write = (first(small), netvm::WRITE[0]);
+        let large_write = (first(large), netvm::WRITE[1]);
         for (title, series, unit) in [
             (
                 "Notification, ratio to a write (NetVM table 27); goal 1.55",
@@ -243,6 +262,26 @@ impl Report {
                  goal 1.15, and 1.2 times that",
                 others,
                 read,
+            ),
+            (
+                "Notification with 4 bytes, ratio to a write (NetVM table 27); who waits has slept",
+                small,
+                small_write,
+            ),
+            (
+                "Notification with 4096 bytes, ratio to a write (NetVM table 27)",
+                large,
+                large_write,
+            ),
+            (
+                "A signal that is pending, ratio to a write of 4 bytes (NetVM table 28)",
+                pending,
+                small_write,
+            ),
+            (
+                "Channels, ratio to a write of 4 bytes (NetVM table 29)",
+                channels,
+                small_write,
             ),
         ] {
             // Writing to a string cannot fail.
@@ -256,6 +295,7 @@ impl Report {
             }
             text.push('\n');
         }
+        text += &rates::table(&self.rates);
         text
     }
 }
@@ -273,7 +313,11 @@ mod tests {
             series
         };
         let all = CASES.into_iter().zip((1..).map(|n| f64::from(n) * 100.0));
-        let report = Report(all.map(|(case, ns)| series(case, ns)).collect());
+        let report = Report {
+            operations: all.map(|(case, ns)| series(case, ns)).collect(),
+            signals: Default::default(),
+            rates: Vec::new(),
+        };
         let text = report.table();
         let row = |name| words_of_row(&text, name);
         assert!(row("writeN").ends_with(&["2.00", "|", "8.52", "1.53"].map(String::from)));

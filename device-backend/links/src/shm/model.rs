@@ -15,6 +15,9 @@ use super::ring::{Consumer, Producer, RECORDS};
 /// Room for two records of a word each.
 const CAPACITY: usize = 32;
 
+/// Room of which one such record is less than what a consumer gives back at once.
+const LARGE: usize = 256;
+
 /// A ring. Indices are loom's atomics; records are loom's cells, of which loom reports
 /// two accesses at once: nothing but the indices may keep the two sides apart.
 #[derive(Clone)]
@@ -25,8 +28,12 @@ struct Words {
 
 impl Words {
     fn new() -> Self {
+        Self::with_capacity(CAPACITY)
+    }
+
+    fn with_capacity(capacity: usize) -> Self {
         let index = |offset| (offset, AtomicU64::new(0));
-        let records = (0..CAPACITY / 8).map(|_| Cell::new(0));
+        let records = (0..capacity / 8).map(|_| Cell::new(0));
         Words {
             indices: Rc::new([0, 128, 256].map(index).into_iter().collect()),
             records: Rc::new(records.collect()),
@@ -36,7 +43,7 @@ impl Words {
 
 impl SharedMemory for Words {
     fn size(&self) -> usize {
-        RECORDS + CAPACITY
+        RECORDS + self.records.len() * 8
     }
 
     fn load_u32(&self, _: usize, _: Ordering) -> u32 {
@@ -135,5 +142,50 @@ fn what_is_being_read_is_not_overwritten() {
             let _ = producer.flush();
         }
         reader.join().unwrap();
+    });
+}
+
+/// A record that goes on at the start of the ring, where another one was read before.
+#[test]
+fn a_record_that_wraps_is_whole() {
+    check(|| {
+        let words = Words::new();
+        let mut producer = Producer::new(words.clone());
+        let mut consumer = Consumer::new(words);
+        assert_eq!(producer.push(&[1; 8]), Ok(true));
+        assert!(!producer.flush());
+        assert_eq!(consumer.pop(), Ok(Some(&[1; 8][..])));
+        let bell = Rc::new(Notify::new());
+        let ring = bell.clone();
+        let reader = loom::thread::spawn(move || loop {
+            if let Some(record) = consumer.pop().unwrap() {
+                assert_eq!(record, [2; 16]);
+                return;
+            }
+            if consumer.prepare_sleep().unwrap() {
+                bell.wait();
+            }
+            consumer.wake();
+        });
+        assert_eq!(producer.push(&[2; 16]), Ok(true), "there is room");
+        if producer.flush() {
+            ring.notify();
+        }
+        reader.join().unwrap();
+    });
+}
+
+/// A consumer that sleeps keeps no room back.
+#[test]
+fn who_sleeps_has_given_all_room_back() {
+    check(|| {
+        let words = Words::with_capacity(LARGE);
+        let mut producer = Producer::new(words.clone());
+        let mut consumer = Consumer::new(words);
+        while producer.push(&[1; 8]).unwrap() {}
+        assert!(!producer.flush());
+        assert_eq!(consumer.pop(), Ok(Some(&[1; 8][..])));
+        assert_eq!(consumer.prepare_sleep(), Ok(false));
+        assert_eq!(producer.push(&[2; 8]), Ok(true));
     });
 }

@@ -1,0 +1,236 @@
+//! The suites: models, the files that they run, and a small workspace for each.
+//!
+//! | suite | models | files |
+//! |---|---|---|
+//! | page-table | `guest-driver/core/tests/page_lock` | both sides of the shadow page table |
+//! | queues | `guest-lib/src/model` | both sides of what a process shares with its NIC: command queue, wake requests, notification queue |
+//! | ring | `device-backend/links/src/shm/model.rs` | the ring between device processes |
+//!
+//! The crates of the first and the last have the names of the real ones and
+//! nothing else of them, so that a mutant builds in seconds; the models of the queues run
+//! the whole NIC, in a copy of the checkout. Versions are those of the checkout's lock
+//! file.
+
+use std::fs;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::scratch::{checkout, Scratch};
+
+/// A file that models run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// Where it is, below the checkout.
+    path: &'static str,
+    /// Where its copy is, below the suite's workspace.
+    copy: &'static str,
+    /// The functions that the models run; none are named if it is all of them.
+    functions: &'static [&'static str],
+}
+
+impl Source {
+    /// Its name, for tables.
+    pub(crate) fn name(&self) -> &'static str {
+        self.path.rsplit('/').next().unwrap_or(self.path)
+    }
+
+    /// Where its copy is, below the suite's workspace.
+    pub(crate) fn copy(&self) -> &'static str {
+        self.copy
+    }
+
+    /// Says whether the models run a function of it.
+    pub(crate) fn is_run(&self, function: &str) -> bool {
+        self.functions.is_empty() || self.functions.contains(&function)
+    }
+
+    /// Its text in the checkout.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn read(&self) -> Result<String> {
+        let path = checkout().join(self.path);
+        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    }
+}
+
+/// Models, and what they run.
+pub(crate) struct Suite {
+    /// Name on the command line, and of its workspace.
+    pub(crate) name: &'static str,
+    /// The files.
+    pub(crate) sources: &'static [Source],
+    /// What cargo is told to run the models, and what the test program is told.
+    pub(crate) test: &'static [&'static str],
+    pub(crate) filter: Option<&'static str>,
+    /// Makes the workspace, but for the files.
+    pub(crate) prepare: fn(&Scratch) -> Result<()>,
+}
+
+/// All suites.
+pub(crate) const SUITES: [Suite; 3] = [
+    Suite {
+        name: "page-table",
+        sources: &[
+            Source {
+                path: "guest-driver/core/src/shadow.rs",
+                copy: "driver/src/shadow.rs",
+                functions: &[],
+            },
+            Source {
+                path: "device-backend/nic/src/page_table.rs",
+                copy: "nic/src/page_table.rs",
+                functions: &[],
+            },
+        ],
+        test: &["test", "-p", "qnic-driver", "--test", "page_lock"],
+        filter: None,
+        prepare: page_table,
+    },
+    Suite {
+        name: "queues",
+        sources: &[
+            Source {
+                path: "guest-lib/src/inbox.rs",
+                copy: "guest-lib/src/inbox.rs",
+                functions: &["arm", "take"],
+            },
+            Source {
+                path: "guest-lib/src/queue.rs",
+                copy: "guest-lib/src/queue.rs",
+                functions: &[],
+            },
+            Source {
+                path: "guest-lib/src/progress.rs",
+                copy: "guest-lib/src/progress.rs",
+                functions: &["done", "drain_errors"],
+            },
+            Source {
+                path: "device-backend/nic/src/notification.rs",
+                copy: "device-backend/nic/src/notification.rs",
+                functions: &["count", "enter", "head"],
+            },
+            Source {
+                path: "device-backend/nic/src/host_area.rs",
+                copy: "device-backend/nic/src/host_area.rs",
+                functions: &["record_error", "publish_head", "publish_completions"],
+            },
+            Source {
+                path: "device-backend/nic/src/fetch.rs",
+                copy: "device-backend/nic/src/fetch.rs",
+                functions: &["fetch_one", "cool", "publish_touched", "offer_wake"],
+            },
+        ],
+        test: &["test", "-p", "qnic", "--lib"],
+        filter: Some("model::"),
+        prepare: queues,
+    },
+    Suite {
+        name: "ring",
+        sources: &[Source {
+            path: "device-backend/links/src/shm/ring.rs",
+            copy: "links/src/shm/ring.rs",
+            functions: &[],
+        }],
+        test: &["test", "-p", "qnic-links", "--lib"],
+        filter: Some("model::"),
+        prepare: ring,
+    },
+];
+
+fn root() -> Result<String> {
+    let root = checkout().canonicalize().context("find the checkout")?;
+    let root = root.to_str().context("the checkout's path is not UTF-8")?;
+    Ok(root.to_owned())
+}
+
+fn manifest(name: &str, rest: &str) -> Result<String> {
+    let root = root()?;
+    Ok(format!(
+        "[package]\nname = \"{name}\"\nversion = \"0.0.0\"\nedition = \"2021\"\n\
+         [dependencies]\nqnic-abi = {{ path = \"{root}/abi\" }}\n{rest}"
+    ))
+}
+
+/// A workspace of these members.
+fn workspace(scratch: &Scratch, members: &str) -> Result<()> {
+    scratch.write(
+        "Cargo.toml",
+        &format!(
+            "[workspace]\nresolver = \"2\"\nmembers = [{members}]\n\
+             [profile.dev]\nopt-level = 1\n"
+        ),
+    )?;
+    let lock = fs::read_to_string(checkout().join("Cargo.lock")).context("read Cargo.lock")?;
+    scratch.write("Cargo.lock", &lock)
+}
+
+fn page_table(scratch: &Scratch) -> Result<()> {
+    workspace(scratch, "\"driver\", \"nic\"")?;
+    scratch.write("nic/Cargo.toml", &manifest("qnic-nic", "")?)?;
+    let tests = format!(
+        "[dev-dependencies]\nloom = \"0.7\"\nqnic-nic = {{ path = \"../nic\" }}\n\
+         [[test]]\nname = \"page_lock\"\n\
+         path = \"{}/guest-driver/core/tests/page_lock/main.rs\"\n",
+        root()?
+    );
+    scratch.write("driver/Cargo.toml", &manifest("qnic-driver", &tests)?)?;
+    scratch.write("nic/src/lib.rs", "pub mod page_table;\n")?;
+    scratch.write("driver/src/lib.rs", "pub mod shadow;\n")
+}
+
+/// A copy of the checkout in which the library's tests need the NIC, not the device
+/// process.
+fn queues(scratch: &Scratch) -> Result<()> {
+    const UNUSED: [&str; 2] = [
+        "qnic-device.workspace = true\n",
+        "qnic-links.workspace = true\n",
+    ];
+    scratch.copy_checkout()?;
+    let mut manifest = scratch.read("guest-lib/Cargo.toml")?;
+    for line in UNUSED {
+        ensure!(manifest.contains(line), "guest-lib has no line {line:?}");
+        manifest = manifest.replace(line, "");
+    }
+    scratch.write("guest-lib/Cargo.toml", &manifest)
+}
+
+fn ring(scratch: &Scratch) -> Result<()> {
+    workspace(scratch, "\"links\"")?;
+    let rest = "thiserror = \"2\"\nzerocopy = { version = \"0.8\", features = [\"derive\"] }\n\
+                [dev-dependencies]\nloom = \"0.7\"\n\
+                proptest = { version = \"1\", default-features = false, features = [\"std\"] }\n";
+    scratch.write("links/Cargo.toml", &manifest("qnic-links", rest)?)?;
+    // How long a record may be is the same to the models.
+    scratch.write(
+        "links/src/lib.rs",
+        "mod codec {\n    pub const MAX_IMAGE: usize = 4204;\n    \
+         pub const CHECKSUM_BYTES: usize = 4;\n}\nmod shm;\n",
+    )?;
+    scratch.write(
+        "links/src/shm/mod.rs",
+        &format!(
+            "#![allow(dead_code)]\n#[cfg(test)]\n\
+             #[path = \"{}/device-backend/links/src/shm/model.rs\"]\nmod model;\nmod ring;\n",
+            root()?
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutant;
+
+    #[test]
+    fn every_source_and_every_function_that_is_named_has_mutants() {
+        for source in SUITES.iter().flat_map(|suite| suite.sources) {
+            let mutants = mutant::all(&source.read().unwrap()).unwrap();
+            let has = |name: &str| mutants.iter().any(|mutant| mutant.function == name);
+            for function in source.functions {
+                assert!(has(function), "{}: {function}", source.path);
+            }
+            assert!(!mutants.is_empty(), "{}", source.path);
+        }
+    }
+}
