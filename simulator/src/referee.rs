@@ -30,11 +30,13 @@
 //! All other promises hold in any case.
 
 mod line;
+mod object;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use line::{Entry, Line, Structure};
+use object::Object;
 
 use crate::memory::Words;
 use crate::platform::Machine;
@@ -57,19 +59,6 @@ pub(crate) enum Kind {
     Lock = 0,
     Queue = 1,
     Semaphore = 2,
-}
-
-/// An object at its home.
-#[derive(Default)]
-struct Object {
-    /// The line that is joined now is the last.
-    lines: Vec<Line>,
-    /// Somebody recovers it, but has not emptied it yet.
-    reviving: bool,
-    /// When somebody has claimed it to recover it.
-    claimed_at: u64,
-    /// When the name in a lock's holder word came there.
-    named_at: u64,
 }
 
 /// The objects of a member that lives.
@@ -497,103 +486,6 @@ impl Referee {
                 home.audit(self.first + index, self.disturbed);
             }
         }
-    }
-}
-
-impl Object {
-    fn new() -> Self {
-        Object {
-            lines: vec![Line::default()],
-            ..Object::default()
-        }
-    }
-
-    /// The last line that an entry has joined.
-    fn line_of(&self, entry: Entry) -> Option<&Line> {
-        self.lines.iter().rev().find(|line| line.holds(entry))
-    }
-
-    fn line_of_mut(&mut self, entry: Entry) -> Option<&mut Line> {
-        self.lines.iter_mut().rev().find(|line| line.holds(entry))
-    }
-
-    /// Entries that were served in all lines.
-    fn served(&self) -> u64 {
-        self.lines.iter().map(|line| line.count() as u64).sum()
-    }
-
-    fn last(&mut self) -> &mut Line {
-        if self.lines.is_empty() {
-            self.lines.push(Line::default());
-        }
-        let last = self.lines.len() - 1;
-        &mut self.lines[last]
-    }
-
-    /// The object is empty again.
-    fn empty(&mut self) {
-        self.reviving = false;
-        self.lines.push(Line::default());
-    }
-
-    /// Checks that an entry which is served is so by its turn.
-    fn check_served(&self, place: usize, entry: Entry) {
-        let served = self.line_of(entry).is_some_and(|line| line.served(entry));
-        assert!(served, "member {place} is woken out of turn");
-    }
-
-    /// What the tail of a lock says; returns who has joined.
-    fn lock_changed(&mut self, now: u64, before: &Words, after: &Words) -> Option<Entry> {
-        if before[1] != after[1] {
-            self.named_at = now;
-        }
-        if before[0] == after[0] {
-            return None;
-        }
-        let Some(entry) = Entry::of(after[0]) else {
-            if self.reviving {
-                self.empty();
-                return None;
-            }
-            let first = self.last().first();
-            assert_eq!(first, None, "a lock that is held becomes free");
-            return None;
-        };
-        let before = Entry::of(before[0]);
-        let line = self.last();
-        assert!(
-            before.is_some() || line.first().is_none(),
-            "a lock that is held is given to somebody else"
-        );
-        line.join(entry);
-        Some(entry)
-    }
-
-    /// What became of a wait queue; returns who has joined.
-    fn queue_changed(
-        &mut self,
-        kind: Kind,
-        before: &Structure,
-        after: &Structure,
-    ) -> Option<Entry> {
-        if after.waiting() < before.waiting() {
-            let woken = before.waiting() - after.waiting();
-            (0..woken).for_each(|_| self.last().serve());
-        }
-        assert!(
-            after.value <= before.value || before.waiting() == 0,
-            "a unit becomes free while somebody waits for it"
-        );
-        if after.count <= before.count {
-            return None;
-        }
-        assert!(
-            kind == Kind::Queue || before.value == 0,
-            "somebody waits for a unit that is free"
-        );
-        let entry = Entry::of(after.tail)?;
-        self.last().join(entry);
-        Some(entry)
     }
 }
 

@@ -85,8 +85,10 @@ impl Raw {
         self.process.ring_doorbell();
         self.issued += 1;
         let start = std::time::Instant::now();
+        // A queue that stops says why a moment later.
         while area.load_u64(WRITES_DONE, Ordering::Acquire) == done
-            && area.load_u64(QUEUE_STATUS, Ordering::Acquire) == 0
+            && (area.load_u64(QUEUE_STATUS, Ordering::Acquire) == 0
+                || area.load_u64(ERRORS, Ordering::Acquire) == errors)
         {
             assert!(start.elapsed() < SOON, "the command never ends");
             std::thread::yield_now();
