@@ -42,7 +42,8 @@ impl Lock {
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
-        let object = Object::new(participant, segment, offset, "lock")?;
+        let mut object = Object::new(participant, segment, offset, "lock")?;
+        object.rejoins = true;
         Ok(Lock {
             tail: object.word(TAIL)?,
             holder: object.word(HOLDER)?,

@@ -6,8 +6,9 @@
 //! ```
 //! Whoever finds somebody dead in his queue breaks the object, but only in the life in
 //! which he joined: a queue that a recovery threw away must not break the next one. He is
-//! sure of that if the life was the same, in order, before he joined. Else he gives up and
-//! breaks nothing; whether the one behind him is sure, that one knows.
+//! sure of that if the life was the same, in order, before he joined. Else, at a lock, he
+//! gives up, breaks nothing and joins anew; whether the one behind him is sure, that one
+//! knows. Elsewhere he breaks it all the same: nobody can leave without a trace there.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -36,12 +37,6 @@ fn is_in_order(life: u64) -> bool {
     life & CLAIMED == 0
 }
 
-/// Says whether an object was recovered between two looks. What somebody has claimed counts
-/// with the life to come: it may be free already.
-fn is_recovered_between(first: u64, second: u64) -> bool {
-    first.wrapping_add(1) >> 2 != second.wrapping_add(1) >> 2
-}
-
 /// First and longest time between two looks after the one before.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
@@ -60,6 +55,9 @@ pub(crate) struct Object {
     /// The life as it was seen last.
     known: AtomicU64,
     identity: u64,
+    /// Whether who doubts that his queue is the present one joins anew. Nobody may leave the
+    /// queue of a semaphore or of an event like that: he would take a signal with him.
+    pub(crate) rejoins: bool,
 }
 
 /// What has become of the one before.
@@ -144,6 +142,7 @@ impl Object {
             offset,
             kind,
             identity: identity & !3,
+            rejoins: false,
         })
     }
 
@@ -260,14 +259,15 @@ impl Object {
         Ok(())
     }
 
-    /// Checks that the object is not broken and was not recovered since the first look.
+    /// Checks that the object is in order and was not recovered since the first look. Who
+    /// has claimed it may be dead, too: then somebody who gives up must recover it.
     fn check_life(&self, first: &mut Option<u64>) -> Result<()> {
         let life = self.see_life()?;
         let first = *first.get_or_insert(life);
-        if life & CLAIMED == BROKEN || is_recovered_between(first, life) {
-            return Err(self.broken());
+        match is_in_order(life) && first == life {
+            true => Ok(()),
+            false => Err(self.broken()),
         }
-        Ok(())
     }
 
     /// Looks what has become of the one before.
@@ -298,10 +298,10 @@ impl Object {
     pub(crate) fn break_under(&self, slot: &Slot) -> Result<Error> {
         let life = self.see_life()?;
         if is_in_order(life) {
-            if life == slot.known() {
-                self.life.compare_swap(life, life | BROKEN)?;
-            } else {
+            if self.rejoins && life != slot.known() {
                 slot.doubt();
+            } else {
+                self.life.compare_swap(life, life | BROKEN)?;
             }
         }
         Ok(self.broken())

@@ -3,12 +3,11 @@
 use qnic_abi::atomic::Function;
 
 use crate::atomic::RemoteU32;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::segment::RemoteSegment;
 use crate::sync::object::Watch;
 use crate::sync::participant::Participant;
 use crate::sync::queue::Queue;
-use crate::sync::slot::Slot;
 
 /// Offset of the value.
 const VALUE: u64 = 24;
@@ -56,26 +55,14 @@ impl Semaphore {
     /// [`crate::Error::Broken`]: a process that waited has died; this one is not in
     /// the queue any more. Those of [`crate::RemoteWord`].
     pub fn wait(&self) -> Result<()> {
-        loop {
-            let slot = self.queue.object.enter()?;
-            match self.join(&slot) {
-                Ok(()) => return slot.leave(),
-                // A recovery may have thrown its queue away: join the new one.
-                Err(Error::Broken { .. }) if slot.is_doubtful() => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Takes one unit, or joins the queue with a slot and waits for one.
-    fn join(&self, slot: &Slot) -> Result<()> {
         let queue = &self.queue;
-        let (before, _, value) = queue.join(Function::SemaphoreP, slot)?;
+        let slot = queue.object.enter()?;
+        let (before, _, value) = queue.join(Function::SemaphoreP, &slot)?;
         if value == 0 {
-            let before = queue.chain(slot, before)?;
-            queue.wait(slot, &mut Watch::new(before), None)?;
+            let before = queue.chain(&slot, before)?;
+            queue.wait(&slot, &mut Watch::new(before), None)?;
         }
-        Ok(())
+        slot.leave()
     }
 
     /// Takes one unit if there is one.

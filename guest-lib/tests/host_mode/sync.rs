@@ -498,6 +498,28 @@ fn a_queue_of_the_past_breaks_nothing() {
     );
 }
 
+/// The one before has left and has joined again, behind this one, and the signal for this
+/// one is lost: it finds that out.
+#[test]
+fn a_place_is_not_mistaken_for_a_later_one_of_the_same_process() {
+    let cluster = Cluster::new(2);
+    let (home, members) = members(&cluster, 2, 1);
+    let queues: Vec<_> = members
+        .iter()
+        .map(|member| WaitQueue::new(&member.participant, &member.home, FIRST).unwrap())
+        .collect();
+    let mut before = queues[0].insert().unwrap();
+    let mut waiting = queues[1].insert().unwrap();
+    assert!(queues[1].remove().unwrap());
+    before.wait(Some(SOON)).unwrap();
+    let _behind = queues[0].insert().unwrap();
+    // What somebody leaves who dies when he has taken the first from the queue.
+    home.buffer.store_u64(FIRST as usize, 0).unwrap();
+    home.buffer.store_u32(FIRST as usize + 16, 1).unwrap();
+    let error = waiting.wait(Some(SOON)).unwrap_err();
+    assert!(matches!(error, Error::Broken { .. }), "{error}");
+}
+
 /// Somebody has died while he recovered a lock: the next one does it, after his time.
 #[test]
 fn a_recovery_that_was_not_finished_is_repeated() {
