@@ -77,7 +77,7 @@ mod wait;
 pub use async_endpoint::AsyncEndpoint;
 pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
 pub use buffer::Buffer;
-pub use channel::{ChannelOptions, Message, Receiver, Sender};
+pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::Endpoint;
 pub use error::{Error, Operation, Result, TransferError, TransferErrors};
 pub use handler::Armed;

@@ -31,11 +31,13 @@
 //! A receiver takes messages of one sender. For many, open a channel for each, with
 //! a notification of its own, and watch those in the
 //! [`NotificationQueue`](crate::NotificationQueue), wait for
-//! [any](crate::Endpoint::wait_any) of them, or [handle](Receiver::handle) each.
+//! [any](crate::Endpoint::wait_any) of them, or [handle](Receiver::handle) each. Or have
+//! all of them in one [shared] queue, whose memory does not grow with their number.
 
 mod layout;
 mod receiver;
 mod sender;
+pub mod shared;
 mod stream;
 
 use std::time::Duration;
@@ -47,6 +49,7 @@ use crate::notification::NotificationId;
 
 pub use receiver::{Message, Receiver};
 pub use sender::Sender;
+pub use shared::{SharedReceiver, SharedSender};
 pub use stream::{Reader, Writer};
 
 /// How long an end waits for a silent peer before it asks whether it is there.

@@ -215,7 +215,11 @@ impl Drop for Sender {
 }
 
 /// Exports a buffer under a name that nobody can guess.
-fn export(endpoint: &Endpoint, buffer: &Buffer, access: Access) -> Result<(Segment, SegmentName)> {
+pub(super) fn export(
+    endpoint: &Endpoint,
+    buffer: &Buffer,
+    access: Access,
+) -> Result<(Segment, SegmentName)> {
     // Its keys come from the system's random source.
     let name = SegmentName(RandomState::new().build_hasher().finish());
     Ok((endpoint.export(name, buffer, access)?, name))

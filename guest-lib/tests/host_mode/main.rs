@@ -14,6 +14,7 @@ mod paging;
 mod physical;
 mod processes;
 mod raw;
+mod shared_queue;
 mod sync;
 #[cfg(feature = "tokio")]
 mod tasks;
