@@ -23,7 +23,7 @@ use crate::bench::{measure, say, spread};
 /// Percent of the frames that are lost.
 const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
 
-/// One way, on the links of [`Kind::Delayed`].
+/// One way, on links that delay.
 const DELAY: &str = "20us";
 
 /// Bytes moved in one round of one size.
@@ -48,6 +48,10 @@ enum Kind {
     SharedMemory,
     /// Between two device processes, UDP over loopback.
     Udp,
+    /// The same two through stages that delay each frame, as [`Kind::Delayed`]: what a
+    /// stage costs is no part of what loss costs.
+    DelayedSharedMemory,
+    DelayedUdp,
 }
 
 impl Kind {
@@ -58,6 +62,8 @@ impl Kind {
             Kind::Delayed => "20 µs delay",
             Kind::SharedMemory => "shared memory",
             Kind::Udp => "UDP",
+            Kind::DelayedSharedMemory => "shm + 20 µs",
+            Kind::DelayedUdp => "UDP + 20 µs",
         }
     }
 }
@@ -88,8 +94,10 @@ pub(crate) fn run(rounds: usize) -> Result<serde_json::Value> {
         (Kind::Perfect, &LOSSES[..1]),
         (Kind::Reliable, &LOSSES[..1]),
         (Kind::Delayed, &LOSSES[..]),
-        (Kind::SharedMemory, &LOSSES[..]),
-        (Kind::Udp, &LOSSES[..]),
+        (Kind::SharedMemory, &LOSSES[..1]),
+        (Kind::DelayedSharedMemory, &LOSSES[..]),
+        (Kind::Udp, &LOSSES[..1]),
+        (Kind::DelayedUdp, &LOSSES[..]),
     ];
     let count: usize = kinds.iter().map(|(_, losses)| losses.len()).sum();
     for (kind, losses) in kinds {
@@ -162,12 +170,11 @@ fn one(kind: Kind, loss: f64, rounds: usize) -> Result<WireRow> {
 
 /// The device processes for a kind of link.
 fn plans(kind: Kind, loss: f64, files: &std::path::Path) -> Result<Vec<DevicePlan>> {
-    let links = match (kind, loss > 0.0) {
-        (Kind::Delayed, _) => {
+    let links = match kind {
+        Kind::Delayed | Kind::DelayedSharedMemory | Kind::DelayedUdp => {
             format!("[network]\ndefault = {{ delay = \"{DELAY}\", loss = \"{loss}%\" }}\n")
         }
-        (_, true) => format!("[network]\ndefault = {{ loss = \"{loss}%\" }}\n"),
-        (_, false) => "[network]\n".to_owned(),
+        _ => "[network]\n".to_owned(),
     };
     let one = |more: String| {
         vec![DevicePlan {
@@ -179,7 +186,7 @@ fn plans(kind: Kind, loss: f64, files: &std::path::Path) -> Result<Vec<DevicePla
     match kind {
         Kind::Perfect => return Ok(one(String::new())),
         Kind::Reliable | Kind::Delayed => return Ok(one(links)),
-        Kind::SharedMemory | Kind::Udp => {}
+        Kind::SharedMemory | Kind::Udp | Kind::DelayedSharedMemory | Kind::DelayedUdp => {}
     }
     let key = files.join("key");
     std::fs::write(&key, [1; 32]).context("write a key")?;
@@ -189,7 +196,7 @@ fn plans(kind: Kind, loss: f64, files: &std::path::Path) -> Result<Vec<DevicePla
     let plan = |here: usize| {
         let there = 1 - here;
         let (own, other) = match kind {
-            Kind::Udp => (
+            Kind::Udp | Kind::DelayedUdp => (
                 format!("udp]\nlisten = {:?}\nkey_file = {key:?}", address(here)),
                 format!("address = {:?}", address(there)),
             ),
@@ -297,10 +304,12 @@ mod tests {
         assert_eq!(plan(Kind::Perfect, 0.0)[0].more, "");
         assert_eq!(plan(Kind::Reliable, 0.0)[0].more, "[network]\n");
         for (loss, wanted) in [(0.0, "loss = \"0%\""), (0.1, "loss = \"0.1%\"")] {
-            let more = &plan(Kind::Delayed, loss)[0].more;
-            assert!(more.contains(wanted) && more.contains(DELAY), "{more}");
+            for kind in [Kind::Delayed, Kind::DelayedSharedMemory, Kind::DelayedUdp] {
+                let more = &plan(kind, loss)[0].more;
+                assert!(more.contains(wanted) && more.contains(DELAY), "{more}");
+            }
         }
-        for kind in [Kind::SharedMemory, Kind::Udp] {
+        for kind in [Kind::SharedMemory, Kind::DelayedUdp] {
             let two = plan(kind, 5.0);
             assert_eq!(two.len(), 2);
             assert!(two[1].more.contains("nodes = [0]") && two[1].nodes == [1]);
