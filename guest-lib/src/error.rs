@@ -183,6 +183,23 @@ impl Error {
         }
     }
 
+    /// Says whether the process at the other end, its node, or the segment that was
+    /// meant is not there any more.
+    pub fn is_peer_gone(&self) -> bool {
+        matches!(
+            self.status(),
+            Some(
+                Status::PeerGone
+                    | Status::NoSuchNode
+                    | Status::NoSuchPort
+                    | Status::NoSuchSegment
+                    | Status::NameNotFound
+                    | Status::BadKey
+                    | Status::Aborted
+            )
+        )
+    }
+
     /// Translates a failed call of the provider.
     pub(crate) fn call(what: impl FnOnce() -> String, error: CallError) -> Self {
         match error {

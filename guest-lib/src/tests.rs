@@ -155,15 +155,19 @@ fn a_full_queue_makes_the_process_wait() {
     });
 }
 
+fn write_until_refused(endpoint: &Endpoint, remote: &RemoteSegment) -> Error {
+    loop {
+        if let Err(error) = endpoint.write(remote, 0, b"x") {
+            return error;
+        }
+    }
+}
+
 #[test]
 fn a_blocked_issuer_learns_that_the_device_is_gone() {
     let (fake, endpoint, remote) = setup();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| loop {
-            if let Err(error) = endpoint.write(&remote, 0, b"x") {
-                break error;
-            }
-        });
+        let writer = scope.spawn(|| write_until_refused(&endpoint, &remote));
         fake.await_wake_request();
         fake.vanish();
         assert!(matches!(writer.join().unwrap(), Error::DeviceGone));
@@ -195,11 +199,7 @@ fn no_failure_is_lost_however_many_there_are() {
 fn a_stream_to_a_node_that_is_gone_ends() {
     let (fake, endpoint, remote) = setup();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| loop {
-            if let Err(error) = endpoint.write(&remote, 0, b"x") {
-                break error;
-            }
-        });
+        let writer = scope.spawn(|| write_until_refused(&endpoint, &remote));
         fake.await_wake_request();
         let failed = fake.serve(Status::PeerGone);
         let failures = |error| match error {

@@ -69,16 +69,7 @@ impl Report {
         let write = self.transfers.first().map_or(f64::NAN, Series::median);
         let mut text = String::new();
         let mut part = |title: &str, series: &[Series], unit: (f64, f64)| {
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "{title}\n{:<34} {:>9} {:>23} {:>7} | {:>9} {:>7}",
-                "", "ns", "(spread)", "ratio", "NetVM µs", "ratio"
-            );
-            for series in series {
-                let _ = writeln!(text, "{}", line(series, unit));
-            }
-            text.push('\n');
+            section(&mut text, title, series, unit);
         };
         part(
             "Page table, ratio to lockPage (NetVM table 24)",
@@ -139,8 +130,22 @@ impl Report {
     }
 }
 
+/// A title, the head of a table, and its lines.
+pub(super) fn section(text: &mut String, title: &str, series: &[Series], unit: (f64, f64)) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{title}\n{:<34} {:>9} {:>23} {:>7} | {:>9} {:>7}",
+        "", "ns", "(spread)", "ratio", "NetVM µs", "ratio"
+    );
+    for series in series {
+        let _ = writeln!(text, "{}", line(series, unit));
+    }
+    text.push('\n');
+}
+
 /// One line; `unit` is what ratios are to, here and in the source.
-pub(super) fn line(series: &Series, unit: (f64, f64)) -> String {
+fn line(series: &Series, unit: (f64, f64)) -> String {
     let (median, low, high) = spread(&series.ns).unwrap_or((f64::NAN, f64::NAN, f64::NAN));
     let (source, source_ratio) = match series.netvm_us {
         Some(us) => (format!("{us:.2}"), format!("{:.2}", us / unit.1)),

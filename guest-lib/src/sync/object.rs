@@ -17,7 +17,7 @@ use crate::atomic::RemoteU64;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::segment::RemoteSegment;
-use crate::sync::participant::{is_gone, Participant};
+use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Grant, Slot, State};
 
 /// Memory of an object at its home, in bytes, and its alignment. Zeroed memory is a
@@ -181,7 +181,7 @@ impl Object {
     /// Chains a slot up behind another one.
     pub(crate) fn link(&self, before: Entry, slot: &Slot) -> Result<()> {
         match self.participant.link(before, slot) {
-            Err(error) if is_gone(&error) => Err(self.break_under(slot)?),
+            Err(error) if error.is_peer_gone() => Err(self.break_under(slot)?),
             linked => linked,
         }
     }
@@ -189,7 +189,7 @@ impl Object {
     /// Wakes an entry. Of one that is gone, those behind it take care.
     pub(crate) fn wake(&self, entry: Entry, count: u32) -> Result<()> {
         match self.participant.grant(entry, Grant::Woken(count)) {
-            Err(error) if is_gone(&error) => Ok(()),
+            Err(error) if error.is_peer_gone() => Ok(()),
             woken => woken,
         }
     }
@@ -276,7 +276,7 @@ impl Object {
         let found = all.state(before);
         let (state, next) = match found.and_then(|state| Ok((state, all.next(before)?))) {
             Ok(found) => found,
-            Err(error) if is_gone(&error) => {
+            Err(error) if error.is_peer_gone() => {
                 // He may have woken this one before he went, or named it the first.
                 return match slot.granted()? {
                     Some(_) => Ok(Other::Left),
@@ -382,7 +382,7 @@ impl Object {
                 State::of(state, self.identity),
                 Some(State::Holding | State::Waiting)
             )),
-            Err(error) if is_gone(&error) => Ok(false),
+            Err(error) if error.is_peer_gone() => Ok(false),
             Err(error) => Err(error),
         }
     }

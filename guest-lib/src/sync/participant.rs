@@ -136,7 +136,7 @@ impl Participant {
     /// The state of another's slot.
     ///
     /// # Errors
-    /// Those of [`crate::RemoteWord`]; see [`is_gone`].
+    /// Those of [`crate::RemoteWord`]; see [`Error::is_peer_gone`].
     pub(crate) fn state(&self, entry: Entry) -> Result<u64> {
         self.load(entry, STATE)
     }
@@ -144,7 +144,7 @@ impl Participant {
     /// The name of the one behind another's slot.
     ///
     /// # Errors
-    /// Those of [`crate::RemoteWord`]; see [`is_gone`].
+    /// Those of [`crate::RemoteWord`]; see [`Error::is_peer_gone`].
     pub(crate) fn next(&self, entry: Entry) -> Result<u64> {
         self.load(entry, NEXT)
     }
@@ -153,7 +153,7 @@ impl Participant {
         let area = self.area(entry)?;
         let word: RemoteU64 = self.endpoint().atomic_u64(&area, entry.offset() + word)?;
         word.load().inspect_err(|error| {
-            if is_gone(error) {
+            if error.is_peer_gone() {
                 lock(&self.0.others).remove(&entry.participant());
             }
         })
@@ -226,23 +226,6 @@ pub(crate) fn was_refused(error: &Error) -> bool {
                 | Status::NoSuchPort
                 | Status::NoSuchNode
                 | Status::PageUnavailable
-        )
-    )
-}
-
-/// Says whether an error means that the process at the other end is gone, or its
-/// node.
-pub(crate) fn is_gone(error: &Error) -> bool {
-    matches!(
-        error.status(),
-        Some(
-            Status::PeerGone
-                | Status::NoSuchNode
-                | Status::NoSuchPort
-                | Status::NoSuchSegment
-                | Status::NameNotFound
-                | Status::BadKey
-                | Status::Aborted
         )
     )
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use platform::{Platform, HEAP_BYTES};
 use qnic::sync::{Lock, LockGuard, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
-use qnic::{Access, Endpoint, Error, Nic, NodeId, Port, RemoteSegment, SegmentName, Status};
+use qnic::{Access, Endpoint, Error, Nic, NodeId, Port, RemoteSegment, SegmentName};
 use qnic_abi::PAGE_SIZE;
 
 use crate::common::{Phase, SeatState};
@@ -41,22 +41,6 @@ type Result<T> = std::result::Result<T, Ended>;
 
 fn offset(kind: Kind) -> u64 {
     kind as u64 * OBJECT_BYTES
-}
-
-/// Says whether an error means that the process at the other end is gone, or its node.
-fn is_gone(error: &Error) -> bool {
-    matches!(
-        error.status(),
-        Some(
-            Status::PeerGone
-                | Status::NoSuchNode
-                | Status::NoSuchPort
-                | Status::NoSuchSegment
-                | Status::NameNotFound
-                | Status::BadKey
-                | Status::Aborted
-        )
-    )
 }
 
 impl Place {
@@ -185,7 +169,7 @@ impl Member<'_> {
         self.go_on()?;
         schedule.trace(format_args!("member {}: {error}", self.place.place));
         tell!(self, failed);
-        if is_gone(&error) {
+        if error.is_peer_gone() {
             assert!(
                 lock(&self.place.common.referee).may_fail(self.place.place, home),
                 "member {}: {error}, but its home {home} is there",
@@ -213,7 +197,7 @@ impl Member<'_> {
                 self.homes.insert(home, segment.clone());
                 Ok(Some(segment))
             }
-            Err(error) if is_gone(&error) => Ok(None),
+            Err(error) if error.is_peer_gone() => Ok(None),
             Err(error) => self.place.sure(Err(error)),
         }
     }

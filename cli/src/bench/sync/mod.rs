@@ -17,7 +17,7 @@ use qnic::{Access, Endpoint, Nic, NotificationId, Port, RemoteSegment, RemoteU32
 use qnic_tests::host::HostNodes;
 use serde::Serialize;
 
-use super::memory::{line, Series};
+use super::memory::{section, Series};
 use super::{netvm, spread};
 
 /// Memory of a node.
@@ -284,16 +284,7 @@ impl Report {
                 small_write,
             ),
         ] {
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "{title}\n{:<34} {:>9} {:>23} {:>7} | {:>9} {:>7}",
-                "", "ns", "(spread)", "ratio", "NetVM µs", "ratio"
-            );
-            for series in series {
-                let _ = writeln!(text, "{}", line(series, unit));
-            }
-            text.push('\n');
+            section(&mut text, title, series, unit);
         }
         text += &rates::table(&self.rates);
         text

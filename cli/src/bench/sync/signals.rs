@@ -2,15 +2,17 @@
 //! waited for, handled and queued; signals that are there already; channels.
 //!
 //! Who waits blocked or in a handler is another thread than the one that writes; each
-//! write comes after it has had time to fall asleep.
+//! write comes after the system has put it to sleep.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender as Teller};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{bail, ensure, Result};
+use anyhow::{bail, ensure, Context, Result};
 use qnic::{Access, Buffer, ChannelOptions, Endpoint, Part, Port, Receiver, RemoteSegment};
 use qnic::{Nic, NotificationId, Segment, SegmentName, Sender};
 use qnic_tests::host::HostNodes;
+use rustix::process::Pid;
+use rustix::thread::gettid;
 
 use super::super::memory::Series;
 use super::super::netvm;
@@ -20,8 +22,6 @@ use super::{spin, timed, LIMIT, MEMORY};
 const RUNS: usize = 100;
 /// Messages of a stream.
 const STREAM: usize = 2000;
-/// Time after which a thread that waits sleeps: twice as long as the library spins.
-const REST: Duration = Duration::from_millis(2);
 /// Bytes of a large transfer.
 const PAGE: usize = 4096;
 const TARGET: SegmentName = SegmentName(0x74);
@@ -173,11 +173,9 @@ impl Bench {
         let (tell, told) = mpsc::channel();
         let handler = self.far.arm(SIGNAL, move |_| {
             // Nobody listens any more: the measurement has failed.
-            let _unheard = tell.send(Ok(Instant::now()));
+            let _unheard = tell.send(Ok(Told::now()));
         })?;
-        values.push(runs(|_| {
-            told_after(&self.near, &told, || self.signal(length))
-        })?);
+        values.push(told_runs(&self.near, &told, || self.signal(length))?);
         drop(handler);
         let queue = self.far.queue();
         queue.watch(SIGNAL)?;
@@ -218,7 +216,7 @@ impl Bench {
             scope.spawn(move || {
                 repeat(&tell, || Ok(signal.take(Some(LIMIT))?));
             });
-            runs(|_| told_after(&self.near, &told, || self.signal(length)))
+            told_runs(&self.near, &told, || self.signal(length))
         })
     }
 
@@ -296,7 +294,7 @@ impl Bench {
                     Ok(())
                 });
             });
-            runs(|_| told_after(near, &told, || Ok(sender.send(message, Some(LIMIT))?)))
+            told_runs(near, &told, || Ok(sender.send(message, Some(LIMIT))?))
         })
     }
 
@@ -326,32 +324,90 @@ impl Bench {
     }
 }
 
-/// Time from `act` until another thread, which sleeps before, has told when it noticed.
-fn told_after(
-    near: &Endpoint,
-    told: &mpsc::Receiver<Result<Instant>>,
-    act: impl FnOnce() -> Result<()>,
-) -> Result<f64> {
-    std::thread::sleep(REST);
-    let start = Instant::now();
-    act()?;
-    let seen = match told.recv_timeout(LIMIT) {
-        Ok(seen) => seen?,
-        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-            bail!("a notification was not noticed")
-        }
-    };
-    near.flush()?;
-    Ok(seen.saturating_duration_since(start).as_nanos() as f64)
+/// What a thread that waited says.
+struct Told {
+    /// When it noticed.
+    at: Instant,
+    thread: Pid,
 }
 
-/// Does something as often as there are runs, and tells when each time.
-fn repeat(tell: &Teller<Result<Instant>>, mut body: impl FnMut() -> Result<()>) {
-    for _ in 0..RUNS {
-        let result = body().map(|()| Instant::now());
+impl Told {
+    fn now() -> Self {
+        Told {
+            at: Instant::now(),
+            thread: gettid(),
+        }
+    }
+}
+
+/// The median time from `act` until another thread, which sleeps before, notices. The
+/// first run is not counted: it tells which thread that is.
+fn told_runs(
+    near: &Endpoint,
+    told: &mpsc::Receiver<Result<Told>>,
+    mut act: impl FnMut() -> Result<()>,
+) -> Result<f64> {
+    let mut waiter = None;
+    let mut times = Vec::new();
+    for _ in 0..=RUNS {
+        if let Some(thread) = waiter {
+            spin(|| is_asleep(thread))?;
+        }
+        let start = Instant::now();
+        act()?;
+        let seen = match told.recv_timeout(LIMIT) {
+            Ok(seen) => seen?,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                bail!("a notification was not noticed")
+            }
+        };
+        near.flush()?;
+        if waiter.replace(seen.thread).is_some() {
+            times.push(seen.at.saturating_duration_since(start).as_nanos() as f64);
+        }
+    }
+    Ok(median(times))
+}
+
+/// Says whether a thread of this process sleeps.
+fn is_asleep(thread: Pid) -> Result<bool> {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    let stat = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    // The name before it may contain anything.
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    Ok(state.with_context(|| format!("no state of a thread in {path}: {stat:?}"))? == 'S')
+}
+
+/// Does something as often as [`told_runs`] expects, and tells when each time.
+fn repeat(tell: &Teller<Result<Told>>, mut body: impl FnMut() -> Result<()>) {
+    for _ in 0..=RUNS {
+        let result = body().map(|()| Told::now());
         let failed = result.is_err();
         if tell.send(result).is_err() || failed {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleepers_are_told_from_those_who_run() {
+        assert!(!is_asleep(gettid()).unwrap());
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                tell.send(gettid()).unwrap();
+                ended.recv()
+            });
+            let sleeper = told.recv().unwrap();
+            spin(|| is_asleep(sleeper)).unwrap();
+            drop(end);
+        });
     }
 }
