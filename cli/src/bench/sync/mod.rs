@@ -8,7 +8,6 @@
 mod rates;
 mod signals;
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
