@@ -42,6 +42,11 @@ pub trait SharedMemory {
 
     /// A full (sequentially consistent) fence: no load behind it is satisfied
     /// before every store in front of it is visible to the other side.
+    ///
+    /// On a guest's side of an x86 this is an `mfence`, and not one of the
+    /// instructions with a `lock` prefix that compilers make of a fence: QEMU runs
+    /// those as plain loads and stores when it emulates a machine with one
+    /// processor, though the device process runs beside it.
     fn fence(&self);
 
     /// Copies words out, each loaded once, relaxed, in no particular order.

@@ -5,5 +5,6 @@
 //! of those lines stand here, so that the tools can read them.
 #![forbid(unsafe_code)]
 
+pub mod fences;
 pub mod pattern;
 pub mod report;

@@ -7,6 +7,7 @@ mod bench;
 mod contend;
 mod demo;
 mod exchange;
+
 mod floor;
 mod forbidden_maps;
 mod hold;
@@ -18,6 +19,7 @@ mod load;
 mod mapping;
 mod memory;
 mod options;
+mod ordering;
 mod pressure;
 mod proc_status;
 mod raw;
@@ -48,6 +50,8 @@ enum Role {
     DemoInitiator(demo::InitiatorOptions),
     /// Exchanges verified data with every other node at once
     Exchange(exchange::Options),
+    /// Finds out whether a fence of this machine holds for threads of its host
+    Fences(ordering::Options),
     /// Writes to a peer without end, to be killed or cut off
     Load(load::Options),
     /// Exports a segment, then watches it until told to end by a notification
@@ -87,6 +91,7 @@ fn main() -> anyhow::Result<()> {
         Role::DemoTarget => demo::target(),
         Role::DemoInitiator(options) => demo::initiator(&options),
         Role::Exchange(options) => exchange::run(&options),
+        Role::Fences(options) => ordering::run(&options),
         Role::Load(options) => load::run(&options),
         Role::Hold(options) => hold::run(&options),
         Role::Intruder(options) => intruder::run(&options),

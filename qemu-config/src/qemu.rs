@@ -93,7 +93,7 @@ fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
     };
     line.plain("-accel", accel);
     line.plain("-cpu", cpu);
-    line.plain("-smp", &node.cpus.to_string());
+    line.plain("-smp", &processors(machine));
     line.plain("-m", &format!("{}M", node.memory.whole_mib()));
     // The device process maps the guest's memory: it must be shareable.
     let size = node.memory.0;
@@ -101,6 +101,16 @@ fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
         "-object",
         &format!("memory-backend-memfd,id=ram,size={size},share=on"),
     );
+}
+
+/// The processors there are. If only one is emulated, a second may come: QEMU emulates
+/// a machine that can never have two without the fences in its atomic instructions,
+/// and devices that run in other threads miss what the guest does.
+fn processors(machine: &Machine<'_>) -> String {
+    match (machine.accel, machine.node.cpus) {
+        (Accel::Tcg, 1) => "1,maxcpus=2".to_owned(),
+        (_, count) => count.to_string(),
+    }
 }
 
 fn kernel(line: &mut Line, machine: &Machine<'_>) {
@@ -260,7 +270,7 @@ mod tests {
         node.qemu_args = vec!["-device".into(), "virtio-rng-pci".into()];
         let line = line_of(&node, Accel::Tcg);
         let expected = "-name c-a -nodefaults -no-user-config -display none \
-            -machine q35,memory-backend=ram -accel tcg,thread=multi -cpu max -smp 1 -m 256M \
+            -machine q35,memory-backend=ram -accel tcg,thread=multi -cpu max -smp 1,maxcpus=2 -m 256M \
             -object memory-backend-memfd,id=ram,size=268435456,share=on \
             -kernel /cache/vmlinuz -initrd /cache/initrd \
             -append console=ttyS0 quiet panic=-1 qnic.node=a \
@@ -290,6 +300,6 @@ mod tests {
         node.nic = false;
         let joined = line_of(&node, Accel::Kvm).join(" ");
         assert!(!joined.contains("vhost-user"));
-        assert!(joined.contains("-accel kvm -cpu host"));
+        assert!(joined.contains("-accel kvm -cpu host -smp 1 -m"));
     }
 }

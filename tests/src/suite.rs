@@ -161,4 +161,4 @@ pub const HOST: &[Case] = &[
 ];
 
 /// The cases that boot virtual machines.
-pub const VM: [&[Case]; 4] = [vm::CASES, vm::WIRE, vm::MEMORY, vm::SYNC];
+pub const VM: [&[Case]; 5] = [vm::CASES, vm::ORDERING, vm::WIRE, vm::MEMORY, vm::SYNC];

@@ -30,8 +30,15 @@ use crate::throttle::throttled;
 /// `VIRTIO_F_VERSION_1`.
 const VERSION_1: u64 = 1 << 32;
 
+/// `VIRTIO_F_ORDER_PLATFORM`: the guest orders its accesses to queues with the fences
+/// that real devices need. The weaker ones between its own processors are none to a
+/// thread of the host when QEMU emulates one processor: a kick or an interrupt that was
+/// suppressed a moment too late would be lost for good.
+const ORDER_PLATFORM: u64 = 1 << 36;
+
 /// Virtio features offered.
-const FEATURES: u64 = VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+const FEATURES: u64 =
+    VERSION_1 | ORDER_PLATFORM | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
 /// Protocol features offered.
 const PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ

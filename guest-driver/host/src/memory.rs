@@ -13,7 +13,7 @@
 use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{fence, AtomicU16, AtomicU32, AtomicU64, AtomicU8};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
 use std::sync::Arc;
 
 use qnic_abi::shared::Ordering;
@@ -331,6 +331,21 @@ fn protection(writable: bool) -> ProtFlags {
     }
 }
 
+/// A full fence, of a guest that may be emulated too ([`SharedMemory::fence`]).
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn full_fence() {
+    // SAFETY: touches nothing. Without `nomem` the compiler moves no access to
+    // memory across it.
+    unsafe { std::arch::asm!("mfence", options(nostack, preserves_flags)) };
+}
+
+/// A full fence.
+#[cfg(not(target_arch = "x86_64"))]
+fn full_fence() {
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
 impl SharedMemory for SharedRegion {
     fn size(&self) -> usize {
         self.length
@@ -355,7 +370,7 @@ impl SharedMemory for SharedRegion {
     }
 
     fn fence(&self) {
-        fence(Ordering::SeqCst);
+        full_fence();
     }
 
     fn read_words(&self, offset: usize, words: &mut [u64]) {

@@ -81,11 +81,10 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 fn demo() -> Result<Verdict> {
-    let nodes = VmNodes::boot("demo", &["stable", "stable"])?;
+    let nodes = VmNodes::boot("demo", &["stable", "stable"])?.watched();
     scenario::demo_pair(&nodes, "1,8,96,97,4096,65536,1048576,16777216", 4 << 20)?;
     wait_until_empty(&nodes, 0, LIMIT)?;
-    nodes.end()?;
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// The demo and an exchange on links that lose, reorder, duplicate and damage 1, 5 and
@@ -102,7 +101,7 @@ fn bad_links() -> Result<Verdict> {
         .with(NodeSpec::new("n0"))
         .with(NodeSpec::new("n1"));
     spec.network = Some(NetworkSpec::default());
-    let nodes = VmNodes::boot_spec(&spec)?;
+    let nodes = VmNodes::boot_spec(&spec)?.watched();
     let mut before = 0;
     for percent in [1, 5, 20] {
         let links = serde_json::from_value(bad(percent))?;
@@ -120,31 +119,31 @@ fn bad_links() -> Result<Verdict> {
     }
     nodes.cluster().set_links(&Links::All, None)?;
     scenario::all_pairs_exchange(&nodes, 20)?;
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 fn both_kernels() -> Result<Verdict> {
-    let nodes = VmNodes::boot("kernels", &["stable", "backports"])?;
+    let nodes = VmNodes::boot("kernels", &["stable", "backports"])?.watched();
     let releases = [shell(&nodes, 0, "uname -r")?, shell(&nodes, 1, "uname -r")?];
     ensure!(releases[0] != releases[1], "one kernel only: {releases:?}");
     scenario::all_pairs_exchange(&nodes, 30)?;
     scenario::demo_pair(&nodes, "1,97,4096,1048576", 1 << 20)?;
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 fn four_guests() -> Result<Verdict> {
-    let nodes = VmNodes::boot("four", &["stable"; 4])?;
+    let nodes = VmNodes::boot("four", &["stable"; 4])?.watched();
     scenario::all_pairs_exchange(&nodes, 30)?;
     for node in 0..nodes.count() {
         wait_until_empty(&nodes, node, LIMIT)?;
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// Two processes on each of two guests: neither the one beside it nor the one on
 /// the other guest reaches what is not exported to it.
 fn isolation() -> Result<Verdict> {
-    let nodes = VmNodes::boot("isolation", &["stable", "backports"])?;
+    let nodes = VmNodes::boot("isolation", &["stable", "backports"])?.watched();
     let device = Some("/dev/qnic0");
     for (from, to) in [(0, 0), (1, 1), (0, 1), (1, 0)] {
         scenario::intruder_is_refused(&nodes, from, to, device)
@@ -153,11 +152,11 @@ fn isolation() -> Result<Verdict> {
     for (from, to) in [(0, 1), (1, 0)] {
         scenario::keys_are_checked_at_both_ends(&nodes, from, to)?;
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 fn killed_process() -> Result<Verdict> {
-    let nodes = VmNodes::boot("killed", &["stable", "backports"])?;
+    let nodes = VmNodes::boot("killed", &["stable", "backports"])?.watched();
     for (from, to) in [(0, 1), (1, 0)] {
         scenario::a_killed_process_leaves_nothing(&nodes, from, to)?;
         scenario::peers_of_a_killed_process_learn_of_it(&nodes, from, to)?;
@@ -166,13 +165,13 @@ fn killed_process() -> Result<Verdict> {
             ensure!(left == 0, "node {node} still maps {left} pages");
         }
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// Queue, handlers, poll and channels between both stock kernels; then either end of
 /// a channel is killed.
 fn notifications() -> Result<Verdict> {
-    let nodes = VmNodes::boot("signals", &["stable", "backports"])?;
+    let nodes = VmNodes::boot("signals", &["stable", "backports"])?.watched();
     scenario::notifications_of_every_kind(&nodes, 300)?;
     for receiver_dies in [false, true] {
         scenario::the_end_of_a_channel_is_killed(&nodes, receiver_dies)?;
@@ -180,17 +179,17 @@ fn notifications() -> Result<Verdict> {
     for node in [0, 1] {
         wait_until_empty(&nodes, node, LIMIT)?;
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 fn scribbler() -> Result<Verdict> {
-    let nodes = VmNodes::boot("scribbler", &["stable", "stable"])?;
+    let nodes = VmNodes::boot("scribbler", &["stable", "stable"])?.watched();
     scenario::scribbler_harms_nobody(&nodes, 0, 2)?;
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 fn module_reload() -> Result<Verdict> {
-    let nodes = VmNodes::boot("reload", &["stable", "backports"])?;
+    let nodes = VmNodes::boot("reload", &["stable", "backports"])?.watched();
     let find = "find /lib/modules/$(uname -r) -name 'qnic.ko*' | head -n 1";
     for node in [0, 1] {
         let mut holder = nodes.start(node, &["hold"])?;
@@ -211,13 +210,13 @@ fn module_reload() -> Result<Verdict> {
         }
     }
     scenario::all_pairs_exchange(&nodes, 10)?;
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// A guest is reset while transfers run: who wrote to it gets an error, it comes
 /// back, and works as before.
 fn reboot() -> Result<Verdict> {
-    let nodes = VmNodes::boot("reboot", &["stable", "stable"])?;
+    let nodes = VmNodes::boot("reboot", &["stable", "stable"])?.watched();
     for _ in 0..2 {
         let mut holder = nodes.start(1, &["hold"])?;
         holder.expect("holding", LIMIT)?;
@@ -230,13 +229,13 @@ fn reboot() -> Result<Verdict> {
         nodes.node(1)?.wait_ready(boots, LIMIT)?;
         scenario::all_pairs_exchange(&nodes, 10)?;
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// A guest is paused while another writes to it: its NIC takes what comes; then it
 /// goes on, and its driver finds everything as it was. A reset is still a reset.
 fn paused() -> Result<Verdict> {
-    let nodes = VmNodes::boot("paused", &["stable", "backports"])?;
+    let nodes = VmNodes::boot("paused", &["stable", "backports"])?.watched();
     let resets = || counter(&nodes.device_stats()?, 1, "resets");
     let receive = |what: &str| {
         let received = || counter(&nodes.device_stats()?, 1, "bytes_received");
@@ -269,11 +268,11 @@ fn paused() -> Result<Verdict> {
     let stats = nodes.device_stats()?;
     ensure!(stats["nics"][1]["state"] == "down", "{stats}");
     ensure!(resets()? == before + 1, "{stats}");
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 fn power_off() -> Result<Verdict> {
-    let nodes = VmNodes::boot("poweroff", &["stable"; 3])?;
+    let nodes = VmNodes::boot("poweroff", &["stable"; 3])?.watched();
     let mut holder = nodes.start(2, &["hold"])?;
     holder.expect("holding", LIMIT)?;
     let mut load = nodes.start(0, &["load", "--peer", "2"])?;
@@ -286,13 +285,13 @@ fn power_off() -> Result<Verdict> {
     );
     drop(holder);
     scenario::all_pairs_exchange(&crate::nodes::FirstNodes(&nodes, 2), 10)?;
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// QEMU and guests outlive the device process; a transfer fails with an error
 /// that says so; ending the cluster leaves nothing behind.
 fn device_killed() -> Result<Verdict> {
-    let nodes = VmNodes::boot("devkill", &["stable", "stable"])?;
+    let nodes = VmNodes::boot("devkill", &["stable", "stable"])?.watched();
     let mut holder = nodes.start(1, &["hold"])?;
     holder.expect("holding", LIMIT)?;
     let mut load = nodes.start(0, &["load", "--peer", "1"])?;
@@ -315,18 +314,18 @@ fn device_killed() -> Result<Verdict> {
     }
     drop((load, holder));
     let name = nodes.cluster().name().to_owned();
-    nodes.end()?;
+    let verdict = nodes.passed()?;
     ensure!(
         !Runtime::from_env()?.names().contains(&name),
         "the cluster left its files behind"
     );
-    Ok(Verdict::Passed)
+    Ok(verdict)
 }
 
 /// `lspci` shows the device, its interrupt counts, and a process that exports has
 /// nothing locked or pinned.
 fn visible() -> Result<Verdict> {
-    let nodes = VmNodes::boot("visible", &["stable", "backports"])?;
+    let nodes = VmNodes::boot("visible", &["stable", "backports"])?.watched();
     let interrupts = "awk '/qnic|virtio/ { for (i = 2; i <= NF && $i ~ /^[0-9]+$/; i++) n += $i } END { print n + 0 }' /proc/interrupts";
     for node in [0, 1] {
         let pci = shell(&nodes, node, "lspci -n")?;
@@ -354,14 +353,14 @@ fn visible() -> Result<Verdict> {
             "memory is locked or pinned:\n{status}"
         );
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// While guests are idle the device process uses under 1 % of a core; beyond
 /// shared memory it holds under 64 MiB for four NICs.
 fn idle() -> Result<Verdict> {
     const SECONDS: u64 = 10;
-    let nodes = VmNodes::boot("idle", &["stable"; 4])?;
+    let nodes = VmNodes::boot("idle", &["stable"; 4])?.watched();
     scenario::all_pairs_exchange(&nodes, 5)?;
     let pid = nodes.cluster().device().context("no device process")?.pid;
     let before = cpu_ticks(pid)?;
@@ -381,5 +380,5 @@ fn idle() -> Result<Verdict> {
         private < 64 * 1024,
         "the device process holds {private} KiB"
     );
-    Ok(Verdict::Passed)
+    nodes.passed()
 }

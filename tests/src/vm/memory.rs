@@ -47,7 +47,7 @@ fn guests_with_swap(name: &str, kernels: &[&str]) -> Result<VmNodes> {
         node.swap = Some(ByteSize::mib(4 * RAM_MIB));
         spec = spec.with(node);
     }
-    let nodes = VmNodes::boot_spec(&spec)?;
+    let nodes = VmNodes::boot_spec(&spec)?.watched();
     for node in 0..nodes.count() {
         let script = "d=$(grep -lx swap /sys/block/*/serial) && \
                       d=/dev/$(basename $(dirname $d)) && mkswap $d >/dev/null && swapon $d";
@@ -80,7 +80,7 @@ fn life() -> Result<Verdict> {
         wait_until_empty(&nodes, node, LIMIT)?;
         no_complaints(&nodes, node)?;
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// Prints the steps that held; fails unless all did.
@@ -118,7 +118,7 @@ fn pressure() -> Result<Verdict> {
         wait_until_empty(&nodes, node, LIMIT)?;
         no_complaints(&nodes, node)?;
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// One run of `qnic-app pressure` on both nodes.
@@ -193,7 +193,7 @@ fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<(
 
 /// One million pages are taken away while a peer writes to them.
 fn remap() -> Result<Verdict> {
-    let nodes = VmNodes::boot("remap", &["stable", "backports"])?;
+    let nodes = VmNodes::boot("remap", &["stable", "backports"])?.watched();
     let races = (RACES / 2).to_string();
     for victim in 0..2 {
         let mut taking = nodes.start(victim, &["remap", "--races", &races])?;
@@ -232,7 +232,7 @@ fn remap() -> Result<Verdict> {
         wait_until_empty(&nodes, victim, LIMIT)?;
         no_complaints(&nodes, victim)?;
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// Fails if the kernel of a node has found anything wrong.

@@ -1,8 +1,10 @@
 //! What needs virtual machines.
 
 mod cases;
+mod evidence;
 mod memory;
 mod nodes;
+mod ordering;
 mod shell;
 mod sync;
 mod wire;
@@ -11,5 +13,6 @@ pub use nodes::VmNodes;
 
 pub(crate) use cases::CASES;
 pub(crate) use memory::CASES as MEMORY;
+pub(crate) use ordering::CASES as ORDERING;
 pub(crate) use sync::CASES as SYNC;
 pub(crate) use wire::CASES as WIRE;

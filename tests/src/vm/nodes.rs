@@ -11,6 +11,8 @@ use qnic_cluster::{
 };
 use serde_json::Value;
 
+use super::evidence;
+use crate::harness::Verdict;
 use crate::nodes::{Ended, Nodes, Running};
 
 /// Signal number of `kill -9`.
@@ -18,7 +20,10 @@ const SIGKILL: u8 = 9;
 
 /// A cluster of guests that ends with this object, or with this process.
 pub struct VmNodes {
-    cluster: Cluster,
+    /// Taken when it ends.
+    cluster: Option<Cluster>,
+    /// A case runs on it, and has not ended well.
+    watched: bool,
 }
 
 /// Shows the steps of a boot on standard error.
@@ -73,13 +78,35 @@ impl VmNodes {
         options.progress = Arc::new(Steps(Instant::now()));
         options.device_prefix = device_prefix;
         Ok(VmNodes {
-            cluster: Cluster::boot(spec, &options)?,
+            cluster: Some(Cluster::boot(spec, &options)?),
+            watched: false,
         })
     }
 
+    /// A case runs on it: what its nodes do is shown if it is dropped before
+    /// [`VmNodes::passed`] or [`VmNodes::end`].
+    #[must_use]
+    pub(super) fn watched(mut self) -> Self {
+        self.watched = true;
+        self
+    }
+
+    /// The case that ran on it has passed.
+    ///
+    /// # Errors
+    /// See [`Cluster::end`].
+    pub(super) fn passed(mut self) -> Result<Verdict> {
+        self.watched = false;
+        self.end()?;
+        Ok(Verdict::Passed)
+    }
+
     /// The cluster.
+    ///
+    /// # Panics
+    /// Never: it is there until the end.
     pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+        self.cluster.as_ref().expect("there until the end")
     }
 
     /// A node.
@@ -87,7 +114,7 @@ impl VmNodes {
     /// # Errors
     /// There is none of that number.
     pub fn node(&self, number: usize) -> Result<&Node> {
-        let nodes = self.cluster.nodes();
+        let nodes = self.cluster().nodes();
         nodes
             .get(number)
             .with_context(|| format!("there is no node {number}"))
@@ -97,14 +124,25 @@ impl VmNodes {
     ///
     /// # Errors
     /// See [`Cluster::end`].
-    pub fn end(self) -> Result<()> {
-        Ok(self.cluster.end()?)
+    pub fn end(mut self) -> Result<()> {
+        self.watched = false;
+        self.cluster
+            .take()
+            .map_or(Ok(()), |cluster| Ok(cluster.end()?))
+    }
+}
+
+impl Drop for VmNodes {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| self.watched) {
+            evidence::show(cluster);
+        }
     }
 }
 
 impl Nodes for VmNodes {
     fn count(&self) -> usize {
-        self.cluster.nodes().len()
+        self.cluster().nodes().len()
     }
 
     fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
@@ -115,7 +153,7 @@ impl Nodes for VmNodes {
     }
 
     fn device_stats(&self) -> Result<Value> {
-        Ok(self.cluster.device_stats()?)
+        Ok(self.cluster().device_stats()?)
     }
 }
 

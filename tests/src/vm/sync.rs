@@ -31,7 +31,7 @@ fn contend_pause_and_die() -> Result<Verdict> {
         spec = spec.with(NodeSpec::new(format!("n{node}")));
     }
     spec.network = Some(NetworkSpec::default());
-    let nodes = VmNodes::boot_spec(&spec)?;
+    let nodes = VmNodes::boot_spec(&spec)?.watched();
     let cluster = nodes.cluster();
 
     let five = json!({
@@ -69,7 +69,7 @@ fn contend_pause_and_die() -> Result<Verdict> {
     for node in 0..nodes.count() {
         wait_until_empty(&nodes, node, LIMIT)?;
     }
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
 
 /// Does a part of a case, and says how long it took.

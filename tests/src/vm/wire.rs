@@ -63,7 +63,9 @@ impl Guests {
             let mut spec = spec.map_err(anyhow::Error::msg)?;
             // Both run on this one machine.
             spec.name = format!("{name}-{}", std::process::id());
-            VmNodes::boot_behind(&spec, hosts.prefix(host)).with_context(|| format!("boot {name}"))
+            let nodes = VmNodes::boot_behind(&spec, hosts.prefix(host));
+            let nodes = nodes.with_context(|| format!("boot {name}"))?;
+            anyhow::Ok(nodes.watched())
         };
         Ok(Guests([boot(0)?, boot(1)?]))
     }
@@ -139,7 +141,7 @@ fn two_processes() -> Result<Verdict> {
     let file = checkout.join("examples/two-processes.toml");
     let mut spec = ClusterSpec::load(&file)?;
     spec.name = format!("processes-{}", std::process::id());
-    let nodes = VmNodes::boot_spec(&spec)?;
+    let nodes = VmNodes::boot_spec(&spec)?.watched();
     scenario::demo_across(&nodes, "shm", SIZES, 1 << 20)?;
     let [(left, _), (right, id)] = &nodes.cluster().devices()[..] else {
         bail!("not two device processes: {:?}", nodes.cluster().devices());
@@ -154,6 +156,5 @@ fn two_processes() -> Result<Verdict> {
     let stats = nodes.cluster().device_stats_of("n1");
     ensure!(stats.context(left.clone())?["nics"][1]["name"] == "n1");
     scenario::demo_between(&nodes, [0, 1], "1,65537", 1 << 20)?;
-    nodes.end()?;
-    Ok(Verdict::Passed)
+    nodes.passed()
 }
