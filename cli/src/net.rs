@@ -141,10 +141,18 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     match &options.action {
         Action::Show(show) => {
             let cluster = find(&show.cluster)?;
-            let network = cluster.device_stats()?["network"].take();
+            let mut stats = cluster.device_stats()?;
+            let network = stats["network"].take();
             match show.json {
                 true => println!("{network}"),
                 false => print!("{}", table(cluster.spec(), &network)),
+            }
+            if let Some(silent) = stats.get("silent") {
+                eprintln!(
+                    "qnic: not all is shown, for these device processes do not answer: {silent}; \
+                     see \"qnic ps\" and \"qnic logs\""
+                );
+                return Ok(ExitCode::FAILURE);
             }
         }
         Action::Set(set) => {

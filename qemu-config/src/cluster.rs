@@ -178,15 +178,28 @@ impl Cluster {
     }
 
     /// The statistics of the device process; of several, all their NICs and links, and the
-    /// rest of the first.
+    /// rest of the first. Those that do not answer are named in a list `silent`, if there
+    /// are any.
     ///
     /// # Errors
-    /// [`Error::Failed`] if one does not answer.
+    /// [`Error::Failed`] if none answers.
     pub fn device_stats(&self) -> Result<serde_json::Value> {
         let request = serde_json::json!({ "cmd": "stats" });
-        let mut all = serde_json::Value::Null;
+        let (mut all, mut silent) = (serde_json::Value::Null, Vec::new());
         for process in self.spec.device_processes() {
-            device::add_stats(&mut all, self.ask(process, &request)?);
+            match self.ask(process, &request) {
+                Ok(stats) => device::add_stats(&mut all, stats),
+                Err(error) => silent.push((device::name(process), error)),
+            }
+        }
+        if all.is_null() {
+            return silent
+                .into_iter()
+                .next()
+                .map_or(Ok(all), |(_, error)| Err(error));
+        }
+        if !silent.is_empty() {
+            all["silent"] = silent.into_iter().map(|(name, _)| name).collect();
         }
         Ok(all)
     }

@@ -180,6 +180,8 @@ fn sockets_and_ports(line: &mut Line, machine: &Machine<'_>) {
     }
 }
 
+/// What fails on the host fails in the guest; QEMU would stop the machine otherwise when
+/// the host's disk is full, and say so to nobody.
 fn disks(line: &mut Line, machine: &Machine<'_>) {
     for (disk, _) in disks_of(machine.node) {
         let file = machine.disks.join(disk_file(&machine.node.name, disk));
@@ -191,7 +193,7 @@ fn disks(line: &mut Line, machine: &Machine<'_>) {
         );
         line.plain(
             "-device",
-            &format!("virtio-blk-pci,drive={disk},serial={disk}"),
+            &format!("virtio-blk-pci,drive={disk},serial={disk},werror=report,rerror=report"),
         );
     }
 }
@@ -287,7 +289,7 @@ mod tests {
         let joined = line.join(" ");
         assert!(joined.starts_with(expected), "{joined}\n{expected}");
         let end = "-blockdev driver=file,node-name=swap,filename=HOME/d/c/a.swap.raw,discard=unmap \
-            -device virtio-blk-pci,drive=swap,serial=swap \
+            -device virtio-blk-pci,drive=swap,serial=swap,werror=report,rerror=report \
             -chardev socket,id=nic,path=HOME/r/c/nodes/a/nic.sock \
             -device vhost-user-test-device-pci,chardev=nic,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on \
             -device virtio-rng-pci";

@@ -32,11 +32,13 @@ const QUESTIONS: &[(&str, &str)] = &[
 /// Asks all nodes and the device processes, and prints what they answer.
 pub(super) fn show(cluster: &Cluster) {
     for node in cluster.nodes() {
+        let name = node.name();
+        println!("    --- {name}: QEMU says {:?}", node.state());
         for (question, script) in QUESTIONS {
             let answer = ask(node, script);
-            print(&format!("{}, {question}", node.name()), &answer);
+            print(&format!("{name}, {question}"), &answer);
         }
-        print(&format!("{}, console", node.name()), &node.console_log());
+        print(&format!("{name}, console"), &node.console_log());
     }
     let stats = match cluster.device_stats() {
         Ok(stats) => stats.to_string(),

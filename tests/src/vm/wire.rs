@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{add_stats, ClusterSpec};
 use rustix::process::{kill_process, Pid, Signal};
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use super::VmNodes;
 use crate::harness::{Case, Verdict};
@@ -153,6 +153,13 @@ fn two_processes() -> Result<Verdict> {
     while nodes.cluster().device_stats_of("n2").is_ok() {
         ensure!(start.elapsed() < LIMIT, "{right} still answers");
     }
+    let all = nodes.cluster().device_stats()?;
+    ensure!(
+        all["silent"] == json!([right]),
+        "who is silent: {}",
+        all["silent"]
+    );
+    ensure!(all["nics"].as_array().map(Vec::len) == Some(2), "{all}");
     let stats = nodes.cluster().device_stats_of("n1");
     ensure!(stats.context(left.clone())?["nics"][1]["name"] == "n1");
     scenario::demo_between(&nodes, [0, 1], "1,65537", 1 << 20)?;
