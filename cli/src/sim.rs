@@ -21,6 +21,7 @@ Examples:
   cargo qnic sim --seeds 1000                 a campaign on all cores
   cargo qnic sim --hours 8 --nodes 6          until morning
   cargo qnic sim --seeds 200 --without crash  all faults but one
+  cargo qnic sim --seeds 200 --perfect        the wire within one device process
   cargo qnic sim --seed 42 --faults evict,kill --shrink
                                               make a failure smaller
 
@@ -54,6 +55,10 @@ pub(crate) struct Options {
     /// Faults that do not happen after all, separated by commas
     #[arg(long, value_name = "LIST", default_value = "none")]
     without: String,
+    /// The wire is the one within a device process: nothing is lost or late, and runs
+    /// of pages travel in a frame; only evict, kill, revoke, reset and slow happen
+    #[arg(long)]
+    perfect: bool,
     /// Look for a smaller simulation that fails, too
     #[arg(long)]
     shrink: bool,
@@ -95,6 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         nodes: options.nodes.into(),
         operations: options.operations,
         faults: Faults::NONE,
+        perfect: options.perfect,
     };
     match (faults(&options.faults), faults(&options.without)) {
         (Ok(with), Ok(without)) => {

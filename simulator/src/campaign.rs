@@ -29,6 +29,7 @@ impl Failure {
             nodes,
             operations,
             faults,
+            perfect,
         } = self.options;
         let defaults = Options::default();
         let mut command = format!("cargo qnic sim --seed {}", self.seed);
@@ -46,6 +47,9 @@ impl Failure {
                 names.join(",")
             };
             command += &format!(" --faults {list}");
+        }
+        if perfect {
+            command += " --perfect";
         }
         command
     }
@@ -289,6 +293,8 @@ mod tests {
             failure.replay(),
             "cargo qnic sim --seed 7 --nodes 2 --faults kill"
         );
+        failure.options.perfect = true;
+        assert!(failure.replay().ends_with("--faults kill --perfect"));
     }
 
     #[test]
@@ -302,6 +308,7 @@ mod tests {
             nodes: 2,
             operations: 1,
             faults: Faults::NONE,
+            perfect: false,
         };
         assert!(smaller(&least).is_empty());
     }

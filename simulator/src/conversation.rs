@@ -2,21 +2,21 @@
 //!
 //! | frame | must hold |
 //! |---|---|
-//! | sent, with a payload | no more of them beyond what the peer has told to be delivered than the window that it has granted (N15, U6) |
+//! | sent, with a payload | no more pieces beyond what the peer has told to be delivered than the window that it has granted (N15, U6) |
 //! | sent | what it says of the other direction never goes back within a session, and `delivered` is at most `acknowledge` |
 //! | sent | the sender's session never becomes smaller (U10) |
 //! | taken | it is not of an earlier session of its sender, as far as the receiver knows, nor for an earlier session of its receiver (U10): the receiver counts it as stale and drops it |
 
 use std::collections::BTreeSet;
 
-use qnic_abi::wire::{FrameHeader, FrameKind};
+use qnic_abi::wire::{pieces, FrameHeader, FrameKind};
 
 /// One direction between two NICs.
 #[derive(Debug, Default)]
 struct Direction {
     /// Sessions of sender and receiver.
     sessions: (u64, u64),
-    /// Numbers of frames with a payload that are not known to be delivered.
+    /// Numbers of the pieces of payloads that are not known to be delivered.
     outstanding: BTreeSet<u64>,
     /// Window that the receiver has granted the sender.
     granted: u64,
@@ -90,11 +90,14 @@ impl Conversations {
             "{from} -> {to}: told {told:?} after {before:?}"
         );
         if matches!(kind, FrameKind::Write | FrameKind::ReadReply) {
-            direction.outstanding.insert(frame.sequence.get());
+            let first = frame.sequence.get();
+            let length = usize::from(frame.payload_length.get());
+            let count = pieces(frame.address.get(), length);
+            direction.outstanding.extend(first..first + count);
             let (count, granted) = (direction.outstanding.len() as u64, direction.granted);
             assert!(
                 count <= granted,
-                "{from} -> {to}: {count} frames in a window of {granted}"
+                "{from} -> {to}: {count} pieces in a window of {granted}"
             );
         }
     }

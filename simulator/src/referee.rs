@@ -77,6 +77,8 @@ struct Home {
     /// What the protected word is, if that is known.
     protected: Option<u64>,
     hurt: bool,
+    /// Its member is being killed, and what it has exported goes.
+    dying: bool,
 }
 
 /// What a member does.
@@ -163,12 +165,26 @@ impl Referee {
             signals: 0,
             protected: Some(0),
             hurt: false,
+            dying: false,
         });
     }
 
     /// A member has its name.
     pub(crate) fn named(&mut self, place: usize, life: u16) {
         self.member(place).life = Some(life);
+    }
+
+    /// A member is killed: others may notice before it has ended.
+    pub(crate) fn dies(&mut self, place: usize) {
+        if let Some(home) = self.home(place) {
+            home.dying = true;
+        }
+        for (home, life) in self.member(place).met.clone() {
+            if let Some(home) = self.home(home).filter(|home| home.life == life) {
+                home.hurt = true;
+                home.protected = None;
+            }
+        }
     }
 
     /// A member ends: in peace, or in whatever it was doing.
@@ -204,13 +220,14 @@ impl Referee {
     pub(crate) fn may_fail(&self, place: usize, home: usize) -> bool {
         let known = self.members[place - self.first].met.get(&home);
         let there = self.homes[home - self.first].as_ref();
+        let there = there.filter(|home| !home.dying);
         self.disturbed || known.is_none() || there.map(|home| &home.life) != known
     }
 
     /// Says whether objects of a home may break.
     pub(crate) fn may_break(&self, home: usize) -> bool {
         let home = self.homes[home - self.first].as_ref();
-        self.disturbed || home.is_none_or(|home| home.hurt)
+        self.disturbed || home.is_none_or(|home| home.hurt || home.dying)
     }
 
     /// A member is about to join.

@@ -47,6 +47,8 @@ pub(crate) enum Event {
     Arrival(usize),
     /// A copy of a frame arrives long after it.
     Late(usize),
+    /// The oldest frame on a perfect wire arrives.
+    Direct,
     /// Something breaks.
     Mishap,
     /// Something is mended: the mishap of that number ends.

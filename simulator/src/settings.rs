@@ -119,6 +119,27 @@ pub struct Options {
     pub operations: u32,
     /// Which faults happen.
     pub faults: Faults,
+    /// The wire is the one within a device process: frames arrive in order, once, with
+    /// runs of pages in them. What wires do, and what no device process would hide
+    /// from its NICs, does not happen: the first six faults, and crash.
+    pub perfect: bool,
+}
+
+impl Options {
+    /// Which faults happen on the wire that there is.
+    pub(crate) fn possible_faults(&self) -> Faults {
+        match self.perfect {
+            false => self.faults,
+            true => Faults {
+                evict: self.faults.evict,
+                kill: self.faults.kill,
+                revoke: self.faults.revoke,
+                reset: self.faults.reset,
+                slow: self.faults.slow,
+                ..Faults::NONE
+            },
+        }
+    }
 }
 
 impl Default for Options {
@@ -127,6 +148,7 @@ impl Default for Options {
             nodes: 4,
             operations: 80,
             faults: Faults::ALL,
+            perfect: false,
         }
     }
 }
@@ -174,7 +196,7 @@ impl Settings {
     }
 
     pub(crate) fn new(options: &Options, random: &mut fastrand::Rng) -> Self {
-        let faults = options.faults;
+        let faults = options.possible_faults();
         let mut places: Vec<usize> = (0..options.nodes).collect();
         places.extend((0..options.nodes).filter(|_| random.bool()));
         let users = places.len();
@@ -201,7 +223,7 @@ impl Settings {
             ..quiet(delay)
         };
         Settings {
-            options: *options,
+            options: Options { faults, ..*options },
             places,
             users,
             frames: random.u64(56..168),
@@ -211,7 +233,7 @@ impl Settings {
             evict: random.u64(20_000..600_000),
             disk: random.u64(2_000..500_000),
             wires,
-            wires_know: random.bool(),
+            wires_know: random.bool() || options.perfect,
             mishaps: random.u64(0..8),
         }
     }

@@ -2,6 +2,7 @@
 //! stage ([`qnic_links::stage`]), so that small frames overtake large ones (U4). A
 //! frame travels as bytes with a checksum; what arrives damaged is dropped.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use qnic_abi::wire::{FrameHeader, FrameKind};
@@ -37,6 +38,8 @@ pub(crate) struct Network {
     /// Those that do, with their destinations.
     copies: Vec<(usize, Vec<u8>)>,
     stages: Vec<Stage<()>>,
+    /// What is under way, if the wire is the one within a device process.
+    direct: Option<VecDeque<(usize, FrameHeader, Vec<u8>)>>,
     /// The event that is in the queue for a stage, by its time.
     armed: Vec<Option<u64>>,
     /// Frames that were sent.
@@ -95,12 +98,18 @@ impl Network {
             reachable: vec![true; nodes],
             conversations: Conversations::new(nodes),
             late,
+            direct: None,
             copies: Vec::new(),
             schedule,
             nodes,
             sent: 0,
             damaged: 0,
         }
+    }
+
+    /// Makes the wire the one within a device process.
+    pub(crate) fn make_perfect(&mut self) {
+        self.direct = Some(VecDeque::new());
     }
 
     /// Gives all wires new properties; partitions end, and nothing comes late.
@@ -164,6 +173,31 @@ impl Network {
         }
     }
 
+    /// Puts a frame on a perfect wire. It arrives at this very time, in order, if not
+    /// within the call as in a device process: a NIC does nothing in between.
+    fn send_directly(&mut self, to: usize, frame: &FrameHeader, payload: &Payload<'_, Memory>) {
+        let mut bytes = vec![0; payload.len()];
+        assert!(
+            payload.read(&mut bytes).is_ok(),
+            "the payload of a frame is out of reach"
+        );
+        self.conversations.sent(frame);
+        self.sent += 1;
+        let from = frame.source_node;
+        self.schedule
+            .trace(format_args!("{from} -> {to}: {}", name(frame)));
+        if let Some(direct) = &mut self.direct {
+            direct.push_back((to, *frame, bytes));
+        }
+        self.schedule.at(self.schedule.now(), Event::Direct);
+    }
+
+    /// The oldest frame on a perfect wire, and its destination.
+    pub(crate) fn direct(&mut self) -> Option<(usize, Arrived)> {
+        let (to, frame, payload) = self.direct.as_mut()?.pop_front()?;
+        Some((to, self.judge(frame, payload)))
+    }
+
     /// The copy of that number, and its destination.
     pub(crate) fn late(&mut self, copy: usize) -> Option<(usize, Arrived)> {
         let (to, image) = std::mem::take(self.copies.get_mut(copy)?);
@@ -175,15 +209,19 @@ impl Network {
 
     fn decode(&mut self, image: &[u8]) -> Option<Arrived> {
         let (frame, payload) = codec::decode(image).ok()?;
+        Some(self.judge(frame, payload.to_vec()))
+    }
+
+    fn judge(&mut self, frame: FrameHeader, payload: Vec<u8>) -> Arrived {
         let stale = self.conversations.is_stale(&frame);
         if !stale {
             self.conversations.arrived(&frame);
         }
-        Some(Arrived {
-            payload: payload.to_vec(),
-            stale,
+        Arrived {
             frame,
-        })
+            payload,
+            stale,
+        }
     }
 }
 
@@ -196,7 +234,11 @@ pub(crate) struct Outlet<'a> {
 impl Wire<Memory> for Outlet<'_> {
     fn path(&self, node: NodeId) -> Option<Path> {
         let reachable = self.network.reachable.get(usize::from(node.0));
-        reachable.is_some_and(|is| *is).then_some(Path::UNKNOWN)
+        let path = match self.network.direct {
+            Some(_) => Path::PERFECT,
+            None => Path::UNKNOWN,
+        };
+        reachable.is_some_and(|is| *is).then_some(path)
     }
 
     fn send(
@@ -216,6 +258,10 @@ impl Wire<Memory> for Outlet<'_> {
             from,
             "a NIC sends in another's name"
         );
+        if network.direct.is_some() {
+            network.send_directly(to, frame, &payload);
+            return true;
+        }
         let Some(image) = codec::encode(frame, &payload) else {
             panic!("node {from}: the payload of a frame is out of reach");
         };

@@ -100,12 +100,15 @@ impl World {
         let schedule = Arc::new(Schedule::new(random.u64(..), trace));
         schedule.install();
         schedule.trace(format_args!("seed {seed}, {settings:?}"));
-        let network = Network::new(
+        let mut network = Network::new(
             schedule.clone(),
             options.nodes,
             settings.wires,
-            options.faults.duplicate,
+            settings.options.faults.duplicate,
         );
+        if options.perfect {
+            network.make_perfect();
+        }
         let common = Arc::new(Common::new(schedule.clone(), settings));
         let nodes = (0..options.nodes).map(|number| Node::new(&common, number));
         World {
@@ -189,7 +192,7 @@ impl World {
         for place in starving {
             self.schedule
                 .trace(format_args!("member {place} starves, and is killed"));
-            self.schedule.kill(self.common.task(place));
+            self.end_process(place);
         }
         self.deadline = self.schedule.now() + DRAIN;
         true
@@ -248,6 +251,11 @@ impl World {
                     self.nodes[to].take_frame(&arrived);
                 }
             }
+            Event::Direct => {
+                if let Some((to, arrived)) = self.network.direct() {
+                    self.nodes[to].take_frame(&arrived);
+                }
+            }
             Event::Mishap => self.mishap(),
             Event::Repair(damage) => self.repair(damage),
         }
@@ -292,8 +300,15 @@ impl World {
         if self.common.seat(place) != SeatState::Empty {
             self.schedule
                 .trace(format_args!("mishap: process {place} is killed"));
-            self.schedule.kill(self.common.task(place));
+            self.end_process(place);
         }
+    }
+
+    fn end_process(&self, place: usize) {
+        if self.common.settings.is_member(place) {
+            lock(&self.common.referee).dies(place);
+        }
+        self.schedule.kill(self.common.task(place));
     }
 
     fn reset(&mut self) {

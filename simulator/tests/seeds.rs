@@ -31,6 +31,15 @@ fn a_thousand_seeds_with_all_faults_keep_every_promise() {
 }
 
 #[test]
+fn seeds_on_the_wire_within_a_device_process_keep_every_promise() {
+    let options = Options {
+        perfect: true,
+        ..Options::default()
+    };
+    all_pass(&options, 500);
+}
+
+#[test]
 fn without_faults_nothing_fails_either() {
     let options = Options {
         faults: Faults::NONE,
