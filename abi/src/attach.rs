@@ -9,6 +9,9 @@
 //! Doorbell *d* is virtqueue `FIRST_DOORBELL + d`. VNI *v* rings doorbell
 //! `v % doorbells`; a doorbell only says "look", so ringing another's is
 //! harmless (architecture, "Attachment").
+//!
+//! Features offered: `VIRTIO_F_VERSION_1`, and `VIRTIO_F_ORDER_PLATFORM`, for an
+//! emulated guest's fences between its own processors may be none to the device.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
