@@ -40,6 +40,8 @@ const CHILD_UNITS: usize = 64;
 const CHILD_ROUNDS: u64 = 4;
 /// Signalled by the peer when it has checked everything.
 const DONE: NotificationId = notification(9);
+/// Time between two signs of life.
+const SIGN: Duration = Duration::from_secs(10);
 /// Longest time that the peer may check on after this process is done.
 const END_LIMIT: Duration = Duration::from_secs(300);
 
@@ -90,6 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         own: vec![0; units],
         remote: vec![0; (peer.len() as usize) / UNIT],
         random: (options.seed << 8) + u64::from(endpoint.node().0) + 1,
+        last_sign: Instant::now(),
         report: PressureReport::default(),
     };
     for unit in 0..units {
@@ -100,7 +103,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     run.look_at_swap()?;
     println!("{}", serde_json::json!({"filled": units}));
     run.transfer(options)?;
+    println!("{}", serde_json::json!({"rounds": run.report.rounds}));
     run.compare_all()?;
+    println!("{}", serde_json::json!({"compared": units}));
     endpoint
         .write_fenced_notify(&peer, 0, &[], DONE)
         .context("tell the peer")?;
@@ -133,6 +138,7 @@ struct Pressure<'a> {
     /// Seed of the first part of each unit of the peer; 0: zeroes.
     remote: Vec<u64>,
     random: u64,
+    last_sign: Instant,
     report: PressureReport,
 }
 
@@ -160,6 +166,7 @@ impl Pressure<'_> {
             }
             self.round()?;
             self.report.rounds += 1;
+            self.sign("rounds", self.report.rounds);
             if self.report.rounds % 64 == 0 {
                 self.look_at_swap()?;
             }
@@ -221,12 +228,22 @@ impl Pressure<'_> {
             for (landing, unit) in units.iter().enumerate() {
                 self.compare(LANDING, landing, self.remote[*unit])
                     .with_context(|| format!("read from unit {unit} of the peer at the end"))?;
+                self.sign("comparing", *unit as u64);
             }
         }
         for unit in 0..self.own.len() {
             self.compare(OWN, unit, self.own[unit])?;
+            self.sign("comparing_own", unit as u64);
         }
         Ok(())
+    }
+
+    /// Says every few seconds how far it is.
+    fn sign(&mut self, what: &str, count: u64) {
+        if self.last_sign.elapsed() >= SIGN {
+            println!("{}", serde_json::json!({ what: count }));
+            self.last_sign = Instant::now();
+        }
     }
 
     /// Writes a new pattern to the own part of a unit.

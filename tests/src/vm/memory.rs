@@ -15,6 +15,10 @@ use crate::nodes::{wait_until_empty, Nodes, Running};
 /// Longest time between two lines of a program that has much to do.
 const LIMIT: Duration = Duration::from_secs(600);
 
+/// The same for one that says every ten seconds how far it is, but may wait five minutes
+/// for its peer at the end.
+const SIGN_LIMIT: Duration = Duration::from_secs(330);
+
 /// RAM of a guest, and what its processes export of it.
 const RAM_MIB: u64 = 256;
 const EXPORTED_MIB: u64 = 240;
@@ -150,7 +154,7 @@ fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<(
     }
     for (node, program) in running.iter_mut().enumerate() {
         let report = program
-            .expect("pressure", LIMIT)
+            .expect("pressure", SIGN_LIMIT)
             .with_context(|| format!("{what}, node {node}"))?;
         program.wait(LIMIT)?.success(what)?;
         let report: PressureReport = serde_json::from_value(report)?;

@@ -168,6 +168,7 @@ impl VmNodes {
             process,
             partial: Vec::new(),
             lines: VecDeque::new(),
+            last: String::new(),
             errors: Vec::new(),
             exit: None,
         }))
@@ -180,6 +181,8 @@ struct InGuest {
     /// Output after the last line break.
     partial: Vec<u8>,
     lines: VecDeque<String>,
+    /// The last of them that was taken.
+    last: String,
     errors: Vec<u8>,
     exit: Option<GuestExit>,
 }
@@ -192,7 +195,8 @@ impl InGuest {
             Some(GuestEvent::Stderr(bytes)) => self.errors.extend(bytes),
             Some(GuestEvent::Exit(exit)) => self.exit = Some(exit),
             None => bail!(
-                "nothing from the program in {limit:?}: {}",
+                "nothing from the program in {limit:?} after {:?}: {}",
+                self.last,
                 String::from_utf8_lossy(&self.errors)
             ),
         }
@@ -216,6 +220,7 @@ impl Running for InGuest {
     fn line(&mut self, limit: Duration) -> Result<Option<String>> {
         loop {
             if let Some(line) = self.lines.pop_front() {
+                self.last.clone_from(&line);
                 return Ok(Some(line));
             }
             if self.exit.is_some() {
