@@ -379,7 +379,8 @@ type Channel = (
 fn negotiate(front_end: &mut Frontend, silent: Option<UnixStream>) -> Channel {
     front_end.set_owner().unwrap();
     let features = front_end.get_features().unwrap();
-    assert_eq!(features, 1 << 32 | 1 << 30);
+    // VERSION_1, ORDER_PLATFORM, protocol features.
+    assert_eq!(features, 1 << 32 | 1 << 36 | 1 << 30);
     let offered = front_end.get_protocol_features().unwrap();
     assert!(!offered.contains(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS));
     assert!(offered.contains(VhostUserProtocolFeatures::SHMEM));
