@@ -130,7 +130,7 @@ impl Exchange<'_> {
                 .write_notify(&inbox, remote_slot, &header, message(self.me))?;
             self.take(receipt(peer), "a receipt", peer, round)?;
         }
-        self.endpoint.flush_writes().context("flush")
+        self.finish().context("flush")
     }
 
     fn receive_all(&self, peer: usize) -> Result<()> {
@@ -163,7 +163,17 @@ impl Exchange<'_> {
                 .write_notify(&inbox, 0, &[], receipt(self.me))?;
         }
         // The last receipt may be lost on its way while this process ends.
-        self.endpoint.flush_writes().context("flush the receipts")
+        self.finish().context("flush the receipts")
+    }
+
+    /// Waits until everything that was sent has arrived. A peer that is gone has got it:
+    /// it goes only then, or tells its own failure. It may take its node along, as in host
+    /// mode, and then nobody is left to acknowledge what it got.
+    fn finish(&self) -> qnic::Result<()> {
+        match self.endpoint.flush_writes() {
+            Err(error) if error.is_peer_gone() => Ok(()),
+            flushed => flushed,
+        }
     }
 
     fn take(&self, id: NotificationId, what: &str, peer: usize, round: u64) -> Result<()> {
