@@ -12,8 +12,8 @@ use crate::channel::{Message, Receiver};
 use crate::core::lock;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::notification::poller::Poller;
 use crate::notification::{NotificationId, Signal};
-use crate::poller::Poller;
 
 /// The waits of an endpoint for async tasks. All are cancel safe: nothing is taken
 /// by a future that was dropped before it was ready; limit them with

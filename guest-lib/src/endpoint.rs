@@ -9,18 +9,18 @@ use qnic_abi::control::MAX_IMPORT_WAIT_MS;
 use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 use qnic_host::SharedRegion;
 
-use crate::buffer::Buffer;
 use crate::channel::{ChannelOptions, Receiver, Sender};
 use crate::core::{lock, Core};
 use crate::error::{Error, Operation, Result};
-use crate::handler::Armed;
+use crate::memory::buffer::Buffer;
+use crate::memory::segment::{Part, Remote, RemoteSegment, Segment};
+use crate::notification::handler::Armed;
+use crate::notification::poller::Poller;
+use crate::notification::queue::NotificationQueue;
 use crate::notification::{Notification, NotificationId, Signal};
-use crate::notification_queue::NotificationQueue;
-use crate::poller::Poller;
 use crate::provider::{CallError, Process, Provider};
-use crate::segment::{Part, Remote, RemoteSegment, Segment};
-use crate::ticket::Ticket;
-use crate::transfer::Source;
+use crate::rdma::ticket::Ticket;
+use crate::rdma::transfer::Source;
 
 /// A process registered on a port; (node, port) names it in the network (N1).
 ///

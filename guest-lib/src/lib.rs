@@ -39,58 +39,40 @@
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`].
 
-mod arrivals;
 #[cfg(feature = "tokio")]
 mod async_endpoint;
 mod atomic;
-mod buffer;
 pub mod channel;
 mod core;
 mod endpoint;
 mod error;
-mod flight;
-mod handler;
-mod inbox;
-mod ledger;
-mod map;
+mod memory;
 #[cfg(test)]
 mod model;
 mod nic;
 mod notification;
-mod notification_queue;
-pub mod physical;
-mod poller;
-mod progress;
 pub mod provider;
-pub mod queue;
-mod segment;
+mod rdma;
 pub mod sync;
 #[cfg(test)]
-mod testing;
-#[cfg(test)]
 mod tests;
-mod ticket;
-mod transfer;
-mod wait;
 
+pub use self::core::queue;
 #[cfg(feature = "tokio")]
 pub use async_endpoint::AsyncEndpoint;
 pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
-pub use buffer::Buffer;
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::Endpoint;
 pub use error::{Error, Operation, Result, TransferError, TransferErrors};
-pub use handler::Armed;
+pub use memory::{Buffer, Part, RemoteSegment, Segment};
 pub use nic::{
     Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
 };
-pub use notification::{Notification, NotificationId, OneShot, Signal};
-pub use notification_queue::NotificationQueue;
-pub use poller::Poller;
+pub use notification::{
+    Armed, Notification, NotificationId, NotificationQueue, OneShot, Poller, Signal,
+};
 pub use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
-pub use segment::{Part, RemoteSegment, Segment};
-pub use ticket::Ticket;
-pub use transfer::Source;
+pub use rdma::{physical, Source, Ticket};
 
 /// What several threads may use at once (U9).
 const fn shared<T: Send + Sync>() {}

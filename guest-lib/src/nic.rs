@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use qnic_abi::{uapi, Port};
 
-use crate::buffer::Buffer;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::memory::buffer::Buffer;
 use crate::provider::host::{Node, DEFAULT_MEMORY};
 use crate::provider::linux::{Device, DEFAULT_DEVICE};
 use crate::provider::{CallError, Provider, Registration};

@@ -10,14 +10,14 @@ use super::layout::{
     SLOT_HEADER,
 };
 use super::{ChannelOptions, End, PROBE_INTERVAL};
-use crate::buffer::Buffer;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::flight::Flight;
-use crate::handler::Armed;
+use crate::memory::buffer::Buffer;
+use crate::memory::segment::{RemoteSegment, Segment};
+use crate::notification::handler::Armed;
 use crate::notification::{Notification, NotificationId};
-use crate::segment::{RemoteSegment, Segment};
+use crate::rdma::internal_writes::Flight;
 
 /// The receiving end of a channel ([`crate::channel`]). It keeps its endpoint
 /// registered. Threads take turns by `&mut`.

@@ -12,13 +12,13 @@ use super::layout::{
     SLOT_HEADER,
 };
 use super::{End, PROBE_INTERVAL};
-use crate::buffer::Buffer;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, TransferError};
-use crate::flight::Flight;
+use crate::memory::buffer::Buffer;
+use crate::memory::segment::{RemoteSegment, Segment};
 use crate::notification::NotificationId;
-use crate::segment::{RemoteSegment, Segment};
+use crate::rdma::internal_writes::Flight;
 
 /// The sending end of a channel ([`crate::channel`]). It keeps its endpoint
 /// registered. Threads take turns by `&mut`: a message is one call.

@@ -32,12 +32,12 @@ use super::layout::{bytes, words, Geometry, HEAD_BYTES, SLOT_HEADER};
 use super::sender::export;
 use super::{End, PROBE_INTERVAL};
 use crate::atomic::RemoteU64;
-use crate::buffer::Buffer;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, TransferError};
-use crate::flight::Flight;
+use crate::memory::buffer::Buffer;
+use crate::memory::segment::{RemoteSegment, Segment};
 use crate::notification::{Notification, NotificationId};
-use crate::segment::{RemoteSegment, Segment};
+use crate::rdma::internal_writes::Flight;
 use crate::sync::{Participant, Semaphore};
 
 /// First word of a head: "qnicmany".

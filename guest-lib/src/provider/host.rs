@@ -10,7 +10,7 @@ use qnic_abi::{uapi, Status};
 use qnic_host::{ConnectError, HostError, HostNode, HostProcess};
 
 use super::{CallError, Memory, Process, Provider, Registration};
-use crate::wait::{cores, SPIN};
+use crate::core::wait::{cores, SPIN};
 
 /// Memory of a host-mode node unless told otherwise, in bytes.
 pub const DEFAULT_MEMORY: usize = 128 << 20;

@@ -20,7 +20,7 @@ use rustix::ioctl::{ioctl, Opcode, Updater};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{CallError, Memory, Process, Provider, Registration};
-use crate::wait::{cores, SPIN};
+use crate::core::wait::{cores, SPIN};
 
 /// Device file of the first NIC.
 pub const DEFAULT_DEVICE: &str = "/dev/qnic0";

@@ -17,7 +17,7 @@ use qnic_abi::{NodeId, Port};
 
 use crate::atomic::RemoteU64;
 use crate::error::{Error, Result};
-use crate::segment::RemoteSegment;
+use crate::memory::segment::RemoteSegment;
 use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Slot, State};

@@ -12,7 +12,7 @@
 //! enter again and may find that others were faster: look again.
 
 use crate::error::Result;
-use crate::segment::RemoteSegment;
+use crate::memory::segment::RemoteSegment;
 use crate::sync::lock::{Lock, LockGuard};
 use crate::sync::participant::Participant;
 use crate::sync::queue::WaitQueue;

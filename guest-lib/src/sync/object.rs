@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::atomic::RemoteU64;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::segment::RemoteSegment;
+use crate::memory::segment::RemoteSegment;
 use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Grant, Slot, State};
 

@@ -8,14 +8,14 @@ use qnic_abi::command::{CommandFlags, Opcode};
 use qnic_abi::{Access, NodeId, Port, SegmentName, Status};
 
 use crate::atomic::RemoteU64;
-use crate::buffer::Buffer;
 use crate::core::lock;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Operation, Result};
+use crate::memory::buffer::Buffer;
+use crate::memory::segment::{RemoteSegment, Segment};
 use crate::notification::NotificationId;
-use crate::segment::{RemoteSegment, Segment};
+use crate::rdma::transfer::{remote, summary};
 use crate::sync::slot::{Entry, Grant, Slot, GRANT, NEXT, SLOTS, SLOT_BYTES, STATE};
-use crate::transfer::{remote, summary};
 
 /// Notification by which participants wake each other.
 pub const NOTIFICATION: NotificationId = match NotificationId::new(1023) {

@@ -6,7 +6,7 @@ use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, NOBODY};
 
 use crate::atomic::{Operand, RemoteU64};
 use crate::error::{Error, Result};
-use crate::segment::RemoteSegment;
+use crate::memory::segment::RemoteSegment;
 use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Slot};

@@ -4,7 +4,7 @@ use qnic_abi::atomic::Function;
 
 use crate::atomic::RemoteU32;
 use crate::error::Result;
-use crate::segment::RemoteSegment;
+use crate::memory::segment::RemoteSegment;
 use crate::sync::object::Watch;
 use crate::sync::participant::Participant;
 use crate::sync::queue::Queue;

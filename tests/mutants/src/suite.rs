@@ -91,18 +91,18 @@ pub(crate) const SUITES: [Suite; 3] = [
         name: "queues",
         sources: &[
             Source {
-                path: "guest-lib/src/inbox.rs",
-                copy: "guest-lib/src/inbox.rs",
+                path: "guest-lib/src/notification/reader.rs",
+                copy: "guest-lib/src/notification/reader.rs",
                 functions: &["arm", "take"],
             },
             Source {
-                path: "guest-lib/src/queue.rs",
-                copy: "guest-lib/src/queue.rs",
+                path: "guest-lib/src/core/queue.rs",
+                copy: "guest-lib/src/core/queue.rs",
                 functions: &[],
             },
             Source {
-                path: "guest-lib/src/progress.rs",
-                copy: "guest-lib/src/progress.rs",
+                path: "guest-lib/src/core/completion.rs",
+                copy: "guest-lib/src/core/completion.rs",
                 functions: &["done", "drain_errors"],
             },
             Source {

@@ -3,11 +3,11 @@
 use qnic_abi::command::{CommandFlags, Descriptor, Opcode, INLINE_CAPACITY};
 use zerocopy::FromZeros;
 
+use crate::core::tracker::{Issued, Summary};
 use crate::core::{lock, Core};
 use crate::error::{Error, Operation, Result};
-use crate::ledger::{Issued, Summary};
+use crate::memory::segment::{Part, RemoteSegment};
 use crate::notification::Signal;
-use crate::segment::{Part, RemoteSegment};
 
 /// Where the bytes of a write come from.
 ///

@@ -1,5 +1,10 @@
 //! What an endpoint and everything made from it share.
 
+pub(crate) mod completion;
+pub mod queue;
+pub(crate) mod tracker;
+pub(crate) mod wait;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -7,16 +12,15 @@ use qnic_abi::command::Descriptor;
 use qnic_abi::host_area::SIGNAL_COUNTERS;
 use qnic_abi::{uapi, NodeId, Port};
 
-use crate::arrivals::Arrivals;
 use crate::atomic::Records;
+use crate::core::queue::{Command, WakeRequests};
+use crate::core::tracker::{Claims, Issued, Ledger, Summary};
 use crate::error::{Error, Operation, Result, TransferError, TransferErrors};
-use crate::handler::Handlers;
-use crate::ledger::{Claims, Issued, Ledger, Summary};
-use crate::map::{Exports, Imports};
-use crate::progress;
+use crate::memory::map::{Exports, Imports};
+use crate::memory::segment::{Remote, RemoteSegment};
+use crate::notification::handler::Handlers;
+use crate::notification::ring::Arrivals;
 use crate::provider::{Process, Provider};
-use crate::queue::{Command, WakeRequests};
-use crate::segment::{Remote, RemoteSegment};
 
 /// A registered process and the library's books about it.
 pub(crate) struct Core {
@@ -147,7 +151,7 @@ impl Core {
             if self.generation.load(Ordering::Acquire) != generation {
                 return Err(Error::QueueReset);
             }
-            if progress::done(host_area, operation) >= ordinal {
+            if completion::done(host_area, operation) >= ordinal {
                 return Ok(Some(()));
             }
             self.check_queue(generation).map(|()| None)
@@ -163,7 +167,7 @@ impl Core {
         if self.generation.load(Ordering::Acquire) != issued.generation {
             return Err(Error::QueueReset);
         }
-        Ok(progress::done(self.process.host_area(), issued.operation) >= issued.ordinal)
+        Ok(completion::done(self.process.host_area(), issued.operation) >= issued.ordinal)
     }
 
     /// The failure of a claimed command that is complete, which ends its claim.
@@ -213,7 +217,7 @@ impl Core {
         if self.generation.load(Ordering::Acquire) != generation {
             return Err(Error::QueueReset);
         }
-        match progress::queue_failure(self.process.host_area()) {
+        match completion::queue_failure(self.process.host_area()) {
             None => Ok(()),
             Some(status) => Err(Error::QueueFailed(status)),
         }

@@ -18,9 +18,9 @@ use qnic_abi::shared::Ordering;
 use crate::core::{lock, Core};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Operation, Result};
-use crate::segment::RemoteSegment;
-use crate::ticket::Ticket;
-use crate::transfer::{remote, summary};
+use crate::memory::segment::RemoteSegment;
+use crate::rdma::ticket::Ticket;
+use crate::rdma::transfer::{remote, summary};
 
 /// Result records that are free: bit *i* for record *i*.
 #[derive(Debug)]

@@ -30,9 +30,9 @@ use qnic_nic::{
 };
 use zerocopy::{FromZeros, IntoBytes};
 
+use crate::core::completion;
+use crate::core::queue::{Command, Doorbell, WakeRequests};
 use crate::error::Operation;
-use crate::progress;
-use crate::queue::{Command, Doorbell, WakeRequests};
 
 /// Memory of which some words are loom's.
 struct Words {
@@ -278,7 +278,7 @@ fn write() -> Command {
 /// The errors that a process finds: command and status.
 fn errors(area: &Words) -> Vec<(u64, Status)> {
     let mut errors = Vec::new();
-    progress::drain_errors(area, 0, |number, status| errors.push((number, status)));
+    completion::drain_errors(area, 0, |number, status| errors.push((number, status)));
     errors
 }
 
@@ -353,7 +353,7 @@ fn no_wake_up_is_lost() {
         let requests = WakeRequests::new(&window);
         loop {
             requests.request(&window);
-            if progress::done(&area, Operation::Write) == 1 {
+            if completion::done(&area, Operation::Write) == 1 {
                 break;
             }
             woken.wait();

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use qnic_abi::host_area::WAKE_GENERATION;
 use qnic_abi::uapi;
 
+use crate::core::queue::WakeRequests;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::provider::CallError;
-use crate::queue::WakeRequests;
 
 /// Time worth spinning: five times what an interrupt and a wake-up cost, since
 /// shorter budgets expire on both sides of a ping-pong and then stay slow.

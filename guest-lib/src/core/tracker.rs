@@ -16,9 +16,9 @@ use qnic_abi::host_area::ERROR_RECORDS;
 use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::{NodeId, Port, SegmentName, SharedMemory, Status};
 
+use crate::core::completion;
+use crate::core::queue::Doorbell;
 use crate::error::{Operation, TransferError};
-use crate::progress;
-use crate::queue::Doorbell;
 
 const _: () = assert!(COMMAND_ENTRIES <= ERROR_RECORDS);
 
@@ -207,15 +207,16 @@ impl Ledger {
 
     /// The same as [`Ledger::seen`], as it stands now.
     pub(crate) fn present<M: SharedMemory + ?Sized>(host_area: &M) -> (u64, u64) {
-        let complete = progress::done(host_area, Operation::Write)
-            .wrapping_add(progress::done(host_area, Operation::Read));
-        (progress::head(host_area), complete)
+        let complete = completion::done(host_area, Operation::Write)
+            .wrapping_add(completion::done(host_area, Operation::Read));
+        (completion::head(host_area), complete)
     }
 
     /// Looks at the counters, then takes over the failures behind them.
     pub(crate) fn look<M: SharedMemory + ?Sized>(&mut self, host_area: &M, claims: &Claims) {
-        self.head = progress::head(host_area);
-        let done = [Operation::Write, Operation::Read].map(|kind| progress::done(host_area, kind));
+        self.head = completion::head(host_area);
+        let done =
+            [Operation::Write, Operation::Read].map(|kind| completion::done(host_area, kind));
         let Ledger {
             recent,
             unclaimed,
@@ -236,7 +237,7 @@ impl Ledger {
                 unclaimed.push(failure);
             }
         };
-        self.errors_seen = progress::drain_errors(host_area, self.errors_seen, take);
+        self.errors_seen = completion::drain_errors(host_area, self.errors_seen, take);
         self.done = done;
     }
 

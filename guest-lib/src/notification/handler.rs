@@ -25,9 +25,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
-use crate::arrivals::Taker;
 use crate::core::{lock, Core};
 use crate::error::{Error, Result};
+use crate::notification::ring::Taker;
 use crate::notification::NotificationId;
 
 /// What [`crate::Endpoint::arm`] takes.

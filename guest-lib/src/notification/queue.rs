@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::arrivals::Taker;
 use crate::core::{lock, Core};
 use crate::error::{Error, Result};
+use crate::notification::ring::Taker;
 use crate::notification::{NotificationId, Signal};
 
 /// The notification queue of an endpoint.

@@ -1,9 +1,9 @@
 //! What a non-blocking transfer returns.
 
+use crate::core::completion;
+use crate::core::tracker::Issued;
 use crate::core::Core;
 use crate::error::{Error, Result, TransferErrors};
-use crate::ledger::Issued;
-use crate::progress;
 
 /// A transfer that was issued.
 ///
@@ -36,7 +36,8 @@ impl<'e> Ticket<'e> {
     /// well or not, as far as the NIC has told; it tells at the latest when it
     /// has nothing left to do for this process. Never blocks.
     pub fn has_ended(&self) -> bool {
-        progress::done(self.core.process.host_area(), self.issued.operation) >= self.issued.ordinal
+        completion::done(self.core.process.host_area(), self.issued.operation)
+            >= self.issued.ordinal
     }
 
     /// Waits until this transfer and all earlier ones of its kind have ended, and

@@ -27,11 +27,11 @@
 
 use qnic_abi::{uapi, Access, Port, SegmentName};
 
-use crate::buffer::Buffer;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
+use crate::memory::buffer::Buffer;
+use crate::memory::segment::Segment;
 use crate::nic::Nic;
-use crate::segment::Segment;
 
 /// Registers like [`Nic::register`], and asks for the privilege to export physical
 /// memory.

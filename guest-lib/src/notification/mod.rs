@@ -2,6 +2,12 @@
 //! tests, waits for and acknowledges each by its number, of all together it takes
 //! them from its queue ([`crate::NotificationQueue`]).
 
+pub(crate) mod handler;
+pub(crate) mod poller;
+pub(crate) mod queue;
+pub(crate) mod reader;
+pub(crate) mod ring;
+
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,6 +15,10 @@ use qnic_abi::host_area::{signal_offset, SIGNAL_COUNTERS};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
+
+pub use handler::Armed;
+pub use poller::Poller;
+pub use queue::NotificationQueue;
 
 /// Number of a counted notification, 1 to 1,023 (N16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,7 +6,7 @@ use qnic_abi::{uapi, Access, NodeId, Port, SegmentName};
 
 use crate::core::{lock, retry, Core};
 use crate::error::{Error, Result};
-use crate::map::Exported;
+use crate::memory::map::Exported;
 use crate::provider::Memory;
 
 /// A range of this process's memory that is exported: peers may import it, and it

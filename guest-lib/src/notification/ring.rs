@@ -20,7 +20,7 @@ use qnic_abi::host_area::{ONE_SHOT_ENTRIES, SIGNAL_COUNTERS};
 
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::inbox::Inbox;
+use crate::notification::reader::Inbox;
 use crate::notification::{NotificationId, OneShot, Signal};
 
 /// One-shot notifications that wait here to be taken; more are dropped.

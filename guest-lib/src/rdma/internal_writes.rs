@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use qnic_abi::command::CommandFlags;
 
+use crate::core::tracker::Issued;
 use crate::core::Core;
 use crate::error::{Operation, Result, TransferError};
-use crate::ledger::Issued;
+use crate::memory::segment::RemoteSegment;
 use crate::notification::NotificationId;
-use crate::segment::RemoteSegment;
-use crate::transfer::Source;
+use crate::rdma::transfer::Source;
 
 /// Writes under way, oldest first.
 #[derive(Debug)]

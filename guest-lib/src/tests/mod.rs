@@ -1,5 +1,6 @@
-//! The library alone, against the NIC of [`crate::testing`].
+//! The library alone, against the NIC of [`fake_nic`].
 
+pub(crate) mod fake_nic;
 mod handlers;
 mod notifications;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use qnic_abi::command::CommandFlags;
 
-use crate::testing::{FakeNic, Fetched, INLINE_MAX, REMOTE_ADDRESS, REMOTE_LENGTH};
+use crate::tests::fake_nic::{FakeNic, Fetched, INLINE_MAX, REMOTE_ADDRESS, REMOTE_LENGTH};
 use crate::{
     Access, Endpoint, Error, NodeId, NotificationId, Port, RemoteSegment, Segment, SegmentName,
     Status,
