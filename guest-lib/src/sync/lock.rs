@@ -3,7 +3,7 @@
 //! ```text
 //!   home: tail ─────────────────────────┐
 //!                                       ▼
-//!   P0 (holds)  next ──► P1 (waits)  next ──► P2 (waits)
+//!    A (holds)  next ──►  B (waits)  next ──►  C (waits)
 //! ```
 //! Acquire: swap the tail; if somebody was there, write the own name into his
 //! `next` and wait to be woken. Release: if nobody is behind, compare-and-swap the

@@ -1,0 +1,17 @@
+//! Checks of the source tree itself.
+//!
+//! | module | what its test fails on |
+//! |---|---|
+//! | [`modules`] | a circle of imports in the NIC, a public field of `Nic`, an import between protocols |
+//! | [`requirements`] | a code that is cited and that docs/requirements.md does not define |
+//! | [`words`] | a word that docs/glossary.md says was replaced |
+//!
+//! Each check works on files that are given to it, so that it is tested on small trees
+//! that are made up; `tests/checkout.rs` applies all of them to the checkout.
+#![forbid(unsafe_code)]
+
+pub mod modules;
+mod references;
+pub mod requirements;
+pub mod sources;
+pub mod words;

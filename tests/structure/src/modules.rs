@@ -1,0 +1,290 @@
+//! Arrows between the modules of a crate.
+//!
+//! A module is a file or an inline module; test code (`#[cfg(test)]`, feature `testing`) is
+//! left out. An arrow goes from a module that names something, in a `use` or in its code, to
+//! the module that *defines* it: re-exports are followed. So
+//! - a parent may declare and re-export its children without an arrow to them; once its own
+//!   code uses what it re-exports, that is an arrow like any other;
+//! - a child that uses what its parent defines is an arrow to the parent. If the parent's code
+//!   uses the child, too, both stand in a circle: what the child needs then belongs into a file
+//!   beside it.
+//!
+//! Methods are called without a path, so they make no arrows. [`Tree::methods_elsewhere`]
+//! closes that hole for one type.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use syn::{Item, Type, Visibility};
+
+use crate::references::{self, References};
+
+/// An arrow, and the first line that draws it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrow {
+    /// The module that names something.
+    pub from: String,
+    /// The module that defines it.
+    pub to: String,
+    /// File and line.
+    pub place: String,
+}
+
+impl fmt::Display for Arrow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} → {} ({})", self.from, self.to, self.place)
+    }
+}
+
+#[derive(Debug)]
+struct Module {
+    file: PathBuf,
+    /// Names of its items, child modules included.
+    names: BTreeSet<String>,
+    references: References,
+    /// Fields of its structs that are not private.
+    open_fields: BTreeMap<String, Vec<String>>,
+    /// Types with methods in it.
+    implements: BTreeSet<String>,
+}
+
+/// The modules of a crate, by their paths (`crate::core::events`).
+#[derive(Debug)]
+pub struct Tree {
+    modules: BTreeMap<String, Module>,
+}
+
+impl Tree {
+    /// Reads the crate whose root is `lib.rs` in this directory.
+    ///
+    /// # Errors
+    /// Returns what is wrong if a file is missing or does not parse.
+    pub fn read(directory: &Path) -> Result<Self, String> {
+        let mut tree = Self {
+            modules: BTreeMap::new(),
+        };
+        tree.read_file("crate", &directory.join("lib.rs"), directory)?;
+        Ok(tree)
+    }
+
+    fn read_file(&mut self, name: &str, file: &Path, children: &Path) -> Result<(), String> {
+        let wrong = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+        let items = syn::parse_file(&text).map_err(|error| wrong(&error))?.items;
+        self.add(name, file, children, &items)
+    }
+
+    fn add(&mut self, name: &str, file: &Path, below: &Path, items: &[Item]) -> Result<(), String> {
+        let mut module = Module {
+            file: file.to_owned(),
+            names: items.iter().filter_map(references::name).collect(),
+            references: References::of(items),
+            open_fields: BTreeMap::new(),
+            implements: BTreeSet::new(),
+        };
+        for item in items {
+            match item {
+                Item::Struct(item) => {
+                    let open = |field: &&syn::Field| !matches!(field.vis, Visibility::Inherited);
+                    let named = |field: &syn::Field| match &field.ident {
+                        Some(ident) => ident.to_string(),
+                        None => "without a name".into(),
+                    };
+                    let fields = item.fields.iter().filter(open).map(named).collect();
+                    module.open_fields.insert(item.ident.to_string(), fields);
+                }
+                Item::Impl(item) if item.trait_.is_none() && !references::is_test(&item.attrs) => {
+                    if let Type::Path(of) = &*item.self_ty {
+                        let of = of.path.segments.last().map(|last| last.ident.to_string());
+                        module.implements.extend(of);
+                    }
+                }
+                Item::Mod(child) if !references::is_test(&child.attrs) => {
+                    let ident = child.ident.to_string();
+                    let path = format!("{name}::{ident}");
+                    let folder = below.join(&ident);
+                    match &child.content {
+                        Some((_, items)) => self.add(&path, file, &folder, items)?,
+                        None if folder.join("mod.rs").exists() => {
+                            self.read_file(&path, &folder.join("mod.rs"), &folder)?;
+                        }
+                        None => self.read_file(&path, &folder.with_extension("rs"), &folder)?,
+                    }
+                    module.names.insert(ident);
+                }
+                _ => {}
+            }
+        }
+        self.modules.insert(name.to_owned(), module);
+        Ok(())
+    }
+
+    /// The names of all modules.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.modules.keys().map(String::as_str)
+    }
+
+    /// All arrows, the first of each pair of modules.
+    pub fn arrows(&self) -> Vec<Arrow> {
+        let mut arrows = BTreeMap::new();
+        for (from, module) in &self.modules {
+            let references = &module.references;
+            let below = format!("{from}::");
+            let exports = references.exports.iter().map(|written| (written, true));
+            for ((path, line), export) in
+                exports.chain(references.uses.iter().map(|it| (it, false)))
+            {
+                // A name alone that the module defines, or that is a variable.
+                if path.len() == 1 && module.names.contains(&path[0]) {
+                    continue;
+                }
+                let Some(to) = self.resolve(from, path, 0) else {
+                    continue;
+                };
+                if to == *from || export && to.starts_with(&below) {
+                    continue;
+                }
+                let place = format!("{}:{line}", module.file.display());
+                arrows.entry((from.clone(), to)).or_insert(place);
+            }
+        }
+        let arrow = |((from, to), place)| Arrow { from, to, place };
+        arrows.into_iter().map(arrow).collect()
+    }
+
+    /// The module that defines what a path means in a module, if it is one of this crate.
+    fn resolve(&self, within: &str, path: &[String], depth: usize) -> Option<String> {
+        let module = self.modules.get(within)?;
+        let (first, rest) = path.split_first().filter(|_| depth < 16)?;
+        match first.as_str() {
+            "crate" => self.descend("crate", rest, depth),
+            "self" => self.descend(within, rest, depth),
+            "super" => {
+                let (parent, _) = within.rsplit_once("::")?;
+                match rest.first().is_some_and(|next| next == "super") {
+                    true => self.resolve(parent, rest, depth),
+                    false => self.descend(parent, rest, depth),
+                }
+            }
+            name if module.names.contains(name) => self.descend(within, path, depth),
+            name => {
+                let import = module.references.imports.get(name)?;
+                // `use name;` and `use name::…` of another crate.
+                let own = import.first().is_some_and(|first| first != name);
+                own.then(|| self.resolve(within, &[import, rest].concat(), depth + 1))?
+            }
+        }
+    }
+
+    fn descend(&self, within: &str, path: &[String], depth: usize) -> Option<String> {
+        let module = self.modules.get(within)?;
+        let Some((first, rest)) = path.split_first() else {
+            return Some(within.to_owned());
+        };
+        let child = format!("{within}::{first}");
+        if self.modules.contains_key(&child) {
+            return self.descend(&child, rest, depth);
+        }
+        let here = || Some(within.to_owned());
+        if depth >= 16 || module.names.contains(first) {
+            return here();
+        }
+        if let Some(import) = module.references.imports.get(first) {
+            let path = [import, rest].concat();
+            return self.resolve(within, &path, depth + 1).or_else(here);
+        }
+        let mut globs = module.references.globs.iter();
+        let through_glob = globs.find_map(|glob| {
+            let of = self.resolve(within, glob, depth + 1)?;
+            let names = &self.modules.get(&of)?.names;
+            names
+                .contains(first)
+                .then(|| self.descend(&of, path, depth + 1))?
+        });
+        through_glob.or_else(here)
+    }
+
+    /// The fields of a struct that are not private.
+    ///
+    /// # Errors
+    /// Returns an error if there is not exactly one struct of that name.
+    pub fn open_fields(&self, name: &str) -> Result<Vec<String>, String> {
+        let found: Vec<_> = self
+            .modules
+            .values()
+            .filter_map(|it| it.open_fields.get(name))
+            .collect();
+        match found[..] {
+            [fields] => Ok(fields.clone()),
+            _ => Err(format!("{} structs are named {name}", found.len())),
+        }
+    }
+
+    /// The modules that add methods to a type outside of `home` and the modules below it.
+    pub fn methods_elsewhere(&self, name: &str, home: &str) -> Vec<&str> {
+        let below = format!("{home}::");
+        let elsewhere = |path: &str| path != home && !path.starts_with(&below);
+        let modules = self
+            .modules
+            .iter()
+            .filter(|(_, module)| module.implements.contains(name));
+        modules
+            .map(|(path, _)| path.as_str())
+            .filter(|path| elsewhere(path))
+            .collect()
+    }
+}
+
+/// A shortest circle of arrows, or none.
+pub fn circle(arrows: &[Arrow]) -> Option<Vec<&Arrow>> {
+    let mut from: BTreeMap<&str, Vec<&Arrow>> = BTreeMap::new();
+    for arrow in arrows {
+        from.entry(&arrow.from).or_default().push(arrow);
+    }
+    let way_back = |first| {
+        let mut reached: BTreeMap<&str, Vec<&Arrow>> = BTreeMap::new();
+        let mut next: VecDeque<Vec<&Arrow>> = VecDeque::from([vec![first]]);
+        while let Some(way) = next.pop_front() {
+            let end = way.last()?.to.as_str();
+            if end == way[0].from {
+                return Some(way);
+            }
+            if reached.insert(end, way.clone()).is_none() {
+                for &arrow in from.get(end).into_iter().flatten() {
+                    next.push_back([&way[..], &[arrow]].concat());
+                }
+            }
+        }
+        None
+    };
+    arrows.iter().filter_map(way_back).min_by_key(Vec::len)
+}
+
+/// The same arrows between groups of modules: `group` names the group of a module. Arrows
+/// within a group are left out.
+pub fn grouped(arrows: &[Arrow], group: impl Fn(&str) -> String) -> Vec<Arrow> {
+    let arrow = |arrow: &Arrow| Arrow {
+        from: group(&arrow.from),
+        to: group(&arrow.to),
+        place: arrow.place.clone(),
+    };
+    arrows
+        .iter()
+        .map(arrow)
+        .filter(|arrow| arrow.from != arrow.to)
+        .collect()
+}
+
+/// The arrows from one folder below `parent` to another.
+pub fn between_children<'a>(arrows: &'a [Arrow], parent: &str) -> Vec<&'a Arrow> {
+    let child = |path: &str| {
+        let below = path.strip_prefix(parent)?.strip_prefix("::")?;
+        below.split("::").next().map(str::to_owned)
+    };
+    let crosses = |arrow: &&Arrow| match (child(&arrow.from), child(&arrow.to)) {
+        (Some(from), Some(to)) => from != to,
+        _ => false,
+    };
+    arrows.iter().filter(crosses).collect()
+}
