@@ -21,7 +21,7 @@ Examples:
   cargo qnic sim --seeds 1000                 a campaign on all cores
   cargo qnic sim --hours 8 --nodes 6          until morning
   cargo qnic sim --seeds 200 --without crash  all faults but one
-  cargo qnic sim --seeds 200 --perfect        the wire within one device process
+  cargo qnic sim --seeds 200 --lossless       the wire within one device process
   cargo qnic sim --seed 42 --faults evict,kill --shrink
                                               make a failure smaller
 
@@ -55,10 +55,10 @@ pub(crate) struct Options {
     /// Faults that do not happen after all, separated by commas
     #[arg(long, value_name = "LIST", default_value = "none")]
     without: String,
-    /// The wire is the one within a device process: nothing is lost or late, and runs
+    /// The wire is the one within a device process: nothing is lost or late, and spans
     /// of pages travel in a frame; only evict, kill, revoke, reset and slow happen
     #[arg(long)]
-    perfect: bool,
+    lossless: bool,
     /// Look for a smaller simulation that fails, too
     #[arg(long)]
     shrink: bool,
@@ -100,7 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         nodes: options.nodes.into(),
         operations: options.operations,
         faults: Faults::NONE,
-        perfect: options.perfect,
+        lossless: options.lossless,
     };
     match (faults(&options.faults), faults(&options.without)) {
         (Ok(with), Ok(without)) => {
@@ -206,7 +206,7 @@ fn many(options: &Options, simulation: &Simulation) -> Summary {
     let total = &summary.total;
     println!(
         "{} seeds, {} failures in {:.1} s: {} transfers, {} refused or given up, {} \
-         notifications, {} frames, {} mishaps, {:.0} s of virtual time",
+         notifications, {} frames, {} injected faults, {:.0} s of virtual time",
         summary.seeds,
         summary.failures.len(),
         start.elapsed().as_secs_f64(),
@@ -214,7 +214,7 @@ fn many(options: &Options, simulation: &Simulation) -> Summary {
         total.failed,
         total.notifications,
         total.frames,
-        total.mishaps,
+        total.injected_faults,
         total.time as f64 / 1e9,
     );
     summary

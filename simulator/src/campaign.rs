@@ -29,7 +29,7 @@ impl Failure {
             nodes,
             operations,
             faults,
-            perfect,
+            lossless,
         } = self.options;
         let defaults = Options::default();
         let mut command = format!("cargo qnic sim --seed {}", self.seed);
@@ -48,8 +48,8 @@ impl Failure {
             };
             command += &format!(" --faults {list}");
         }
-        if perfect {
-            command += " --perfect";
+        if lossless {
+            command += " --lossless";
         }
         command
     }
@@ -210,14 +210,14 @@ fn add(total: &mut Report, one: &Report) {
     total.time += one.time;
     total.events += one.events;
     total.frames += one.frames;
-    total.damaged += one.damaged;
+    total.corrupted += one.corrupted;
     total.complete += one.complete;
     total.failed += one.failed;
     total.notifications += one.notifications;
     total.increments += one.increments;
-    total.turns += one.turns;
+    total.sync_operations += one.sync_operations;
     total.bytes += one.bytes;
-    total.mishaps += one.mishaps;
+    total.injected_faults += one.injected_faults;
 }
 
 /// Seeds that are tried for each smaller set of options.
@@ -293,8 +293,8 @@ mod tests {
             failure.replay(),
             "cargo qnic sim --seed 7 --nodes 2 --faults kill"
         );
-        failure.options.perfect = true;
-        assert!(failure.replay().ends_with("--faults kill --perfect"));
+        failure.options.lossless = true;
+        assert!(failure.replay().ends_with("--faults kill --lossless"));
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
             nodes: 2,
             operations: 1,
             faults: Faults::NONE,
-            perfect: false,
+            lossless: false,
         };
         assert!(smaller(&least).is_empty());
     }

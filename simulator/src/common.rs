@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::checker::Checker;
 use crate::memory::{Observer, Words};
 use crate::oracle::Oracle;
-use crate::referee::Referee;
 use crate::schedule::{lock, Schedule, Signal, TaskId};
 use crate::settings::Settings;
 
@@ -21,28 +21,28 @@ pub(crate) enum Phase {
     Exit,
 }
 
-/// One place for a process.
+/// One slot for a process.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    /// Its task, and whether a process lives there: [`SeatState`].
+pub(crate) struct Slot {
+    /// Its task, and whether a process lives there: [`SlotState`].
     pub(crate) task: AtomicUsize,
     pub(crate) state: AtomicU8,
 }
 
-impl Seat {
-    /// A place for a process that will come.
+impl Slot {
+    /// A slot for a process that will come.
     fn new() -> Self {
-        Seat {
+        Slot {
             task: AtomicUsize::default(),
-            state: AtomicU8::new(SeatState::Working as u8),
+            state: AtomicU8::new(SlotState::Working as u8),
         }
     }
 }
 
-/// What the process at a place does.
+/// What the process at a slot does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum SeatState {
+pub(crate) enum SlotState {
     /// Nobody lives there.
     Empty,
     /// It works.
@@ -56,8 +56,8 @@ pub(crate) struct Common {
     pub(crate) schedule: Arc<Schedule>,
     pub(crate) settings: Settings,
     pub(crate) oracle: Mutex<Oracle>,
-    pub(crate) referee: Mutex<Referee>,
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) checker: Mutex<Checker>,
+    pub(crate) slots: Vec<Slot>,
     phase: AtomicU8,
     pub(crate) phase_changed: Signal,
 }
@@ -65,9 +65,9 @@ pub(crate) struct Common {
 impl Common {
     pub(crate) fn new(schedule: Arc<Schedule>, settings: Settings) -> Self {
         Common {
-            oracle: Mutex::new(Oracle::new(&settings.places[..settings.users])),
-            referee: Mutex::new(Referee::new(&settings)),
-            seats: settings.places.iter().map(|_| Seat::new()).collect(),
+            oracle: Mutex::new(Oracle::new(&settings.slots[..settings.rdma_workers])),
+            checker: Mutex::new(Checker::new(&settings)),
+            slots: settings.slots.iter().map(|_| Slot::new()).collect(),
             schedule,
             settings,
             phase: AtomicU8::new(Phase::Work as u8),
@@ -89,43 +89,41 @@ impl Common {
         self.schedule.notify(&self.phase_changed);
     }
 
-    /// The process at a place begins to die.
-    pub(crate) fn end(&self, place: usize) {
-        match self.settings.is_member(place) {
-            true => lock(&self.referee).end(place, false),
-            false => lock(&self.oracle).end(place),
+    /// The process at a slot begins to die.
+    pub(crate) fn end(&self, slot: usize) {
+        match self.settings.is_sync_worker(slot) {
+            true => lock(&self.checker).end(slot, false),
+            false => lock(&self.oracle).end(slot),
         }
     }
 
-    pub(crate) fn set_seat(&self, place: usize, state: SeatState) {
-        self.seats[place]
-            .state
-            .store(state as u8, Ordering::Relaxed);
+    pub(crate) fn set_slot_state(&self, slot: usize, state: SlotState) {
+        self.slots[slot].state.store(state as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn seat(&self, place: usize) -> SeatState {
-        match self.seats[place].state.load(Ordering::Relaxed) {
-            0 => SeatState::Empty,
-            1 => SeatState::Working,
-            _ => SeatState::Drained,
+    pub(crate) fn slot_state(&self, slot: usize) -> SlotState {
+        match self.slots[slot].state.load(Ordering::Relaxed) {
+            0 => SlotState::Empty,
+            1 => SlotState::Working,
+            _ => SlotState::Drained,
         }
     }
 
-    /// The task of a place.
-    pub(crate) fn task(&self, place: usize) -> TaskId {
-        self.seats[place].task.load(Ordering::Relaxed)
+    /// The task of a slot.
+    pub(crate) fn task(&self, slot: usize) -> TaskId {
+        self.slots[slot].task.load(Ordering::Relaxed)
     }
 }
 
 impl Observer for Common {
-    fn stored(&self, place: usize, offset: usize, value: u64) {
-        if !self.settings.is_member(place) {
-            lock(&self.oracle).stored(place, offset, value);
+    fn stored(&self, slot: usize, offset: usize, value: u64) {
+        if !self.settings.is_sync_worker(slot) {
+            lock(&self.oracle).stored(slot, offset, value);
         }
     }
 
-    fn changed(&self, place: usize, object: usize, before: &Words, after: &Words) {
+    fn changed(&self, slot: usize, object: usize, before: &Words, after: &Words) {
         let now = self.schedule.now();
-        lock(&self.referee).changed(now, place, object, before, after);
+        lock(&self.checker).changed(now, slot, object, before, after);
     }
 }

@@ -1,7 +1,7 @@
 //! The kernel of a simulated node: address spaces whose pages come and go.
 //!
 //! ```text
-//!   page: frame? ◄──bring_in── swap (what it held when it was last written out)
+//!   page: frame? ◄──make_resident── swap (what it held when it was last written out)
 //!           │                    ▲
 //!           └──reclaim: Region::invalidate, then (if dirty) ──┘, frame freed
 //! ```
@@ -90,11 +90,11 @@ impl Drop for Watch {
         let mut state = lock(&self.kernel.state);
         let space = state.spaces.get_mut(&self.space);
         let removed = space.and_then(|space| {
-            let place = space
+            let index = space
                 .watches
                 .iter()
                 .position(|other| Arc::ptr_eq(other, &self.watched))?;
-            Some(space.watches.remove(place))
+            Some(space.watches.remove(index))
         });
         drop(state);
         drop(removed);
@@ -245,7 +245,7 @@ impl Kernel {
     }
 
     /// Makes a page resident; returns its frame, valid until the next wait.
-    fn bring_in(&self, space: u64, page: u64) -> Result<u32, MemoryError> {
+    fn make_resident(&self, space: u64, page: u64) -> Result<u32, MemoryError> {
         if let Some(frame) = self.look_up(space, page)?.0 {
             return Ok(frame);
         }
@@ -326,7 +326,7 @@ impl Kernel {
             let count = if lookup == 0 { count } else { 1 };
             let mut frames = Vec::new();
             for page in start..start + count as u64 {
-                match self.bring_in(watch.space, page) {
+                match self.make_resident(watch.space, page) {
                     Ok(frame) => frames.push(Some(frame)),
                     Err(error) if frames.is_empty() => return Err(error),
                     Err(_) => break,
@@ -372,8 +372,8 @@ impl Kernel {
 
     /// The process stores to its memory.
     pub(crate) fn write(&self, space: u64, address: u64, bytes: &[u8]) -> Result<(), MemoryError> {
-        for (page, offset, range) in pieces(address, bytes.len()) {
-            let frame = self.bring_in(space, page)?;
+        for (page, offset, range) in page_spans(address, bytes.len()) {
+            let frame = self.make_resident(space, page)?;
             self.memory.store(frame, offset, &bytes[range]);
             self.mark_dirty(frame);
         }
@@ -387,8 +387,8 @@ impl Kernel {
         address: u64,
         bytes: &mut [u8],
     ) -> Result<(), MemoryError> {
-        for (page, offset, range) in pieces(address, bytes.len()) {
-            let frame = self.bring_in(space, page)?;
+        for (page, offset, range) in page_spans(address, bytes.len()) {
+            let frame = self.make_resident(space, page)?;
             self.memory.load(frame, offset, &mut bytes[range]);
         }
         Ok(())
@@ -400,7 +400,7 @@ impl Kernel {
         let mut bytes = vec![0; length];
         let state = lock(&self.state);
         let space = state.spaces.get(&space)?;
-        for (page, offset, range) in pieces(address, length) {
+        for (page, offset, range) in page_spans(address, length) {
             let page = space.pages.get(&page)?;
             match (page.frame, &page.swap) {
                 (Some(frame), _) => self.memory.load(frame, offset, &mut bytes[range]),
@@ -417,7 +417,7 @@ impl Kernel {
 
 /// A range of addresses, page by page: page number, offset in the page, and which
 /// of the bytes.
-fn pieces(
+fn page_spans(
     address: u64,
     length: usize,
 ) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
@@ -438,11 +438,11 @@ mod tests {
 
     #[test]
     fn ranges_are_split_at_page_borders() {
-        let found: Vec<_> = pieces(0x1ffe, 4100).collect();
+        let found: Vec<_> = page_spans(0x1ffe, 4100).collect();
         assert_eq!(
             found,
             [(1, 4094, 0..2), (2, 0, 2..4098), (3, 0, 4098..4100)]
         );
-        assert_eq!(pieces(0x1000, 0).count(), 0);
+        assert_eq!(page_spans(0x1000, 0).count(), 0);
     }
 }

@@ -35,9 +35,9 @@
 //! | `platform` | the system under the driver core |
 //! | `node`, `wire` | a NIC as its device process drives it; the wires |
 //! | `user` | processes that transfer |
-//! | `member` | processes that synchronize: the library as it is, on a provider of its own |
-//! | `oracle`, `lane`, `conversation` | what must hold, checked when it can be known |
-//! | `referee` | the same for locks, semaphores and wait queues |
+//! | `worker` | processes that synchronize: the library as it is, on a provider of its own |
+//! | `oracle`, `section`, `conversation` | what must hold, checked when it can be known |
+//! | `checker` | the same for locks, semaphores and wait queues |
 //! | `settings`, `world` | what a seed makes of the options; one simulation |
 //! | [`campaign`] | many seeds; making a failure smaller |
 //!
@@ -45,23 +45,24 @@
 #![forbid(unsafe_code)]
 
 pub mod campaign;
+mod checker;
 mod common;
-mod conversation;
-mod counting;
+mod expected_bytes;
+mod increments;
 mod kernel;
-mod lane;
 mod mapping;
-mod member;
 mod memory;
 mod node;
 mod oracle;
 mod platform;
-mod referee;
+mod process;
+mod rdma_worker;
 mod schedule;
+mod sessions;
 mod settings;
+mod sync_worker;
 mod task;
 mod trace;
-mod user;
 mod wire;
 mod world;
 

@@ -12,7 +12,7 @@ use qnic_abi::{SharedMemory, PAGE_SIZE};
 use crate::platform::Machine;
 
 /// Where it lies.
-enum Place {
+enum Backing {
     /// In SRAM, from an offset on.
     Window { offset: usize },
     /// In frames that are never taken away; read-only.
@@ -29,7 +29,7 @@ enum Place {
 /// machine is gone, stores nothing any more.
 pub(crate) struct Mapping {
     machine: Arc<Machine>,
-    place: Place,
+    backing: Backing,
 }
 
 impl Mapping {
@@ -37,7 +37,7 @@ impl Mapping {
     pub(crate) fn window(machine: &Arc<Machine>, offset: usize) -> Self {
         Mapping {
             machine: machine.clone(),
-            place: Place::Window { offset },
+            backing: Backing::Window { offset },
         }
     }
 
@@ -45,7 +45,7 @@ impl Mapping {
     pub(crate) fn host_area(machine: &Arc<Machine>, frames: [u32; HOST_PAGES]) -> Self {
         Mapping {
             machine: machine.clone(),
-            place: Place::HostArea { frames },
+            backing: Backing::HostArea { frames },
         }
     }
 
@@ -53,7 +53,7 @@ impl Mapping {
     pub(crate) fn pages(machine: &Arc<Machine>, space: u64, address: u64, length: usize) -> Self {
         Mapping {
             machine: machine.clone(),
-            place: Place::Pages {
+            backing: Backing::Pages {
                 space,
                 address,
                 length,
@@ -61,17 +61,17 @@ impl Mapping {
         }
     }
 
-    fn lives(&self) -> bool {
+    fn is_alive(&self) -> bool {
         !self.machine.is_gone() && !self.machine.schedule.is_killed()
     }
 }
 
 impl SharedMemory for Mapping {
     fn size(&self) -> usize {
-        match self.place {
-            Place::Window { .. } => WINDOW_BYTES,
-            Place::HostArea { .. } => HOST_PAGES * PAGE_SIZE,
-            Place::Pages { length, .. } => length,
+        match self.backing {
+            Backing::Window { .. } => WINDOW_BYTES,
+            Backing::HostArea { .. } => HOST_PAGES * PAGE_SIZE,
+            Backing::Pages { length, .. } => length,
         }
     }
 
@@ -85,7 +85,7 @@ impl SharedMemory for Mapping {
     }
 
     fn load_u64(&self, at: usize, order: Ordering) -> u64 {
-        if let Place::Window { offset } = self.place {
+        if let Backing::Window { offset } = self.backing {
             return self.machine.sram.load_u64(offset + at, order);
         }
         let mut bytes = [0; 8];
@@ -94,12 +94,12 @@ impl SharedMemory for Mapping {
     }
 
     fn store_u64(&self, at: usize, value: u64, order: Ordering) {
-        match self.place {
-            Place::Window { offset } if self.lives() => {
+        match self.backing {
+            Backing::Window { offset } if self.is_alive() => {
                 self.machine.sram.store_u64(offset + at, value, order);
             }
-            Place::Window { .. } => {}
-            Place::HostArea { .. } | Place::Pages { .. } => {
+            Backing::Window { .. } => {}
+            Backing::HostArea { .. } | Backing::Pages { .. } => {
                 self.write_bytes(at, &value.to_le_bytes());
             }
         }
@@ -112,20 +112,20 @@ impl SharedMemory for Mapping {
 
 impl Mapped for Mapping {
     fn address(&self) -> u64 {
-        match self.place {
-            Place::Window { .. } | Place::HostArea { .. } => 0,
-            Place::Pages { address, .. } => address,
+        match self.backing {
+            Backing::Window { .. } | Backing::HostArea { .. } => 0,
+            Backing::Pages { address, .. } => address,
         }
     }
 
     fn read_bytes(&self, offset: usize, bytes: &mut [u8]) {
-        match &self.place {
-            Place::Window { .. } => panic!("a window is read in words"),
-            Place::HostArea { frames } => {
+        match &self.backing {
+            Backing::Window { .. } => panic!("a window is read in words"),
+            Backing::HostArea { frames } => {
                 let frame = frames[offset / PAGE_SIZE];
                 self.machine.memory.load(frame, offset % PAGE_SIZE, bytes);
             }
-            Place::Pages { space, address, .. } => {
+            Backing::Pages { space, address, .. } => {
                 let at = address + offset as u64;
                 if self.machine.kernel.read(*space, at, bytes).is_err() {
                     // The space is going away, and its process with it.
@@ -136,25 +136,25 @@ impl Mapped for Mapping {
     }
 
     fn write_bytes(&self, offset: usize, bytes: &[u8]) {
-        match &self.place {
-            Place::Window { .. } => panic!("a process stores 64-bit words to its window"),
-            Place::HostArea { .. } => panic!("the host area is mapped read-only"),
-            Place::Pages { space, address, .. } if self.lives() => {
+        match &self.backing {
+            Backing::Window { .. } => panic!("a process stores 64-bit words to its window"),
+            Backing::HostArea { .. } => panic!("the host area is mapped read-only"),
+            Backing::Pages { space, address, .. } if self.is_alive() => {
                 let at = address + offset as u64;
                 // An error says that the space is going away.
                 let _gone = self.machine.kernel.write(*space, at, bytes);
             }
-            Place::Pages { .. } => {}
+            Backing::Pages { .. } => {}
         }
     }
 }
 
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.place {
-            Place::Window { .. } => "window",
-            Place::HostArea { .. } => "host area",
-            Place::Pages { .. } => "pages",
+        let what = match self.backing {
+            Backing::Window { .. } => "window",
+            Backing::HostArea { .. } => "host area",
+            Backing::Pages { .. } => "pages",
         };
         f.write_str(what)
     }

@@ -29,19 +29,19 @@ const POISON: u8 = 0xdb;
 pub(crate) enum Owner {
     /// Nobody.
     Free,
-    /// A page of the host area of the process at that place.
-    HostArea { place: usize, page: usize },
+    /// A page of the host area of the process at that slot.
+    HostArea { slot: usize, page: usize },
     /// A page of an address space.
     Page { space: u64, page: u64 },
 }
 
 /// Who is told what a NIC stores into host areas.
 pub(crate) trait Observer: Send + Sync {
-    /// The NIC has stored a word of the host area of the process at a place.
-    fn stored(&self, place: usize, offset: usize, value: u64);
+    /// The NIC has stored a word of the host area of the process at a slot.
+    fn stored(&self, slot: usize, offset: usize, value: u64);
 
-    /// The NIC has changed an object at its home at a place.
-    fn changed(&self, place: usize, object: usize, before: &Words, after: &Words);
+    /// The NIC has changed an object at its area at a slot.
+    fn changed(&self, slot: usize, object: usize, before: &Words, after: &Words);
 }
 
 /// An object of [`qnic::sync`] as it lies in memory.
@@ -49,9 +49,15 @@ pub(crate) type Words = [u64; OBJECT / 8];
 
 const OBJECT: usize = OBJECT_BYTES as usize;
 
+/// The words of an object.
+pub(crate) fn words(bytes: &[u8]) -> Words {
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    std::array::from_fn(|index| word(&bytes[8 * index..8 * index + 8]))
+}
+
 /// Where the objects of a process lie.
-struct Home {
-    place: usize,
+struct ObjectArea {
+    slot: usize,
     space: u64,
     address: u64,
     objects: usize,
@@ -59,7 +65,7 @@ struct Home {
 
 /// One of them, in memory.
 struct Found {
-    place: usize,
+    slot: usize,
     object: usize,
     range: std::ops::Range<usize>,
 }
@@ -70,7 +76,7 @@ struct State {
     /// VNI by address space, once known.
     vnis: Vec<(u64, VniId)>,
     free: Vec<u32>,
-    homes: Vec<Home>,
+    object_areas: Vec<ObjectArea>,
 }
 
 impl State {
@@ -80,24 +86,19 @@ impl State {
         let Owner::Page { space, page } = self.owners[frame] else {
             return None;
         };
-        let home = self.homes.iter().find(|home| home.space == space)?;
+        let area = self.object_areas.iter().find(|area| area.space == space)?;
         let offset = (page << PAGE_SHIFT) + (address % PAGE_SIZE) as u64;
-        let offset = offset.checked_sub(home.address)? as usize;
+        let offset = offset.checked_sub(area.address)? as usize;
         let start = address - offset % OBJECT;
-        (offset < home.objects * OBJECT).then_some(Found {
-            place: home.place,
+        (offset < area.objects * OBJECT).then_some(Found {
+            slot: area.slot,
             object: offset / OBJECT,
             range: start..start + OBJECT,
         })
     }
 
     fn words(&self, found: &Found) -> Words {
-        let mut words = Words::default();
-        let bytes = self.bytes[found.range.clone()].chunks_exact(8);
-        for (word, bytes) in words.iter_mut().zip(bytes) {
-            *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        }
-        words
+        words(&self.bytes[found.range.clone()])
     }
 }
 
@@ -121,7 +122,7 @@ impl Memory {
                 owners: vec![Owner::Free; frames],
                 vnis: Vec::new(),
                 free: (0..frames as u32).rev().collect(),
-                homes: Vec::new(),
+                object_areas: Vec::new(),
             }),
             observer: OnceLock::new(),
         }
@@ -183,11 +184,11 @@ impl Memory {
     }
 
     /// From now on the observer is told of changes of the objects at an address.
-    pub(crate) fn watch(&self, place: usize, space: u64, address: u64, objects: usize) {
+    pub(crate) fn watch(&self, slot: usize, (space, address): (u64, u64), objects: usize) {
         let mut state = lock(&self.state);
-        state.homes.retain(|home| home.place != place);
-        state.homes.push(Home {
-            place,
+        state.object_areas.retain(|area| area.slot != slot);
+        state.object_areas.push(ObjectArea {
+            slot,
             space,
             address,
             objects,
@@ -216,7 +217,7 @@ impl Memory {
         drop(state);
         if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
             if before != after {
-                observer.changed(found.place, found.object, &before, &after);
+                observer.changed(found.slot, found.object, &before, &after);
             }
         }
         Ok(result)
@@ -294,10 +295,10 @@ impl HostMemory for Memory {
         }
         self.write(address, &value.to_le_bytes())?;
         let frame = (address >> PAGE_SHIFT) as u32;
-        if let Owner::HostArea { place, page } = self.owner(frame) {
+        if let Owner::HostArea { slot, page } = self.owner(frame) {
             let offset = page * PAGE_SIZE + address as usize % PAGE_SIZE;
             if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
-                observer.stored(place, offset, value);
+                observer.stored(slot, offset, value);
             }
         }
         Ok(())

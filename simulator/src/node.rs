@@ -6,7 +6,7 @@
 //!                            asleep, until the next of them, or the NIC's deadline
 //! ```
 //! The time between two polls is up to chance, so the NICs of a cluster interleave
-//! in many ways. After each call of a NIC no page is locked: whatever happens
+//! in many routes. After each call of a NIC no page is locked: whatever happens
 //! between two calls happens to a NIC that holds nothing.
 
 use std::collections::VecDeque;
@@ -23,14 +23,14 @@ use zerocopy::IntoBytes;
 use crate::common::{Common, Phase};
 use crate::memory::{Memory, Observer};
 use crate::platform::{Machine, SimPlatform};
-use crate::schedule::{lock, Event, Life};
-use crate::user::Place;
+use crate::process::ProcessContext;
+use crate::schedule::{lock, Event, Incarnation};
 use crate::wire::{name, Arrived, Network, Outlet};
 
 /// Windows of each NIC.
 const WINDOWS: u32 = 4;
 
-/// Doorbells of each NIC: fewer than windows, as in life.
+/// Doorbells of each NIC: fewer than windows, as in incarnation.
 const DOORBELLS: u32 = 2;
 
 /// Event buffers that a driver posts.
@@ -65,7 +65,7 @@ impl Host for NodeHost<'_> {
 pub(crate) struct Node {
     common: Arc<Common>,
     number: usize,
-    life: u32,
+    incarnation: u32,
     /// `None` while it has no power.
     nic: Option<Nic>,
     /// The machine, also for a while after it has ended.
@@ -86,7 +86,7 @@ impl Node {
         Node {
             common: common.clone(),
             number,
-            life: 0,
+            incarnation: 0,
             nic: None,
             machine: None,
             is_up: false,
@@ -98,19 +98,19 @@ impl Node {
         }
     }
 
-    fn life(&self) -> Life {
-        Life {
+    fn incarnation(&self) -> Incarnation {
+        Incarnation {
             node: self.number,
-            number: self.life,
+            number: self.incarnation,
         }
     }
 
-    /// Says whether an event is of this life of the node.
-    pub(crate) fn lives(&self, life: Life) -> bool {
-        self.is_up && life == self.life()
+    /// Says whether an event is of this incarnation of the node.
+    pub(crate) fn is_current(&self, incarnation: Incarnation) -> bool {
+        self.is_up && incarnation == self.incarnation()
     }
 
-    /// Says whether nothing of its last life runs any more, so that it can start.
+    /// Says whether nothing of its last incarnation runs any more, so that it can start.
     pub(crate) fn can_start(&self) -> bool {
         !self.is_up
             && self
@@ -133,12 +133,17 @@ impl Node {
             };
             Nic::new(config).expect("a geometry")
         });
-        self.life += 1;
-        let life = Life {
+        self.incarnation += 1;
+        let incarnation = Incarnation {
             node: self.number,
-            number: self.life,
+            number: self.incarnation,
         };
-        let machine = Machine::new(&self.common.schedule, life, *nic.geometry(), settings.disk);
+        let machine = Machine::new(
+            &self.common.schedule,
+            incarnation,
+            *nic.geometry(),
+            settings.disk,
+        );
         let observer: Arc<dyn Observer> = self.common.clone();
         machine.memory.observe(Arc::downgrade(&observer));
         // The wall clock of all nodes, which no session has reached yet.
@@ -152,8 +157,8 @@ impl Node {
         self.is_up = true;
         self.machine = Some(machine.clone());
         self.common.schedule.trace(format_args!(
-            "node {}: starts, life {}",
-            self.number, self.life
+            "node {}: starts, incarnation {}",
+            self.number, self.incarnation
         ));
         let common = self.common.clone();
         let booting = machine.clone();
@@ -167,7 +172,10 @@ impl Node {
                 }
                 Ok(_) => {}
                 Err(_) if booting.is_gone() => {}
-                Err(error) => panic!("node {}: the driver does not start: {error}", life.node),
+                Err(error) => panic!(
+                    "node {}: the driver does not start: {error}",
+                    incarnation.node
+                ),
             }
         });
         self.wake();
@@ -177,7 +185,7 @@ impl Node {
     pub(crate) fn reset(&mut self, network: &mut Network) {
         self.end_life(|nic, machine, common| {
             let now = Time(common.schedule.now());
-            let from = machine.life.node;
+            let from = machine.incarnation.node;
             nic.reset(now, &NodeHost(machine), &mut Outlet { network, from });
         });
     }
@@ -193,9 +201,9 @@ impl Node {
             return;
         };
         self.is_up = false;
-        for (place, node) in self.common.settings.places.iter().enumerate() {
+        for (slot, node) in self.common.settings.slots.iter().enumerate() {
             if *node == self.number {
-                self.common.end(place);
+                self.common.end(slot);
             }
         }
         let driver = lock(&machine.driver).take();
@@ -219,7 +227,9 @@ impl Node {
     fn poll_by(&mut self, time: u64) {
         if self.poll_at.is_none_or(|at| time < at) {
             self.poll_at = Some(time);
-            self.common.schedule.at(time, Event::Poll(self.life()));
+            self.common
+                .schedule
+                .at(time, Event::Poll(self.incarnation()));
         }
     }
 
@@ -231,7 +241,7 @@ impl Node {
         self.wake();
     }
 
-    /// Hands a frame to the NIC, which must see whether it is of another life.
+    /// Hands a frame to the NIC, which must see whether it is of another incarnation.
     pub(crate) fn take_frame(&mut self, arrived: &Arrived) {
         let now = Time(self.common.schedule.now());
         let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
@@ -250,7 +260,7 @@ impl Node {
             let after = nic.statistics().stale_frames.get();
             assert!(
                 after == before + 1,
-                "node {}: a frame of another life is taken: {}",
+                "node {}: a frame of another incarnation is taken: {}",
                 self.number,
                 name(&arrived.frame)
             );
@@ -339,11 +349,11 @@ impl Node {
         };
         let number = self.number;
         let limits = &self.common.settings.limits;
-        let places = limits.window.max(MIN_WINDOW) as usize * self.common.settings.options.nodes;
+        let slots = limits.window.max(MIN_WINDOW) as usize * self.common.settings.options.nodes;
         let held = nic.statistics().bounce_bytes.get();
         assert!(
-            held <= (places * PAGE_SIZE) as u64,
-            "node {number}: {held} bytes of bounce memory for {places} places"
+            held <= (slots * PAGE_SIZE) as u64,
+            "node {number}: {held} bytes of bounce memory for {slots} slots"
         );
         for frame in 0..machine.geometry.frames as u32 {
             let word = machine.geometry.lock_word(frame);
@@ -356,7 +366,7 @@ impl Node {
         if !self.events.is_empty() && !self.interrupted {
             self.interrupted = true;
             let delay = 200 * self.slowness..8000 * self.slowness;
-            let event = Event::Interrupt(self.life());
+            let event = Event::Interrupt(self.incarnation());
             self.common.schedule.after(delay, event);
         }
     }
@@ -468,14 +478,14 @@ fn populate(common: &Arc<Common>, machine: &Arc<Machine>, driver: &Arc<Driver<Si
             }
         });
     }
-    for (number, node) in common.settings.places.iter().enumerate() {
-        if *node == machine.life.node {
-            let place = Place {
+    for (number, node) in common.settings.slots.iter().enumerate() {
+        if *node == machine.incarnation.node {
+            let process = ProcessContext {
                 common: common.clone(),
                 machine: machine.clone(),
-                place: number,
+                slot: number,
             };
-            machine.run(move || place.occupy());
+            machine.run(move || process.run());
         }
     }
 }

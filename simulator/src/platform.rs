@@ -22,12 +22,12 @@ use qnic_nic::testing::Sram;
 
 use crate::kernel::{Kernel, Watch};
 use crate::memory::{Memory, Owner};
-use crate::schedule::{lock, Event, Life, Schedule, Signal, TaskId};
+use crate::schedule::{lock, Event, Incarnation, Schedule, Signal, TaskId};
 
-/// The hardware and the kernel of one life of a node.
+/// The hardware and the kernel of one incarnation of a node.
 pub(crate) struct Machine {
     pub(crate) schedule: Arc<Schedule>,
-    pub(crate) life: Life,
+    pub(crate) incarnation: Incarnation,
     pub(crate) sram: Arc<Sram>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) kernel: Arc<Kernel>,
@@ -38,7 +38,7 @@ pub(crate) struct Machine {
     pub(crate) answered: Signal,
     /// A fault waits for a worker.
     pub(crate) faults: Signal,
-    /// Place of the process whose host area is allocated next.
+    /// ProcessSlot of the process whose host area is allocated next.
     pub(crate) registering: AtomicUsize,
     /// Its driver, once it has started and until the device is gone.
     pub(crate) driver: StdMutex<Option<Arc<Driver<SimPlatform>>>>,
@@ -61,7 +61,7 @@ impl Machine {
     /// A machine on which nothing runs.
     pub(crate) fn new(
         schedule: &Arc<Schedule>,
-        life: Life,
+        incarnation: Incarnation,
         geometry: Geometry,
         disk: u64,
     ) -> Arc<Self> {
@@ -69,7 +69,7 @@ impl Machine {
         let memory = Arc::new(Memory::new(geometry, sram.clone()));
         Arc::new(Machine {
             schedule: schedule.clone(),
-            life,
+            incarnation,
             kernel: Arc::new(Kernel::new(schedule.clone(), memory.clone(), disk)),
             sram,
             memory,
@@ -127,7 +127,8 @@ impl Machine {
         control.next += 1;
         let token = control.next;
         control.requests.push_back((token, *request));
-        self.schedule.after(100..3000, Event::Control(self.life));
+        self.schedule
+            .after(100..3000, Event::Control(self.incarnation));
         token
     }
 
@@ -341,8 +342,8 @@ impl Platform for SimPlatform {
     }
 
     fn new_host_area(&self) -> Result<SimHostArea, NoMemory> {
-        let place = self.0.registering.load(Ordering::Relaxed);
-        let frame = |page| self.0.kernel.frame_for(Owner::HostArea { place, page });
+        let slot = self.0.registering.load(Ordering::Relaxed);
+        let frame = |page| self.0.kernel.frame_for(Owner::HostArea { slot, page });
         Ok(SimHostArea {
             frames: std::array::from_fn(frame),
             machine: self.0.clone(),
@@ -389,7 +390,7 @@ impl Platform for SimPlatform {
     }
 
     fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        let node = self.0.life.node;
+        let node = self.0.incarnation.node;
         self.0
             .schedule
             .trace(format_args!("node {node}: driver {level:?}: {message}"));

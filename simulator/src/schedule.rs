@@ -23,9 +23,9 @@ use crate::trace::Trace;
 /// Number of a task.
 pub(crate) type TaskId = usize;
 
-/// Which life of which node: events of an earlier life are void.
+/// Which incarnation of which node: events of an earlier incarnation are void.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Life {
+pub(crate) struct Incarnation {
     pub(crate) node: usize,
     pub(crate) number: u32,
 }
@@ -36,22 +36,22 @@ pub(crate) enum Event {
     /// A task goes on, if it still is in that wait.
     Resume(TaskId, u64),
     /// A NIC is polled.
-    Poll(Life),
+    Poll(Incarnation),
     /// A NIC looks at its control queue.
-    Control(Life),
+    Control(Incarnation),
     /// A driver is interrupted.
-    Interrupt(Life),
+    Interrupt(Incarnation),
     /// A doorbell is rung.
-    Doorbell(Life, u32),
+    Doorbell(Incarnation, u32),
     /// Frames arrive over the wire of that number.
     Arrival(usize),
     /// A copy of a frame arrives long after it.
     Late(usize),
-    /// The oldest frame on a perfect wire arrives.
+    /// The oldest frame on a lossless wire arrives.
     Direct,
     /// Something breaks.
-    Mishap,
-    /// Something is mended: the mishap of that number ends.
+    InjectFault,
+    /// Something is repaired: the mishap of that number ends.
     Repair(usize),
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Schedule {
     queue: Mutex<BinaryHeap<Reverse<(u64, u64, Event)>>>,
     waits: Mutex<Vec<Wait>>,
     killed: Mutex<BTreeSet<TaskId>>,
-    births: Mutex<Vec<Body>>,
+    new_tasks: Mutex<Vec<Body>>,
     random: Mutex<fastrand::Rng>,
     trace: Mutex<Trace>,
     tracing: bool,
@@ -104,7 +104,7 @@ impl Schedule {
             queue: Mutex::default(),
             waits: Mutex::default(),
             killed: Mutex::default(),
-            births: Mutex::default(),
+            new_tasks: Mutex::default(),
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
             tracing: trace.is_on(),
             trace: Mutex::new(trace),
@@ -187,7 +187,7 @@ impl Schedule {
 
     /// Adds a task, which starts soon.
     pub(crate) fn spawn(&self, body: impl FnOnce() + Send + 'static) -> TaskId {
-        lock(&self.births).push(Box::new(body));
+        lock(&self.new_tasks).push(Box::new(body));
         let mut waits = lock(&self.waits);
         waits.push(Wait::default());
         let task = waits.len() - 1;
@@ -197,8 +197,8 @@ impl Schedule {
     }
 
     /// Tasks that were added since the last call, in the order of their numbers.
-    pub(crate) fn births(&self) -> Vec<Body> {
-        std::mem::take(&mut *lock(&self.births))
+    pub(crate) fn new_tasks(&self) -> Vec<Body> {
+        std::mem::take(&mut *lock(&self.new_tasks))
     }
 
     /// Number of the running task.

@@ -16,7 +16,7 @@ pub struct Faults {
     pub reorder: bool,
     /// Frames arrive twice.
     pub duplicate: bool,
-    /// Frames are damaged on their way.
+    /// Frames are corrupted on their way.
     pub corrupt: bool,
     /// Ways between nodes are cut for a while, in one direction or both.
     pub partition: bool,
@@ -122,13 +122,13 @@ pub struct Options {
     /// The wire is the one within a device process: frames arrive in order, once, with
     /// runs of pages in them. What wires do, and what no device process would hide
     /// from its NICs, does not happen: the first six faults, and crash.
-    pub perfect: bool,
+    pub lossless: bool,
 }
 
 impl Options {
     /// Which faults happen on the wire that there is.
     pub(crate) fn possible_faults(&self) -> Faults {
-        match self.perfect {
+        match self.lossless {
             false => self.faults,
             true => Faults {
                 evict: self.faults.evict,
@@ -148,7 +148,7 @@ impl Default for Options {
             nodes: 4,
             operations: 80,
             faults: Faults::ALL,
-            perfect: false,
+            lossless: false,
         }
     }
 }
@@ -157,10 +157,10 @@ impl Default for Options {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) options: Options,
-    /// Node of each process, by place: users first, then members.
-    pub(crate) places: Vec<usize>,
-    /// How many of them are users.
-    pub(crate) users: usize,
+    /// Node of each process, by slot: rdma_workers first, then workers.
+    pub(crate) slots: Vec<usize>,
+    /// How many of them are rdma_workers.
+    pub(crate) rdma_workers: usize,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     pub(crate) limits: Limits,
@@ -177,11 +177,11 @@ pub(crate) struct Settings {
     /// Wires know which nodes are down, as those within one host do.
     pub(crate) wires_know: bool,
     /// Mishaps (kill, reset, crash, partition, slow) while the processes work.
-    pub(crate) mishaps: u64,
+    pub(crate) injected_faults: u64,
 }
 
 /// A wire that delays and does nothing else.
-pub(crate) fn quiet(delay: u64) -> Impairments {
+pub(crate) fn delay_only(delay: u64) -> Impairments {
     Impairments {
         delay: Span::nanoseconds(delay),
         ..Impairments::NONE
@@ -189,20 +189,20 @@ pub(crate) fn quiet(delay: u64) -> Impairments {
 }
 
 impl Settings {
-    /// Says whether the process at a place is a member: one that synchronizes with
+    /// Says whether the process at a slot is a worker: one that synchronizes with
     /// others.
-    pub(crate) fn is_member(&self, place: usize) -> bool {
-        place >= self.users
+    pub(crate) fn is_sync_worker(&self, slot: usize) -> bool {
+        slot >= self.rdma_workers
     }
 
     pub(crate) fn new(options: &Options, random: &mut fastrand::Rng) -> Self {
         let faults = options.possible_faults();
-        let mut places: Vec<usize> = (0..options.nodes).collect();
-        places.extend((0..options.nodes).filter(|_| random.bool()));
-        let users = places.len();
-        // One member less than nodes at least, so that most homes are remote.
+        let mut slots: Vec<usize> = (0..options.nodes).collect();
+        slots.extend((0..options.nodes).filter(|_| random.bool()));
+        let rdma_workers = slots.len();
+        // One worker less than nodes at least, so that most homes are remote.
         let without = random.usize(0..=options.nodes);
-        places.extend((0..options.nodes).filter(|node| *node != without));
+        slots.extend((0..options.nodes).filter(|node| *node != without));
         let percent = |random: &mut fastrand::Rng, on: bool, most: f64| {
             // Mostly little, sometimes much.
             let share = random.f64() * random.f64();
@@ -220,12 +220,12 @@ impl Settings {
             duplicate: percent(random, faults.duplicate, 20.0),
             corrupt: percent(random, faults.corrupt, 20.0),
             jitter: Span::nanoseconds(jitter),
-            ..quiet(delay)
+            ..delay_only(delay)
         };
         Settings {
             options: Options { faults, ..*options },
-            places,
-            users,
+            slots,
+            rdma_workers,
             frames: random.u64(56..168),
             limits: limits(random),
             poll: random.u64(300..4000),
@@ -233,8 +233,8 @@ impl Settings {
             evict: random.u64(20_000..600_000),
             disk: random.u64(2_000..500_000),
             wires,
-            wires_know: random.bool() || options.perfect,
-            mishaps: random.u64(0..8),
+            wires_know: random.bool() || options.lossless,
+            injected_faults: random.u64(0..8),
         }
     }
 }

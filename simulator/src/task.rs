@@ -26,16 +26,16 @@ impl Tasks {
 
     /// Lets a task run until it waits or ends; says whether it has ended.
     pub(crate) fn resume(&mut self, task: usize) -> bool {
-        let Some(place) = self.0.get_mut(task) else {
+        let Some(slot) = self.0.get_mut(task) else {
             return true;
         };
-        if let Some(body) = place {
+        if let Some(body) = slot {
             body.resume();
             if body.is_done() {
-                *place = None;
+                *slot = None;
             }
         }
-        place.is_none()
+        slot.is_none()
     }
 
     /// How many tasks have not ended.

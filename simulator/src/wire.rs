@@ -1,6 +1,6 @@
 //! The wires: for each direction between two nodes and each channel one impairment
 //! stage ([`qnic_links::stage`]), so that small frames overtake large ones (U4). A
-//! frame travels as bytes with a checksum; what arrives damaged is dropped.
+//! frame travels as bytes with a checksum; what arrives corrupted is dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use qnic_links::stage::{Fate, Stage};
 use qnic_links::Impairments;
 use qnic_nic::{Channel, Path, Payload, Time, Wire};
 
-use crate::conversation::Conversations;
 use crate::memory::Memory;
 use crate::schedule::{Event, Schedule};
+use crate::sessions::SessionChecker;
 
 /// Channels of a wire.
 const CHANNELS: usize = 2;
@@ -32,7 +32,7 @@ pub(crate) struct Network {
     nodes: usize,
     /// Nodes to which there is a way: a wire may know which are down, or may not.
     reachable: Vec<bool>,
-    conversations: Conversations,
+    session_checker: SessionChecker,
     /// Frames arrive once more long after.
     late: bool,
     /// Those that do, with their destinations.
@@ -44,15 +44,15 @@ pub(crate) struct Network {
     armed: Vec<Option<u64>>,
     /// Frames that were sent.
     pub(crate) sent: u64,
-    /// Frames that arrived damaged.
-    pub(crate) damaged: u64,
+    /// Frames that arrived corrupted.
+    pub(crate) corrupted: u64,
 }
 
 /// A frame that has arrived intact.
 pub(crate) struct Arrived {
     pub(crate) frame: FrameHeader,
     pub(crate) payload: Vec<u8>,
-    /// It is of another life, and must be dropped.
+    /// It is of another incarnation, and must be dropped.
     pub(crate) stale: bool,
 }
 
@@ -96,19 +96,19 @@ impl Network {
             stages: stages.collect(),
             armed: vec![None; count],
             reachable: vec![true; nodes],
-            conversations: Conversations::new(nodes),
+            session_checker: SessionChecker::new(nodes),
             late,
             direct: None,
             copies: Vec::new(),
             schedule,
             nodes,
             sent: 0,
-            damaged: 0,
+            corrupted: 0,
         }
     }
 
     /// Makes the wire the one within a device process.
-    pub(crate) fn make_perfect(&mut self) {
+    pub(crate) fn make_lossless(&mut self) {
         self.direct = Some(VecDeque::new());
     }
 
@@ -153,7 +153,7 @@ impl Network {
 
     /// A NIC starts.
     pub(crate) fn started(&mut self, node: usize) {
-        self.conversations.started(node);
+        self.session_checker.started(node);
     }
 
     /// The next frame that has arrived over a wire, and its destination.
@@ -168,12 +168,12 @@ impl Network {
             let to = link / CHANNELS % self.nodes;
             match self.decode(&arrival.image) {
                 Some(arrived) => return Some((to, arrived)),
-                None => self.damaged += 1,
+                None => self.corrupted += 1,
             }
         }
     }
 
-    /// Puts a frame on a perfect wire. It arrives at this very time, in order, if not
+    /// Puts a frame on a lossless wire. It arrives at this very time, in order, if not
     /// within the call as in a device process: a NIC does nothing in between.
     fn send_directly(&mut self, to: usize, frame: &FrameHeader, payload: &Payload<'_, Memory>) {
         let mut bytes = vec![0; payload.len()];
@@ -181,7 +181,7 @@ impl Network {
             payload.read(&mut bytes).is_ok(),
             "the payload of a frame is out of reach"
         );
-        self.conversations.sent(frame);
+        self.session_checker.sent(frame);
         self.sent += 1;
         let from = frame.source_node;
         self.schedule
@@ -192,10 +192,10 @@ impl Network {
         self.schedule.at(self.schedule.now(), Event::Direct);
     }
 
-    /// The oldest frame on a perfect wire, and its destination.
+    /// The oldest frame on a lossless wire, and its destination.
     pub(crate) fn direct(&mut self) -> Option<(usize, Arrived)> {
         let (to, frame, payload) = self.direct.as_mut()?.pop_front()?;
-        Some((to, self.judge(frame, payload)))
+        Some((to, self.classify(frame, payload)))
     }
 
     /// The copy of that number, and its destination.
@@ -209,13 +209,13 @@ impl Network {
 
     fn decode(&mut self, image: &[u8]) -> Option<Arrived> {
         let (frame, payload) = codec::decode(image).ok()?;
-        Some(self.judge(frame, payload.to_vec()))
+        Some(self.classify(frame, payload.to_vec()))
     }
 
-    fn judge(&mut self, frame: FrameHeader, payload: Vec<u8>) -> Arrived {
-        let stale = self.conversations.is_stale(&frame);
+    fn classify(&mut self, frame: FrameHeader, payload: Vec<u8>) -> Arrived {
+        let stale = self.session_checker.is_stale(&frame);
         if !stale {
-            self.conversations.arrived(&frame);
+            self.session_checker.arrived(&frame);
         }
         Arrived {
             frame,
@@ -265,7 +265,7 @@ impl Wire<Memory> for Outlet<'_> {
         let Some(image) = codec::encode(frame, &payload) else {
             panic!("node {from}: the payload of a frame is out of reach");
         };
-        network.conversations.sent(frame);
+        network.session_checker.sent(frame);
         network.sent += 1;
         let link = network.links(from, to).start + channel as usize;
         let copy = (network.late && network.schedule.chance(LATE)).then(|| image.clone());

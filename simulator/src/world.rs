@@ -1,17 +1,17 @@
 //! One simulation from its seed to its end.
 //!
 //! ```text
-//!   Work: processes transfer, mishaps happen ──► Drain: everything is mended; what is
+//!   Work: processes transfer, injected_faults happen ──► Drain: everything is repaired; what is
 //!   under way must end ──► audit of all memory ──► Exit: processes end ──► audit of
 //!   nodes: nothing is left
 //! ```
 
 use std::sync::Arc;
 
-use crate::common::{Common, Phase, SeatState};
+use crate::common::{Common, Phase, SlotState};
 use crate::node::Node;
 use crate::schedule::{lock, Event, Schedule};
-use crate::settings::{quiet, Options, Settings};
+use crate::settings::{delay_only, Options, Settings};
 use crate::task::Tasks;
 use crate::trace::Trace;
 use crate::wire::Network;
@@ -22,7 +22,7 @@ const WORK: u64 = 3_000_000_000;
 /// How long everything may take to end once nothing breaks any more, in nanoseconds.
 const DRAIN: u64 = 20_000_000_000;
 
-/// How long ways count as disturbed after they were mended: who has noticed nothing
+/// How long routes count as disturbed after they were repaired: who has noticed nothing
 /// yet is told within this time, in nanoseconds.
 const SETTLE: u64 = 3_000_000_000;
 
@@ -39,13 +39,13 @@ const EVENTS: u64 = 2_000_000;
 /// What breaks something.
 type Break = fn(&mut World);
 
-/// Something that was broken and will be mended.
+/// Something that was broken and will be repaired.
 #[derive(Debug, Clone, Copy)]
-enum Damage {
+enum ActiveFault {
     /// The node is down.
     Node(usize),
     /// The way from one node to another is cut, perhaps also back.
-    Way(usize, usize),
+    Route(usize, usize),
     /// The node is slow.
     Slow(usize),
 }
@@ -59,8 +59,8 @@ pub struct Report {
     pub events: u64,
     /// Frames that were sent.
     pub frames: u64,
-    /// Frames that were dropped because they were damaged.
-    pub damaged: u64,
+    /// Frames that were dropped because they were corrupted.
+    pub corrupted: u64,
     /// Transfers that ended well.
     pub complete: u64,
     /// Transfers that failed, each with a reason.
@@ -70,11 +70,11 @@ pub struct Report {
     /// Atomic increments that were executed for sure.
     pub increments: u64,
     /// Turns of processes in locks, semaphores and wait queues.
-    pub turns: u64,
+    pub sync_operations: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
     /// Mishaps that happened.
-    pub mishaps: u64,
+    pub injected_faults: u64,
 }
 
 /// One simulation.
@@ -84,13 +84,13 @@ pub(crate) struct World {
     nodes: Vec<Node>,
     network: Network,
     tasks: Tasks,
-    damages: Vec<Option<Damage>>,
+    active_faults: Vec<Option<ActiveFault>>,
     events: u64,
-    mishaps: u64,
+    injected_faults: u64,
     /// When the present phase must be over.
     deadline: u64,
     /// Those who waited for what is lost have been ended.
-    relieved: bool,
+    starving_killed: bool,
 }
 
 impl World {
@@ -106,8 +106,8 @@ impl World {
             settings.wires,
             settings.options.faults.duplicate,
         );
-        if options.perfect {
-            network.make_perfect();
+        if options.lossless {
+            network.make_lossless();
         }
         let common = Arc::new(Common::new(schedule.clone(), settings));
         let nodes = (0..options.nodes).map(|number| Node::new(&common, number));
@@ -115,11 +115,11 @@ impl World {
             nodes: nodes.collect(),
             network,
             tasks: Tasks::default(),
-            damages: Vec::new(),
+            active_faults: Vec::new(),
             events: 0,
-            mishaps: 0,
+            injected_faults: 0,
             deadline: WORK,
-            relieved: false,
+            starving_killed: false,
             common,
             schedule,
         }
@@ -130,25 +130,25 @@ impl World {
         for node in &mut self.nodes {
             node.start(&mut self.network);
         }
-        for _ in 0..self.common.settings.mishaps {
+        for _ in 0..self.common.settings.injected_faults {
             let within =
                 self.common.settings.think * u64::from(self.common.settings.options.operations);
-            self.schedule.after(0..within.min(WORK), Event::Mishap);
+            self.schedule.after(0..within.min(WORK), Event::InjectFault);
         }
-        self.until(|world| world.everybody(SeatState::Drained));
-        self.mend_everything();
+        self.until(|world| world.everybody(SlotState::Drained));
+        self.repair_everything();
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Drain);
-        self.until(|world| world.is_mended() && world.everybody(SeatState::Drained));
-        for place in 0..self.common.settings.users {
-            lock(&self.common.oracle).audit(place);
+        self.until(|world| world.is_repaired() && world.everybody(SlotState::Drained));
+        for slot in 0..self.common.settings.rdma_workers {
+            lock(&self.common.oracle).audit(slot);
         }
-        lock(&self.common.referee).audit();
+        lock(&self.common.checker).audit();
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Exit);
-        self.until(|world| world.everybody(SeatState::Empty));
+        self.until(|world| world.everybody(SlotState::Empty));
         let quiet = self.schedule.now() + QUIET;
-        self.schedule.at(quiet, Event::Mishap);
+        self.schedule.at(quiet, Event::InjectFault);
         self.until(|world| world.schedule.now() >= quiet);
         for node in &self.nodes {
             node.audit();
@@ -185,14 +185,14 @@ impl World {
 
     /// Kills those who wait for what is lost, and waits for the others once more; once.
     fn end_starving(&mut self) -> bool {
-        let starving = lock(&self.common.referee).starving();
-        if starving.is_empty() || std::mem::replace(&mut self.relieved, true) {
+        let starving = lock(&self.common.checker).starving();
+        if starving.is_empty() || std::mem::replace(&mut self.starving_killed, true) {
             return false;
         }
-        for place in starving {
+        for slot in starving {
             self.schedule
-                .trace(format_args!("member {place} starves, and is killed"));
-            self.end_process(place);
+                .trace(format_args!("sync worker {slot} starves, and is killed"));
+            self.end_process(slot);
         }
         self.deadline = self.schedule.now() + DRAIN;
         true
@@ -201,25 +201,25 @@ impl World {
     /// What has been under way for the longest time, for people.
     fn oldest(&self) -> Option<String> {
         let oldest = lock(&self.common.oracle).oldest();
-        oldest.or_else(|| lock(&self.common.referee).oldest())
+        oldest.or_else(|| lock(&self.common.checker).oldest())
     }
 
-    /// Says whether the process of each place, on a node that is up, is in this state.
-    fn everybody(&self, state: SeatState) -> bool {
-        let places = self.common.settings.places.iter().enumerate();
-        places
+    /// Says whether the process of each slot, on a node that is up, is in this state.
+    fn everybody(&self, state: SlotState) -> bool {
+        let slots = self.common.settings.slots.iter().enumerate();
+        slots
             .filter(|(_, node)| self.nodes[**node].is_up)
-            .all(|(place, _)| self.common.seat(place) == state)
+            .all(|(slot, _)| self.common.slot_state(slot) == state)
     }
 
-    fn is_mended(&self) -> bool {
-        self.damages.iter().all(Option::is_none)
+    fn is_repaired(&self) -> bool {
+        self.active_faults.iter().all(Option::is_none)
     }
 
     fn handle(&mut self, event: Event) {
         match event {
             Event::Resume(task, wait) => {
-                for body in self.schedule.births() {
+                for body in self.schedule.new_tasks() {
                     self.tasks.add(body);
                 }
                 if self.schedule.enter(task, wait) {
@@ -227,19 +227,23 @@ impl World {
                     self.schedule.leave();
                 }
             }
-            Event::Poll(life) if self.nodes[life.node].lives(life) => {
-                self.nodes[life.node].poll(&mut self.network);
+            Event::Poll(incarnation) if self.nodes[incarnation.node].is_current(incarnation) => {
+                self.nodes[incarnation.node].poll(&mut self.network);
             }
-            Event::Control(life) if self.nodes[life.node].lives(life) => {
-                self.nodes[life.node].take_request(&mut self.network);
+            Event::Control(incarnation) if self.nodes[incarnation.node].is_current(incarnation) => {
+                self.nodes[incarnation.node].take_request(&mut self.network);
             }
-            Event::Interrupt(life) if self.nodes[life.node].lives(life) => {
-                self.nodes[life.node].handle_interrupt();
+            Event::Interrupt(incarnation)
+                if self.nodes[incarnation.node].is_current(incarnation) =>
+            {
+                self.nodes[incarnation.node].handle_interrupt();
             }
-            Event::Doorbell(life, doorbell) if self.nodes[life.node].lives(life) => {
-                self.nodes[life.node].ring(doorbell);
+            Event::Doorbell(incarnation, doorbell)
+                if self.nodes[incarnation.node].is_current(incarnation) =>
+            {
+                self.nodes[incarnation.node].ring(doorbell);
             }
-            // Of an earlier life.
+            // Of an earlier incarnation.
             Event::Poll(_) | Event::Control(_) | Event::Interrupt(_) | Event::Doorbell(..) => {}
             Event::Arrival(link) => {
                 while let Some((to, arrived)) = self.network.poll(link) {
@@ -256,12 +260,12 @@ impl World {
                     self.nodes[to].take_frame(&arrived);
                 }
             }
-            Event::Mishap => self.mishap(),
-            Event::Repair(damage) => self.repair(damage),
+            Event::InjectFault => self.inject_fault(),
+            Event::Repair(fault) => self.repair(fault),
         }
     }
 
-    fn mishap(&mut self) {
+    fn inject_fault(&mut self) {
         if self.common.phase() != Phase::Work {
             return;
         }
@@ -275,18 +279,18 @@ impl World {
         ];
         let kinds: Vec<_> = kinds.into_iter().filter(|(on, _)| *on).collect();
         if !kinds.is_empty() {
-            self.mishaps += 1;
+            self.injected_faults += 1;
             kinds[self.schedule.below(kinds.len())].1(self);
         }
     }
 
-    fn damage(&mut self, damage: Damage, time: std::ops::Range<u64>) {
-        self.damages.push(Some(damage));
-        let number = self.damages.len() - 1;
+    fn activate(&mut self, fault: ActiveFault, time: std::ops::Range<u64>) {
+        self.active_faults.push(Some(fault));
+        let number = self.active_faults.len() - 1;
         self.schedule.after(time, Event::Repair(number));
     }
 
-    /// How long a node is away: sometimes so short that frames of its old life are
+    /// How long a node is away: sometimes so short that frames of its old incarnation are
     /// still on their way when the new one begins.
     fn absence(&self, longest: u64) -> std::ops::Range<u64> {
         match self.schedule.chance(400) {
@@ -296,33 +300,33 @@ impl World {
     }
 
     fn kill(&mut self) {
-        let place = self.schedule.below(self.common.seats.len());
-        if self.common.seat(place) != SeatState::Empty {
+        let slot = self.schedule.below(self.common.slots.len());
+        if self.common.slot_state(slot) != SlotState::Empty {
             self.schedule
-                .trace(format_args!("mishap: process {place} is killed"));
-            self.end_process(place);
+                .trace(format_args!("fault: process {slot} is killed"));
+            self.end_process(slot);
         }
     }
 
-    fn end_process(&self, place: usize) {
-        if self.common.settings.is_member(place) {
-            lock(&self.common.referee).dies(place);
+    fn end_process(&self, slot: usize) {
+        if self.common.settings.is_sync_worker(slot) {
+            lock(&self.common.checker).killed(slot);
         }
-        self.schedule.kill(self.common.task(place));
+        self.schedule.kill(self.common.task(slot));
     }
 
     fn reset(&mut self) {
         let node = self.schedule.below(self.nodes.len());
         if self.nodes[node].is_up {
             self.schedule
-                .trace(format_args!("mishap: NIC {node} is reset"));
+                .trace(format_args!("fault: NIC {node} is reset"));
             lock(&self.common.oracle).disturb_node(node, u64::MAX);
-            lock(&self.common.referee).disturb();
+            lock(&self.common.checker).disturb();
             self.nodes[node].reset(&mut self.network);
             self.network
                 .set_reachable(node, !self.common.settings.wires_know);
             let time = self.absence(20_000_000);
-            self.damage(Damage::Node(node), time);
+            self.activate(ActiveFault::Node(node), time);
         }
     }
 
@@ -330,15 +334,15 @@ impl World {
         let node = self.schedule.below(self.nodes.len());
         if self.nodes[node].is_up {
             self.schedule
-                .trace(format_args!("mishap: node {node} loses its power"));
+                .trace(format_args!("fault: node {node} loses its power"));
             lock(&self.common.oracle).disturb_node(node, u64::MAX);
-            lock(&self.common.referee).disturb();
+            lock(&self.common.checker).disturb();
             self.nodes[node].crash();
             self.network
                 .set_reachable(node, !self.common.settings.wires_know);
             if self.schedule.chance(850) {
                 let time = self.absence(1_500_000_000);
-                self.damage(Damage::Node(node), time);
+                self.activate(ActiveFault::Node(node), time);
             }
         }
     }
@@ -348,14 +352,14 @@ impl World {
         let b = self.schedule.below(self.nodes.len());
         if a != b {
             self.schedule
-                .trace(format_args!("mishap: the way from {a} to {b} is cut"));
-            lock(&self.common.oracle).disturb_way(a, b, u64::MAX);
-            lock(&self.common.referee).disturb();
+                .trace(format_args!("fault: the route from {a} to {b} is cut"));
+            lock(&self.common.oracle).disturb_route(a, b, u64::MAX);
+            lock(&self.common.checker).disturb();
             self.network.set_cut(a, b, true);
             if self.schedule.chance(500) {
                 self.network.set_cut(b, a, true);
             }
-            self.damage(Damage::Way(a, b), 1000..1_500_000_000);
+            self.activate(ActiveFault::Route(a, b), 1000..1_500_000_000);
         }
     }
 
@@ -363,39 +367,39 @@ impl World {
         let node = self.schedule.below(self.nodes.len());
         let slowness = self.schedule.range(2..100);
         self.schedule.trace(format_args!(
-            "mishap: node {node} is {slowness} times slower"
+            "fault: node {node} is {slowness} times slower"
         ));
         self.nodes[node].set_slowness(slowness);
-        self.damage(Damage::Slow(node), 1_000_000..50_000_000);
+        self.activate(ActiveFault::Slow(node), 1_000_000..50_000_000);
     }
 
     fn repair(&mut self, number: usize) {
-        let Some(damage) = self.damages[number].take() else {
+        let Some(fault) = self.active_faults[number].take() else {
             return;
         };
         let settled = self.schedule.now() + SETTLE;
-        self.schedule.trace(format_args!("mended: {damage:?}"));
-        match damage {
-            Damage::Node(node) if self.nodes[node].can_start() => {
+        self.schedule.trace(format_args!("repaired: {fault:?}"));
+        match fault {
+            ActiveFault::Node(node) if self.nodes[node].can_start() => {
                 self.network.set_reachable(node, true);
                 self.nodes[node].start(&mut self.network);
                 lock(&self.common.oracle).disturb_node(node, settled);
             }
-            Damage::Node(_) => self.damage(damage, 1000..MOMENT),
-            Damage::Way(a, b) => {
+            ActiveFault::Node(_) => self.activate(fault, 1000..MOMENT),
+            ActiveFault::Route(a, b) => {
                 self.network.set_cut(a, b, false);
                 self.network.set_cut(b, a, false);
-                lock(&self.common.oracle).disturb_way(a, b, settled);
+                lock(&self.common.oracle).disturb_route(a, b, settled);
             }
-            Damage::Slow(node) => self.nodes[node].set_slowness(1),
+            ActiveFault::Slow(node) => self.nodes[node].set_slowness(1),
         }
     }
 
-    /// Ends all damages; the wires are quiet from now on. Nodes that were to stay
+    /// Ends all active_faults; the wires are quiet from now on. Nodes that were to stay
     /// down stay down.
-    fn mend_everything(&mut self) {
-        self.network.set_all(quiet(1000));
-        for number in 0..self.damages.len() {
+    fn repair_everything(&mut self) {
+        self.network.set_all(delay_only(1000));
+        for number in 0..self.active_faults.len() {
             self.repair(number);
         }
     }
@@ -418,14 +422,14 @@ impl World {
             time,
             events: self.events,
             frames: self.network.sent,
-            damaged: self.network.damaged,
+            corrupted: self.network.corrupted,
             complete: checked.complete,
             failed: checked.failed,
             notifications: checked.notifications,
             increments: checked.increments,
-            turns: lock(&self.common.referee).turns(),
+            sync_operations: lock(&self.common.checker).completed(),
             bytes: checked.bytes,
-            mishaps: self.mishaps,
+            injected_faults: self.injected_faults,
         }
     }
 }

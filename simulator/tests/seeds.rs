@@ -22,7 +22,7 @@ fn all_pass(options: &Options, count: u64) {
     assert!(summary.total.complete > 20 * count, "{summary:?}");
     assert!(summary.total.notifications > count, "{summary:?}");
     assert!(summary.total.increments > count, "{summary:?}");
-    assert!(summary.total.turns > 20 * count, "{summary:?}");
+    assert!(summary.total.sync_operations > 20 * count, "{summary:?}");
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_thousand_seeds_with_all_faults_keep_every_promise() {
 #[test]
 fn seeds_on_the_wire_within_a_device_process_keep_every_promise() {
     let options = Options {
-        perfect: true,
+        lossless: true,
         ..Options::default()
     };
     all_pass(&options, 500);

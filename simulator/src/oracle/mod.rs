@@ -9,11 +9,11 @@
 //! | completion counter, write | every byte is in the memory of its target, once and right (N9) |
 //! | completion counter, read | the bytes that were read are right |
 //! | completion counter, increment | no other one has found the same value (N20) |
-//! | error record | there is a reason: the command was wrong, or its end or the way there was disturbed; a refused one has touched nothing (N11) |
+//! | error record | there is a reason: the command was wrong, or its end or the route there was disturbed; a refused one has touched nothing (N11) |
 //! | signal counter | all earlier writes of the sender to that node are in memory (N18); never more signals than notifying writes |
 //!
 //! A transfer is *disturbed* when, while it runs, either end dies, is revoked or
-//! reset, or the way between is cut: it may fail then, and what it wrote is open.
+//! reset, or the route between is cut: it may fail then, and what it wrote is open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,19 +21,19 @@ use std::sync::Arc;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::PAGE_SIZE;
 
-use self::notices::Notice;
+use self::notifications::ExpectedNotification;
 use self::transfer::{Export, Op};
 pub(crate) use self::transfer::{ExportState, Kind, Plan};
-use crate::counting::{self, Count};
-use crate::lane::{difference, Expected, Lane};
+use crate::expected_bytes::{difference, ExpectedByte, ExpectedBytes};
+use crate::increments::{self, Count};
 use crate::platform::Machine;
 
-mod notices;
+mod notifications;
 mod stores;
 mod transfer;
 
 /// Bytes of a target that one sender writes to and reads from.
-pub(crate) const LANE: u64 = 3 * PAGE_SIZE as u64 + 700;
+pub(crate) const SECTION: u64 = 3 * PAGE_SIZE as u64 + 700;
 
 /// Bytes of the local segment that take what is read; as many in front of them
 /// are the source of what is written.
@@ -51,23 +51,23 @@ struct View {
     host_area: Option<[u32; HOST_PAGES]>,
 }
 
-/// The process at one place, or what is left of it.
-struct Player {
+/// The process at one slot, or what is left of it.
+struct Process {
     node: usize,
-    life: u32,
+    incarnation: u32,
     view: Option<View>,
     /// First address of its target, and of its local segment.
     target: u64,
     local: u64,
-    lanes: Vec<Lane>,
+    sections: Vec<ExpectedBytes>,
     count: Count,
-    reading: Lane,
-    source: Lane,
+    reading: ExpectedBytes,
+    source: ExpectedBytes,
     ops: Vec<Op>,
     issued: [u64; 2],
     errors: u64,
-    /// Notifying writes, those of former lives too, by target, its life, and number.
-    notices: BTreeMap<(usize, u32, u32), Vec<Notice>>,
+    /// Notifying writes, those of former lives too, by target, its incarnation, and number.
+    notifications: BTreeMap<(usize, u32, u32), Vec<ExpectedNotification>>,
     signals: BTreeMap<u32, u64>,
     exports: BTreeMap<u64, Export>,
 }
@@ -84,7 +84,7 @@ pub(crate) struct Checked {
 
 /// The oracle of one simulation.
 pub(crate) struct Oracle {
-    players: Vec<Player>,
+    processes: Vec<Process>,
     /// Until when transfers between two nodes count as disturbed.
     unsettled: BTreeMap<(usize, usize), u64>,
     next: u64,
@@ -96,139 +96,143 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 }
 
 impl Oracle {
-    /// An oracle for places of these nodes, where nobody lives yet.
+    /// An oracle for slots of these nodes, where nobody lives yet.
     pub(crate) fn new(nodes: &[usize]) -> Self {
-        let player = |node: &usize| Player {
+        let process = |node: &usize| Process {
             node: *node,
-            life: 0,
+            incarnation: 0,
             view: None,
             target: 0,
             local: 0,
-            lanes: Vec::new(),
+            sections: Vec::new(),
             count: Count::default(),
-            reading: Lane::new(0),
-            source: Lane::new(0),
+            reading: ExpectedBytes::new(0),
+            source: ExpectedBytes::new(0),
             ops: Vec::new(),
             issued: [0; 2],
             errors: 0,
-            notices: BTreeMap::new(),
+            notifications: BTreeMap::new(),
             signals: BTreeMap::new(),
             exports: BTreeMap::new(),
         };
         Oracle {
-            players: nodes.iter().map(player).collect(),
+            processes: nodes.iter().map(process).collect(),
             unsettled: BTreeMap::new(),
             next: 1,
             checked: Checked::default(),
         }
     }
 
-    /// A process begins at a place.
+    /// A process begins at a slot.
     pub(crate) fn begin(
         &mut self,
-        place: usize,
+        slot: usize,
         machine: &Arc<Machine>,
         space: u64,
         (target, local): (u64, u64),
     ) {
-        let count = self.players.len();
-        let player = &mut self.players[place];
-        player.life += 1;
-        player.view = Some(View {
+        let count = self.processes.len();
+        let process = &mut self.processes[slot];
+        process.incarnation += 1;
+        process.view = Some(View {
             machine: machine.clone(),
             space,
             host_area: None,
         });
-        (player.target, player.local) = (target, local);
-        player.lanes = vec![Lane::new(LANE); count];
-        player.count = Count::default();
-        player.reading = Lane::new(HALF);
-        player.source = Lane::new(HALF);
-        player.issued = [0; 2];
-        player.errors = 0;
-        player.signals.clear();
-        player.exports.clear();
+        (process.target, process.local) = (target, local);
+        process.sections = vec![ExpectedBytes::new(SECTION); count];
+        process.count = Count::default();
+        process.reading = ExpectedBytes::new(HALF);
+        process.source = ExpectedBytes::new(HALF);
+        process.issued = [0; 2];
+        process.errors = 0;
+        process.signals.clear();
+        process.exports.clear();
     }
 
-    /// The process at a place is registered.
-    pub(crate) fn registered(&mut self, place: usize, frames: [u32; HOST_PAGES]) {
-        if let Some(view) = &mut self.players[place].view {
+    /// The process at a slot is registered.
+    pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
+        if let Some(view) = &mut self.processes[slot].view {
             view.host_area = Some(frames);
         }
     }
 
-    /// The process at a place begins to die: what it has under way is open from
+    /// The process at a slot begins to die: what it has under way is open from
     /// now on, and so is what others have under way to it.
-    pub(crate) fn end(&mut self, place: usize) {
-        self.disturb_target(place);
-        let player = &mut self.players[place];
-        player.view = None;
-        player.exports.clear();
+    pub(crate) fn end(&mut self, slot: usize) {
+        self.disturb_target(slot);
+        let process = &mut self.processes[slot];
+        process.view = None;
+        process.exports.clear();
         // The frames of a dead process may still arrive: its ranges in other
         // targets stay reserved as long as those live.
-        for op in std::mem::take(&mut self.players[place].ops) {
-            self.drop_notice(place, &op);
+        for op in std::mem::take(&mut self.processes[slot].ops) {
+            self.drop_notification(slot, &op);
             self.count_open(&op);
         }
     }
 
-    /// A segment of the target at a place is exported.
-    pub(crate) fn exported(&mut self, place: usize, key: u64) {
-        let player = &mut self.players[place];
+    /// A segment of the target at a slot is exported.
+    pub(crate) fn exported(&mut self, slot: usize, key: u64) {
+        let process = &mut self.processes[slot];
         let export = Export {
-            life: player.life,
+            incarnation: process.incarnation,
             state: ExportState::Live,
         };
-        player.exports.insert(key, export);
+        process.exports.insert(key, export);
     }
 
     /// A segment is being revoked, or is.
-    pub(crate) fn revoke(&mut self, place: usize, key: u64, state: ExportState) {
+    pub(crate) fn revoke(&mut self, slot: usize, key: u64, state: ExportState) {
         if state == ExportState::Revoking {
-            self.disturb_target(place);
+            self.disturb_target(slot);
         }
-        if let Some(export) = self.players[place].exports.get_mut(&key) {
+        if let Some(export) = self.processes[slot].exports.get_mut(&key) {
             export.state = state;
         }
     }
 
     /// The local segment of a process is being revoked.
-    pub(crate) fn revoke_local(&mut self, place: usize) {
-        for op in &mut self.players[place].ops {
+    pub(crate) fn revoke_local(&mut self, slot: usize) {
+        for op in &mut self.processes[slot].ops {
             op.disturbed = true;
         }
     }
 
     /// Says whether a key still opens something, as far as is known.
-    pub(crate) fn is_live(&self, place: usize, key: u64) -> Option<bool> {
-        let export = self.players[place].exports.get(&key)?;
+    pub(crate) fn is_live(&self, slot: usize, key: u64) -> Option<bool> {
+        let export = self.processes[slot].exports.get(&key)?;
         Some(export.state == ExportState::Live)
     }
 
-    fn disturb_target(&mut self, place: usize) {
-        let life = self.players[place].life;
-        for op in self.players.iter_mut().flat_map(|player| &mut player.ops) {
-            op.disturbed |= op.plan.target == place && op.life == life;
+    fn disturb_target(&mut self, slot: usize) {
+        let incarnation = self.processes[slot].incarnation;
+        for op in self
+            .processes
+            .iter_mut()
+            .flat_map(|process| &mut process.ops)
+        {
+            op.disturbed |= op.plan.target == slot && op.incarnation == incarnation;
         }
     }
 
     /// The way between two nodes is disturbed until a point in time.
-    pub(crate) fn disturb_way(&mut self, a: usize, b: usize, until: u64) {
-        let nodes: Vec<_> = self.players.iter().map(|player| player.node).collect();
-        for player in &mut self.players {
-            for op in &mut player.ops {
-                op.disturbed |= pair(player.node, nodes[op.plan.target]) == pair(a, b);
+    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
+        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
+        for process in &mut self.processes {
+            for op in &mut process.ops {
+                op.disturbed |= pair(process.node, nodes[op.plan.target]) == pair(a, b);
             }
         }
         self.unsettled.insert(pair(a, b), until);
     }
 
-    /// All ways from and to a node are disturbed until a point in time.
+    /// All routes from and to a node are disturbed until a point in time.
     pub(crate) fn disturb_node(&mut self, node: usize, until: u64) {
-        let nodes: Vec<_> = self.players.iter().map(|player| player.node).collect();
+        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
         for other in nodes {
             if other != node {
-                self.disturb_way(node, other, until);
+                self.disturb_route(node, other, until);
             }
         }
     }
@@ -243,71 +247,71 @@ impl Oracle {
     pub(crate) fn reserve(
         &mut self,
         id: u64,
-        (place, target): (usize, usize),
+        (slot, target): (usize, usize),
         (start, length): (u64, u64),
     ) -> bool {
-        let lanes = &mut self.players[target].lanes;
-        lanes
-            .get_mut(place)
-            .is_some_and(|lane| lane.reserve(start, length, id))
+        let sections = &mut self.processes[target].sections;
+        sections
+            .get_mut(slot)
+            .is_some_and(|section| section.reserve(start, length, id))
     }
 
     /// Tries to reserve a part of the source, too.
     pub(crate) fn reserve_source(
         &mut self,
         id: u64,
-        place: usize,
+        slot: usize,
         (start, length): (u64, u64),
     ) -> bool {
-        self.players[place].source.reserve(start, length, id)
+        self.processes[slot].source.reserve(start, length, id)
     }
 
     /// Tries to reserve room for what is read, too.
     pub(crate) fn reserve_reading(
         &mut self,
         id: u64,
-        place: usize,
+        slot: usize,
         (start, length): (u64, u64),
     ) -> bool {
-        self.players[place].reading.reserve(start, length, id)
+        self.processes[slot].reading.reserve(start, length, id)
     }
 
     /// Gives up the reservations for a transfer that is not issued after all.
-    pub(crate) fn give_up(&mut self, id: u64, place: usize, target: usize) {
-        if let Some(lane) = self.players[target].lanes.get_mut(place) {
-            lane.release(id);
+    pub(crate) fn give_up(&mut self, id: u64, slot: usize, target: usize) {
+        if let Some(section) = self.processes[target].sections.get_mut(slot) {
+            section.release(id);
         }
-        self.players[place].source.release(id);
-        self.players[place].reading.release(id);
+        self.processes[slot].source.release(id);
+        self.processes[slot].reading.release(id);
     }
 
-    /// What a read of a lane must give.
+    /// What a read of a section must give.
     pub(crate) fn expected(
         &self,
-        (place, target): (usize, usize),
+        (slot, target): (usize, usize),
         start: u64,
         length: u64,
-    ) -> Vec<Expected> {
-        self.players[target].lanes[place]
+    ) -> Vec<ExpectedByte> {
+        self.processes[target].sections[slot]
             .get(start, length)
             .to_vec()
     }
 
     /// A transfer whose ranges are reserved is issued now.
-    pub(crate) fn issue(&mut self, place: usize, command: u64, now: u64, plan: Plan) {
-        let target = &mut self.players[plan.target];
+    pub(crate) fn issue(&mut self, slot: usize, command: u64, now: u64, plan: Plan) {
+        let target = &mut self.processes[plan.target];
         let export = target.exports.get(&plan.key).copied();
         let stale = export.is_none_or(|e| e.state == ExportState::Revoked);
         let revoking = export.is_some_and(|e| e.state == ExportState::Revoking);
-        let life = export.map_or(target.life, |export| export.life);
+        let incarnation = export.map_or(target.incarnation, |export| export.incarnation);
         let node = target.node;
         let good = plan.wrong.is_none() && !stale;
         if good && matches!(plan.kind, Kind::Write { .. }) {
-            target.lanes[place].open(plan.start, plan.length);
+            target.sections[slot].open(plan.start, plan.length);
         }
-        let unsettled = self.unsettled.get(&pair(node, self.players[place].node));
-        let player = &mut self.players[place];
-        let ordinal = &mut player.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
+        let unsettled = self.unsettled.get(&pair(node, self.processes[slot].node));
+        let process = &mut self.processes[slot];
+        let ordinal = &mut process.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
         let number = *ordinal;
         *ordinal += 1;
         if let Kind::Write {
@@ -316,20 +320,24 @@ impl Oracle {
         } = plan.kind
         {
             if good {
-                let key = (plan.target, life, notification);
-                let notice = Notice {
+                let key = (plan.target, incarnation, notification);
+                let notification = ExpectedNotification {
                     id: plan.id,
-                    sure: true,
+                    certain: true,
                 };
-                player.notices.entry(key).or_default().push(notice);
+                process
+                    .notifications
+                    .entry(key)
+                    .or_default()
+                    .push(notification);
             }
         }
-        player.ops.push(Op {
+        process.ops.push(Op {
             id: plan.id,
             command,
             number,
             issued: now,
-            life,
+            incarnation,
             stale,
             disturbed: revoking || unsettled.is_some_and(|until| now < *until),
             failed: None,
@@ -339,61 +347,73 @@ impl Oracle {
 
     /// The oldest transfer that is under way, for people.
     pub(crate) fn oldest(&self) -> Option<String> {
-        let open = self.players.iter().enumerate().flat_map(|(place, player)| {
-            let ops = player.ops.iter();
-            ops.map(move |op| (op.issued, place, op))
-        });
-        let (_, place, op) = open.min_by_key(|(issued, ..)| *issued)?;
+        let open = self
+            .processes
+            .iter()
+            .enumerate()
+            .flat_map(|(slot, process)| {
+                let ops = process.ops.iter();
+                ops.map(move |op| (op.issued, slot, op))
+            });
+        let (_, slot, op) = open.min_by_key(|(issued, ..)| *issued)?;
         let kind = match op.plan.kind {
             Kind::Write { .. } => "write",
             Kind::Read { .. } => "read",
             Kind::Increment { .. } => "increment",
         };
         Some(format!(
-            "{kind} {} of process {place} to process {}, {} bytes, issued at {} ns, disturbed: {}",
+            "{kind} {} of process {slot} to process {}, {} bytes, issued at {} ns, disturbed: {}",
             op.command, op.plan.target, op.plan.length, op.issued, op.disturbed
         ))
     }
 
     /// Number of transfers under way of a process.
-    pub(crate) fn open(&self, place: usize) -> usize {
-        self.players[place].ops.len()
+    pub(crate) fn open(&self, slot: usize) -> usize {
+        self.processes[slot].ops.len()
     }
 
-    fn peek(&self, place: usize, address: u64, length: u64) -> Option<Vec<u8>> {
-        let view = self.players[place].view.as_ref()?;
+    fn peek(&self, slot: usize, address: u64, length: u64) -> Option<Vec<u8>> {
+        let view = self.processes[slot].view.as_ref()?;
         let kernel = &view.machine.kernel;
         kernel.peek(view.space, address, length as usize)
     }
 
-    fn peek_lane(&self, target: usize, sender: usize, start: u64, length: u64) -> Option<Vec<u8>> {
-        let address = self.players[target].target + sender as u64 * LANE + start;
+    fn peek_section(
+        &self,
+        target: usize,
+        sender: usize,
+        start: u64,
+        length: u64,
+    ) -> Option<Vec<u8>> {
+        let address = self.processes[target].target + sender as u64 * SECTION + start;
         self.peek(target, address, length)
     }
 
     /// Nothing is under way to a process any more: looks at all of its memory, and
     /// counts its notifications.
-    pub(crate) fn audit(&self, place: usize) {
-        let player = &self.players[place];
-        if player.view.is_none() {
+    pub(crate) fn audit(&self, slot: usize) {
+        let process = &self.processes[slot];
+        if process.view.is_none() {
             return;
         }
-        for (sender, lane) in player.lanes.iter().enumerate() {
-            let memory = self.peek_lane(place, sender, 0, LANE).expect("it is alive");
-            if let Some(at) = difference(&memory, lane.all()) {
+        for (sender, section) in process.sections.iter().enumerate() {
+            let memory = self
+                .peek_section(slot, sender, 0, SECTION)
+                .expect("it is alive");
+            if let Some(at) = difference(&memory, section.all()) {
                 panic!(
-                    "process {place}: byte {at} of the lane of process {sender} is {:#x}, not {:?}",
+                    "process {slot}: byte {at} of the section of process {sender} is {:#x}, not {:?}",
                     memory[at],
-                    lane.all()[at]
+                    section.all()[at]
                 );
             }
             for notification in [0, 1].map(|kind| first_notification(sender) + kind) {
-                self.audit_notification(place, sender, notification);
+                self.audit_notification(slot, sender, notification);
             }
         }
-        let word = counting::word(player.target + player.lanes.len() as u64 * LANE);
-        let bytes = self.peek(place, word, 8).expect("it is alive");
+        let word = increments::word(process.target + process.sections.len() as u64 * SECTION);
+        let bytes = self.peek(slot, word, 8).expect("it is alive");
         let value = bytes.try_into().map(u64::from_le_bytes);
-        player.count.audit(value.expect("eight bytes"));
+        process.count.audit(value.expect("eight bytes"));
     }
 }

@@ -5,36 +5,36 @@ use qnic_abi::Status;
 
 use super::transfer::{Kind, Op, Plan};
 use super::{Oracle, View, HALF};
-use crate::lane::difference;
+use crate::expected_bytes::difference;
 
 impl Oracle {
     /// A NIC has stored a word of a host area.
-    pub(crate) fn stored(&mut self, place: usize, offset: usize, value: u64) {
-        let alive = self.players[place].view.is_some();
+    pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64) {
+        let alive = self.processes[slot].view.is_some();
         if !alive || value == 0 {
             return;
         }
         match offset {
-            host_area::ERRORS => self.errors(place, value),
-            host_area::WRITES_DONE => self.complete(place, value, true),
-            host_area::READS_DONE => self.complete(place, value, false),
-            SIGNALS.. => self.signalled(place, ((offset - SIGNALS) / 8) as u32, value),
+            host_area::ERRORS => self.errors(slot, value),
+            host_area::WRITES_DONE => self.complete(slot, value, true),
+            host_area::READS_DONE => self.complete(slot, value, false),
+            SIGNALS.. => self.signalled(slot, ((offset - SIGNALS) / 8) as u32, value),
             _ => {}
         }
     }
 
-    fn errors(&mut self, place: usize, count: u64) {
-        let player = &mut self.players[place];
+    fn errors(&mut self, slot: usize, count: u64) {
+        let process = &mut self.processes[slot];
         let Some(View {
             machine,
             host_area: Some(frames),
             ..
-        }) = &player.view
+        }) = &process.view
         else {
-            panic!("process {place}: an error before it is registered");
+            panic!("process {slot}: an error before it is registered");
         };
-        while player.errors < count {
-            let record = ERROR_RING + player.errors as usize % ERROR_RECORDS * 16;
+        while process.errors < count {
+            let record = ERROR_RING + process.errors as usize % ERROR_RECORDS * 16;
             let mut bytes = [0; 16];
             machine.memory.load(frames[0], record, &mut bytes);
             let [command, status] = zerocopy::transmute!(bytes);
@@ -43,90 +43,88 @@ impl Oracle {
                 .ok()
                 .and_then(|code| Status::try_from(code).ok());
             let status = status.expect("an error record has a status");
-            player.errors += 1;
-            let op = player.ops.iter_mut().find(|op| op.command == command);
+            process.errors += 1;
+            let op = process.ops.iter_mut().find(|op| op.command == command);
             let Some(op) = op else {
-                panic!("process {place}: command {command} fails ({status}) but is not under way");
+                panic!("process {slot}: command {command} fails ({status}) but is not under way");
             };
             let before = op.failed.replace(status);
             assert_eq!(
                 before, None,
-                "process {place}: command {command} fails twice"
+                "process {slot}: command {command} fails twice"
             );
             let reason = op.plan.wrong == Some(status) || op.disturbed || op.stale;
             assert!(
                 reason,
-                "process {place}: command {command} fails for no reason: {status}; {op:?}"
+                "process {slot}: command {command} fails for no reason: {status}; {op:?}"
             );
         }
     }
 
-    fn complete(&mut self, place: usize, count: u64, writes: bool) {
-        let issued = self.players[place].issued[usize::from(!writes)];
-        assert!(
-            count <= issued,
-            "process {place}: more complete than issued"
-        );
-        let ops = std::mem::take(&mut self.players[place].ops);
+    fn complete(&mut self, slot: usize, count: u64, writes: bool) {
+        let issued = self.processes[slot].issued[usize::from(!writes)];
+        assert!(count <= issued, "process {slot}: more complete than issued");
+        let ops = std::mem::take(&mut self.processes[slot].ops);
         let done = |op: &Op| op.is_write() == writes && op.number < count;
         let (done, open): (Vec<_>, Vec<_>) = ops.into_iter().partition(done);
-        self.players[place].ops = open;
+        self.processes[slot].ops = open;
         for op in done {
-            self.complete_one(place, &op);
+            self.complete_one(slot, &op);
         }
     }
 
-    fn complete_one(&mut self, place: usize, op: &Op) {
+    fn complete_one(&mut self, slot: usize, op: &Op) {
         let target = op.plan.target;
-        let there = self.players[target].life == op.life && self.players[target].view.is_some();
+        let there = self.processes[target].incarnation == op.incarnation
+            && self.processes[target].view.is_some();
         if let Some(status) = op.failed {
             self.checked.failed += 1;
-            self.drop_notice(place, op);
+            self.drop_notification(slot, op);
             self.count_open(op);
             let refused = op.plan.wrong == Some(status) && !op.disturbed;
             if there && refused && op.is_write() {
-                self.check_untouched(place, op);
+                self.check_untouched(slot, op);
             }
         } else {
             assert!(
                 op.plan.wrong.is_none() && !op.stale,
-                "process {place}: a transfer that must be refused succeeds: {op:?}"
+                "process {slot}: a transfer that must be refused succeeds: {op:?}"
             );
             self.checked.complete += 1;
             self.checked.bytes += op.plan.length;
             if op.is_write() && there {
                 assert!(
-                    self.is_delivered(place, op),
-                    "process {place}: complete, but not in memory: {op:?}"
+                    self.is_delivered(slot, op),
+                    "process {slot}: complete, but not in memory: {op:?}"
                 );
             }
         }
-        let player = &mut self.players[place];
-        player.source.release(op.id);
-        player.reading.release(op.id);
+        let process = &mut self.processes[slot];
+        process.source.release(op.id);
+        process.reading.release(op.id);
         if let (Kind::Read { expected, local }, None) = (&op.plan.kind, op.failed) {
-            let at = self.players[place].local + HALF + local;
-            let got = self.peek(place, at, op.plan.length).expect("it is alive");
+            let at = self.processes[slot].local + HALF + local;
+            let got = self.peek(slot, at, op.plan.length).expect("it is alive");
             let wrong = difference(&got, expected);
-            assert_eq!(wrong, None, "process {place}: wrong byte read: {op:?}");
+            assert_eq!(wrong, None, "process {slot}: wrong byte read: {op:?}");
         }
         if let (Kind::Increment { record }, None, true) = (&op.plan.kind, op.failed, there) {
-            let found = self.result(place, *record);
-            self.players[target].count.found(found);
+            let found = self.result(slot, *record);
+            self.processes[target].count.found(found);
             self.checked.increments += 1;
         }
         if there {
-            let lane = &mut self.players[target].lanes[place];
+            let section = &mut self.processes[target].sections[slot];
             if let (Kind::Write { data, .. }, None) = (&op.plan.kind, op.failed) {
-                lane.set(op.plan.start, data);
+                section.set(op.plan.start, data);
             }
-            lane.release(op.id);
+            section.release(op.id);
         }
     }
 
     /// The value in a result record of a process.
-    fn result(&self, place: usize, record: usize) -> u64 {
-        let view = self.players[place].view.as_ref();
+    fn result(&self, slot: usize, record: usize) -> u64 {
+        let view = self.processes[slot].view.as_ref();
         let frames = view.and_then(|view| Some((view, view.host_area?)));
         let (view, frames) = frames.expect("it is alive");
         let mut bytes = [0; 8];
@@ -138,35 +136,38 @@ impl Oracle {
     /// An increment has failed, or its issuer has died: it may have been executed,
     /// unless it was refused.
     pub(super) fn count_open(&mut self, op: &Op) {
-        let target = &mut self.players[op.plan.target];
+        let target = &mut self.processes[op.plan.target];
         let refused = op.failed.is_some() && !op.disturbed;
-        if matches!(op.plan.kind, Kind::Increment { .. }) && target.life == op.life && !refused {
+        if matches!(op.plan.kind, Kind::Increment { .. })
+            && target.incarnation == op.incarnation
+            && !refused
+        {
             target.count.ended_open();
         }
     }
 
-    fn check_untouched(&self, place: usize, op: &Op) {
+    fn check_untouched(&self, slot: usize, op: &Op) {
         let Plan {
             target,
             start,
             length,
             ..
         } = op.plan;
-        let expected = self.players[target].lanes[place].get(start, length);
-        if let Some(memory) = self.peek_lane(target, place, start, length) {
+        let expected = self.processes[target].sections[slot].get(start, length);
+        if let Some(memory) = self.peek_section(target, slot, start, length) {
             let touched = difference(&memory, expected);
             assert_eq!(
                 touched, None,
-                "process {place}: a refused write has touched memory: {op:?}"
+                "process {slot}: a refused write has touched memory: {op:?}"
             );
         }
     }
 
-    pub(super) fn is_delivered(&self, place: usize, op: &Op) -> bool {
+    pub(super) fn is_delivered(&self, slot: usize, op: &Op) -> bool {
         let Kind::Write { data, .. } = &op.plan.kind else {
             return true;
         };
-        let memory = self.peek_lane(op.plan.target, place, op.plan.start, op.plan.length);
+        let memory = self.peek_section(op.plan.target, slot, op.plan.start, op.plan.length);
         memory.is_none_or(|memory| memory == *data)
     }
 }

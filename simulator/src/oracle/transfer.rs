@@ -3,7 +3,7 @@
 
 use qnic_abi::Status;
 
-use crate::lane::Expected;
+use crate::expected_bytes::ExpectedByte;
 
 /// What a transfer does.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
         notification: Option<u32>,
     },
     Read {
-        expected: Vec<Expected>,
+        expected: Vec<ExpectedByte>,
         local: u64,
     },
     /// Increments the word of the target.
@@ -36,7 +36,7 @@ pub(crate) enum ExportState {
 /// An export of a target.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Export {
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
     pub(super) state: ExportState,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Plan {
     pub(crate) target: usize,
     /// Key of the target's segment.
     pub(crate) key: u64,
-    /// Start in the lane.
+    /// Start in the section.
     pub(crate) start: u64,
     pub(crate) length: u64,
     pub(crate) kind: Kind,
@@ -64,7 +64,7 @@ pub(super) struct Op {
     /// Number among the writes, or all others, of its process.
     pub(super) number: u64,
     pub(super) issued: u64,
-    pub(super) life: u32,
+    pub(super) incarnation: u32,
     /// The key was revoked before it was issued.
     pub(super) stale: bool,
     pub(super) disturbed: bool,

@@ -2,20 +2,20 @@
 
 /// One byte: what must stand there, or `None` where a transfer under way, or one
 /// that failed, leaves it open.
-pub(crate) type Expected = Option<u8>;
+pub(crate) type ExpectedByte = Option<u8>;
 
 /// Memory that transfers of one process go to, one after the other at each byte.
 #[derive(Debug, Clone)]
-pub(crate) struct Lane {
-    bytes: Vec<Expected>,
+pub(crate) struct ExpectedBytes {
+    bytes: Vec<ExpectedByte>,
     /// Ranges in use: start, end, operation.
     reserved: Vec<(u64, u64, u64)>,
 }
 
-impl Lane {
-    /// A lane of zeroes.
+impl ExpectedBytes {
+    /// A section of zeroes.
     pub(crate) fn new(length: u64) -> Self {
-        Lane {
+        ExpectedBytes {
             bytes: vec![Some(0); length as usize],
             reserved: Vec::new(),
         }
@@ -43,24 +43,24 @@ impl Lane {
 
     /// This must stand there now.
     pub(crate) fn set(&mut self, start: u64, bytes: &[u8]) {
-        for (place, byte) in self.bytes[start as usize..].iter_mut().zip(bytes) {
-            *place = Some(*byte);
+        for (expected, byte) in self.bytes[start as usize..].iter_mut().zip(bytes) {
+            *expected = Some(*byte);
         }
     }
 
     /// What must stand in a range.
-    pub(crate) fn get(&self, start: u64, length: u64) -> &[Expected] {
+    pub(crate) fn get(&self, start: u64, length: u64) -> &[ExpectedByte] {
         &self.bytes[start as usize..(start + length) as usize]
     }
 
     /// What must stand everywhere.
-    pub(crate) fn all(&self) -> &[Expected] {
+    pub(crate) fn all(&self) -> &[ExpectedByte] {
         &self.bytes
     }
 }
 
-/// Where memory differs from what must stand there: the first such place.
-pub(crate) fn difference(memory: &[u8], expected: &[Expected]) -> Option<usize> {
+/// Where memory differs from what must stand there: the first such slot.
+pub(crate) fn difference(memory: &[u8], expected: &[ExpectedByte]) -> Option<usize> {
     let mut pairs = memory.iter().zip(expected);
     pairs.position(|(byte, expected)| expected.is_some_and(|expected| expected != *byte))
 }
@@ -71,21 +71,21 @@ mod tests {
 
     #[test]
     fn ranges_in_use_exclude_each_other() {
-        let mut lane = Lane::new(100);
-        assert!(lane.reserve(10, 10, 1));
-        assert!(!lane.reserve(19, 1, 2));
-        assert!(lane.reserve(20, 80, 2));
-        lane.release(1);
-        assert!(lane.reserve(0, 20, 3));
+        let mut section = ExpectedBytes::new(100);
+        assert!(section.reserve(10, 10, 1));
+        assert!(!section.reserve(19, 1, 2));
+        assert!(section.reserve(20, 80, 2));
+        section.release(1);
+        assert!(section.reserve(0, 20, 3));
     }
 
     #[test]
     fn open_bytes_hold_anything() {
-        let mut lane = Lane::new(4);
-        lane.open(1, 2);
-        lane.set(2, &[7]);
-        assert_eq!(difference(&[0, 99, 7, 0], lane.all()), None);
-        assert_eq!(difference(&[0, 99, 8, 0], lane.all()), Some(2));
-        assert_eq!(difference(&[1, 99, 7, 0], lane.all()), Some(0));
+        let mut section = ExpectedBytes::new(4);
+        section.open(1, 2);
+        section.set(2, &[7]);
+        assert_eq!(difference(&[0, 99, 7, 0], section.all()), None);
+        assert_eq!(difference(&[0, 99, 8, 0], section.all()), Some(2));
+        assert_eq!(difference(&[1, 99, 7, 0], section.all()), Some(0));
     }
 }

@@ -1,6 +1,6 @@
 //! The system under the library: what [`qnic::Nic`] stands on in a simulation.
 //!
-//! The driver core is called as users call it; time is virtual, chance is the seed's,
+//! The driver core is called as programs call it; time is virtual, chance is the seed's,
 //! and nobody spins: a spinning thread would keep the world from going on. To the
 //! library, a process that was killed has lost its device: its calls fail until it has
 //! ended, and it stores nothing any more ([`crate::mapping`]).
@@ -12,20 +12,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use qnic::provider::{CallError, Memory, Process, Provider, Registration};
-use qnic_abi::attach::FIRST_DOORBELL;
 use qnic_abi::{uapi, PAGE_SIZE};
 
 use crate::mapping::Mapping;
 use crate::platform::SimPlatform;
-use crate::schedule::Event;
-use crate::user::Place;
+use crate::process::ProcessContext;
 
 /// Memory that a process can allocate, in bytes.
 pub(super) const HEAP_BYTES: u64 = 16 * PAGE_SIZE as u64;
 
 /// A node as one process of it sees it.
 pub(super) struct Platform {
-    place: Place,
+    context: ProcessContext,
     space: u64,
     /// First address of the heap.
     heap: u64,
@@ -37,9 +35,9 @@ pub(super) struct Platform {
 }
 
 impl Platform {
-    pub(super) fn new(place: &Place, (space, heap): (u64, u64)) -> Self {
+    pub(super) fn new(context: &ProcessContext, (space, heap): (u64, u64)) -> Self {
         Platform {
-            place: place.clone(),
+            context: context.clone(),
             space,
             heap,
             used: AtomicU64::new(0),
@@ -56,7 +54,7 @@ impl Platform {
 
 impl fmt::Debug for Platform {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {}", self.place.place)
+        write!(f, "process {}", self.context.slot)
     }
 }
 
@@ -66,12 +64,12 @@ fn unsupported() -> CallError {
 
 impl Provider for Platform {
     fn register(&self, port: u16, _flags: u32) -> Result<Registration, CallError> {
-        let place = &self.place;
-        let process = place.register(self.space).ok_or(CallError::Gone)?;
-        let machine = &place.machine;
+        let context = &self.context;
+        let process = context.register(self.space).ok_or(CallError::Gone)?;
+        let machine = &context.machine;
         Ok(Registration::Done(Box::new(Registered {
             registration: uapi::Register {
-                node: (machine.life.node as u16).into(),
+                node: (machine.incarnation.node as u16).into(),
                 port: port.into(),
                 inline_max: (qnic_abi::command::DEFAULT_INLINE_MAX as u32).into(),
                 ..Default::default()
@@ -79,7 +77,7 @@ impl Provider for Platform {
             window: Mapping::window(machine, process.window_offset()),
             host_area: Mapping::host_area(machine, process.host_area().frames),
             process,
-            place: place.clone(),
+            context: context.clone(),
         })))
     }
 
@@ -87,7 +85,7 @@ impl Provider for Platform {
         let pages = length.next_multiple_of(PAGE_SIZE) as u64;
         let at = self.used.fetch_add(pages, Ordering::Relaxed);
         assert!(at + pages <= HEAP_BYTES, "the heap is too small");
-        let machine = &self.place.machine;
+        let machine = &self.context.machine;
         let memory = Mapping::pages(machine, self.space, self.heap + at, length);
         Ok(Arc::new(memory))
     }
@@ -101,11 +99,11 @@ impl Provider for Platform {
     }
 
     fn now(&self) -> Instant {
-        self.start + Duration::from_nanos(self.place.common.schedule.now())
+        self.start + Duration::from_nanos(self.context.common.schedule.now())
     }
 
     fn random(&self) -> u64 {
-        let number = self.place.common.schedule.any();
+        let number = self.context.common.schedule.any();
         self.drawn.store(number, Ordering::Relaxed);
         number
     }
@@ -113,7 +111,7 @@ impl Provider for Platform {
 
 /// A registered process.
 struct Registered {
-    place: Place,
+    context: ProcessContext,
     registration: uapi::Register,
     window: Mapping,
     host_area: Mapping,
@@ -124,20 +122,20 @@ impl Registered {
     /// What a call of the driver gave. A process that has a signal does not return
     /// from it.
     fn after(&self, result: Result<(), qnic_driver::CallError>) -> Result<(), CallError> {
-        if !self.place.lives() {
+        if !self.context.is_alive() {
             return Err(CallError::Gone);
         }
         result.map_err(|error| match error {
             qnic_driver::CallError::TimedOut => CallError::TimedOut,
             qnic_driver::CallError::NoDevice => CallError::Gone,
-            other => panic!("process {}: a call fails: {other}", self.place.place),
+            other => panic!("process {}: a call fails: {other}", self.context.slot),
         })
     }
 }
 
 impl fmt::Debug for Registered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {}", self.place.place)
+        write!(f, "process {}", self.context.slot)
     }
 }
 
@@ -155,10 +153,8 @@ impl Process for Registered {
     }
 
     fn ring_doorbell(&self) {
-        if self.place.lives() {
-            let doorbell = u32::from(self.process.doorbell_queue()) - FIRST_DOORBELL as u32;
-            let event = Event::Doorbell(self.place.machine.life, doorbell);
-            self.place.common.schedule.after(50..3000, event);
+        if self.context.is_alive() {
+            self.context.ring_doorbell(&self.process);
         }
     }
 

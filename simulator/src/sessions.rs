@@ -25,7 +25,7 @@ struct Direction {
     /// The largest session of the sender, whatever it has sent in it.
     own: u64,
     /// The largest session of the receiver that the sender has answered in its
-    /// present life.
+    /// present incarnation.
     known: u64,
     /// The last of these that has said that it ends.
     ended: u64,
@@ -33,15 +33,15 @@ struct Direction {
 
 /// All directions of a cluster.
 #[derive(Debug)]
-pub(crate) struct Conversations {
+pub(crate) struct SessionChecker {
     nodes: usize,
     directions: Vec<Direction>,
 }
 
-impl Conversations {
+impl SessionChecker {
     pub(crate) fn new(nodes: usize) -> Self {
         let directions = (0..nodes * nodes).map(|_| Direction::default());
-        Conversations {
+        SessionChecker {
             nodes,
             directions: directions.collect(),
         }
@@ -111,20 +111,21 @@ impl Conversations {
         }
     }
 
-    /// Says whether a frame that arrives is certainly of another life of its sender
+    /// Says whether a frame that arrives is certainly of another incarnation of its sender
     /// or receiver than the one that runs. More may be, as not everything that a NIC
     /// knows can be seen on the wire.
     pub(crate) fn is_stale(&mut self, frame: &FrameHeader) -> bool {
         let (from, to) = (frame.source_node.get(), frame.destination_node.get());
         let kind = FrameKind::try_from(frame.kind);
         let answers = self.direction(to, from);
-        // Who greets, or says that it leaves, may not have heard of this life yet.
-        let greets = matches!(
+        // Who is_hello, or says that it leaves, may not have heard of this incarnation yet.
+        let is_hello = matches!(
             kind,
             Ok(FrameKind::Hello | FrameKind::HelloReply | FrameKind::Gone)
         );
         let (source, destination) = (frame.source_session.get(), frame.destination_session.get());
-        source < answers.known || !greets && (source <= answers.ended || destination < answers.own)
+        source < answers.known
+            || !is_hello && (source <= answers.ended || destination < answers.own)
     }
 
     /// A frame arrives intact: its receiver knows what it says.
@@ -169,60 +170,60 @@ mod tests {
 
     #[test]
     fn a_frame_of_another_life_is_known_by_either_session() {
-        let mut conversations = Conversations::new(2);
+        let mut session_checker = SessionChecker::new(2);
         let write = frame(0, 1, FrameKind::Write);
-        assert!(!conversations.is_stale(&write));
-        conversations.sent(&frame(1, 0, FrameKind::Hello));
-        assert!(!conversations.is_stale(&write));
+        assert!(!session_checker.is_stale(&write));
+        session_checker.sent(&frame(1, 0, FrameKind::Hello));
+        assert!(!session_checker.is_stale(&write));
         let mut answer = frame(1, 0, FrameKind::Hello);
         answer.destination_session = 6.into();
-        conversations.sent(&answer);
-        assert!(conversations.is_stale(&write), "its sender has session 6");
-        conversations.started(1);
-        assert!(!conversations.is_stale(&write), "nobody knows that here");
+        session_checker.sent(&answer);
+        assert!(session_checker.is_stale(&write), "its sender has session 6");
+        session_checker.started(1);
+        assert!(!session_checker.is_stale(&write), "nobody knows that here");
         answer.destination_session = 0.into();
         answer.source_session = 6.into();
-        conversations.sent(&answer);
-        assert!(conversations.is_stale(&write), "it is for session 5");
-        assert!(!conversations.is_stale(&frame(0, 1, FrameKind::Hello)));
+        session_checker.sent(&answer);
+        assert!(session_checker.is_stale(&write), "it is for session 5");
+        assert!(!session_checker.is_stale(&frame(0, 1, FrameKind::Hello)));
     }
 
     #[test]
     fn a_frame_that_comes_after_the_end_of_its_session_is_of_another_life() {
-        let mut conversations = Conversations::new(2);
+        let mut session_checker = SessionChecker::new(2);
         let write = frame(0, 1, FrameKind::Write);
         let gone = frame(0, 1, FrameKind::Gone);
-        conversations.arrived(&gone);
+        session_checker.arrived(&gone);
         assert!(
-            !conversations.is_stale(&write),
+            !session_checker.is_stale(&write),
             "the receiver knows neither"
         );
-        conversations.sent(&frame(1, 0, FrameKind::Ack));
-        conversations.arrived(&gone);
-        assert!(conversations.is_stale(&write));
-        assert!(!conversations.is_stale(&gone));
+        session_checker.sent(&frame(1, 0, FrameKind::Ack));
+        session_checker.arrived(&gone);
+        assert!(session_checker.is_stale(&write));
+        assert!(!session_checker.is_stale(&gone));
     }
 
     #[test]
     fn a_window_is_what_was_granted_beyond_what_was_delivered() {
-        let mut conversations = Conversations::new(2);
+        let mut session_checker = SessionChecker::new(2);
         let mut hello = frame(1, 0, FrameKind::Hello);
         hello.length = 2.into();
-        conversations.arrived(&hello);
+        session_checker.arrived(&hello);
         let mut write = frame(0, 1, FrameKind::Write);
         for number in 1..=2 {
             write.sequence = number.into();
-            conversations.sent(&write);
+            session_checker.sent(&write);
         }
         // The same again is no other.
-        conversations.sent(&write);
+        session_checker.sent(&write);
         let mut ack = frame(1, 0, FrameKind::Ack);
         (ack.acknowledge, ack.delivered) = (2.into(), 1.into());
-        conversations.arrived(&ack);
+        session_checker.arrived(&ack);
         write.sequence = 3.into();
-        conversations.sent(&write);
+        session_checker.sent(&write);
         write.sequence = 4.into();
-        let beyond = std::panic::AssertUnwindSafe(|| conversations.sent(&write));
+        let beyond = std::panic::AssertUnwindSafe(|| session_checker.sent(&write));
         assert!(std::panic::catch_unwind(beyond).is_err());
     }
 }

@@ -1,15 +1,15 @@
-//! A word behind the lanes of each target that everybody increments atomically: each
+//! A word behind the sections of each target that everybody increments atomically: each
 //! increment is executed once, or, if it ended with an error and its end or the way
 //! there was disturbed, once or not at all (N20).
 
 use std::collections::BTreeSet;
 
-/// Bytes behind the lanes of a target, with room to align the word.
+/// Bytes behind the sections of a target, with room to align the word.
 pub(crate) const ROOM: u64 = 16;
 
-/// Address of the word of a target with lanes up to that address.
-pub(crate) fn word(lanes_end: u64) -> u64 {
-    lanes_end.next_multiple_of(8)
+/// Address of the word of a target with sections up to that address.
+pub(crate) fn word(sections_end: u64) -> u64 {
+    sections_end.next_multiple_of(8)
 }
 
 /// What is known of the word of one process.

@@ -7,9 +7,10 @@ use qnic_abi::host_area::RESULT_RECORDS;
 use qnic_abi::Status;
 use zerocopy::FromZeros;
 
-use super::{port, Imported, Name, Result, User};
-use crate::counting::word;
-use crate::oracle::{first_notification, Kind, Plan, HALF, LANE};
+use super::{Imported, Name, Queue, RdmaWorker};
+use crate::increments::word;
+use crate::oracle::{first_notification, Kind, Plan, HALF, SECTION};
+use crate::process::{port, Ended, Result};
 use crate::schedule::lock;
 
 /// What may be wrong with a transfer.
@@ -54,10 +55,10 @@ struct Draft {
     wrong: Option<Wrong>,
 }
 
-impl User<'_> {
+impl RdmaWorker<'_> {
     /// Chooses a segment, a range of it, and perhaps a mistake; reserves the range.
     fn draft(&mut self, writes: bool) -> Option<Draft> {
-        let schedule = self.common.schedule.clone();
+        let schedule = self.schedule;
         let mut wrong = schedule.chance(80).then(|| Wrong::ALL[schedule.below(6)]);
         if wrong == Some(Wrong::ReadOnly) && !writes {
             wrong = None;
@@ -85,17 +86,17 @@ impl User<'_> {
             1 => schedule.range(0..DEFAULT_INLINE_MAX as u64 + 2),
             2 => schedule.range(0..1000),
             3 => schedule.range(0..4098),
-            _ => schedule.range(0..LANE / 2),
+            _ => schedule.range(0..SECTION / 2),
         };
         let length = if wrong.is_some() {
             length.max(2)
         } else {
             length
         };
-        let start = schedule.range(0..LANE - length + 1);
+        let start = schedule.range(0..SECTION - length + 1);
         let id = oracle.name();
         oracle
-            .reserve(id, (self.place, target), (start, length))
+            .reserve(id, (self.slot, target), (start, length))
             .then_some(Draft {
                 id,
                 target,
@@ -117,10 +118,10 @@ impl User<'_> {
         let mut command = Descriptor::new_zeroed();
         command.opcode = opcode as u8;
         command.length = draft.length.into();
-        command.remote_address = (address + self.place as u64 * LANE + draft.start).into();
+        command.remote_address = (address + self.slot as u64 * SECTION + draft.start).into();
         command.remote_key = key.into();
         command.remote_segment = segment.into();
-        command.remote_node = (self.common.settings.places[draft.target] as u16).into();
+        command.remote_node = (self.common.settings.slots[draft.target] as u16).into();
         command.remote_port = port(draft.target).into();
         match draft.wrong {
             Some(Wrong::RemoteKey) => command.remote_key = (key ^ 1 << 40).into(),
@@ -129,7 +130,7 @@ impl User<'_> {
             Some(Wrong::Port) => command.remote_port = 9999.into(),
             Some(Wrong::LocalKey | Wrong::ReadOnly) | None => {}
         }
-        if self.common.schedule.chance(250) {
+        if self.schedule.chance(250) {
             command.flags |= CommandFlags::PUBLISH.bits();
         }
         command
@@ -149,7 +150,7 @@ impl User<'_> {
         let Some(mut draft) = self.draft(true) else {
             return Ok(());
         };
-        let schedule = self.common.schedule.clone();
+        let schedule = self.schedule;
         let fits = draft.length <= INLINE_CAPACITY as u64;
         let mut inline = fits && schedule.chance(600);
         if draft.wrong == Some(Wrong::LocalKey) {
@@ -161,7 +162,7 @@ impl User<'_> {
         if !inline {
             let at = schedule.range(0..HALF - draft.length);
             let range = (at, draft.length);
-            let free = lock(&self.common.oracle).reserve_source(draft.id, self.place, range);
+            let free = lock(&self.common.oracle).reserve_source(draft.id, self.slot, range);
             if !free || !self.exported.contains_key(&Name::Local) {
                 self.abandon(&draft);
                 return Ok(());
@@ -169,12 +170,13 @@ impl User<'_> {
             // The bytes are new each time: whoever reads them late sees others.
             let address = self.ranges[1].0 + at;
             let stored = self
+                .context
                 .machine
                 .kernel
                 .write(*self.process.space(), address, &data);
-            if stored.is_err() || self.go_on().is_err() {
+            if stored.is_err() || self.context.check_alive().is_err() {
                 self.abandon(&draft);
-                return Err(super::Ended);
+                return Err(Ended);
             }
             source = Some(at);
         }
@@ -183,7 +185,7 @@ impl User<'_> {
         }
         let notification = schedule.chance(350).then(|| {
             let kind = schedule.range(0..2) as u32;
-            first_notification(self.place) + kind
+            first_notification(self.slot) + kind
         });
         let mut command = self.descriptor(&draft, Opcode::Write);
         if let Some(notification) = notification {
@@ -207,10 +209,10 @@ impl User<'_> {
         let Some(mut draft) = self.draft(false) else {
             return Ok(());
         };
-        let schedule = self.common.schedule.clone();
+        let schedule = self.schedule;
         let local = schedule.range(0..HALF - draft.length);
         let range = (local, draft.length);
-        let free = lock(&self.common.oracle).reserve_reading(draft.id, self.place, range);
+        let free = lock(&self.common.oracle).reserve_reading(draft.id, self.slot, range);
         if !free || !self.exported.contains_key(&Name::Local) {
             self.abandon(&draft);
             return Ok(());
@@ -220,7 +222,7 @@ impl User<'_> {
         }
         let mut command = self.descriptor(&draft, Opcode::Read);
         self.set_local(&mut command, &draft, HALF + local);
-        let ends = (self.place, draft.target);
+        let ends = (self.slot, draft.target);
         let expected = lock(&self.common.oracle).expected(ends, draft.start, draft.length);
         self.issue(draft, &command, &[], Kind::Read { expected, local });
         Ok(())
@@ -240,8 +242,8 @@ impl User<'_> {
         let mut command = self.descriptor(&draft, Opcode::Atomic);
         command.function = (Function::Increment as u16).into();
         if draft.wrong != Some(Wrong::Address) {
-            let lanes = self.common.settings.users as u64 * LANE;
-            command.remote_address = word(draft.imported.address + lanes).into();
+            let sections = self.common.settings.rdma_workers as u64 * SECTION;
+            command.remote_address = word(draft.imported.address + sections).into();
         }
         // Those that are not complete have numbers in a row.
         let record = self.queue.issued().1 as usize % RESULT_RECORDS;
@@ -253,34 +255,34 @@ impl User<'_> {
     /// Waits for a free slot; without one, the transfer is given up. What was
     /// learnt before the wait may be outdated after it.
     fn make_room(&mut self, draft: &mut Draft) -> Result<bool> {
-        let room = self.block(Some(20_000_000), super::Queue::has_room);
+        let room = self.block(Some(20_000_000), Queue::has_room);
         let (id, target) = (draft.id, draft.target);
         let mut oracle = lock(&self.common.oracle);
         let known = oracle.is_live(target, draft.imported.key).is_some();
         let room = match room {
             Ok(room) => room && known,
             Err(ended) => {
-                oracle.give_up(id, self.place, target);
+                oracle.give_up(id, self.slot, target);
                 return Err(ended);
             }
         };
         if !room {
-            oracle.give_up(id, self.place, target);
+            oracle.give_up(id, self.slot, target);
         }
         Ok(room)
     }
 
     fn abandon(&self, draft: &Draft) {
-        lock(&self.common.oracle).give_up(draft.id, self.place, draft.target);
+        lock(&self.common.oracle).give_up(draft.id, self.slot, draft.target);
     }
 
     fn issue(&mut self, draft: Draft, command: &Descriptor, payload: &[u8], kind: Kind) {
-        let schedule = self.common.schedule.clone();
+        let schedule = self.schedule;
         let is_write = matches!(kind, Kind::Write { .. });
         let number = self.queue.next();
         schedule.trace(format_args!(
             "process {}: command {number}, {} {} bytes at {} of process {}{}{}",
-            self.place,
+            self.slot,
             match kind {
                 Kind::Write { .. } => "write",
                 Kind::Read { .. } => "read",
@@ -305,17 +307,17 @@ impl User<'_> {
             kind,
             wrong: draft.wrong.map(Wrong::status),
         };
-        lock(&self.common.oracle).issue(self.place, number, schedule.now(), plan);
+        lock(&self.common.oracle).issue(self.slot, number, schedule.now(), plan);
         let command = Command::new(command, payload);
         if self.queue.put(&command, is_write) {
-            self.ring();
+            self.context.ring_doorbell(self.process);
         }
     }
 
     /// Waits for all writes, all reads, or both; not for ever, as others may be slow.
     pub(super) fn flush(&mut self) -> Result<()> {
         let (writes, reads) = self.queue.issued();
-        let choice = self.common.schedule.below(3);
+        let choice = self.schedule.below(3);
         self.block(Some(30_000_000), |queue| {
             let done = queue.done();
             (choice == 0 || done.0 >= writes) && (choice == 1 || done.1 >= reads)
@@ -325,24 +327,27 @@ impl User<'_> {
 
     /// Waits for a notification of somebody, for a while.
     pub(super) fn listen(&mut self) -> Result<()> {
-        let sender = self.common.schedule.below(self.common.settings.users);
+        let sender = self
+            .common
+            .schedule
+            .below(self.common.settings.rdma_workers);
         let notification = first_notification(sender);
         let before = self.queue.signals(notification);
-        let limit = self.common.schedule.range(1000..1_000_000);
+        let limit = self.schedule.range(1000..1_000_000);
         self.block(Some(limit), |queue| queue.signals(notification) != before)?;
         Ok(())
     }
 
     /// Looks at some of its memory, which brings it in.
     pub(super) fn look(&mut self) -> Result<()> {
-        let schedule = self.common.schedule.clone();
+        let schedule = self.schedule;
         let (address, length) = self.ranges[schedule.below(2)];
         let mut bytes = vec![0; schedule.below(6000)];
         let at = address + schedule.range(0..length - bytes.len() as u64);
         let space = *self.process.space();
-        match self.machine.kernel.read(space, at, &mut bytes) {
-            Ok(()) => self.go_on(),
-            Err(_) => Err(super::Ended),
+        match self.context.machine.kernel.read(space, at, &mut bytes) {
+            Ok(()) => self.context.check_alive(),
+            Err(_) => Err(Ended),
         }
     }
 }

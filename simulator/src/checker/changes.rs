@@ -1,0 +1,124 @@
+//! What NICs change in the memory of the owners.
+
+use super::fifo::{Entry, FifoQueue};
+use super::object::Structure;
+use super::{Checker, Kind, Worker};
+use crate::memory::Words;
+use crate::process::port;
+
+/// Offset of the epoch in an object, in words.
+const EPOCH: usize = 4;
+
+/// The bits of an epoch that are all set while a process recovers an object, and all
+/// zero while it is in order.
+const CLAIMED: u64 = 3;
+
+impl Checker {
+    /// A NIC has changed an object of an owner.
+    pub(crate) fn changed(
+        &mut self,
+        now: u64,
+        slot: usize,
+        number: usize,
+        before: &Words,
+        after: &Words,
+    ) {
+        let kinds = [Kind::Lock, Kind::Queue, Kind::Semaphore];
+        let Some(kind) = kinds.get(number).copied() else {
+            return;
+        };
+        if before[EPOCH] != after[EPOCH] {
+            return self.epoch_changed(now, slot, kind, before[EPOCH], after[EPOCH]);
+        }
+        if kind == Kind::Lock && before[0] != 0 && after[0] == 0 {
+            self.check_recovery(slot, after[1]);
+        }
+        let in_flight = self.in_flight(slot);
+        let Some(owner) = self.owner(slot) else {
+            return;
+        };
+        let object = owner.object(kind);
+        let joined = match kind {
+            Kind::Lock => object.lock_changed(now, before, after),
+            Kind::Queue | Kind::Semaphore => {
+                let (before, after) = (Structure::of(before), Structure::of(after));
+                if object.reviving && after.is_empty() {
+                    object.empty();
+                    if kind == Kind::Semaphore {
+                        // Operations under way may have taken units, or bring some.
+                        owner.units = after.value + owner.holders.len() as u64 + in_flight;
+                        owner.lost = 0;
+                    }
+                    return;
+                }
+                object.queue_changed(kind, &before, &after)
+            }
+        };
+        let incarnation = owner.incarnation;
+        let joiner = joined.and_then(|entry| Some((entry, self.worker_of(entry)?)));
+        let Some((entry, joiner)) = joiner else {
+            return;
+        };
+        let operation = joiner.operation.as_mut();
+        let joining = (slot, incarnation, kind);
+        if let Some(operation) =
+            operation.filter(|found| (found.owner, found.incarnation, found.kind) == joining)
+        {
+            operation.entry = Some(entry);
+        }
+    }
+
+    /// The worker whose participant has that entry, if it lives.
+    fn worker_of(&mut self, entry: Entry) -> Option<&mut Worker> {
+        let index = entry.port().checked_sub(port(self.first))?;
+        let worker = self.workers.get_mut(usize::from(index));
+        worker.filter(|worker| worker.incarnation == Some(entry.incarnation()))
+    }
+
+    /// Operations under way at the semaphore of an owner.
+    fn in_flight(&self, owner: usize) -> u64 {
+        let concerned = |kind, at| kind == Kind::Semaphore && at == owner;
+        let operations = self.operations();
+        operations
+            .filter(|(_, operation)| concerned(operation.kind, operation.owner))
+            .count() as u64
+    }
+
+    fn epoch_changed(&mut self, now: u64, slot: usize, kind: Kind, before: u64, after: u64) {
+        let disturbed = self.disturbed;
+        let Some(owner) = self.owner(slot) else {
+            return;
+        };
+        let object = owner.object(kind);
+        if after & CLAIMED == CLAIMED {
+            object.reviving = true;
+            object.claimed_at = now;
+        }
+        let breaks = before & CLAIMED == 0 && after & CLAIMED != 0;
+        assert!(
+            !breaks || disturbed || owner.tainted,
+            "the {kind:?} of sync worker {slot} breaks, but no process has died"
+        );
+    }
+
+    /// A process makes a broken lock free; its holder had that name.
+    fn check_recovery(&mut self, slot: usize, holder: u64) {
+        let disturbed = self.disturbed;
+        let Some(owner) = self.owner(slot) else {
+            return;
+        };
+        let object = owner.object(Kind::Lock);
+        let first = object.queues.last().and_then(FifoQueue::first);
+        let known = Entry::of(holder).filter(|entry| first == Some(*entry));
+        let known = known.filter(|_| object.named_at < object.claimed_at && !disturbed);
+        let Some(entry) = known else {
+            return;
+        };
+        let worker = self.worker_of(entry);
+        let operation = worker.and_then(|worker| worker.operation.as_ref());
+        assert!(
+            operation.is_none_or(|operation| operation.entry != Some(entry)),
+            "the lock of sync worker {slot} is recovered from a holder that lives"
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! The order in which processes joined an object.
+
+use std::collections::BTreeMap;
+
+/// The name of a process in a queue, as it stands in objects: node, port, incarnation of
+/// the participant, number of its slot + 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Entry(u64);
+
+impl Entry {
+    /// The entry of that name; `None` if the word names none.
+    pub(super) fn of(word: u64) -> Option<Self> {
+        (word != 0).then_some(Entry(word))
+    }
+
+    pub(super) fn port(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    pub(super) fn incarnation(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+}
+
+/// Entries in the order in which the owner's NIC has executed their joining operations.
+/// A participant's slot that is used again is another entry.
+#[derive(Debug, Default)]
+pub(super) struct FifoQueue {
+    joined: Vec<Entry>,
+    /// The last position of each.
+    positions: BTreeMap<Entry, usize>,
+    /// So many of them, from the front, have been served.
+    served: usize,
+}
+
+impl FifoQueue {
+    pub(super) fn join(&mut self, entry: Entry) {
+        self.positions.insert(entry, self.joined.len());
+        self.joined.push(entry);
+    }
+
+    /// Serves the next one.
+    pub(super) fn serve(&mut self) {
+        self.served += 1;
+    }
+
+    /// Number of entries that have been served.
+    pub(super) fn count(&self) -> usize {
+        self.served
+    }
+
+    /// The first that is not served.
+    pub(super) fn first(&self) -> Option<Entry> {
+        self.joined.get(self.served).copied()
+    }
+
+    /// Returns true if an entry has joined.
+    pub(super) fn holds(&self, entry: Entry) -> bool {
+        self.positions.contains_key(&entry)
+    }
+
+    /// Returns true if an entry, which has joined, is served.
+    pub(super) fn served(&self, entry: Entry) -> bool {
+        let position = self.positions.get(&entry);
+        position.is_some_and(|at| *at < self.served)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_served_in_its_order() {
+        let entry = |word| Entry::of(word).unwrap();
+        let mut queue = FifoQueue::default();
+        assert_eq!(queue.first(), None);
+        queue.join(entry(7));
+        queue.join(entry(9));
+        queue.serve();
+        assert_eq!(queue.first(), Some(entry(9)));
+        assert!(queue.served(entry(7)) && !queue.served(entry(9)));
+        assert!(queue.holds(entry(9)) && !queue.holds(entry(8)));
+        queue.join(entry(7));
+        assert!(!queue.served(entry(7)), "it has joined once more");
+    }
+
+    #[test]
+    fn entries_are_those_of_the_library() {
+        let entry = Entry::of(3 << 48 | 57 << 32 | 0xabcd << 16 | 4).unwrap();
+        assert_eq!((entry.port(), entry.incarnation()), (57, 0xabcd));
+        assert_eq!(Entry::of(0), None);
+    }
+}

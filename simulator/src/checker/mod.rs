@@ -1,0 +1,238 @@
+//! What locks, semaphores and wait queues promise (N21, N22, N24), checked while
+//! sync workers use them.
+//!
+//! The checker has two sources. It sees each change that a NIC makes to an object in
+//! the memory of its owner: which process joins, which one is woken, which units come
+//! and go. And the workers report what the library let them do. The two must fit:
+//!
+//! | promise | checked when |
+//! |---|---|
+//! | one holder at most, first come, first served: the process that gets a lock is the first in the order in which the owner's NIC executed the joining operations, behind those that have released it | a worker holds it |
+//! | what a holder wrote to the protected word, the next one reads | a worker reads it |
+//! | a lock whose holder lives is not recovered, if its name had reached the owner when the recovery began | a recovery makes it free |
+//! | no more holders than units; a process that waited has its unit in the order of the queue | a worker takes a unit |
+//! | no unit is lost: all are back at the owner | when all is drained |
+//! | no process is woken without a signal, or before one that came earlier | a worker is woken |
+//! | each signal for which a process waits wakes one | when all is drained |
+//! | the owner's NIC wakes the processes that it can: no unit goes to the value while a process waits, none waits while there is a value | the object changes |
+//! | no wake-up is lost: a process that waits is woken or learns that the object is broken | its time limit, once faults stop |
+//! | only deaths and cut routes break an object | a worker learns of it |
+//!
+//! # Queues
+//! The order in which the owner's NIC executes joining operations is a FIFO queue. A
+//! recovery ends it and begins another. A process that dies or gives up stays in its
+//! queue for ever, and none behind it may be served. Promises hold within a queue: the
+//! library documents that a recovery does not see a holder whose name is on its way, or
+//! that was cut off.
+//!
+//! # Tainted owners
+//! An object may break, and its units or its protected word may be lost, if a process
+//! that used its owner has died, or if a NIC was reset or a route cut at any time before.
+//! All other promises hold in any case.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `fifo`, `object` | the queue of a joined object; what a change of its memory means |
+//! | `owner` | the objects of one worker |
+//! | `changes`, `reports` | the two sources: what NICs change, what workers report |
+
+mod changes;
+mod fifo;
+mod object;
+mod owner;
+mod reports;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fifo::Entry;
+use owner::Owner;
+
+use crate::platform::Machine;
+use crate::settings::Settings;
+
+/// Objects of an owner.
+pub(crate) const OBJECTS: usize = 3;
+
+/// What an object is; its number at its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Lock = 0,
+    Queue = 1,
+    Semaphore = 2,
+}
+
+/// What a worker does.
+#[derive(Debug, Clone)]
+struct Operation {
+    since: u64,
+    owner: usize,
+    /// Which incarnation of the owner.
+    incarnation: u32,
+    kind: Kind,
+    /// Its entry in a queue, once the owner's NIC has executed its joining operation.
+    entry: Option<Entry>,
+}
+
+/// The process in a slot.
+#[derive(Default)]
+struct Worker {
+    /// Its participant's incarnation, as entries carry it.
+    incarnation: Option<u16>,
+    operation: Option<Operation>,
+    /// Owners whose objects it has imported, and which incarnation of them.
+    imported: BTreeMap<usize, u32>,
+}
+
+/// Checks all of it.
+pub(crate) struct Checker {
+    /// Slot of the first sync worker.
+    first: usize,
+    workers: Vec<Worker>,
+    owners: Vec<Option<Owner>>,
+    incarnations: u32,
+    disturbed: bool,
+    completed: u64,
+}
+
+impl Checker {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let count = settings.slots.len() - settings.rdma_workers;
+        Checker {
+            first: settings.rdma_workers,
+            workers: (0..count).map(|_| Worker::default()).collect(),
+            owners: (0..count).map(|_| None).collect(),
+            incarnations: 0,
+            disturbed: false,
+            completed: 0,
+        }
+    }
+
+    /// Operations that workers have completed.
+    pub(crate) fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    fn owner(&mut self, slot: usize) -> Option<&mut Owner> {
+        self.owners[slot - self.first].as_mut()
+    }
+
+    /// The owner in a slot, if it is still that incarnation.
+    fn same_owner(&mut self, slot: usize, incarnation: u32) -> Option<&mut Owner> {
+        let owner = self.owner(slot);
+        owner.filter(|owner| owner.incarnation == incarnation)
+    }
+
+    fn worker(&mut self, slot: usize) -> &mut Worker {
+        &mut self.workers[slot - self.first]
+    }
+
+    /// A NIC was reset, a node lost its power, or a route was cut.
+    pub(crate) fn disturb(&mut self) {
+        self.disturbed = true;
+    }
+
+    /// A worker has made its objects, with a semaphore of so many units.
+    pub(crate) fn begin(
+        &mut self,
+        slot: usize,
+        machine: &Arc<Machine>,
+        area: (u64, u64),
+        units: u32,
+    ) {
+        self.incarnations += 1;
+        let owner = Owner::new(self.incarnations, machine, area, units);
+        self.owners[slot - self.first] = Some(owner);
+    }
+
+    /// A worker has joined as a participant of that incarnation.
+    pub(crate) fn joined(&mut self, slot: usize, incarnation: u16) {
+        self.worker(slot).incarnation = Some(incarnation);
+    }
+
+    /// A worker is killed: others may notice before it has ended.
+    pub(crate) fn killed(&mut self, slot: usize) {
+        if let Some(owner) = self.owner(slot) {
+            owner.dying = true;
+        }
+        for (owner, incarnation) in self.worker(slot).imported.clone() {
+            if let Some(owner) = self.same_owner(owner, incarnation) {
+                owner.taint();
+            }
+        }
+    }
+
+    /// A worker ends: cleanly, or in whatever it was doing.
+    pub(crate) fn end(&mut self, slot: usize, cleanly: bool) {
+        let worker = std::mem::take(self.worker(slot));
+        self.owners[slot - self.first] = None;
+        if cleanly {
+            return;
+        }
+        for (owner, incarnation) in worker.imported {
+            if let Some(owner) = self.same_owner(owner, incarnation) {
+                owner.taint();
+                owner.lost += u64::from(owner.holders.remove(&slot));
+            }
+        }
+    }
+
+    /// Returns true if operations on an owner's objects may fail: the incarnation that
+    /// the worker has imported from is gone, or a route was disturbed.
+    pub(crate) fn may_fail(&self, slot: usize, owner: usize) -> bool {
+        let known = self.workers[slot - self.first].imported.get(&owner);
+        let there = self.owners[owner - self.first].as_ref();
+        let there = there.filter(|owner| !owner.dying);
+        self.disturbed || known.is_none() || there.map(|owner| &owner.incarnation) != known
+    }
+
+    /// Returns true if objects of an owner may break.
+    pub(crate) fn may_break(&self, owner: usize) -> bool {
+        let owner = self.owners[owner - self.first].as_ref();
+        self.disturbed || owner.is_none_or(|owner| owner.tainted || owner.dying)
+    }
+
+    /// Operations under way, with the slots of their workers.
+    fn operations(&self) -> impl Iterator<Item = (usize, &Operation)> {
+        let workers = self.workers.iter().enumerate();
+        workers.filter_map(|(index, worker)| Some((self.first + index, worker.operation.as_ref()?)))
+    }
+
+    /// The operation that has been under way for the longest time, for messages.
+    pub(crate) fn oldest(&self) -> Option<String> {
+        let (slot, operation) = self.operations().min_by_key(|(_, found)| found.since)?;
+        let owner = self.owners[operation.owner - self.first].as_ref();
+        let words = owner.map(|owner| owner.peek(operation.kind));
+        let Operation {
+            kind, owner, since, ..
+        } = operation;
+        Some(format!(
+            "sync worker {slot} waits at the {kind:?} of sync worker {owner} since {since} ns; \
+             there stands {words:x?}"
+        ))
+    }
+
+    /// Workers that wait for units of a semaphore which have died with their holders, or
+    /// on their way: they wait for ever, as documented.
+    pub(crate) fn starving(&self) -> Vec<usize> {
+        let starves = |operation: &Operation| {
+            let owner = self.owners[operation.owner - self.first].as_ref();
+            let owner = owner.filter(|owner| owner.incarnation == operation.incarnation);
+            owner.is_some_and(|owner| owner.starves(operation, self.disturbed))
+        };
+        let starving = self.operations().filter(|(_, found)| starves(found));
+        starving.map(|(slot, _)| slot).collect()
+    }
+
+    /// All operations are over: nothing of them may be left at the owners.
+    ///
+    /// # Panics
+    /// If something is.
+    pub(crate) fn audit(&self) {
+        for (index, owner) in self.owners.iter().enumerate() {
+            if let Some(owner) = owner {
+                owner.audit(self.first + index, self.disturbed);
+            }
+        }
+    }
+}

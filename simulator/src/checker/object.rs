@@ -1,0 +1,170 @@
+//! An object and the queues that joined it, as changes of its memory show them.
+
+use qnic_abi::atomic::WaitQueue;
+
+use super::fifo::{Entry, FifoQueue};
+use super::Kind;
+use crate::memory::Words;
+
+/// The central structure of a wait queue or a semaphore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Structure {
+    head: u64,
+    pub(super) tail: u64,
+    pub(super) count: u64,
+    pending: u64,
+    pub(super) value: u64,
+}
+
+impl Structure {
+    pub(super) fn of(words: &Words) -> Self {
+        let words = [words[0], words[1], words[2], words[3]];
+        let queue: WaitQueue = zerocopy::transmute!(words.map(u64::to_le));
+        Structure {
+            head: queue.head.get(),
+            tail: queue.tail.get(),
+            count: queue.count.get().into(),
+            pending: queue.pending.get().into(),
+            value: queue.value.get().into(),
+        }
+    }
+
+    /// Entries that wait and that no wake-up is meant for.
+    pub(super) fn waiting(&self) -> u64 {
+        self.count.saturating_sub(self.pending)
+    }
+
+    /// Returns true if no process has ever joined.
+    pub(super) fn is_empty(&self) -> bool {
+        (self.head, self.tail, self.count, self.pending) == (0, 0, 0, 0)
+    }
+}
+
+/// An object in the memory of its owner.
+pub(super) struct Object {
+    /// The queue that processes join now is the last; there is always one.
+    pub(super) queues: Vec<FifoQueue>,
+    /// A process recovers it, but has not emptied it yet.
+    pub(super) reviving: bool,
+    /// When a process has claimed it to recover it.
+    pub(super) claimed_at: u64,
+    /// When the name in a lock's holder word came there.
+    pub(super) named_at: u64,
+}
+
+impl Object {
+    pub(super) fn new() -> Self {
+        Object {
+            queues: vec![FifoQueue::default()],
+            reviving: false,
+            claimed_at: 0,
+            named_at: 0,
+        }
+    }
+
+    /// The last queue that an entry has joined.
+    pub(super) fn queue_of(&self, entry: Entry) -> Option<&FifoQueue> {
+        self.queues.iter().rev().find(|queue| queue.holds(entry))
+    }
+
+    pub(super) fn queue_of_mut(&mut self, entry: Entry) -> Option<&mut FifoQueue> {
+        let mut queues = self.queues.iter_mut().rev();
+        queues.find(|queue| queue.holds(entry))
+    }
+
+    /// Entries that were served in all queues.
+    pub(super) fn served(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.count() as u64).sum()
+    }
+
+    fn last(&mut self) -> &mut FifoQueue {
+        self.queues.last_mut().expect("there is always one")
+    }
+
+    /// The object is empty again.
+    pub(super) fn empty(&mut self) {
+        self.reviving = false;
+        self.queues.push(FifoQueue::default());
+    }
+
+    /// Checks that an entry which is served is so by its turn.
+    pub(super) fn check_served(&self, slot: usize, entry: Entry) {
+        let served = self
+            .queue_of(entry)
+            .is_some_and(|queue| queue.served(entry));
+        assert!(served, "sync worker {slot} is woken out of turn");
+    }
+
+    /// What the tail of a lock says; returns the entry that has joined.
+    pub(super) fn lock_changed(
+        &mut self,
+        now: u64,
+        before: &Words,
+        after: &Words,
+    ) -> Option<Entry> {
+        if before[1] != after[1] {
+            self.named_at = now;
+        }
+        if before[0] == after[0] {
+            return None;
+        }
+        let Some(entry) = Entry::of(after[0]) else {
+            if self.reviving {
+                self.empty();
+                return None;
+            }
+            let first = self.last().first();
+            assert_eq!(first, None, "a lock that is held becomes free");
+            return None;
+        };
+        let before = Entry::of(before[0]);
+        let queue = self.last();
+        assert!(
+            before.is_some() || queue.first().is_none(),
+            "a lock that is held is given to another process"
+        );
+        queue.join(entry);
+        Some(entry)
+    }
+
+    /// What became of a wait queue; returns the entry that has joined.
+    pub(super) fn queue_changed(
+        &mut self,
+        kind: Kind,
+        before: &Structure,
+        after: &Structure,
+    ) -> Option<Entry> {
+        let woken = before.waiting().saturating_sub(after.waiting());
+        (0..woken).for_each(|_| self.last().serve());
+        assert!(
+            after.value <= before.value || before.waiting() == 0,
+            "a unit becomes free while a process waits for it"
+        );
+        if after.count <= before.count {
+            return None;
+        }
+        assert!(
+            kind == Kind::Queue || before.value == 0,
+            "a process waits for a unit that is free"
+        );
+        let entry = Entry::of(after.tail)?;
+        self.last().join(entry);
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_structure_tells_how_many_wait_without_a_wake_up() {
+        let mut words = Words::default();
+        words[1] = 5;
+        words[2] = 3 | 1 << 32;
+        words[3] = 2;
+        let structure = Structure::of(&words);
+        assert_eq!((structure.waiting(), structure.value), (2, 2));
+        assert!(!structure.is_empty() && Structure::of(&Words::default()).is_empty());
+    }
+}

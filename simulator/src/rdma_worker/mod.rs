@@ -1,0 +1,323 @@
+//! An RDMA worker: a process that registers, exports, imports, transfers, waits, ends.
+//!
+//! It is a task, written as a program is: its calls of the driver block. Commands
+//! go into the window through the library's own code ([`qnic::queue`]), and it
+//! blocks for progress as the library does: wake request, another look, wait.
+
+mod transfer;
+mod window;
+
+use std::collections::BTreeMap;
+
+use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
+use qnic_driver::{CallError, Process};
+
+use crate::common::{Common, Phase};
+use crate::increments::ROOM;
+use crate::oracle::{ExportState, HALF, SECTION};
+use crate::platform::SimPlatform;
+use crate::process::{pages, port, Ended, ProcessContext, Result};
+use crate::schedule::{lock, Schedule};
+use window::Queue;
+
+/// Names of the segments of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    /// The target, for reading and writing.
+    Target,
+    /// The same, for reading only.
+    ReadOnly,
+    /// Sources of writes and room for reads; nobody imports it.
+    Local,
+}
+
+impl Name {
+    const ALL: [Name; 3] = [Name::Target, Name::ReadOnly, Name::Local];
+
+    fn number(self, slot: usize) -> u64 {
+        1000 + 4 * slot as u64 + self as u64
+    }
+
+    fn access(self) -> Access {
+        match self {
+            Name::ReadOnly => Access::READ,
+            Name::Target | Name::Local => Access::all(),
+        }
+    }
+}
+
+/// A segment that the process exports.
+#[derive(Debug, Clone, Copy)]
+struct Exported {
+    segment: u16,
+    key: u64,
+}
+
+/// A segment of another process.
+#[derive(Debug, Clone, Copy)]
+struct Imported {
+    segment: u16,
+    key: u64,
+    address: u64,
+    length: u64,
+}
+
+impl ProcessContext {
+    /// An RDMA worker from its start to its end.
+    pub(crate) fn run_rdma_worker(&self) {
+        let (machine, slot) = (&self.machine, self.slot);
+        let schedule = &self.common.schedule;
+        let count = self.common.settings.rdma_workers as u64;
+        let target = 0x40_0000 + schedule.range(0..PAGE_SIZE as u64);
+        let local = 0x80_0000 + schedule.range(0..PAGE_SIZE as u64);
+        let pages = pages(target, SECTION * count + ROOM).chain(pages(local, 2 * HALF));
+        let space = machine.kernel.new_space(pages);
+        lock(&self.common.oracle).begin(slot, machine, space, (target, local));
+        let process = self.register(space);
+        let ending = match &process {
+            Some(process) => {
+                let vni = process.vni();
+                schedule.trace(format_args!("process {slot}: registered, {vni}"));
+                let frames = process.host_area().frames;
+                lock(&self.common.oracle).registered(slot, frames);
+                self.work(process, target, local)
+            }
+            None => Err(Ended),
+        };
+        lock(&self.common.oracle).end(slot);
+        let cleanly = ending.is_ok();
+        schedule.trace(format_args!("process {slot}: ends, cleanly: {cleanly}"));
+        // The exit of a process gives back its memory and its file in either order.
+        if schedule.chance(500) {
+            machine.kernel.end_space(space);
+            drop(process);
+        } else {
+            drop(process);
+            machine.kernel.end_space(space);
+        }
+    }
+
+    fn work(&self, process: &Process<SimPlatform>, target: u64, local: u64) -> Result<()> {
+        let sections = SECTION * self.common.settings.rdma_workers as u64;
+        let mut worker = RdmaWorker {
+            context: self,
+            common: &self.common,
+            schedule: &self.common.schedule,
+            slot: self.slot,
+            process,
+            queue: Queue::new(&self.machine, process),
+            ranges: [(target, sections + ROOM), (local, 2 * HALF)],
+            exported: BTreeMap::new(),
+            imported: BTreeMap::new(),
+        };
+        for name in Name::ALL {
+            worker.export(name)?;
+        }
+        for _ in 0..self.common.settings.options.operations {
+            if self.common.phase() != Phase::Work {
+                break;
+            }
+            worker.act()?;
+            worker.think()?;
+        }
+        worker.drain()?;
+        self.rest()?;
+        for name in Name::ALL {
+            worker.unexport(name)?;
+        }
+        Ok(())
+    }
+}
+
+/// A registered process.
+struct RdmaWorker<'a> {
+    context: &'a ProcessContext,
+    common: &'a Common,
+    schedule: &'a Schedule,
+    slot: usize,
+    process: &'a Process<SimPlatform>,
+    queue: Queue,
+    /// Target and local segment: address and length.
+    ranges: [(u64, u64); 2],
+    exported: BTreeMap<Name, Exported>,
+    /// By slot, and whether it is the read-only name.
+    imported: BTreeMap<(usize, bool), Imported>,
+}
+
+impl RdmaWorker<'_> {
+    /// What a call of the driver gave.
+    fn call(&self, what: &str, result: std::result::Result<(), CallError>) -> Result<()> {
+        match result {
+            Ok(()) => self.context.check_alive(),
+            Err(CallError::NoDevice | CallError::Interrupted) => Err(Ended),
+            // The exit of the process has begun.
+            Err(CallError::NotRegistered) if self.schedule.is_killed() => Err(Ended),
+            Err(error) => panic!("process {}: {what} fails: {error}", self.slot),
+        }
+    }
+
+    fn think(&self) -> Result<()> {
+        let time = self.schedule.range(0..self.common.settings.think);
+        // Sometimes at once.
+        let share = if self.schedule.chance(300) { 100 } else { 1 };
+        self.context.sleep(time / share)
+    }
+
+    /// Does one thing.
+    fn act(&mut self) -> Result<()> {
+        let revoke = match self.common.settings.options.faults.revoke {
+            true => 20,
+            false => 0,
+        };
+        match self.schedule.range(0..1000 + revoke) {
+            0..=149 => self.import(),
+            150..=599 => self.write(),
+            600..=749 => self.read(),
+            750..=799 => self.increment(),
+            800..=879 => self.flush(),
+            880..=959 => self.listen(),
+            960..=999 => self.look(),
+            _ => self.revoke(),
+        }
+    }
+
+    fn export(&mut self, name: Name) -> Result<()> {
+        let (address, length) = self.ranges[usize::from(name == Name::Local)];
+        let mut call = uapi::Export {
+            access: name.access().bits().into(),
+            name: name.number(self.slot).into(),
+            address: address.into(),
+            length: length.into(),
+            ..Default::default()
+        };
+        let result = self.process.export(&mut call);
+        self.call("export", result)?;
+        assert_eq!(call.status.get(), Status::Ok.code(), "an export is refused");
+        let exported = Exported {
+            segment: call.segment.get(),
+            key: call.key.get(),
+        };
+        self.exported.insert(name, exported);
+        if name != Name::Local {
+            lock(&self.common.oracle).exported(self.slot, exported.key);
+        }
+        self.schedule.trace(format_args!(
+            "process {}: exports {name:?} as segment {}",
+            self.slot, exported.segment
+        ));
+        Ok(())
+    }
+
+    fn unexport(&mut self, name: Name) -> Result<()> {
+        let Some(exported) = self.exported.remove(&name) else {
+            return Ok(());
+        };
+        let oracle = &self.common.oracle;
+        match name {
+            Name::Local => lock(oracle).revoke_local(self.slot),
+            _ => lock(oracle).revoke(self.slot, exported.key, ExportState::Revoking),
+        }
+        let mut call = uapi::Unexport {
+            segment: exported.segment.into(),
+            ..Default::default()
+        };
+        let result = self.process.unexport(&mut call);
+        self.call("unexport", result)?;
+        assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
+        lock(oracle).revoke(self.slot, exported.key, ExportState::Revoked);
+        self.schedule
+            .trace(format_args!("process {}: revokes {name:?}", self.slot));
+        Ok(())
+    }
+
+    fn revoke(&mut self) -> Result<()> {
+        let name = Name::ALL[self.schedule.below(3)];
+        self.unexport(name)?;
+        self.think()?;
+        self.export(name)
+    }
+
+    fn import(&mut self) -> Result<()> {
+        let schedule = self.schedule;
+        let target = schedule.below(self.common.settings.rdma_workers);
+        let read_only = schedule.chance(250);
+        let name = match read_only {
+            true => Name::ReadOnly,
+            false => Name::Target,
+        };
+        let wait_ms = match schedule.chance(500) {
+            true => 0,
+            false => schedule.range(1..40),
+        };
+        let mut call = uapi::Import {
+            node: (self.common.settings.slots[target] as u16).into(),
+            port: port(target).into(),
+            name: name.number(target).into(),
+            wait_ms: (wait_ms as u32).into(),
+            ..Default::default()
+        };
+        let result = self.process.import(&mut call);
+        self.call("import", result)?;
+        let status = Status::try_from(call.status.get()).expect("a known status");
+        schedule.trace(format_args!(
+            "process {}: imports {name:?} of process {target}: {status:?}",
+            self.slot
+        ));
+        match status {
+            Status::Ok => {}
+            Status::NameNotFound | Status::NoSuchNode | Status::PeerGone => return Ok(()),
+            other => panic!("process {}: an import fails: {other}", self.slot),
+        }
+        assert_eq!(call.access.get(), name.access().bits(), "wrong access");
+        let imported = Imported {
+            segment: call.segment.get(),
+            key: call.key.get(),
+            address: call.address.get(),
+            length: call.length.get(),
+        };
+        self.imported.insert((target, read_only), imported);
+        Ok(())
+    }
+
+    /// Waits until everything under way is complete.
+    fn drain(&mut self) -> Result<()> {
+        let issued = self.queue.issued();
+        self.block(None, |queue| queue.done() == issued)?;
+        let open = lock(&self.common.oracle).open(self.slot);
+        assert_eq!(open, 0, "complete, but something is under way");
+        Ok(())
+    }
+
+    /// Blocks until `ready`, or until so many nanoseconds have passed; returns true if
+    /// it is ready. Sometimes it spins instead.
+    fn block(&self, limit: Option<u64>, ready: impl Fn(&Queue) -> bool) -> Result<bool> {
+        let schedule = self.schedule;
+        let deadline = limit.map(|limit| schedule.now() + limit);
+        let spins = if schedule.chance(300) { 20 } else { 0 };
+        for _ in 0..spins {
+            if ready(&self.queue) {
+                return Ok(true);
+            }
+            schedule.sleep(schedule.range(100..3000));
+            self.context.check_alive()?;
+        }
+        loop {
+            let generation = self.queue.request_wake();
+            if ready(&self.queue) {
+                return Ok(true);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_sub(schedule.now()));
+            let mut call = uapi::Wait {
+                generation: generation.into(),
+                timeout_ns: left.map_or(-1, |left| left as i64).into(),
+                ..Default::default()
+            };
+            match self.process.wait(&mut call) {
+                Ok(()) => self.context.check_alive()?,
+                Err(CallError::TimedOut) => return Ok(ready(&self.queue)),
+                Err(CallError::Interrupted | CallError::NoDevice) => return Err(Ended),
+                Err(error) => panic!("process {}: wait fails: {error}", self.slot),
+            }
+        }
+    }
+}
