@@ -10,6 +10,7 @@ use std::time::Duration;
 use guest::ring::{wait_for, NEXT, WRITE};
 use guest::{ram_file, region, until, Guest, PATIENCE, RAM_BYTES};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::attach::DeviceConfig;
 use qnic_abi::event::Kind;
 use qnic_abi::header::SRAM_MAGIC;
@@ -454,7 +455,10 @@ fn noise() -> impl Strategy<Value = Noise> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        ..ProptestConfig::with_failure_persistence(WithSource("proptest-regressions"))
+    })]
 
     /// Whatever stands in the rings, the device survives, and serves the next start.
     #[test]

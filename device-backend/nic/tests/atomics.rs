@@ -5,6 +5,7 @@ mod common;
 
 use common::{process, ALL};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::atomic::{split_detail, Function, NOBODY};
 use qnic_abi::command::Opcode;
 use qnic_abi::{Access, Status};
@@ -68,8 +69,8 @@ fn small() -> impl Strategy<Value = u64> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(64)
+        cases: 64,
+        ..ProptestConfig::with_failure_persistence(WithSource("proptest-regressions"))
     })]
 
     /// Words of either width on the own and on another node, in pages that come

@@ -5,6 +5,7 @@ mod common;
 
 use common::{pair, pattern, process};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::command::Opcode;
 use qnic_abi::control::REQUEST_BYTES;
 use qnic_abi::shared::Ordering;
@@ -66,8 +67,7 @@ fn word() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 200,
-        failure_persistence: None,
-        ..ProptestConfig::default()
+        ..ProptestConfig::with_failure_persistence(WithSource("proptest-regressions"))
     })]
 
     #[test]

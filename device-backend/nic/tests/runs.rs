@@ -5,6 +5,7 @@ mod common;
 
 use common::{pattern, process, SEGMENT};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::command::{CommandFlags, Opcode};
 use qnic_abi::{Status, PAGE_SIZE};
 use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
@@ -37,8 +38,8 @@ fn answer_all(cluster: &mut Cluster, mut choice: usize) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(400)
+        cases: 400,
+        ..ProptestConfig::with_failure_persistence(WithSource("proptest-regressions"))
     })]
 
     /// Any alignment, any pages absent at either end, any window: every byte arrives

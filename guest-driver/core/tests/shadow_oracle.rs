@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{frame_of, Tag, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
@@ -344,7 +345,10 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        ..ProptestConfig::with_failure_persistence(WithSource("proptest-regressions"))
+    })]
     #[test]
     fn the_nic_finds_what_was_entered(
         seed in any::<u64>(),

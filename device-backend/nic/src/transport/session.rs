@@ -280,10 +280,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig {
-            failure_persistence: None,
-            ..ProptestConfig::with_cases(2000)
-        })]
+        #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
         fn lives_do_not_mix_and_sides_find_each_other(
