@@ -9,14 +9,16 @@
 //!             lists/        indexes, fetched anew when older than [`INDEX_AGE_MAX`]
 //! ```
 
-use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::apt_text;
+use fs_err::{self as fs, File};
+
+use crate::apt_text::{self, Trouble};
 use crate::cache::{remove_file, Cache, Lock};
-use crate::command::{command, failure, run, run_to_end, Outcome};
+use crate::command::{command, run, run_with, tail};
+use crate::context::Context;
 use crate::distribution::{BACKPORTS, STABLE};
 use crate::error::{Error, Result};
 use crate::mirror::{find_keyring, find_mirror};
@@ -41,16 +43,14 @@ pub(crate) struct Apt<'a> {
 
 impl<'a> Apt<'a> {
     /// Sets up the private state and fetches the indexes.
-    pub(crate) fn open(cache: &Cache, progress: &'a dyn Progress) -> Result<Self> {
-        check_path(cache)?;
-        let lock = cache.lock("apt", progress)?;
-        let dir = cache.service("apt")?;
+    pub(crate) fn open(cx: Context<'a>) -> Result<Self> {
+        check_path(cx.cache)?;
         let apt = Self {
+            _lock: cx.cache.lock("apt", cx.progress)?,
+            dir: cx.cache.service("apt")?,
             mirror: find_mirror()?,
             keyring: find_keyring()?,
-            dir,
-            progress,
-            _lock: lock,
+            progress: cx.progress,
         };
         apt.configure()?;
         apt.update()?;
@@ -82,14 +82,13 @@ impl<'a> Apt<'a> {
 
     /// The packages that installing `names` would fetch, dependencies included,
     /// taking what it can from `suite`.
-    pub(crate) fn resolve(&self, suite: &str, names: &[String]) -> Result<Vec<Package>> {
+    pub(crate) fn resolve(&self, suite: &str, names: &[&str]) -> Result<Vec<Package>> {
         let mut install = self.apt("apt-get");
         install.args(["install", "--print-uris", "-qq", "-t", suite]);
         install.args(names);
-        let what = "resolve packages";
-        let outcome = run_to_end(what, &mut install, |_| {})?;
-        self.check(what, &install, &outcome, &names.join(" "))?;
-        Ok(apt_text::print_uris(&outcome.stdout))
+        let wanted = names.join(" ");
+        let uris = self.run("resolve packages", &mut install, &wanted, |_| {})?;
+        Ok(apt_text::print_uris(&uris))
     }
 
     /// Downloads `packages`, checked against the signed indexes, and returns the
@@ -104,22 +103,17 @@ impl<'a> Apt<'a> {
         download.args(packages.iter().map(Package::exact));
         download.current_dir(&into);
         let what = format!("download {label}");
-        let outcome = run_to_end(&what, &mut download, |line| {
+        self.run(&what, &mut download, label, |line| {
             if let Some(percent) = apt_text::status_percent(line) {
-                self.progress
-                    .bytes((total as f64 * percent / 100.0) as u64, total);
+                let done = (total as f64 * percent / 100.0) as u64;
+                self.progress.bytes(done, total);
             }
         })?;
-        self.check(&what, &download, &outcome, label)?;
         let files: Vec<_> = packages.iter().map(|p| into.join(&p.file)).collect();
-        for file in &files {
-            if !file.is_file() {
-                let what = "a downloaded package".to_owned();
-                let path = file.clone();
-                return Err(Error::UnexpectedPackage { what, path });
-            }
+        match files.iter().find(|file| !file.is_file()) {
+            Some(missing) => Err(Error::unexpected("a downloaded package", missing)),
+            None => Ok(files),
         }
-        Ok(files)
     }
 
     fn apt(&self, program: &str) -> Command {
@@ -130,8 +124,7 @@ impl<'a> Apt<'a> {
 
     fn configure(&self) -> Result<()> {
         for name in ["lists/partial", "archives/partial"] {
-            let dir = self.dir.join(name);
-            fs::create_dir_all(&dir).map_err(Error::io("create", &dir))?;
+            fs::create_dir_all(self.dir.join(name))?;
         }
         let host = run("read apt's settings", command("apt-config").arg("dump"))?;
         let config = apt_text::config(&self.dir, &host);
@@ -157,15 +150,9 @@ impl<'a> Apt<'a> {
         self.progress.step("asking the mirror for its packages");
         let mut update = self.apt("apt-get");
         update.args(["update", "-q", "--error-on=any"]);
-        let what = "fetch the mirror's indexes";
-        let outcome = run_to_end(what, &mut update, |_| {})?;
-        self.check(
-            what,
-            &update,
-            &outcome,
-            &format!("{STABLE} and {BACKPORTS}"),
-        )?;
-        File::create(&stamp).map_err(Error::io("write", &stamp))?;
+        let suites = format!("{STABLE} and {BACKPORTS}");
+        self.run("fetch the mirror's indexes", &mut update, &suites, |_| {})?;
+        File::create(stamp)?;
         Ok(())
     }
 
@@ -173,35 +160,39 @@ impl<'a> Apt<'a> {
         self.dir.join(STAMP)
     }
 
-    /// Writes a file of the private state; tells whether it changed.
+    /// Writes a file of the private state; returns true if it changed.
     fn write(&self, name: &str, text: &str) -> Result<bool> {
         let path = self.dir.join(name);
         if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
             return Ok(false);
         }
-        fs::write(&path, text).map_err(Error::io("write", &path))?;
+        fs::write(path, text)?;
         Ok(true)
     }
 
-    fn check(&self, what: &str, command: &Command, outcome: &Outcome, wanted: &str) -> Result<()> {
-        if outcome.status.success() {
-            return Ok(());
-        }
-        let mirror = self.mirror.clone();
-        let detail = crate::command::tail(&outcome.stderr);
-        Err(match apt_text::trouble(&outcome.stderr) {
-            Some(apt_text::Trouble::Unsigned) => Error::UntrustedMirror {
-                mirror,
-                keyring: self.keyring.clone(),
-                detail,
-            },
-            Some(apt_text::Trouble::Missing) => Error::IncompleteMirror {
-                mirror,
-                wanted: wanted.to_owned(),
-                detail,
-            },
-            Some(apt_text::Trouble::Unreachable) => Error::MirrorUnreachable { mirror, detail },
-            None => failure(what, command, outcome),
+    /// Runs apt for what is `wanted` of the mirror.
+    fn run(
+        &self,
+        what: &str,
+        command: &mut Command,
+        wanted: &str,
+        on_line: impl FnMut(&str),
+    ) -> Result<String> {
+        run_with(what, command, on_line, |stderr| {
+            let (mirror, detail) = (self.mirror.clone(), tail(stderr));
+            Some(match apt_text::trouble(stderr)? {
+                Trouble::Unsigned => Error::UntrustedMirror {
+                    mirror,
+                    keyring: self.keyring.clone(),
+                    detail,
+                },
+                Trouble::Missing => Error::IncompleteMirror {
+                    mirror,
+                    wanted: wanted.to_owned(),
+                    detail,
+                },
+                Trouble::Unreachable => Error::MirrorUnreachable { mirror, detail },
+            })
         })
     }
 }
@@ -216,8 +207,7 @@ pub(crate) fn forget_indexes(cache: &Cache) -> Result<()> {
 fn check_path(cache: &Cache) -> Result<()> {
     let path = cache.root().as_os_str().as_encoded_bytes();
     if path.iter().any(|byte| b":;\"\n".contains(byte)) {
-        let path = cache.root().to_owned();
-        return Err(Error::BadCachePath { path });
+        return Err(Error::BadCachePath(cache.root().to_owned()));
     }
     Ok(())
 }

@@ -115,10 +115,10 @@ pub(crate) fn print_uris(text: &str) -> Vec<Package> {
 pub(crate) fn madison(text: &str) -> Vec<Available> {
     let available = |line: &str| {
         let mut fields = line.split('|').map(str::trim);
-        let (name, version, place) = (fields.next()?, fields.next()?, fields.next()?);
-        let mut place = place.split_ascii_whitespace();
-        let suite = place.nth(1)?.split('/').next()?;
-        (place.next_back()? == "Packages").then(|| Available {
+        let (name, version, index) = (fields.next()?, fields.next()?, fields.next()?);
+        let mut index = index.split_ascii_whitespace();
+        let suite = index.nth(1)?.split('/').next()?;
+        (index.next_back()? == "Packages").then(|| Available {
             name: name.to_owned(),
             version: version.to_owned(),
             suite: suite.to_owned(),
@@ -133,31 +133,39 @@ pub(crate) fn status_percent(line: &str) -> Option<f64> {
     percent.parse().ok().map(|p: f64| p.clamp(0.0, 100.0))
 }
 
+/// What apt prints for each kind of trouble. The first that matches counts.
+const COMPLAINTS: [(Trouble, &[&str]); 3] = [
+    (
+        Trouble::Unsigned,
+        &["NO_PUBKEY", "is not signed", "signatures", "Missing key"],
+    ),
+    (
+        Trouble::Missing,
+        &[
+            "does not have a Release file",
+            "404 ",
+            "Unable to locate package",
+            "unmet dependencies",
+            "was not found",
+            "has no installation candidate",
+            "is invalid for APT::Default-Release",
+        ],
+    ),
+    (
+        Trouble::Unreachable,
+        &[
+            "Failed to fetch",
+            "Could not",
+            "Temporary failure",
+            "Cannot initiate",
+        ],
+    ),
+];
+
 /// Sorts what apt complains of; `None` is something it does not say often.
 pub(crate) fn trouble(stderr: &str) -> Option<Trouble> {
-    let any = |texts: &[&str]| texts.iter().any(|text| stderr.contains(text));
-    if any(&["NO_PUBKEY", "is not signed", "signatures", "Missing key"]) {
-        Some(Trouble::Unsigned)
-    } else if any(&[
-        "does not have a Release file",
-        "404 ",
-        "Unable to locate package",
-        "unmet dependencies",
-        "was not found",
-        "has no installation candidate",
-        "is invalid for APT::Default-Release",
-    ]) {
-        Some(Trouble::Missing)
-    } else if any(&[
-        "Failed to fetch",
-        "Could not",
-        "Temporary failure",
-        "Cannot initiate",
-    ]) {
-        Some(Trouble::Unreachable)
-    } else {
-        None
-    }
+    let found = |(_, texts): &&(Trouble, &[&str])| texts.iter().any(|text| stderr.contains(text));
+    COMPLAINTS.iter().find(found).map(|(trouble, _)| *trouble)
 }
 
 #[cfg(test)]
@@ -228,28 +236,26 @@ mod tests {
 
     #[test]
     fn complaints_are_sorted() {
+        use Trouble::{Missing, Unreachable, Unsigned};
         let cases = [
             (
                 "E: The repository 'x trixie Release' does not have a Release file.",
-                Trouble::Missing,
+                Missing,
             ),
-            ("E: Unable to locate package nonexist", Trouble::Missing),
-            (
-                "E: Failed to fetch http://x  404  Not Found",
-                Trouble::Missing,
-            ),
+            ("E: Unable to locate package nonexist", Missing),
+            ("E: Failed to fetch http://x  404  Not Found", Missing),
             (
                 "E: Failed to fetch http://x  Could not resolve 'x'",
-                Trouble::Unreachable,
+                Unreachable,
             ),
             (
                 "E: Failed to fetch http://x  Could not connect to x:9",
-                Trouble::Unreachable,
+                Unreachable,
             ),
             (
                 "W: GPG error: x: The following signatures couldn't be verified: NO_PUBKEY 1\n\
                  E: The repository 'x trixie InRelease' is not signed.",
-                Trouble::Unsigned,
+                Unsigned,
             ),
         ];
         for (text, expected) in cases {

@@ -1,16 +1,17 @@
 //! The root in which the kernel module is built: compilers of the distribution
 //! and the headers of every series' kernel.
 
-use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::cache::{remove_tree, Cache};
+use fs_err as fs;
+use fs_err::os::unix::fs::symlink;
+
+use crate::cache::remove_tree;
+use crate::context::Context;
 use crate::distribution::STABLE;
 use crate::error::{Error, Result};
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
-use crate::progress::Progress;
 use crate::root::{PackageSet, Root};
 
 /// What the module's Kbuild file and the kernel's own build run.
@@ -57,54 +58,49 @@ pub(crate) const MOUNT_POINTS: [&str; 5] = ["dev", "proc", "src", "tmp", "vendor
 pub(crate) const RUST_LIBRARY: &str = "usr/lib/rustlib/src/rust/library";
 
 /// The build root, from the cache or the mirror.
-pub(crate) fn provision(cache: &Cache, progress: &dyn Progress) -> Result<Root> {
-    let mut packages = PACKAGES.map(str::to_owned).to_vec();
+pub(crate) fn provision(cx: Context<'_>) -> Result<Root> {
+    let mut headers = Vec::new();
     for series in KernelSeries::ALL {
-        let release = kernel::release(cache, progress, series)?;
-        packages.push(kernel::headers_package(&release));
+        headers.push(kernel::headers_package(&kernel::release(cx, series)?));
     }
+    let headers = headers.iter().map(String::as_str);
+    let names: Vec<_> = PACKAGES.into_iter().chain(headers).collect();
     let set = PackageSet {
         kind: "build",
         label: "compilers and kernel headers",
         suite: STABLE,
-        packages: &packages,
-        keep: &|package| {
-            let name = package.name();
-            !UNUSED.contains(&name) && !name.starts_with(kernel::IMAGE)
-        },
+        names: &names,
+        keep: &|name| !UNUSED.contains(&name) && !name.starts_with(kernel::IMAGE),
     };
-    Root::of_packages(cache, progress, &set, finish)
+    Root::of_packages(cx, &set, finish)
 }
 
 fn finish(dir: &Path) -> Result<()> {
     for (name, target) in LINKS {
         let link = dir.join(name);
         if fs::symlink_metadata(&link).is_err() {
-            symlink(target, &link).map_err(Error::io("create", &link))?;
+            symlink(target, link)?;
         }
     }
     for name in MOUNT_POINTS {
-        let path = dir.join(name);
-        fs::create_dir_all(&path).map_err(Error::io("create", &path))?;
+        fs::create_dir_all(dir.join(name))?;
     }
     let library = dir.join(RUST_LIBRARY);
     if !library.join("Cargo.lock").is_file() {
-        return Err(Error::UnexpectedPackage {
-            what: "the source of Rust's standard library".to_owned(),
-            path: library,
-        });
+        let what = "the source of Rust's standard library";
+        return Err(Error::unexpected(what, library));
     }
     remove_compiler_sources(&library)
 }
 
 /// Removes the compiler's sources, by far the largest part, and keeps the library's.
 fn remove_compiler_sources(library: &Path) -> Result<()> {
-    let library = library.canonicalize().map_err(Error::io("find", library))?;
+    let library = fs::canonicalize(library)?;
     let Some(source) = library.parent() else {
         return Ok(());
     };
-    for entry in fs::read_dir(source).map_err(Error::io("list", source))? {
-        let path = entry.map_err(Error::io("list", source))?.path();
+    for entry in fs::read_dir(source)? {
+        let path = entry?.path();
         if path.is_dir() && path != library {
             remove_tree(&path)?;
         }

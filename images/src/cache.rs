@@ -2,25 +2,27 @@
 //!
 //! ```text
 //! <root>/<kind>-<key>/   a complete artefact; never changed once it is there
-//!        tmp/<name>/     one being made; renamed to its place when complete
-//!        locks/<name>    held (flock) by whoever makes it
+//!        tmp/<name>/     one being made; renamed when it is complete
+//!        locks/<name>    held (flock) by the process that makes it
 //!        pins/<request>  which artefact answered a request to the mirror
 //!        apt/            the private state of apt
 //!        build/          working directories that make a second build fast
 //! ```
 //!
-//! Invariants: a directory at its place is complete; a temporary one belongs to
-//! the holder of the lock of that name, so what a killed process left is removed
-//! by the next one. Locks vanish with their process.
+//! Invariants: an artefact's directory is complete; a temporary one belongs to the
+//! holder of the lock of that name, so what a killed process left is removed by the
+//! next one. Locks vanish with their process.
 
 use std::env;
-use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use fs_err::{self as fs, File, OpenOptions};
 use rustix::fs::{flock, FlockOperation};
-use rustix::io::Errno;
+use rustix::io::{retry_on_intr, Errno};
+use walkdir::WalkDir;
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
@@ -43,7 +45,7 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-/// A lock on one name in the cache; given back when dropped.
+/// A lock on one name in the cache; released when dropped.
 pub(crate) struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
 
 impl Cache {
@@ -58,7 +60,7 @@ impl Cache {
             .or_else(|| set("XDG_CACHE_HOME").map(|dir| PathBuf::from(dir).join("qnic")))
             .or_else(|| set("HOME").map(|dir| PathBuf::from(dir).join(".cache/qnic")))
             .ok_or(Error::NoCacheHome)?;
-        let root = std::path::absolute(&root).map_err(Error::io("locate", &root))?;
+        let root = std::path::absolute(&root).map_err(|e| Error::io("locate", &root, e))?;
         Ok(Self { root })
     }
 
@@ -81,60 +83,66 @@ impl Cache {
         progress: &dyn Progress,
         make: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
-        let place = self.root.join(name);
-        if self.touch(&place) {
-            return Ok(place);
+        if let Some(path) = self.find(name) {
+            return Ok(path);
         }
         let _lock = self.lock(name, progress)?;
-        if self.touch(&place) {
-            return Ok(place);
+        if let Some(path) = self.find(name) {
+            return Ok(path);
         }
         let tmp = self.service("tmp")?.join(name);
         remove_tree(&tmp)?;
-        fs::create_dir(&tmp).map_err(Error::io("create", &tmp))?;
+        fs::create_dir(&tmp)?;
         if let Err(error) = make(&tmp) {
             // Why it failed matters more than whether the rest could be removed.
-            remove_tree(&tmp).unwrap_or_default();
+            let _ = remove_tree(&tmp);
             return Err(error);
         }
-        fs::rename(&tmp, &place).map_err(Error::io("put in place", &place))?;
-        self.touch(&place);
-        Ok(place)
+        let path = self.root.join(name);
+        fs::rename(&tmp, &path)?;
+        touch(&path);
+        Ok(path)
     }
 
-    /// Where the artefact `name` is, if it is complete.
+    /// Where the artefact `name` is, if it is complete; notes that it was used now.
     pub(crate) fn find(&self, name: &str) -> Option<PathBuf> {
-        let place = self.root.join(name);
-        self.touch(&place).then_some(place)
+        let path = self.root.join(name);
+        touch(&path).then_some(path)
     }
 
-    /// Takes the lock `name`, waiting for its holder and saying so.
+    /// Takes the lock `name`; reports it when this has to wait.
     pub(crate) fn lock(&self, name: &str, progress: &dyn Progress) -> Result<Lock> {
+        if let Some(lock) = self.lock_with(name, FlockOperation::NonBlockingLockExclusive)? {
+            return Ok(lock);
+        }
+        let path = self.root.join("locks").join(name);
+        progress.step(&format!(
+            "waiting for another qnic process that works on the same (it holds {})",
+            path.display()
+        ));
+        let lock = self.lock_with(name, FlockOperation::LockExclusive)?;
+        lock.ok_or_else(|| Error::io("lock", &path, io::ErrorKind::WouldBlock.into()))
+    }
+
+    fn lock_with(&self, name: &str, operation: FlockOperation) -> Result<Option<Lock>> {
         let path = self.service("locks")?.join(name);
-        let file = OpenOptions::new()
+        let mut options = OpenOptions::new();
+        let file = options
             .create(true)
             .truncate(false)
             .write(true)
-            .open(&path)
-            .map_err(Error::io("open the lock", &path))?;
-        let locked = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => {
-                progress.step(&format!(
-                    "waiting for another qnic process that works on the same (it holds {})",
-                    path.display()
-                ));
-                retry(|| flock(&file, FlockOperation::LockExclusive))
-            }
-            other => other,
-        };
-        locked.map_err(|errno| Error::io("lock", &path)(errno.into()))?;
-        Ok(Lock(file))
+            .open(&path)?;
+        match retry_on_intr(|| flock(&file, operation)) {
+            Ok(()) => Ok(Some(Lock(file))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(Error::io("lock", &path, errno.into())),
+        }
     }
 
     /// One of the directories that hold no artefact, made if need be.
     pub(crate) fn service(&self, name: &str) -> Result<PathBuf> {
         let dir = self.root.join(name);
-        fs::create_dir_all(&dir).map_err(Error::io("create", &dir))?;
+        fs::create_dir_all(&dir)?;
         Ok(dir)
     }
 
@@ -147,15 +155,13 @@ impl Cache {
     /// Remembers `value` for `request`.
     pub(crate) fn set_pin(&self, request: &str, value: &str) -> Result<()> {
         let dir = self.service("pins")?;
-        let path = dir.join(request);
-        let file = tempfile::NamedTempFile::new_in(&dir).map_err(Error::io("write", &path))?;
-        fs::write(file.path(), value).map_err(Error::io("write", &path))?;
-        file.persist(&path)
-            .map_err(|error| Error::io("write", &path)(error.error))?;
+        let file = tempfile::NamedTempFile::new_in(&dir)?;
+        fs::write(file.path(), value)?;
+        file.persist(dir.join(request)).map_err(io::Error::from)?;
         Ok(())
     }
 
-    /// Forgets what was remembered for `request`; tells whether there was anything.
+    /// Forgets what was remembered for `request`; returns true if there was anything.
     pub(crate) fn unpin(&self, request: &str) -> Result<bool> {
         remove_file(&self.root.join("pins").join(request))
     }
@@ -203,7 +209,8 @@ impl Cache {
             if SERVICE_DIRS.contains(&name.as_ref()) || !which(&name) || !old {
                 continue;
             }
-            let Some(_lock) = self.try_lock(&name)? else {
+            let operation = FlockOperation::NonBlockingLockExclusive;
+            let Some(_lock) = self.lock_with(&name, operation)? else {
                 continue;
             };
             pruned.bytes += size_on_disk(&dir);
@@ -212,83 +219,46 @@ impl Cache {
         }
         Ok(pruned)
     }
-
-    fn try_lock(&self, name: &str) -> Result<Option<Lock>> {
-        let path = self.service("locks")?.join(name);
-        let file = File::create(&path).map_err(Error::io("open the lock", &path))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Lock(file))),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(Error::io("lock", &path)(errno.into())),
-        }
-    }
-
-    /// Whether `place` is there; notes that it was used now, for [`Self::prune`].
-    fn touch(&self, place: &Path) -> bool {
-        // A cache that cannot be written is still good to read.
-        File::open(place)
-            .map(|dir| dir.set_modified(SystemTime::now()))
-            .is_ok()
-    }
 }
 
-fn retry(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
-    loop {
-        match call() {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
+/// Sets the time of `path` to now, for [`Cache::prune`]; returns true if it is there.
+fn touch(path: &Path) -> bool {
+    // A cache that cannot be written is still good to read.
+    let set = |dir: std::fs::File| dir.set_modified(SystemTime::now());
+    std::fs::File::open(path).map(set).is_ok()
 }
 
 fn list(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(Error::io("list", dir)(error)),
+        entries => entries?,
     };
-    let mut paths = Vec::new();
-    for entry in entries {
-        paths.push(entry.map_err(Error::io("list", dir))?.path());
-    }
-    paths.sort();
-    Ok(paths)
+    let paths: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.path())).collect();
+    Ok(paths?)
 }
 
 /// Bytes that a tree takes; what cannot be read counts as nothing.
 pub(crate) fn size_on_disk(path: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(meta) = fs::symlink_metadata(path) else {
-        return 0;
-    };
-    let inside: u64 = if meta.is_dir() {
-        list(path)
-            .unwrap_or_default()
-            .iter()
-            .map(|entry| size_on_disk(entry))
-            .sum()
-    } else {
-        0
-    };
-    meta.blocks() * 512 + inside
+    let entries = WalkDir::new(path).into_iter().flatten();
+    let blocks = entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks()));
+    blocks.sum::<u64>() * 512
 }
 
-/// Removes a file; tells whether it was there.
+/// Removes a file; returns true if it was there.
 pub(crate) fn remove_file(path: &Path) -> Result<bool> {
-    match fs::remove_file(path) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(Error::io("remove", path)(error)),
-    }
+    if_there(fs::remove_file(path))
 }
 
 /// Removes a directory and all that is in it; it need not exist.
 pub(crate) fn remove_tree(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io("remove", path)(error))
-        }
-        _ => Ok(()),
+    if_there(fs::remove_dir_all(path)).map(drop)
+}
+
+fn if_there(removed: io::Result<()>) -> Result<bool> {
+    match removed {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -306,7 +276,7 @@ mod tests {
     }
 
     fn write(dir: &Path) -> Result<()> {
-        fs::write(dir.join("file"), "content").map_err(Error::io("write", dir))
+        Ok(fs::write(dir.join("file"), "content")?)
     }
 
     #[test]

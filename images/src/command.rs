@@ -1,21 +1,38 @@
-//! Runs a program of the host and turns its failure into an error worth reading.
+//! Runs programs of the host and turns their failures into errors worth reading.
 
+use std::env;
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::error::{Error, Result};
 
 /// Lines of a failed program's output that go into the error.
 const TAIL_LINES: usize = 12;
 
-/// What a program printed, and how it ended.
-pub(crate) struct Outcome {
-    pub(crate) status: ExitStatus,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+/// What programs print when a file system is full.
+const NO_SPACE: [&str; 2] = [
+    "No space left on device",
+    "You don't have enough free space",
+];
+
+/// Programs of the host, with their packages and what they are for.
+pub(crate) const PROGRAMS: [(&str, &str, &str); 6] = [
+    ("apt-get", "apt", "chooses and downloads packages"),
+    ("apt-cache", "apt", "finds the newest kernels"),
+    ("dpkg", "dpkg", "unpacks packages"),
+    ("tar", "tar", "unpacks packages"),
+    ("unshare", "util-linux", "builds the kernel module"),
+    ("cargo", "cargo", "fetches the crates of the kernel module"),
+];
+
+/// The program `name` in the host's `PATH`.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
 }
 
 /// A command with a plain locale and nothing to read, so that its output can be parsed.
@@ -30,87 +47,56 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
 /// # Errors
 /// [`Error::MissingProgram`], [`Error::DiskFull`] or [`Error::Command`].
 pub(crate) fn run(what: &str, command: &mut Command) -> Result<String> {
-    let outcome = run_to_end(what, command, |_| {})?;
-    if outcome.status.success() {
-        Ok(outcome.stdout)
-    } else {
-        Err(failure(what, command, &outcome))
-    }
+    run_with(what, command, |_| {}, |_| None)
 }
 
-/// Runs `command` to its end with its standard output going to the file `out`.
-pub(crate) fn run_into(what: &str, command: &mut Command, out: File) -> Result<()> {
-    let output = command
-        .stdout(out)
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|source| not_started(command, source))?;
-    let outcome = Outcome {
-        status: output.status,
-        stdout: String::new(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    };
-    tell_disk_full(what, outcome.status, &outcome.stderr)?;
-    if outcome.status.success() {
-        Ok(())
-    } else {
-        Err(failure(what, command, &outcome))
-    }
-}
-
-/// Runs `command` to its end, whatever that is, giving each line of its standard
-/// output to `on_line` as it comes.
-pub(crate) fn run_to_end(
+/// Like [`run`]. Gives each line of the standard output to `on_line` as it comes.
+/// After a failure `explain` may turn the standard error into a telling error.
+pub(crate) fn run_with(
     what: &str,
     command: &mut Command,
     mut on_line: impl FnMut(&str),
-) -> Result<Outcome> {
-    let scratch = |source| Error::io("use", &std::env::temp_dir())(source);
-    let mut errors = tempfile::tempfile().map_err(scratch)?;
-    let stderr = errors.try_clone().map_err(scratch)?;
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(stderr)
-        .spawn()
-        .map_err(|source| not_started(command, source))?;
+    explain: impl FnOnce(&str) -> Option<Error>,
+) -> Result<String> {
+    let mut errors = tempfile::tempfile()?;
+    command.stdout(Stdio::piped()).stderr(errors.try_clone()?);
+    let mut child = command.spawn().map_err(|e| not_started(command, e))?;
     let mut stdout = String::new();
     if let Some(pipe) = child.stdout.take() {
         for line in BufReader::new(pipe).split(b'\n') {
-            let line = line.map_err(|source| not_started(command, source))?;
+            let line = line?;
             let line = String::from_utf8_lossy(&line);
             on_line(&line);
             stdout.push_str(&line);
             stdout.push('\n');
         }
     }
-    let status = child
-        .wait()
-        .map_err(|source| not_started(command, source))?;
+    let status = child.wait()?;
+    if status.success() {
+        return Ok(stdout);
+    }
     let mut stderr = Vec::new();
-    errors.seek(SeekFrom::Start(0)).map_err(scratch)?;
-    errors.read_to_end(&mut stderr).map_err(scratch)?;
-    let stderr = String::from_utf8_lossy(&stderr).into_owned();
-    tell_disk_full(what, status, &stderr)?;
-    Ok(Outcome {
-        status,
-        stdout,
-        stderr,
-    })
-}
-
-/// The error for a program that ran and failed.
-pub(crate) fn failure(what: &str, command: &Command, outcome: &Outcome) -> Error {
-    let text = if outcome.stderr.trim().is_empty() {
-        &outcome.stdout
-    } else {
-        &outcome.stderr
-    };
-    Error::Command {
+    errors.rewind()?;
+    errors.read_to_end(&mut stderr)?;
+    let stderr = String::from_utf8_lossy(&stderr);
+    if NO_SPACE.iter().any(|text| stderr.contains(text)) {
+        return Err(Error::DiskFull(what.to_owned()));
+    }
+    Err(explain(&stderr).unwrap_or_else(|| Error::Command {
         what: what.to_owned(),
         program: name(command),
-        status: outcome.status.to_string(),
-        detail: tail(text),
-    }
+        status: status.to_string(),
+        detail: tail(match stderr.trim() {
+            "" => &stdout,
+            text => text,
+        }),
+    }))
+}
+
+/// Runs `command`, which prints nothing; returns true if it succeeds.
+pub(crate) fn succeeds(command: &mut Command) -> Result<bool> {
+    let status = command.status().map_err(|e| not_started(command, e))?;
+    Ok(status.success())
 }
 
 /// The last lines of what a program printed.
@@ -121,38 +107,19 @@ pub(crate) fn tail(text: &str) -> String {
 
 fn name(command: &Command) -> String {
     let program = Path::new(command.get_program());
-    program
-        .file_name()
-        .unwrap_or(program.as_os_str())
-        .to_string_lossy()
-        .into_owned()
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    name.to_string_lossy().into_owned()
 }
 
 fn not_started(command: &Command, source: io::Error) -> Error {
     let program = name(command);
-    if source.kind() != io::ErrorKind::NotFound {
-        return Error::io("run", Path::new(command.get_program()))(source);
+    let known = PROGRAMS.iter().find(|(name, ..)| *name == program);
+    match known {
+        Some((_, package, _)) if source.kind() == io::ErrorKind::NotFound => {
+            Error::MissingProgram { program, package }
+        }
+        _ => Error::io("run", command.get_program().as_ref(), source),
     }
-    let package = match program.as_str() {
-        "apt-get" | "apt-cache" | "apt-config" => "apt",
-        "unshare" => "util-linux",
-        "cargo" => "cargo",
-        _ => "dpkg",
-    };
-    Error::MissingProgram { program, package }
-}
-
-fn tell_disk_full(what: &str, status: ExitStatus, stderr: &str) -> Result<()> {
-    let full = [
-        "No space left on device",
-        "You don't have enough free space",
-    ];
-    if !status.success() && full.iter().any(|text| stderr.contains(text)) {
-        return Err(Error::DiskFull {
-            what: what.to_owned(),
-        });
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -168,20 +135,26 @@ mod tests {
     #[test]
     fn output_is_returned_and_lines_are_passed_on() {
         let mut seen = Vec::new();
-        let outcome = run_to_end("count", &mut shell("echo one; echo two"), |line| {
-            seen.push(line.to_owned());
-        })
-        .unwrap();
+        let mut count = shell("echo one; echo two");
+        let stdout = run_with(
+            "count",
+            &mut count,
+            |line| seen.push(line.to_owned()),
+            |_| None,
+        );
+        assert_eq!(stdout.unwrap(), "one\ntwo\n");
         assert_eq!(seen, ["one", "two"]);
-        assert_eq!(outcome.stdout, "one\ntwo\n");
     }
 
     #[test]
-    fn a_failure_quotes_the_end_of_what_was_printed() {
-        let error = run("try", &mut shell("echo first >&2; echo why >&2; exit 3")).unwrap_err();
-        let text = error.to_string();
+    fn a_failure_quotes_the_end_of_what_was_printed_unless_it_is_explained() {
+        let mut fails = shell("echo first >&2; echo why >&2; exit 3");
+        let text = run("try", &mut fails).unwrap_err().to_string();
         assert!(text.contains("cannot try: sh ended with"), "{text}");
         assert!(text.ends_with("| first\n  | why"), "{text}");
+        let explain = |stderr: &str| stderr.contains("why").then_some(Error::NoMirror);
+        let error = run_with("try", &mut fails, |_| {}, explain).unwrap_err();
+        assert!(matches!(error, Error::NoMirror));
     }
 
     #[test]
@@ -190,12 +163,20 @@ mod tests {
         assert!(
             matches!(&error, Error::MissingProgram { program, package: "dpkg" } if program == "dpkg")
         );
+        let error = run("try", &mut command("/nowhere/x")).unwrap_err();
+        assert!(error.to_string().starts_with("cannot run /nowhere/x: "));
     }
 
     #[test]
     fn a_full_disk_is_recognised_in_what_a_program_prints() {
         let script = "echo 'tar: x: No space left on device' >&2; exit 2";
         let error = run("unpack x", &mut shell(script)).unwrap_err();
-        assert!(matches!(error, Error::DiskFull { .. }), "{error}");
+        assert!(matches!(error, Error::DiskFull(_)), "{error}");
+    }
+
+    #[test]
+    fn programs_are_found_in_the_path() {
+        assert!(find_program("sh").is_some_and(|path| path.is_absolute()));
+        assert_eq!(find_program("no-such-program"), None);
     }
 }

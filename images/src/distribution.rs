@@ -1,7 +1,5 @@
 //! Which distribution the guests and tools come from, in one place.
 
-use crate::kernel_series::KernelSeries;
-
 /// The stable release that everything is taken from.
 pub(crate) const STABLE: &str = "trixie";
 /// Its suite of newer packages: QEMU and the newest bootable kernels.
@@ -15,11 +13,3 @@ pub(crate) const KEYRINGS: [&str; 2] = [
     "/usr/share/keyrings/debian-archive-keyring.gpg",
     "/usr/share/keyrings/debian-archive-keyring.pgp",
 ];
-
-/// The suite that the kernels of `series` are taken from.
-pub(crate) fn suite_of(series: KernelSeries) -> &'static str {
-    match series {
-        KernelSeries::Stable => STABLE,
-        KernelSeries::Backports => BACKPORTS,
-    }
-}

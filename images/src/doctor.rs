@@ -2,32 +2,22 @@
 //!
 //! Nothing is downloaded and nothing is changed.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::statvfs;
 
 use crate::cache::{size_on_disk, Cache};
+use crate::command::{find_program, PROGRAMS};
 use crate::error::Error;
 use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::mirror::{find_keyring, find_mirror};
 use crate::provisioner::host_architecture;
-use crate::qemu::{host_qemu, HostQemu, MAJOR_MIN};
 use crate::sandbox;
+use crate::tools::{cached_qemu, host_qemu};
 
 /// Bytes that a complete cache and the making of it take.
 const ROOM: u64 = 3_000_000_000;
-
-/// Programs of the host, with their packages and what they are for.
-const PROGRAMS: [(&str, &str, &str); 6] = [
-    ("apt-get", "apt", "chooses and downloads packages"),
-    ("apt-cache", "apt", "finds the newest kernels"),
-    ("dpkg", "dpkg", "unpacks packages"),
-    ("tar", "tar", "unpacks packages"),
-    ("unshare", "util-linux", "builds the kernel module"),
-    ("cargo", "cargo", "fetches the crates of the kernel module"),
-];
 
 /// How a finding bears on what qnic wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +26,7 @@ pub enum State {
     Ready,
     /// Not there yet; made when it is first needed.
     ToCome,
-    /// Missing, and somebody has to do something.
+    /// Missing, and the user has to do something.
     Missing,
 }
 
@@ -61,33 +51,26 @@ pub struct Report {
 impl Report {
     /// Looks at the host and at `cache`.
     pub fn of(cache: &Cache) -> Self {
-        let mut findings = vec![architecture()];
+        let keyring = find_keyring().map(|path| path.display().to_string());
+        let architecture = host_architecture().map(str::to_owned);
+        let mut findings = vec![of_result("processor", architecture)];
         findings.extend(PROGRAMS.map(|(name, package, purpose)| program(name, package, purpose)));
-        findings.push(of_result(
-            "package keys",
-            find_keyring().map(|path| path.display().to_string()),
-        ));
-        findings.push(of_result("package mirror", find_mirror()));
-        findings.push(of_result("mount namespace", sandbox::probe()));
-        findings.push(room(cache));
-        findings.push(qemu(cache));
+        findings.extend([
+            of_result("package keys", keyring),
+            of_result("package mirror", find_mirror()),
+            of_result("mount namespace", sandbox::probe()),
+            room(cache),
+            qemu(cache),
+        ]);
         findings.extend(KernelSeries::ALL.map(|series| stock_kernel(cache, series)));
         Self { findings }
     }
 
-    /// Whether nothing is missing.
+    /// Returns true if nothing is missing.
     pub fn is_good(&self) -> bool {
         let missing = |finding: &Finding| finding.state == State::Missing;
         !self.findings.iter().any(missing)
     }
-}
-
-/// The program `name` in the host's `PATH`.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|candidate| candidate.is_file())
 }
 
 fn finding(subject: impl Into<String>, state: State, detail: impl Into<String>) -> Finding {
@@ -103,10 +86,6 @@ fn of_result(subject: &str, result: Result<String, Error>) -> Finding {
         Ok(detail) => finding(subject, State::Ready, detail),
         Err(error) => finding(subject, State::Missing, error.to_string()),
     }
-}
-
-fn architecture() -> Finding {
-    of_result("processor", host_architecture().map(str::to_owned))
 }
 
 fn program(name: &str, package: &str, purpose: &str) -> Finding {
@@ -126,62 +105,38 @@ fn room(cache: &Cache) -> Finding {
     let free = statvfs(existing.unwrap_or(Path::new("/")))
         .map(|fs| fs.f_bavail.saturating_mul(fs.f_frsize))
         .unwrap_or(0);
-    let detail = format!(
-        "{}: {} MB in use, {} MB free",
-        root.display(),
-        used / 1_000_000,
-        free / 1_000_000
-    );
+    let megabytes = |bytes| bytes / 1_000_000;
+    let (in_use, left) = (megabytes(used), megabytes(free));
+    let detail = format!("{}: {in_use} MB in use, {left} MB free", root.display());
     if used + free >= ROOM {
         return finding("cache", State::Ready, detail);
     }
     let remedy = format!(
         "{detail}; {} MB are wanted: make room, or set QNIC_CACHE to a directory elsewhere",
-        ROOM / 1_000_000
+        megabytes(ROOM)
     );
     finding("cache", State::Missing, remedy)
 }
 
 fn qemu(cache: &Cache) -> Finding {
-    let why = match host_qemu() {
-        HostQemu::Good(qemu) => {
-            let detail = format!(
-                "{} of this machine, {}",
-                qemu.version,
-                qemu.program.display()
-            );
-            return finding("QEMU", State::Ready, detail);
-        }
-        HostQemu::Absent => "this machine has none".to_owned(),
-        HostQemu::TooOld(version) => {
-            format!("this machine's {version} is older than {MAJOR_MIN}")
-        }
-        HostQemu::NoDevice(version) => {
-            format!("this machine's {version} lacks the generic vhost-user device")
+    let (state, detail) = match (host_qemu(), cached_qemu(cache)) {
+        (Ok(detail), _) => (State::Ready, detail),
+        (Err(why), Some(version)) => (State::Ready, format!("{version} in the cache ({why})")),
+        (Err(why), None) => {
+            let detail = format!("will be taken from the distribution's packages ({why})");
+            (State::ToCome, detail)
         }
     };
-    match crate::qemu::cached(cache) {
-        Some(qemu) => {
-            let detail = format!("{} in the cache ({why})", qemu.version);
-            finding("QEMU", State::Ready, detail)
-        }
-        None => {
-            let detail = format!("will be taken from the distribution's packages ({why})");
-            finding("QEMU", State::ToCome, detail)
-        }
-    }
+    finding("QEMU", state, detail)
 }
 
 fn stock_kernel(cache: &Cache, series: KernelSeries) -> Finding {
-    let subject = format!("{series} kernel");
-    match kernel::remembered_release(cache, series) {
-        Some(release) => finding(subject, State::Ready, release),
-        None => finding(
-            subject,
-            State::ToCome,
-            "the newest one will be taken from the distribution's packages",
-        ),
-    }
+    let later = "the newest one will be taken from the distribution's packages";
+    let (state, detail) = match kernel::remembered_release(cache, series) {
+        Some(release) => (State::Ready, release),
+        None => (State::ToCome, later.to_owned()),
+    };
+    finding(format!("{series} kernel"), state, detail)
 }
 
 #[cfg(test)]
@@ -202,11 +157,5 @@ mod tests {
         let missing = program("no-such-program", "some-package", "does nothing");
         assert_eq!(missing.state, State::Missing);
         assert!(missing.detail.contains("install the package some-package"));
-    }
-
-    #[test]
-    fn programs_are_found_in_the_path() {
-        assert!(find_program("sh").is_some_and(|path| path.is_absolute()));
-        assert_eq!(find_program("no-such-program"), None);
     }
 }

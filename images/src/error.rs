@@ -10,43 +10,27 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file operation failed.
-    #[error("cannot {what} {}: {source}", path.display())]
-    Io {
-        /// The operation, as a verb.
-        what: &'static str,
-        /// Where it failed.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The file system that holds the cache has no room left.
+    /// A file operation failed; the message names the operation and the file.
+    #[error("{0}")]
+    Io(io::Error),
+    /// The file system that holds the cache has no room left for this step.
     #[error(
-        "no space is left while trying to {what}: make room, or set QNIC_CACHE to a directory \
+        "no space is left to {0}: make room, or set QNIC_CACHE to a directory \
          on another file system (3 GB are enough)"
     )]
-    DiskFull {
-        /// The step that ran out of space.
-        what: String,
-    },
-    /// Neither `QNIC_CACHE`, `XDG_CACHE_HOME` nor `HOME` names a place for the cache.
-    #[error("there is no place for the cache: set QNIC_CACHE to a directory with 3 GB of room")]
+    DiskFull(String),
+    /// Neither `QNIC_CACHE`, `XDG_CACHE_HOME` nor `HOME` names a directory for the cache.
+    #[error("there is no directory for the cache: set QNIC_CACHE to one with 3 GB of room")]
     NoCacheHome,
     /// The path of the cache has characters in it that other programs cannot take.
     #[error(
         "the cache cannot be at {}: set QNIC_CACHE to a path without colon, semicolon, \
-         quote and line break", path.display()
+         quote and line break", .0.display()
     )]
-    BadCachePath {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The packages are for x86-64 and run on this machine's own processor.
-    #[error("this machine is {host}, but qnic's packages and guests are x86_64: use such a host")]
-    WrongArchitecture {
-        /// The architecture found.
-        host: &'static str,
-    },
+    BadCachePath(PathBuf),
+    /// The packages are for x86-64 and run on this machine's own processor, which is another.
+    #[error("this machine is {0}, but qnic's packages and guests are x86_64: use such a host")]
+    WrongArchitecture(&'static str),
     /// A program of the host is needed and missing.
     #[error("the program {program} is missing: install the package {package} and try again")]
     MissingProgram {
@@ -55,16 +39,13 @@ pub enum Error {
         /// The distribution's package that has it.
         package: &'static str,
     },
-    /// The keys that sign the distribution's packages are missing.
+    /// The keys that sign the distribution's packages are in none of these files.
     #[error(
         "Debian's archive keys are missing (looked for {}): \
          install the package debian-archive-keyring and try again",
-        list(looked)
+        .0.join(", ")
     )]
-    MissingKeyring {
-        /// Where they were looked for.
-        looked: Vec<PathBuf>,
-    },
+    MissingKeyring(Vec<&'static str>),
     /// The host's apt configuration names no Debian mirror.
     #[error(
         "no Debian mirror is configured for apt on this machine: \
@@ -108,45 +89,34 @@ pub enum Error {
         /// What apt said.
         detail: String,
     },
-    /// The mirror offers no kernel of the series with everything that is needed.
+    /// The mirror offers no kernel of this series with everything that is needed.
     #[error(
-        "the mirror offers no {series} kernel that has both an image and headers: \
+        "the mirror offers no {0} kernel that has both an image and headers: \
          try again later, or name another mirror in QNIC_DEBIAN_MIRROR"
     )]
-    NoKernel {
-        /// Name of the series.
-        series: &'static str,
-    },
+    NoKernel(&'static str),
     /// A package does not contain what it always contained.
     #[error("{what} is not where the distribution's packages have it: {}", path.display())]
     UnexpectedPackage {
-        /// The thing that is missing.
+        /// What is missing.
         what: String,
         /// Where it was expected.
         path: PathBuf,
     },
     /// The host refuses to create the namespaces that the module is built in.
+    /// Holds what unshare printed.
     #[error(
-        "this machine refuses the mount namespace that the kernel module is built in: {detail}\n\
+        "this machine refuses the mount namespace that the kernel module is built in: {0}\n\
          run as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, \
          kernel.apparmor_restrict_unprivileged_userns=0); a container must be privileged"
     )]
-    NamespaceRefused {
-        /// What unshare said.
-        detail: String,
-    },
-    /// The sources of the kernel module are not where they should be.
-    #[error("{} is missing: name the root of a clone of qnic", path.display())]
-    MissingSource {
-        /// The file or directory looked for.
-        path: PathBuf,
-    },
-    /// The sources of the kernel module changed between being looked at and being copied.
-    #[error("the sources in {} changed meanwhile: try again", repo.display())]
-    SourcesChanged {
-        /// The clone.
-        repo: PathBuf,
-    },
+    NamespaceRefused(String),
+    /// This source of the kernel module is missing.
+    #[error("{} is missing: name the root of a clone of qnic", .0.display())]
+    MissingSource(PathBuf),
+    /// The sources of the kernel module in this clone changed while they were copied.
+    #[error("the sources in {} changed meanwhile: try again", .0.display())]
+    SourcesChanged(PathBuf),
     /// A file given for the guest image cannot be put there.
     #[error("{} cannot go into the guest image: {reason}", path.display())]
     BadGuestFile {
@@ -170,30 +140,35 @@ pub enum Error {
 }
 
 impl Error {
-    /// Turns a system error into ours, naming the step and the place.
-    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull {
-                what: format!("{what} {}", path.display()),
-            },
-            _ => Self::Io { what, path, source },
+    /// An error of the system, with the operation and the file.
+    pub(crate) fn io(what: &str, path: &Path, source: io::Error) -> Self {
+        let text = format!("cannot {what} {}: {source}", path.display());
+        io::Error::new(source.kind(), text).into()
+    }
+
+    /// The error for a package without `what`, which was expected at `path`.
+    pub(crate) fn unexpected(what: impl Into<String>, path: impl Into<PathBuf>) -> Self {
+        Self::UnexpectedPackage {
+            what: what.into(),
+            path: path.into(),
         }
     }
 }
 
-fn list(paths: &[PathBuf]) -> String {
-    let names: Vec<_> = paths.iter().map(|p| p.display().to_string()).collect();
-    names.join(", ")
+impl From<io::Error> for Error {
+    fn from(source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::DiskFull(format!("go on ({source})"))
+            }
+            _ => Self::Io(source),
+        }
+    }
 }
 
 fn quoted(detail: &str) -> String {
-    let mut text = String::new();
-    for line in detail.lines() {
-        text.push_str("\n  | ");
-        text.push_str(line);
-    }
-    text
+    let line = |line| format!("\n  | {line}");
+    detail.lines().map(line).collect()
 }
 
 #[cfg(test)]
@@ -202,11 +177,10 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_told_apart_from_other_failures() {
-        let full = io::Error::from(io::ErrorKind::StorageFull);
-        let error = Error::io("write", Path::new("/cache/x"))(full);
-        assert!(matches!(error, Error::DiskFull { .. }), "{error}");
-        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-        let error = Error::io("write", Path::new("/cache/x"))(denied);
-        assert!(error.to_string().starts_with("cannot write /cache/x: "));
+        let of_kind = |kind| Error::io("write", Path::new("/cache/x"), io::Error::from(kind));
+        let full = of_kind(io::ErrorKind::StorageFull);
+        assert!(matches!(full, Error::DiskFull(_)), "{full}");
+        let denied = of_kind(io::ErrorKind::PermissionDenied);
+        assert!(denied.to_string().starts_with("cannot write /cache/x: "));
     }
 }

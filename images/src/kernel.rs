@@ -1,15 +1,15 @@
 //! Stock kernels: chosen from the package index, unpacked, never installed.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::apt::{forget_indexes, Apt, Available};
 use crate::cache::Cache;
-use crate::distribution::{suite_of, KERNEL_FLAVOUR};
+use crate::command::{command, succeeds};
+use crate::context::Context;
+use crate::distribution::KERNEL_FLAVOUR;
 use crate::error::{Error, Result};
 use crate::kernel_series::KernelSeries;
-use crate::progress::Progress;
 use crate::root::{PackageSet, Root};
-use crate::version;
 
 /// How names of packages with a bootable kernel begin.
 pub(crate) const IMAGE: &str = "linux-image-";
@@ -31,26 +31,19 @@ pub struct Kernel {
 ///
 /// # Errors
 /// [`Error::NoKernel`], and what apt can run into.
-pub(crate) fn release(
-    cache: &Cache,
-    progress: &dyn Progress,
-    series: KernelSeries,
-) -> Result<String> {
+pub(crate) fn release(cx: Context<'_>, series: KernelSeries) -> Result<String> {
     let request = pin_name(series);
-    if let Some(release) = cache.pin(&request) {
+    if let Some(release) = cx.cache.pin(&request) {
         return Ok(release);
     }
-    let release = {
-        let apt = Apt::open(cache, progress)?;
-        progress.step(&format!("choosing the {series} kernel"));
-        let wanted = |name: &str| name.ends_with(KERNEL_FLAVOUR);
-        let mut available = apt.available(IMAGE, wanted)?;
-        available.extend(apt.available(HEADERS, wanted)?);
-        newest(&available, suite_of(series)).ok_or(Error::NoKernel {
-            series: series.as_str(),
-        })?
-    };
-    cache.set_pin(&request, &release)?;
+    let apt = Apt::open(cx)?;
+    cx.progress.step(&format!("choosing the {series} kernel"));
+    let wanted = |name: &str| name.ends_with(KERNEL_FLAVOUR);
+    let mut available = apt.available(IMAGE, wanted)?;
+    available.extend(apt.available(HEADERS, wanted)?);
+    let newest = newest(&available, series.suite())?;
+    let release = newest.ok_or(Error::NoKernel(series.as_str()))?;
+    cx.cache.set_pin(&request, &release)?;
     Ok(release)
 }
 
@@ -59,7 +52,7 @@ pub(crate) fn remembered_release(cache: &Cache, series: KernelSeries) -> Option<
     cache.pin(&pin_name(series))
 }
 
-/// Forgets which kernels were chosen; tells whether any were.
+/// Forgets which kernels were chosen; returns true if any were.
 pub(crate) fn forget_releases(cache: &Cache) -> Result<bool> {
     let mut any = false;
     for series in KernelSeries::ALL {
@@ -77,43 +70,37 @@ pub(crate) fn headers_package(release: &str) -> String {
 }
 
 /// The kernel of `series` and the name of its artefact, from the cache or the mirror.
-pub(crate) fn provision(
-    cache: &Cache,
-    progress: &dyn Progress,
-    series: KernelSeries,
-) -> Result<(Kernel, Root)> {
-    let release = release(cache, progress, series)?;
-    let packages = [format!("{IMAGE}{release}")];
+pub(crate) fn provision(cx: Context<'_>, series: KernelSeries) -> Result<(Kernel, Root)> {
+    let release = release(cx, series)?;
     // Newer kernels are split into several packages, all named after the release.
     let suffix = format!("-{release}");
     let set = PackageSet {
         kind: "kernel",
         label: &format!("the kernel {release}"),
-        suite: suite_of(series),
-        packages: &packages,
-        keep: &|package| package.name().ends_with(&suffix),
+        suite: series.suite(),
+        names: &[&format!("{IMAGE}{release}")],
+        keep: &|name| name.ends_with(&suffix),
     };
-    let root = Root::of_packages(cache, progress, &set, |_| Ok(()))?;
+    let root = Root::of_packages(cx, &set, |_| Ok(()))?;
     let kernel = in_root(&root, release)?;
     Ok((kernel, root))
 }
 
 fn in_root(root: &Root, release: String) -> Result<Kernel> {
     let modules = root.dir().join("usr/lib/modules").join(&release);
-    let missing = |what: &str, path: &Path| Error::UnexpectedPackage {
-        what: format!("{what} of the kernel {release}"),
-        path: path.to_owned(),
-    };
     if !modules.is_dir() {
-        return Err(missing("the modules", &modules));
+        let what = format!("the modules of the kernel {release}");
+        return Err(Error::unexpected(what, modules));
     }
     // Older packages install to /boot; newer ones keep all beside the modules.
-    let places = [
+    let paths = [
         modules.join("vmlinuz"),
         root.dir().join("boot").join(format!("vmlinuz-{release}")),
     ];
-    let vmlinuz = places.iter().find(|path| path.is_file()).cloned();
-    let vmlinuz = vmlinuz.ok_or_else(|| missing("the image", &places[0]))?;
+    let Some(vmlinuz) = paths.iter().find(|path| path.is_file()).cloned() else {
+        let what = format!("the image of the kernel {release}");
+        return Err(Error::unexpected(what, &paths[0]));
+    };
     Ok(Kernel {
         release,
         vmlinuz,
@@ -128,20 +115,33 @@ fn pin_name(series: KernelSeries) -> String {
 /// The release of the newest kernel in `suite` that has an image and headers of
 /// the same version: an image without headers is a leftover, headers without an
 /// image come before the signed image does.
-fn newest(available: &[Available], suite: &str) -> Option<String> {
+fn newest(available: &[Available], suite: &str) -> Result<Option<String>> {
     let here = || available.iter().filter(|package| package.suite == suite);
     let has_headers = |release: &str, version: &str| {
         here().any(|package| {
             package.name.strip_prefix(HEADERS) == Some(release) && package.version == version
         })
     };
-    here()
+    let complete = here()
         .filter_map(|package| Some((package.name.strip_prefix(IMAGE)?, &package.version)))
         // The package without a version in its name only names the current one.
         .filter(|(release, _)| release.starts_with(|c: char| c.is_ascii_digit()))
-        .filter(|(release, version)| has_headers(release, version))
-        .max_by(|(_, a), (_, b)| version::compare(a, b))
-        .map(|(release, _)| release.to_owned())
+        .filter(|(release, version)| has_headers(release, version));
+    let mut newest = None;
+    for (release, version) in complete {
+        if match newest {
+            Some((_, best)) => is_newer(version, best)?,
+            None => true,
+        } {
+            newest = Some((release, version));
+        }
+    }
+    Ok(newest.map(|(release, _)| release.to_owned()))
+}
+
+/// Compares two versions by the package manager's own order.
+fn is_newer(version: &str, than: &str) -> Result<bool> {
+    succeeds(command("dpkg").args(["--compare-versions", version, "gt", than]))
 }
 
 #[cfg(test)]
@@ -162,18 +162,45 @@ mod tests {
             available("linux-image-7.1.7-cloud-amd64", "7.1.7-1", "new"),
             available("linux-image-7.2.9-cloud-amd64", "7.2.9-1", "new"),
             available("linux-headers-7.2.9-cloud-amd64", "7.2.9-1", "new"),
-            available("linux-image-7.2.12-cloud-amd64", "7.2.12-1", "new"),
-            available("linux-headers-7.2.12-cloud-amd64", "7.2.12-1", "new"),
+            available("linux-image-7.2.12-cloud-amd64", "7.2.12-1~bpo13+1", "new"),
+            available(
+                "linux-headers-7.2.12-cloud-amd64",
+                "7.2.12-1~bpo13+1",
+                "new",
+            ),
             available("linux-headers-7.3.4-cloud-amd64", "7.3.4-1", "new"),
             available("linux-image-cloud-amd64", "7.2.12-1", "new"),
             available("linux-headers-cloud-amd64", "7.2.12-1", "new"),
             available("linux-image-6.12.107-cloud-amd64", "6.12.107-1", "old"),
             available("linux-headers-6.12.107-cloud-amd64", "6.12.107-1", "old"),
         ];
-        let newest_in = |suite| newest(&list, suite);
+        let newest_in = |suite| newest(&list, suite).unwrap();
         assert_eq!(newest_in("new").as_deref(), Some("7.2.12-cloud-amd64"));
         assert_eq!(newest_in("old").as_deref(), Some("6.12.107-cloud-amd64"));
         assert_eq!(newest_in("none"), None);
+    }
+
+    #[test]
+    fn versions_are_ordered_as_the_package_manager_orders_them() {
+        let ascending = [
+            "0.9~rc1",
+            "0.9",
+            "0.9a",
+            "0.9+b1",
+            "0.10",
+            "6.9.7-1",
+            "6.12.94-1",
+            "6.12.107-1~bpo12+1",
+            "6.12.107-1",
+            "7.2.9-1~bpo13+1",
+            "7.2.12-1~bpo13+1",
+            "1:0.1",
+        ];
+        for pair in ascending.windows(2) {
+            assert!(is_newer(pair[1], pair[0]).unwrap(), "{pair:?}");
+            assert!(!is_newer(pair[0], pair[1]).unwrap(), "{pair:?}");
+        }
+        assert!(!is_newer("0:1.02-3", "1.2-03").unwrap());
     }
 
     #[test]
@@ -182,6 +209,6 @@ mod tests {
             available("linux-image-7.2-cloud-amd64", "7.2-2", "s"),
             available("linux-headers-7.2-cloud-amd64", "7.2-1", "s"),
         ];
-        assert_eq!(newest(&list, "s"), None);
+        assert_eq!(newest(&list, "s").unwrap(), None);
     }
 }

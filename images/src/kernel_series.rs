@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::distribution::{BACKPORTS, STABLE};
+
 /// A series of stock kernels; the newest one the mirror has is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelSeries {
@@ -22,6 +24,14 @@ impl KernelSeries {
         match self {
             Self::Stable => "stable",
             Self::Backports => "backports",
+        }
+    }
+
+    /// The suite that its kernels are taken from.
+    pub(crate) fn suite(self) -> &'static str {
+        match self {
+            Self::Stable => STABLE,
+            Self::Backports => BACKPORTS,
         }
     }
 }
@@ -53,14 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_round_trip() {
+    fn names_round_trip_and_unknown_ones_are_refused() {
         for series in KernelSeries::ALL {
             assert_eq!(series.as_str().parse(), Ok(series));
         }
-    }
-
-    #[test]
-    fn an_unknown_series_is_refused_by_name() {
         let error = "7.2".parse::<KernelSeries>().unwrap_err();
         assert!(error.to_string().contains("\"7.2\""), "{error}");
     }

@@ -1,12 +1,13 @@
 //! Keys of artefacts: a hash of everything an artefact is made from.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use fs_err::File;
 use sha2::{Digest, Sha256};
+use walkdir::WalkDir;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Hexadecimal digits of a hash that go into the name of an artefact.
 const DIGITS: usize = 20;
@@ -36,15 +37,8 @@ impl Key {
 
     /// Adds the content of a file.
     pub(crate) fn add_file(&mut self, path: &Path) -> Result<&mut Self> {
-        let mut file = File::open(path).map_err(Error::io("open", path))?;
         let mut hash = Sha256::new();
-        let mut buffer = vec![0; 1 << 16];
-        loop {
-            match file.read(&mut buffer).map_err(Error::io("read", path))? {
-                0 => break,
-                n => hash.update(&buffer[..n]),
-            }
-        }
+        io::copy(&mut File::open(path)?, &mut hash)?;
         Ok(self.add(hash.finalize()))
     }
 
@@ -59,8 +53,7 @@ impl Key {
 
     /// The key in hexadecimal, short enough for a file name.
     pub(crate) fn finish(self) -> String {
-        let digest = self.0.finalize();
-        let mut text: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut text = format!("{:x}", self.0.finalize());
         text.truncate(DIGITS);
         text
     }
@@ -70,30 +63,24 @@ impl Key {
 /// whose name `skip` accepts are left out with all that is in them.
 pub(crate) fn files_below(base: &Path, skip: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    let mut pending = vec![PathBuf::new()];
-    while let Some(relative) = pending.pop() {
-        let dir = base.join(&relative);
-        let entries = fs::read_dir(&dir).map_err(Error::io("list", &dir))?;
-        for entry in entries {
-            let entry = entry.map_err(Error::io("list", &dir))?;
-            if skip(&entry.file_name().to_string_lossy()) {
-                continue;
-            }
-            let path = relative.join(entry.file_name());
-            let kind = entry.file_type().map_err(Error::io("examine", &dir))?;
-            if kind.is_dir() {
-                pending.push(path);
-            } else if kind.is_file() {
-                found.push(path);
-            }
+    let entries = WalkDir::new(base).min_depth(1).sort_by_file_name();
+    for entry in entries
+        .into_iter()
+        .filter_entry(|entry| !skip(&entry.file_name().to_string_lossy()))
+    {
+        let entry = entry.map_err(io::Error::from)?;
+        if entry.file_type().is_file() {
+            let path = entry.path().strip_prefix(base);
+            found.push(path.unwrap_or(entry.path()).to_owned());
         }
     }
-    found.sort();
     Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
+    use fs_err as fs;
+
     use super::*;
 
     fn key_of(inputs: &[&str]) -> String {
@@ -111,10 +98,6 @@ mod tests {
         assert_ne!(key_of(&["a", "b"]), key_of(&["b", "a"]));
         assert_ne!(key_of(&["a", ""]), key_of(&["a"]));
         assert_eq!(key_of(&[]).len(), DIGITS);
-    }
-
-    #[test]
-    fn a_new_recipe_gives_a_new_key() {
         assert_ne!(Key::new("x", 1).finish(), Key::new("x", 2).finish());
     }
 

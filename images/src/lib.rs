@@ -9,9 +9,9 @@
 //!                                      └────────────────▶ guest files ──▶ initramfs
 //! ```
 //!
-//! Nothing has to be installed by hand and nobody has to be root. Every artefact
+//! Nothing has to be installed by hand or run as root. Every artefact
 //! lives in a content-keyed [`Cache`]: made once, under a lock, in a temporary
-//! directory that is renamed into place when it is complete. What a mirror
+//! directory that is renamed when it is complete. What a mirror
 //! offered at that time is remembered, so that later runs need no network.
 #![forbid(unsafe_code)]
 
@@ -20,11 +20,11 @@ mod apt_text;
 mod build_root;
 mod cache;
 mod command;
+mod context;
 mod distribution;
 mod doctor;
 mod error;
 mod guest;
-mod iperf3;
 mod kernel;
 mod kernel_series;
 mod key;
@@ -33,12 +33,10 @@ mod module;
 mod program;
 mod progress;
 mod provisioner;
-mod qemu;
 mod root;
 mod sandbox;
 mod sources;
-mod tshark;
-mod version;
+mod tools;
 
 pub use cache::{Cache, Pruned};
 pub use doctor::{Finding, Report, State};
@@ -49,4 +47,3 @@ pub use kernel_series::{KernelSeries, UnknownSeries};
 pub use program::Program;
 pub use progress::{Progress, Silent};
 pub use provisioner::Provisioner;
-pub use qemu::Qemu;

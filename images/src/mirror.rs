@@ -15,10 +15,8 @@ const TARGETS: &str = "$(REPO_URI)|$(CODENAME)|$(ORIGIN)";
 /// # Errors
 /// [`Error::NoMirror`], or [`Error::MissingProgram`] without apt.
 pub(crate) fn find_mirror() -> Result<String> {
-    if let Some(mirror) = env::var("QNIC_DEBIAN_MIRROR")
-        .ok()
-        .filter(|m| !m.is_empty())
-    {
+    let named = env::var("QNIC_DEBIAN_MIRROR").ok();
+    if let Some(mirror) = named.filter(|mirror| !mirror.is_empty()) {
         return Ok(mirror.trim_end_matches('/').to_owned());
     }
     let mut indexed = command("apt-get");
@@ -28,13 +26,13 @@ pub(crate) fn find_mirror() -> Result<String> {
         return Ok(mirror);
     }
     // Before the first `apt-get update` there are no indexes, only sources.
-    let empty = tempfile::tempdir().map_err(Error::io("use", &env::temp_dir()))?;
+    let empty = tempfile::tempdir()?;
     let mut configured = command("apt-get");
     configured.args(["update", "--print-uris"]);
-    configured.arg("-o").arg(option("Dir::State", empty.path()));
-    configured
-        .arg("-o")
-        .arg(option("Dir::State::lists", empty.path()));
+    for option in ["Dir::State", "Dir::State::lists"] {
+        let option = format!("{option}={}", empty.path().display());
+        configured.arg("-o").arg(option);
+    }
     let uris = run("ask apt for its sources", &mut configured)?;
     from_uris(&uris).ok_or(Error::NoMirror)
 }
@@ -44,18 +42,9 @@ pub(crate) fn find_mirror() -> Result<String> {
 /// # Errors
 /// [`Error::MissingKeyring`].
 pub(crate) fn find_keyring() -> Result<PathBuf> {
-    let candidates = KEYRINGS.map(PathBuf::from);
-    let found = candidates.iter().find(|path| path.is_file()).cloned();
-    found.ok_or(Error::MissingKeyring {
-        looked: candidates.to_vec(),
-    })
-}
-
-fn option(name: &str, path: &std::path::Path) -> std::ffi::OsString {
-    let mut option = std::ffi::OsString::from(name);
-    option.push("=");
-    option.push(path);
-    option
+    let mut candidates = KEYRINGS.iter().map(PathBuf::from);
+    let found = candidates.find(|path| path.is_file());
+    found.ok_or_else(|| Error::MissingKeyring(KEYRINGS.to_vec()))
 }
 
 /// The main archive among apt's index targets, which also has the security one.
@@ -64,7 +53,7 @@ fn from_targets(targets: &str) -> Option<String> {
         let mut fields = line.split('|');
         let (uri, codename, origin) = (fields.next()?, fields.next()?, fields.next()?);
         let wanted = origin == "Debian" && !codename.ends_with("-security");
-        (wanted && usable(uri)).then(|| uri.trim_end_matches('/').to_owned())
+        (wanted && !uri.starts_with("cdrom:")).then(|| uri.trim_end_matches('/').to_owned())
     })
 }
 
@@ -74,12 +63,8 @@ fn from_uris(uris: &str) -> Option<String> {
         let uri = line.strip_prefix('\'')?.split('\'').next()?;
         let (base, suite) = uri.split_once("/dists/")?;
         let wanted = base.ends_with("/debian") && !suite.contains("-security");
-        (wanted && usable(base)).then(|| base.to_owned())
+        (wanted && !base.starts_with("cdrom:")).then(|| base.to_owned())
     })
-}
-
-fn usable(uri: &str) -> bool {
-    !uri.starts_with("cdrom:")
 }
 
 #[cfg(test)]
@@ -94,11 +79,12 @@ mod tests {
                        http://mirror.example/debian/|bookworm|Debian\n";
         let mirror = from_targets(targets);
         assert_eq!(mirror.as_deref(), Some("http://mirror.example/debian"));
-        assert_eq!(
-            from_targets("http://mirror.example/ubuntu/|noble|Ubuntu"),
-            None
-        );
-        assert_eq!(from_targets("garbage\n\n||"), None);
+        for other in [
+            "http://mirror.example/ubuntu/|noble|Ubuntu",
+            "garbage\n\n||",
+        ] {
+            assert_eq!(from_targets(other), None, "{other}");
+        }
     }
 
     #[test]
@@ -107,10 +93,11 @@ mod tests {
                     'http://mirror.example/debian/dists/bookworm/InRelease' f 0 \n";
         let mirror = from_uris(uris);
         assert_eq!(mirror.as_deref(), Some("http://mirror.example/debian"));
-        assert_eq!(
-            from_uris("'http://mirror.example/ubuntu/dists/noble/InRelease' f 0"),
-            None
-        );
-        assert_eq!(from_uris("no uris"), None);
+        for other in [
+            "'http://mirror.example/ubuntu/dists/noble/InRelease' f 0",
+            "no uris",
+        ] {
+            assert_eq!(from_uris(other), None, "{other}");
+        }
     }
 }

@@ -1,15 +1,12 @@
-//! A program of the host or of the distribution, and how to start it.
+//! Programs that are the host's own if they are good enough, else the distribution's.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cache::Cache;
-use crate::command::command;
-use crate::distribution::STABLE;
-use crate::doctor::find_program;
+use crate::command::{command, find_program};
+use crate::context::Context;
 use crate::error::Result;
-use crate::progress::Progress;
 use crate::root::{PackageSet, Root};
 
 /// How to start a program: `env` added to the environment, `program`, `args`, then the
@@ -32,42 +29,53 @@ impl Program {
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
+}
 
-    /// The program of that name in the host's `PATH`.
-    pub(crate) fn of_host(name: &str) -> Option<Self> {
+/// A program to provision.
+pub(crate) struct Tool {
+    /// Its name, on the host and in the distribution.
+    pub(crate) name: &'static str,
+    /// The distribution's packages with it.
+    pub(crate) packages: PackageSet<'static>,
+    /// Completes a new root: what the packages' own scripts would have done.
+    pub(crate) finish: fn(&Path) -> Result<()>,
+    /// Adds what the program has to be told about its root.
+    pub(crate) adapt: fn(&mut Program, &Root),
+    /// Fails unless the program does what it is wanted for.
+    pub(crate) check: fn(&Program) -> Result<()>,
+}
+
+impl Tool {
+    /// The program of the host if it is good enough, else of the distribution.
+    pub(crate) fn provision(&self, cx: Context<'_>) -> Result<Program> {
+        if let Some(program) = self.of_host().filter(|found| (self.check)(found).is_ok()) {
+            return Ok(program);
+        }
+        let root = Root::of_packages(cx, &self.packages, |dir| {
+            (self.finish)(dir)?;
+            // A root whose program does not work is never kept.
+            (self.check)(&self.in_root(&Root::at(dir)))
+        })?;
+        Ok(self.in_root(&root))
+    }
+
+    /// The program in the host's `PATH`.
+    pub(crate) fn of_host(&self) -> Option<Program> {
         Some(Program {
-            program: find_program(name)?,
+            program: find_program(self.name)?,
             args: Vec::new(),
             env: Vec::new(),
         })
     }
 
-    /// The distribution's program of that name, alone in a root of the cache. `finish`
-    /// completes the root and makes sure that the program works: one that does not is
-    /// never put in place.
-    pub(crate) fn of_distribution(
-        cache: &Cache,
-        progress: &dyn Progress,
-        name: &'static str,
-        finish: impl FnOnce(&Root) -> Result<()>,
-    ) -> Result<Root> {
-        let packages = [name.to_owned()];
-        let set = PackageSet {
-            kind: name,
-            label: name,
-            suite: STABLE,
-            packages: &packages,
-            keep: &|_| true,
-        };
-        Root::of_packages(cache, progress, &set, |dir| finish(&Root::at(dir)))
-    }
-
-    /// The program of that name in `usr/bin` of a root.
-    pub(crate) fn in_root(root: &Root, name: &str) -> Self {
-        Program {
+    /// The program in `usr/bin` of a root.
+    pub(crate) fn in_root(&self, root: &Root) -> Program {
+        let mut program = Program {
             program: root.loader(),
-            args: root.loader_args(&format!("usr/bin/{name}"), name),
+            args: root.loader_args(&format!("usr/bin/{}", self.name), self.name),
             env: Vec::new(),
-        }
+        };
+        (self.adapt)(&mut program, root);
+        program
     }
 }

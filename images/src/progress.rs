@@ -1,4 +1,4 @@
-//! How long work tells the person who waits for it what it is doing.
+//! How long work reports what it is doing.
 
 /// Receives what the provisioner does, as it does it.
 ///
@@ -11,7 +11,7 @@ pub trait Progress: Send + Sync {
     fn bytes(&self, done: u64, total: u64);
 }
 
-/// Progress that nobody watches.
+/// Progress that goes nowhere.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cache::Cache;
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::guest::{self, GuestFile, GuestImage};
 use crate::kernel::{self, Kernel};
 use crate::kernel_series::KernelSeries;
 use crate::module;
-use crate::program::Program;
+use crate::program::{Program, Tool};
 use crate::progress::Progress;
-use crate::qemu::{self, HostQemu, Qemu};
-use crate::{iperf3, tshark};
+use crate::tools::{IPERF3, QEMU, TSHARK};
 
 /// Makes artefacts, or finds them in the cache.
 ///
@@ -37,37 +37,40 @@ impl Provisioner {
     /// A QEMU of version 11 or newer with the generic vhost-user device: the
     /// host's own if it is good enough, else the distribution's.
     ///
+    /// `-name NAME,process=TITLE` among the caller's arguments gives the process a
+    /// telling name; without it, a provisioned QEMU shows up as its dynamic loader.
+    ///
     /// # Errors
     /// Whatever keeps a mirror's packages from being chosen, fetched or unpacked.
-    pub fn qemu(&self) -> Result<Qemu> {
-        host_architecture()?;
-        match qemu::host_qemu() {
-            HostQemu::Good(qemu) => Ok(qemu),
-            _ => qemu::provision(&self.cache, self.progress.as_ref()),
-        }
+    pub fn qemu(&self) -> Result<Program> {
+        self.tool(&QEMU)
     }
 
     /// A tshark that runs scripts in Lua: the host's own, else the distribution's.
     ///
     /// # Errors
-    /// Whatever keeps a mirror's packages from being chosen, fetched or unpacked.
+    /// As [`Self::qemu`].
     pub fn tshark(&self) -> Result<Program> {
-        host_architecture()?;
-        match tshark::host_tshark() {
-            Some(tshark) => Ok(tshark),
-            None => tshark::provision(&self.cache, self.progress.as_ref()),
-        }
+        self.tool(&TSHARK)
     }
 
     /// An iperf3: the host's own, else the distribution's.
     ///
     /// # Errors
-    /// As [`Provisioner::tshark`].
+    /// As [`Self::qemu`].
     pub fn iperf3(&self) -> Result<Program> {
+        self.tool(&IPERF3)
+    }
+
+    fn tool(&self, tool: &Tool) -> Result<Program> {
         host_architecture()?;
-        match iperf3::host_iperf3() {
-            Some(iperf3) => Ok(iperf3),
-            None => iperf3::provision(&self.cache, self.progress.as_ref()),
+        tool.provision(self.context())
+    }
+
+    fn context(&self) -> Context<'_> {
+        Context {
+            cache: &self.cache,
+            progress: self.progress.as_ref(),
         }
     }
 
@@ -76,10 +79,7 @@ impl Provisioner {
     /// # Errors
     /// Whatever keeps a mirror's packages from being chosen, fetched or unpacked.
     pub fn kernel(&self, series: KernelSeries) -> Result<Kernel> {
-        self.with_kernels(|progress| {
-            let (kernel, _) = kernel::provision(&self.cache, progress, series)?;
-            Ok(kernel)
-        })
+        self.with_kernels(|cx| Ok(kernel::provision(cx, series)?.0))
     }
 
     /// `qnic.ko`, built from the sources in `repo` for the kernel of `series`.
@@ -88,7 +88,7 @@ impl Provisioner {
     /// [`Error::MissingSource`], [`Error::NamespaceRefused`], [`Error::Command`] with
     /// what the compilers said, and those of [`Self::kernel`].
     pub fn module(&self, series: KernelSeries, repo: &Path) -> Result<PathBuf> {
-        self.with_kernels(|progress| module::provision(&self.cache, progress, series, repo))
+        self.with_kernels(|cx| module::provision(cx, series, repo))
     }
 
     /// A guest image for the kernel of `series`, with `module` (loaded at boot)
@@ -105,18 +105,18 @@ impl Provisioner {
         module: Option<&Path>,
         extra: &[GuestFile],
     ) -> Result<GuestImage> {
-        self.with_kernels(|progress| guest::provision(&self.cache, progress, series, module, extra))
+        self.with_kernels(|cx| guest::provision(cx, series, module, extra))
     }
 
     /// Does `work`; if the mirror no longer has a kernel that was chosen earlier,
     /// once more with the newest ones.
-    fn with_kernels<T>(&self, work: impl Fn(&dyn Progress) -> Result<T>) -> Result<T> {
+    fn with_kernels<T>(&self, work: impl Fn(Context<'_>) -> Result<T>) -> Result<T> {
         host_architecture()?;
-        let progress = self.progress.as_ref();
-        match work(progress) {
-            Err(Error::IncompleteMirror { .. }) if kernel::forget_releases(&self.cache)? => {
-                progress.step("the mirror has newer kernels");
-                work(progress)
+        let cx = self.context();
+        match work(cx) {
+            Err(Error::IncompleteMirror { .. }) if kernel::forget_releases(cx.cache)? => {
+                cx.progress.step("the mirror has newer kernels");
+                work(cx)
             }
             other => other,
         }
@@ -127,6 +127,6 @@ impl Provisioner {
 pub(crate) fn host_architecture() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("x86_64"),
-        host => Err(Error::WrongArchitecture { host }),
+        host => Err(Error::WrongArchitecture(host)),
     }
 }

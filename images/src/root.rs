@@ -5,26 +5,28 @@
 //! ordinary child process beside the host's libraries.
 
 use std::ffi::OsString;
-use std::fs;
 use std::num::NonZero;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
+use fs_err as fs;
+use fs_err::os::unix::fs::symlink;
+
 use crate::apt::{Apt, Package};
 use crate::cache::{remove_file, remove_tree, Cache};
 use crate::command::{command, run};
-use crate::error::{Error, Result};
+use crate::context::Context;
+use crate::error::Result;
 use crate::key::Key;
-use crate::progress::Progress;
 
 /// Version of the code that makes roots; part of their keys.
 const RECIPE: u32 = 1;
-/// Where the dynamic loader is, and the libraries of a merged-usr root are.
+/// Where the dynamic loader is in a merged-usr root.
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// Where the libraries are.
+pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// Directories that are links into `usr` since the distribution merged them.
 const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 /// What no program needs.
@@ -43,14 +45,14 @@ const DOCUMENTATION: [&str; 8] = [
 pub(crate) struct PackageSet<'a> {
     /// Kind of the artefact, first part of its name.
     pub(crate) kind: &'static str,
-    /// What it is, for whoever waits for it.
+    /// What it is, for progress messages.
     pub(crate) label: &'a str,
     /// The suite that wins where several have a package.
     pub(crate) suite: &'static str,
     /// The packages asked for; dependencies are added.
-    pub(crate) packages: &'a [String],
-    /// Which of the resolved packages are unpacked.
-    pub(crate) keep: &'a dyn Fn(&Package) -> bool,
+    pub(crate) names: &'a [&'a str],
+    /// Which of the resolved packages, by name, are unpacked.
+    pub(crate) keep: &'a dyn Fn(&str) -> bool,
 }
 
 /// A directory with unpacked packages.
@@ -63,32 +65,32 @@ impl Root {
     /// The root with the packages of `set`, from the cache or the mirror. `finish`
     /// completes a new one: what the packages' own scripts would have done.
     pub(crate) fn of_packages(
-        cache: &Cache,
-        progress: &dyn Progress,
+        cx: Context<'_>,
         set: &PackageSet<'_>,
         finish: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Self> {
-        if let Some(root) = Self::remembered(cache, set) {
+        if let Some(root) = Self::remembered(cx.cache, set) {
             return Ok(root);
         }
-        let apt = Apt::open(cache, progress)?;
-        // Whoever held apt before may have made it.
-        if let Some(root) = Self::remembered(cache, set) {
+        let apt = Apt::open(cx)?;
+        // The process that held apt before may have made it.
+        if let Some(root) = Self::remembered(cx.cache, set) {
             return Ok(root);
         }
-        progress.step(&format!("choosing the packages of {}", set.label));
-        let mut packages = apt.resolve(set.suite, set.packages)?;
-        packages.retain(|package| (set.keep)(package));
+        let choosing = format!("choosing the packages of {}", set.label);
+        cx.progress.step(&choosing);
+        let mut packages = apt.resolve(set.suite, set.names)?;
+        packages.retain(|package| (set.keep)(package.name()));
         let name = format!("{}-{}", set.kind, content_key(set.kind, &packages));
-        let dir = cache.artefact(&name, progress, |dir| {
+        let dir = cx.cache.artefact(&name, cx.progress, |dir| {
             let files = apt.download(&packages, set.label)?;
-            unpack(&files, &packages, dir, set.label, progress)?;
+            unpack(cx, &files, &packages, dir, set.label)?;
             for file in files {
                 remove_file(&file)?;
             }
             finish(dir)
         })?;
-        cache.set_pin(&request(set), &name)?;
+        cx.cache.set_pin(&request(set), &name)?;
         Ok(Self { dir })
     }
 
@@ -145,8 +147,8 @@ impl Root {
 fn request(set: &PackageSet<'_>) -> String {
     let mut key = Key::new(set.kind, RECIPE);
     key.add(set.suite);
-    for package in set.packages {
-        key.add(package);
+    for name in set.names {
+        key.add(name);
     }
     format!("{}-{}", set.kind, key.finish())
 }
@@ -163,18 +165,17 @@ fn content_key(kind: &str, packages: &[Package]) -> String {
 
 /// Unpacks `files`, downloads of `packages`, into `root`, on as many threads as there are cores.
 fn unpack(
+    cx: Context<'_>,
     files: &[PathBuf],
     packages: &[Package],
     root: &Path,
     label: &str,
-    progress: &dyn Progress,
 ) -> Result<()> {
-    progress.step(&format!("unpacking {label}"));
+    cx.progress.step(&format!("unpacking {label}"));
     for name in MERGED {
         let inside = root.join("usr").join(name);
-        fs::create_dir_all(&inside).map_err(Error::io("create", &inside))?;
-        let link = root.join(name);
-        symlink(Path::new("usr").join(name), &link).map_err(Error::io("create", &link))?;
+        fs::create_dir_all(&inside)?;
+        symlink(Path::new("usr").join(name), root.join(name))?;
     }
     let total: u64 = packages.iter().map(|package| package.size).sum();
     let next = AtomicUsize::new(0);
@@ -193,14 +194,13 @@ fn unpack(
             return;
         }
         state.0 += package.size;
-        progress.bytes(state.0, total);
+        cx.progress.bytes(state.0, total);
     };
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|scope| {
-        for _ in 1..threads {
+        for _ in 0..threads {
             scope.spawn(worker);
         }
-        worker();
     });
     let (_, result) = state.into_inner().unwrap_or_else(|p| p.into_inner());
     result?;
@@ -237,18 +237,17 @@ mod tests {
 
     #[test]
     fn a_request_depends_on_suite_and_names() {
-        let request_of = |suite, packages: &[String]| {
+        let request_of = |suite, names: &[&str]| {
             request(&PackageSet {
                 kind: "x",
                 label: "x",
                 suite,
-                packages,
+                names,
                 keep: &|_| true,
             })
         };
-        let names = ["a".to_owned(), "b".to_owned()];
-        assert_eq!(request_of("s", &names), request_of("s", &names));
-        assert_ne!(request_of("s", &names), request_of("t", &names));
-        assert_ne!(request_of("s", &names), request_of("s", &names[..1]));
+        assert_eq!(request_of("s", &["a", "b"]), request_of("s", &["a", "b"]));
+        assert_ne!(request_of("s", &["a", "b"]), request_of("t", &["a", "b"]));
+        assert_ne!(request_of("s", &["a", "b"]), request_of("s", &["a"]));
     }
 }

@@ -4,13 +4,12 @@
 //! Mounts vanish with the script, so nothing has to be undone, and roots can be
 //! shared by several builds at once.
 
-use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 
-use crate::command::{command, failure, run_to_end};
+use crate::command::{command, run_with};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::root::Root;
 
 /// Runs on the host's shell inside the new namespaces: mounts, then changes root.
 /// Arguments: the root, pairs of host directory and mount point, `--`, the command.
@@ -36,76 +35,67 @@ const KINDS: [(&str, &[&str]); 2] = [
     ("with a user namespace", &["--user", "--map-root-user"]),
 ];
 
-/// A host directory that is seen inside the root at an existing empty directory.
-pub(crate) struct Mount<'a> {
-    pub(crate) host: &'a Path,
-    pub(crate) inside: &'static str,
-}
-
-/// Runs `script` with the root's own shell. Lines that it prints to its standard
-/// output are reported as steps.
+/// Runs `script` with the shell of the root in `root`. `mounts` are pairs of a host
+/// directory and an existing empty directory of the root, where it is seen. Lines that
+/// the script prints to its standard output are reported as steps.
 ///
 /// # Errors
 /// [`Error::NamespaceRefused`] when the host does not allow it, [`Error::Command`]
 /// with the end of what the script printed when it fails.
 pub(crate) fn run_in_root(
     what: &str,
-    root: &Root,
-    mounts: &[Mount<'_>],
+    root: &Path,
+    mounts: &[(&Path, &str)],
     script: &str,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let mut last = String::new();
-    for (_, options) in KINDS {
-        let mut enter = command("unshare");
-        enter.args(options);
-        enter.args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            ENTER,
-            "sh",
-        ]);
-        enter.arg(root.dir());
-        for mount in mounts {
-            enter.arg(mount.host).arg(OsString::from(mount.inside));
+    let arrange = |enter: &mut Command| {
+        enter.args(["--propagation", "private", "sh", "-c", ENTER, "sh"]);
+        enter.arg(root);
+        for (host, inside) in mounts {
+            enter.arg(host).arg(inside);
         }
         enter.args(["--", "/bin/sh", "-c", script]);
-        let outcome = run_to_end(what, &mut enter, |line| progress.step(line.trim()))?;
-        if outcome.status.success() {
-            return Ok(());
-        }
-        if !refused(&outcome.stderr) {
-            return Err(failure(what, &enter, &outcome));
-        }
-        last = outcome.stderr;
-    }
-    let detail = last.trim().to_owned();
-    Err(Error::NamespaceRefused { detail })
+    };
+    unshare(what, arrange, |line| progress.step(line.trim())).map(drop)
 }
 
-/// Whether this host allows the mount namespace that builds run in, and which kind.
+/// Which kind of mount namespace this host allows for builds.
 pub(crate) fn probe() -> Result<String> {
-    let mut last = String::new();
+    let arrange = |enter: &mut Command| {
+        enter.arg("true");
+    };
+    unshare("try a mount namespace", arrange, |_| {}).map(str::to_owned)
+}
+
+/// Runs what `arrange` adds to unshare in the first kind of namespace that the host
+/// allows; returns the kind.
+fn unshare(
+    what: &str,
+    arrange: impl Fn(&mut Command),
+    on_line: impl Fn(&str),
+) -> Result<&'static str> {
+    let mut refusal = String::new();
     for (kind, options) in KINDS {
         let mut enter = command("unshare");
-        enter.args(options).args(["--mount", "true"]);
-        let outcome = run_to_end("try a mount namespace", &mut enter, |_| {})?;
-        if outcome.status.success() {
-            return Ok(kind.to_owned());
+        enter.args(options).arg("--mount");
+        arrange(&mut enter);
+        let explain = |stderr: &str| {
+            refused(stderr).then(|| Error::NamespaceRefused(stderr.trim().to_owned()))
+        };
+        match run_with(what, &mut enter, &on_line, explain) {
+            Ok(_) => return Ok(kind),
+            Err(Error::NamespaceRefused(detail)) => refusal = detail,
+            Err(error) => return Err(error),
         }
-        last = outcome.stderr;
     }
-    let detail = last.trim().to_owned();
-    Err(Error::NamespaceRefused { detail })
+    Err(Error::NamespaceRefused(refusal))
 }
 
 /// Whether the host refused the namespaces or the mounts, rather than the script failing.
 fn refused(stderr: &str) -> bool {
-    let first = stderr.lines().next().unwrap_or_default();
-    first.starts_with("unshare: ") || first.starts_with("mount: ") || first.starts_with("chroot: ")
+    let programs = ["unshare: ", "mount: ", "chroot: "];
+    programs.iter().any(|name| stderr.starts_with(name))
 }
 
 #[cfg(test)]

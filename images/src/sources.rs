@@ -3,8 +3,9 @@
 //! The copy outlives a build: only files whose content changed are written, so
 //! that make and cargo build again only what depends on them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use fs_err as fs;
 
 use crate::cache::{remove_file, remove_tree};
 use crate::error::{Error, Result};
@@ -18,9 +19,8 @@ const MANIFEST: &str = "Cargo.toml";
 pub(crate) const KBUILD: &str = "guest-driver/linux";
 /// The manifest of the module's Rust part, a workspace of its own.
 pub(crate) const GLUE: &str = "guest-driver/linux/rust";
-/// In the copy: which toolchain its results are from, and which files are sources.
+/// In the copy: which toolchain its results are from.
 const TOOLCHAIN: &str = ".toolchain";
-const LIST: &str = ".sources";
 
 /// The sources in a clone of the repository.
 pub(crate) struct Sources<'a> {
@@ -40,21 +40,14 @@ impl<'a> Sources<'a> {
             format!("{GLUE}/Cargo.toml"),
             format!("{GLUE}/Cargo.lock"),
         ];
-        for file in needed {
-            let path = repo.join(file);
-            if !path.is_file() {
-                return Err(Error::MissingSource { path });
-            }
+        let needed = needed.iter().map(|file| repo.join(file));
+        if let Some(missing) = needed.into_iter().find(|path| !path.is_file()) {
+            return Err(Error::MissingSource(missing));
         }
-        let mut files = vec![PathBuf::from(MANIFEST)];
-        for directory in DIRECTORIES {
-            let base = repo.join(directory);
-            if !base.is_dir() {
-                return Err(Error::MissingSource { path: base });
-            }
-            let below = files_below(&base, is_product)?;
-            files.extend(below.iter().map(|file| Path::new(directory).join(file)));
+        if let Some(missing) = DIRECTORIES.iter().find(|dir| !repo.join(dir).is_dir()) {
+            return Err(Error::MissingSource(repo.join(missing)));
         }
+        let files = list(repo)?;
         Ok(Self { repo, files })
     }
 
@@ -84,34 +77,38 @@ impl<'a> Sources<'a> {
         if !fs::read(&stamp).is_ok_and(|old| old == toolchain.as_bytes()) {
             remove_tree(copy)?;
         }
-        fs::create_dir_all(copy).map_err(Error::io("create", copy))?;
-        let list = copy.join(LIST);
-        for old in fs::read_to_string(&list).unwrap_or_default().lines() {
-            let file = copy.join(old);
-            if !self.files.contains(&PathBuf::from(old)) {
-                remove_file(&file)?;
+        if copy.is_dir() {
+            let old = list(copy)?;
+            for file in old.iter().filter(|file| !self.files.contains(file)) {
+                remove_file(&copy.join(file))?;
             }
         }
         for file in &self.files {
             update(&self.repo.join(file), &copy.join(file))?;
         }
-        let names: Vec<_> = self.files.iter().map(|f| f.to_string_lossy()).collect();
-        fs::write(&list, names.join("\n")).map_err(Error::io("write", &list))?;
-        fs::write(&stamp, toolchain).map_err(Error::io("write", &stamp))?;
+        fs::write(stamp, toolchain)?;
         if self.hash_in(copy)? != expected {
-            let repo = self.repo.to_owned();
-            return Err(Error::SourcesChanged { repo });
+            return Err(Error::SourcesChanged(self.repo.to_owned()));
         }
         Ok(())
     }
 }
 
+/// The files of a clone or a copy that are sources.
+fn list(base: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = vec![PathBuf::from(MANIFEST)];
+    for directory in DIRECTORIES {
+        let below = files_below(&base.join(directory), is_product)?;
+        files.extend(below.iter().map(|file| Path::new(directory).join(file)));
+    }
+    Ok(files)
+}
+
 /// Removes from `copy` what make built, for another kernel perhaps, and leaves what
 /// cargo built.
 pub(crate) fn remove_objects(copy: &Path) -> Result<()> {
-    let dir = copy.join(KBUILD);
-    for entry in fs::read_dir(&dir).map_err(Error::io("list", &dir))? {
-        let entry = entry.map_err(Error::io("list", &dir))?;
+    for entry in fs::read_dir(copy.join(KBUILD))? {
+        let entry = entry?;
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
         if is_file && is_product(&entry.file_name().to_string_lossy()) {
             remove_file(&entry.path())?;
@@ -122,14 +119,12 @@ pub(crate) fn remove_objects(copy: &Path) -> Result<()> {
 
 /// Writes `to` only if its content differs, so that its time stays.
 fn update(from: &Path, to: &Path) -> Result<()> {
-    let content = fs::read(from).map_err(Error::io("read", from))?;
+    let content = fs::read(from)?;
     if fs::read(to).is_ok_and(|old| old == content) {
         return Ok(());
     }
-    if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
-    }
-    fs::write(to, content).map_err(Error::io("write", to))
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    Ok(fs::write(to, content)?)
 }
 
 /// Whether a file or directory is something that a build made.

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use qnic_images::Qemu;
+use qnic_images::Program;
 
 use crate::dirs::ClusterDir;
 use crate::node::Node;
@@ -188,7 +188,7 @@ fn make_dir(
     Ok(made)
 }
 
-fn start_qemu(qemu: &Qemu, machine: &Machine<'_>, dies_with_us: bool) -> Result<Child> {
+fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Result<Child> {
     let dir = machine.dir.node(&machine.node.name);
     let create = |path: PathBuf| File::create(&path).map_err(Error::io("create", &path));
     create(dir.console())?;

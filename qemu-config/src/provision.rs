@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use qnic_images::{Cache, GuestFile, GuestImage, Provisioner, Qemu};
+use qnic_images::{Cache, GuestFile, GuestImage, Program, Provisioner};
 
 use crate::accel::{decide, AccelDecision};
 use crate::boot::BootOptions;
@@ -19,7 +19,7 @@ use crate::{
 /// What a cluster is booted from.
 pub(crate) struct Parts {
     pub(crate) accel: AccelDecision,
-    pub(crate) qemu: Qemu,
+    pub(crate) qemu: Program,
     pub(crate) images: Vec<GuestImage>,
     pub(crate) device: Option<PathBuf>,
 }

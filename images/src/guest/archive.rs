@@ -5,11 +5,11 @@
 //! other; later entries replace earlier ones.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 
 use cpio::newc::{self, Builder, ModeFileType};
+use fs_err::{self as fs, File};
 
 use crate::error::{Error, Result};
 use crate::key::files_below;
@@ -84,46 +84,31 @@ impl Tree {
 
     /// Writes the tree as one archive to `path`.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
-        let failed = || Error::io("write", path);
-        let file = File::create(path).map_err(failed())?;
-        let mut out = io::BufWriter::with_capacity(1 << 20, file);
+        let mut out = io::BufWriter::with_capacity(1 << 20, File::create(path)?);
         for (index, (name, node)) in self.nodes.iter().enumerate() {
             // Inode numbers must differ, or the kernel makes hard links.
             let inode = index as u32 + 1;
             let content = node.content()?;
-            let entry = node.builder(name).ino(inode);
-            let mut writer = entry.write(out, content.len() as u32);
-            writer.write_all(&content).map_err(failed())?;
-            out = writer.finish().map_err(failed())?;
+            let size = u32::try_from(content.len()).map_err(|_| Error::BadGuestFile {
+                path: Path::new("/").join(name),
+                reason: "files of 4 GiB or more do not fit the format",
+            })?;
+            let mut writer = node.builder(name).ino(inode).write(out, size);
+            writer.write_all(&content)?;
+            out = writer.finish()?;
         }
-        let mut out = newc::trailer(out).map_err(failed())?;
-        out.flush().map_err(failed())
+        Ok(newc::trailer(out)?.flush()?)
     }
 }
 
 impl Node {
     fn content(&self) -> Result<Vec<u8>> {
-        let content = match self {
+        Ok(match self {
             Self::Directory(_) => Vec::new(),
             Self::Link(target) => target.clone().into_bytes(),
             Self::Text(_, text) => text.clone(),
-            Self::Copy(_, path) => fs::read(path).map_err(Error::io("read", path))?,
-        };
-        match u32::try_from(content.len()) {
-            Ok(_) => Ok(content),
-            Err(_) => Err(self.too_large()),
-        }
-    }
-
-    fn too_large(&self) -> Error {
-        let path = match self {
-            Self::Copy(_, path) => path.clone(),
-            _ => PathBuf::new(),
-        };
-        Error::BadGuestFile {
-            path,
-            reason: "files of 4 GiB or more do not fit the format",
-        }
+            Self::Copy(_, path) => fs::read(path)?,
+        })
     }
 
     fn builder(&self, name: &str) -> Builder {
@@ -167,10 +152,9 @@ fn guest_name(path: &Path) -> Result<String> {
 
 /// Puts archives one behind the other into `path`.
 pub(crate) fn concatenate(archives: &[&Path], path: &Path) -> Result<()> {
-    let mut out = File::create(path).map_err(Error::io("write", path))?;
+    let mut out = File::create(path)?;
     for archive in archives {
-        let mut input = File::open(archive).map_err(Error::io("open", archive))?;
-        io::copy(&mut input, &mut out).map_err(Error::io("write", path))?;
+        io::copy(&mut File::open(archive)?, &mut out)?;
     }
     Ok(())
 }
@@ -215,46 +199,17 @@ mod tests {
         let mut tree = Tree::default();
         tree.put("/a", Node::Text(0o644, b"abc".to_vec())).unwrap();
         tree.write(&path).unwrap();
-        let expected = concat!(
-            "070701",
-            "00000001",
-            "000081A4",
-            "00000000",
-            "00000000",
-            "00000001",
-            "00000000",
-            "00000003",
-            "00000000",
-            "00000000",
-            "00000000",
-            "00000000",
-            "00000002",
-            "00000000",
-            "a\0",
-            "abc\0",
-            "070701",
-            "00000000",
-            "00000000",
-            "00000000",
-            "00000000",
-            "00000001",
-            "00000000",
-            "00000000",
-            "00000000",
-            "00000000",
-            "00000000",
-            "00000000",
-            "0000000B",
-            "00000000",
-            "TRAILER!!!\0",
-            "\0\0\0",
-        );
-        let bytes = fs::read(path).unwrap();
-        assert_eq!(
-            String::from_utf8_lossy(&bytes).to_ascii_uppercase(),
-            expected.to_ascii_uppercase()
-        );
-        assert_eq!(bytes.len() % 4, 0);
+        let header = |fields: [u32; 13]| {
+            let fields = fields.map(|field| format!("{field:08x}"));
+            format!("070701{}", fields.concat())
+        };
+        // Inode, mode, owner, group, links, time, size, four device numbers, name's
+        // length, checksum.
+        let file = header([1, 0o100644, 0, 0, 1, 0, 3, 0, 0, 0, 0, 2, 0]);
+        let trailer = header([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 11, 0]);
+        let expected = format!("{file}a\0abc\0{trailer}TRAILER!!!\0\0\0\0");
+        let text = fs::read_to_string(path).unwrap();
+        assert_eq!(text.to_lowercase(), expected.to_lowercase());
     }
 
     fn read_back(path: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
@@ -304,29 +259,21 @@ mod tests {
         let text = || Node::Text(0o644, Vec::new());
         tree.put("/bin/tool", text()).unwrap();
         tree.put("/lib/modules/1/x.ko", text()).unwrap();
-        let paths: Vec<_> = tree.iter().map(|(path, _)| path).collect();
-        assert_eq!(
-            paths,
-            [
-                "usr",
-                "usr/bin",
-                "usr/bin/tool",
-                "usr/lib",
-                "usr/lib/modules",
-                "usr/lib/modules/1",
-                "usr/lib/modules/1/x.ko"
-            ]
-        );
+        let paths = |tree: &Tree| {
+            tree.iter()
+                .map(|(path, _)| path.to_owned())
+                .collect::<Vec<_>>()
+        };
+        let all = "usr usr/bin usr/bin/tool usr/lib usr/lib/modules usr/lib/modules/1 \
+                   usr/lib/modules/1/x.ko";
+        assert_eq!(paths(&tree).join(" "), all);
         tree.drop_directories(|path| path != "usr/lib/modules/1");
-        let paths: Vec<_> = tree.iter().map(|(path, _)| path).collect();
-        assert_eq!(
-            paths,
-            [
-                "usr/bin/tool",
-                "usr/lib/modules/1",
-                "usr/lib/modules/1/x.ko"
-            ]
-        );
+        let rest = [
+            "usr/bin/tool",
+            "usr/lib/modules/1",
+            "usr/lib/modules/1/x.ko",
+        ];
+        assert_eq!(paths(&tree), rest);
     }
 
     #[test]

@@ -1,21 +1,18 @@
 //! What is in the guest: programs and libraries of the distribution, busybox for
 //! the rest, and the few files in this crate's folder `guest/`.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::cache::Cache;
 use crate::command::{command, run};
+use crate::context::Context;
 use crate::distribution::STABLE;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::guest::archive::{Node, Tree};
-use crate::guest::elf_file::needs;
 use crate::key::Key;
-use crate::progress::Progress;
-use crate::root::{PackageSet, Root};
+use crate::root::{PackageSet, Root, LIBRARIES};
 
 /// Packages with what goes into the guest, and with what unpacks its modules.
-const PACKAGES: [&str; 10] = [
+const PACKAGES: &[&str] = &[
     "busybox-static",
     "gzip",
     "kmod",
@@ -28,9 +25,11 @@ const PACKAGES: [&str; 10] = [
     "zstd",
 ];
 
-/// Programs that the guest has as the distribution makes them.
-const PROGRAMS: [&str; 9] = [
-    "usr/bin/busybox",
+/// The one program without libraries; it stands for all that the guest has not.
+const BUSYBOX: &str = "usr/bin/busybox";
+
+/// Other programs that the guest has as the distribution makes them.
+const PROGRAMS: [&str; 8] = [
     "usr/bin/chrt",
     "usr/bin/lscpu",
     "usr/bin/lspci",
@@ -42,7 +41,7 @@ const PROGRAMS: [&str; 9] = [
 ];
 
 /// Libraries that programs built elsewhere may need.
-const LIBRARIES: [&str; 7] = [
+const EXTRA_LIBRARIES: [&str; 7] = [
     "libc.so.6",
     "libdl.so.2",
     "libgcc_s.so.1",
@@ -52,7 +51,6 @@ const LIBRARIES: [&str; 7] = [
     "librt.so.1",
 ];
 
-const LIBRARY_DIR: &str = "usr/lib/x86_64-linux-gnu";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// Files of this crate: path in the guest, permission bits, content.
@@ -110,16 +108,15 @@ const LINKS: [(&str, &str); 8] = [
 ];
 
 /// The root that guests are filled from.
-pub(crate) fn tools(cache: &Cache, progress: &dyn Progress) -> Result<Root> {
-    let packages = PACKAGES.map(str::to_owned);
+pub(crate) fn tools(cx: Context<'_>) -> Result<Root> {
     let set = PackageSet {
         kind: "guest",
         label: "the guest's programs",
         suite: STABLE,
-        packages: &packages,
+        names: PACKAGES,
         keep: &|_| true,
     };
-    Root::of_packages(cache, progress, &set, |_| Ok(()))
+    Root::of_packages(cx, &set, |_| Ok(()))
 }
 
 /// Adds to `key` what this module decides.
@@ -141,11 +138,9 @@ pub(crate) fn tree(tools: &Root) -> Result<Tree> {
     for (path, mode, text) in FILES {
         tree.put(path, Node::Text(mode, text.into()))?;
     }
-    for program in PROGRAMS {
-        put_copy(&mut tree, tools, program, 0o755)?;
-    }
     put_copy(&mut tree, tools, "usr/share/misc/pci.ids", 0o644)?;
-    put_libraries(&mut tree, tools)?;
+    put_copy(&mut tree, tools, BUSYBOX, 0o755)?;
+    put_programs(&mut tree, tools)?;
     put_applets(&mut tree, tools)?;
     Ok(tree)
 }
@@ -155,27 +150,49 @@ fn put_copy(tree: &mut Tree, tools: &Root, path: &str, mode: u32) -> Result<()> 
     tree.put(Path::new("/").join(path), Node::Copy(mode, file))
 }
 
-/// Puts the libraries of all programs and what those need in turn.
-fn put_libraries(tree: &mut Tree, tools: &Root) -> Result<()> {
-    let mut pending: Vec<String> = LIBRARIES.map(str::to_owned).to_vec();
-    for program in PROGRAMS {
-        pending.extend(needs(&tools.dir().join(program))?);
-    }
-    pending.push(LOADER.to_owned());
-    let mut done = BTreeSet::new();
-    while let Some(library) = pending.pop() {
-        let path = format!("{LIBRARY_DIR}/{library}");
-        if done.insert(library) {
-            pending.extend(needs(&tools.dir().join(&path))?);
-            put_copy(tree, tools, &path, 0o755)?;
+/// Puts programs and libraries, with all that the loader would load for them.
+fn put_programs(tree: &mut Tree, tools: &Root) -> Result<()> {
+    let library = |name: &str| format!("{LIBRARIES}/{name}");
+    put_copy(tree, tools, &library(LOADER), 0o755)?;
+    let programs = PROGRAMS.map(str::to_owned);
+    for path in programs.into_iter().chain(EXTRA_LIBRARIES.map(library)) {
+        put_copy(tree, tools, &path, 0o755)?;
+        for name in needs(tools, &path)? {
+            put_copy(tree, tools, &library(&name), 0o755)?;
         }
     }
     Ok(())
 }
 
+/// File names of the libraries that the loader loads for `program`.
+fn needs(tools: &Root, program: &str) -> Result<Vec<String>> {
+    let what = format!("list the libraries of {program}");
+    let mut list = command(tools.loader());
+    list.arg("--list").args(tools.loader_args(program, program));
+    loaded(&run(&what, &mut list)?, tools.dir())
+}
+
+/// Reads `libc.so.6 => /root/usr/lib/x86_64-linux-gnu/libc.so.6 (0x7f0000000000)`.
+/// Lines without an arrow are no files; a path in front of one is the loader's.
+fn loaded(list: &str, root: &Path) -> Result<Vec<String>> {
+    let arrows = list
+        .lines()
+        .filter_map(|line| line.trim().split_once(" => "));
+    arrows
+        .filter(|(name, _)| !name.contains('/'))
+        .map(|(name, found)| {
+            let path = root.join(LIBRARIES).join(name);
+            match found.starts_with(&*path.to_string_lossy()) {
+                true => Ok(name.to_owned()),
+                false => Err(Error::unexpected(format!("the library {name}"), path)),
+            }
+        })
+        .collect()
+}
+
 /// Puts a link to busybox for each of its programs that is not there already.
 fn put_applets(tree: &mut Tree, tools: &Root) -> Result<()> {
-    let busybox = tools.dir().join("usr/bin/busybox");
+    let busybox = tools.dir().join(BUSYBOX);
     let what = "ask busybox for its programs";
     let list = run(what, command(&busybox).arg("--list-full"))?;
     for applet in list.lines() {
@@ -191,4 +208,24 @@ fn put_applets(tree: &mut Tree, tools: &Root) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_from_the_loaders_list_and_come_from_the_root_only() {
+        let root = Path::new("/root");
+        let list = "\tlinux-vdso.so.1 (0x1)\n\
+                    \tlibc.so.6 => /root/usr/lib/x86_64-linux-gnu/libc.so.6 (0x2)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 => /root/usr/lib64/ld-linux-x86-64.so.2 (0x3)\n";
+        assert_eq!(loaded(list, root).unwrap(), ["libc.so.6"]);
+        for strange in ["libx.so => not found", "libx.so => /usr/lib/libx.so (0x1)"] {
+            let error = loaded(strange, root).unwrap_err();
+            assert!(error
+                .to_string()
+                .starts_with("the library libx.so is not where"));
+        }
+    }
 }

@@ -2,12 +2,13 @@
 //! tables from which the guest's `modprobe` knows it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::command::{run, run_into};
-use crate::error::{Error, Result};
-use crate::guest::elf_file::module_info;
+use fs_err as fs;
+
+use crate::cache::remove_file;
+use crate::command::run;
+use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::key::files_below;
 use crate::root::Root;
@@ -39,28 +40,26 @@ const LISTS: [&str; 3] = [
 /// Copies the wanted modules of `kernel`, and those they depend on, uncompressed
 /// into their [`directory`] below `base`, and makes the tables there.
 pub(crate) fn select(kernel: &Kernel, tools: &Root, base: &Path) -> Result<()> {
-    let places: BTreeMap<String, PathBuf> = files_below(&kernel.modules, |_| false)?
+    let paths: BTreeMap<String, PathBuf> = files_below(&kernel.modules, |_| false)?
         .into_iter()
         .filter_map(|path| Some((module_name(&path)?, path)))
         .collect();
     let directory = directory(base, &kernel.release);
-    fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
+    fs::create_dir_all(&directory)?;
     let mut done = BTreeSet::new();
     let mut pending: Vec<String> = WANTED.map(str::to_owned).to_vec();
     while let Some(name) = pending.pop() {
         // What is not there as a module is built into the kernel.
-        let Some(path) = places.get(&name) else {
+        let Some(path) = paths.get(&name) else {
             continue;
         };
         if done.insert(name) {
-            let file = directory.join(uncompressed(path));
-            uncompress(&kernel.modules.join(path), &file, tools)?;
-            pending.extend(dependencies(&file)?);
+            let file = copy_uncompressed(&kernel.modules, path, &directory, tools)?;
+            pending.extend(dependencies(&file, tools)?);
         }
     }
     for list in LISTS {
-        let from = kernel.modules.join(list);
-        fs::copy(&from, directory.join(list)).map_err(Error::io("copy", &from))?;
+        fs::copy(kernel.modules.join(list), directory.join(list))?;
     }
     index(tools, base, &kernel.release)
 }
@@ -78,53 +77,46 @@ pub(crate) fn directory(base: &Path, release: &str) -> PathBuf {
 }
 
 /// Names of the modules that the module in `file` depends on.
-fn dependencies(file: &Path) -> Result<Vec<String>> {
-    let info = module_info(file)?;
-    let depends = info.iter().filter(|(name, _)| name == "depends");
-    let names = depends.flat_map(|(_, value)| value.split(','));
-    Ok(names
-        .filter(|name| !name.is_empty())
-        .map(|name| name.replace('-', "_"))
-        .collect())
+fn dependencies(file: &Path, tools: &Root) -> Result<Vec<String>> {
+    let mut modinfo = tools.command("usr/bin/kmod", "modinfo");
+    modinfo.args(["-F", "depends"]).arg(file);
+    let depends = run("ask a kernel module what it depends on", &mut modinfo)?;
+    let names = depends.trim().split(',').filter(|name| !name.is_empty());
+    Ok(names.map(|name| name.replace('-', "_")).collect())
 }
 
 /// The name of the module in a file such as `virtio-rng.ko.xz`.
 fn module_name(path: &Path) -> Option<String> {
-    let file = path.file_name()?.to_str()?;
-    let (name, rest) = file.split_once(".ko")?;
-    ["", ".xz", ".zst", ".gz"]
-        .contains(&rest)
-        .then(|| name.replace('-', "_"))
+    let (name, suffix) = path.file_name()?.to_str()?.split_once(".ko")?;
+    (suffix.is_empty() || uncompressor(suffix).is_some()).then(|| name.replace('-', "_"))
 }
 
-/// The path of a module without the suffix of its compression.
-fn uncompressed(path: &Path) -> PathBuf {
-    match path.extension() {
-        Some(extension) if extension != "ko" => path.with_extension(""),
-        _ => path.to_owned(),
+/// The program that uncompresses files with this suffix.
+fn uncompressor(suffix: &str) -> Option<&'static str> {
+    match suffix {
+        ".xz" => Some("xz"),
+        ".zst" => Some("zstd"),
+        ".gz" => Some("gzip"),
+        _ => None,
     }
 }
 
-fn uncompress(from: &Path, to: &Path, tools: &Root) -> Result<()> {
-    if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
-    }
-    let extension = from.extension().and_then(|e| e.to_str()).unwrap_or("");
-    let program = match extension {
-        "xz" => "xz",
-        "zst" => "zstd",
-        "gz" => "gzip",
-        _ => {
-            return fs::copy(from, to)
-                .map(drop)
-                .map_err(Error::io("read", from))
-        }
+/// Copies the file `path` of `from` to the same path of `to`, without compression and
+/// its suffix; returns where it is then.
+fn copy_uncompressed(from: &Path, path: &Path, to: &Path, tools: &Root) -> Result<PathBuf> {
+    let (from, to) = (from.join(path), to.join(path));
+    fs::create_dir_all(to.parent().unwrap_or(&to))?;
+    fs::copy(&from, &to)?;
+    let suffix = to.extension().unwrap_or_default().to_string_lossy();
+    let Some(program) = uncompressor(&format!(".{suffix}")) else {
+        return Ok(to);
     };
-    let out = fs::File::create(to).map_err(Error::io("write", to))?;
     let mut command = tools.command(&format!("usr/bin/{program}"), program);
-    command.arg("-dc").arg(from);
     let what = format!("uncompress {}", from.display());
-    run_into(&what, &mut command, out)
+    run(&what, command.arg("-d").arg(&to))?;
+    // Some of these programs leave it.
+    remove_file(&to)?;
+    Ok(to.with_extension(""))
 }
 
 #[cfg(test)]
@@ -132,15 +124,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_places_do_without_compression() {
-        let path = Path::new("kernel/drivers/virtio-rng.ko.xz");
-        assert_eq!(module_name(path).as_deref(), Some("virtio_rng"));
-        assert_eq!(
-            uncompressed(path),
-            Path::new("kernel/drivers/virtio-rng.ko")
-        );
-        assert_eq!(uncompressed(Path::new("a/b.ko")), Path::new("a/b.ko"));
-        assert_eq!(module_name(Path::new("modules.order")), None);
-        assert_eq!(module_name(Path::new("x.korea")), None);
+    fn names_do_without_compression() {
+        for (file, name) in [
+            ("kernel/drivers/virtio-rng.ko.xz", Some("virtio_rng")),
+            ("a/b.ko", Some("b")),
+            ("modules.order", None),
+            ("x.korea", None),
+        ] {
+            assert_eq!(module_name(Path::new(file)).as_deref(), name, "{file}");
+        }
     }
 }

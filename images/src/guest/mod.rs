@@ -22,21 +22,20 @@
 
 mod archive;
 mod contents;
-mod elf_file;
 mod kernel_modules;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cache::Cache;
+use fs_err as fs;
+
+use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::guest::archive::{concatenate, Node, Tree};
 use crate::kernel::{self, Kernel};
 use crate::kernel_series::KernelSeries;
 use crate::key::{files_below, Key};
-use crate::progress::Progress;
 use crate::root::Root;
 
 /// Version of the code that makes images; part of their keys.
@@ -91,24 +90,23 @@ impl Base {
 
 /// The image for the kernel of `series` with `module` and `extra` in it.
 pub(crate) fn provision(
-    cache: &Cache,
-    progress: &dyn Progress,
+    cx: Context<'_>,
     series: KernelSeries,
     module: Option<&Path>,
     extra: &[GuestFile],
 ) -> Result<GuestImage> {
-    let (kernel, base, tools) = base(cache, progress, series)?;
+    let (kernel, base, tools) = base(cx, series)?;
     let initrd = if module.is_none() && extra.is_empty() {
         base.archive()
     } else {
         let key = overlay_key(&base, module, extra)?;
         let name = format!("initrd-{key}");
-        let dir = cache.artefact(&name, progress, |dir| {
+        let dir = cx.cache.artefact(&name, cx.progress, |dir| {
             let mut tree = Tree::default();
-            // Each change of a program makes an image, and nobody wants the old ones.
-            cache.prune_kind("initrd", UNUSED_MAX)?;
+            // Each change of a program makes an image, and the old ones are of no use.
+            cx.cache.prune_kind("initrd", UNUSED_MAX)?;
             // The tree's files are read when it is written: this outlives it.
-            let scratch = tempfile::tempdir_in(dir).map_err(Error::io("create", dir))?;
+            let scratch = tempfile::tempdir_in(dir)?;
             if let Some(module) = module {
                 let indexed = index_with(&base, &kernel, &tools, module, scratch.path())?;
                 tree.put_directory("/usr/lib/modules", &indexed)?;
@@ -128,19 +126,16 @@ pub(crate) fn provision(
 }
 
 /// The kernel of `series`, the base image for it, and the tools that made it.
-fn base(
-    cache: &Cache,
-    progress: &dyn Progress,
-    series: KernelSeries,
-) -> Result<(Kernel, Base, Root)> {
-    let (kernel, kernel_root) = kernel::provision(cache, progress, series)?;
-    let tools = contents::tools(cache, progress)?;
+fn base(cx: Context<'_>, series: KernelSeries) -> Result<(Kernel, Base, Root)> {
+    let (kernel, kernel_root) = kernel::provision(cx, series)?;
+    let tools = contents::tools(cx)?;
     let mut key = Key::new("base", RECIPE);
     key.add(kernel_root.key()).add(tools.key());
     contents::add_to_key(&mut key);
     let name = format!("base-{}", key.finish());
-    let dir = cache.artefact(&name, progress, |dir| {
-        progress.step(&format!("making the guest image for {}", kernel.release));
+    let dir = cx.cache.artefact(&name, cx.progress, |dir| {
+        let making = format!("making the guest image for {}", kernel.release);
+        cx.progress.step(&making);
         let base = Base { dir: dir.into() };
         kernel_modules::select(&kernel, &tools, &base.modules())?;
         let mut tree = contents::tree(&tools)?;
@@ -151,8 +146,7 @@ fn base(
             .filter(|(_, node)| matches!(node, Node::Directory(_)))
             .map(|(path, _)| format!("{path}\n"))
             .collect();
-        let path = base.directories();
-        fs::write(&path, directories).map_err(Error::io("write", &path))
+        Ok(fs::write(base.directories(), directories)?)
     })?;
     Ok((kernel, Base { dir }, tools))
 }
@@ -194,13 +188,10 @@ fn index_with(
     Ok(scratch.join("new"))
 }
 
+/// Copies a file; missing directories are made.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent).map_err(Error::io("create", parent))?;
-    }
-    fs::copy(from, to)
-        .map(drop)
-        .map_err(Error::io("copy", from))
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    Ok(fs::copy(from, to).map(drop)?)
 }
 
 /// Puts the caller's files into `tree`.
@@ -209,8 +200,7 @@ fn put_extra(tree: &mut Tree, base: &Base, extra: &[GuestFile]) -> Result<()> {
         let node = Node::Copy(file.mode, file.host_path.clone());
         tree.put(&file.guest_path, node)?;
     }
-    let path = base.directories();
-    let directories = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let directories = fs::read_to_string(base.directories())?;
     let directories: BTreeSet<&str> = directories.lines().collect();
     tree.drop_directories(|path| directories.contains(path));
     match tree.iter().find(|(path, _)| directories.contains(path)) {
