@@ -3,12 +3,12 @@
 
 use anyhow::Result;
 use clap::Args;
-use qnic::NodeId;
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::BenchRow;
 
 use crate::demo::Initiator;
 use crate::floor;
+use crate::node::say_line;
 
 /// Options of the benchmark.
 #[derive(Args)]
@@ -36,10 +36,10 @@ pub(crate) struct Options {
 
 /// Measures all sizes; prints one [`BenchRow`] for each operation and size.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let mut initiator = Initiator::connect(NodeId(options.peer))?;
+    let mut initiator = Initiator::connect(options.peer)?;
     for size in &options.sizes {
         for row in rows(&mut initiator, *size, options)? {
-            println!("{}", serde_json::to_string(&row)?);
+            say_line(&row)?;
         }
     }
     initiator.finish()
@@ -48,8 +48,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn rows(initiator: &mut Initiator, size: usize, options: &Options) -> Result<[BenchRow; 2]> {
     let count = (options.round_bytes / size).clamp(4, 20_000);
     let (from, to) = (PAGE_SIZE, PAGE_SIZE);
-    let mut write = row("write", size);
-    let mut read = row("read", size);
+    let (mut write, mut read) = (BenchRow::new("write", size), BenchRow::new("read", size));
     write.latency.extend(initiator.latency(size, to)?);
     if options.rounds == 0 {
         return Ok([write, read]);
@@ -68,15 +67,4 @@ fn rows(initiator: &mut Initiator, size: usize, options: &Options) -> Result<[Be
         read.push(initiator.read_stream(size, count, from, to)?);
     }
     Ok([write, read])
-}
-
-fn row(operation: &str, size: usize) -> BenchRow {
-    BenchRow {
-        operation: operation.into(),
-        size,
-        latency: Vec::new(),
-        mb_s: Vec::new(),
-        per_second: Vec::new(),
-        memcpy_mb_s: Vec::new(),
-    }
 }

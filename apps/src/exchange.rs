@@ -1,15 +1,13 @@
 //! All pairs at once: every node writes verified data to every other node, from
 //! one thread for each peer, and checks what the others write to it.
 
-use std::time::Duration;
-
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
-use qnic::{Endpoint, Nic, NodeId, NotificationId, Port, RemoteSegment, SegmentName};
+use qnic::{Endpoint, NotificationId, Port, RemoteSegment, SegmentName};
 use qnic_apps::pattern;
 
-use crate::memory::Exported;
-use crate::options::{ANSWER_LIMIT, START_LIMIT};
+use crate::node::{import, register, say, Exported};
+use crate::options::ANSWER_LIMIT;
 
 /// Where peers write; one slot for each of them.
 const INBOX: SegmentName = SegmentName(20);
@@ -56,8 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (2..=200).contains(&options.nodes.len()),
         "--nodes: 2 to 200 nodes"
     );
-    let nic = Nic::open().context("open the NIC")?;
-    let endpoint = nic.register(Port(options.port)).context("register")?;
+    let (_nic, endpoint) = register(options.port)?;
     let me = options
         .nodes
         .iter()
@@ -86,11 +83,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         result
     })?;
-    println!(
-        "{}",
-        serde_json::json!({"exchanged": options.rounds * (options.nodes.len() as u64 - 1)})
-    );
-    Ok(())
+    say(
+        "exchanged",
+        options.rounds * (options.nodes.len() as u64 - 1),
+    )
 }
 
 /// Signalled at a receiver: a message of that sender waits.
@@ -105,10 +101,8 @@ fn receipt(receiver: usize) -> NotificationId {
 
 impl Exchange<'_> {
     fn import(&self, peer: usize) -> Result<RemoteSegment> {
-        let node = NodeId(self.options.nodes[peer]);
-        self.endpoint
-            .import(node, Port(self.options.port), INBOX, START_LIMIT)
-            .with_context(|| format!("import the inbox of {node}"))
+        let (node, port) = (self.options.nodes[peer], Port(self.options.port));
+        import(self.endpoint, node, port, INBOX)
     }
 
     fn send_all(&self, peer: usize) -> Result<()> {
@@ -120,14 +114,14 @@ impl Exchange<'_> {
             let size = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize
                 % (self.options.max_size + 1);
             let (from, to) = (HEADER + (seed % 7) as usize, HEADER + (round % 5) as usize);
-            self.outbox
-                .buffer
-                .write(slot + from, &pattern::bytes(seed, size))?;
+            let bytes = pattern::bytes(seed, size);
+            self.outbox.buffer.write(slot + from, &bytes)?;
             let data = self.outbox.part(slot + from, size);
             self.endpoint.write(&inbox, remote_slot + to as u64, data)?;
-            let header = header([round, seed, to as u64, size as u64]);
+            let header = [round, seed, to as u64, size as u64].map(u64::to_le_bytes);
+            let header = header.as_flattened();
             self.endpoint
-                .write_notify(&inbox, remote_slot, &header, message(self.me))?;
+                .write_notify(&inbox, remote_slot, header, message(self.me))?;
             self.take(receipt(peer), "a receipt", peer, round)?;
         }
         self.finish().context("flush")
@@ -151,12 +145,10 @@ impl Exchange<'_> {
                 size as usize <= self.options.max_size,
                 "length {size} in round {round}"
             );
-            let bytes = self
-                .inbox
-                .buffer
-                .read_vec(slot + at as usize, size as usize)?;
+            let size = size as usize;
+            let bytes = self.inbox.buffer.read_vec(slot + at as usize, size)?;
             ensure!(
-                bytes == pattern::bytes(seed, size as usize),
+                bytes == pattern::bytes(seed, size),
                 "wrong bytes from peer {peer} in round {round}, {size} bytes"
             );
             self.endpoint
@@ -177,21 +169,8 @@ impl Exchange<'_> {
     }
 
     fn take(&self, id: NotificationId, what: &str, peer: usize, round: u64) -> Result<()> {
-        let limit: Duration = ANSWER_LIMIT;
-        self.endpoint
-            .notification(id)
-            .take(Some(limit))
-            .with_context(|| {
-                let node = self.options.nodes[peer];
-                format!("wait for {what} of node {node} in round {round}")
-            })
+        let taken = self.endpoint.notification(id).take(Some(ANSWER_LIMIT));
+        let node = self.options.nodes[peer];
+        taken.with_context(|| format!("wait for {what} of node {node} in round {round}"))
     }
-}
-
-fn header(words: [u64; 4]) -> [u8; HEADER] {
-    let mut bytes = [0; HEADER];
-    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
 }

@@ -5,145 +5,81 @@
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 
-use anyhow::{Context, Result};
-use qnic::uapi::{MMAP_DOORBELL, MMAP_HOST_AREA, MMAP_WINDOW};
+use anyhow::{ensure, Context, Result};
+use qnic::uapi::{self, MMAP_DOORBELL, MMAP_HOST_AREA, MMAP_WINDOW};
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::Attempt;
 
-/// Tries every mapping that must be refused, on a file that registers nothing and
-/// so owns nothing; in host mode there is no such file.
+const PAGE: u64 = PAGE_SIZE as u64;
+const WINDOW: u64 = WINDOW_BYTES as u64;
+const READ: i32 = libc::PROT_READ;
+const WRITE: i32 = libc::PROT_WRITE;
+const BOTH: i32 = READ | WRITE;
+
+/// Tries every mapping that must be refused: first on a file that registers nothing and
+/// so owns nothing, then on one that has registered. In host mode there is no such file.
 pub(crate) fn attempts(path: &str) -> Result<Vec<Attempt>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .with_context(|| format!("open {path}"))?;
-    let read_write = libc::PROT_READ | libc::PROT_WRITE;
-    let mut attempts = Vec::new();
-    let mut try_one = |what: String, offset: u64, length: usize, protection: i32| {
-        attempts.push(attempt(what, file.as_raw_fd(), offset, length, protection));
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).open(path);
+    let file = file.with_context(|| format!("open {path}"))?;
+    let fd = file.as_raw_fd();
+    let attempt = |what: &str, offset, length, protection| {
+        let answer = map(fd, offset, length, protection);
+        Attempt {
+            what: what.into(),
+            refused: answer.is_err(),
+            answer: answer.map_or_else(|error| error.to_string(), |()| "mapped".into()),
+        }
     };
-    try_one(
-        "map a window without registering".into(),
-        MMAP_WINDOW,
-        WINDOW_BYTES,
-        read_write,
-    );
-    try_one(
-        "map a doorbell without registering".into(),
-        MMAP_DOORBELL,
-        PAGE_SIZE,
-        libc::PROT_WRITE,
-    );
-    try_one(
-        "map a host area without registering".into(),
-        MMAP_HOST_AREA,
-        PAGE_SIZE,
-        libc::PROT_READ,
-    );
-    for page in [4, 8, 512, 1024, 4096] {
-        let offset = (page * PAGE_SIZE) as u64;
-        try_one(
-            format!("map SRAM page {page}"),
-            offset,
-            PAGE_SIZE,
-            read_write,
-        );
-    }
+    let mut attempts = vec![
+        attempt("map an unregistered window", MMAP_WINDOW, WINDOW, BOTH),
+        attempt("map an unregistered doorbell", MMAP_DOORBELL, PAGE, WRITE),
+        attempt("map an unregistered host area", MMAP_HOST_AREA, PAGE, READ),
+    ];
+    attempts.extend([4, 8, 512, 1024, 4096].map(|page| {
+        let what = format!("map SRAM page {page}");
+        attempt(&what, page * PAGE, PAGE, BOTH)
+    }));
+    register(fd)?;
+    let (next_window, next_doorbell) = (MMAP_WINDOW + WINDOW, MMAP_DOORBELL + PAGE);
+    attempts.extend([
+        attempt("map the window after this one", next_window, WINDOW, BOTH),
+        attempt("map two windows", MMAP_WINDOW, 2 * WINDOW, BOTH),
+        attempt("map two doorbell pages", MMAP_DOORBELL, 2 * PAGE, WRITE),
+        attempt("map the next doorbell", next_doorbell, PAGE, WRITE),
+        attempt("map the host area to write", MMAP_HOST_AREA, PAGE, BOTH),
+        attempt("map beyond the host area", MMAP_HOST_AREA, 4 * PAGE, READ),
+    ]);
     Ok(attempts)
 }
 
-/// The same for a file that has registered: beyond the window, the host area for
-/// writing, more than one doorbell page.
-pub(crate) fn attempts_registered(path: &str) -> Result<Vec<Attempt>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .with_context(|| format!("open {path}"))?;
-    let fd = file.as_raw_fd();
-    let mut register = qnic::uapi::Register::default();
-    // SAFETY: the request number and the struct belong together (uapi), and the
-    // struct lives for the call.
-    let result = unsafe {
-        libc::ioctl(
-            fd,
-            libc::c_ulong::from(qnic::uapi::REGISTER),
-            std::ptr::from_mut(&mut register),
-        )
-    };
-    anyhow::ensure!(
-        result == 0 && register.status.get() == 0,
+fn register(fd: i32) -> Result<()> {
+    let mut call = uapi::Register::default();
+    let request = libc::c_ulong::from(uapi::REGISTER);
+    // SAFETY: the request number and the struct belong together (uapi), and the struct
+    // lives for the call.
+    let result = unsafe { libc::ioctl(fd, request, std::ptr::from_mut(&mut call)) };
+    ensure!(
+        result == 0 && call.status.get() == 0,
         "register by ioctl: {} / {}",
         std::io::Error::last_os_error(),
-        register.status.get()
+        call.status.get()
     );
-    let read_write = libc::PROT_READ | libc::PROT_WRITE;
-    let tries = [
-        (
-            "map the window after this one",
-            MMAP_WINDOW + WINDOW_BYTES as u64,
-            WINDOW_BYTES,
-            read_write,
-        ),
-        ("map two windows", MMAP_WINDOW, 2 * WINDOW_BYTES, read_write),
-        (
-            "map two doorbell pages",
-            MMAP_DOORBELL,
-            2 * PAGE_SIZE,
-            libc::PROT_WRITE,
-        ),
-        (
-            "map the doorbell after this one",
-            MMAP_DOORBELL + PAGE_SIZE as u64,
-            PAGE_SIZE,
-            libc::PROT_WRITE,
-        ),
-        (
-            "map the host area for writing",
-            MMAP_HOST_AREA,
-            PAGE_SIZE,
-            read_write,
-        ),
-        (
-            "map beyond the host area",
-            MMAP_HOST_AREA,
-            4 * PAGE_SIZE,
-            libc::PROT_READ,
-        ),
-    ];
-    let refused = tries.into_iter().map(|(what, offset, length, protection)| {
-        attempt(what.into(), fd, offset, length, protection)
-    });
-    Ok(refused.collect())
+    Ok(())
 }
 
-fn attempt(what: String, fd: i32, offset: u64, length: usize, protection: i32) -> Attempt {
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing;
-    // if it succeeds it is not touched but unmapped.
-    let address = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            length,
-            protection,
-            libc::MAP_SHARED,
-            fd,
-            offset as libc::off_t,
-        )
-    };
+/// Maps a range of the file, and unmaps it again.
+fn map(fd: i32, offset: u64, length: u64, protection: i32) -> std::io::Result<()> {
+    let (length, offset) = (length as usize, offset as libc::off_t);
+    let anywhere = std::ptr::null_mut();
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing; if it
+    // succeeds it is not touched but unmapped.
+    let address = unsafe { libc::mmap(anywhere, length, protection, libc::MAP_SHARED, fd, offset) };
     if address == libc::MAP_FAILED {
-        return Attempt {
-            what,
-            refused: true,
-            answer: std::io::Error::last_os_error().to_string(),
-        };
+        return Err(std::io::Error::last_os_error());
     }
     // SAFETY: the mapping that was just made, which nobody uses.
     unsafe { libc::munmap(address, length) };
-    Attempt {
-        what,
-        refused: false,
-        answer: "mapped".into(),
-    }
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! Wrong, stale and insufficient keys at both ends of a transfer: no memory is
-//! touched, and the issuer learns why (N2, N11).
+//! Wrong, stale and insufficient keys at both ends of a transfer: no memory changes, and
+//! the issuer learns why (N2, N11).
 //!
 //! ```text
 //!   key-tester (raw commands)                 key-owner
@@ -11,15 +11,15 @@
 
 use std::time::Instant;
 
-use anyhow::{bail, ensure, Context, Result};
-use clap::Args;
-use qnic::{uapi, Access, Buffer, Endpoint, Nic, NotificationId, Port, SegmentName, Status};
+use anyhow::{ensure, Context, Result};
+use qnic::{uapi, Access, Buffer, Endpoint, Nic, NotificationId, SegmentName, Status};
 use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::pattern;
 use qnic_apps::report::{Attempt, KeysReport};
 
-use crate::options::{notification, ANSWER_LIMIT, START_LIMIT};
+use crate::node::{register, say, say_line, Peer};
+use crate::options::{notification, ANSWER_LIMIT, START_LIMIT, TARGET_PORT};
 use crate::raw::{Answer, RawProcess};
 
 /// The owner's segments.
@@ -35,21 +35,9 @@ const END: NotificationId = notification(12);
 /// Bytes of an attempt: over a page border, by DMA.
 const LENGTH: usize = 5000;
 
-/// Options of both.
-#[derive(Args)]
-pub(crate) struct Options {
-    /// Node of the owner; the owner ignores it
-    #[arg(long, default_value_t = 0)]
-    peer: u16,
-    /// Port of the owner
-    #[arg(long, default_value_t = 43)]
-    port: u16,
-}
-
 /// The owner: fails if its memory changed.
-pub(crate) fn run_owner(options: &Options) -> Result<()> {
-    let nic = Nic::open().context("open the NIC")?;
-    let endpoint = nic.register(Port(options.port)).context("register")?;
+pub(crate) fn run_owner() -> Result<()> {
+    let (nic, endpoint) = register(TARGET_PORT.0)?;
     let export = |name: SegmentName, access| -> Result<_> {
         let buffer = endpoint.allocate(SIZE)?;
         buffer.write(0, &pattern::bytes(name.0, SIZE))?;
@@ -60,7 +48,7 @@ pub(crate) fn run_owner(options: &Options) -> Result<()> {
     let (shown, _shown) = export(SHOWN, Access::READ)?;
     let (hidden, _hidden) = export(HIDDEN, Access::WRITE)?;
     let before = refusals(&nic)?;
-    println!("{}", serde_json::json!({"owning": 3 * SIZE}));
+    say("owning", 3 * SIZE)?;
     wait_for(&endpoint, RENEW)?;
     segment.unexport()?;
     let _open = endpoint.export(OPEN, &open, Access::all())?;
@@ -68,9 +56,7 @@ pub(crate) fn run_owner(options: &Options) -> Result<()> {
     for (name, buffer) in [(OPEN, &open), (SHOWN, &shown), (HIDDEN, &hidden)] {
         unchanged(name, buffer)?;
     }
-    let counted = refusals(&nic)? - before;
-    println!("{}", serde_json::json!({"unchanged": counted}));
-    Ok(())
+    say("unchanged", refusals(&nic)? - before)
 }
 
 /// Commands and frames that this node's NIC has refused for a key, an address or an
@@ -91,12 +77,12 @@ fn unchanged(name: SegmentName, buffer: &Buffer) -> Result<()> {
 }
 
 /// The tester: fails if an attempt was not refused as it must be.
-pub(crate) fn run_tester(options: &Options) -> Result<()> {
+pub(crate) fn run_tester(owner: &Peer) -> Result<()> {
     let nic = Nic::open().context("open the NIC")?;
     let mut tester = Tester {
         raw: RawProcess::register(&nic)?,
         memory: nic.allocate(SIZE)?,
-        options,
+        owner,
         report: KeysReport::default(),
     };
     let before = refusals(&nic)?;
@@ -108,15 +94,21 @@ pub(crate) fn run_tester(options: &Options) -> Result<()> {
     tester.stale_here(&open)?;
     tester.stale_there(&open)?;
     tester.report.counted_here = refusals(&nic)? - before;
-    println!("{}", serde_json::json!({"keys": tester.report}));
-    Ok(())
+    say("keys", tester.report)
+}
+
+/// An end of a transfer: the tester's or the owner's.
+#[derive(Clone, Copy)]
+enum End {
+    Here,
+    There,
 }
 
 struct Tester<'a> {
     raw: RawProcess,
     /// Holds the pattern of OPEN: a write that is done changes nothing.
     memory: Buffer,
-    options: &'a Options,
+    owner: &'a Peer,
     report: KeysReport,
 }
 
@@ -137,8 +129,8 @@ impl Tester<'_> {
 
     fn import(&self, name: SegmentName) -> Result<uapi::Import> {
         let mut call = uapi::Import {
-            node: self.options.peer.into(),
-            port: self.options.port.into(),
+            node: self.owner.node.into(),
+            port: self.owner.port().0.into(),
             name: name.0.into(),
             wait_ms: (START_LIMIT.as_millis() as u32).into(),
             ..Default::default()
@@ -149,7 +141,7 @@ impl Tester<'_> {
     }
 
     fn transfer(&self, opcode: Opcode, local: &uapi::Export, remote: &uapi::Import) -> Descriptor {
-        let mut descriptor = RawProcess::inline_write(self.options.peer, self.options.port);
+        let mut descriptor = RawProcess::inline_write(self.owner.node, self.owner.port().0);
         descriptor.opcode = opcode as u8;
         descriptor.flags = CommandFlags::PUBLISH.bits();
         descriptor.length = (LENGTH as u64).into();
@@ -162,27 +154,20 @@ impl Tester<'_> {
         descriptor
     }
 
-    /// Issues a command that must be refused with this status, here or there.
-    fn refused(
-        &mut self,
-        what: &str,
-        here: bool,
-        wanted: Status,
-        command: Descriptor,
-    ) -> Result<()> {
+    /// Issues a command that must be refused with this status, by the NIC at that end.
+    fn refused(&mut self, what: &str, end: End, wanted: Status, command: Descriptor) -> Result<()> {
         let answer = self.raw.issue(&command)?;
         let attempt = Attempt {
             what: what.into(),
             refused: answer == Answer::Failed(wanted),
             answer: format!("{answer:?}"),
         };
-        println!("{}", serde_json::to_string(&attempt)?);
+        say_line(&attempt)?;
         ensure!(attempt.refused, "{what}: {answer:?}, not {wanted:?}");
         unchanged(OPEN, &self.memory).context("the tester's own memory")?;
-        if here {
-            self.report.refused_here += 1;
-        } else {
-            self.report.refused_there += 1;
+        match end {
+            End::Here => self.report.refused_here += 1,
+            End::There => self.report.refused_there += 1,
         }
         Ok(())
     }
@@ -194,15 +179,16 @@ impl Tester<'_> {
             there.remote_key = (open.key.get() ^ 1).into();
             here.local_key = (local.key.get() ^ (1 << 63)).into();
             let what = |end| format!("{opcode:?} with a wrong key {end}");
-            self.refused(&what("there"), false, Status::BadKey, there)?;
-            self.refused(&what("here"), true, Status::BadKey, here)?;
+            self.refused(&what("there"), End::There, Status::BadKey, there)?;
+            self.refused(&what("here"), End::Here, Status::BadKey, here)?;
         }
         let good = self.transfer(Opcode::Write, local, open);
-        let answer = self.raw.issue(&good)?;
-        ensure!(
-            answer == Answer::Done,
-            "a write with the right keys: {answer:?}"
-        );
+        self.done("a write with the right keys", &good)
+    }
+
+    fn done(&mut self, what: &str, command: &Descriptor) -> Result<()> {
+        let answer = self.raw.issue(command)?;
+        ensure!(answer == Answer::Done, "{what}: {answer:?}");
         Ok(())
     }
 
@@ -210,18 +196,9 @@ impl Tester<'_> {
         let (shown, hidden) = (self.import(SHOWN)?, self.import(HIDDEN)?);
         let write = self.transfer(Opcode::Write, local, &shown);
         let read = self.transfer(Opcode::Read, local, &hidden);
-        self.refused(
-            "a write to a read-only segment",
-            false,
-            Status::AccessDenied,
-            write,
-        )?;
-        self.refused(
-            "a read from a write-only segment",
-            false,
-            Status::AccessDenied,
-            read,
-        )
+        let denied = Status::AccessDenied;
+        self.refused("a write to a read-only segment", End::There, denied, write)?;
+        self.refused("a read from a write-only segment", End::There, denied, read)
     }
 
     /// The local segment is exported anew: its key of before is stale.
@@ -230,12 +207,12 @@ impl Tester<'_> {
         for opcode in [Opcode::Write, Opcode::Read] {
             let stale = self.transfer(opcode, &old, open);
             let what = format!("{opcode:?} with a stale key here");
-            self.refused(&what, true, Status::BadKey, stale)?;
+            self.refused(&what, End::Here, Status::BadKey, stale)?;
         }
         Ok(())
     }
 
-    /// A segment that was revoked, and whose place another one has now.
+    /// A segment that was revoked, and whose index another one has now.
     fn export_again(&self) -> Result<uapi::Export> {
         let second = self.export(2)?;
         let mut call = uapi::Unexport {
@@ -246,7 +223,7 @@ impl Tester<'_> {
         let third = self.export(3)?;
         ensure!(
             third.segment == second.segment,
-            "the place of a revoked segment was not used again"
+            "the index of a revoked segment was not used again"
         );
         Ok(second)
     }
@@ -261,29 +238,28 @@ impl Tester<'_> {
             if new.key != old.key {
                 break new;
             }
-            if start.elapsed() > ANSWER_LIMIT {
-                bail!("the owner does not export its segment anew");
-            }
+            ensure!(
+                start.elapsed() <= ANSWER_LIMIT,
+                "the owner does not export its segment anew"
+            );
         };
         for opcode in [Opcode::Write, Opcode::Read] {
             let mut stale = self.transfer(opcode, &local, &new);
             stale.remote_key = old.key;
             let what = format!("{opcode:?} with a stale key there");
-            self.refused(&what, false, Status::BadKey, stale)?;
+            self.refused(&what, End::There, Status::BadKey, stale)?;
         }
         self.notify(&new, END)
     }
 
     fn notify(&mut self, to: &uapi::Import, id: NotificationId) -> Result<()> {
-        let mut command = RawProcess::inline_write(self.options.peer, self.options.port);
+        let mut command = RawProcess::inline_write(self.owner.node, self.owner.port().0);
         command.flags |= CommandFlags::NOTIFY.bits();
         command.notification = id.number().into();
         command.length = 0.into();
         command.remote_address = to.address;
         command.remote_key = to.key;
         command.remote_segment = to.segment;
-        let answer = self.raw.issue(&command)?;
-        ensure!(answer == Answer::Done, "a notification: {answer:?}");
-        Ok(())
+        self.done("a notification", &command)
     }
 }

@@ -7,26 +7,25 @@ mod bench;
 mod contend;
 mod demo;
 mod exchange;
-
 mod floor;
 mod forbidden_maps;
-mod hold;
 mod info;
-mod intruder;
+mod isolation_probe;
 mod keys;
 mod life;
 mod load;
+mod lock_waiter;
 mod mapping;
-mod memory;
+mod memory_server;
+mod node;
 mod options;
 mod ordering;
 mod pressure;
 mod proc_status;
+mod queue_fuzzer;
 mod raw;
 mod remap;
-mod scribble;
 mod signals;
-mod stand;
 mod stream;
 
 use clap::{Parser, Subcommand};
@@ -54,10 +53,10 @@ enum Role {
     Fences(ordering::Options),
     /// Writes to a peer without end, to be killed or cut off
     Load(load::Options),
-    /// Exports a segment, then watches it until told to end by a notification
-    Hold(hold::Options),
+    /// Serves memory until a notification tells it to end, and checks it then
+    MemoryServer(memory_server::Options),
     /// Tries to reach what is not its own; succeeds if every attempt is refused
-    Intruder(intruder::Options),
+    IsolationProbe(isolation_probe::Options),
     /// Measures transfers to a demo target
     Bench(bench::Options),
     /// Contends with other processes for a lock, a semaphore and a monitor
@@ -65,9 +64,9 @@ enum Role {
     /// Prints what driver and NIC hold and have counted
     Info,
     /// Exports segments with different rights, and compares them at the end
-    KeyOwner(keys::Options),
+    KeyOwner,
     /// Tries wrong, stale and insufficient keys on a key owner's segments
-    KeyTester(keys::Options),
+    KeyTester(node::Peer),
     /// Does with exported memory what programs do, and compares what peers get
     Life(life::Options),
     /// Exports more than the machine has RAM, and transfers, checks and compares
@@ -75,15 +74,15 @@ enum Role {
     /// Takes exported memory away while a peer writes to it, a million times
     Remap(remap::Options),
     /// Writes to the memory of `remap`
-    RemapWriter(remap::WriterOptions),
+    RemapWriter(node::Peer),
     /// Uses every kind of notification, and channels, with a peer
     Signals(signals::Options),
     /// Sends or receives through a channel without end, to be killed or cut off
     Stream(stream::Options),
-    /// Stands in the queue of a lock, to be killed there, to survive, or to mend it
-    Stand(stand::Options),
-    /// Writes garbage all over its own window for a while
-    Scribble(scribble::Options),
+    /// Waits for a lock, to be killed there, to survive, or to recover it
+    LockWaiter(lock_waiter::Options),
+    /// Writes random bytes all over its own window for a while
+    QueueFuzzer(queue_fuzzer::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -93,12 +92,12 @@ fn main() -> anyhow::Result<()> {
         Role::Exchange(options) => exchange::run(&options),
         Role::Fences(options) => ordering::run(&options),
         Role::Load(options) => load::run(&options),
-        Role::Hold(options) => hold::run(&options),
-        Role::Intruder(options) => intruder::run(&options),
+        Role::MemoryServer(options) => memory_server::run(&options),
+        Role::IsolationProbe(options) => isolation_probe::run(&options),
         Role::Bench(options) => bench::run(&options),
         Role::Contend(options) => contend::run(&options),
         Role::Info => info::run(),
-        Role::KeyOwner(options) => keys::run_owner(&options),
+        Role::KeyOwner => keys::run_owner(),
         Role::KeyTester(options) => keys::run_tester(&options),
         Role::Life(options) => life::run(&options),
         Role::Pressure(options) => pressure::run(&options),
@@ -106,7 +105,7 @@ fn main() -> anyhow::Result<()> {
         Role::RemapWriter(options) => remap::run_writer(&options),
         Role::Signals(options) => signals::run(&options),
         Role::Stream(options) => stream::run(&options),
-        Role::Stand(options) => stand::run(&options),
-        Role::Scribble(options) => scribble::run(&options),
+        Role::LockWaiter(options) => lock_waiter::run(&options),
+        Role::QueueFuzzer(options) => queue_fuzzer::run(&options),
     }
 }

@@ -1,9 +1,9 @@
 //! Memory of this process that is mapped, moved, protected and unmapped while it is
 //! exported, as a careless program would, and processes that fork (unsafe shell).
 //!
-//! A [`Mapping`] is never borrowed: its words are loaded and stored one by one,
-//! atomically, because the NIC writes there too, and who unmaps it answers for not
-//! touching it before it is mapped anew (an access would end the process).
+//! A [`Mapping`] is never borrowed: its words are loaded and stored one by one, atomically,
+//! because the NIC writes there too. Code that unmaps it must not access it before it is
+//! mapped anew: an access would end the process.
 
 #![allow(unsafe_code)]
 
@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use qnic::{Access, Endpoint, Segment, SegmentName};
 use qnic_abi::PAGE_SIZE;
+use rustix::io::retry_on_intr;
+use rustix::process::{waitpid, Pid, WaitOptions};
 
 /// Bytes of a word.
 const WORD: usize = 8;
@@ -37,12 +39,8 @@ impl Drop for Mapping {
 impl Mapping {
     /// Fresh private anonymous memory, zeroed; `bytes` is rounded up to pages.
     pub(crate) fn private(bytes: usize) -> Result<Self> {
-        Self::new(
-            bytes,
-            READ_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            None,
-        )
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Self::new(bytes, READ_WRITE, flags, None)
     }
 
     /// Private memory that starts at a multiple of `alignment`, a power of two.
@@ -71,22 +69,11 @@ impl Mapping {
         fd: Option<RawFd>,
     ) -> Result<Self> {
         let length = bytes.next_multiple_of(PAGE_SIZE);
+        let (anywhere, fd) = (std::ptr::null_mut(), fd.unwrap_or(-1));
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                protection,
-                flags,
-                fd.unwrap_or(-1),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(Error::last_os_error());
-        }
+        let address = unsafe { libc::mmap(anywhere, length, protection, flags, fd, 0) };
         Ok(Mapping {
-            address: address as usize,
+            address: mapped(address)?,
             length,
         })
     }
@@ -145,49 +132,32 @@ impl Mapping {
         check(unsafe { libc::munmap(self.address as *mut _, self.length) })
     }
 
-    /// Maps private anonymous memory at the same place: into the hole, or in the
-    /// place of what is there.
+    /// Maps private anonymous memory at the same addresses: into the hole, or instead of
+    /// what is there.
     pub(crate) fn map_anew(&self, replace: bool) -> Result<()> {
-        let place = if replace {
-            libc::MAP_FIXED
-        } else {
-            libc::MAP_FIXED_NOREPLACE
+        let fixed = match replace {
+            true => libc::MAP_FIXED,
+            false => libc::MAP_FIXED_NOREPLACE,
         };
-        self.map_other(
-            READ_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | place,
-            None,
-        )
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+        self.map_other(READ_WRITE, flags, None)
     }
 
-    /// What mmap gives for these arguments, at the same place.
+    /// What mmap gives for these arguments, at the same addresses.
     pub(crate) fn map_other(&self, protection: i32, flags: i32, fd: Option<RawFd>) -> Result<()> {
         let (address, fd) = (self.address as *mut _, fd.unwrap_or(-1));
         // SAFETY: the range is this object's own.
-        let result = unsafe { libc::mmap(address, self.length, protection, flags, fd, 0) };
-        if result == libc::MAP_FAILED {
-            return Err(Error::last_os_error());
-        }
-        Ok(())
+        mapped(unsafe { libc::mmap(address, self.length, protection, flags, fd, 0) }).map(drop)
     }
 
-    /// Moves its pages to a new place; a hole remains here.
+    /// Moves its pages to new addresses; a hole remains here.
     pub(crate) fn move_away(&self) -> Result<Mapping> {
-        let place = Self::private(self.length)?;
+        let new = Self::private(self.length)?;
+        let (from, to) = (self.address as *mut _, new.address as *mut libc::c_void);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: both ranges are objects' own.
-        let result = unsafe {
-            libc::mremap(
-                self.address as *mut _,
-                self.length,
-                self.length,
-                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                place.address as *mut libc::c_void,
-            )
-        };
-        if result == libc::MAP_FAILED {
-            return Err(Error::last_os_error());
-        }
-        Ok(place)
+        mapped(unsafe { libc::mremap(from, self.length, self.length, flags, to) })?;
+        Ok(new)
     }
 
     /// mprotect on all of it.
@@ -223,16 +193,22 @@ pub(crate) fn export_foreign(
 }
 
 fn check(result: i32) -> Result<()> {
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(Error::last_os_error())
+    match result {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+fn mapped(address: *mut libc::c_void) -> Result<usize> {
+    match address {
+        libc::MAP_FAILED => Err(Error::last_os_error()),
+        address => Ok(address as usize),
     }
 }
 
 /// A forked child.
 #[derive(Debug)]
-pub(crate) struct Forked(libc::pid_t);
+pub(crate) struct Forked(Option<Pid>);
 
 /// Forks; the child runs `child` and ends, with status 0 if that returned true. The
 /// process has one thread.
@@ -245,42 +221,20 @@ pub(crate) fn fork(child: impl FnOnce() -> bool) -> Result<Forked> {
             // SAFETY: ends the child at once; destructors are the parent's.
             unsafe { libc::_exit(status) }
         }
-        pid => Ok(Forked(pid)),
+        pid => Ok(Forked(Pid::from_raw(pid))),
     }
 }
 
 impl Forked {
-    /// Waits for its end; says whether it ended with status 0.
+    /// Waits for its end; returns true if it ended with status 0.
     pub(crate) fn succeeded(self) -> Result<bool> {
-        let mut status = 0;
-        // SAFETY: `status` has room for one.
-        while unsafe { libc::waitpid(self.0, &mut status, 0) } != self.0 {
-            let error = Error::last_os_error();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-        Ok(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0)
+        let ended = retry_on_intr(|| waitpid(self.0, WaitOptions::empty()))?;
+        Ok(ended.is_some_and(|(_, status)| status.exit_status() == Some(0)))
     }
-}
-
-/// This process may lock no memory from now on.
-pub(crate) fn forbid_locked_memory() -> Result<()> {
-    let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `none` is a whole rlimit.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &none) })
 }
 
 /// Keeps a file open across exec.
 pub(crate) fn keep_across_exec(fd: RawFd) -> Result<()> {
     // SAFETY: changes a flag of a file descriptor, whatever it is.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })
-}
-
-/// Lets another thread run, if one wants to.
-pub(crate) fn yield_now() {
-    std::thread::yield_now();
 }

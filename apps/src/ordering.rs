@@ -10,10 +10,7 @@
 //! Both go on for as long as they like: if this process saw a turn as the last, the
 //! host's next turn must see at least this process's round.
 
-use std::fs::File;
 use std::hint::black_box;
-use std::io::Write;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,11 +19,13 @@ use clap::{Args, ValueEnum};
 use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_apps::fences::{END, MINE, START, THEIRS};
 use qnic_host::SharedRegion;
-use serde_json::json;
 
-/// What stands between the store and the load.
+use crate::node::say;
+use crate::proc_status::frames;
+
+/// What orders the load behind the store.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Way {
+enum Fence {
     /// The fence of the guest library
     Library,
     /// An atomic exchange, as other drivers of the kernel have it
@@ -36,9 +35,9 @@ enum Way {
 /// Options of the program.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What stands between the store and the load
+    /// What orders the load behind the store
     #[arg(long, value_enum)]
-    way: Way,
+    fence: Fence,
     /// How often to store and load
     #[arg(long, default_value_t = 1_000_000)]
     rounds: u32,
@@ -51,13 +50,13 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let page = SharedRegion::anonymous(PAGE_SIZE).context("allocate")?;
     page.clear();
-    println!("{}", json!({"page": physical_address(page.address())?}));
+    say("page", physical_address(page.address())?)?;
     while page.load_u64(START, Ordering::Acquire) == 0 {
         std::thread::yield_now();
     }
-    let seen = match options.way {
-        Way::Library => rounds(&page, options.rounds, || page.fence()),
-        Way::Exchange => {
+    let seen = match options.fence {
+        Fence::Library => rounds(&page, options.rounds, || page.fence()),
+        Fence::Exchange => {
             let word = AtomicU64::new(0);
             rounds(&page, options.rounds, || {
                 black_box(word.swap(1, Ordering::SeqCst));
@@ -65,13 +64,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     };
     page.store_u64(END, 1, Ordering::Release);
-    let bytes: Vec<u8> = seen
-        .iter()
-        .flat_map(|pair| pair.map(u32::to_le_bytes))
-        .flatten()
-        .collect();
-    File::create(&options.seen)
-        .and_then(|mut file| file.write_all(&bytes))
+    let words = seen.as_flattened().iter();
+    let bytes: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+    std::fs::write(&options.seen, bytes)
         .with_context(|| format!("write {}", options.seen.display()))
 }
 
@@ -94,12 +89,8 @@ fn rounds(page: &SharedRegion, rounds: u32, fence: impl Fn()) -> Vec<[u32; 2]> {
 
 /// Where the kernel has put a page of this process.
 fn physical_address(address: u64) -> Result<u64> {
-    const FRAME: u64 = (1 << 55) - 1;
-    let mut entry = [0; 8];
-    File::open("/proc/self/pagemap")
-        .and_then(|map| map.read_exact_at(&mut entry, address / PAGE_SIZE as u64 * 8))
-        .context("read /proc/self/pagemap")?;
-    let frame = u64::from_le_bytes(entry) & FRAME;
+    let frames = frames(address as usize, PAGE_SIZE)?;
+    let frame = frames.first().copied().unwrap_or_default();
     ensure!(frame != 0, "only root may know where a page is");
     Ok(frame * PAGE_SIZE as u64)
 }

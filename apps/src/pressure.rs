@@ -18,13 +18,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic::{Buffer, Endpoint, Nic, NodeId, NotificationId, Port, RemoteSegment};
+use qnic::{Buffer, Endpoint, NotificationId, Port, RemoteSegment};
 use qnic_apps::pattern;
 use qnic_apps::report::PressureReport;
+use rustix::process::{setrlimit, Resource, Rlimit};
 
 use crate::mapping::{self, Forked};
-use crate::memory::Exported;
-use crate::options::{notification, DATA, START_LIMIT};
+use crate::node::{import, register, say, Exported};
+use crate::options::{notification, DATA};
 use crate::proc_status::{kibibytes, machine_kibibytes, vmstat};
 
 /// Bytes of a unit, of a part, and where the parts begin.
@@ -70,20 +71,21 @@ pub(crate) struct Options {
 
 /// Runs until the time is over, then compares everything once more.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    mapping::forbid_locked_memory().context("set RLIMIT_MEMLOCK to 0")?;
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Memlock, none).context("set RLIMIT_MEMLOCK to 0")?;
     let ram = machine_kibibytes("MemTotal")?;
     ensure!(
         options.megabytes as u64 * 1024 > ram,
         "{} MiB are not more than the {ram} KiB of this machine",
         options.megabytes
     );
-    let nic = Nic::open().context("open the NIC")?;
-    let endpoint = nic.register(Port(options.port)).context("register")?;
+    let (nic, endpoint) = register(options.port)?;
     let units = (options.megabytes << 20) / UNIT;
     let memory = Exported::new(&endpoint, DATA, units * UNIT)?;
-    let peer = endpoint
-        .import(NodeId(options.peer), Port(options.port), DATA, START_LIMIT)
-        .context("import the peer's memory")?;
+    let peer = import(&endpoint, options.peer, Port(options.port), DATA)?;
     let before = (vmstat("pswpin")?, vmstat("pswpout")?);
     let mut run = Pressure {
         endpoint: &endpoint,
@@ -91,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         peer: &peer,
         own: vec![0; units],
         remote: vec![0; (peer.len() as usize) / UNIT],
-        random: (options.seed << 8) + u64::from(endpoint.node().0) + 1,
+        random: fastrand::Rng::with_seed((options.seed << 8) + u64::from(endpoint.node().0)),
         last_sign: Instant::now(),
         report: PressureReport::default(),
     };
@@ -101,11 +103,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         memory.buffer.write((unit + 1) * UNIT - 1, &[1])?;
     }
     run.look_at_swap()?;
-    println!("{}", serde_json::json!({"filled": units}));
+    say("filled", units)?;
     run.transfer(options)?;
-    println!("{}", serde_json::json!({"rounds": run.report.rounds}));
+    say("rounds", run.report.rounds)?;
     run.compare_all()?;
-    println!("{}", serde_json::json!({"compared": units}));
+    say("compared", units)?;
     endpoint
         .write_fenced_notify(&peer, 0, &[], DONE)
         .context("tell the peer")?;
@@ -125,8 +127,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     report.bounces = info.nic.bounces.get();
     report.pages_invalidated = info.pages_invalidated.get();
     report.lock_conflicts = info.lock_conflicts.get();
-    println!("{}", serde_json::json!({"pressure": report}));
-    Ok(())
+    say("pressure", report)
 }
 
 struct Pressure<'a> {
@@ -137,7 +138,7 @@ struct Pressure<'a> {
     own: Vec<u64>,
     /// Seed of the first part of each unit of the peer; 0: zeroes.
     remote: Vec<u64>,
-    random: u64,
+    random: fastrand::Rng,
     last_sign: Instant,
     report: PressureReport,
 }
@@ -147,34 +148,25 @@ impl Pressure<'_> {
         let end = Instant::now() + Duration::from_secs(options.seconds);
         let mut child: Option<(u64, Child)> = None;
         while Instant::now() < end {
-            if child
-                .as_ref()
-                .is_some_and(|(until, _)| *until <= self.report.rounds)
-            {
-                if let Some((_, child)) = child.take() {
-                    child.finish()?;
-                }
+            let rounds = self.report.rounds;
+            if let Some((_, child)) = child.take_if(|(until, _)| *until <= rounds) {
+                child.finish()?;
             }
-            if options.fork_every != 0
-                && self.report.rounds % options.fork_every == 0
-                && child.is_none()
-            {
+            let fork = options.fork_every != 0 && rounds % options.fork_every == 0;
+            if fork && child.is_none() {
                 let units = self.distinct(self.own.len(), &BTreeSet::new(), CHILD_UNITS);
-                let until = self.report.rounds + CHILD_ROUNDS;
-                child = Some((until, Child::start(&self.memory.buffer, &units, &self.own)?));
+                let started = Child::start(&self.memory.buffer, &units, &self.own)?;
+                child = Some((rounds + CHILD_ROUNDS, started));
                 self.report.forks += 1;
             }
             self.round()?;
             self.report.rounds += 1;
-            self.sign("rounds", self.report.rounds);
+            self.sign("rounds", self.report.rounds)?;
             if self.report.rounds % 64 == 0 {
                 self.look_at_swap()?;
             }
         }
-        match child {
-            Some((_, child)) => child.finish(),
-            None => Ok(()),
-        }
+        child.map_or(Ok(()), |(_, child)| child.finish())
     }
 
     /// A batch of writes and one of reads, all under way while the own parts of
@@ -228,27 +220,28 @@ impl Pressure<'_> {
             for (landing, unit) in units.iter().enumerate() {
                 self.compare(LANDING, landing, self.remote[*unit])
                     .with_context(|| format!("read from unit {unit} of the peer at the end"))?;
-                self.sign("comparing", *unit as u64);
+                self.sign("comparing", *unit as u64)?;
             }
         }
         for unit in 0..self.own.len() {
             self.compare(OWN, unit, self.own[unit])?;
-            self.sign("comparing_own", unit as u64);
+            self.sign("comparing_own", unit as u64)?;
         }
         Ok(())
     }
 
     /// Says every few seconds how far it is.
-    fn sign(&mut self, what: &str, count: u64) {
+    fn sign(&mut self, what: &str, count: u64) -> Result<()> {
         if self.last_sign.elapsed() >= SIGN {
-            println!("{}", serde_json::json!({ what: count }));
+            say(what, count)?;
             self.last_sign = Instant::now();
         }
+        Ok(())
     }
 
     /// Writes a new pattern to the own part of a unit.
     fn renew(&mut self, unit: usize) -> Result<()> {
-        let seed = self.next() | 1;
+        let seed = self.random.u64(1..);
         self.own[unit] = seed;
         let bytes = pattern::bytes(seed, PART);
         self.memory.buffer.write(unit * UNIT + OWN, &bytes)?;
@@ -270,38 +263,29 @@ impl Pressure<'_> {
     ) -> BTreeSet<usize> {
         let mut numbers = BTreeSet::new();
         while numbers.len() < count {
-            let number = (self.next() % limit as u64) as usize;
+            let number = self.random.usize(..limit);
             if !without.contains(&number) {
                 numbers.insert(number);
             }
         }
         numbers
     }
-
-    /// The next number of an xorshift64* generator.
-    fn next(&mut self) -> u64 {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
 }
 
 /// Compares a part of a unit with the pattern of `seed`.
 fn compare(buffer: &Buffer, part: usize, unit: usize, seed: u64) -> Result<()> {
-    let wanted = if seed == 0 {
-        vec![0; PART]
-    } else {
-        pattern::bytes(seed, PART)
+    let wanted = match seed {
+        0 => vec![0; PART],
+        seed => pattern::bytes(seed, PART),
     };
     let found = buffer.read_vec(unit * UNIT + part, PART)?;
-    let wrong = found.iter().zip(&wanted).position(|(a, b)| a != b);
-    if let Some(at) = wrong {
-        let count = found.iter().zip(&wanted).filter(|(a, b)| a != b).count();
-        anyhow::bail!(
-            "{count} wrong bytes in the part at {part} of unit {unit}, from byte {at} on"
-        );
-    }
+    let wrong: Vec<_> = (0..PART).filter(|at| found[*at] != wanted[*at]).collect();
+    ensure!(
+        wrong.is_empty(),
+        "{} wrong bytes in the part at {part} of unit {unit}, from byte {} on",
+        wrong.len(),
+        wrong[0]
+    );
     Ok(())
 }
 

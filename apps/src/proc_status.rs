@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result};
 use qnic_abi::PAGE_SIZE;
+use qnic_apps::pattern;
 
 /// A line of `/proc/self/status` that holds kibibytes, such as `VmLck`.
 pub(crate) fn kibibytes(name: &str) -> Result<u64> {
@@ -66,7 +67,7 @@ fn mapping_of(line: &str) -> Option<(usize, usize)> {
 }
 
 /// Frames of the pages in a range of this process that are in its page table, in the
-/// order of their addresses; who is not root sees zeroes.
+/// order of their addresses; zeroes unless this process is root's.
 pub(crate) fn frames(address: usize, bytes: usize) -> Result<Vec<u64>> {
     const PRESENT: u64 = 1 << 63;
     const FRAME: u64 = (1 << 55) - 1;
@@ -74,11 +75,6 @@ pub(crate) fn frames(address: usize, bytes: usize) -> Result<Vec<u64>> {
     let mut entries = vec![0; bytes / PAGE_SIZE * 8];
     file.read_exact_at(&mut entries, (address / PAGE_SIZE * 8) as u64)
         .context("read /proc/self/pagemap")?;
-    let entries = entries.chunks_exact(8).map(|bytes| {
-        let mut eight = [0; 8];
-        eight.copy_from_slice(bytes);
-        u64::from_le_bytes(eight)
-    });
-    let present = entries.filter(|entry| entry & PRESENT != 0);
+    let present = pattern::words(&entries).filter(|entry| entry & PRESENT != 0);
     Ok(present.map(|entry| entry & FRAME).collect())
 }

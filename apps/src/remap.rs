@@ -26,13 +26,13 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic::{Access, Endpoint, Nic, NodeId, Port, RemoteSegment, Segment, SegmentName, Status};
+use qnic::{Access, Endpoint, RemoteSegment, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::{RemapReport, RemapWriterReport};
 
-use crate::mapping::{yield_now, Mapping};
-use crate::memory::Exported;
-use crate::options::{ANSWER_LIMIT, SOURCE, START_LIMIT};
+use crate::mapping::Mapping;
+use crate::node::{register, say, Exported, Peer};
+use crate::options::{ANSWER_LIMIT, REQUEST, SOURCE, TARGET_PORT};
 use crate::proc_status;
 
 /// The range that comes and goes.
@@ -58,7 +58,7 @@ const FRAMES_EVERY: u64 = 32;
 #[derive(Args)]
 pub(crate) struct Options {
     /// Port
-    #[arg(long, default_value_t = 42)]
+    #[arg(long, default_value_t = TARGET_PORT.0)]
     port: u16,
     /// Pages of the range, a multiple of 64
     #[arg(long, default_value_t = 512)]
@@ -71,25 +71,13 @@ pub(crate) struct Options {
     seed: u64,
 }
 
-/// Options of the writer.
-#[derive(Args)]
-pub(crate) struct WriterOptions {
-    /// Node of the victim
-    #[arg(long)]
-    peer: u16,
-    /// Its port
-    #[arg(long, default_value_t = 42)]
-    peer_port: u16,
-}
-
 /// The victim: fails if a canary was touched.
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(
         options.pages > 0 && options.pages % 64 == 0,
         "--pages is a multiple of 64"
     );
-    let nic = Nic::open().context("open the NIC")?;
-    let endpoint = nic.register(Port(options.port)).context("register")?;
+    let (nic, endpoint) = register(options.port)?;
     let control = Exported::new(&endpoint, CONTROL, PAGE_SIZE)?;
     let bytes = options.pages * PAGE_SIZE;
     let mut victim = Victim {
@@ -98,12 +86,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         range: Mapping::private(bytes).context("map the range")?,
         canary: Mapping::private(bytes).context("map the canary")?,
         segment: None,
-        random: options.seed,
+        random: fastrand::Rng::with_seed(options.seed),
         report: RemapReport::default(),
     };
     victim.export()?;
     let (start, before) = (Instant::now(), nic.info()?);
-    println!("{}", serde_json::json!({"exported": bytes}));
+    say("exported", bytes)?;
     while victim.report.races < options.races {
         victim.round()?;
         let info = nic.info()?;
@@ -115,13 +103,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     victim.report.sweeps = victim.sweeps()?;
     victim.report.seconds = start.elapsed().as_secs_f64();
     control.buffer.store_u64(STOP, 1)?;
-    println!("{}", serde_json::json!({"remapped": victim.report}));
+    say("remapped", &victim.report)?;
     // The writer reads the word before it ends; until then it writes.
     endpoint
-        .notification(crate::options::REQUEST)
+        .notification(REQUEST)
         .take(Some(ANSWER_LIMIT))
-        .context("wait for the writer's end")?;
-    Ok(())
+        .context("wait for the writer's end")
 }
 
 struct Victim<'a> {
@@ -130,7 +117,7 @@ struct Victim<'a> {
     range: Mapping,
     canary: Mapping,
     segment: Option<Segment>,
-    random: u64,
+    random: fastrand::Rng,
     report: RemapReport,
 }
 
@@ -196,18 +183,15 @@ impl Victim<'_> {
                 start.elapsed() < ANSWER_LIMIT,
                 "the writer makes no progress"
             );
-            yield_now();
+            std::thread::yield_now();
         }
         Ok(())
     }
 
     /// Lets a random part of a sweep go by.
     fn await_some_moment(&mut self) {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        for index in 0..self.random as usize % 4096 {
-            std::hint::black_box(self.canary_value() + index as u64);
+        for index in 0..self.random.u64(..4096) {
+            std::hint::black_box(self.canary_value() + index);
         }
     }
 
@@ -228,10 +212,9 @@ impl Victim<'_> {
             return Ok(());
         }
         for word in 0..self.canary.words() {
-            let wanted = if word % PAGE_WORDS == 0 {
-                self.canary_value()
-            } else {
-                0
+            let wanted = match word % PAGE_WORDS {
+                0 => self.canary_value(),
+                _ => 0,
             };
             let found = self.canary.load(word);
             ensure!(
@@ -252,20 +235,14 @@ impl Victim<'_> {
 }
 
 /// The writer: sweeps until it is told to end.
-pub(crate) fn run_writer(options: &WriterOptions) -> Result<()> {
-    let nic = Nic::open().context("open the NIC")?;
-    let endpoint = nic.register(Port(0)).context("register")?;
-    let (node, port) = (NodeId(options.peer), Port(options.peer_port));
-    let import = |name| {
-        let imported = endpoint.import(node, port, name, START_LIMIT);
-        imported.context("import from the victim")
-    };
-    let control = import(CONTROL)?;
+pub(crate) fn run_writer(victim: &Peer) -> Result<()> {
+    let (_nic, endpoint) = register(0)?;
+    let control = victim.import(&endpoint, CONTROL)?;
     let memory = Exported::new(&endpoint, SOURCE, CHUNK + PAGE_SIZE)?;
     for word in 0..CHUNK / 8 {
         memory.buffer.store_u64(word * 8, POISON)?;
     }
-    let mut range = import(RANGE)?;
+    let mut range = victim.import(&endpoint, RANGE)?;
     let mut report = RemapWriterReport::default();
     loop {
         match sweep(&endpoint, &range, &memory, report.sweeps + report.refused) {
@@ -277,16 +254,15 @@ pub(crate) fn run_writer(options: &WriterOptions) -> Result<()> {
             Err(error) => {
                 report.refused += 1;
                 if is_unexported(error)? {
-                    range = import(RANGE)?;
+                    range = victim.import(&endpoint, RANGE)?;
                     report.imports += 1;
                 }
             }
         }
         endpoint.read_fenced(&control, STOP as u64, memory.part(CHUNK, 8))?;
         if memory.buffer.load_u64(CHUNK)? == 1 {
-            endpoint.write_fenced_notify(&control, SWEEPS as u64, &[], crate::options::REQUEST)?;
-            println!("{}", serde_json::json!({"wrote": report}));
-            return Ok(());
+            endpoint.write_fenced_notify(&control, SWEEPS as u64, &[], REQUEST)?;
+            return say("wrote", report);
         }
     }
 }
@@ -297,10 +273,9 @@ fn is_unexported(error: qnic::Error) -> Result<bool> {
     let qnic::Error::Transfer(errors) = &error else {
         return Err(error.into());
     };
-    let statuses = errors.failures.iter().map(|failure| failure.status);
     let mut unexported = false;
-    for status in statuses {
-        match status {
+    for failure in &errors.failures {
+        match failure.status {
             Status::PageUnavailable => (),
             Status::NoSuchSegment | Status::BadKey | Status::Aborted => unexported = true,
             _ => return Err(error).context("a write was refused in another way"),

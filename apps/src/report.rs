@@ -77,7 +77,7 @@ pub enum DemoLine {
 }
 
 /// A line of the benchmark's initiator.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BenchRow {
     /// `write`, `read`, `write_notify` …
     pub operation: String,
@@ -95,6 +95,15 @@ pub struct BenchRow {
 }
 
 impl BenchRow {
+    /// A row without values.
+    pub fn new(operation: &str, size: usize) -> Self {
+        BenchRow {
+            operation: operation.into(),
+            size,
+            ..BenchRow::default()
+        }
+    }
+
     /// Adds a round.
     pub fn push(&mut self, mb_s: f64) {
         self.mb_s.push(mb_s);
@@ -102,12 +111,12 @@ impl BenchRow {
     }
 }
 
-/// What `qnic-app hold` says at its start and at its end.
+/// What `qnic-app memory-server` says at its start and at its end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HoldLine {
+pub enum ServerLine {
     /// The segments are exported.
-    Holding {
+    Serving {
         /// Process id.
         pid: u32,
         /// `VmLck` of the process, in KiB.
@@ -115,7 +124,7 @@ pub enum HoldLine {
         /// `VmPin` of the process, in KiB.
         pinned_kib: u64,
     },
-    /// It was told to end; nothing changed that must not.
+    /// It was told to end; what must not change has not changed.
     Released,
 }
 
@@ -214,7 +223,7 @@ pub struct LifeStep {
     pub seen: String,
 }
 
-/// One attempt of `qnic-app intruder`.
+/// One attempt of `qnic-app isolation-probe`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// What was tried.

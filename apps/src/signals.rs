@@ -7,13 +7,13 @@ use std::sync::mpsc;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{
-    ChannelOptions, Endpoint, Error, Nic, NodeId, NotificationId, OneShot, Port, RemoteSegment,
+    ChannelOptions, Endpoint, Error, NodeId, NotificationId, OneShot, Port, RemoteSegment,
     SegmentName, Signal,
 };
 use qnic_apps::pattern;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use crate::memory::Exported;
+use crate::node::{import, register, say, Exported};
 use crate::options::{notification, ANSWER_LIMIT, DATA, START_LIMIT};
 
 const PORT: Port = Port(12);
@@ -49,7 +49,7 @@ pub(crate) struct Options {
     rounds: u32,
 }
 
-/// One side, and the way to the other.
+/// One side, and the memory of the other.
 struct Side {
     endpoint: Endpoint,
     peer: NodeId,
@@ -59,14 +59,12 @@ struct Side {
 
 /// Runs one kind after the other, in step with the other side.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let endpoint = Nic::open().context("open the NIC")?.register(PORT)?;
+    let (_nic, endpoint) = register(PORT.0)?;
     let _inbox = Exported::new(&endpoint, DATA, 4096)?;
-    let peer = NodeId(options.peer);
-    let remote = endpoint.import(peer, PORT, DATA, START_LIMIT)?;
     let side = Side {
+        remote: import(&endpoint, options.peer, PORT, DATA)?,
+        peer: NodeId(options.peer),
         endpoint,
-        peer,
-        remote,
         rounds: options.rounds,
     };
     side.in_step(|| side.one_shots()).context("one-shot")?;
@@ -75,8 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     side.in_step(|| side.several()).context("several")?;
     side.in_step(|| side.channels()).context("channels")?;
     side.endpoint.flush()?;
-    println!("{}", serde_json::json!({"signalled": options.rounds}));
-    Ok(())
+    say("signalled", options.rounds)
 }
 
 impl Side {
@@ -127,10 +124,7 @@ impl Side {
             armed.push(self.endpoint.arm(id, handler)?);
         }
         for _ in 0..self.rounds {
-            HANDLED
-                .map(|id| self.signal(id))
-                .into_iter()
-                .collect::<Result<()>>()?;
+            HANDLED.into_iter().try_for_each(|id| self.signal(id))?;
         }
         let mut counts = [0; 2];
         for _ in 0..2 * self.rounds {
@@ -156,7 +150,7 @@ impl Side {
                 }
                 let mut descriptors = [PollFd::new(&poller, PollFlags::IN)];
                 let ready = poll(&mut descriptors, Some(&limit))?;
-                ensure!(ready == 1, "the descriptor told of nothing");
+                ensure!(ready == 1, "the descriptor did not become readable");
             }
         }
         Ok(())
@@ -170,8 +164,8 @@ impl Side {
         for _ in 0..self.rounds {
             let id = self.endpoint.wait_any(&SEVERAL, Some(ANSWER_LIMIT))?;
             ensure!(self.endpoint.notification(id).acknowledge(), "{id:?}");
-            let place = SEVERAL.iter().position(|other| *other == id);
-            counts[place.context("another one")?] += 1;
+            let index = SEVERAL.iter().position(|other| *other == id);
+            counts[index.context("another one")?] += 1;
         }
         let all = counts.iter().sum::<u32>();
         ensure!(all == self.rounds && counts[0] >= counts[2], "{counts:?}");

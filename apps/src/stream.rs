@@ -1,10 +1,12 @@
-//! One end of a channel that never ends by itself: to be killed, or to have its
-//! other end killed. It prints the error that ends it, and exits with status 3.
+//! One end of a channel that never ends by itself: to be killed, or to have its other end
+//! killed. It prints the error that ends it, and exits with status 3.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
-use qnic::{ChannelOptions, Error, Nic, NodeId, Port, SegmentName};
+use qnic::{ChannelOptions, Error, NodeId, Port, SegmentName};
+use serde_json::json;
 
+use crate::node::{register, say};
 use crate::options::{notification, START_LIMIT};
 
 /// Port of the receiving end.
@@ -27,11 +29,10 @@ pub(crate) struct Options {
 
 /// Sends or receives until an error.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let nic = Nic::open().context("open the NIC")?;
     let mut number = 0u64;
     let error = match options.to {
         Some(node) => {
-            let endpoint = nic.register(Port(0))?;
+            let (_nic, endpoint) = register(0)?;
             let replenish = notification(1);
             let mut sender =
                 endpoint.sender(NodeId(node), PORT, CHANNEL, replenish, START_LIMIT)?;
@@ -42,10 +43,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             })?
         }
         None => {
-            let endpoint = nic.register(PORT)?;
+            let (_nic, endpoint) = register(PORT.0)?;
             let options = ChannelOptions::new(16, 8, notification(1));
             let mut receiver = endpoint.receiver(CHANNEL, &options)?;
-            println!("{}", serde_json::json!({"listening": std::process::id()}));
+            say("listening", std::process::id())?;
             until_error(|| {
                 let message = receiver.recv(None)?.to_vec();
                 if message != number.to_le_bytes() {
@@ -57,15 +58,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     };
     let lost = matches!(error, Error::PeerLost { .. });
-    let ended = serde_json::json!({"error": error.to_string(), "lost": lost, "messages": number});
-    println!("{}", serde_json::json!({"ended": ended}));
+    let ended = json!({"error": error.to_string(), "lost": lost, "messages": number});
+    say("ended", ended)?;
     std::process::exit(CHANNEL_ENDED);
 }
 
 fn until_error(mut step: impl FnMut() -> qnic::Result<u64>) -> Result<Error> {
     loop {
         match step() {
-            Ok(RUNNING) => println!("{}", serde_json::json!({"streaming": RUNNING})),
+            Ok(RUNNING) => say("streaming", RUNNING)?,
             Ok(_) => {}
             Err(error) => return Ok(error),
         }

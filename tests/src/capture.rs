@@ -165,8 +165,8 @@ pub(crate) fn wireshark_reads_it() -> Result<Verdict> {
     let nodes = HostNodes::start_with(2, network)?;
     let capture = Running::begin(&nodes, &CaptureOptions::default().request(&json!("all")))?;
     // The NIC of a program that ends is reset, and its counters with it: these do not end.
-    let mut holder = nodes.start(1, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
+    let mut holder = nodes.start(1, &["memory-server"])?;
+    holder.expect("serving", LIMIT)?;
     let mut load = nodes.start(0, &["load", "--peer", "1"])?;
     load.expect("loading", LIMIT)?;
     let before = until_enough_was_sent_again(&nodes)?;

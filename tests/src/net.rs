@@ -47,7 +47,7 @@ pub(crate) fn contention_on_bad_links(percent: u32) -> Result<Verdict> {
     // A host-mode node is one program.
     let crowd = Crowd {
         programs: 1,
-        members: 4,
+        workers: 4,
         rounds: 8,
     };
     scenario::contention(&nodes, crowd)?;

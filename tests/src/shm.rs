@@ -116,8 +116,8 @@ pub(crate) fn bad_links() -> Result<Verdict> {
 /// on, and when the process returns, everything works again.
 pub(crate) fn killed_process() -> Result<Verdict> {
     let mut joined = Joined::start("")?;
-    let mut holder = joined.nodes.start(2, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
+    let mut holder = joined.nodes.start(2, &["memory-server"])?;
+    holder.expect("serving", LIMIT)?;
     let mut load = joined.nodes.start(0, &["load", "--peer", "2"])?;
     load.expect("loading", LIMIT)?;
     joined.nodes.kill_device(1)?;

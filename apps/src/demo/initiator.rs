@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic::{Endpoint, Nic, NodeId, RemoteSegment};
+use qnic::{Endpoint, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::pattern;
 use qnic_apps::report::{DemoEnd, DemoLine, DemoRow, Latency};
 
 use super::protocol::{ball, Outcome, Request, DATA_BYTES, MAX_SIZE, MESSAGE_BYTES, SPIN_SIZE};
 use super::target::spin_for;
-use crate::memory::Exported;
+use crate::node::{import, register, say_line, Exported};
 use crate::options::{
     ANSWER_LIMIT, BACK, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS,
     SOURCE, START_LIMIT, TARGET_PORT,
@@ -56,8 +56,8 @@ pub(crate) fn run(options: &InitiatorOptions) -> Result<()> {
             "--sizes: {size} is not between 1 and {MAX_SIZE}"
         );
     }
-    let mut initiator = Initiator::connect(NodeId(options.peer))?;
-    say(&DemoLine::Connected {
+    let mut initiator = Initiator::connect(options.peer)?;
+    say_line(&DemoLine::Connected {
         node: options.peer,
         port: TARGET_PORT.0,
     })?;
@@ -66,11 +66,11 @@ pub(crate) fn run(options: &InitiatorOptions) -> Result<()> {
         for aligned in [true, false] {
             let row = initiator.row(*size, aligned, options.stream_bytes)?;
             wrong += usize::from(!(row.write_ok && row.read_ok));
-            say(&DemoLine::Row(row))?;
+            say_line(&DemoLine::Row(row))?;
         }
     }
     initiator.finish()?;
-    say(&DemoLine::End(DemoEnd {
+    say_line(&DemoLine::End(DemoEnd {
         notifications: initiator.notifications,
         wrong,
     }))?;
@@ -78,24 +78,15 @@ pub(crate) fn run(options: &InitiatorOptions) -> Result<()> {
     Ok(())
 }
 
-fn say(line: &DemoLine) -> Result<()> {
-    println!("{}", serde_json::to_string(line)?);
-    Ok(())
-}
-
 impl Initiator {
-    pub(crate) fn connect(peer: NodeId) -> Result<Self> {
-        let nic = Nic::open().context("open the NIC")?;
-        let endpoint = nic
-            .register(INITIATOR_PORT)
-            .context("register the initiator")?;
+    pub(crate) fn connect(peer: u16) -> Result<Self> {
+        let (_nic, endpoint) = register(INITIATOR_PORT.0)?;
         let source = Exported::new(&endpoint, SOURCE, DATA_BYTES)?;
         let back = Exported::new(&endpoint, BACK, DATA_BYTES)?;
         let results = Exported::new(&endpoint, RESULTS, PAGE_SIZE)?;
         let pong = Exported::new(&endpoint, PONG, DATA_BYTES)?;
-        let import = |name| endpoint.import(peer, TARGET_PORT, name, START_LIMIT);
-        let data = import(DATA).context("import the target's data segment")?;
-        let requests = import(REQUESTS).context("import the target's request segment")?;
+        let import = |name| import(&endpoint, peer, TARGET_PORT, name);
+        let (data, requests) = (import(DATA)?, import(REQUESTS)?);
         let mut hello = [0; MESSAGE_BYTES];
         hello[..2].copy_from_slice(&endpoint.node().0.to_le_bytes());
         endpoint.write_notify(&requests, 0, &hello, REQUEST)?;
@@ -120,7 +111,7 @@ impl Initiator {
         self.sequence += 1;
         let message = request.to_bytes(self.sequence);
         self.endpoint
-            .write_notify(&self.requests, 0, &message, REQUEST)?;
+            .write_notify(&self.requests, 0, &message[..], REQUEST)?;
         Ok(())
     }
 
@@ -129,44 +120,38 @@ impl Initiator {
             .notification(RESULT)
             .take(Some(ANSWER_LIMIT))
             .context("wait for the target's result")?;
-        let mut message = [0; MESSAGE_BYTES];
-        self.results.buffer.read(0, &mut message)?;
+        let message = self.results.buffer.read_vec(0, MESSAGE_BYTES)?;
         Ok(Outcome::from_bytes(&message))
     }
 
     fn row(&mut self, size: usize, aligned: bool, stream_bytes: usize) -> Result<DemoRow> {
-        let (from, to) = if aligned {
-            (PAGE_SIZE, PAGE_SIZE)
-        } else {
-            (PAGE_SIZE - 3, 2 * PAGE_SIZE - 5)
+        let (from, to) = match aligned {
+            true => (PAGE_SIZE, PAGE_SIZE),
+            false => (PAGE_SIZE - 3, 2 * PAGE_SIZE - 5),
         };
         let (write_ok, read_ok) = self.verify(size, from, to)?;
-        let latency = self.latency(size, to)?;
         let rounds = (stream_bytes / size).clamp(4, 4000);
-        let write_mb_s = self.write_stream(size, rounds, from, to)?;
-        let read_mb_s = self.read_stream(size, rounds, from, to)?;
-        self.restore(size, to)?;
-        Ok(DemoRow {
+        let row = DemoRow {
             size,
             aligned,
             write_ok,
             read_ok,
-            latency,
-            write_mb_s,
-            read_mb_s,
-        })
+            latency: self.latency(size, to)?,
+            write_mb_s: self.write_stream(size, rounds, from, to)?,
+            read_mb_s: self.read_stream(size, rounds, from, to)?,
+        };
+        self.restore(size, to)?;
+        Ok(row)
     }
 
     /// Writes a pattern, has the target look at it, reads it back.
     fn verify(&mut self, size: usize, from: usize, to: usize) -> Result<(bool, bool)> {
         let wanted = pattern::bytes(self.sequence + 1, size);
         self.source.buffer.write(from, &wanted)?;
-        self.endpoint
-            .write(&self.data, to as u64, self.source.part(from, size))?;
-        self.request(Request::Verify {
-            offset: to as u64,
-            length: size as u64,
-        })?;
+        let (offset, length) = (to as u64, size as u64);
+        let part = self.source.part(from, size);
+        self.endpoint.write(&self.data, offset, part)?;
+        self.request(Request::Verify { offset, length })?;
         let outcome = self.outcome()?;
         ensure!(
             outcome.sequence == self.sequence,

@@ -1,6 +1,7 @@
 //! Requests of the initiator and results of the target.
 
 use anyhow::{bail, Result};
+use qnic_apps::pattern;
 
 /// Largest transfer.
 pub(crate) const MAX_SIZE: usize = 16 << 20;
@@ -19,7 +20,7 @@ pub(crate) const MESSAGE_BYTES: usize = 40;
 /// What the target is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// Say the checksum of a range of DATA, and whether its guards are whole.
+    /// Return the checksum of a range of DATA, and whether its guards are whole.
     Verify { offset: u64, length: u64 },
     /// Write back `rounds` times what arrives at a range of DATA.
     Bounce {
@@ -32,7 +33,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    pub(crate) fn to_bytes(self, sequence: u64) -> [u8; MESSAGE_BYTES] {
+    pub(crate) fn to_bytes(self, sequence: u64) -> Vec<u8> {
         let words = match self {
             Request::Verify { offset, length } => [sequence, 1, offset, length, 0],
             Request::Bounce {
@@ -46,7 +47,7 @@ impl Request {
     }
 
     /// Reads a request and its sequence number; ranges lie within DATA.
-    pub(crate) fn from_bytes(bytes: &[u8; MESSAGE_BYTES]) -> Result<(u64, Self)> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<(u64, Self)> {
         let [sequence, kind, offset, length, rounds] = to_words(bytes);
         let guard = GUARD as u64;
         let end = DATA_BYTES as u64 - guard;
@@ -82,7 +83,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    pub(crate) fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         to_bytes([
             self.sequence,
             self.checksum.into(),
@@ -92,7 +93,7 @@ impl Outcome {
         ])
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8; MESSAGE_BYTES]) -> Self {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         let [sequence, checksum, guards, notifications, _] = to_words(bytes);
         Outcome {
             sequence,
@@ -108,22 +109,13 @@ pub(crate) fn ball(round: u64) -> u8 {
     (round % 255 + 1) as u8
 }
 
-fn to_bytes(words: [u64; 5]) -> [u8; MESSAGE_BYTES] {
-    let mut bytes = [0; MESSAGE_BYTES];
-    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
+fn to_bytes(words: [u64; 5]) -> Vec<u8> {
+    words.map(u64::to_le_bytes).concat()
 }
 
-fn to_words(bytes: &[u8; MESSAGE_BYTES]) -> [u64; 5] {
-    let mut words = [0; 5];
-    for (word, place) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        let mut eight = [0; 8];
-        eight.copy_from_slice(place);
-        *word = u64::from_le_bytes(eight);
-    }
-    words
+fn to_words(bytes: &[u8]) -> [u64; 5] {
+    let mut words = pattern::words(bytes);
+    std::array::from_fn(|_| words.next().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -132,18 +124,14 @@ mod tests {
 
     #[test]
     fn requests_and_outcomes_survive_the_wire() {
-        let requests = [
-            Request::Verify {
-                offset: 256,
-                length: 0,
-            },
-            Request::Bounce {
-                offset: 4096,
-                length: 8,
-                rounds: 1000,
-            },
-            Request::Finish,
-        ];
+        let (offset, length, rounds) = (256, 8, 1000);
+        let verify = Request::Verify { offset, length: 0 };
+        let bounce = Request::Bounce {
+            offset,
+            length,
+            rounds,
+        };
+        let requests = [verify, bounce, Request::Finish];
         for (sequence, request) in (5..).zip(requests) {
             let bytes = request.to_bytes(sequence);
             assert_eq!(Request::from_bytes(&bytes).unwrap(), (sequence, request));

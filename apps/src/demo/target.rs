@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
-use qnic::{Endpoint, Error, Nic, NodeId, RemoteSegment};
+use qnic::{Endpoint, Error, RemoteSegment};
 
 use super::protocol::{
     ball, Outcome, Request, DATA_BYTES, GUARD, GUARD_BYTE, MESSAGE_BYTES, SPIN_SIZE,
 };
-use crate::memory::Exported;
+use crate::node::{import, register, Exported};
 use crate::options::{
     ANSWER_LIMIT, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS, SOURCE,
     START_LIMIT, TARGET_PORT,
@@ -26,24 +26,19 @@ struct Target {
 
 /// Serves one initiator until it says that it is done.
 pub(crate) fn run() -> Result<()> {
-    let nic = Nic::open().context("open the NIC")?;
-    let endpoint = nic.register(TARGET_PORT).context("register the target")?;
+    let (_nic, endpoint) = register(TARGET_PORT.0)?;
     let data = Exported::new(&endpoint, DATA, DATA_BYTES)?;
     let requests = Exported::new(&endpoint, REQUESTS, qnic_abi::PAGE_SIZE)?;
     let source = Exported::new(&endpoint, SOURCE, DATA_BYTES)?;
     data.buffer.write(0, &vec![GUARD_BYTE; DATA_BYTES])?;
-    // The initiator's first request is a write, so it knows where to find us; we
-    // learn its node from that request.
+    // The first request names the initiator's node.
     endpoint
         .notification(REQUEST)
         .take(Some(START_LIMIT))
         .context("wait for the initiator")?;
-    let mut hello = [0; MESSAGE_BYTES];
-    requests.buffer.read(0, &mut hello)?;
-    let node = NodeId(u16::from_le_bytes([hello[0], hello[1]]));
-    let import = |name| endpoint.import(node, INITIATOR_PORT, name, START_LIMIT);
-    let results = import(RESULTS).context("import the initiator's results")?;
-    let pong = import(PONG).context("import the initiator's ping-pong segment")?;
+    let node = requests.buffer.load_u32(0)? as u16;
+    let import = |name| import(&endpoint, node, INITIATOR_PORT, name);
+    let (results, pong) = (import(RESULTS)?, import(PONG)?);
     endpoint.write_notify(&results, 0, &[0; MESSAGE_BYTES], RESULT)?;
     let mut target = Target {
         endpoint,
@@ -72,8 +67,7 @@ impl Target {
         )
         .context("wait for a request")?;
         self.notifications += 1;
-        let mut message = [0; MESSAGE_BYTES];
-        self.requests.buffer.read(0, &mut message)?;
+        let message = self.requests.buffer.read_vec(0, MESSAGE_BYTES)?;
         let (sequence, request) = Request::from_bytes(&message)?;
         match request {
             Request::Verify { offset, length } => {
@@ -90,10 +84,8 @@ impl Target {
     }
 
     fn verify(&self, sequence: u64, offset: usize, length: usize) -> Result<()> {
-        let range = self
-            .data
-            .buffer
-            .read_vec(offset - GUARD, length + 2 * GUARD)?;
+        let guarded = length + 2 * GUARD;
+        let range = self.data.buffer.read_vec(offset - GUARD, guarded)?;
         let (before, rest) = range.split_at(GUARD);
         let (arrived, after) = rest.split_at(length);
         let whole = |guard: &[u8]| guard.iter().all(|byte| *byte == GUARD_BYTE);
@@ -104,7 +96,7 @@ impl Target {
             notifications: self.notifications,
         };
         self.endpoint
-            .write_notify(&self.results, 0, &outcome.to_bytes(), RESULT)?;
+            .write_notify(&self.results, 0, &outcome.to_bytes()[..], RESULT)?;
         Ok(())
     }
 
@@ -145,24 +137,24 @@ fn wait_while_alive(
     }
 }
 
-/// Spins until the byte at `place` is `wanted`.
-pub(super) fn spin_for(memory: &Exported, place: usize, wanted: u8) -> Result<()> {
+/// Spins until the byte at `offset` is `wanted`.
+pub(super) fn spin_for(memory: &Exported, offset: usize, wanted: u8) -> Result<()> {
     let start = Instant::now();
     let mut byte = [0];
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
-        memory.buffer.read(place, &mut byte)?;
+        memory.buffer.read(offset, &mut byte)?;
         if byte[0] == wanted {
             return Ok(());
         }
-        looks = looks.wrapping_add(1);
-        if looks % 256 == 0 {
+        polls = polls.wrapping_add(1);
+        if polls % 256 == 0 {
             // Beyond the usual latency: the core may be the one that the NIC needs.
             std::thread::yield_now();
         }
-        if looks % 65_536 == 0 && start.elapsed() > ANSWER_LIMIT {
+        if polls % 65_536 == 0 && start.elapsed() > ANSWER_LIMIT {
             bail!(
-                "byte {place} is {} and not {wanted} after {ANSWER_LIMIT:?}",
+                "byte {offset} is {} and not {wanted} after {ANSWER_LIMIT:?}",
                 byte[0]
             );
         }

@@ -1,17 +1,22 @@
-//! Memory that is not exported, and what the user is told.
+//! Memory that cannot be exported, and the text that the user gets.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use anyhow::{ensure, Context, Result};
-use qnic::{Access, Nic, SegmentName, Status};
+use qnic::provider::Registration;
+use qnic::{Access, Nic, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
 
 use super::{held, text_of, Stage};
-use crate::mapping::{Mapping, READ_WRITE};
+use crate::mapping::{export_foreign, Mapping, READ_WRITE};
 
 /// Bytes of a hugetlb page.
 const HUGE: usize = 2 << 20;
+
+/// Protections that leave out writing, or any access.
+const WRITING: i32 = libc::PROT_READ;
+const ACCESS: i32 = libc::PROT_NONE;
 
 /// Every kind is refused at export, with a text that names it.
 pub(super) fn steps(stage: &Stage) -> Result<()> {
@@ -28,41 +33,20 @@ pub(super) fn steps(stage: &Stage) -> Result<()> {
     let private = libc::MAP_PRIVATE;
     let anonymous = private | libc::MAP_ANONYMOUS;
     let shared = libc::MAP_SHARED;
+    let (shared_anonymous, hugetlb) = (shared | libc::MAP_ANONYMOUS, anonymous | libc::MAP_HUGETLB);
+    let map = |flags, fd| Mapping::new(bytes, READ_WRITE, flags, fd);
+    let map_without = |protection| Mapping::new(bytes, protection, anonymous, None);
+    let huge = Mapping::new(HUGE, READ_WRITE, hugetlb, None).context("map a hugetlb page")?;
     let hole = Mapping::private(bytes)?;
     let half = Mapping::private(bytes)?;
     half.protect_part(PAGE_SIZE, PAGE_SIZE, libc::PROT_READ)?;
     let kinds = [
-        (
-            "file",
-            Status::FileMemory,
-            Mapping::new(bytes, READ_WRITE, private, fd)?,
-        ),
-        (
-            "shared",
-            Status::SharedMemory,
-            Mapping::new(bytes, READ_WRITE, shared, fd)?,
-        ),
-        (
-            "shared",
-            Status::SharedMemory,
-            Mapping::new(bytes, READ_WRITE, shared | libc::MAP_ANONYMOUS, None)?,
-        ),
-        (
-            "hugetlb",
-            Status::HugetlbMemory,
-            Mapping::new(HUGE, READ_WRITE, anonymous | libc::MAP_HUGETLB, None)
-                .context("map a hugetlb page")?,
-        ),
-        (
-            "write",
-            Status::ReadOnlyMemory,
-            Mapping::new(bytes, libc::PROT_READ, anonymous, None)?,
-        ),
-        (
-            "write",
-            Status::ReadOnlyMemory,
-            Mapping::new(bytes, libc::PROT_NONE, anonymous, None)?,
-        ),
+        ("file", Status::FileMemory, map(private, fd)?),
+        ("shared", Status::SharedMemory, map(shared, fd)?),
+        ("shared", Status::SharedMemory, map(shared_anonymous, None)?),
+        ("hugetlb", Status::HugetlbMemory, huge),
+        ("write", Status::ReadOnlyMemory, map_without(WRITING)?),
+        ("write", Status::ReadOnlyMemory, map_without(ACCESS)?),
         ("write", Status::ReadOnlyMemory, half),
         ("not mapped", Status::NotMapped, hole),
     ];
@@ -70,15 +54,8 @@ pub(super) fn steps(stage: &Stage) -> Result<()> {
         if *status == Status::NotMapped {
             memory.unmap()?;
         }
-        let text = text_of(
-            memory.export(&stage.exporter, SegmentName(80), Access::all()),
-            *status,
-        )?;
-        ensure!(
-            text.contains(word),
-            "the text does not say {word:?}: {text}"
-        );
-        held(&format!("{status:?} is refused at export"), text)?;
+        let exported = memory.export(&stage.exporter, SegmentName(80), Access::all());
+        is_refused(exported, word, *status)?;
     }
     device(stage)?;
     overlapping(stage)
@@ -87,33 +64,28 @@ pub(super) fn steps(stage: &Stage) -> Result<()> {
 /// The NIC's own window in this process.
 fn device(stage: &Stage) -> Result<()> {
     let nic = Nic::open()?;
-    let qnic::provider::Registration::Done(process) = nic.provider().register(0, 0)? else {
+    let Registration::Done(process) = nic.provider().register(0, 0)? else {
         anyhow::bail!("no window to try");
     };
-    let window = process.window();
-    let result = crate::mapping::export_foreign(
-        &stage.exporter,
-        SegmentName(81),
-        window.address() as *mut u8,
-        PAGE_SIZE,
-    );
-    let text = text_of(result, Status::DeviceMemory)?;
-    ensure!(
-        text.contains("device"),
-        "the text does not say \"device\": {text}"
-    );
-    held("DeviceMemory is refused at export", text)
+    let window = process.window().address() as *mut u8;
+    let exported = export_foreign(&stage.exporter, SegmentName(81), window, PAGE_SIZE);
+    is_refused(exported, "device", Status::DeviceMemory)
 }
 
 fn overlapping(stage: &Stage) -> Result<()> {
     let memory = Mapping::private(4 * PAGE_SIZE)?;
     let _first = memory.export(&stage.exporter, SegmentName(82), Access::READ)?;
-    let part = crate::mapping::export_foreign(
-        &stage.exporter,
-        SegmentName(83),
-        (memory.address() + PAGE_SIZE) as *mut u8,
-        PAGE_SIZE,
+    let second = (memory.address() + PAGE_SIZE) as *mut u8;
+    let exported = export_foreign(&stage.exporter, SegmentName(83), second, PAGE_SIZE);
+    is_refused(exported, "", Status::Overlapping)
+}
+
+/// The refusal has this status, and a text with `word` in it.
+fn is_refused(exported: qnic::Result<Segment>, word: &str, status: Status) -> Result<()> {
+    let text = text_of(exported, status)?;
+    ensure!(
+        text.contains(word),
+        "the text does not say {word:?}: {text}"
     );
-    let text = text_of(part, Status::Overlapping)?;
-    held("Overlapping is refused at export", text)
+    held(&format!("{status:?} is refused at export"), text)
 }

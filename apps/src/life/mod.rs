@@ -1,15 +1,15 @@
 //! What an exporter may do with its memory, step by step, and what its peers get
 //! (N2, N7, N8): each step compares contents.
 //!
-//! The peer is a second endpoint of this process: its commands take the way that
-//! those of any peer take, and steps stay in order without any further message.
+//! The peer is a second endpoint of this process: its commands take the same path as those
+//! of any other peer, and steps stay in order without any further message.
 
 mod address_space;
 mod kinds;
 mod others;
 mod reclaim;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use qnic::{Access, Endpoint, Error, Nic, Port, RemoteSegment, Segment, SegmentName, Status};
 use qnic_abi::PAGE_SIZE;
@@ -17,7 +17,7 @@ use qnic_apps::pattern;
 use qnic_apps::report::LifeStep;
 
 use crate::mapping::Mapping;
-use crate::memory::Exported;
+use crate::node::{say_line, Exported};
 use crate::options::{SOURCE, START_LIMIT};
 
 /// Pages of the memory that a step exports.
@@ -130,10 +130,19 @@ impl Stage {
         let bytes = pattern::bytes(seed, remote.len() as usize);
         for (index, chunk) in bytes.chunks(STAGE).enumerate() {
             self.sent.buffer.write(0, chunk)?;
-            let from = self.sent.part(0, chunk.len());
-            self.peer
-                .write_fenced(remote, (index * STAGE) as u64, from)?;
+            let (offset, from) = ((index * STAGE) as u64, self.sent.part(0, chunk.len()));
+            self.peer.write_fenced(remote, offset, from)?;
         }
+        Ok(())
+    }
+
+    /// The same, over memory that is shared; the exporter sees it.
+    fn write_seen(&self, shared: &Shared, seed: u64) -> Result<()> {
+        self.write(&shared.remote, seed)?;
+        ensure!(
+            holds(&shared.memory, seed),
+            "the exporter does not see write {seed}"
+        );
         Ok(())
     }
 
@@ -151,10 +160,7 @@ impl Stage {
 
     /// The peer finds the pattern of `seed`.
     fn expect(&self, remote: &RemoteSegment, seed: u64) -> Result<()> {
-        let wanted = match seed {
-            0 => vec![0; remote.len() as usize],
-            seed => pattern::bytes(seed, remote.len() as usize),
-        };
+        let wanted = content(seed, remote.len() as usize);
         ensure!(self.read(remote)? == wanted, "the peer read other bytes");
         Ok(())
     }
@@ -163,55 +169,49 @@ impl Stage {
 /// All rights.
 const READ_WRITE: Access = Access::all();
 
-/// Fills memory with the pattern of `seed`.
-fn set(memory: &Mapping, seed: u64) {
-    let bytes = pattern::bytes(seed, memory.len());
-    for (index, chunk) in bytes.chunks_exact(8).enumerate() {
-        let mut eight = [0; 8];
-        eight.copy_from_slice(chunk);
-        memory.store(index, u64::from_le_bytes(eight));
+/// The pattern of `seed`, or zeroes for 0.
+fn content(seed: u64, length: usize) -> Vec<u8> {
+    match seed {
+        0 => vec![0; length],
+        seed => pattern::bytes(seed, length),
     }
 }
 
-/// Says whether memory holds the pattern of `seed`, or zeroes for 0.
+/// Fills memory with the pattern of `seed`.
+fn set(memory: &Mapping, seed: u64) {
+    for (index, word) in pattern::words(&content(seed, memory.len())).enumerate() {
+        memory.store(index, word);
+    }
+}
+
+/// Returns true if memory holds the pattern of `seed`, or zeroes for 0.
 fn holds(memory: &Mapping, seed: u64) -> bool {
-    let bytes = match seed {
-        0 => vec![0; memory.len()],
-        seed => pattern::bytes(seed, memory.len()),
-    };
-    bytes.chunks_exact(8).enumerate().all(|(index, chunk)| {
-        let mut eight = [0; 8];
-        eight.copy_from_slice(chunk);
-        memory.load(index) == u64::from_le_bytes(eight)
-    })
+    let content = content(seed, memory.len());
+    let mut words = pattern::words(&content).enumerate();
+    words.all(|(index, word)| memory.load(index) == word)
 }
 
 /// Fails unless `result` is a refusal with this status.
-fn refused<T>(result: qnic::Result<T>, wanted: Status) -> Result<()> {
+fn refused<T>(result: qnic::Result<T>, wanted: Status) -> Result<Error> {
     match result {
-        Err(error) if error.status() == Some(wanted) => Ok(()),
+        Err(error) if error.status() == Some(wanted) => Ok(error),
         Err(error) => Err(error).with_context(|| format!("expected {wanted:?}")),
-        Ok(_) => anyhow::bail!("it was done, instead of refused with {wanted:?}"),
+        Ok(_) => bail!("it was done, instead of refused with {wanted:?}"),
     }
 }
 
-/// The text that a user sees of a refusal.
+/// The text that a user sees of a refusal at once.
 fn text_of<T>(result: qnic::Result<T>, wanted: Status) -> Result<String> {
-    match result {
-        Err(error @ Error::Refused { .. }) if error.status() == Some(wanted) => {
-            Ok(error.to_string())
-        }
-        Err(error) => Err(error).with_context(|| format!("expected {wanted:?}")),
-        Ok(_) => anyhow::bail!("it was done, instead of refused with {wanted:?}"),
+    match refused(result, wanted)? {
+        error @ Error::Refused { .. } => Ok(error.to_string()),
+        error => Err(error).with_context(|| format!("expected {wanted:?} at once")),
     }
 }
 
 /// Says that a step held.
 fn held(what: &str, seen: impl Into<String>) -> Result<()> {
-    let step = LifeStep {
+    say_line(&LifeStep {
         held: what.into(),
         seen: seen.into(),
-    };
-    println!("{}", serde_json::to_string(&step)?);
-    Ok(())
+    })
 }

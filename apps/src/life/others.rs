@@ -11,7 +11,7 @@ use qnic_abi::PAGE_SIZE;
 
 use super::{held, Stage, PAGES};
 use crate::mapping;
-use crate::memory::Exported;
+use crate::node::Exported;
 use crate::options::{ANSWER_LIMIT, DATA, START_LIMIT};
 
 /// Ports of the processes that end.

@@ -37,15 +37,9 @@ fn swapped(stage: &Stage) -> Result<()> {
     let out = page_out(&shared.memory)?;
     stage.expect(&shared.remote, 31)?;
     page_out(&shared.memory)?;
-    stage.write(&shared.remote, 32)?;
-    ensure!(
-        holds(&shared.memory, 32),
-        "a write to swapped pages is lost"
-    );
-    held(
-        "pages in swap are read and written",
-        format!("{out} pages out"),
-    )
+    stage.write_seen(&shared, 32)?;
+    let seen = format!("{out} pages out");
+    held("pages in swap are read and written", seen)
 }
 
 /// A page that is in the swap cache and clean, as far as the kernel's tables say,
@@ -56,10 +50,8 @@ fn dirty(stage: &Stage) -> Result<()> {
     for seed in 34..44 {
         out += page_out(&shared.memory)?;
         // Reading maps the pages again, clean.
-        ensure!(
-            holds(&shared.memory, seed - 1),
-            "the NIC's data is lost in swap"
-        );
+        let kept = holds(&shared.memory, seed - 1);
+        ensure!(kept, "the NIC's data is lost in swap");
         stage.write(&shared.remote, seed)?;
         // Again, without a look by the process in between.
         out += page_out(&shared.memory)?;
@@ -85,14 +77,10 @@ fn lazily_freed(stage: &Stage) -> Result<()> {
     // Not written since: each page is old or zero, for process and peer alike.
     shared.memory.advise(libc::MADV_FREE)?;
     shared.memory.advise(libc::MADV_PAGEOUT)?;
-    let mut bytes = Vec::new();
-    for word in 0..shared.memory.words() {
-        bytes.extend(shared.memory.load(word).to_le_bytes());
-    }
-    ensure!(
-        stage.read(&shared.remote)? == bytes,
-        "process and peer differ"
-    );
+    let words = (0..shared.memory.words()).map(|word| shared.memory.load(word));
+    let bytes: Vec<_> = words.flat_map(u64::to_le_bytes).collect();
+    let read = stage.read(&shared.remote)?;
+    ensure!(read == bytes, "process and peer differ");
     held("MADV_FREE gives up no page that the NIC wrote since", "")
 }
 
@@ -105,12 +93,9 @@ fn collapsed(stage: &Stage) -> Result<()> {
     let huge = smaps_kibibytes(shared.memory.address(), "AnonHugePages")?;
     ensure!(huge > 0, "nothing was collapsed");
     stage.expect(&shared.remote, 47)?;
-    stage.write(&shared.remote, 48)?;
-    ensure!(holds(&shared.memory, 48), "a write to a huge page is lost");
-    held(
-        "pages are collapsed to huge ones under an export",
-        format!("{huge} KiB huge"),
-    )
+    stage.write_seen(&shared, 48)?;
+    let seen = format!("{huge} KiB huge");
+    held("pages are collapsed to huge ones under an export", seen)
 }
 
 /// With transparent huge pages always on: transfers, fork, and what splits them.
@@ -133,22 +118,17 @@ pub(super) fn huge_pages(stage: &Stage) -> Result<()> {
     ensure!(forked.succeeded()?, "the child saw wrong bytes");
     ensure!(holds(&shared.memory, 51), "a write after fork is lost");
     // One small page is protected: its huge page is split.
-    shared
-        .memory
-        .protect_part(HUGE + PAGE_SIZE, PAGE_SIZE, libc::PROT_READ)?;
-    shared
-        .memory
-        .protect_part(HUGE + PAGE_SIZE, PAGE_SIZE, READ_WRITE)?;
+    for protection in [libc::PROT_READ, READ_WRITE] {
+        let page = HUGE + PAGE_SIZE;
+        shared.memory.protect_part(page, PAGE_SIZE, protection)?;
+    }
     stage.expect(&shared.remote, 51)?;
     stage.write(&shared.remote, 52)?;
     page_out(&shared.memory)?;
     stage.expect(&shared.remote, 52)?;
-    stage.write(&shared.remote, 53)?;
-    ensure!(holds(&shared.memory, 53), "a write after the split is lost");
-    held(
-        "transparent huge pages",
-        format!("{huge} KiB huge at first"),
-    )
+    stage.write_seen(&shared, 53)?;
+    let seen = format!("{huge} KiB huge at first");
+    held("transparent huge pages", seen)
 }
 
 /// This process is in a control group that allows much less than is exported.

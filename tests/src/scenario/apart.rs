@@ -109,8 +109,8 @@ pub fn partition_heals_in_time_and_fails_beyond(
     for node in [1, 3] {
         verified.push(nodes.start(node, &arguments)?);
     }
-    let mut holder = nodes.start(2, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
+    let mut holder = nodes.start(2, &["memory-server"])?;
+    holder.expect("serving", LIMIT)?;
     let mut load = nodes.start(0, &["load", "--peer", "2"])?;
     load.expect("loading", LIMIT)?;
     wait_for_bytes(nodes, 2)?;

@@ -20,16 +20,16 @@ pub fn intruder_is_refused(
     to: usize,
     device: Option<&str>,
 ) -> Result<()> {
-    let mut victim = nodes.start(to, &["hold"])?;
-    victim.expect("holding", LIMIT).context("the victim")?;
+    let mut victim = nodes.start(to, &["memory-server"])?;
+    victim.expect("serving", LIMIT).context("the victim")?;
     let peer = to.to_string();
-    let mut attack = vec!["intruder", "--peer", &peer];
+    let mut attack = vec!["isolation-probe", "--peer", &peer];
     if let Some(device) = device {
         attack.extend(["--device", device]);
     }
     let mut intruder = nodes.start(from, &attack)?;
     intruder.wait(LIMIT)?.success("the intruder")?;
-    let mut last = nodes.start(from, &["intruder", "--peer", &peer, "--release"])?;
+    let mut last = nodes.start(from, &["isolation-probe", "--peer", &peer, "--release"])?;
     last.wait(LIMIT)?.success("the last intruder")?;
     victim.wait(LIMIT)?.success("the victim")?;
     Ok(())
@@ -45,7 +45,7 @@ pub fn scribbler_harms_nobody(
     scribble_on: usize,
     exchanging: usize,
 ) -> Result<()> {
-    let mut scribbler = nodes.start(scribble_on, &["scribble", "--milliseconds", "3000"])?;
+    let mut scribbler = nodes.start(scribble_on, &["queue-fuzzer", "--milliseconds", "3000"])?;
     super::all_pairs_exchange(&FirstNodes(nodes, exchanging), 20)?;
     scribbler.wait(LIMIT)?.success("the scribbler")?;
     Ok(())

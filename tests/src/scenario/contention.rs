@@ -15,9 +15,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 pub struct Crowd {
     /// Programs.
     pub programs: usize,
-    /// Members of each.
-    pub members: usize,
-    /// Rounds of each member.
+    /// Sync workers of each.
+    pub workers: usize,
+    /// Rounds of each worker.
     pub rounds: usize,
 }
 
@@ -29,8 +29,8 @@ struct Arguments {
 impl Arguments {
     /// For `crowd` on so many nodes; node 0 is the home.
     fn new(crowd: Crowd, nodes: usize) -> Self {
-        let total = crowd.programs * crowd.members * nodes;
-        let words = ["contend", "--home", "0", "--total"];
+        let total = crowd.programs * crowd.workers * nodes;
+        let words = ["contend", "--owner", "0", "--total"];
         let mut common: Vec<_> = words.map(str::to_owned).into();
         common.extend([
             total.to_string(),
@@ -44,12 +44,12 @@ impl Arguments {
         &self,
         nodes: &dyn Nodes,
         node: usize,
-        members: usize,
+        workers: usize,
         serve: bool,
     ) -> Result<Box<dyn Running>> {
-        let members = members.to_string();
+        let workers = workers.to_string();
         let mut arguments: Vec<_> = self.common.iter().map(String::as_str).collect();
-        arguments.extend(["--members", &members]);
+        arguments.extend(["--workers", &workers]);
         if serve {
             arguments.push("--serve");
         }
@@ -65,11 +65,11 @@ impl Arguments {
 /// A program failed, or a check.
 pub fn contention(nodes: &dyn Nodes, crowd: Crowd) -> Result<()> {
     let arguments = Arguments::new(crowd, nodes.count());
-    let mut home = arguments.start(nodes, 0, crowd.members, true)?;
+    let mut home = arguments.start(nodes, 0, crowd.workers, true)?;
     let mut others = Vec::new();
     for node in 0..nodes.count() {
         for _ in usize::from(node == 0)..crowd.programs {
-            others.push(arguments.start(nodes, node, crowd.members, false)?);
+            others.push(arguments.start(nodes, node, crowd.workers, false)?);
         }
     }
     for program in &mut others {
@@ -92,20 +92,20 @@ pub fn contention_while_the_home_is_stopped(
 ) -> Result<()> {
     let around = nodes.count() - 1;
     let arguments = Arguments::new(crowd, around);
-    let total = crowd.programs * crowd.members * around * crowd.rounds;
+    let total = crowd.programs * crowd.workers * around * crowd.rounds;
     let mut home = arguments.start(nodes, 0, 0, true)?;
     home.expect("serving", LIMIT)?;
     let mut others = Vec::new();
     for place in 1..crowd.programs * around {
-        let mut program = arguments.start(nodes, 1 + place % around, crowd.members, false)?;
-        for _ in 0..crowd.members {
+        let mut program = arguments.start(nodes, 1 + place % around, crowd.workers, false)?;
+        for _ in 0..crowd.workers {
             program.expect("ready", LIMIT).context("a program")?;
         }
         others.push(program);
     }
     stop()?;
     // Who comes last starts the others.
-    others.push(arguments.start(nodes, 1, crowd.members, false)?);
+    others.push(arguments.start(nodes, 1, crowd.workers, false)?);
     let mut counted = 0;
     for program in &mut others {
         let what = "a program that contends around the stopped node";
@@ -126,9 +126,9 @@ fn ended_well(home: &mut dyn Running, crowd: Crowd, nodes: usize) -> Result<()> 
     let ended = home.wait(LIMIT).context("the home")?.success("the home")?;
     let last = ended.lines.last().context("the home says nothing")?;
     let said: Value = serde_json::from_str(last)?;
-    let total = crowd.programs * crowd.members * nodes * crowd.rounds;
+    let total = crowd.programs * crowd.workers * nodes * crowd.rounds;
     ensure!(said["contended"] == total, "the home says {said}");
-    let in_line = said["in_line"].as_u64().context("no count of waits")?;
+    let in_line = said["waited"].as_u64().context("no count of waits")?;
     println!("    {total} turns of the lock, {in_line} of them in line");
     ensure!(in_line > 0, "nobody had to wait: {said}");
     Ok(())

@@ -24,8 +24,8 @@ fn wait_for_traffic(nodes: &dyn Nodes, node: usize, bytes: u64) -> Result<()> {
 /// # Errors
 /// Something was left.
 pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, from: usize, to: usize) -> Result<()> {
-    let mut holder = nodes.start(to, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
+    let mut holder = nodes.start(to, &["memory-server"])?;
+    holder.expect("serving", LIMIT)?;
     let peer = to.to_string();
     let mut load = nodes.start(from, &["load", "--peer", &peer])?;
     load.expect("loading", LIMIT)?;
@@ -33,7 +33,7 @@ pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, from: usize, to: usize
     load.kill()?;
     load.wait(LIMIT).context("the killed process")?;
     wait_until_empty(nodes, from, LIMIT)?;
-    let mut last = nodes.start(from, &["intruder", "--peer", &peer, "--release"])?;
+    let mut last = nodes.start(from, &["isolation-probe", "--peer", &peer, "--release"])?;
     last.wait(LIMIT)?.success("a transfer after the kill")?;
     holder.wait(LIMIT)?.success("the holder")?;
     wait_until_empty(nodes, to, LIMIT)
@@ -48,8 +48,8 @@ pub fn peers_of_a_killed_process_learn_of_it(
     from: usize,
     to: usize,
 ) -> Result<()> {
-    let mut holder = nodes.start(to, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
+    let mut holder = nodes.start(to, &["memory-server"])?;
+    holder.expect("serving", LIMIT)?;
     let peer = to.to_string();
     let mut load = nodes.start(from, &["load", "--peer", &peer])?;
     load.expect("loading", LIMIT)?;

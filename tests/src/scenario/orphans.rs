@@ -76,7 +76,13 @@ pub struct Places {
 /// One of these does not hold.
 pub fn a_death_in_line_is_survived(nodes: &dyn Nodes, places: Places, death: Death) -> Result<()> {
     let home_node = places.home.to_string();
-    let common = ["stand", "--home", &home_node, "--object", death.object];
+    let common = [
+        "lock-waiter",
+        "--owner",
+        &home_node,
+        "--object",
+        death.object,
+    ];
     let start = |node: usize, role: &[&str]| {
         let arguments: Vec<_> = common.iter().chain(role).copied().collect();
         nodes.start(node, &arguments)
@@ -86,8 +92,8 @@ pub fn a_death_in_line_is_survived(nodes: &dyn Nodes, places: Places, death: Dea
         waiter.expect("joined", LIMIT)?;
         Ok::<_, anyhow::Error>(waiter)
     };
-    let mut home = nodes.start(places.home, &["hold"])?;
-    home.expect("holding", LIMIT)?;
+    let mut home = nodes.start(places.home, &["memory-server"])?;
+    home.expect("serving", LIMIT)?;
     let mut holder = match death.holds {
         true => Some(start(places.victim, &["--role", "hold"])?),
         false => None,
@@ -95,7 +101,7 @@ pub fn a_death_in_line_is_survived(nodes: &dyn Nodes, places: Places, death: Dea
     if let Some(holder) = &mut holder {
         holder.expect("holds", LIMIT).context("the holder")?;
     }
-    let mut mends = vec!["--role", "mend", "--wake", "2"];
+    let mut mends = vec!["--role", "recover", "--wake", "2"];
     if death.object == "lock" && !death.holds {
         mends.push("--holding");
     }

@@ -192,8 +192,8 @@ fn module_reload() -> Result<Verdict> {
     let nodes = VmNodes::boot("reload", &["stable", "backports"])?.watched();
     let find = "find /lib/modules/$(uname -r) -name 'qnic.ko*' | head -n 1";
     for node in [0, 1] {
-        let mut holder = nodes.start(node, &["hold"])?;
-        holder.expect("holding", LIMIT)?;
+        let mut holder = nodes.start(node, &["memory-server"])?;
+        holder.expect("serving", LIMIT)?;
         ensure!(
             shell(&nodes, node, "rmmod qnic").is_err(),
             "the module was unloaded while a process used it"
@@ -218,8 +218,8 @@ fn module_reload() -> Result<Verdict> {
 fn reboot() -> Result<Verdict> {
     let nodes = VmNodes::boot("reboot", &["stable", "stable"])?.watched();
     for _ in 0..2 {
-        let mut holder = nodes.start(1, &["hold"])?;
-        holder.expect("holding", LIMIT)?;
+        let mut holder = nodes.start(1, &["memory-server"])?;
+        holder.expect("serving", LIMIT)?;
         let mut load = nodes.start(0, &["load", "--peer", "1"])?;
         load.expect("loading", LIMIT)?;
         let boots = nodes.node(1)?.reset()?;
@@ -246,8 +246,8 @@ fn paused() -> Result<Verdict> {
         }
         Ok(())
     };
-    let mut holder = nodes.start(1, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
+    let mut holder = nodes.start(1, &["memory-server"])?;
+    holder.expect("serving", LIMIT)?;
     let mut load = nodes.start(0, &["load", "--peer", "1"])?;
     load.expect("loading", LIMIT)?;
     let before = resets()?;
@@ -273,8 +273,8 @@ fn paused() -> Result<Verdict> {
 
 fn power_off() -> Result<Verdict> {
     let nodes = VmNodes::boot("poweroff", &["stable"; 3])?.watched();
-    let mut holder = nodes.start(2, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
+    let mut holder = nodes.start(2, &["memory-server"])?;
+    holder.expect("serving", LIMIT)?;
     let mut load = nodes.start(0, &["load", "--peer", "2"])?;
     load.expect("loading", LIMIT)?;
     nodes.node(2)?.power_off()?;
@@ -292,8 +292,8 @@ fn power_off() -> Result<Verdict> {
 /// that says so; ending the cluster leaves nothing behind.
 fn device_killed() -> Result<Verdict> {
     let nodes = VmNodes::boot("devkill", &["stable", "stable"])?.watched();
-    let mut holder = nodes.start(1, &["hold"])?;
-    holder.expect("holding", LIMIT)?;
+    let mut holder = nodes.start(1, &["memory-server"])?;
+    holder.expect("serving", LIMIT)?;
     let mut load = nodes.start(0, &["load", "--peer", "1"])?;
     load.expect("loading", LIMIT)?;
     let device = nodes.cluster().device().context("no device process")?;
@@ -337,8 +337,8 @@ fn visible() -> Result<Verdict> {
         scenario::all_pairs_exchange(&nodes, 5)?;
         let after = number(&nodes, node, interrupts)?;
         ensure!(after > before, "no interrupts: {before}, then {after}");
-        let mut holder = nodes.start(node, &["hold", "--size", "33554432"])?;
-        let holding = holder.expect("holding", LIMIT)?;
+        let mut holder = nodes.start(node, &["memory-server", "--size", "33554432"])?;
+        let holding = holder.expect("serving", LIMIT)?;
         for kind in ["locked_kib", "pinned_kib"] {
             ensure!(holding[kind] == 0, "{kind} is not 0: {holding}");
         }

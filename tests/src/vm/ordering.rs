@@ -56,7 +56,7 @@ fn fences() -> Result<Verdict> {
 fn side_by_side(nodes: &VmNodes, way: &str) -> Result<usize> {
     let rounds = ROUNDS.to_string();
     let arguments = [
-        "fences", "--way", way, "--rounds", &rounds, "--seen", SEEN_FILE,
+        "fences", "--fence", way, "--rounds", &rounds, "--seen", SEEN_FILE,
     ];
     let mut guest = nodes.start(0, &arguments)?;
     let address = guest.expect("page", LIMIT)?;

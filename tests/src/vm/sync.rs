@@ -41,7 +41,7 @@ fn contend_pause_and_die() -> Result<Verdict> {
     cluster.set_links(&Links::All, Some(&links))?;
     let crowd = |rounds| Crowd {
         programs: PROCESSES,
-        members: 1,
+        workers: 1,
         rounds,
     };
     timed("contention", || scenario::contention(&nodes, crowd(8)))?;

@@ -1,33 +1,33 @@
-//! A process that stands in the queue of a lock, a wait queue or a semaphore: to be
-//! killed there, to outlive others, or to mend what they have broken. The objects lie
-//! in the memory of a `hold`.
+//! A process that waits for a lock, in a wait queue or for a semaphore: it is killed
+//! there, it survives others, or it recovers what they have broken. The objects lie in the
+//! memory of a `memory-server`, the owner.
 //!
 //! | role | does |
 //! |---|---|
 //! | hold | takes the lock, and keeps it until it is killed |
 //! | wait | joins; counts if its turn comes; when the object is broken and in order again, joins and counts once more |
-//! | mend | waits until the object is broken, and recovers it; if it holds the lock, it releases it before |
+//! | recover | waits until the object is broken, and recovers it; if it holds the lock, it releases it before |
 
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use qnic::sync::{Lock, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
-use qnic::{Endpoint, Error, Nic, NodeId, Port, RemoteSegment};
+use qnic::{Endpoint, Error, RemoteSegment};
 use qnic_abi::atomic::WaitQueue as Structure;
 use serde_json::json;
 
-use crate::memory::Exported;
-use crate::options::{DATA, SOURCE, START_LIMIT, TARGET_PORT};
+use crate::node::{import, register, say, Exported};
+use crate::options::{DATA, SOURCE, TARGET_PORT};
 
-/// Longest time for others to do what they have to.
+/// Longest time for the other processes to do their part.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Where the object stands.
+/// Offset of the object.
 const OBJECT: u64 = 0;
-/// Counts those who use the object after it was broken.
+/// Offset of the count of turns, with the object whole and after it was broken.
 const COUNTER: u64 = OBJECT_BYTES;
 
-/// What is stood in line for.
+/// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
     /// A lock
@@ -42,10 +42,10 @@ enum Kind {
 enum Role {
     /// Hold the lock
     Hold,
-    /// Wait in line
+    /// Wait
     Wait,
-    /// Mend the object once it is broken
-    Mend,
+    /// Recover the object once it is broken
+    Recover,
 }
 
 /// Options of all roles.
@@ -54,40 +54,36 @@ pub(crate) struct Options {
     /// What to do
     #[arg(long, value_enum)]
     role: Role,
-    /// What to stand in line for
+    /// What to wait for
     #[arg(long, value_enum)]
     object: Kind,
-    /// Node of the home, a `hold`
+    /// Node of the owner, a `memory-server`
     #[arg(long)]
-    home: u16,
-    /// To mend: take the lock first
+    owner: u16,
+    /// To recover: take the lock first
     #[arg(long)]
     holding: bool,
-    /// To mend a wait queue: wake so many afterwards
+    /// To recover a wait queue: wake so many afterwards
     #[arg(long, default_value_t = 0)]
     wake: u32,
 }
 
 /// Does what its role says.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let nic = Nic::open().context("open the NIC")?;
-    let endpoint = nic.register(Port(0)).context("register")?;
-    let home = endpoint
-        .import(NodeId(options.home), TARGET_PORT, DATA, START_LIMIT)
-        .context("import the home")?;
+    let (_nic, endpoint) = register(0)?;
+    let owner = import(&endpoint, options.owner, TARGET_PORT, DATA)?;
     let read = Exported::new(&endpoint, SOURCE, 8)?;
     let participant = Participant::new(&endpoint)?;
-    let object = Object::new(&participant, &home, options.object)?;
-    let standing = Standing {
+    let waiter = LockWaiter {
         read,
-        home,
-        object,
+        object: Object::new(&participant, &owner, options.object)?,
+        owner,
         endpoint,
     };
     match options.role {
-        Role::Hold => standing.hold(),
-        Role::Wait => standing.wait(options.object),
-        Role::Mend => standing.mend(options.holding, options.wake),
+        Role::Hold => waiter.hold(),
+        Role::Wait => waiter.wait(options.object),
+        Role::Recover => waiter.recover(options.holding, options.wake),
     }
 }
 
@@ -98,11 +94,11 @@ enum Object {
 }
 
 impl Object {
-    fn new(participant: &Participant, home: &RemoteSegment, kind: Kind) -> qnic::Result<Self> {
+    fn new(participant: &Participant, owner: &RemoteSegment, kind: Kind) -> qnic::Result<Self> {
         Ok(match kind {
-            Kind::Lock => Object::Lock(Lock::new(participant, home, OBJECT)?),
-            Kind::Queue => Object::Queue(WaitQueue::new(participant, home, OBJECT)?),
-            Kind::Semaphore => Object::Semaphore(Semaphore::new(participant, home, OBJECT)?),
+            Kind::Lock => Object::Lock(Lock::new(participant, owner, OBJECT)?),
+            Kind::Queue => Object::Queue(WaitQueue::new(participant, owner, OBJECT)?),
+            Kind::Semaphore => Object::Semaphore(Semaphore::new(participant, owner, OBJECT)?),
         })
     }
 
@@ -131,37 +127,36 @@ impl Object {
     }
 }
 
-/// A process, and what it stands in line for.
-struct Standing {
+/// A process, and what it waits for.
+struct LockWaiter {
     endpoint: Endpoint,
-    home: RemoteSegment,
+    owner: RemoteSegment,
     read: Exported,
     object: Object,
 }
 
-impl Standing {
+impl LockWaiter {
     fn hold(&self) -> Result<()> {
         let _guard = self.object.lock()?.acquire()?;
-        println!("{}", json!({"holds": std::process::id()}));
+        say("holds", std::process::id())?;
         loop {
             std::thread::park();
         }
     }
 
-    /// Joins; says so as soon as the home has executed that, and how the wait ended.
+    /// Joins; says so as soon as the owner's NIC has executed that, and how the wait ended.
     fn wait(&self, kind: Kind) -> Result<()> {
-        // The name of the last in line.
+        // The name of the last in the queue.
         let tail = match kind {
             Kind::Lock => 0,
             Kind::Queue | Kind::Semaphore => std::mem::offset_of!(Structure, tail) as u64,
         };
-        let tail = self.endpoint.atomic_u64(&self.home, OBJECT + tail)?;
+        let tail = self.endpoint.atomic_u64(&self.owner, OBJECT + tail)?;
         let before = tail.load()?;
         let waited = std::thread::scope(|scope| {
-            let watcher = scope.spawn(|| -> qnic::Result<()> {
+            let watcher = scope.spawn(|| -> Result<()> {
                 while tail.load()? == before {}
-                println!("{}", json!({"joined": std::process::id()}));
-                Ok(())
+                say("joined", std::process::id())
             });
             let waited = self.count_in_turn();
             watcher.join().map(|watched| (watched, waited))
@@ -173,12 +168,10 @@ impl Standing {
         let ended = match waited {
             Ok(counted) => json!({"broken": false, "counted": counted}),
             Err(error @ Error::Broken { .. }) => json!({"broken": true, "why": error.to_string()}),
-            Err(error) => return Err(error).context("stand in line"),
+            Err(error) => return Err(error).context("wait"),
         };
-        println!("{}", json!({ "ended": ended }));
-        let again = self.again()?;
-        println!("{}", json!({ "again": again }));
-        Ok(())
+        say("ended", ended)?;
+        say("again", self.again()?)
     }
 
     /// Uses the object once it is in order again; returns how many have before.
@@ -194,7 +187,7 @@ impl Standing {
         }
     }
 
-    /// Waits in line, then counts, under the protection of the object if it gives any;
+    /// Waits, then counts, under the protection of the object if it gives any;
     /// returns how many have before.
     fn count_in_turn(&self) -> qnic::Result<u64> {
         match &self.object {
@@ -202,7 +195,7 @@ impl Standing {
                 let guard = lock.acquire()?;
                 let counted = self.count()?;
                 match guard.release() {
-                    // The one behind has died.
+                    // The successor has died.
                     Ok(()) | Err(Error::Broken { .. }) => Ok(counted),
                     Err(error) => Err(error),
                 }
@@ -215,7 +208,7 @@ impl Standing {
             }
             Object::Queue(queue) => {
                 queue.insert()?.wait(Some(LIMIT))?;
-                self.endpoint.atomic_u64(&self.home, COUNTER)?.increment()
+                self.endpoint.atomic_u64(&self.owner, COUNTER)?.increment()
             }
         }
     }
@@ -223,10 +216,10 @@ impl Standing {
     /// Adds one by a read and a write.
     fn count(&self) -> qnic::Result<u64> {
         let part = self.read.part(0, 8);
-        self.endpoint.read_fenced(&self.home, COUNTER, part)?;
+        self.endpoint.read_fenced(&self.owner, COUNTER, part)?;
         let before = self.read.buffer.load_u64(0)?;
         let bytes = (before + 1).to_le_bytes();
-        self.endpoint.write(&self.home, COUNTER, &bytes)?;
+        self.endpoint.write(&self.owner, COUNTER, &bytes)?;
         Ok(before)
     }
 
@@ -239,13 +232,13 @@ impl Standing {
         Ok(())
     }
 
-    fn mend(&self, holding: bool, wake: u32) -> Result<()> {
+    fn recover(&self, holding: bool, wake: u32) -> Result<()> {
         let guard = match holding {
             true => Some(self.object.lock()?.acquire()?),
             false => None,
         };
         ensure!(!self.object.recover()?, "nothing was broken");
-        println!("{}", json!({"watches": std::process::id()}));
+        say("watches", std::process::id())?;
         self.until(true)?;
         if let Some(guard) = guard {
             match self.object.recover() {
@@ -258,13 +251,13 @@ impl Standing {
         loop {
             match self.object.recover() {
                 Ok(true) => break,
-                Ok(false) => bail!("somebody else has recovered it"),
-                // The next in line had its turn before it noticed.
+                Ok(false) => bail!("another process has recovered it"),
+                // The next waiter had its turn before it noticed.
                 Err(Error::Held { .. }) if since.elapsed() < LIMIT => {}
                 Err(error) => return Err(error).context("recover"),
             }
         }
-        println!("{}", json!({"recovered": std::process::id()}));
+        say("recovered", std::process::id())?;
         if let Object::Queue(queue) = &self.object {
             let since = Instant::now();
             for woken in 0..wake {

@@ -1,5 +1,5 @@
-//! A process that writes garbage all over its own window: the NIC must take no
-//! harm, and neither must anybody else.
+//! A process that writes random bytes all over its own window, command queue included:
+//! neither the NIC nor any other process may take harm.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,21 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_apps::pattern;
 
+use crate::node::say;
 use crate::raw::RawProcess;
 
-/// Options of the scribbler.
+/// Options of the fuzzer.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How long to scribble, in milliseconds
+    /// How long to write, in milliseconds
     #[arg(long, default_value_t = 2000)]
     milliseconds: u64,
-    /// Seed of the garbage
+    /// Seed of the bytes
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Scribbles, rings, resets its queue, and scribbles on.
+/// Writes, rings, resets its queue, and writes on.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let nic = Nic::open().context("open the NIC")?;
     let mut raw = RawProcess::register(&nic)?;
@@ -31,22 +32,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut rounds = 0u64;
     while start.elapsed() < Duration::from_millis(options.milliseconds) {
         let garbage = pattern::bytes(options.seed.wrapping_add(rounds), WINDOW_BYTES);
-        for (index, bytes) in garbage.chunks_exact(8).enumerate() {
-            let mut eight = [0; 8];
-            eight.copy_from_slice(bytes);
-            let mut word = u64::from_le_bytes(eight);
+        for (index, mut word) in pattern::words(&garbage).enumerate() {
             // Every other round looks like commands, so that the NIC reads on.
             if rounds % 2 == 1 && index % 24 == 16 {
                 word = word & !0xffff_ffff | 0x0201 | (word & 1);
             }
-            raw.process
-                .window()
-                .store_u64(index * 8, word, Ordering::Release);
+            let window = raw.process.window();
+            window.store_u64(index * 8, word, Ordering::Release);
         }
         raw.process.ring_doorbell();
         raw.reset()?;
         rounds += 1;
     }
-    println!("{}", serde_json::json!({"scribbled": rounds}));
-    Ok(())
+    say("fuzzed", rounds)
 }

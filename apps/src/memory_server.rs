@@ -1,0 +1,59 @@
+//! A process that serves memory for others to use or to attack: one segment that peers
+//! may write, one that they may only read, and a buffer that is not exported at all.
+
+use anyhow::{ensure, Context, Result};
+use clap::Args;
+use qnic::{Access, SegmentName};
+use qnic_apps::pattern;
+use qnic_apps::report::ServerLine;
+
+use crate::node::{register, say_line, Exported};
+use crate::options::{DATA, REQUEST, TARGET_PORT};
+use crate::proc_status;
+
+/// The segment that peers may only read.
+pub(crate) const READ_ONLY: SegmentName = SegmentName(30);
+/// Bytes of the read-only segment and of the private buffer.
+const GUARDED: usize = 64 * 1024;
+
+/// Options of the server.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Port
+    #[arg(long, default_value_t = TARGET_PORT.0)]
+    port: u16,
+    /// Bytes of the writable segment
+    #[arg(long, default_value_t = 1 << 20)]
+    size: usize,
+}
+
+/// Exports, says so, waits for the notification that ends it, and checks that what
+/// nobody may change has not changed.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let (_nic, endpoint) = register(options.port)?;
+    let expected = pattern::bytes(30, GUARDED);
+    let guarded = endpoint.allocate(GUARDED)?;
+    guarded.write(0, &expected)?;
+    let read_only = endpoint.export(READ_ONLY, &guarded, Access::READ)?;
+    let private = endpoint.allocate(GUARDED)?;
+    private.write(0, &expected)?;
+    let _data = Exported::new(&endpoint, DATA, options.size)?;
+    say_line(&ServerLine::Serving {
+        pid: std::process::id(),
+        locked_kib: proc_status::kibibytes("VmLck")?,
+        pinned_kib: proc_status::kibibytes("VmPin")?,
+    })?;
+    endpoint
+        .notification(REQUEST)
+        .take(None)
+        .context("wait for the end")?;
+    drop(read_only);
+    for (what, buffer) in [
+        ("read-only segment", &guarded),
+        ("private buffer", &private),
+    ] {
+        let same = buffer.read_vec(0, GUARDED)? == expected;
+        ensure!(same, "the {what} was changed");
+    }
+    say_line(&ServerLine::Released)
+}

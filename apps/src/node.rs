@@ -1,0 +1,87 @@
+//! What the programs share: a registered process, exported memory, imported segments,
+//! and lines of output.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use qnic::{
+    Access, Buffer, Endpoint, Nic, NodeId, Part, Port, RemoteSegment, Segment, SegmentName,
+};
+use serde::Serialize;
+
+use crate::options::{START_LIMIT, TARGET_PORT};
+
+/// Opens the NIC and registers a process on `port`; on any free one for 0.
+pub(crate) fn register(port: u16) -> Result<(Nic, Endpoint)> {
+    let nic = Nic::open().context("open the NIC")?;
+    let endpoint = nic.register(Port(port)).context("register")?;
+    Ok((nic, endpoint))
+}
+
+/// Prints a JSON line with one member.
+pub(crate) fn say(key: &str, value: impl Serialize) -> Result<()> {
+    say_line(&serde_json::json!({ key: value }))
+}
+
+/// Prints a JSON line.
+pub(crate) fn say_line(line: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string(line)?);
+    Ok(())
+}
+
+/// Imports what the process on a port of a node exports, as soon as it does.
+pub(crate) fn import(
+    endpoint: &Endpoint,
+    node: u16,
+    port: Port,
+    name: SegmentName,
+) -> Result<RemoteSegment> {
+    endpoint
+        .import(NodeId(node), port, name, START_LIMIT)
+        .with_context(|| format!("import segment {} of node {node}", name.0))
+}
+
+/// The process at the other end, as options.
+#[derive(Args)]
+pub(crate) struct Peer {
+    /// Node of the other process
+    #[arg(long = "peer")]
+    pub(crate) node: u16,
+    /// Its port
+    #[arg(long = "peer-port", default_value_t = TARGET_PORT.0)]
+    port: u16,
+}
+
+impl Peer {
+    pub(crate) fn port(&self) -> Port {
+        Port(self.port)
+    }
+
+    /// Imports a segment of it.
+    pub(crate) fn import(&self, endpoint: &Endpoint, name: SegmentName) -> Result<RemoteSegment> {
+        import(endpoint, self.node, self.port(), name)
+    }
+}
+
+/// A buffer and the segment under which it is exported.
+pub(crate) struct Exported {
+    pub(crate) buffer: Buffer,
+    pub(crate) segment: Segment,
+}
+
+impl Exported {
+    /// Allocates `length` bytes and exports them with all rights.
+    pub(crate) fn new(endpoint: &Endpoint, name: SegmentName, length: usize) -> Result<Self> {
+        let buffer = endpoint
+            .allocate(length)
+            .with_context(|| format!("allocate {length} bytes"))?;
+        let segment = endpoint
+            .export(name, &buffer, Access::all())
+            .context("export a buffer")?;
+        Ok(Exported { buffer, segment })
+    }
+
+    /// A part of it, for a transfer.
+    pub(crate) fn part(&self, offset: usize, length: usize) -> Part<'_> {
+        self.segment.part(offset, length)
+    }
+}
