@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use proc_macro2::Ident;
 use syn::{Item, Type, Visibility};
 
 use crate::references::{self, References};
@@ -37,20 +38,15 @@ impl fmt::Display for Arrow {
     }
 }
 
-#[derive(Debug)]
 struct Module {
     file: PathBuf,
-    /// Names of its items, child modules included.
+    items: Vec<Item>,
+    /// Names of the items, child modules included.
     names: BTreeSet<String>,
     references: References,
-    /// Fields of its structs that are not private.
-    open_fields: BTreeMap<String, Vec<String>>,
-    /// Types with methods in it.
-    implements: BTreeSet<String>,
 }
 
 /// The modules of a crate, by their paths (`crate::core::events`).
-#[derive(Debug)]
 pub struct Tree {
     modules: BTreeMap<String, Module>,
 }
@@ -64,89 +60,64 @@ impl Tree {
         let mut tree = Self {
             modules: BTreeMap::new(),
         };
-        tree.read_file("crate", &directory.join("lib.rs"), directory)?;
+        tree.add_file("crate", &directory.join("lib.rs"), directory)?;
         Ok(tree)
     }
 
-    fn read_file(&mut self, name: &str, file: &Path, children: &Path) -> Result<(), String> {
+    fn add_file(&mut self, name: &str, file: &Path, folder: &Path) -> Result<(), String> {
         let wrong = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
         let items = syn::parse_file(&text).map_err(|error| wrong(&error))?.items;
-        self.add(name, file, children, &items)
+        self.add(name, file, folder, items)
     }
 
-    fn add(&mut self, name: &str, file: &Path, below: &Path, items: &[Item]) -> Result<(), String> {
-        let mut module = Module {
-            file: file.to_owned(),
-            names: items.iter().filter_map(references::name).collect(),
-            references: References::of(items),
-            open_fields: BTreeMap::new(),
-            implements: BTreeSet::new(),
-        };
-        for item in items {
-            match item {
-                Item::Struct(item) => {
-                    let open = |field: &&syn::Field| !matches!(field.vis, Visibility::Inherited);
-                    let named = |field: &syn::Field| match &field.ident {
-                        Some(ident) => ident.to_string(),
-                        None => "without a name".into(),
-                    };
-                    let fields = item.fields.iter().filter(open).map(named).collect();
-                    module.open_fields.insert(item.ident.to_string(), fields);
-                }
-                Item::Impl(item) if item.trait_.is_none() && !references::is_test(&item.attrs) => {
-                    if let Type::Path(of) = &*item.self_ty {
-                        let of = of.path.segments.last().map(|last| last.ident.to_string());
-                        module.implements.extend(of);
-                    }
-                }
-                Item::Mod(child) if !references::is_test(&child.attrs) => {
-                    let ident = child.ident.to_string();
-                    let path = format!("{name}::{ident}");
-                    let folder = below.join(&ident);
-                    match &child.content {
-                        Some((_, items)) => self.add(&path, file, &folder, items)?,
-                        None if folder.join("mod.rs").exists() => {
-                            self.read_file(&path, &folder.join("mod.rs"), &folder)?;
-                        }
-                        None => self.read_file(&path, &folder.with_extension("rs"), &folder)?,
-                    }
-                    module.names.insert(ident);
-                }
-                _ => {}
+    /// Adds a module and its children, whose files are in `folder`.
+    fn add(
+        &mut self,
+        name: &str,
+        file: &Path,
+        folder: &Path,
+        mut items: Vec<Item>,
+    ) -> Result<(), String> {
+        items.retain(|item| !references::is_test(references::head(item).0));
+        for item in &items {
+            let Item::Mod(child) = item else { continue };
+            let path = format!("{name}::{}", child.ident);
+            let below = folder.join(child.ident.to_string());
+            let inside = below.join("mod.rs");
+            match &child.content {
+                Some((_, items)) => self.add(&path, file, &below, items.clone())?,
+                None if inside.exists() => self.add_file(&path, &inside, &below)?,
+                None => self.add_file(&path, &below.with_extension("rs"), &below)?,
             }
         }
+        let names = items.iter().filter_map(|item| references::head(item).1);
+        let module = Module {
+            file: file.to_owned(),
+            names: names.map(|ident| ident.to_string()).collect(),
+            references: References::of(&items),
+            items,
+        };
         self.modules.insert(name.to_owned(), module);
         Ok(())
-    }
-
-    /// The names of all modules.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.modules.keys().map(String::as_str)
     }
 
     /// All arrows, the first of each pair of modules.
     pub fn arrows(&self) -> Vec<Arrow> {
         let mut arrows = BTreeMap::new();
         for (from, module) in &self.modules {
-            let references = &module.references;
-            let below = format!("{from}::");
-            let exports = references.exports.iter().map(|written| (written, true));
-            for ((path, line), export) in
-                exports.chain(references.uses.iter().map(|it| (it, false)))
-            {
+            for reference in &module.references.all {
+                let path = &reference.path;
                 // A name alone that the module defines, or that is a variable.
                 if path.len() == 1 && module.names.contains(&path[0]) {
                     continue;
                 }
-                let Some(to) = self.resolve(from, path, 0) else {
-                    continue;
-                };
-                if to == *from || export && to.starts_with(&below) {
-                    continue;
+                let to = self.resolve(from, path, 0).filter(|to| to != from);
+                let Some(to) = to else { continue };
+                if !reference.export || !is_below(&to, from) {
+                    let place = format!("{}:{}", module.file.display(), reference.line);
+                    arrows.entry((from.clone(), to)).or_insert(place);
                 }
-                let place = format!("{}:{line}", module.file.display());
-                arrows.entry((from.clone(), to)).or_insert(place);
             }
         }
         let arrow = |((from, to), place)| Arrow { from, to, place };
@@ -197,43 +168,55 @@ impl Tree {
         let mut globs = module.references.globs.iter();
         let through_glob = globs.find_map(|glob| {
             let of = self.resolve(within, glob, depth + 1)?;
-            let names = &self.modules.get(&of)?.names;
-            names
-                .contains(first)
-                .then(|| self.descend(&of, path, depth + 1))?
+            let found = self.modules.get(&of)?.names.contains(first);
+            found.then(|| self.descend(&of, path, depth + 1))?
         });
         through_glob.or_else(here)
     }
 
-    /// The fields of a struct that are not private.
+    /// The fields of a struct that are not private; those of a tuple have no name.
     ///
     /// # Errors
     /// Returns an error if there is not exactly one struct of that name.
     pub fn open_fields(&self, name: &str) -> Result<Vec<String>, String> {
-        let found: Vec<_> = self
-            .modules
-            .values()
-            .filter_map(|it| it.open_fields.get(name))
-            .collect();
-        match found[..] {
-            [fields] => Ok(fields.clone()),
-            _ => Err(format!("{} structs are named {name}", found.len())),
-        }
+        let items = self.modules.values().flat_map(|module| &module.items);
+        let structs = items.filter_map(|item| match item {
+            Item::Struct(item) if item.ident == name => Some(item),
+            _ => None,
+        });
+        let structs: Vec<_> = structs.collect();
+        let [only] = structs[..] else {
+            return Err(format!("{} structs are named {name}", structs.len()));
+        };
+        let open = |field: &&syn::Field| !matches!(field.vis, Visibility::Inherited);
+        let name =
+            |field: &syn::Field| field.ident.as_ref().map_or(String::new(), Ident::to_string);
+        Ok(only.fields.iter().filter(open).map(name).collect())
     }
 
     /// The modules that add methods to a type outside of `home` and the modules below it.
     pub fn methods_elsewhere(&self, name: &str, home: &str) -> Vec<&str> {
-        let below = format!("{home}::");
-        let elsewhere = |path: &str| path != home && !path.starts_with(&below);
-        let modules = self
+        let adds = |item: &Item| match item {
+            Item::Impl(item) if item.trait_.is_none() => match &*item.self_ty {
+                Type::Path(of) => of.path.segments.iter().any(|part| part.ident == name),
+                _ => false,
+            },
+            _ => false,
+        };
+        let adding = self
             .modules
             .iter()
-            .filter(|(_, module)| module.implements.contains(name));
-        modules
-            .map(|(path, _)| path.as_str())
-            .filter(|path| elsewhere(path))
+            .filter(|(_, module)| module.items.iter().any(adds));
+        let paths = adding.map(|(path, _)| path.as_str());
+        paths
+            .filter(|path| *path != home && !is_below(path, home))
             .collect()
     }
+}
+
+fn is_below(path: &str, parent: &str) -> bool {
+    path.strip_prefix(parent)
+        .is_some_and(|rest| rest.starts_with("::"))
 }
 
 /// A shortest circle of arrows, or none.
@@ -276,13 +259,12 @@ pub fn grouped(arrows: &[Arrow], group: impl Fn(&str) -> String) -> Vec<Arrow> {
         .collect()
 }
 
-/// The arrows from one folder below `parent` to another.
+/// The arrows from one module below `parent` (or what is below it) to another.
 pub fn between_children<'a>(arrows: &'a [Arrow], parent: &str) -> Vec<&'a Arrow> {
-    let child = |path: &str| {
-        let below = path.strip_prefix(parent)?.strip_prefix("::")?;
-        below.split("::").next().map(str::to_owned)
-    };
-    let crosses = |arrow: &&Arrow| match (child(&arrow.from), child(&arrow.to)) {
+    fn child<'a>(path: &'a str, parent: &str) -> Option<&'a str> {
+        path.strip_prefix(parent)?.split("::").nth(1)
+    }
+    let crosses = |arrow: &&Arrow| match (child(&arrow.from, parent), child(&arrow.to, parent)) {
         (Some(from), Some(to)) => from != to,
         _ => false,
     };

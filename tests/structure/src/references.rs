@@ -2,13 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::Ident;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemUse, Macro, UseTree, Visibility};
 
-/// A path as it is written, with its line.
-pub(crate) type Written = (Vec<String>, usize);
+/// A path as it is written.
+#[derive(Debug)]
+pub(crate) struct Reference {
+    pub(crate) path: Vec<String>,
+    pub(crate) line: usize,
+    /// An import that is seen outside of the module.
+    pub(crate) export: bool,
+}
 
 /// What one module says, inline modules and test code left out.
 #[derive(Debug, Default)]
@@ -17,10 +23,8 @@ pub(crate) struct References {
     pub(crate) imports: BTreeMap<String, Vec<String>>,
     /// Paths whose names are all brought in.
     pub(crate) globs: Vec<Vec<String>>,
-    /// Imports that are seen outside of the module.
-    pub(crate) exports: Vec<Written>,
-    /// All other paths: private imports, and code.
-    pub(crate) uses: Vec<Written>,
+    /// All paths, of imports and in code.
+    pub(crate) all: Vec<Reference>,
 }
 
 impl References {
@@ -32,80 +36,41 @@ impl References {
         references
     }
 
-    fn import(&mut self, tree: &UseTree, path: &mut Vec<String>, public: bool, line: usize) {
-        let length = path.len();
+    fn note(&mut self, path: Vec<String>, line: usize) {
+        let export = false;
+        self.all.push(Reference { path, line, export });
+    }
+
+    fn import(&mut self, tree: &UseTree, mut path: Vec<String>, export: bool, line: usize) {
         match tree {
             UseTree::Path(part) => {
                 path.push(part.ident.to_string());
-                self.import(&part.tree, path, public, line);
+                return self.import(&part.tree, path, export, line);
             }
             UseTree::Group(group) => {
-                for tree in &group.items {
-                    self.import(tree, path, public, line);
-                }
+                let trees = group.items.iter();
+                return trees.for_each(|tree| self.import(tree, path.clone(), export, line));
             }
-            UseTree::Glob(_) => {
-                self.globs.push(path.clone());
-                self.note(path.clone(), public, line);
-            }
-            UseTree::Name(name) => {
-                if name.ident != "self" {
-                    path.push(name.ident.to_string());
-                }
-                let name = path.last().cloned().unwrap_or_default();
-                self.imports.insert(name, path.clone());
-                self.note(path.clone(), public, line);
-            }
-            UseTree::Rename(rename) => {
-                if rename.ident != "self" {
-                    path.push(rename.ident.to_string());
-                }
-                self.imports.insert(rename.rename.to_string(), path.clone());
-                self.note(path.clone(), public, line);
-            }
-        }
-        path.truncate(length);
-    }
-
-    fn note(&mut self, path: Vec<String>, public: bool, line: usize) {
-        match public {
-            true => self.exports.push((path, line)),
-            false => self.uses.push((path, line)),
-        }
-    }
-
-    /// Paths among the tokens of a macro.
-    fn scan(&mut self, tokens: TokenStream) {
-        let mut path: Vec<String> = Vec::new();
-        let (mut colons, mut line) = (0, 0);
-        for token in tokens {
-            let goes_on = match &token {
-                TokenTree::Punct(punct) => punct.as_char() == ':' && colons < 2,
-                TokenTree::Ident(_) => colons == 2 || path.is_empty(),
-                _ => false,
-            };
-            if !goes_on {
-                self.uses.push((std::mem::take(&mut path), line));
-                colons = 0;
-            }
-            line = token.span().start().line;
-            match token {
-                TokenTree::Punct(_) if goes_on => colons += 1,
-                TokenTree::Ident(ident) => {
+            UseTree::Glob(_) => self.globs.push(path.clone()),
+            UseTree::Name(syn::UseName { ident })
+            | UseTree::Rename(syn::UseRename { ident, .. }) => {
+                if ident != "self" {
                     path.push(ident.to_string());
-                    colons = 0;
                 }
-                TokenTree::Group(group) => self.scan(group.stream()),
-                _ => {}
+                let name = match tree {
+                    UseTree::Rename(rename) => Some(rename.rename.to_string()),
+                    _ => path.last().cloned(),
+                };
+                self.imports.insert(name.unwrap_or_default(), path.clone());
             }
         }
-        self.uses.push((path, line));
+        self.all.push(Reference { path, line, export });
     }
 }
 
 impl<'ast> Visit<'ast> for References {
     fn visit_item(&mut self, item: &'ast Item) {
-        if !is_test(attributes(item)) {
+        if !is_test(head(item).0) {
             visit::visit_item(self, item);
         }
     }
@@ -117,29 +82,26 @@ impl<'ast> Visit<'ast> for References {
     }
 
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        let public = !matches!(item.vis, Visibility::Inherited);
-        self.import(
-            &item.tree,
-            &mut Vec::new(),
-            public,
-            item.span().start().line,
-        );
+        let export = !matches!(item.vis, Visibility::Inherited);
+        self.import(&item.tree, Vec::new(), export, item.span().start().line);
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        let names = path
-            .segments
-            .iter()
-            .map(|segment| segment.ident.to_string());
+        let names = path.segments.iter().map(|part| part.ident.to_string());
         if path.leading_colon.is_none() {
-            self.uses.push((names.collect(), path.span().start().line));
+            self.note(names.collect(), path.span().start().line);
         }
         visit::visit_path(self, path);
     }
 
+    /// The tokens of a macro need not be Rust: all that looks like a path counts.
     fn visit_macro(&mut self, macro_: &'ast Macro) {
-        self.scan(macro_.tokens.clone());
-        visit::visit_macro(self, macro_);
+        let line = macro_.span().start().line;
+        let text = macro_.tokens.to_string().replace(" :: ", "::");
+        let paths = text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+        for path in paths.map(|path| path.trim_matches(':')) {
+            self.note(path.split("::").map(str::to_owned).collect(), line);
+        }
     }
 
     /// `pub(in crate::core)` is no import.
@@ -158,34 +120,18 @@ pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-fn attributes(item: &Item) -> &[Attribute] {
-    match item {
-        Item::Const(item) => &item.attrs,
-        Item::Enum(item) => &item.attrs,
-        Item::Fn(item) => &item.attrs,
-        Item::Impl(item) => &item.attrs,
-        Item::Macro(item) => &item.attrs,
-        Item::Mod(item) => &item.attrs,
-        Item::Static(item) => &item.attrs,
-        Item::Struct(item) => &item.attrs,
-        Item::Trait(item) => &item.attrs,
-        Item::Type(item) => &item.attrs,
-        Item::Use(item) => &item.attrs,
-        _ => &[],
+/// The attributes of an item, and the name that it defines.
+pub(crate) fn head(item: &Item) -> (&[Attribute], Option<&Ident>) {
+    macro_rules! head {
+        ($($kind:ident),*) => {
+            match item {
+                $(Item::$kind(item) => (&item.attrs, Some(&item.ident)),)*
+                Item::Fn(item) => (&item.attrs, Some(&item.sig.ident)),
+                Item::Impl(item) => (&item.attrs, None),
+                Item::Use(item) => (&item.attrs, None),
+                _ => (&[], None),
+            }
+        };
     }
-}
-
-/// The name that an item defines.
-pub(crate) fn name(item: &Item) -> Option<String> {
-    let ident = match item {
-        Item::Const(item) => &item.ident,
-        Item::Enum(item) => &item.ident,
-        Item::Fn(item) => &item.sig.ident,
-        Item::Static(item) => &item.ident,
-        Item::Struct(item) => &item.ident,
-        Item::Trait(item) => &item.ident,
-        Item::Type(item) => &item.ident,
-        _ => return None,
-    };
-    Some(ident.to_string())
+    head!(Const, Enum, Mod, Static, Struct, Trait, Type)
 }

@@ -33,29 +33,25 @@ pub fn checkout() -> PathBuf {
 /// Returns an error if a directory or a file cannot be read.
 pub fn read(root: &Path, extensions: &[&str]) -> io::Result<Vec<Source>> {
     let mut sources = Vec::new();
-    let mut directories = vec![root.to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(&directory)? {
-            let path = entry?.path();
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or(".");
-            if name.starts_with('.') || name.starts_with("target") && path.is_dir() {
-                continue;
+    let mut paths = vec![root.to_owned()];
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            for entry in std::fs::read_dir(&path)? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if !name.starts_with('.') && name != "target" && !name.starts_with("target-") {
+                    paths.push(entry.path());
+                }
             }
-            if path.is_dir() {
-                directories.push(path);
-                continue;
-            }
-            let extension = path.extension().and_then(|it| it.to_str());
-            if extension.is_some_and(|it| extensions.contains(&it)) {
-                let below = path.strip_prefix(root).unwrap_or(&path);
-                sources.push(Source {
-                    path: below.to_string_lossy().into_owned(),
-                    text: std::fs::read_to_string(&path)?,
-                });
-            }
+        } else if extensions
+            .iter()
+            .any(|it| path.extension().is_some_and(|of| of == *it))
+        {
+            let below = path.strip_prefix(root).unwrap_or(&path);
+            sources.push(Source {
+                path: below.to_string_lossy().into_owned(),
+                text: std::fs::read_to_string(&path)?,
+            });
         }
     }
     sources.sort_by(|a, b| a.path.cmp(&b.path));

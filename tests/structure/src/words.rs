@@ -12,50 +12,35 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use crate::sources::Source;
 
-/// What must not come back.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Replaced {
-    /// Identifiers.
-    pub identifiers: BTreeSet<String>,
-    /// Words, wherever they stand.
-    pub words: BTreeSet<String>,
+/// What must not come back: the words behind "Formerly" in a line of the glossary that stand
+/// between two of `mark`.
+pub fn replaced(glossary: &str, mark: char) -> BTreeSet<&str> {
+    let former = glossary
+        .lines()
+        .filter_map(|line| Some(line.split_once("Formerly ")?.1));
+    former
+        .flat_map(|line| line.split(mark).skip(1).step_by(2))
+        .collect()
 }
 
-/// Reads the glossary: what stands behind "Formerly" in each of its lines.
-pub fn replaced(glossary: &str) -> Replaced {
-    let mut replaced = Replaced::default();
-    for line in glossary.lines() {
-        let Some((_, former)) = line.split_once("Formerly ") else {
-            continue;
-        };
-        let quoted = |mark| former.split(mark).skip(1).step_by(2).map(str::to_owned);
-        replaced.identifiers.extend(quoted('`'));
-        replaced.words.extend(quoted('"'));
-    }
-    replaced
-}
-
-/// The places where one of them has come back: "file: word".
-pub fn returned(replaced: &Replaced, source: &Source) -> Vec<String> {
+/// The places where a file has one of the replaced words of a glossary: "file: word".
+pub fn returned(glossary: &str, source: &Source) -> Vec<String> {
     let mut names = BTreeSet::new();
     match source.text.parse() {
         Ok(tokens) if source.is("rs") => identifiers(tokens, &mut names),
         _ if source.is("md") => {}
         _ => names.extend(words(&source.text).map(str::to_owned)),
     }
-    let lower = source.text.to_lowercase();
-    let all: BTreeSet<_> = words(&lower).flat_map(|word| word.split('_')).collect();
-    let identifiers = replaced
-        .identifiers
-        .intersection(&names)
-        .map(String::as_str);
-    let words = replaced
-        .words
-        .iter()
-        .map(String::as_str)
+    let text = source.text.to_lowercase();
+    let all: BTreeSet<_> = words(&text).flat_map(|word| word.split('_')).collect();
+    let identifiers = replaced(glossary, '`')
+        .into_iter()
+        .filter(|name| names.contains(*name));
+    let words = replaced(glossary, '"')
+        .into_iter()
         .filter(|word| all.contains(word));
-    let found = identifiers.chain(words);
-    found
+    identifiers
+        .chain(words)
         .map(|word| format!("{}: {word}", source.path))
         .collect()
 }
@@ -80,17 +65,11 @@ mod unit {
 
     #[test]
     fn what_was_replaced_does_not_come_back() {
-        let replaced = replaced(
-            "| requester | asks. Formerly `asker`, \"untold\", *place*. |\n| `window` | … |",
-        );
+        let glossary =
+            "| requester | asks. Formerly `asker`, \"untold\", *place*. |\n| `window` | … |";
         let check = |path: &str, text: &str| {
-            returned(
-                &replaced,
-                &Source {
-                    path: path.into(),
-                    text: text.into(),
-                },
-            )
+            let (path, text) = (path.to_owned(), text.to_owned());
+            returned(glossary, &Source { path, text })
         };
         assert_eq!(check("a.rs", "fn ask(asker: u8) {}"), ["a.rs: asker"]);
         assert_eq!(
