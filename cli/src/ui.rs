@@ -30,7 +30,7 @@ pub(crate) fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("qnic: {error:#}");
     ExitCode::from(match error.downcast_ref::<Error>() {
         Some(Error::Interrupted) => INTERRUPTED,
-        Some(Error::Config(_) | Error::Spec(_)) => WRONG_INPUT,
+        Some(Error::Config(_)) => WRONG_INPUT,
         _ => 1,
     })
 }

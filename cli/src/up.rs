@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use qnic_cluster::{
-    AccelChoice, BootOptions, Cancel, Cluster, ClusterOverview, ClusterSpec, Mode, SpecError,
+    AccelChoice, BootOptions, Cancel, Cluster, ClusterOverview, ClusterSpec, ConfigError, Mode,
 };
 
 use crate::ui;
@@ -69,11 +69,6 @@ enum Accel {
     Tcg,
 }
 
-fn wrong(message: String) -> anyhow::Error {
-    let key = "network.host".to_owned();
-    qnic_cluster::Error::from(SpecError { key, message }).into()
-}
-
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut spec = ClusterSpec::load(&options.file)?;
@@ -85,13 +80,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         };
     }
     if let Some(host) = &options.host {
-        spec = spec.on_host(host).map_err(wrong)?;
+        spec = spec.on_host(host).map_err(qnic_cluster::Error::from)?;
     } else if let [hosts @ .., last] = &spec.hosts_to_choose()[..] {
         if !options.print_config {
             let hosts = hosts.join(", ");
-            return Err(wrong(format!(
-                "say which host of the file this is: --host with one of {hosts}, {last}"
-            )));
+            let message =
+                format!("say which host of the file this is: --host with one of {hosts}, {last}");
+            let error = ConfigError::new("network.host", message);
+            return Err(qnic_cluster::Error::from(error).into());
         }
     }
     if options.print_config {

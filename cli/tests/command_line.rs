@@ -37,13 +37,13 @@ impl Place {
 }
 
 #[test]
-fn a_mistake_in_a_cluster_file_is_told_with_its_place() {
+fn an_error_in_a_cluster_file_is_told_with_its_place() {
     let place = Place::new();
     let file = place.file("name = \"x\"\n[[node]]\nname = \"a\"\nmemory = \"lots\"\n");
     let (code, out, err) = place.qnic(&["up", &file]);
     assert_eq!((code, out.as_str()), (2, ""));
     let expected = format!(
-        "qnic: {file}:4:10: node[0].memory: expected a size such as \"256MiB\" or \"1GiB\", found \"lots\"\n"
+        "qnic: {file}:4:10: node[0].memory: expected a size such as \"256MiB\" or \"1GiB\", found \"lots\"\n  | memory = \"lots\"\n"
     );
     assert_eq!(err, expected);
     assert!(place.is_untouched());

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use guest::{until, Guest, RAM_BYTES};
 use qnic_abi::{NodeId, Status};
-use qnic_device::{Config, Device, NicSettings, RamSize};
+use qnic_device::{ByteSize, Config, Device, NicSettings};
 use rustix::process::Pid;
 use rustix::thread::{sched_setaffinity, CpuSet};
 
@@ -24,7 +24,7 @@ fn main() {
     let socket = |node: usize| directory.path().join(format!("{node}.sock"));
     let nic = |node: usize| {
         let name = format!("n{node}");
-        NicSettings::new(name, NodeId(node as u16), socket(node), RamSize(RAM_BYTES))
+        NicSettings::new(name, NodeId(node as u16), socket(node), ByteSize(RAM_BYTES))
     };
     let device = Device::start(&Config::new((0..4).map(nic).collect())).expect("a device");
     let mut guests: Vec<Guest> = (0..4).map(|node| Guest::connect(&socket(node))).collect();

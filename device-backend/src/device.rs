@@ -8,15 +8,18 @@ use std::thread::JoinHandle;
 use qnic_abi::attach::CONFIG_SIZE;
 use qnic_abi::header::GeometryError;
 use qnic_abi::NodeId;
+use qnic_config::{
+    Config, ConfigError, NetworkSettings, NicSettings, ProcessSettings, UdpSettings,
+};
 use qnic_links::{Carrier, ClusterKey, Fabric, ShmCarrier, ShmPeer, UdpCarrier, UdpPeer};
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
 use crate::attach::{self, Port, Socket, SocketError};
 use crate::capture::{Captures, Names};
-use crate::config::{Config, Mistake, NetworkSettings, NicSettings, ProcessSettings, UdpSettings};
 use crate::engine::{self, Command, Engine, EngineGone, EngineHandle, Node};
 use crate::metrics::{self, Stats};
+use crate::ram;
 use crate::sram::{Sram, SramError};
 use crate::stop::Stop;
 use crate::throttle::Throttle;
@@ -26,7 +29,7 @@ use crate::throttle::Throttle;
 pub enum StartError {
     /// The configuration breaks a rule.
     #[error("bad configuration: {0}")]
-    Config(#[from] Mistake),
+    Config(#[from] ConfigError),
     /// A NIC cannot be made.
     #[error("NIC \"{name}\": no SRAM can be laid out: {error:?}")]
     Geometry {
@@ -118,10 +121,7 @@ impl Device {
         let mut callers = None;
         if let Some(network) = &config.network {
             let joined = fabric.join(&config.network_plan()?);
-            joined.map_err(|message| Mistake {
-                key: "network".to_owned(),
-                message,
-            })?;
+            joined.map_err(|message| ConfigError::new("network", message))?;
             callers = connect(&mut fabric, network)?;
         }
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
@@ -249,7 +249,7 @@ fn add_nic(
     };
     let nic = Nic::new(NicConfig {
         node: settings.node,
-        frames: settings.ram.frames(),
+        frames: ram::frames(settings.ram),
         windows: settings.windows,
         doorbells: settings.doorbells,
         limits: limits.clone(),
@@ -275,10 +275,7 @@ fn add_nic(
     };
     fabric
         .add(nic, Node::new(sram))
-        .map_err(|duplicate| Mistake {
-            key: "nic.node".to_owned(),
-            message: duplicate.to_string(),
-        })?;
+        .map_err(|duplicate| ConfigError::new("nic.node", duplicate.to_string()))?;
     Ok(port)
 }
 
@@ -325,9 +322,7 @@ fn add_carrier(
     let nodes: Vec<Vec<_>> = processes.map(nodes).collect();
     let connected = fabric.connect(carrier, &nodes);
     connected.map_err(|duplicate| {
-        let key = "network.process".to_owned();
-        let message = duplicate.to_string();
-        StartError::Config(Mistake { key, message })
+        StartError::Config(ConfigError::new("network.process", duplicate.to_string()))
     })
 }
 

@@ -15,7 +15,7 @@
 //! or a front end sends ends it; a mistake costs the one who made it its queue, its
 //! start or its connection.
 //!
-//! `qnic-device` runs it from a configuration file ([`config`]); tests and host-mode
+//! `qnic-device` runs it from a configuration file ([`qnic_config`]); tests and host-mode
 //! tools run it in their own process with [`Device::start`].
 //!
 //! # Counters
@@ -29,13 +29,12 @@
 
 mod attach;
 mod capture;
-pub mod config;
 mod device;
 mod engine;
 mod identity;
 mod memory;
 pub mod metrics;
-pub mod ram;
+mod ram;
 mod sram;
 mod stop;
 mod throttle;
@@ -43,14 +42,13 @@ mod throttle;
 use qnic_links::notifier;
 
 pub use attach::SocketError;
-pub use config::{
-    Config, ConfigError, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings,
-    NicSettings, ProcessSettings, ShmSettings, UdpSettings,
-};
 pub use device::{Device, DeviceError, StartError, Stopper};
 pub use engine::{
     EngineReport, NetworkReport, NicCounters, NicReport, NicState, NicStatistics, Report,
 };
 pub use metrics::Stats;
-pub use ram::RamSize;
+pub use qnic_config::{
+    ByteSize, Config, ConfigError, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings,
+    NicSettings, ProcessSettings, ShmSettings, UdpSettings,
+};
 pub use sram::SramError;

@@ -15,7 +15,7 @@ use qnic_abi::attach::DeviceConfig;
 use qnic_abi::event::Kind;
 use qnic_abi::header::SRAM_MAGIC;
 use qnic_abi::{NodeId, Status};
-use qnic_device::{Config, Device, NicReport, NicSettings, NicState, RamSize};
+use qnic_device::{ByteSize, Config, Device, NicReport, NicSettings, NicState};
 use rustix::fs::SealFlags;
 use tempfile::TempDir;
 use vhost::vhost_user::VhostUserFrontend;
@@ -34,7 +34,7 @@ impl Lab {
         let directory = tempfile::tempdir().unwrap();
         let settings = |node: usize| {
             let socket = directory.path().join(format!("{node}.sock"));
-            let ram = RamSize(RAM_BYTES);
+            let ram = ByteSize(RAM_BYTES);
             NicSettings::new(format!("n{node}"), NodeId(node as u16), socket, ram)
         };
         let config = Config::new((0..nics).map(settings).collect());

@@ -46,7 +46,7 @@ impl Cluster {
     /// Boots `spec` and waits until every guest is ready.
     ///
     /// # Errors
-    /// [`Error::Spec`], [`Error::Host`] and [`Error::InUse`] before anything is
+    /// [`Error::Config`], [`Error::Host`] and [`Error::InUse`] before anything is
     /// started; [`Error::Images`] and [`Error::Build`] while provisioning;
     /// [`Error::Failed`], [`Error::Timeout`] and [`Error::Interrupted`] after
     /// everything that was started has been ended again.

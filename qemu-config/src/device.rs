@@ -5,10 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use serde::Serialize;
 use serde_json::Value;
 
-use crate::config::{for_device, DeviceNetwork};
 use crate::dirs::{ClusterDir, DEVICE};
 use crate::follow::tail;
 use crate::process::{ProcessId, MARKER};
@@ -16,54 +14,10 @@ use crate::socket::Socket;
 use crate::spawn::{spawn, Bond};
 use crate::state::write;
 use crate::wait::{Patience, Stop};
-use crate::{ByteSize, ClusterSpec, Error, Result};
+use crate::{ClusterSpec, Error, Result};
 
 /// Lines of its log in an error.
 const TAIL_LINES: usize = 20;
-
-/// What the device process is started with.
-#[derive(Serialize)]
-struct Config {
-    nic: Vec<Nic>,
-    metrics: Metrics,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    network: Option<DeviceNetwork>,
-}
-
-#[derive(Serialize)]
-struct Nic {
-    name: String,
-    node: u16,
-    socket: PathBuf,
-    ram: ByteSize,
-}
-
-#[derive(Serialize)]
-struct Metrics {
-    socket: PathBuf,
-}
-
-/// The configuration file of a device process for `spec`.
-pub(crate) fn config(
-    spec: &ClusterSpec,
-    dir: &ClusterDir,
-    process: Option<&str>,
-) -> Result<String> {
-    let nic = spec.nics_of(process).map(|(node, number)| Nic {
-        name: node.name.clone(),
-        node: number,
-        socket: dir.node(&node.name).nic(),
-        ram: node.memory,
-    });
-    let config = Config {
-        nic: nic.collect(),
-        metrics: Metrics {
-            socket: dir.device(process).control(),
-        },
-        network: for_device(spec, process, &|name| dir.device(Some(name)).calls()),
-    };
-    toml::to_string(&config).map_err(Error::Describe)
-}
 
 /// The device process `program`, with the command `prefix` in front of it.
 pub(crate) fn command(program: &Path, prefix: &[String]) -> Command {
@@ -87,7 +41,10 @@ pub(crate) fn start(
     patience: &Patience,
 ) -> Result<Child> {
     let files = dir.device(process);
-    write(&files.config(), config(spec, dir, process)?.as_bytes())?;
+    let config = spec.device_config(dir, process);
+    config.check()?;
+    let config = toml::to_string(&config).map_err(Error::Describe)?;
+    write(&files.config(), config.as_bytes())?;
     let log_path = files.log();
     let log = File::create(&log_path).map_err(Error::io("create", &log_path))?;
     let program = PathBuf::from(command.get_program());
@@ -281,19 +238,6 @@ mod tests {
     }
 
     #[test]
-    fn only_nodes_with_a_nic_are_configured_and_keep_their_numbers() {
-        let fixture = Fixture::new();
-        let text = config(&spec(), &fixture.dir, None).unwrap();
-        let base = fixture.dir.path().display();
-        let expected = format!(
-            "[[nic]]\nname = \"a\"\nnode = 0\nsocket = \"{base}/nodes/a/nic.sock\"\nram = \"256MiB\"\n\n\
-             [[nic]]\nname = \"b\"\nnode = 2\nsocket = \"{base}/nodes/b/nic.sock\"\nram = \"256MiB\"\n\n\
-             [metrics]\nsocket = \"{base}/device.sock\"\n"
-        );
-        assert_eq!(text, expected);
-    }
-
-    #[test]
     fn a_ready_device_is_recorded() {
         let fixture = Fixture::new();
         let mut child = fixture.start("echo ready; exec tail -f /dev/null").unwrap();
@@ -325,34 +269,6 @@ mod tests {
             .to_string();
         assert!(error.starts_with("device: "), "{error}");
         assert!(error.contains("nic a: path in use"), "{error}");
-    }
-
-    #[test]
-    fn a_process_of_several_has_its_nics_and_knows_where_the_others_are_called() {
-        let fixture = Fixture::new();
-        let process = |name: &str, node: &str| crate::ProcessSpec {
-            name: name.to_owned(),
-            nodes: vec![node.to_owned()],
-        };
-        let mut spec = spec();
-        spec.network = Some(crate::NetworkSpec {
-            processes: vec![process("left", "a"), process("right", "b")],
-            ..crate::NetworkSpec::default()
-        });
-        spec.validate().unwrap();
-        let text = config(&spec, &fixture.dir, Some("right")).unwrap();
-        let base = fixture.dir.path().display();
-        for part in [
-            format!("[[nic]]\nname = \"b\"\nnode = 2\nsocket = \"{base}/nodes/b/nic.sock\""),
-            format!("[metrics]\nsocket = \"{base}/device-right.sock\""),
-            format!("[network.shm]\nname = \"right\"\nsocket = \"{base}/device-right.shm\""),
-            format!(
-                "[[network.process]]\nname = \"left\"\nsocket = \"{base}/device-left.shm\"\nnodes = [0]"
-            ),
-        ] {
-            assert!(text.contains(&part), "{text}");
-        }
-        assert!(!text.contains("name = \"a\""), "{text}");
     }
 
     #[test]

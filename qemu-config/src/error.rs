@@ -10,12 +10,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A mistake in a cluster file.
+    /// An error in a cluster file, or in a specification that a program made.
     #[error(transparent)]
     Config(#[from] crate::ConfigError),
-    /// A mistake in a specification that a program made.
-    #[error(transparent)]
-    Spec(#[from] crate::SpecError),
     /// The specification cannot be written as TOML.
     #[error("cannot describe the cluster as TOML: {0}")]
     Describe(#[source] toml::ser::Error),

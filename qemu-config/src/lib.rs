@@ -65,9 +65,8 @@ pub use boot::BootOptions;
 pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::{Cluster, Links};
 pub use config::{
-    AccelChoice, ByteSize, ClusterSpec, ConfigError, FileSpec, HostSpec, LinkSpec, NetworkSpec,
-    NodeSpec, NotASize, ProcessSpec, SpecError, MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME,
-    MAX_NODES, MIN_MEMORY,
+    AccelChoice, ClusterSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NodeSpec, ProcessSpec,
+    MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY,
 };
 pub use copy::Count;
 pub use device::add_stats;
@@ -83,6 +82,7 @@ pub use programs::{guest_program, host_program, repository, Program, APP, APP_PA
 pub use progress::{Progress, Silent};
 pub use provision::available_memory;
 pub use qapi::qmp;
+pub use qnic_config::{ByteSize, ConfigError};
 pub use qnic_links::{ImpairmentChange, Impairments, Shape};
 pub use state::{Mode, Runtime, COMMAND_SLOTS};
 pub use teardown::{down, sweep};

@@ -5,8 +5,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use crate::config::MAX_SOCKET_PATH;
 use crate::identity::FileIdentity;
+use qnic_config::MAX_SOCKET_PATH;
 
 /// Why a socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]

@@ -20,7 +20,7 @@
 //! there before.
 //!
 //! # Waiting (performance.md, "Waiting policy")
-//! The thread polls for [`crate::config::EngineSettings::poll_window`] after the
+//! The thread polls for [`crate::EngineSettings::poll_window`] after the
 //! last work, tells the processes so by their *awake* words, and sleeps. It never
 //! yields. While work keeps coming it still looks at commands and kicks every
 //! [`CHECK_ROUNDS`] rounds.

@@ -9,7 +9,7 @@ use qnic::{
     Access, Buffer, Endpoint, Nic, NodeId, NotificationId, Port, RemoteSegment, Segment,
     SegmentName,
 };
-use qnic_device::{Config, Device, NetworkSettings, NicSettings, RamSize};
+use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
 use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use tempfile::TempDir;
@@ -58,7 +58,7 @@ impl Cluster {
         let directory = tempfile::tempdir().unwrap();
         let nics = (0..nodes).map(|node| {
             let socket = directory.path().join(format!("{node}.sock"));
-            NicSettings::new(node.to_string(), NodeId(node), socket, RamSize::mib(64))
+            NicSettings::new(node.to_string(), NodeId(node), socket, ByteSize::mib(64))
         });
         let mut config = Config::new(nics.collect());
         config.network = network;

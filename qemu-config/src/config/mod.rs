@@ -23,25 +23,19 @@
 //! How NICs are joined, what their links do to frames, and on which hosts guests run
 //! is in `[network]`: see [`NetworkSpec`].
 //!
-//! Only the two names are required. Unknown keys are refused. Every mistake is
-//! reported with file, line, column, key and what was expected.
+//! Only the two names are required. Unknown keys are refused. Every error is reported with
+//! file, line, column, key and what was expected, as in the configuration of the device
+//! process, which this crate makes from it: both come from `qnic-config`.
 
-mod error;
-mod key;
+mod device;
 mod network;
 mod parse;
-mod processes;
-mod size;
 mod spec;
 mod validate;
 
 #[cfg(test)]
 mod tests;
 
-pub use error::{ConfigError, SpecError};
-pub(crate) use network::{for_device, DeviceNetwork};
-pub use network::{HostSpec, LinkSpec, NetworkSpec};
-pub use processes::ProcessSpec;
-pub use size::{ByteSize, NotASize};
+pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
 pub use spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
 pub use validate::{MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY};

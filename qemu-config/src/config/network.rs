@@ -27,18 +27,17 @@
 //!
 //! Nodes are numbered in the order of the file; on a torus, that is row by row.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use qnic_config::{ConfigError, Unique};
 use qnic_links::units::Span;
-use qnic_links::{Impairments, Shape, Topology};
+use qnic_links::{Impairments, Shape};
 use serde::{Deserialize, Serialize};
 
-use super::error::Mistake;
-use super::key::KeyPath;
-use super::processes::{self, ProcessSpec};
-use super::spec::ClusterSpec;
+use super::spec::{ClusterSpec, NodeSpec};
+use super::validate::check_name;
 
 /// How NICs are joined.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
@@ -105,6 +104,16 @@ pub struct HostSpec {
     pub nodes: Vec<String>,
 }
 
+/// A device process of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessSpec {
+    /// Its name.
+    pub name: String,
+    /// Names of the nodes whose NICs it has.
+    pub nodes: Vec<String>,
+}
+
 impl ClusterSpec {
     /// Number of a node's NIC, wherever it runs.
     pub fn node_number(&self, name: &str) -> Option<u16> {
@@ -116,16 +125,17 @@ impl ClusterSpec {
     /// The part of this cluster that `host` boots.
     ///
     /// # Errors
-    /// A sentence: the file has no such host.
-    pub fn on_host(&self, host: &str) -> Result<Self, String> {
+    /// Returns an error if the file has no such host.
+    pub fn on_host(&self, host: &str) -> Result<Self, ConfigError> {
         let network = self.network.as_ref();
         let hosts = network.map_or(&[][..], |network| &network.hosts);
         let Some(here) = hosts.iter().find(|one| one.name == host) else {
             let known: Vec<_> = hosts.iter().map(|one| one.name.as_str()).collect();
-            return Err(match known.is_empty() {
+            let message = match known.is_empty() {
                 true => "the cluster file has no [[network.host]]".to_owned(),
                 false => format!("there is no host \"{host}\": use {}", known.join(" or ")),
-            });
+            };
+            return Err(ConfigError::new("network.host", message));
         };
         let mut part = self.clone();
         part.nodes.clear();
@@ -133,7 +143,7 @@ impl ClusterSpec {
         for (node, number) in self.numbered() {
             if here.nodes.contains(&node.name) {
                 let number = Some(number);
-                part.nodes.push(super::NodeSpec {
+                part.nodes.push(NodeSpec {
                     number,
                     ..node.clone()
                 });
@@ -165,242 +175,139 @@ impl ClusterSpec {
             .chain(elsewhere.map(|(name, number)| (*number, name.as_str())))
             .collect()
     }
-}
 
-/// Makes a relative path of the key file relative to the cluster file.
-pub(super) fn resolve(mut network: NetworkSpec, base: &Path) -> NetworkSpec {
-    network.key_file = network.key_file.map(|file| base.join(file));
-    network
+    fn processes(&self) -> &[ProcessSpec] {
+        let network = self.network.as_ref();
+        network.map_or(&[], |network| &network.processes)
+    }
+
+    /// The device processes that run here, by their names; the only one has none.
+    pub(crate) fn device_processes(&self) -> Vec<Option<&str>> {
+        match self.processes() {
+            [] if self.has_nics() => vec![None],
+            [] => Vec::new(),
+            several => several.iter().map(|one| Some(one.name.as_str())).collect(),
+        }
+    }
+
+    /// The device process that has the NIC of a node.
+    pub(crate) fn process_of(&self, node: &str) -> Option<&str> {
+        let has = |process: &&ProcessSpec| process.nodes.iter().any(|name| name == node);
+        let process = self.processes().iter().find(has)?;
+        Some(&process.name)
+    }
+
+    /// The nodes whose NICs a device process has, with the numbers of these.
+    pub(crate) fn nics_of<'a>(
+        &'a self,
+        process: Option<&'a str>,
+    ) -> impl Iterator<Item = (&'a NodeSpec, u16)> {
+        let nics = self.numbered().filter(|(node, _)| node.nic);
+        nics.filter(move |(node, _)| self.process_of(&node.name) == process)
+    }
 }
 
 /// Checks the network of `spec`.
-pub(super) fn check(spec: &ClusterSpec) -> Result<(), Mistake> {
+pub(super) fn check(spec: &ClusterSpec) -> Result<(), ConfigError> {
     let Some(network) = &spec.network else {
         return Ok(());
     };
-    let key = KeyPath::top().key("network");
-    let nodes = spec.network_nodes();
-    let place = |name: &str, key: KeyPath| {
-        let found = nodes.values().position(|node| *node == name);
-        found.ok_or_else(|| Mistake::new(key, format!("there is no node \"{name}\" with a NIC")))
-    };
-    let least = Span::nanoseconds(100_000_000);
-    if let Some(time) = network.peer_timeout.filter(|time| *time < least) {
-        let message = format!("expected {least} or more, found {time}");
-        return Err(Mistake::new(key.key("peer_timeout"), message));
-    }
-    let topology = topology(network, &key, &place)?;
-    let wrong = match topology {
-        Topology::Torus { .. } => key.key("columns"),
-        _ => key.key("topology"),
-    };
-    topology
-        .check(nodes.len())
-        .map_err(|message| Mistake::new(wrong, message))?;
+    let nodes: Vec<_> = spec.network_nodes().into_values().collect();
+    qnic_config::check_peer_timeout(network.peer_timeout)?;
+    let hub = network.hub.as_deref();
+    let topology = qnic_config::topology(network.topology, network.columns, hub.as_ref(), &nodes)?;
     for (index, link) in network.links.iter().enumerate() {
-        let key = key.key("link").index(index).key("between");
         let [from, to] = &link.between;
-        let ends = (place(from, key.clone())?, place(to, key.clone())?);
-        if !topology.joins(nodes.len(), ends.0, ends.1) {
-            let message = format!("no link of this topology joins \"{from}\" and \"{to}\"");
-            return Err(Mistake::new(key, message));
-        }
+        let ends = [&from.as_str(), &to.as_str()];
+        let key = format!("network.link[{index}].between");
+        qnic_config::check_link(&topology, &nodes, ends, &key)?;
     }
-    let names: HashSet<_> = nodes.into_values().collect();
-    processes::check(spec, &names, &key)?;
-    check_hosts(network, &names, &key)
+    check_processes(network, &nodes)?;
+    check_hosts(network, &nodes)
 }
 
-fn topology(
-    network: &NetworkSpec,
-    key: &KeyPath,
-    place: &dyn Fn(&str, KeyPath) -> Result<usize, Mistake>,
-) -> Result<Topology, Mistake> {
-    let odd = [
-        ("columns", Shape::Torus, network.columns.is_some()),
-        ("hub", Shape::Star, network.hub.is_some()),
-    ];
-    for (name, shape, given) in odd {
-        if given != (network.topology == shape) {
-            let what = if given { "only" } else { "needed" };
-            let message = format!("{what} with the topology {shape:?}").to_lowercase();
-            return Err(Mistake::new(key.key(name), message));
-        }
-    }
-    Ok(match (network.topology, network.columns, &network.hub) {
-        (Shape::Torus, Some(columns), _) => Topology::Torus { columns },
-        (Shape::Star, _, Some(hub)) => Topology::Star {
-            hub: place(hub, key.key("hub"))?,
-        },
-        (Shape::Ring, ..) => Topology::Ring,
-        _ => Topology::Mesh,
-    })
-}
-
-fn check_hosts(network: &NetworkSpec, nodes: &HashSet<&str>, key: &KeyPath) -> Result<(), Mistake> {
+fn check_hosts(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigError> {
     if network.hosts.is_empty() {
         return Ok(());
     }
     if network.key_file.is_none() {
         let message = "needed with hosts: at least 32 random bytes, \
                        such as of \"head -c 32 /dev/urandom > FILE\"";
-        return Err(Mistake::new(key.key("key_file"), message));
+        return Err(ConfigError::new("network.key_file", message));
     }
-    let (mut names, mut addresses, mut placed) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut addresses = Unique::default();
     for (index, host) in network.hosts.iter().enumerate() {
-        let key = key.key("host").index(index);
-        if !names.insert(&host.name) {
-            let message = format!("there is already a host \"{}\"", host.name);
-            return Err(Mistake::new(key.key("name"), message));
-        }
-        if !addresses.insert(host.address) {
-            let message = format!("{} is used already", host.address);
-            return Err(Mistake::new(key.key("address"), message));
-        }
-        for (place, node) in host.nodes.iter().enumerate() {
-            let key = key.key("nodes").index(place);
-            if !nodes.contains(node.as_str()) {
-                let message = format!("there is no node \"{node}\" with a NIC");
-                return Err(Mistake::new(key, message));
-            }
-            if !placed.insert(node.as_str()) {
-                let message = format!("\"{node}\" is on a host already");
-                return Err(Mistake::new(key, message));
-            }
+        let key = format!("network.host[{index}].address");
+        addresses.add(host.address, &key, host.address)?;
+    }
+    let hosts = network.hosts.iter().map(|host| (&host.name, &host.nodes));
+    check_division(hosts, nodes, "network.host")
+}
+
+fn check_processes(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigError> {
+    let top = "network.process";
+    if network.processes.is_empty() {
+        return Ok(());
+    }
+    if !network.hosts.is_empty() {
+        let message = "a cluster has either hosts or several processes on one host";
+        return Err(ConfigError::new(top, message));
+    }
+    for (index, process) in network.processes.iter().enumerate() {
+        check_name(&process.name, &format!("{top}[{index}].name"))?;
+        if process.nodes.is_empty() {
+            let message = "expected at least one node: a device process has a NIC";
+            return Err(ConfigError::new(format!("{top}[{index}].nodes"), message));
         }
     }
-    match nodes.iter().find(|node| !placed.contains(**node)) {
+    let processes = network.processes.iter().map(|one| (&one.name, &one.nodes));
+    check_division(processes, nodes, top)
+}
+
+/// Checks that `parts`, each a name and its nodes, have names of their own and divide all
+/// nodes among them.
+fn check_division<'a>(
+    parts: impl Iterator<Item = (&'a String, &'a Vec<String>)>,
+    nodes: &[&str],
+    top: &str,
+) -> Result<(), ConfigError> {
+    let (mut names, mut placed) = (Unique::default(), Unique::default());
+    for (index, (name, part)) in parts.enumerate() {
+        let key = format!("{top}[{index}]");
+        names.add(
+            name,
+            &format!("{key}.name"),
+            format_args!("name \"{name}\""),
+        )?;
+        for (index, node) in part.iter().enumerate() {
+            let (node, key) = (node.as_str(), format!("{key}.nodes[{index}]"));
+            qnic_config::index_of(&node, nodes, &key)?;
+            placed.add(node, &key, format_args!("node \"{node}\""))?;
+        }
+    }
+    match nodes.iter().find(|node| !placed.contains(*node)) {
         Some(node) => {
-            let message = format!("node \"{node}\" is on no host");
-            Err(Mistake::new(key.key("host"), message))
+            let message = format!("node \"{node}\" is in none of them");
+            Err(ConfigError::new(top, message))
         }
         None => Ok(()),
     }
 }
 
-/// What the device process is told of the network.
-#[derive(Serialize)]
-pub(crate) struct DeviceNetwork {
-    topology: Shape,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    columns: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hub: Option<u16>,
-    seed: u64,
-    default: Impairments,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peer_timeout: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    udp: Option<DeviceUdp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shm: Option<DeviceShm>,
-    link: Vec<DeviceLink>,
-    process: Vec<DeviceProcess>,
-}
-
-#[derive(Serialize)]
-struct DeviceLink {
-    from: u16,
-    to: u16,
-    one_way: bool,
-    impairments: Impairments,
-}
-
-#[derive(Serialize)]
-struct DeviceUdp {
-    name: String,
-    listen: SocketAddr,
-    key_file: PathBuf,
-}
-
-#[derive(Serialize)]
-struct DeviceShm {
-    name: String,
-    socket: PathBuf,
-}
-
-#[derive(Serialize)]
-struct DeviceProcess {
-    name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    address: Option<SocketAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    socket: Option<PathBuf>,
-    nodes: Vec<u16>,
-}
-
-/// What a device process for `spec` is told of the network; `None` if the file
-/// says nothing of it. `calls` says where processes of this machine are called. A path
-/// of a key file is made absolute: the process may run elsewhere.
-pub(crate) fn for_device(
-    spec: &ClusterSpec,
-    process: Option<&str>,
-    calls: &dyn Fn(&str) -> PathBuf,
-) -> Option<DeviceNetwork> {
-    let network = spec.network.as_ref()?;
-    let number = |name: &String| spec.node_number(name);
-    let link = |link: &LinkSpec| {
-        let [from, to] = &link.between;
-        Some(DeviceLink {
-            from: number(from)?,
-            to: number(to)?,
-            one_way: link.one_way,
-            impairments: link.impairments,
-        })
-    };
-    let is_here = |host: &&HostSpec| network.here.as_ref() == Some(&host.name);
-    let here = network.hosts.iter().find(is_here);
-    let udp = here.zip(network.key_file.as_ref());
-    let others = network
-        .hosts
-        .iter()
-        .filter(|host| here.is_some() && !is_here(host));
-    let others = others.map(|host| DeviceProcess {
-        name: host.name.clone(),
-        address: Some(host.address),
-        socket: None,
-        nodes: host.nodes.iter().filter_map(number).collect(),
-    });
-    let beside = network.processes.iter();
-    let beside = beside.filter(|one| Some(one.name.as_str()) != process);
-    let beside = beside.map(|one| DeviceProcess {
-        name: one.name.clone(),
-        address: None,
-        socket: Some(calls(&one.name)),
-        nodes: one.nodes.iter().filter_map(number).collect(),
-    });
-    Some(DeviceNetwork {
-        topology: network.topology,
-        columns: network.columns,
-        hub: network.hub.as_ref().and_then(number),
-        seed: network.seed,
-        default: network.default,
-        peer_timeout: network.peer_timeout,
-        udp: udp.map(|(host, key_file)| DeviceUdp {
-            name: host.name.clone(),
-            listen: host.address,
-            key_file: std::path::absolute(key_file).unwrap_or_else(|_| key_file.clone()),
-        }),
-        shm: process.map(|name| DeviceShm {
-            name: name.to_owned(),
-            socket: calls(name),
-        }),
-        link: network.links.iter().filter_map(link).collect(),
-        process: others.chain(beside).collect(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::tests::{assert_errors, parse};
     use super::*;
 
-    const FILE: &str = r#"
+    const HOSTS: &str = r#"
 name = "x"
 [network]
 topology = "torus"
 columns = 2
 default = { delay = "20us" }
-key_file = "k"
+key_file = "/c/k"
 [[network.link]]
 between = ["a0", "a1"]
 one_way = true
@@ -418,14 +325,27 @@ name = "a"
 count = 4
 "#;
 
-    fn parse(text: &str) -> Result<ClusterSpec, String> {
-        let file = Path::new("/c/c.toml");
-        ClusterSpec::parse(text, file).map_err(|error| error.to_string())
-    }
+    const PROCESSES: &str = r#"
+name = "x"
+[[network.process]]
+name = "left"
+nodes = ["a0", "a1"]
+[[network.process]]
+name = "right"
+nodes = ["a2"]
+[[node]]
+name = "a"
+count = 3
+[[node]]
+name = "plain"
+nic = false
+"#;
 
     #[test]
     fn a_network_is_understood_and_printed_again() {
-        let spec = parse(FILE).unwrap();
+        let file = Path::new("/c/c.toml");
+        let spec = ClusterSpec::parse(&HOSTS.replace("/c/k", "k"), file).unwrap();
+        assert_eq!(spec, parse(HOSTS).unwrap());
         assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
         assert_eq!(spec.hosts_to_choose(), ["west", "east"]);
         assert_eq!(spec.network.unwrap().key_file.unwrap(), Path::new("/c/k"));
@@ -433,7 +353,7 @@ count = 4
 
     #[test]
     fn a_host_boots_its_nodes_and_knows_the_others() {
-        let whole = parse(FILE).unwrap();
+        let whole = parse(HOSTS).unwrap();
         let east = whole.on_host("east").unwrap();
         east.validate().unwrap();
         assert!(east.hosts_to_choose().is_empty());
@@ -443,21 +363,17 @@ count = 4
             assert_eq!(east.node_number(name), Some(number));
         }
         assert_eq!(parse(&east.to_toml().unwrap()).unwrap(), east);
-        let device =
-            toml::to_string(&for_device(&east, None, &|_| unreachable!()).unwrap()).unwrap();
-        for part in [
-            "[udp]\nname = \"east\"\nlisten = \"10.0.0.2:7000\"\nkey_file = \"/c/k\"",
-            "[[link]]\nfrom = 0\nto = 1\none_way = true",
-            "[[process]]\nname = \"west\"\naddress = \"10.0.0.1:7000\"\nnodes = [0, 1]",
-        ] {
-            assert!(device.contains(part), "{device}");
-        }
-        let error = whole.on_host("north").unwrap_err();
-        assert_eq!(error, "there is no host \"north\": use west or east");
+        let error = whole.on_host("north").unwrap_err().to_string();
+        let expected = "network.host: there is no host \"north\": use west or east";
+        assert_eq!(error, expected);
     }
 
     #[test]
-    fn mistakes_are_reported_with_place_and_key() {
+    fn errors_of_hosts_and_links_have_place_and_key() {
+        let (star, soon) = (
+            "\"star\"\nhub = \"b\"",
+            "columns = 2\npeer_timeout = \"1ms\"",
+        );
         let cases = [
             ("torus", "cube", "4:12: network.topology: unknown variant"),
             (
@@ -468,16 +384,16 @@ count = 4
             (
                 "columns = 2",
                 "hub = \"a0\"",
-                "network.columns: needed with the topology torus",
+                "3:1: network.columns: needed with the topology torus",
             ),
             (
                 "\"torus\"\ncolumns = 2",
-                "\"star\"\nhub = \"b\"",
-                "5:7: network.hub: there is no node",
+                star,
+                "5:7: network.hub: there is no node \"b\"",
             ),
             (
                 "columns = 2",
-                "columns = 2\npeer_timeout = \"1ms\"",
+                soon,
                 "6:16: network.peer_timeout: expected 100ms",
             ),
             ("20us", "soon", "expected a time such as"),
@@ -491,27 +407,97 @@ count = 4
             (
                 "[\"a2\", \"a3\"]",
                 "[\"a1\", \"a3\"]",
-                "network.host[1].nodes[0]: \"a1\" is on a host",
+                "network.host[1].nodes[0]: node \"a1\" is used already by network.host[0].nodes[1]",
             ),
             (
-                "[\"a2\", \"a3\"]",
-                "[\"a3\"]",
-                "network.host: node \"a2\" is on no host",
+                "\"a2\", \"a3\"",
+                "\"a3\"",
+                "network.host: node \"a2\" is in none",
             ),
             (
                 "0.2:7000",
                 "0.1:7000",
-                "network.host[1].address: 10.0.0.1:7000 is used",
+                "network.host[1].address: 10.0.0.1:7000 is used already by network.host[0].address",
             ),
             (
-                "key_file = \"k\"\n",
+                "east",
+                "west",
+                "network.host[1].name: name \"west\" is used already",
+            ),
+            (
+                "key_file = \"/c/k\"\n",
                 "",
                 "network.key_file: needed with hosts",
             ),
         ];
-        for (from, to, expected) in cases {
-            let error = parse(&FILE.replace(from, to)).expect_err(to);
-            assert!(error.contains(expected), "{to}: {error}");
-        }
+        assert_errors(HOSTS, &cases);
+    }
+
+    #[test]
+    fn each_process_has_its_nics() {
+        let spec = parse(PROCESSES).unwrap();
+        assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
+        assert_eq!(spec.device_processes(), [Some("left"), Some("right")]);
+        let nics = |process| {
+            let nics = spec.nics_of(process);
+            nics.map(|(node, number)| (node.name.as_str(), number))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(nics(Some("left")), [("a0", 0), ("a1", 1)]);
+        assert_eq!(nics(Some("right")), [("a2", 2)]);
+        assert_eq!(spec.process_of("a2"), Some("right"));
+        assert_eq!(spec.process_of("plain"), None);
+    }
+
+    #[test]
+    fn without_processes_there_is_one_and_without_nics_none() {
+        let one = ClusterSpec::new("c").with(NodeSpec::new("a"));
+        assert_eq!(one.device_processes(), [None]);
+        assert_eq!(one.nics_of(None).count(), 1);
+        let plain = NodeSpec {
+            nic: false,
+            ..NodeSpec::new("a")
+        };
+        let none = ClusterSpec::new("c").with(plain);
+        assert!(none.device_processes().is_empty());
+    }
+
+    #[test]
+    fn errors_of_processes_have_place_and_key() {
+        let host = "[[network.host]]\nname = \"h\"\naddress = \"[::1]:1\"\nnodes = []\n[[node]]";
+        let cases = [
+            (
+                "right",
+                "left",
+                "network.process[1].name: name \"left\" is used already",
+            ),
+            ("right", "Right", "network.process[1].name: expected 1 to"),
+            (
+                "\"a2\"",
+                "\"a1\"",
+                "network.process[1].nodes[0]: node \"a1\" is used already",
+            ),
+            (
+                "\"a2\"",
+                "\"plain\"",
+                "network.process[1].nodes[0]: there is no node",
+            ),
+            (
+                "\"a2\"",
+                "",
+                "network.process[1].nodes: expected at least one",
+            ),
+            (
+                "\"a0\", \"a1\"",
+                "\"a0\"",
+                "network.process: node \"a1\" is in none",
+            ),
+            (
+                "[[node]]",
+                host,
+                "network.process: a cluster has either hosts",
+            ),
+        ];
+        assert_errors(PROCESSES, &cases);
     }
 }

@@ -1,15 +1,12 @@
 //! From the text of a cluster file to a checked [`ClusterSpec`].
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use qnic_config::{ByteSize, ConfigError};
 use qnic_images::KernelSeries;
-use serde::Deserialize;
-use toml::de::DeTable;
+use serde::{de, Deserialize, Deserializer};
 
-use super::error::{ConfigError, Mistake};
-use super::key::{path_at, span_of, KeyPath};
-use super::network::{resolve as resolve_network, NetworkSpec};
-use super::size::ByteSize;
+use super::network::NetworkSpec;
 use super::spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
 use super::validate::{check, MAX_NODES};
 
@@ -29,25 +26,23 @@ struct RawCluster {
 struct RawNode {
     name: String,
     count: Option<u32>,
-    memory: Option<String>,
+    memory: Option<ByteSize>,
     cpus: Option<u32>,
-    kernel: Option<String>,
+    #[serde(default, deserialize_with = "series")]
+    kernel: Option<KernelSeries>,
     nic: Option<bool>,
     number: Option<u16>,
-    swap: Option<String>,
-    disk: Option<String>,
+    swap: Option<ByteSize>,
+    disk: Option<ByteSize>,
     #[serde(default)]
     qemu_args: Vec<String>,
     #[serde(default)]
-    files: Vec<RawFile>,
+    files: Vec<FileSpec>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawFile {
-    from: PathBuf,
-    to: PathBuf,
-    mode: Option<String>,
+fn series<'de, D: Deserializer<'de>>(from: D) -> Result<Option<KernelSeries>, D::Error> {
+    let name = String::deserialize(from)?;
+    name.parse().map(Some).map_err(de::Error::custom)
 }
 
 impl ClusterSpec {
@@ -56,7 +51,8 @@ impl ClusterSpec {
     /// Relative host paths in it are relative to the directory it is in.
     ///
     /// # Errors
-    /// [`crate::Error::Io`] if it cannot be read, [`crate::Error::Config`] for a mistake in it.
+    /// Returns [`crate::Error::Io`] if it cannot be read, [`crate::Error::Config`] for the
+    /// first error in it.
     pub fn load(file: &Path) -> crate::Result<Self> {
         let text = std::fs::read_to_string(file).map_err(crate::Error::io("read", file))?;
         Ok(Self::parse(&text, file)?)
@@ -65,85 +61,50 @@ impl ClusterSpec {
     /// Parses `text`, the content of the cluster file `file`.
     ///
     /// # Errors
-    /// The first mistake, with its place.
+    /// Returns the first error, with its place.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
-        let (tree, syntax) = DeTable::parse_recoverable(text);
-        if let Some(error) = syntax
-            .iter()
-            .min_by_key(|error| error.span().map(|span| span.start))
-        {
-            let span = error.span().unwrap_or(0..0);
-            return Err(ConfigError::at(
-                file,
-                text,
-                &span,
-                &KeyPath::top(),
-                error.message(),
-            ));
-        }
-        let tree = tree.get_ref();
-        let raw: RawCluster = toml::from_str(text).map_err(|error| {
-            let span = error.span().unwrap_or(0..0);
-            ConfigError::at(file, text, &span, &path_at(tree, &span), error.message())
-        })?;
         let base = file.parent().unwrap_or(Path::new(""));
-        resolve(raw, base).map_err(|mistake| {
-            ConfigError::at(
-                file,
-                text,
-                &span_of(tree, &mistake.key),
-                &mistake.key,
-                &mistake.message,
-            )
-        })
+        qnic_config::parse(text, file, |raw| resolve(raw, base))
     }
 }
 
-fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, Mistake> {
+fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
     let mut spec = ClusterSpec {
         name: raw.name,
         accel: raw.accel,
-        network: raw.network.map(|network| resolve_network(network, base)),
+        network: raw.network,
         nodes: Vec::new(),
     };
+    if let Some(file) = spec.network.as_mut().and_then(|it| it.key_file.as_mut()) {
+        *file = base.join(&file);
+    }
     let mut origins = Vec::new();
-    let nodes = KeyPath::top().key("node");
     for (index, node) in raw.node.into_iter().enumerate() {
-        let expanded = resolve_node(node, base, &nodes.index(index))?;
-        origins.extend(expanded.iter().map(|_| index));
-        spec.nodes.extend(expanded);
+        let nodes = resolve_node(node, base, &format!("node[{index}]"))?;
+        origins.extend(nodes.iter().map(|_| index));
+        spec.nodes.extend(nodes);
     }
     check(&spec, &|index| origins.get(index).copied().unwrap_or(index))?;
     Ok(spec)
 }
 
 /// One `[[node]]`: one node, or `count` of them with a number after the name.
-fn resolve_node(raw: RawNode, base: &Path, key: &KeyPath) -> Result<Vec<NodeSpec>, Mistake> {
+fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, ConfigError> {
     let defaults = NodeSpec::new(raw.name);
-    let size = |name: &str, text: Option<String>| -> Result<Option<ByteSize>, Mistake> {
-        let parsed = text.map(|text| text.parse::<ByteSize>()).transpose();
-        parsed.map_err(|error| Mistake::new(key.key(name), error.to_string()))
-    };
-    let kernel = raw
-        .kernel
-        .map(|name| name.parse::<KernelSeries>())
-        .transpose();
-    let files = raw.files.into_iter().enumerate();
-    let files_key = key.key("files");
+    let mut files = raw.files;
+    for file in &mut files {
+        file.from = base.join(&file.from);
+    }
     let node = NodeSpec {
-        memory: size("memory", raw.memory)?.unwrap_or(defaults.memory),
+        memory: raw.memory.unwrap_or(defaults.memory),
         cpus: raw.cpus.unwrap_or(defaults.cpus),
-        kernel: kernel
-            .map_err(|error| Mistake::new(key.key("kernel"), error.to_string()))?
-            .unwrap_or(defaults.kernel),
+        kernel: raw.kernel.unwrap_or(defaults.kernel),
         nic: raw.nic.unwrap_or(defaults.nic),
         number: raw.number,
-        swap: size("swap", raw.swap)?,
-        disk: size("disk", raw.disk)?,
+        swap: raw.swap,
+        disk: raw.disk,
         qemu_args: raw.qemu_args,
-        files: files
-            .map(|(index, file)| resolve_file(file, base, &files_key.index(index)))
-            .collect::<Result<_, _>>()?,
+        files,
         ..defaults
     };
     let Some(count) = raw.count else {
@@ -151,28 +112,15 @@ fn resolve_node(raw: RawNode, base: &Path, key: &KeyPath) -> Result<Vec<NodeSpec
     };
     if !(1..=MAX_NODES as u32).contains(&count) {
         let message = format!("expected 1 to {MAX_NODES}, found {count}");
-        return Err(Mistake::new(key.key("count"), message));
+        return Err(ConfigError::new(format!("{key}.count"), message));
     }
     if node.number.is_some() {
         let message = "a node with a count cannot have a number";
-        return Err(Mistake::new(key.key("number"), message));
+        return Err(ConfigError::new(format!("{key}.number"), message));
     }
     let numbered = |index| NodeSpec {
         name: format!("{}{index}", node.name),
         ..node.clone()
     };
     Ok((0..count).map(numbered).collect())
-}
-
-fn resolve_file(raw: RawFile, base: &Path, key: &KeyPath) -> Result<FileSpec, Mistake> {
-    let mode = raw.mode.as_deref().unwrap_or("644");
-    let mode = u32::from_str_radix(mode, 8).map_err(|_| {
-        let message = format!("expected octal permission bits such as \"755\", found \"{mode}\"");
-        Mistake::new(key.key("mode"), message)
-    })?;
-    Ok(FileSpec {
-        from: base.join(raw.from),
-        to: raw.to,
-        mode,
-    })
 }

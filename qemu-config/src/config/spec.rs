@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
+use qnic_config::ByteSize;
 use qnic_images::KernelSeries;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::network::NetworkSpec;
-use super::size::ByteSize;
 
 /// Which accelerator runs the guests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccelChoice {
     /// KVM if it really executes guest code here, otherwise TCG.
@@ -53,7 +53,7 @@ pub struct NodeSpec {
     pub kernel: KernelSeries,
     /// Whether it has a qnic NIC.
     pub nic: bool,
-    /// Number of its NIC in the network; `None`: its place among the nodes.
+    /// Number of its NIC in the network; `None`: its index among the nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u16>,
     /// Size of a blank disk meant for swapping, or none.
@@ -71,14 +71,15 @@ pub struct NodeSpec {
 }
 
 /// A file of the host to have in a guest.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FileSpec {
     /// Where it is on the host.
     pub from: PathBuf,
     /// Absolute path in the guest.
     pub to: PathBuf,
     /// Permission bits.
-    #[serde(serialize_with = "octal")]
+    #[serde(with = "octal", default = "readable")]
     pub mode: u32,
 }
 
@@ -120,10 +121,10 @@ impl ClusterSpec {
     /// The nodes and the numbers of their NICs.
     pub(crate) fn numbered(&self) -> impl Iterator<Item = (&NodeSpec, u16)> {
         let nodes = self.nodes.iter().zip(0_u16..);
-        nodes.map(|(node, place)| (node, node.number.unwrap_or(place)))
+        nodes.map(|(node, index)| (node, node.number.unwrap_or(index)))
     }
 
-    /// Whether any node has a NIC, so that a device process is needed.
+    /// Returns true if any node has a NIC, so that a device process is needed.
     pub fn has_nics(&self) -> bool {
         self.nodes.iter().any(|node| node.nic)
     }
@@ -154,6 +155,22 @@ fn series<S: Serializer>(series: &KernelSeries, serializer: S) -> Result<S::Ok, 
     serializer.serialize_str(series.as_str())
 }
 
-fn octal<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&format_args!("{mode:o}"))
+fn readable() -> u32 {
+    0o644
+}
+
+mod octal {
+    use serde::{de, Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(mode: &u32, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{mode:o}"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+        let mode = String::deserialize(from)?;
+        u32::from_str_radix(&mode, 8).map_err(|_| {
+            let expected = "expected octal permission bits such as \"755\"";
+            de::Error::custom(format_args!("{expected}, found \"{mode}\""))
+        })
+    }
 }

@@ -2,11 +2,26 @@
 
 use std::path::Path;
 
-use super::{AccelChoice, ByteSize, ClusterSpec, NodeSpec};
+use qnic_config::ByteSize;
 use qnic_images::KernelSeries;
 
-fn parse(text: &str) -> Result<ClusterSpec, String> {
-    ClusterSpec::parse(text, Path::new("c.toml")).map_err(|error| error.to_string())
+use super::{AccelChoice, ClusterSpec, NodeSpec};
+
+/// The first line of an error: the second shows the line of the file.
+pub(super) fn parse(text: &str) -> Result<ClusterSpec, String> {
+    ClusterSpec::parse(text, Path::new("c.toml")).map_err(|error| {
+        let message = error.to_string();
+        message.lines().next().unwrap_or_default().to_owned()
+    })
+}
+
+/// Replaces a part of a good file, and expects an error that contains a text.
+pub(super) fn assert_errors(good: &str, cases: &[(&str, &str, &str)]) {
+    for (from, to, expected) in cases {
+        assert!(good.contains(from), "{from}");
+        let error = parse(&good.replacen(from, to, 1)).expect_err(to);
+        assert!(error.contains(expected), "{to}: {error}");
+    }
 }
 
 #[test]
@@ -53,7 +68,7 @@ count = 3
 }
 
 #[test]
-fn mistakes_are_reported_with_place_key_and_expectation() {
+fn errors_are_reported_with_place_key_and_expectation() {
     let table = [
         ("", "c.toml:1:1: missing field `name`"),
         ("name = \"x\"\n", "c.toml:1:1: node: expected 1 to 64 nodes, found 0"),
@@ -103,7 +118,7 @@ fn mistakes_are_reported_with_place_key_and_expectation() {
         ),
         (
             "name = \"x\"\n[[node]]\nname = \"a\"\ncount = 2\n[[node]]\nname = \"a1\"\n",
-            "c.toml:6:8: node[1].name: there is already a node \"a1\": names must differ",
+            "c.toml:6:8: node[1].name: name \"a1\" is used already by node[0].name",
         ),
         (
             "name = \"x\"\n[[node]]\nname = \"a\"\ncount = 0\n",
@@ -120,6 +135,14 @@ fn mistakes_are_reported_with_place_key_and_expectation() {
         (
             "name = \"x\"\n[[node]]\nname = \"a\"\nfiles = [{ from = \"f\", to = \"/x\", mode = \"rwx\" }]\n",
             "c.toml:4:42: node[0].files[0].mode: expected octal permission bits such as \"755\", found \"rwx\"",
+        ),
+        (
+            "name = \"x\"\n[[node]]\nname = \"a\"\ncount = 2\nnumber = 3\n",
+            "c.toml:5:10: node[0].number: a node with a count cannot have a number",
+        ),
+        (
+            "name = \"x\"\n[[node]]\nname = \"a\"\nnumber = 1\n[[node]]\nname = \"b\"\n",
+            "c.toml:5:1: node[1].number: NIC number 1 is used already by node[0].number",
         ),
         (
             "name = \"x\"\n[[node]]\nname = \"a\"\nfiles = [{ from = \"f\" }]\n",
@@ -149,6 +172,6 @@ fn a_program_gets_the_same_rules() {
         .with(NodeSpec::new("a"));
     assert_eq!(
         spec.validate().unwrap_err().to_string(),
-        "node[1].name: there is already a node \"a\": names must differ"
+        "node[1].name: name \"a\" is used already by node[0].name"
     );
 }

@@ -3,18 +3,23 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Serialize, Serializer};
+use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number of bytes; written with a binary unit, `KiB`, `MiB` or `GiB`.
+/// A number of bytes; written with a binary unit, `KiB`, `MiB`, `GiB` or `TiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// What was written is no size.
+/// A string is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a size such as \"256MiB\" or \"1GiB\", found \"{0}\"")]
 pub struct NotASize(pub String);
 
-const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+const UNITS: [(&str, u64); 4] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+];
 
 impl ByteSize {
     /// A size of `count` MiB.
@@ -43,10 +48,8 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match UNITS
-            .iter()
-            .find(|(_, factor)| self.0 >= *factor && self.0 % factor == 0)
-        {
+        let whole = |factor: u64| self.0 >= factor && self.0 % factor == 0;
+        match UNITS.iter().find(|(_, factor)| whole(*factor)) {
             Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
             None => write!(f, "{} bytes", self.0),
         }
@@ -59,32 +62,36 @@ impl Serialize for ByteSize {
     }
 }
 
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn units_are_binary_and_text_round_trips() {
-        for (text, bytes) in [("256MiB", 256 << 20), ("1GiB", 1 << 30), ("4KiB", 4096)] {
+        let sizes = [
+            ("256MiB", 256 << 20),
+            ("1GiB", 1 << 30),
+            ("4KiB", 4096),
+            ("1TiB", 1 << 40),
+            ("1536MiB", 1536 << 20),
+        ];
+        for (text, bytes) in sizes {
             assert_eq!(text.parse(), Ok(ByteSize(bytes)));
             assert_eq!(ByteSize(bytes).to_string(), text);
         }
-        assert_eq!(ByteSize(1536 << 20).to_string(), "1536MiB");
     }
 
     #[test]
     fn what_is_no_size_is_refused() {
-        for text in [
-            "",
-            "MiB",
-            "256",
-            "256MB",
-            "-1MiB",
-            "+1MiB",
-            "1.5GiB",
-            "256 MiB",
-            "99999999999GiB",
-        ] {
+        let wrong = "MiB 256 256MB -1MiB +1MiB 1.5GiB 99999999999TiB";
+        for text in wrong.split(' ').chain(["", "256 MiB"]) {
             assert_eq!(text.parse::<ByteSize>(), Err(NotASize(text.to_owned())));
         }
     }

@@ -1,0 +1,341 @@
+//! What a device process runs: its NICs, their sockets, its polling policy.
+//!
+//! ```toml
+//! [[nic]]
+//! name = "a"                    # for people: logs, metrics
+//! node = 0                      # number in the network, unique
+//! socket = "/run/qnic/a.sock"   # vhost-user, at most 107 bytes
+//! ram = "256MiB"                # RAM of the guest that the page table must cover
+//! doorbells = 14                # optional
+//! windows = 128                 # optional: processes at the same time
+//!
+//! [engine]                      # optional
+//! poll_window_us = 5            # keep polling so long after the last work
+//!
+//! [metrics]                     # optional
+//! socket = "/run/qnic/device.ctl"
+//! ```
+//!
+//! How NICs are joined, with each other and with those of other processes, is in
+//! `[network]`: see [`NetworkSettings`].
+//!
+//! Unknown keys are refused; every error has file, line, column and key.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use qnic_abi::{attach, header, NodeId, PAGE_SIZE};
+use serde::{Deserialize, Serialize};
+
+use crate::check::{check_socket, Unique};
+use crate::{ByteSize, ConfigError, NetworkSettings};
+
+/// Most NICs in one device process.
+pub const MAX_NICS: usize = 64;
+
+/// Longest time to poll after the last work, in microseconds.
+pub const MAX_POLL_WINDOW_US: u64 = 1_000_000;
+
+/// Most RAM of a guest.
+pub const MAX_RAM: ByteSize = ByteSize(1 << 40);
+
+const DEFAULT_POLL_WINDOW_US: u64 = 5;
+
+/// What a device process runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The NICs, at least one.
+    #[serde(rename = "nic", default)]
+    pub nics: Vec<NicSettings>,
+    /// How the engine waits.
+    #[serde(default)]
+    pub engine: EngineSettings,
+    /// Where metrics can be asked for, if at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsSettings>,
+    /// How the NICs are joined; `None`: each reaches each, and links do nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkSettings>,
+}
+
+/// One NIC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicSettings {
+    /// Name for people.
+    pub name: String,
+    /// Number of its node in the network.
+    #[serde(with = "node_number")]
+    pub node: NodeId,
+    /// Path of its vhost-user socket.
+    pub socket: PathBuf,
+    /// RAM of the guest.
+    pub ram: ByteSize,
+    /// Number of doorbells.
+    #[serde(default = "default_doorbells")]
+    pub doorbells: u32,
+    /// Number of windows.
+    #[serde(default = "default_windows")]
+    pub windows: u32,
+}
+
+/// How the engine waits (performance.md, "Waiting policy").
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineSettings {
+    /// How long to go on polling after the last work, in microseconds.
+    pub poll_window_us: u64,
+}
+
+/// Where metrics can be asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricsSettings {
+    /// Path of a Unix socket.
+    pub socket: PathBuf,
+}
+
+fn default_doorbells() -> u32 {
+    attach::DEFAULT_DOORBELLS
+}
+
+fn default_windows() -> u32 {
+    header::DEFAULT_WINDOWS
+}
+
+mod node_number {
+    use super::{Deserialize, NodeId};
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(node: &NodeId, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u16(node.0)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<NodeId, D::Error> {
+        u16::deserialize(from).map(NodeId)
+    }
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        EngineSettings {
+            poll_window_us: DEFAULT_POLL_WINDOW_US,
+        }
+    }
+}
+
+impl EngineSettings {
+    /// How long to go on polling after the last work.
+    pub const fn poll_window(&self) -> Duration {
+        Duration::from_micros(self.poll_window_us)
+    }
+}
+
+impl NicSettings {
+    /// A NIC with the usual numbers of doorbells and windows.
+    pub fn new(
+        name: impl Into<String>,
+        node: NodeId,
+        socket: impl Into<PathBuf>,
+        ram: ByteSize,
+    ) -> Self {
+        NicSettings {
+            name: name.into(),
+            node,
+            socket: socket.into(),
+            ram,
+            doorbells: default_doorbells(),
+            windows: default_windows(),
+        }
+    }
+
+    fn check(&self, key: &str) -> Result<(), ConfigError> {
+        let error = |field, message| Err(ConfigError::new(format!("{key}.{field}"), message));
+        if self.name.is_empty() {
+            let message = "is empty; give the NIC a name for logs and metrics";
+            return error("name", message.to_owned());
+        }
+        let ranges = [
+            ("doorbells", self.doorbells, attach::MAX_DOORBELLS),
+            ("windows", self.windows, header::MAX_WINDOWS),
+        ];
+        for (field, value, most) in ranges {
+            if !(1..=most).contains(&value) {
+                return error(field, format!("expected 1 to {most}, found {value}"));
+            }
+        }
+        let ram = self.ram;
+        if ram.0 == 0 || ram.0 % PAGE_SIZE as u64 != 0 || ram > MAX_RAM {
+            let expected = format!("expected a multiple of {PAGE_SIZE} bytes up to {MAX_RAM}");
+            return error("ram", format!("{expected}, found {ram}"));
+        }
+        check_socket(&self.socket, &format!("{key}.socket"))
+    }
+}
+
+/// What must be unique in a device process.
+#[derive(Default)]
+pub(crate) struct Seen<'a> {
+    pub(crate) nodes: Unique<u16>,
+    names: Unique<&'a str>,
+    sockets: Unique<&'a Path>,
+}
+
+impl<'a> Seen<'a> {
+    pub(crate) fn node(&mut self, node: u16, key: &str) -> Result<(), ConfigError> {
+        self.nodes.add(node, key, format_args!("node {node}"))
+    }
+
+    /// Checks a path of a socket, which no two keys may have.
+    pub(crate) fn socket(&mut self, path: &'a Path, key: &str) -> Result<(), ConfigError> {
+        check_socket(path, key)?;
+        let what = format_args!("socket {}", path.display());
+        self.sockets.add(path, key, what)
+    }
+}
+
+impl Config {
+    /// A process that runs `nics` and has the usual settings beside them.
+    pub fn new(nics: Vec<NicSettings>) -> Self {
+        Config {
+            nics,
+            engine: EngineSettings::default(),
+            metrics: None,
+            network: None,
+        }
+    }
+
+    /// Reads the configuration file `file`.
+    ///
+    /// # Errors
+    /// Returns the first error, with its place.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            ConfigError::new("", format!("cannot read {}: {error}", file.display()))
+        })?;
+        Self::parse(&text, file)
+    }
+
+    /// Parses `text`, the content of the configuration file `file`.
+    ///
+    /// # Errors
+    /// Returns the first error, with its place.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        crate::parse(text, file, |config: Self| {
+            config.check()?;
+            Ok(config)
+        })
+    }
+
+    /// Checks the rules.
+    ///
+    /// # Errors
+    /// Returns an error for the first value that breaks one.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let error = |key, message: String| Err(ConfigError::new(key, message));
+        if self.nics.is_empty() {
+            return error("nic", "expected at least one [[nic]]".to_owned());
+        }
+        if self.nics.len() > MAX_NICS {
+            let message = format!("{} NICs, at most {MAX_NICS}", self.nics.len());
+            return error("nic", message);
+        }
+        if self.engine.poll_window_us > MAX_POLL_WINDOW_US {
+            let message = format!("expected at most {MAX_POLL_WINDOW_US}");
+            return error("engine.poll_window_us", message);
+        }
+        let mut seen = Seen::default();
+        for (index, nic) in self.nics.iter().enumerate() {
+            let key = format!("nic[{index}]");
+            nic.check(&key)?;
+            seen.node(nic.node.0, &format!("{key}.node"))?;
+            let what = format_args!("name \"{}\"", nic.name);
+            seen.names.add(&nic.name, &format!("{key}.name"), what)?;
+            seen.socket(&nic.socket, &format!("{key}.socket"))?;
+        }
+        if let Some(metrics) = &self.metrics {
+            seen.socket(&metrics.socket, "metrics.socket")?;
+        }
+        self.check_network(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "[[nic]]\nname = \"a\"\nnode = 0\nsocket = \"/tmp/a\"\nram = \"256MiB\"\n";
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("q.toml"))
+    }
+
+    #[test]
+    fn a_short_file_gets_the_defaults_and_round_trips() {
+        let config = parse(GOOD).unwrap();
+        assert_eq!(config.nics[0].doorbells, attach::DEFAULT_DOORBELLS);
+        assert_eq!(config.nics[0].windows, header::DEFAULT_WINDOWS);
+        assert_eq!(config.engine.poll_window_us, 5);
+        let printed = toml::to_string(&config).unwrap();
+        assert_eq!(parse(&printed).unwrap(), config);
+    }
+
+    #[test]
+    fn an_error_shows_its_line() {
+        let error = parse(&GOOD.replace("256MiB", "lots")).unwrap_err();
+        let expected = "q.toml:5:7: nic[0].ram: expected a size such as \"256MiB\" or \"1GiB\", \
+                        found \"lots\"\n  | ram = \"lots\"";
+        assert_eq!(error.to_string(), expected);
+        let error = Config::load(Path::new("/nowhere/q.toml")).unwrap_err();
+        let expected = "cannot read /nowhere/q.toml: No such file";
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+
+    /// Each error is found on its line and named by its key.
+    #[test]
+    fn errors_have_a_place_and_a_key() {
+        let good = |from: &str, to: &str| GOOD.replace(from, to);
+        let more = |rest: &str| format!("{GOOD}{rest}\n");
+        let second = |name: &str, node: u16, socket: &str| {
+            more(&format!(
+                "[[nic]]\nname = {name:?}\nnode = {node}\nsocket = {socket:?}\nram = \"1GiB\""
+            ))
+        };
+        let long = "x".repeat(107);
+        let cases = [
+            (String::new(), 1, "at least one"),
+            ("nic = 3".to_owned(), 1, "invalid type"),
+            ("[[nic]\n".to_owned(), 1, "]"),
+            (more("colour = 1"), 6, "colour"),
+            (good("node = 0", "node = 70000"), 3, "70000"),
+            (good("node = 0", "node = \"x\""), 3, "invalid type"),
+            (good("node = 0\n", ""), 1, "node"),
+            (good("\"a\"", "\"\""), 2, "nic[0].name"),
+            (good("256MiB", "256"), 5, "nic[0].ram"),
+            (good("256MiB", "3KiB"), 5, "nic[0].ram"),
+            (good("256MiB", "64TiB"), 5, "nic[0].ram"),
+            (good("/tmp/a", ""), 4, "nic[0].socket"),
+            (good("tmp/a", &long), 4, "1 to 107 bytes"),
+            (more("doorbells = 0"), 6, "nic[0].doorbells"),
+            (more("doorbells = 63"), 6, "1 to 62"),
+            (more("windows = 5000"), 6, "nic[0].windows"),
+            (second("b", 0, "/tmp/b"), 8, "used already by nic[0].node"),
+            (second("a", 1, "/tmp/b"), 7, "used already by nic[0].name"),
+            (second("b", 1, "/tmp/a"), 9, "used already by nic[0].socket"),
+            (more("[metrics]\nsocket = \"/tmp/a\""), 7, "metrics.socket"),
+            (
+                more("[engine]\npoll_window_us = 9000000"),
+                7,
+                "engine.poll_window_us",
+            ),
+            (more("[engine]\nspin = 1"), 7, "spin"),
+        ];
+        for (text, line, part) in cases {
+            let error = parse(&text).expect_err(&text).to_string();
+            let place = format!("q.toml:{line}:");
+            assert!(error.starts_with(&place), "{error}\n{text}");
+            assert!(error.contains(part), "{error}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The configuration model: its types, its rules, and errors that say where.
+//!
+//! ```text
+//!   cluster file ─► qnic-cluster: ClusterSpec ─► Config ─TOML─► qnic-device: Config
+//!     (names)             │                        │                   │
+//!                         └────────── this crate: parse, check ────────┘
+//! ```
+//!
+//! [`Config`] is what one device process runs. The process reads it from a file; the
+//! cluster tool makes it from a cluster file and writes it to that file. Both files go
+//! through [`parse`], and what both say of a network is checked by the same functions:
+//! an error names file, line, column, key and what was expected.
+#![forbid(unsafe_code)]
+
+mod check;
+mod device;
+mod error;
+mod file;
+mod network;
+mod size;
+
+pub use check::{check_socket, Unique, MAX_SOCKET_PATH};
+pub use device::{
+    Config, EngineSettings, MetricsSettings, NicSettings, MAX_NICS, MAX_POLL_WINDOW_US, MAX_RAM,
+};
+pub use error::{ConfigError, Place};
+pub use file::parse;
+pub use network::{
+    check_link, check_peer_timeout, index_of, topology, LinkSettings, NetworkSettings,
+    ProcessSettings, ShmSettings, UdpSettings,
+};
+pub use size::{ByteSize, NotASize};

@@ -1,0 +1,482 @@
+//! How NICs are joined, as a device process is told; and the rules of networks, for it and
+//! for cluster files.
+//!
+//! ```toml
+//! [network]                     # optional: without it, every NIC reaches every other over
+//!                               # a lossless wire that cannot be changed at run time
+//! topology = "mesh"             # or "ring", "star" with `hub`, "torus" with `columns`
+//! seed = 1                      # of all chance
+//! default = { delay = "10us" }  # what every link does ([`Impairments`])
+//! peer_timeout = "5s"           # a node that is silent for so long is given up
+//!
+//! [[network.link]]              # what one link does instead
+//! from = 0
+//! to = 1
+//! one_way = false               # true: only in this direction
+//! impairments = { loss = "5%", delay = "1ms" }
+//!
+//! [network.udp]                 # how device processes of other hosts are reached
+//! name = "west"                 # name of this process
+//! listen = "0.0.0.0:7000"
+//! key_file = "/run/qnic/key"    # at least 32 bytes, the same for all processes
+//!
+//! [network.shm]                 # how device processes of this host are reached
+//! name = "west"                 # name of this process, at most 64 bytes
+//! socket = "/run/qnic/west.shm" # where they call it; all run as one user
+//!
+//! [[network.process]]           # the others
+//! name = "east"
+//! address = "10.0.0.2:7000"     # UDP; on this host: socket = "/run/qnic/east.shm"
+//! nodes = [2, 3]
+//! ```
+
+use std::fmt::Debug;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use qnic_abi::NodeId;
+use qnic_links::units::Span;
+use qnic_links::{Impairments, Network, NetworkPlan, Shape, Topology, MAX_NAME};
+use serde::{Deserialize, Serialize};
+
+use crate::check::Unique;
+use crate::device::Seen;
+use crate::{Config, ConfigError};
+
+/// Shortest [`NetworkSettings::peer_timeout`]: some retransmissions must fit.
+const MIN_PEER_TIMEOUT: Span = Span::nanoseconds(100_000_000);
+
+/// How NICs are joined.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkSettings {
+    /// Shape of the network.
+    #[serde(default)]
+    pub topology: Shape,
+    /// Nodes in a row of a torus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub columns: Option<usize>,
+    /// Node in the middle of a star.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hub: Option<u16>,
+    /// Seed of all chance.
+    #[serde(default = "first_seed")]
+    pub seed: u64,
+    /// What links do that are not named.
+    #[serde(default)]
+    pub default: Impairments,
+    /// A node that owes an answer and is silent for so long is given up; `None`: the
+    /// NIC's default, five seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_timeout: Option<Span>,
+    /// How processes of other hosts are reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp: Option<UdpSettings>,
+    /// How processes of this host are reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shm: Option<ShmSettings>,
+    /// What single links do.
+    #[serde(rename = "link", default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<LinkSettings>,
+    /// The other processes.
+    #[serde(rename = "process", default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessSettings>,
+}
+
+/// What one link does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSettings {
+    /// One end.
+    pub from: u16,
+    /// The other.
+    pub to: u16,
+    /// Only in this direction.
+    #[serde(default)]
+    pub one_way: bool,
+    /// What it does.
+    pub impairments: Impairments,
+}
+
+/// How processes of other hosts are reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpSettings {
+    /// Name of this process.
+    pub name: String,
+    /// Address of its socket.
+    pub listen: SocketAddr,
+    /// File with the cluster's key.
+    pub key_file: PathBuf,
+}
+
+/// How processes of this host are reached: through shared memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShmSettings {
+    /// Name of this process.
+    pub name: String,
+    /// Path of the socket where it is called.
+    pub socket: PathBuf,
+}
+
+/// Another device process of the network: it has an address or a socket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessSettings {
+    /// Its name.
+    pub name: String,
+    /// Where it listens, UDP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<SocketAddr>,
+    /// Where it is called, on this host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// The nodes whose NICs it runs.
+    pub nodes: Vec<u16>,
+}
+
+fn first_seed() -> u64 {
+    1
+}
+
+/// The topology that `[network]` of a file means: its `shape`, and `columns` and `hub`, which
+/// only some shapes have. `nodes` are those with a NIC, in the order of their numbers.
+///
+/// # Errors
+/// Returns an error for the first value that does not fit.
+pub fn topology<N: PartialEq + Debug>(
+    shape: Shape,
+    columns: Option<usize>,
+    hub: Option<&N>,
+    nodes: &[N],
+) -> Result<Topology, ConfigError> {
+    let odd = [
+        ("network.columns", Shape::Torus, columns.is_some()),
+        ("network.hub", Shape::Star, hub.is_some()),
+    ];
+    for (key, only, given) in odd {
+        if given != (shape == only) {
+            let what = if given { "only" } else { "needed" };
+            let message = format!("{what} with the topology {only:?}").to_lowercase();
+            return Err(ConfigError::new(key, message));
+        }
+    }
+    let (topology, key) = match (shape, columns, hub) {
+        (Shape::Torus, Some(columns), _) => (Topology::Torus { columns }, "network.columns"),
+        (Shape::Star, _, Some(hub)) => {
+            let hub = index_of(hub, nodes, "network.hub")?;
+            (Topology::Star { hub }, "network.hub")
+        }
+        (Shape::Ring, ..) => (Topology::Ring, "network.topology"),
+        _ => (Topology::Mesh, "network.topology"),
+    };
+    topology
+        .check(nodes.len())
+        .map_err(|message| ConfigError::new(key, message))?;
+    Ok(topology)
+}
+
+/// Checks that a link of `topology` joins `ends`.
+///
+/// # Errors
+/// Returns an error for `key` if none does.
+pub fn check_link<N: PartialEq + Debug>(
+    topology: &Topology,
+    nodes: &[N],
+    ends: [&N; 2],
+    key: &str,
+) -> Result<(), ConfigError> {
+    let from = index_of(ends[0], nodes, key)?;
+    let to = index_of(ends[1], nodes, key)?;
+    if topology.joins(nodes.len(), from, to) {
+        return Ok(());
+    }
+    let [from, to] = ends;
+    let message = format!("no link of this topology joins {from:?} and {to:?}");
+    Err(ConfigError::new(key, message))
+}
+
+/// Checks `peer_timeout` of `[network]`.
+///
+/// # Errors
+/// Returns an error if it is too short.
+pub fn check_peer_timeout(time: Option<Span>) -> Result<(), ConfigError> {
+    match time.filter(|time| *time < MIN_PEER_TIMEOUT) {
+        None => Ok(()),
+        Some(time) => {
+            let message = format!("expected {MIN_PEER_TIMEOUT} or more, found {time}");
+            Err(ConfigError::new("network.peer_timeout", message))
+        }
+    }
+}
+
+/// Index of `node` among `nodes`.
+///
+/// # Errors
+/// Returns an error for `key` if it is not there.
+pub fn index_of<N: PartialEq + Debug>(
+    node: &N,
+    nodes: &[N],
+    key: &str,
+) -> Result<usize, ConfigError> {
+    let index = nodes.iter().position(|known| known == node);
+    index.ok_or_else(|| ConfigError::new(key, format!("there is no node {node:?} with a NIC")))
+}
+
+impl Config {
+    /// The network that this process takes part in.
+    ///
+    /// # Errors
+    /// Returns an error for the first value that breaks a rule.
+    pub fn network_plan(&self) -> Result<NetworkPlan, ConfigError> {
+        let settings = self.network.clone().unwrap_or_default();
+        let local = self.nics.iter().map(|nic| nic.node.0);
+        let remote = settings.processes.iter().flat_map(|process| &process.nodes);
+        let mut nodes: Vec<_> = local.chain(remote.copied()).collect();
+        nodes.sort_unstable();
+        let hub = settings.hub.as_ref();
+        let topology = topology(settings.topology, settings.columns, hub, &nodes)?;
+        let mut links = Vec::new();
+        for (index, link) in settings.links.iter().enumerate() {
+            let key = format!("network.link[{index}]");
+            check_link(&topology, &nodes, [&link.from, &link.to], &key)?;
+            let (from, to) = (NodeId(link.from), NodeId(link.to));
+            links.push((from, to, link.impairments));
+            if !link.one_way {
+                links.push((to, from, link.impairments));
+            }
+        }
+        Ok(NetworkPlan {
+            topology,
+            nodes: nodes.into_iter().map(NodeId).collect(),
+            default: settings.default,
+            links,
+            seed: settings.seed,
+        })
+    }
+
+    pub(crate) fn check_network<'a>(&'a self, seen: Seen<'a>) -> Result<(), ConfigError> {
+        let Some(settings) = &self.network else {
+            return Ok(());
+        };
+        settings.check_processes(seen)?;
+        check_peer_timeout(settings.peer_timeout)?;
+        let plan = self.network_plan()?;
+        let local: Vec<_> = self.nics.iter().map(|nic| nic.node).collect();
+        Network::new(&plan, &local)
+            .map(drop)
+            .map_err(|message| ConfigError::new("network", message))
+    }
+}
+
+impl NetworkSettings {
+    fn check_processes<'a>(&'a self, mut seen: Seen<'a>) -> Result<(), ConfigError> {
+        let (mut names, mut addresses) = (Unique::default(), Unique::default());
+        let mut add_name =
+            |name: &'a str, key: &str| names.add(name, key, format_args!("the name \"{name}\""));
+        if let Some(shm) = &self.shm {
+            check_name(&shm.name, "network.shm.name")?;
+            add_name(&shm.name, "network.shm.name")?;
+            seen.socket(&shm.socket, "network.shm.socket")?;
+        }
+        let shm_name = self.shm.as_ref().map(|shm| &shm.name);
+        if let Some(udp) = self.udp.as_ref().filter(|udp| Some(&udp.name) != shm_name) {
+            add_name(&udp.name, "network.udp.name")?;
+        }
+        let needed = |key, what: &str| {
+            let message = format!("needed to reach other processes{what}");
+            Err(ConfigError::new(key, message))
+        };
+        for (index, process) in self.processes.iter().enumerate() {
+            let key = format!("network.process[{index}]");
+            let name_key = format!("{key}.name");
+            add_name(&process.name, &name_key)?;
+            match (process.address, &process.socket) {
+                (Some(_), None) if self.udp.is_none() => {
+                    return needed("network.udp", ": name, listen, key_file");
+                }
+                (None, Some(_)) if self.shm.is_none() => {
+                    return needed("network.shm", " of this host: name, socket");
+                }
+                (Some(address), None) => {
+                    let what = format_args!("the address {address}");
+                    addresses.add(address, &format!("{key}.address"), what)?;
+                }
+                (None, Some(socket)) => {
+                    check_name(&process.name, &name_key)?;
+                    seen.socket(socket, &format!("{key}.socket"))?;
+                }
+                _ => {
+                    let message = "expected either an address (UDP) or a socket (on this host)";
+                    return Err(ConfigError::new(key, message));
+                }
+            }
+            for (place, node) in process.nodes.iter().enumerate() {
+                seen.node(*node, &format!("{key}.nodes[{place}]"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names that go over a link of shared memory have a fixed room.
+fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
+    let message = match name.len() {
+        _ if name.chars().any(char::is_control) => format!("{name:?} has control characters"),
+        1..=MAX_NAME => return Ok(()),
+        length => format!("expected a name of 1 to {MAX_NAME} bytes, found {length}"),
+    };
+    Err(ConfigError::new(key, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const NICS: &str = "\
+[[nic]]\nname = \"a\"\nnode = 0\nsocket = \"/tmp/a\"\nram = \"256MiB\"
+[[nic]]\nname = \"b\"\nnode = 1\nsocket = \"/tmp/b\"\nram = \"256MiB\"\n";
+
+    fn parse(rest: &str) -> Result<Config, String> {
+        let text = format!("{NICS}{rest}");
+        Config::parse(&text, Path::new("q.toml")).map_err(|error| error.to_string())
+    }
+
+    fn assert_round_trip(config: &Config) {
+        let printed = toml::to_string(config).unwrap();
+        let again = Config::parse(&printed, Path::new("q.toml")).unwrap();
+        assert_eq!(again, *config);
+    }
+
+    /// Replaces a part, and expects an error on a line that contains a text.
+    fn assert_errors(good: &str, cases: &[(&str, &str, usize, &str)]) {
+        for (from, to, line, part) in cases {
+            assert!(good.contains(from), "{from}");
+            let error = parse(&good.replace(from, to)).expect_err(to);
+            let place = format!("q.toml:{line}:");
+            assert!(error.starts_with(&place), "{error}\n{to}");
+            assert!(error.contains(part), "{error}\n{to}");
+        }
+    }
+
+    /// The network begins on line 11.
+    const WHOLE: &str = "\
+[network]\ntopology = \"torus\"\ncolumns = 2\nseed = 3\npeer_timeout = \"2s\"\ndefault = { delay = \"10us\" }
+[[network.link]]\nfrom = 0\nto = 1\none_way = true\nimpairments = { loss = \"5%\", rate = \"1Gbit\" }
+[network.udp]\nname = \"west\"\nlisten = \"127.0.0.1:7000\"\nkey_file = \"/k\"
+[[network.process]]\nname = \"east\"\naddress = \"127.0.0.1:7001\"\nnodes = [2, 3]\n";
+
+    #[test]
+    fn a_whole_network_is_understood_and_printed_again() {
+        let config = parse(WHOLE).unwrap();
+        let plan = config.network_plan().unwrap();
+        assert_eq!(plan.topology, Topology::Torus { columns: 2 });
+        assert_eq!(plan.nodes, [0, 1, 2, 3].map(NodeId));
+        assert_eq!(plan.links.len(), 1);
+        assert_round_trip(&config);
+        assert!(parse("").unwrap().network_plan().is_ok());
+    }
+
+    #[test]
+    fn errors_have_a_place_and_a_key() {
+        let cases = [
+            ("torus", "cube", 12, "unknown variant"),
+            ("columns = 2", "columns = 3", 13, "network.columns"),
+            ("columns = 2\n", "", 11, "network.columns: needed"),
+            ("torus", "ring", 13, "network.columns: only"),
+            (
+                "torus\"\ncolumns = 2",
+                "star\"\nhub = 7",
+                13,
+                "network.hub: there is no node 7",
+            ),
+            ("2s", "2ms", 15, "network.peer_timeout: expected 100ms"),
+            ("10us", "soon", 16, "expected a time"),
+            ("5%", "5", 21, "expected a percentage"),
+            (
+                "to = 1",
+                "to = 7",
+                17,
+                "network.link[0]: there is no node 7",
+            ),
+            (
+                "to = 1",
+                "to = 3",
+                17,
+                "network.link[0]: no link of this topology joins 0 and 3",
+            ),
+            ("rate", "speed", 21, "unknown field"),
+            (
+                "[2, 3]",
+                "[1, 3]",
+                29,
+                "node 1 is used already by nic[1].node",
+            ),
+            (
+                "\"east\"",
+                "\"west\"",
+                27,
+                "is used already by network.udp.name",
+            ),
+            ("127.0.0.1:7001", "east", 28, "socket address"),
+        ];
+        assert_errors(WHOLE, &cases);
+        let lonely = "[[network.process]]\nname = \"e\"\naddress = \"127.0.0.1:1\"\nnodes = [2]\n";
+        let socket = (
+            "address = \"127.0.0.1:1\"",
+            "socket = \"/e\"",
+            11,
+            "network.shm: needed",
+        );
+        assert_errors(lonely, &[("", "", 11, "network.udp: needed"), socket]);
+    }
+
+    const SHARED: &str = "\
+[network.shm]\nname = \"left\"\nsocket = \"/l.shm\"
+[[network.process]]\nname = \"right\"\nsocket = \"/r.shm\"\nnodes = [2]
+[[network.process]]\nname = \"far\"\nsocket = \"/f.shm\"\nnodes = [3]\n";
+
+    #[test]
+    fn processes_of_this_host_have_sockets_of_their_own() {
+        assert_round_trip(&parse(SHARED).unwrap());
+        let far = "\"/f.shm\"";
+        let cases = [
+            (
+                "/f.shm",
+                "/l.shm",
+                20,
+                "socket /l.shm is used already by network.shm.socket",
+            ),
+            (
+                "/f.shm",
+                "/tmp/a",
+                20,
+                "socket /tmp/a is used already by nic[0].socket",
+            ),
+            (
+                "far",
+                "left",
+                19,
+                "the name \"left\" is used already by network.shm.name",
+            ),
+            ("far", &"f".repeat(65), 19, "1 to 64 bytes, found 65"),
+            ("/f.shm", &"f".repeat(108), 20, "a path of 1 to 107"),
+            (
+                "socket = \"/f.shm\"\n",
+                "",
+                18,
+                "expected either an address",
+            ),
+            (
+                far,
+                "\"/f\"\naddress = \"[::1]:1\"",
+                18,
+                "either an address",
+            ),
+            ("[3]", "[0]", 21, "node 0 is used already by nic[0].node"),
+        ];
+        assert_errors(SHARED, &cases);
+    }
+}

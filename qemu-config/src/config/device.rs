@@ -1,0 +1,187 @@
+//! What the device processes of a cluster run, made from the cluster's description.
+
+use std::path::{absolute, PathBuf};
+
+use qnic_abi::NodeId;
+use qnic_config::{
+    Config, LinkSettings, MetricsSettings, NetworkSettings, NicSettings, ProcessSettings,
+    ShmSettings, UdpSettings,
+};
+
+use super::network::{HostSpec, LinkSpec, NetworkSpec};
+use super::spec::ClusterSpec;
+use crate::dirs::ClusterDir;
+
+impl ClusterSpec {
+    /// What the device process named `process` runs, with its files in `dir`.
+    pub(crate) fn device_config(&self, dir: &ClusterDir, process: Option<&str>) -> Config {
+        let nics = self.nics_of(process).map(|(node, number)| {
+            let socket = dir.node(&node.name).nic();
+            NicSettings::new(&node.name, NodeId(number), socket, node.memory)
+        });
+        Config {
+            metrics: Some(MetricsSettings {
+                socket: dir.device(process).control(),
+            }),
+            network: self.network.as_ref().map(|network| {
+                let socket = |name: &str| dir.device(Some(name)).calls();
+                self.device_network(network, process, &socket)
+            }),
+            ..Config::new(nics.collect())
+        }
+    }
+
+    /// `socket` says where processes of this machine are called. The path of a key file is
+    /// made absolute: the process may run elsewhere.
+    fn device_network(
+        &self,
+        network: &NetworkSpec,
+        process: Option<&str>,
+        socket: &dyn Fn(&str) -> PathBuf,
+    ) -> NetworkSettings {
+        let number = |name: &String| self.node_number(name);
+        let link = |link: &LinkSpec| {
+            let [from, to] = &link.between;
+            Some(LinkSettings {
+                from: number(from)?,
+                to: number(to)?,
+                one_way: link.one_way,
+                impairments: link.impairments,
+            })
+        };
+        let is_here = |host: &&HostSpec| network.here.as_ref() == Some(&host.name);
+        let here = network.hosts.iter().find(is_here);
+        let udp = here.zip(network.key_file.as_ref());
+        let hosts = network.hosts.iter();
+        let remote = hosts.filter(|host| here.is_some() && !is_here(host));
+        let remote = remote.map(|host| ProcessSettings {
+            name: host.name.clone(),
+            address: Some(host.address),
+            socket: None,
+            nodes: host.nodes.iter().filter_map(number).collect(),
+        });
+        let local = network.processes.iter();
+        let local = local.filter(|one| Some(one.name.as_str()) != process);
+        let local = local.map(|one| ProcessSettings {
+            name: one.name.clone(),
+            address: None,
+            socket: Some(socket(&one.name)),
+            nodes: one.nodes.iter().filter_map(number).collect(),
+        });
+        NetworkSettings {
+            topology: network.topology,
+            columns: network.columns,
+            hub: network.hub.as_ref().and_then(number),
+            seed: network.seed,
+            default: network.default,
+            peer_timeout: network.peer_timeout,
+            udp: udp.map(|(host, key_file)| UdpSettings {
+                name: host.name.clone(),
+                listen: host.address,
+                key_file: absolute(key_file).unwrap_or_else(|_| key_file.clone()),
+            }),
+            shm: process.map(|name| ShmSettings {
+                name: name.to_owned(),
+                socket: socket(name),
+            }),
+            links: network.links.iter().filter_map(link).collect(),
+            processes: remote.chain(local).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::state::Runtime;
+
+    /// What a device process of the cluster file `text` runs, after it went through the text
+    /// that the process reads; and the directory of the cluster.
+    fn handed_over(text: &str, host: Option<&str>, process: Option<&str>) -> (Config, PathBuf) {
+        let home = tempfile::tempdir().unwrap();
+        let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
+        let dir = runtime.dir("c");
+        let spec = ClusterSpec::parse(text, Path::new("/c/c.toml")).unwrap();
+        let spec = host.map_or_else(|| spec.clone(), |host| spec.on_host(host).unwrap());
+        let config = spec.device_config(&dir, process);
+        let text = toml::to_string(&config).unwrap();
+        let read = Config::parse(&text, Path::new("device.toml")).unwrap();
+        assert_eq!(read, config, "{text}");
+        (read, dir.path().to_owned())
+    }
+
+    const PLAIN: &str = "[[node]]\nname = \"a\"\n[[node]]\nname = \"plain\"\nnic = false\n\
+                         [[node]]\nname = \"b\"\nmemory = \"1GiB\"\n";
+
+    #[test]
+    fn only_nodes_with_a_nic_are_configured_and_keep_their_numbers() {
+        let (config, dir) = handed_over(&format!("name = \"c\"\n{PLAIN}"), None, None);
+        let nic = |name: &str, node, mib| {
+            let socket = dir.join(format!("nodes/{name}/nic.sock"));
+            NicSettings::new(name, NodeId(node), socket, qnic_config::ByteSize::mib(mib))
+        };
+        let expected = Config {
+            metrics: Some(MetricsSettings {
+                socket: dir.join("device.sock"),
+            }),
+            ..Config::new(vec![nic("a", 0, 256), nic("b", 2, 1024)])
+        };
+        assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn a_process_of_several_has_its_nics_and_knows_where_the_others_are_called() {
+        let text = format!(
+            "name = \"c\"\n[[network.process]]\nname = \"left\"\nnodes = [\"a\"]\n\
+             [[network.process]]\nname = \"right\"\nnodes = [\"b\"]\n{PLAIN}"
+        );
+        let (config, dir) = handed_over(&text, None, Some("right"));
+        let nics: Vec<_> = config
+            .nics
+            .iter()
+            .map(|nic| (&*nic.name, nic.node.0))
+            .collect();
+        assert_eq!(nics, [("b", 2)]);
+        assert_eq!(
+            config.metrics.unwrap().socket,
+            dir.join("device-right.sock")
+        );
+        let expected = NetworkSettings {
+            shm: Some(ShmSettings {
+                name: "right".to_owned(),
+                socket: dir.join("device-right.shm"),
+            }),
+            processes: vec![ProcessSettings {
+                name: "left".to_owned(),
+                address: None,
+                socket: Some(dir.join("device-left.shm")),
+                nodes: vec![0],
+            }],
+            ..NetworkSettings::default()
+        };
+        assert_eq!(config.network, Some(expected));
+    }
+
+    #[test]
+    fn a_host_is_told_of_the_others_and_of_links() {
+        let text = "name = \"c\"\n[network]\ntopology = \"torus\"\ncolumns = 2\nkey_file = \"k\"\n\
+                    peer_timeout = \"2s\"\ndefault = { delay = \"20us\" }\n\
+                    [[network.link]]\nbetween = [\"a0\", \"a1\"]\none_way = true\n\
+                    impairments = { loss = \"5%\" }\n\
+                    [[network.host]]\nname = \"west\"\naddress = \"10.0.0.1:7000\"\nnodes = [\"a0\", \"a1\"]\n\
+                    [[network.host]]\nname = \"east\"\naddress = \"10.0.0.2:7000\"\nnodes = [\"a2\", \"a3\"]\n\
+                    [[node]]\nname = \"a\"\ncount = 4\n";
+        let (config, _) = handed_over(text, Some("east"), None);
+        let network = config.network.unwrap();
+        let printed = toml::to_string(&network).unwrap();
+        let expected = "topology = \"torus\"\ncolumns = 2\nseed = 0\npeer_timeout = \"2s\"\n\n\
+                        [default]\ndelay = \"20us\"\n\n\
+                        [udp]\nname = \"east\"\nlisten = \"10.0.0.2:7000\"\nkey_file = \"/c/k\"\n\n\
+                        [[link]]\nfrom = 0\nto = 1\none_way = true\n\n\
+                        [link.impairments]\nloss = \"5%\"\n\n\
+                        [[process]]\nname = \"west\"\naddress = \"10.0.0.1:7000\"\nnodes = [0, 1]\n";
+        assert_eq!(printed, expected);
+    }
+}
