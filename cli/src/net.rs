@@ -229,10 +229,10 @@ fn table(spec: &ClusterSpec, network: &Value) -> String {
     text.push_str(&format!("damaged frames caught: {}\n", network["damaged"]));
     for carrier in network["carriers"].as_array().into_iter().flatten() {
         text.push_str(&format!(
-            "{} at {}: {} calls or datagrams of strangers\n",
+            "{} at {}: {} connections or datagrams rejected\n",
             carrier["kind"].as_str().unwrap_or("?"),
             carrier["address"].as_str().unwrap_or("?"),
-            carrier["strangers"]
+            carrier["rejected"]
         ));
         for process in carrier["processes"].as_array().into_iter().flatten() {
             let state = match process["connected"].as_bool() {

@@ -1,5 +1,5 @@
-//! The wires: for each direction between two nodes and each channel one impairment
-//! stage ([`qnic_links::stage`]), so that small frames overtake large ones (U4). A
+//! The wires: for each direction between two nodes and each channel one link
+//! emulator ([`qnic_links::emulator`]), so that small frames overtake large ones (U4). A
 //! frame travels as bytes with a checksum; what arrives corrupted is dropped.
 
 use std::collections::VecDeque;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use qnic_abi::wire::{FrameHeader, FrameKind};
 use qnic_abi::NodeId;
-use qnic_links::codec;
-use qnic_links::stage::{Fate, Stage};
+use qnic_links::codec::Frame;
+use qnic_links::emulator::{LinkEmulator, Verdict};
 use qnic_links::Impairments;
 use qnic_nic::{Channel, Path, Payload, Time, Wire};
 
@@ -37,7 +37,7 @@ pub(crate) struct Network {
     late: bool,
     /// Those that do, with their destinations.
     copies: Vec<(usize, Vec<u8>)>,
-    stages: Vec<Stage<()>>,
+    stages: Vec<LinkEmulator<()>>,
     /// What is under way, if the wire is the one within a device process.
     direct: Option<VecDeque<(usize, FrameHeader, Vec<u8>)>>,
     /// The event that is in the queue for a stage, by its time.
@@ -91,7 +91,7 @@ impl Network {
         late: bool,
     ) -> Self {
         let count = CHANNELS * nodes * nodes;
-        let stages = (0..count).map(|_| Stage::new(wires, schedule.any()));
+        let stages = (0..count).map(|_| LinkEmulator::new(wires, schedule.any()));
         Network {
             stages: stages.collect(),
             armed: vec![None; count],
@@ -208,8 +208,10 @@ impl Network {
     }
 
     fn decode(&mut self, image: &[u8]) -> Option<Arrived> {
-        let (frame, payload) = codec::decode(image).ok()?;
-        Some(self.classify(frame, payload.to_vec()))
+        let frame = Frame::<Memory>::decode(image).ok()?;
+        let mut payload = vec![0; frame.payload().len()];
+        frame.payload().read(&mut payload).ok()?;
+        Some(self.classify(*frame.header(), payload))
     }
 
     fn classify(&mut self, frame: FrameHeader, payload: Vec<u8>) -> Arrived {
@@ -262,7 +264,7 @@ impl Wire<Memory> for Outlet<'_> {
             network.send_directly(to, frame, &payload);
             return true;
         }
-        let Some(image) = codec::encode(frame, &payload) else {
+        let Some(image) = Frame::new(frame, payload).encode() else {
             panic!("node {from}: the payload of a frame is out of reach");
         };
         network.session_checker.sent(frame);
@@ -271,12 +273,12 @@ impl Wire<Memory> for Outlet<'_> {
         let copy = (network.late && network.schedule.chance(LATE)).then(|| image.clone());
         let now = Time(network.schedule.now());
         let fate = network.stages[link].offer(now, image, ());
-        let note = if fate == Fate::Passes { "" } else { " LOST" };
+        let note = if fate == Verdict::Passes { "" } else { " LOST" };
         network
             .schedule
             .trace(format_args!("{from} -> {to}: {}{note}", name(frame)));
         network.arm(link);
-        if let (Some(copy), Fate::Passes) = (copy, fate) {
+        if let (Some(copy), Verdict::Passes) = (copy, fate) {
             network.copies.push((to, copy));
             let number = network.copies.len() - 1;
             network.schedule.after(LATENESS, Event::Late(number));

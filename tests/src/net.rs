@@ -154,7 +154,7 @@ pub(crate) fn demo_over_udp() -> Result<Verdict> {
 pub(crate) fn another_key() -> Result<Verdict> {
     let apart = apart!([7, 8]);
     for device in [0, 1] {
-        let strangers = |carrier: &Value| carrier["strangers"].as_u64() > Some(5);
+        let strangers = |carrier: &Value| carrier["rejected"].as_u64() > Some(5);
         let carrier = scenario::until_carrier(&apart.nodes, device, "counted", strangers)?;
         let process = &carrier["processes"][0];
         ensure!(process["connected"] == false, "{carrier}");

@@ -1,9 +1,10 @@
-//! The way to other device processes.
+//! Carriers: they move frames to other device processes. (As in tunnelling, the carrier
+//! is the protocol that encapsulates the frames.)
 //!
-//! A carrier moves whole frames between this process and others, each named by a
-//! number from 0 that both sides need not agree on. It may lose, reorder and
-//! duplicate, never damage; it lets nothing in that is not from a process it knows.
-//! The engine thread drives it:
+//! A carrier moves whole frames between this process and others, which it numbers from
+//! 0. Two processes need not agree on these numbers. A carrier may lose, reorder and
+//! duplicate frames, but never damage them, and it accepts nothing from a process that
+//! it does not know. The engine thread drives it:
 //!
 //! ```text
 //!   send, send, …  ─► flush          at the end of each round
@@ -19,22 +20,23 @@ use serde::Serialize;
 
 /// Moves frames between this process and others.
 pub trait Carrier: Debug + Send {
-    /// Sends one frame to a process. `fill` appends header and payload, or says that
-    /// it cannot; the frame is dropped then.
+    /// Sends one frame to a process. `fill` appends the frame, or returns false if it
+    /// cannot; then nothing is sent.
     fn send(&mut self, now: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool);
 
-    /// Hands to the system what was sent since the last call.
+    /// Hands to the operating system what was sent since the last call.
     fn flush(&mut self, now: Time);
 
-    /// Takes in a bounded number of frames and calls `take` with the process that
-    /// each came from; does what is due. Says whether there was any work.
+    /// Receives a bounded number of frames, and calls `take` with the process that each
+    /// came from; does what is due. Returns true if there was any work.
     fn receive(&mut self, now: Time, take: &mut dyn FnMut(usize, &[u8])) -> bool;
 
-    /// Says that the engine is about to sleep; `false` if something has come.
+    /// Announces that the engine is about to sleep. Returns false if something has
+    /// arrived.
     fn prepare_sleep(&mut self) -> bool;
 
     /// Readable when [`Carrier::receive`] has work, once [`Carrier::prepare_sleep`]
-    /// has said `true`. Watched edge-triggered.
+    /// has returned true. Watched edge-triggered.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
     /// When [`Carrier::receive`] must be called at the latest.
@@ -44,15 +46,15 @@ pub trait Carrier: Debug + Send {
     fn report(&self) -> CarrierReport;
 }
 
-/// What a carrier is doing.
+/// What a carrier has done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CarrierReport {
     /// Kind of carrier: `udp` or `shm`.
     pub kind: &'static str,
     /// Where this process listens.
     pub address: String,
-    /// Datagrams of strangers or with another key, and calls of strangers: ignored.
-    pub strangers: u64,
+    /// Datagrams and connections from unknown processes or with another key: dropped.
+    pub rejected: u64,
     /// The other processes.
     pub processes: Vec<ProcessReport>,
 }
@@ -64,9 +66,9 @@ pub struct ProcessReport {
     pub name: String,
     /// Where it listens.
     pub address: String,
-    /// Whether it answers.
+    /// Whether it is connected.
     pub connected: bool,
-    /// Largest piece that reaches it, in bytes.
+    /// Largest datagram or record that reaches it, in bytes.
     pub mtu: u64,
     /// Frames sent.
     pub frames_sent: u64,
@@ -74,8 +76,37 @@ pub struct ProcessReport {
     pub frames_received: u64,
     /// Frames that were dropped here: no connection, or a full queue.
     pub dropped: u64,
-    /// Pieces that had come before, or from an earlier life: ignored.
+    /// Datagrams that had arrived before, or belong to an earlier session: dropped.
     pub replayed: u64,
-    /// Pieces that made no sense although they were authentic.
+    /// Messages that were malformed although they were authentic.
     pub malformed: u64,
+}
+
+/// Time without a connection after which that is logged, in nanoseconds.
+pub(crate) const OUTAGE: u64 = 5_000_000_000;
+
+/// A time without a connection, to be logged once when it lasts.
+#[derive(Debug)]
+pub(crate) struct Outage(Option<Time>);
+
+impl Outage {
+    /// There has been no connection since `start`.
+    pub(crate) fn since(start: Time) -> Self {
+        Outage(Some(start.after(OUTAGE)))
+    }
+
+    /// There is a connection.
+    pub(crate) fn end(&mut self) {
+        self.0 = None;
+    }
+
+    /// When it is to be logged, unless it was.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.0
+    }
+
+    /// Returns true, once, if it is to be logged.
+    pub(crate) fn is_reported_at(&mut self, now: Time) -> bool {
+        self.0.take_if(|deadline| now >= *deadline).is_some()
+    }
 }

@@ -1,173 +1,276 @@
-//! A frame as bytes: what crosses any wire but a function call.
+//! Frames as bytes. This is the only module of the crate that knows the layout of a
+//! frame; everything else uses [`Frame`].
 //!
 //! ```text
-//!   0        96                    96 + n     100 + n
-//!   | header | payload (n bytes)   | CRC-32   |
+//!   | header | payload | CRC-32 |     an image: what crosses an emulated link
+//!   | header | payload |              what a carrier moves and a capture shows
 //! ```
 //!
-//! `n` is the header's `payload_length`; the checksum is the CRC-32 of Ethernet over
-//! header and payload, little-endian. [`decode`] takes any bytes: what it returns is
-//! a whole frame that was not damaged by chance. Who may have *meant* to damage it
-//! must be kept out by other means ([`crate::udp`] authenticates).
+//! The header says how long the payload is. The checksum is the CRC-32 of Ethernet over
+//! header and payload, little-endian. [`Frame::parse`] and [`Frame::decode`] accept any
+//! bytes. A checksum detects damage by chance, not by intent: [`crate::udp`]
+//! authenticates its datagrams.
 
 use qnic_abi::wire::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD};
-use qnic_nic::env::{HostMemory, Payload};
+use qnic_abi::NodeId;
+use qnic_nic::env::{Host, HostMemory, Payload, Time};
+use qnic_nic::Nic;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes behind the payload.
-pub const CHECKSUM_BYTES: usize = 4;
+/// Length of the checksum in bytes.
+const CHECKSUM_BYTES: usize = 4;
 
-/// Length of the longest image.
-pub const MAX_IMAGE: usize = HEADER_BYTES + MAX_PAYLOAD + CHECKSUM_BYTES;
+/// Length of the longest frame, header and payload, that leaves a process.
+pub const MAX_FRAME: usize = HEADER_BYTES + MAX_PAYLOAD;
 
-/// Why bytes are no frame.
+/// Why bytes are not a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// Shorter or longer than header and payload, as the header says.
+    /// Shorter or longer than the header says.
     #[error("the length is not that of a frame")]
     Length,
-    /// The checksum is another one.
+    /// The checksum does not match.
     #[error("the checksum is wrong")]
     Checksum,
 }
 
-/// Appends header and payload to `image`, without a checksum. `None`, and `image` as
-/// it was, if the payload is longer than a frame can carry or cannot be read.
-pub fn put_frame<M: HostMemory>(
-    image: &mut Vec<u8>,
-    frame: &FrameHeader,
-    payload: &Payload<'_, M>,
-) -> Option<()> {
-    let length = payload.len();
-    if length > MAX_PAYLOAD || length != usize::from(frame.payload_length.get()) {
-        return None;
+/// A frame: its header, and its payload where that lies.
+#[derive(Debug)]
+pub struct Frame<'a, M> {
+    header: &'a FrameHeader,
+    payload: Payload<'a, M>,
+}
+
+impl<'a, M: HostMemory> Frame<'a, M> {
+    /// A frame that a NIC sends.
+    pub fn new(header: &'a FrameHeader, payload: Payload<'a, M>) -> Self {
+        Frame { header, payload }
     }
-    let start = image.len();
-    image.extend_from_slice(frame.as_bytes());
-    match *payload {
-        Payload::None => {}
-        Payload::Bytes(bytes) => image.extend_from_slice(bytes),
-        Payload::Memory { .. } => {
-            let place = image.len();
-            image.resize(place + length, 0);
-            if payload.read(&mut image[place..]).is_err() {
-                image.truncate(start);
-                return None;
-            }
+
+    /// The frame that `bytes` hold, without a checksum.
+    ///
+    /// # Errors
+    /// Returns [`Damage::Length`] if the header does not match the length of `bytes`.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
+        let (header, payload) = split(bytes)?;
+        let payload = match payload {
+            [] => Payload::None,
+            bytes => Payload::Bytes(bytes),
+        };
+        Ok(Frame { header, payload })
+    }
+
+    /// The frame of an image.
+    ///
+    /// # Errors
+    /// Returns [`Damage`] if the image is not an intact frame.
+    pub fn decode(image: &'a [u8]) -> Result<Self, Damage> {
+        Frame::parse(strip_checksum(image)?)
+    }
+
+    /// The header.
+    pub fn header(&self) -> &'a FrameHeader {
+        self.header
+    }
+
+    /// The payload.
+    pub fn payload(&self) -> Payload<'a, M> {
+        self.payload
+    }
+
+    /// Node that sends it.
+    pub fn source(&self) -> NodeId {
+        NodeId(self.header.source_node.get())
+    }
+
+    /// Node that it is for.
+    pub fn destination(&self) -> NodeId {
+        NodeId(self.header.destination_node.get())
+    }
+
+    /// Length of header and payload in bytes.
+    pub fn length(&self) -> usize {
+        HEADER_BYTES + self.payload.len()
+    }
+
+    /// Appends header and payload to `buffer`. Returns `false`, and leaves `buffer` as it
+    /// was, if the payload is longer than a frame can carry or cannot be read.
+    pub fn append_to(&self, buffer: &mut Vec<u8>) -> bool {
+        let (start, length) = (buffer.len(), self.payload.len());
+        if length > MAX_PAYLOAD || length != usize::from(self.header.payload_length.get()) {
+            return false;
         }
+        buffer.extend_from_slice(self.header.as_bytes());
+        if let Payload::Bytes(bytes) = self.payload {
+            buffer.extend_from_slice(bytes);
+            return true;
+        }
+        buffer.resize(start + self.length(), 0);
+        let read = self.payload.read(&mut buffer[start + HEADER_BYTES..]);
+        if read.is_err() {
+            buffer.truncate(start);
+        }
+        read.is_ok()
     }
-    Some(())
+
+    /// Header, payload and checksum; `None` where [`Frame::append_to`] returns `false`.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let mut image = Vec::with_capacity(self.length() + CHECKSUM_BYTES);
+        self.append_to(&mut image).then(|| {
+            let checksum = crc32fast::hash(&image);
+            image.extend_from_slice(&checksum.to_le_bytes());
+            image
+        })
+    }
+
+    /// Header and payload for a capture, however long; the header alone if the payload
+    /// cannot be read.
+    #[cold]
+    pub(crate) fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = self.header.as_bytes().to_vec();
+        bytes.resize(self.length(), 0);
+        if self.payload.read(&mut bytes[HEADER_BYTES..]).is_err() {
+            bytes.truncate(HEADER_BYTES);
+        }
+        bytes
+    }
+
+    /// Gives the frame to a NIC. Returns `false` if the NIC is not running.
+    pub(crate) fn deliver<H>(&self, now: Time, nic: &mut Nic, host: &H) -> bool
+    where
+        H: Host<Memory = M>,
+    {
+        let running = nic.is_running();
+        if running {
+            nic.handle_frame(now, host, self.header, self.payload);
+        }
+        running
+    }
 }
 
-/// The image of a frame; `None` if its payload is longer than a frame can carry or
-/// cannot be read.
-pub fn encode<M: HostMemory>(frame: &FrameHeader, payload: &Payload<'_, M>) -> Option<Vec<u8>> {
-    let mut image = Vec::with_capacity(HEADER_BYTES + payload.len() + CHECKSUM_BYTES);
-    put_frame(&mut image, frame, payload)?;
-    let checksum = crc32fast::hash(&image);
-    image.extend_from_slice(&checksum.to_le_bytes());
-    Some(image)
+/// Header and payload of a frame without a checksum.
+fn split(bytes: &[u8]) -> Result<(&FrameHeader, &[u8]), Damage> {
+    let (header, payload) = FrameHeader::ref_from_prefix(bytes).map_err(|_| Damage::Length)?;
+    let matches = usize::from(header.payload_length.get()) == payload.len();
+    match matches && payload.len() <= MAX_PAYLOAD {
+        true => Ok((header, payload)),
+        false => Err(Damage::Length),
+    }
 }
 
-/// Header and payload of bytes without a checksum.
+/// Header and payload of an image, as one slice.
 ///
 /// # Errors
-/// [`Damage::Length`].
-pub fn split_frame(bytes: &[u8]) -> Result<(FrameHeader, &[u8]), Damage> {
-    let (header, payload) = FrameHeader::read_from_prefix(bytes).map_err(|_| Damage::Length)?;
-    let good = usize::from(header.payload_length.get()) == payload.len();
-    let good = good && payload.len() <= MAX_PAYLOAD;
-    good.then_some((header, payload)).ok_or(Damage::Length)
-}
-
-/// Header and payload of an image.
-///
-/// # Errors
-/// [`Damage`].
-pub fn decode(image: &[u8]) -> Result<(FrameHeader, &[u8]), Damage> {
-    let (bytes, checksum) = image
-        .split_last_chunk::<CHECKSUM_BYTES>()
-        .ok_or(Damage::Length)?;
+/// Returns [`Damage`] if the image is not an intact frame.
+pub(crate) fn strip_checksum(image: &[u8]) -> Result<&[u8], Damage> {
+    let (bytes, checksum) = image.split_last_chunk().ok_or(Damage::Length)?;
     if crc32fast::hash(bytes) != u32::from_le_bytes(*checksum) {
         return Err(Damage::Checksum);
     }
-    split_frame(bytes)
+    split(bytes).map(|_| bytes)
+}
+
+/// Header and payload of an image that may be damaged.
+pub(crate) fn without_checksum(image: &[u8]) -> &[u8] {
+    &image[..image.len().saturating_sub(CHECKSUM_BYTES)]
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
+    use qnic_abi::wire::{FRAME_MAGIC, WIRE_VERSION};
     use qnic_nic::testing::Memory;
     use zerocopy::FromZeros;
 
-    fn frame(header: &[u8], payload: &[u8]) -> FrameHeader {
-        let mut frame = FrameHeader::new_zeroed();
-        frame.as_mut_bytes().copy_from_slice(header);
-        frame.payload_length = (payload.len() as u16).into();
-        frame
+    /// A header that any NIC refuses and counts.
+    pub(crate) fn header(source: u16, destination: u16, payload: usize) -> FrameHeader {
+        let mut header = FrameHeader::new_zeroed();
+        header.magic = FRAME_MAGIC.into();
+        header.version = WIRE_VERSION;
+        header.kind = 255;
+        header.source_node = source.into();
+        header.destination_node = destination.into();
+        header.payload_length = (payload as u16).into();
+        header
+    }
+
+    fn encode(header: &FrameHeader, payload: &[u8]) -> Option<Vec<u8>> {
+        Frame::<Memory>::new(header, Payload::Bytes(payload)).encode()
+    }
+
+    /// An image of a frame from `source` to `destination`.
+    pub(crate) fn image(source: u16, destination: u16) -> Vec<u8> {
+        encode(&header(source, destination, 0), &[]).unwrap()
+    }
+
+    fn decode(image: &[u8]) -> Result<(FrameHeader, &[u8]), Damage> {
+        let (header, payload) = split(strip_checksum(image)?)?;
+        Ok((*header, payload))
     }
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(
-            header in prop::collection::vec(any::<u8>(), HEADER_BYTES),
+        fn decode_inverts_encode(
+            bytes in prop::collection::vec(any::<u8>(), HEADER_BYTES),
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD),
         ) {
-            let frame = frame(&header, &payload);
-            let image = encode::<Memory>(&frame, &Payload::Bytes(&payload)).unwrap();
-            prop_assert!(image.len() <= MAX_IMAGE);
-            prop_assert_eq!(decode(&image), Ok((frame, &payload[..])));
+            let mut header = FrameHeader::read_from_bytes(&bytes).unwrap();
+            header.payload_length = (payload.len() as u16).into();
+            let image = encode(&header, &payload).unwrap();
+            prop_assert!(image.len() <= MAX_FRAME + CHECKSUM_BYTES);
+            prop_assert_eq!(decode(&image), Ok((header, &payload[..])));
+            let frame = Frame::<Memory>::decode(&image).unwrap();
+            prop_assert_eq!(frame.length(), image.len() - CHECKSUM_BYTES);
+            prop_assert_eq!(frame.snapshot(), without_checksum(&image));
         }
 
         #[test]
-        fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..2 * MAX_IMAGE)) {
+        fn any_bytes_are_accepted(bytes in prop::collection::vec(any::<u8>(), 0..2 * MAX_FRAME)) {
             prop_assert!(decode(&bytes).is_err());
-            let _ = split_frame(&bytes);
+            let _ = Frame::<Memory>::parse(&bytes);
         }
 
-        /// A burst of up to 32 bits is caught for certain.
+        /// A CRC-32 detects every error burst of up to 32 bits.
         #[test]
-        fn damage_is_found(
-            payload in prop::collection::vec(any::<u8>(), 0..200), place: usize, mask in 1u32..,
+        fn damage_is_detected(
+            payload in prop::collection::vec(any::<u8>(), 0..200), offset: usize, mask in 1u32..,
         ) {
-            let frame = frame(&[0; HEADER_BYTES], &payload);
-            let mut image = encode::<Memory>(&frame, &Payload::Bytes(&payload)).unwrap();
-            let place = place % (image.len() - 3);
-            for (byte, flip) in image[place..].iter_mut().zip(mask.to_le_bytes()) {
+            let mut image = encode(&header(0, 0, payload.len()), &payload).unwrap();
+            let offset = offset % (image.len() - 3);
+            for (byte, flip) in image[offset..].iter_mut().zip(mask.to_le_bytes()) {
                 *byte ^= flip;
             }
             prop_assert_eq!(decode(&image), Err(Damage::Checksum));
         }
 
         #[test]
-        fn shortened_images_are_found(length in 0usize..200, cut in 1usize..300) {
-            let payload = vec![7; length];
-            let frame = frame(&[0; HEADER_BYTES], &payload);
-            let image = encode::<Memory>(&frame, &Payload::Bytes(&payload)).unwrap();
+        fn truncation_is_detected(length in 0usize..200, cut in 1usize..300) {
+            let image = encode(&header(0, 0, length), &vec![7; length]).unwrap();
             let cut = cut.min(image.len());
             prop_assert!(decode(&image[..image.len() - cut]).is_err());
         }
     }
 
     #[test]
-    fn payload_comes_from_memory_or_not_at_all() {
+    fn an_unreadable_payload_leaves_nothing() {
         let memory = Memory::new(4096);
         memory.write(100, b"from memory").unwrap();
-        let payload = |offset, length| Payload::Memory {
-            memory: &memory,
-            pages: &[0],
-            offset,
-            length,
+        let header = header(0, 0, 11);
+        let encode_from = |offset, length| {
+            let (memory, pages) = (&memory, &[0][..]);
+            let payload = Payload::Memory {
+                memory,
+                pages,
+                offset,
+                length,
+            };
+            Frame::new(&header, payload).encode()
         };
-        let header = frame(&[0; HEADER_BYTES], b"from memory");
-        let image = encode(&header, &payload(100, 11)).unwrap();
+        let image = encode_from(100, 11).unwrap();
         assert_eq!(decode(&image), Ok((header, &b"from memory"[..])));
-        assert_eq!(encode(&header, &payload(4090, 11)), None);
-        assert_eq!(encode(&header, &payload(100, 12)), None);
-        assert_eq!(
-            encode::<Memory>(&header, &Payload::Bytes(&[0; MAX_PAYLOAD + 1])),
-            None
-        );
+        assert_eq!(encode_from(4090, 11), None);
+        assert_eq!(encode_from(100, 12), None);
+        assert_eq!(encode(&header, &[0; MAX_PAYLOAD + 1]), None);
     }
 }

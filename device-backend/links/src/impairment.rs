@@ -1,4 +1,4 @@
-//! What a link does to the frames that cross it in one direction (X4).
+//! Impairments: what a link does to the frames that cross it in one direction (X4).
 
 use std::fmt;
 
@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Probability, Rate, Span};
 
-/// What a link does to frames in one direction. The default does nothing.
+/// What a link does to frames in one direction; by default, nothing.
 ///
 /// In TOML, every key optional:
 ///
 /// ```toml
-/// loss = "5%"          # frames that vanish
-/// delay = "1ms"        # every frame takes so long
-/// jitter = "200us"     # up to so much longer or shorter; keeps the order
-/// reorder = "2%"       # frames held back by up to 100 µs: later ones overtake
+/// loss = "5%"          # frames that are lost
+/// delay = "1ms"        # delay of every frame
+/// jitter = "200us"     # largest deviation from the delay; keeps the order
+/// reorder = "2%"       # frames that are delayed by up to 100 µs more: later ones overtake
 /// duplicate = "1%"     # frames that arrive twice
-/// corrupt = "1%"       # frames of which some bits flip; the checksum catches them
-/// rate = "1Gbit"       # bits per second; what exceeds the queue is dropped
-/// partition = true     # nothing passes
+/// corrupt = "1%"       # frames of which some bits flip; the checksum detects them
+/// rate = "1Gbit"       # bits per second; frames that exceed the queue are dropped
+/// partition = true     # all frames are dropped
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Impairments {
-    /// Frames that vanish.
+    /// Frames that are lost.
     #[serde(skip_serializing_if = "never")]
     pub loss: Probability,
-    /// How long every frame takes.
+    /// Delay of every frame.
     #[serde(skip_serializing_if = "zero")]
     pub delay: Span,
-    /// How much longer or shorter than `delay`, drawn evenly. Order is kept.
+    /// Largest deviation from `delay`, evenly distributed. Order is kept.
     #[serde(skip_serializing_if = "zero")]
     pub jitter: Span,
-    /// Frames that later ones may overtake.
+    /// Frames that later frames may overtake.
     #[serde(skip_serializing_if = "never")]
     pub reorder: Probability,
     /// Frames that arrive twice.
@@ -44,12 +44,12 @@ pub struct Impairments {
     /// Bits per second that pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Nothing passes.
+    /// All frames are dropped.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partition: bool,
 }
 
-/// Some of the [`Impairments`] of a link, to be changed; the others stay.
+/// A change of some [`Impairments`] of a link; the others stay.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs)]
@@ -73,7 +73,7 @@ pub struct ImpairmentChange {
 }
 
 impl ImpairmentChange {
-    /// `before`, with what is named here in its place.
+    /// `before` with the settings that this change names.
     #[must_use]
     pub fn applied_to(&self, before: Impairments) -> Impairments {
         Impairments {
@@ -98,7 +98,7 @@ fn zero(span: &Span) -> bool {
 }
 
 impl Impairments {
-    /// Does nothing.
+    /// No impairments.
     pub const NONE: Self = Impairments {
         loss: Probability::NEVER,
         delay: Span::ZERO,
@@ -110,7 +110,7 @@ impl Impairments {
         partition: false,
     };
 
-    /// Says whether it does nothing.
+    /// Returns true if there are none.
     pub fn is_none(&self) -> bool {
         *self == Self::NONE
     }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_leaves_what_it_does_not_name() {
+    fn a_change_leaves_the_other_settings() {
         let before = Impairments {
             loss: Probability::percent(5.0),
             partition: true,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_nothing_and_everything_is_shown() {
+    fn impairments_are_printed() {
         assert!(Impairments::default().is_none());
         assert_eq!(Impairments::NONE.to_string(), "none");
         let all = Impairments {

@@ -1,31 +1,47 @@
-//! Wires between NICs.
+//! Links: they take frames from one NIC to another.
 //!
-//! | module | what |
+//! ```text
+//!            ┌──────────── device process ────────────┐      ┌─ other process ─┐
+//!   NIC ─────┤ fabric ─► network (emulated links) ────┼─►    │                 │
+//!            │    │                                   │      │                 │
+//!   NIC ◄────┤    └────► carrier: udp or shm ─────────┼─────►│ carrier ─► NIC  │
+//!            └────────────────────────────────────────┘      └─────────────────┘
+//! ```
+//!
+//! | module | purpose |
 //! |---|---|
-//! | [`fabric`] | the NICs of one process and the router between them: a function call, perfect and in order, unless a link on the way is impaired |
-//! | [`network`] | the links between nodes, as this process realises them |
-//! | [`carrier`] | the way to other processes |
-//! | [`udp`] | such a way: UDP, each datagram authenticated |
-//! | [`shm`] | such a way on one host: rings in shared memory |
-//! | [`notifier`] | eventfds, also of other processes |
-//! | [`topology`] | which nodes are joined, and the way between those that are not |
-//! | [`impairment`], [`stage`] | what a link does to frames; the stage that does it |
+//! | [`fabric`] | holds the NICs of one process and routes their frames |
+//! | [`network`] | emulates the links between nodes that have impairments |
+//! | [`topology`] | says which nodes are joined by a link, and the route between other nodes |
+//! | [`impairment`], [`emulator`] | the settings of a link; one direction of a link |
+//! | [`carrier`] | the interface to other processes |
+//! | [`udp`] | a carrier in UDP datagrams, each of them authenticated |
+//! | [`shm`] | a carrier in shared memory, between processes of one host |
 //! | [`codec`] | a frame as bytes, with a checksum |
-//! | [`tap`] | who looks at frames on links |
-//! | [`units`] | quantities as people write them |
+//! | [`tap`] | records the frames on links, for captures |
+//! | [`notifier`] | eventfds, also those of other processes |
+//! | [`units`] | probabilities, times and rates as text |
 //!
-//! A wire knows no more of the protocol than the frame header. A frame reaches a NIC
-//! only intact: what a link damaged is caught by the checksum and counted.
+//! A frame takes the first of these that applies:
+//!
+//! 1. a function call, if its destination is in this process and no link of its route is
+//!    impaired. The payload is copied once, from node memory to node memory;
+//! 2. the emulated links of its route, as bytes with a checksum;
+//! 3. a carrier, if its destination is in another process; also after 2.
+//!
+//! Only [`codec`] knows the layout of a frame. A NIC receives a frame intact or not at
+//! all: a frame that a link damages does not match its checksum, and is dropped and
+//! counted.
 #![forbid(unsafe_code)]
 
 pub mod carrier;
 pub mod codec;
+pub mod emulator;
 pub mod fabric;
 pub mod impairment;
 pub mod network;
 pub mod notifier;
 pub mod shm;
-pub mod stage;
 pub mod tap;
 #[cfg(test)]
 mod testing;
@@ -36,8 +52,8 @@ pub mod units;
 pub use carrier::{Carrier, CarrierReport, ProcessReport};
 pub use fabric::{DuplicateNode, Fabric, LocalWire};
 pub use impairment::{ImpairmentChange, Impairments};
-pub use network::{LinkReport, LinkSet, Network, NetworkPlan, NotSet};
+pub use network::{LinkError, LinkReport, LinkSet, Network, NetworkPlan};
 pub use shm::{ShmCarrier, ShmPeer, MAX_NAME};
-pub use tap::{Marks, Outcome, Sighting, Tap, TapId};
+pub use tap::{Outcome, Tap, TapFlags, TapId, TapRecord};
 pub use topology::{Shape, Topology};
 pub use udp::{ClusterKey, ShortKey, UdpCarrier, UdpPeer};

@@ -1,57 +1,55 @@
-//! The links between nodes, as this process realises them.
+//! The links between nodes, as this process emulates them.
 //!
 //! ```text
 //!   send(from, to, image) ─► route: link, link, … ─► arrived: (to, image)
-//!                              each its [`Stage`]; a link without impairment is
-//!                              passed at once
+//!                              each a [`LinkEmulator`]; a frame passes a link without
+//!                              impairments at once
 //! ```
 //!
-//! The topology gives each pair of nodes a route over links, each directed link has
-//! a stage, and a frame passes the stages of its route one after the other: latencies
-//! add up, the lowest rate holds. The process that *sends* a frame realises all links
-//! of its route; so frames of several processes do not compete for the rate of a link
-//! that they share.
+//! The topology gives each pair of nodes a route over directed links. A frame passes the
+//! links of its route one after the other: latencies add up, the lowest rate holds. The
+//! process that *sends* a frame emulates all links of its route, so frames of different
+//! processes do not compete for the rate of a link that they share.
 //!
-//! Every frame that is not handed over by a function call passes [`Network::send`] at
-//! its start and [`Network::poll`] at its end.
+//! Every frame that is not delivered by a function call enters at [`Network::send`] and
+//! leaves at [`Network::poll`].
 
 use std::collections::{BTreeMap, VecDeque};
 
-use qnic_abi::wire::FrameHeader;
 use qnic_abi::NodeId;
 use qnic_nic::Time;
 use serde::Serialize;
 
-use crate::codec::{self, CHECKSUM_BYTES};
+use crate::codec;
+use crate::emulator::{Arrival, LinkCounters, LinkEmulator};
 use crate::impairment::Impairments;
-use crate::stage::{Arrival, Stage, StageCounters};
-use crate::tap::{Marks, Outcome, Sighting, Tap, TapId, Taps};
+use crate::tap::{Outcome, Tap, TapFlags, TapId, TapRecord, Taps};
 use crate::topology::Topology;
 
 /// Most nodes in one network, those of all processes.
 pub const MAX_NODES: usize = 256;
 
-/// What the network is made from.
+/// What a network is made from.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NetworkPlan {
     /// How nodes are joined, in the order of their numbers.
     pub topology: Topology,
     /// All nodes, those of other processes included.
     pub nodes: Vec<NodeId>,
-    /// What a link does that `links` does not name.
+    /// Impairments of the links that `links` does not name.
     pub default: Impairments,
-    /// What single links do, in one direction.
+    /// Impairments of single links, in one direction.
     pub links: Vec<(NodeId, NodeId, Impairments)>,
-    /// Seed of all chance.
+    /// Seed of all randomness.
     pub seed: u64,
 }
 
-/// Links cannot be changed so.
+/// Why links cannot be changed or tapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotSet {
-    /// The network was not made of links.
+pub enum LinkError {
+    /// The network has no links.
     #[error(
-        "the links are fixed and perfect: give the configuration a [network] section, \
+        "the links are fixed and lossless: give the configuration a [network] section, \
          which may be empty, to change them while it runs"
     )]
     Fixed,
@@ -60,7 +58,7 @@ pub enum NotSet {
     NoSuchLink,
 }
 
-/// Which links something is about.
+/// A set of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkSet {
     /// Every link.
@@ -74,7 +72,8 @@ pub enum LinkSet {
 }
 
 impl LinkSet {
-    pub(crate) fn holds(self, from: NodeId, to: NodeId) -> bool {
+    /// Returns true if it contains the link from `from` to `to`.
+    pub(crate) fn contains(self, from: NodeId, to: NodeId) -> bool {
         match self {
             LinkSet::All => true,
             LinkSet::At(node) => node == from || node == to,
@@ -91,43 +90,44 @@ pub struct LinkReport {
     pub from: u16,
     /// Node where it ends.
     pub to: u16,
-    /// What it does.
+    /// What it does to frames.
     pub impairments: Impairments,
-    /// Frames under way.
-    pub held: usize,
+    /// Frames in transit.
+    pub in_transit: usize,
     /// What it has done; counts only while it is impaired.
-    pub counters: StageCounters,
+    pub counters: LinkCounters,
 }
 
 #[derive(Debug)]
 struct Link {
     from: NodeId,
     to: NodeId,
-    stage: Stage<Way>,
+    emulator: LinkEmulator<InTransit>,
 }
 
-/// Where a frame goes on.
+/// Where a frame comes from and goes to.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct InTransit {
     from: NodeId,
     to: NodeId,
     /// Links passed.
     hops: usize,
 }
 
-/// The links between nodes, as this process realises them.
+/// The links between nodes, as this process emulates them.
 #[derive(Debug, Default)]
 pub struct Network {
     /// In the order of (from, to).
     links: Vec<Link>,
-    /// Places in `links`, by (from, to).
+    /// Indices of `links`, by (from, to).
     routes: BTreeMap<(NodeId, NodeId), Box<[usize]>>,
-    /// Links on which frames may be under way.
+    /// Links on which frames may be in transit.
     active: Vec<usize>,
     /// It was made by [`Network::new`]: links can be changed.
     changeable: bool,
+    /// Frames at the end of their routes.
     arrived: VecDeque<(NodeId, Vec<u8>)>,
-    /// A link is impaired, or something is under way.
+    /// A link is impaired, or a frame is in transit.
     busy: bool,
     damaged: u64,
     taps: Taps,
@@ -137,8 +137,8 @@ impl Network {
     /// The links that frames of the nodes `local` can take.
     ///
     /// # Errors
-    /// A sentence that says why the nodes cannot be joined so, or which named link
-    /// does not exist.
+    /// Returns a sentence that says why the nodes cannot be joined so, or which named
+    /// link does not exist.
     pub fn new(plan: &NetworkPlan, local: &[NodeId]) -> Result<Self, String> {
         let mut nodes = plan.nodes.clone();
         nodes.sort_unstable();
@@ -147,22 +147,22 @@ impl Network {
             return Err(format!("{} nodes, at most {MAX_NODES}", nodes.len()));
         }
         plan.topology.check(nodes.len())?;
-        let mut ways = BTreeMap::new();
-        let sources = (0..nodes.len()).filter(|place| local.contains(&nodes[*place]));
+        let mut paths = BTreeMap::new();
+        let sources = (0..nodes.len()).filter(|index| local.contains(&nodes[*index]));
         for (from, to) in sources.flat_map(|from| (0..nodes.len()).map(move |to| (from, to))) {
-            let mut hops = vec![nodes[from]];
+            let mut path = vec![nodes[from]];
             let route = plan.topology.route(nodes.len(), from, to);
-            hops.extend(route.into_iter().map(|place| nodes[place]));
-            ways.insert((nodes[from], nodes[to]), hops);
+            path.extend(route.into_iter().map(|index| nodes[index]));
+            paths.insert((nodes[from], nodes[to]), path);
         }
-        let links = make_links(plan, &nodes, &ways)?;
-        let place = |hop: &[NodeId]| {
+        let links = make_links(plan, &nodes, &paths)?;
+        let index = |hop: &[NodeId]| {
             let found = links.binary_search_by_key(&(hop[0], hop[1]), |link| (link.from, link.to));
             found.unwrap_or_else(|_| unreachable!("every hop was made a link"))
         };
-        let routes = ways.iter().map(|(ends, hops)| {
-            let places = hops.windows(2).map(place);
-            (*ends, places.collect())
+        let routes = paths.iter().map(|(ends, path)| {
+            let indices = path.windows(2).map(index);
+            (*ends, indices.collect())
         });
         let mut network = Network {
             routes: routes.collect(),
@@ -170,42 +170,46 @@ impl Network {
             ..Network::default()
         };
         network.links = links;
-        network.settle();
+        network.update_busy();
         Ok(network)
     }
 
-    /// Says whether there are no links: each node reaches each, always.
+    /// Returns true if there are no links: each node always reaches each other node.
     pub fn is_fixed(&self) -> bool {
         !self.changeable
     }
 
-    /// Says whether a frame now passes at once, unchanged, and behind all that were
-    /// sent before on the same way.
+    /// Returns true if a frame sent now passes at once, unchanged, and behind all that
+    /// were sent before on the same route.
     pub fn is_clear(&self, from: NodeId, to: NodeId) -> bool {
         !self.busy || {
-            let route = self.routes.get(&(from, to));
-            let clear = |link: &usize| self.links[*link].stage.is_clear();
             let waiting = self.arrived.iter().any(|(node, _)| *node == to);
-            !waiting && route.is_none_or(|route| route.iter().all(clear))
+            let clear = |link: &usize| self.links[*link].emulator.is_clear();
+            !waiting && self.route(from, to).iter().all(clear)
         }
     }
 
-    /// Sends a frame on its way.
-    pub fn send(&mut self, now: Time, from: NodeId, to: NodeId, image: Vec<u8>) {
-        self.go_on(now, image, Way { from, to, hops: 0 });
+    fn route(&self, from: NodeId, to: NodeId) -> &[usize] {
+        let route = self.routes.get(&(from, to));
+        route.map_or(&[], |route| route)
     }
 
-    /// The next frame that has arrived intact, and the node it is for.
+    /// Sends the image of a frame ([`codec::Frame::encode`]).
+    pub fn send(&mut self, now: Time, from: NodeId, to: NodeId, image: Vec<u8>) {
+        self.forward(now, image, InTransit { from, to, hops: 0 });
+    }
+
+    /// The image of the next frame that has arrived intact, and the node it is for.
     pub fn poll(&mut self, now: Time) -> Option<(NodeId, Vec<u8>)> {
-        while self.pass_on(now) {}
+        while self.forward_due(now) {}
         while let Some((node, image)) = self.arrived.pop_front() {
-            if codec::decode(&image).is_ok() {
+            if codec::strip_checksum(&image).is_ok() {
                 return Some((node, image));
             }
             self.damaged += 1;
         }
         if self.busy && self.active.is_empty() {
-            self.settle();
+            self.update_busy();
         }
         None
     }
@@ -215,88 +219,89 @@ impl Network {
         if !self.arrived.is_empty() {
             return Some(Time(0));
         }
-        let stages = self.active.iter().map(|index| &self.links[*index].stage);
-        stages.filter_map(Stage::next_deadline).min()
+        let active = self.active.iter().map(|index| &self.links[*index]);
+        active
+            .filter_map(|link| link.emulator.next_deadline())
+            .min()
     }
 
-    /// Changes what links do, from what they do now; says how many.
+    /// Changes the impairments of links and returns the number of links.
     ///
     /// # Errors
-    /// [`NotSet`].
+    /// Returns [`LinkError`] if links cannot be changed, or none is in the set.
     pub fn set(
         &mut self,
         links: LinkSet,
         change: impl Fn(&mut Impairments),
-    ) -> Result<usize, NotSet> {
+    ) -> Result<usize, LinkError> {
         if self.is_fixed() {
-            return Err(NotSet::Fixed);
+            return Err(LinkError::Fixed);
         }
         let mut count = 0;
         for link in &mut self.links {
-            if links.holds(link.from, link.to) {
-                let mut settings = *link.stage.settings();
+            if links.contains(link.from, link.to) {
+                let mut settings = *link.emulator.settings();
                 change(&mut settings);
-                link.stage.set(settings);
+                link.emulator.set(settings);
                 count += 1;
             }
         }
-        self.settle();
+        self.update_busy();
         match (links, count) {
             (LinkSet::All, _) | (_, 1..) => Ok(count),
-            _ => Err(NotSet::NoSuchLink),
+            _ => Err(LinkError::NoSuchLink),
         }
     }
 
-    /// Shows frames on these links to `tap` from now on, until [`Network::untap`].
+    /// Gives the frames on these links to `tap` from now on, until [`Network::untap`].
     ///
     /// # Errors
-    /// [`NotSet::NoSuchLink`] if a link is named and there is no such one.
-    pub fn tap(&mut self, links: LinkSet, tap: Box<dyn Tap>) -> Result<TapId, NotSet> {
+    /// Returns [`LinkError::NoSuchLink`] if a link is named and does not exist.
+    pub fn tap(&mut self, links: LinkSet, tap: Box<dyn Tap>) -> Result<TapId, LinkError> {
         let named = matches!(links, LinkSet::OneWay(..) | LinkSet::Between(..));
-        let exists = |link: &Link| links.holds(link.from, link.to);
+        let exists = |link: &Link| links.contains(link.from, link.to);
         if named && self.changeable && !self.links.iter().any(exists) {
-            return Err(NotSet::NoSuchLink);
+            return Err(LinkError::NoSuchLink);
         }
         Ok(self.taps.add(links, tap))
     }
 
-    /// Ends a tap; one that has ended is ignored.
+    /// Ends a tap. A tap that has ended is ignored.
     pub fn untap(&mut self, tap: TapId) {
         self.taps.remove(tap);
     }
 
-    /// Says whether there is a tap: whoever sends past [`Network::send`] must show.
+    /// Returns true if there is a tap: a caller that does not use [`Network::send`] must
+    /// call [`Network::record`].
     pub(crate) fn is_tapped(&self) -> bool {
         self.taps.is_on()
     }
 
-    /// Shows a frame that passes all links of a clear way at once; the link of the
-    /// sighting is the way.
-    pub(crate) fn show(&mut self, sighting: &Sighting<'_>) {
-        match self.routes.get(&(sighting.from, sighting.to)) {
-            Some(route) => {
-                for link in route.iter().map(|place| &self.links[*place]) {
-                    let (from, to) = (link.from, link.to);
-                    self.taps.see(&Sighting {
-                        from,
-                        to,
-                        ..*sighting
-                    });
-                }
-            }
-            None => self.taps.see(sighting),
+    /// Records a frame that passes all links of a clear route at once; `from` and `to`
+    /// of the record are the ends of the route.
+    pub(crate) fn record(&mut self, record: &TapRecord<'_>) {
+        let Some(route) = self.routes.get(&(record.from, record.to)) else {
+            return self.taps.record(record);
+        };
+        for Link { from, to, .. } in route.iter().map(|index| &self.links[*index]) {
+            let (from, to) = (*from, *to);
+            self.taps.record(&TapRecord {
+                from,
+                to,
+                ..*record
+            });
         }
     }
 
-    /// Shows a frame that has come from another process.
+    /// Records a frame that has come from another process.
     #[cold]
-    pub(crate) fn show_foreign(&mut self, at: Time, frame: &FrameHeader, bytes: &[u8]) {
-        self.taps.see(&Sighting {
+    pub(crate) fn record_foreign(&mut self, at: Time, from: NodeId, to: NodeId, bytes: &[u8]) {
+        self.taps.record(&TapRecord {
             at,
-            from: NodeId(frame.source_node.get()),
-            to: NodeId(frame.destination_node.get()),
+            from,
+            to,
             outcome: Outcome::Passes,
-            marks: Marks::FOREIGN,
+            flags: TapFlags::FOREIGN,
             bytes,
             length: bytes.len(),
         });
@@ -307,122 +312,122 @@ impl Network {
         let report = |link: &Link| LinkReport {
             from: link.from.0,
             to: link.to.0,
-            impairments: *link.stage.settings(),
-            held: link.stage.held(),
-            counters: *link.stage.counters(),
+            impairments: *link.emulator.settings(),
+            in_transit: link.emulator.in_transit(),
+            counters: *link.emulator.counters(),
         };
         self.links.iter().map(report).collect()
     }
 
-    /// Frames that arrived damaged: caught by the checksum.
+    /// Frames that arrived damaged: their checksum did not match.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
 
-    /// Lets frames whose time has come pass to their next links; says whether there
+    /// Forwards the frames that have come to the end of a link. Returns true if there
     /// were any.
-    fn pass_on(&mut self, now: Time) -> bool {
-        let mut moved = false;
-        let mut place = 0;
-        while let Some(index) = self.active.get(place).copied() {
+    fn forward_due(&mut self, now: Time) -> bool {
+        let mut forwarded = false;
+        let mut position = 0;
+        while let Some(index) = self.active.get(position).copied() {
             while let Some(arrival) = self.poll_link(index, now) {
-                moved = true;
-                self.go_on(arrival.at, arrival.image, arrival.tag);
+                forwarded = true;
+                self.forward(arrival.at, arrival.image, arrival.tag);
             }
-            match self.links[index].stage.held() {
-                0 => drop(self.active.swap_remove(place)),
-                _ => place += 1,
+            match self.links[index].emulator.in_transit() {
+                0 => drop(self.active.swap_remove(position)),
+                _ => position += 1,
             }
         }
-        moved
+        forwarded
     }
 
     /// The next frame that has come to the end of a link.
-    fn poll_link(&mut self, index: usize, now: Time) -> Option<Arrival<Way>> {
+    fn poll_link(&mut self, index: usize, now: Time) -> Option<Arrival<InTransit>> {
         let Network { links, taps, .. } = self;
         let link = &mut links[index];
         let ends = (link.from, link.to);
-        link.stage.poll_or_cut(now, |at, image| {
+        link.emulator.poll_or_cut(now, |at, image| {
             if taps.is_on() {
-                taps.see(&sighting(at, ends, Outcome::CutUnderWay, image));
+                taps.record(&tap_record(at, ends, Outcome::CutInTransit, image));
             }
         })
     }
 
-    fn settle(&mut self) {
-        let clear = self.links.iter().all(|link| link.stage.is_clear());
+    fn update_busy(&mut self) {
+        let clear = self.links.iter().all(|link| link.emulator.is_clear());
         self.busy = !clear || !self.arrived.is_empty();
     }
 
-    /// Lets a frame pass links until one holds it or it has arrived.
-    fn go_on(&mut self, now: Time, image: Vec<u8>, mut way: Way) {
-        let route = self.routes.get(&(way.from, way.to));
+    /// Moves a frame along its route until an impaired link takes it or it has arrived.
+    fn forward(&mut self, now: Time, image: Vec<u8>, mut frame: InTransit) {
+        let route = self.routes.get(&(frame.from, frame.to));
         let route = route.map_or(&[][..], |route| route);
-        while let Some(index) = route.get(way.hops) {
-            way.hops += 1;
-            let link = &mut self.links[*index];
-            let (ends, stage) = ((link.from, link.to), &mut link.stage);
-            if stage.is_clear() {
+        while let Some(index) = route.get(frame.hops) {
+            frame.hops += 1;
+            let Link { from, to, emulator } = &mut self.links[*index];
+            let ends = (*from, *to);
+            if emulator.is_clear() {
                 if self.taps.is_on() {
-                    self.taps.see(&sighting(now, ends, Outcome::Passes, &image));
+                    self.taps
+                        .record(&tap_record(now, ends, Outcome::Passes, &image));
                 }
                 continue;
             }
-            let idle = stage.held() == 0;
-            if self.taps.is_on() {
-                let (shown, before) = (image.clone(), *stage.counters());
-                let fate = stage.offer(now, image, way);
-                self.taps.see(&Sighting {
-                    marks: Marks::between(&before, stage.counters()),
-                    ..sighting(now, ends, fate.into(), &shown)
+            let idle = emulator.in_transit() == 0;
+            let shown = self.taps.is_on().then(|| image.clone());
+            let before = *emulator.counters();
+            let verdict = emulator.offer(now, image, frame);
+            if let Some(shown) = shown {
+                self.taps.record(&TapRecord {
+                    flags: TapFlags::between(&before, emulator.counters()),
+                    ..tap_record(now, ends, verdict.into(), &shown)
                 });
-            } else {
-                stage.offer(now, image, way);
             }
-            if idle && stage.held() > 0 {
+            if idle && emulator.in_transit() > 0 {
                 self.busy = true;
                 self.active.push(*index);
             }
             return;
         }
         self.busy = true;
-        self.arrived.push_back((way.to, image));
+        self.arrived.push_back((frame.to, image));
     }
 }
 
-/// A frame of this process on a link, from its image.
-fn sighting(
+/// A record of a frame of this process on the link between `from` and `to`.
+fn tap_record(
     at: Time,
     (from, to): (NodeId, NodeId),
     outcome: Outcome,
     image: &[u8],
-) -> Sighting<'_> {
-    let length = image.len().saturating_sub(CHECKSUM_BYTES);
-    Sighting {
+) -> TapRecord<'_> {
+    let bytes = codec::without_checksum(image);
+    TapRecord {
         at,
         from,
         to,
         outcome,
-        marks: Marks::empty(),
-        bytes: &image[..length],
-        length,
+        flags: TapFlags::empty(),
+        bytes,
+        length: bytes.len(),
     }
 }
 
-/// The links of all ways, in the order of their ends.
+/// The links of all paths, in the order of their ends.
 fn make_links(
     plan: &NetworkPlan,
     nodes: &[NodeId],
-    ways: &BTreeMap<(NodeId, NodeId), Vec<NodeId>>,
+    paths: &BTreeMap<(NodeId, NodeId), Vec<NodeId>>,
 ) -> Result<Vec<Link>, String> {
     let mut settings = BTreeMap::new();
-    for hop in ways.values().flat_map(|hops| hops.windows(2)) {
+    for hop in paths.values().flat_map(|path| path.windows(2)) {
         settings.insert((hop[0], hop[1]), plan.default);
     }
     for (from, to, impairments) in &plan.links {
-        let place = |node| nodes.binary_search(node).ok();
-        let joined = place(from)
-            .zip(place(to))
+        let index = |node| nodes.binary_search(node).ok();
+        let joined = index(from)
+            .zip(index(to))
             .is_some_and(|(from, to)| plan.topology.joins(nodes.len(), from, to));
         if !joined {
             return Err(format!("no link joins {from} and {to}"));
@@ -434,8 +439,8 @@ fn make_links(
     let links = settings.into_iter().map(|((from, to), settings)| Link {
         from,
         to,
-        // Each link draws its own luck, whichever process realises it.
-        stage: Stage::new(
+        // A link has the same randomness in whichever process emulates it.
+        emulator: LinkEmulator::new(
             settings,
             plan.seed ^ u64::from(from.0) << 48 ^ u64::from(to.0) << 32,
         ),
@@ -446,11 +451,8 @@ fn make_links(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::tests::image;
     use crate::units::{Probability, Span};
-    use qnic_abi::wire::FrameHeader;
-    use qnic_nic::env::Payload;
-    use qnic_nic::testing::Memory;
-    use zerocopy::FromZeros;
 
     fn nodes(count: u16) -> Vec<NodeId> {
         (0..count).map(NodeId).collect()
@@ -467,12 +469,6 @@ mod tests {
         Network::new(&plan, &nodes(count)).unwrap()
     }
 
-    fn image(number: u64) -> Vec<u8> {
-        let mut frame = FrameHeader::new_zeroed();
-        frame.sequence = number.into();
-        codec::encode::<Memory>(&frame, &Payload::None).unwrap()
-    }
-
     fn delay(nanoseconds: u64) -> Impairments {
         Impairments {
             delay: Span::nanoseconds(nanoseconds),
@@ -485,10 +481,10 @@ mod tests {
         let mut network = network(Topology::Torus { columns: 3 }, 9, delay(1000));
         let (from, to) = (NodeId(0), NodeId(4));
         assert!(!network.is_clear(from, to));
-        network.send(Time(0), from, to, image(1));
+        network.send(Time(0), from, to, image(0, 4));
         assert_eq!(network.poll(Time(1999)), None);
         assert_eq!(network.next_deadline(), Some(Time(2000)));
-        assert_eq!(network.poll(Time(2000)), Some((to, image(1))));
+        assert_eq!(network.poll(Time(2000)), Some((to, image(0, 4))));
     }
 
     #[test]
@@ -506,24 +502,24 @@ mod tests {
         };
         let mut network = network(Topology::Ring, 4, corrupt);
         for number in 0..100 {
-            network.send(Time(0), NodeId(0), NodeId(1), image(number));
+            network.send(Time(0), NodeId(0), NodeId(1), image(number, 1));
         }
         assert_eq!(network.poll(Time(0)), None);
         assert_eq!(network.damaged(), 100);
     }
 
     #[test]
-    fn links_are_changed_one_by_one_and_the_way_is_clear_again() {
+    fn links_change_one_by_one_and_the_route_is_clear_again() {
         let mut network = network(Topology::Ring, 4, Impairments::NONE);
         let (a, b, c) = (NodeId(0), NodeId(1), NodeId(2));
         let set = |to: Impairments| move |now: &mut Impairments| *now = to;
         assert_eq!(network.set(LinkSet::OneWay(a, b), set(delay(10))), Ok(1));
         assert!(!network.is_clear(a, b) && !network.is_clear(a, c));
         assert!(network.is_clear(b, a) && network.is_clear(b, c));
-        network.send(Time(0), a, c, image(1));
+        network.send(Time(0), a, c, image(0, 4));
         assert_eq!(network.set(LinkSet::All, set(Impairments::NONE)), Ok(8));
-        assert!(!network.is_clear(a, b), "a frame is still under way");
-        assert_eq!(network.poll(Time(10)), Some((c, image(1))));
+        assert!(!network.is_clear(a, b), "a frame is still in transit");
+        assert_eq!(network.poll(Time(10)), Some((c, image(0, 4))));
         assert_eq!(network.poll(Time(10)), None);
         assert!(network.is_clear(a, b));
         assert!(network.set(LinkSet::Between(a, c), set(delay(1))).is_err());

@@ -1,12 +1,12 @@
 //! Eventfds: doorbells in, interrupts out, and wake-ups between threads.
 //!
 //! # What another process can do with its end
-//! An eventfd is watched edge-triggered and never read, so nobody who also has it can
-//! make this process wait in a read. A descriptor that is no eventfd is refused: looking
-//! at one of another kind (FUSE, say) could block. Signalling is a write to a
+//! An eventfd is watched edge-triggered and never read, so another process that has it
+//! cannot make this one block in a read. A descriptor that is no eventfd is refused:
+//! polling one of another kind (FUSE, say) could block. Signalling is a write to a
 //! non-blocking eventfd; a process that sets it back to blocking and fills its counter
-//! could hold up the engine. A guest cannot do that, and front ends and other device
-//! processes run as the same user, who could as well stop this process.
+//! could block the engine. A guest cannot do that. Front ends and other device processes
+//! run as the same user, and could as well stop this process.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -16,10 +16,10 @@ use rustix::fs::OFlags;
 /// Why a descriptor of another process was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifierError {
-    /// It is something else.
+    /// It is no eventfd.
     #[error("found {0} where an eventfd is wanted")]
     NotAnEventfd(String),
-    /// It cannot be looked at.
+    /// It cannot be examined.
     #[error("cannot examine an eventfd: {0}")]
     System(#[from] std::io::Error),
 }
@@ -29,10 +29,10 @@ pub enum NotifierError {
 pub struct Notifier(OwnedFd);
 
 impl Notifier {
-    /// Makes one.
+    /// Creates one.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of the operating system.
     pub fn new() -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Notifier(rustix::event::eventfd(0, flags)?))
@@ -41,7 +41,7 @@ impl Notifier {
     /// Takes over a descriptor of another process.
     ///
     /// # Errors
-    /// [`NotifierError`] if it is no eventfd.
+    /// Returns [`NotifierError`] if it is no eventfd.
     pub fn adopt(file: OwnedFd) -> Result<Self, NotifierError> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let kind = std::fs::read_link(path)?;
@@ -56,13 +56,13 @@ impl Notifier {
     /// Another descriptor of the same eventfd.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of the operating system.
     pub fn try_clone(&self) -> std::io::Result<Self> {
         Ok(Notifier(self.0.try_clone()?))
     }
 
-    /// Wakes whoever watches it. A counter that is full has not been seen yet
-    /// and wakes as well, so there is nothing to report.
+    /// Wakes the threads that watch it. A full counter wakes them as well, so there is no
+    /// error to return.
     pub fn signal(&self) {
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }

@@ -1,15 +1,15 @@
-//! Taps: they are shown each frame on each link that it takes (X5).
+//! Taps: a tap records each frame on each link of its path (X5).
 //!
 //! ```text
-//!   send ─► link ─────► link ─────► arrived        a frame of this process: where it
-//!            │ see       │ see                     enters each link, with what the
-//!            ▼           ▼                         link is about to do to it
-//!   carrier ─► deliver                             a frame of another process: where
-//!      │ see                                       it arrives
+//!   send ─► link ─────► link ─────► arrived        a frame of this process: recorded
+//!            │           │                         where it enters each link, with what
+//!            ▼ record    ▼ record                  the link is about to do to it
+//!   carrier ─► deliver                             a frame of another process: recorded
+//!      │ record                                    where it arrives
 //! ```
 //!
-//! A frame is seen once on each link, and a second time if a partition cuts it while
-//! it is under way. Without taps all this is one branch.
+//! A frame has one record for each link, and a second one if a partition drops it in
+//! transit. Without taps all this costs one branch.
 
 use std::fmt::Debug;
 
@@ -17,8 +17,8 @@ use bitflags::bitflags;
 use qnic_abi::NodeId;
 use qnic_nic::Time;
 
+use crate::emulator::{LinkCounters, Verdict};
 use crate::network::LinkSet;
-use crate::stage::{Fate, StageCounters};
 
 /// What becomes of a frame on a link. The numbers are those of captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,23 +28,23 @@ pub enum Outcome {
     Passes = 0,
     /// Lost by chance.
     Lost = 1,
-    /// Stopped by a partition.
+    /// Dropped by a partition.
     Cut = 2,
     /// Dropped: the queue is full.
     Overflowed = 3,
-    /// There is nobody who takes it.
+    /// Dropped: the destination does not run.
     Refused = 4,
-    /// It was seen to pass before, and then stopped by a partition while under way.
-    CutUnderWay = 5,
+    /// Recorded as passing before, and then dropped in transit by a partition.
+    CutInTransit = 5,
 }
 
-impl From<Fate> for Outcome {
-    fn from(fate: Fate) -> Self {
-        match fate {
-            Fate::Passes => Outcome::Passes,
-            Fate::Lost => Outcome::Lost,
-            Fate::Cut => Outcome::Cut,
-            Fate::Overflowed => Outcome::Overflowed,
+impl From<Verdict> for Outcome {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Passes => Outcome::Passes,
+            Verdict::Lost => Outcome::Lost,
+            Verdict::Cut => Outcome::Cut,
+            Verdict::Overflowed => Outcome::Overflowed,
         }
     }
 }
@@ -52,52 +52,52 @@ impl From<Fate> for Outcome {
 bitflags! {
     /// What else a link does to a frame. The bits are those of captures.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub struct Marks: u16 {
+    pub struct TapFlags: u16 {
         /// It arrives twice.
         const DUPLICATED = 1;
-        /// It is held back so that others overtake it.
-        const HELD_BACK = 2;
-        /// Bits of it, or of its copy, flip. It is shown as it was before.
+        /// It is held back so that later frames overtake it.
+        const REORDERED = 2;
+        /// Bits of it, or of its copy, flip. The record shows it as it was before.
         const CORRUPTED = 4;
         /// It comes from another process.
         const FOREIGN = 8;
     }
 }
 
-impl Marks {
-    /// What a stage did between two looks at its counters.
-    pub(crate) fn between(before: &StageCounters, after: &StageCounters) -> Self {
-        let mut marks = Marks::empty();
-        marks.set(Marks::DUPLICATED, after.duplicated > before.duplicated);
-        marks.set(Marks::HELD_BACK, after.reordered > before.reordered);
-        marks.set(Marks::CORRUPTED, after.corrupted > before.corrupted);
-        marks
+impl TapFlags {
+    /// What a link did between two readings of its counters.
+    pub(crate) fn between(before: &LinkCounters, after: &LinkCounters) -> Self {
+        let mut flags = TapFlags::empty();
+        flags.set(TapFlags::DUPLICATED, after.duplicated > before.duplicated);
+        flags.set(TapFlags::REORDERED, after.reordered > before.reordered);
+        flags.set(TapFlags::CORRUPTED, after.corrupted > before.corrupted);
+        flags
     }
 }
 
 /// A frame on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sighting<'a> {
+pub struct TapRecord<'a> {
     /// When it entered the link, or arrived from another process.
     pub at: Time,
-    /// Where the link begins.
+    /// Node where the link begins.
     pub from: NodeId,
-    /// Where it ends.
+    /// Node where the link ends.
     pub to: NodeId,
     /// What becomes of it.
     pub outcome: Outcome,
-    /// What else is done to it.
-    pub marks: Marks,
-    /// Header and payload; the payload is missing if it could not be read.
+    /// What else the link does to it.
+    pub flags: TapFlags,
+    /// Header and payload; the header alone if the payload could not be read.
     pub bytes: &'a [u8],
     /// Length of header and payload in bytes.
     pub length: usize,
 }
 
-/// Looks at frames. It runs on the engine thread: it must neither wait nor fail.
+/// Records frames. It runs on the engine thread, so it must neither block nor fail.
 pub trait Tap: Debug + Send {
-    /// Takes note of a frame.
-    fn see(&mut self, sighting: &Sighting<'_>);
+    /// Records a frame.
+    fn record(&mut self, record: &TapRecord<'_>);
 }
 
 /// Names a tap.
@@ -123,16 +123,16 @@ impl Taps {
         self.taps.retain(|tap| tap.0 != id);
     }
 
-    /// Says whether there is one.
+    /// Returns true if there is a tap.
     pub(crate) fn is_on(&self) -> bool {
         !self.taps.is_empty()
     }
 
-    /// Shows a frame to all that look at its link.
-    pub(crate) fn see(&mut self, sighting: &Sighting<'_>) {
+    /// Gives a record to all taps of its link.
+    pub(crate) fn record(&mut self, record: &TapRecord<'_>) {
         for (_, links, tap) in &mut self.taps {
-            if links.holds(sighting.from, sighting.to) {
-                tap.see(sighting);
+            if links.contains(record.from, record.to) {
+                tap.record(record);
             }
         }
     }

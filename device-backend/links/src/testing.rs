@@ -1,4 +1,4 @@
-//! Carriers of several processes, served by one thread: for tests.
+//! Carriers of several processes, driven by one thread: for tests.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::carrier::{Carrier, CarrierReport, ProcessReport};
 
-/// Longest time for anything.
+/// Longest time for a test.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Processes, those that do not run as `None`, and the frames that each has received.
+/// Processes, `None` if they do not run, and the frames that each has received.
 pub(crate) struct Processes<C> {
     started: Instant,
     pub(crate) carriers: Vec<Option<C>>,
@@ -30,7 +30,7 @@ impl<C: Carrier> Processes<C> {
         Time(self.started.elapsed().as_nanos() as u64)
     }
 
-    /// Serves all processes until something holds; sleeps when all of them would.
+    /// Drives all processes until `holds` returns true; sleeps when all of them would.
     pub(crate) fn until(&mut self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
         while !holds(self) {
             assert!(
@@ -65,13 +65,13 @@ impl<C: Carrier> Processes<C> {
         self.carriers[process].as_ref().unwrap().report()
     }
 
-    /// What one process says of its peer of that number.
+    /// What one process reports about its peer of that number.
     pub(crate) fn about(&self, process: usize, peer: usize) -> ProcessReport {
         self.report(process).processes[peer].clone()
     }
 
-    /// Says whether all that run are connected with all of their peers.
-    pub(crate) fn joined(&self) -> bool {
+    /// Returns true if all that run are connected with all of their peers.
+    pub(crate) fn connected(&self) -> bool {
         let carriers = self.carriers.iter().flatten();
         let mut peers = carriers.flat_map(|one| one.report().processes);
         peers.all(|peer| peer.connected)

@@ -1,4 +1,4 @@
-//! How nodes are joined, and the way from one to another (Q16).
+//! Which nodes are joined by a link, and the route between two nodes (Q16).
 //!
 //! ```text
 //!   mesh            ring             star             torus, 3 columns
@@ -9,29 +9,29 @@
 //!                                      3
 //! ```
 //!
-//! Places are numbered from 0 in the order of node numbers. On a torus, place *p* of
-//! *c* columns has the coordinates (*p* mod *c*, *p* div *c*); a route goes along the
-//! row first, then along the column, each the shorter way round (dimension order, so
-//! no cycle of waiting can form). A ring is a torus with one row.
+//! Nodes are numbered by index, from 0 in the order of node numbers. On a torus with *c*
+//! columns, index *i* has the coordinates (*i* mod *c*, *i* div *c*); a route goes along
+//! the row first, then along the column, each in the shorter direction (dimension-order
+//! routing, which is free of deadlock). A ring is a torus with one row.
 
 use serde::{Deserialize, Serialize};
 
 /// How nodes are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Topology {
-    /// Each with each.
+    /// Each node with each other node.
     #[default]
     Mesh,
-    /// Each with the two beside it.
+    /// Each node with its two neighbours.
     Ring,
-    /// Each with one.
+    /// Each node with the hub.
     Star {
-        /// Place of that one.
+        /// Index of the hub.
         hub: usize,
     },
     /// Rows and columns whose ends are joined.
     Torus {
-        /// Places in a row.
+        /// Nodes in a row.
         columns: usize,
     },
 }
@@ -52,45 +52,45 @@ pub enum Shape {
 }
 
 impl Topology {
-    /// Says why this topology cannot join so many places.
+    /// Checks that this topology can join `count` nodes.
     ///
     /// # Errors
-    /// A sentence for people.
-    pub fn check(&self, places: usize) -> Result<(), String> {
+    /// Returns a sentence that says why it cannot.
+    pub fn check(&self, count: usize) -> Result<(), String> {
         match *self {
-            Topology::Star { hub } if hub >= places => {
-                Err(format!("the hub is place {hub} of {places}"))
+            Topology::Star { hub } if hub >= count => {
+                Err(format!("the hub is node {hub} of {count}, counted from 0"))
             }
-            Topology::Torus { columns } if columns == 0 || places % columns != 0 => Err(format!(
-                "{places} nodes do not fill rows of {columns}: the columns must divide the nodes"
+            Topology::Torus { columns } if columns == 0 || count % columns != 0 => Err(format!(
+                "{count} nodes do not fill rows of {columns}: the columns must divide the nodes"
             )),
             _ => Ok(()),
         }
     }
 
-    /// Coordinates of a place: column and row. All but a torus have one row.
-    pub fn coordinates(&self, place: usize) -> (usize, usize) {
+    /// Column and row of an index. All but a torus have one row.
+    pub fn coordinates(&self, index: usize) -> (usize, usize) {
         match *self {
-            Topology::Torus { columns } => (place % columns, place / columns),
-            _ => (place, 0),
+            Topology::Torus { columns } => (index % columns, index / columns),
+            _ => (index, 0),
         }
     }
 
-    /// The places that the way from `from` to `to` goes through, `from` left out and
-    /// `to` last; empty if they are the same.
+    /// The indices on the route from `from` to `to`, without `from`; empty if they are the
+    /// same.
     ///
-    /// The topology was [checked](Self::check) for `places`, and both places exist.
-    pub fn route(&self, places: usize, from: usize, to: usize) -> Vec<usize> {
+    /// The topology was [checked](Self::check) for `count`, and both indices exist.
+    pub fn route(&self, count: usize, from: usize, to: usize) -> Vec<usize> {
         match *self {
             _ if from == to => Vec::new(),
             Topology::Mesh => vec![to],
             Topology::Star { hub } if from == hub || to == hub => vec![to],
             Topology::Star { hub } => vec![hub, to],
-            Topology::Ring => round(places, from, to),
+            Topology::Ring => around(count, from, to),
             Topology::Torus { columns } => {
                 let row = from / columns * columns;
-                let along = round(columns, from % columns, to % columns);
-                let across = round(places / columns, from / columns, to / columns);
+                let along = around(columns, from % columns, to % columns);
+                let across = around(count / columns, from / columns, to / columns);
                 let along = along.into_iter().map(|column| row + column);
                 let across = across.into_iter().map(|row| row * columns + to % columns);
                 along.chain(across).collect()
@@ -98,20 +98,20 @@ impl Topology {
         }
     }
 
-    /// Says whether two places are joined by one link.
-    pub fn joins(&self, places: usize, from: usize, to: usize) -> bool {
-        from != to && self.route(places, from, to).len() == 1
+    /// Returns true if two nodes are joined by one link.
+    pub fn joins(&self, count: usize, from: usize, to: usize) -> bool {
+        from != to && self.route(count, from, to).len() == 1
     }
 }
 
-/// The shorter way round a ring; upwards if both are as long.
-fn round(places: usize, from: usize, to: usize) -> Vec<usize> {
-    let up = (to + places - from) % places;
-    let steps = up.min(places - up);
+/// The route around a ring in the shorter direction; upwards if both are equal.
+fn around(count: usize, from: usize, to: usize) -> Vec<usize> {
+    let up = (to + count - from) % count;
+    let steps = up.min(count - up);
     (1..=steps)
-        .map(|step| match up <= places - up {
-            true => (from + step) % places,
-            false => (from + places - step) % places,
+        .map(|step| match up <= count - up {
+            true => (from + step) % count,
+            false => (from + count - step) % count,
         })
         .collect()
 }
@@ -144,29 +144,29 @@ mod tests {
     }
 
     fn topology(kind: u8, rows: usize, columns: usize) -> (Topology, usize) {
-        let places = rows * columns;
+        let count = rows * columns;
         let topology = match kind {
             0 => Topology::Mesh,
             1 => Topology::Ring,
-            2 => Topology::Star { hub: places / 2 },
+            2 => Topology::Star { hub: count / 2 },
             _ => Topology::Torus { columns },
         };
-        (topology, places)
+        (topology, count)
     }
 
     proptest! {
-        /// Every route ends where it should, takes only links that exist, visits
-        /// nobody twice, and is no longer than both halves of a torus.
+        /// Every route ends at its destination, takes only links that exist, visits no
+        /// node twice, and is no longer than both halves of a torus.
         #[test]
         fn routes_arrive(kind in 0u8..4, rows in 1usize..6, columns in 1usize..6, a: usize, b: usize) {
-            let (topology, places) = topology(kind, rows, columns);
-            let (from, to) = (a % places, b % places);
-            let route = topology.route(places, from, to);
-            prop_assert!(topology.check(places).is_ok());
+            let (topology, count) = topology(kind, rows, columns);
+            let (from, to) = (a % count, b % count);
+            let route = topology.route(count, from, to);
+            prop_assert!(topology.check(count).is_ok());
             prop_assert_eq!(route.last().copied().unwrap_or(from), to);
             let mut at = from;
             for next in &route {
-                prop_assert!(topology.joins(places, at, *next));
+                prop_assert!(topology.joins(count, at, *next));
                 at = *next;
             }
             let mut seen = route.clone();

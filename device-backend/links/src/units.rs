@@ -1,14 +1,14 @@
-//! Quantities as people write them: `5%`, `50us`, `10Gbit`.
+//! Quantities as text: `5%`, `50us`, `10Gbit`.
 //!
-//! Each parses from a string, prints what it parses from, and goes through serde as
-//! that string, so configuration files, command lines and reports agree.
+//! A quantity parses from a string, prints that string, and is that string in serde, so
+//! configuration files, command lines and reports agree.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
 
-/// A string is no quantity of the kind that is wanted.
+/// A string is no quantity of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {wanted}, found \"{found}\"")]
 pub struct NotAQuantity {
@@ -24,7 +24,7 @@ impl Probability {
     /// Never.
     pub const NEVER: Self = Probability(0.0);
 
-    /// So many percent; what is outside of 0 to 100 becomes the nearer end.
+    /// A percentage, clamped to 0 to 100.
     pub fn percent(percent: f64) -> Self {
         Probability((percent / 100.0).clamp(0.0, 1.0))
     }
@@ -34,7 +34,7 @@ impl Probability {
         self.0
     }
 
-    /// Says whether it is 0.
+    /// Returns true if it is 0.
     pub fn is_never(self) -> bool {
         self.0 <= 0.0
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Probability {
     }
 }
 
-/// A length of time in nanoseconds, up to [`Span::MAX`].
+/// A duration in nanoseconds, up to [`Span::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Span(u64);
 
@@ -74,7 +74,7 @@ impl Span {
     /// The longest: ten minutes.
     pub const MAX: Self = Span(600 * 1_000_000_000);
 
-    /// So many nanoseconds, at most [`Span::MAX`].
+    /// A number of nanoseconds, clamped to [`Span::MAX`].
     pub const fn nanoseconds(nanoseconds: u64) -> Self {
         match nanoseconds > Self::MAX.0 {
             true => Self::MAX,
@@ -87,7 +87,7 @@ impl Span {
         self.0
     }
 
-    /// Says whether it is no time.
+    /// Returns true if it is 0.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -128,7 +128,7 @@ const UNITS: [(&str, u64); 4] = [
 ];
 
 impl Rate {
-    /// So many bits per second, at least 1.
+    /// A number of bits per second, at least 1.
     pub fn bits_per_second(bits: u64) -> Self {
         Rate(bits.max(1))
     }
@@ -138,7 +138,7 @@ impl Rate {
         self.0
     }
 
-    /// How long `bytes` bytes take, in nanoseconds.
+    /// Time that `bytes` bytes take, in nanoseconds.
     pub fn nanoseconds_for(self, bytes: usize) -> u64 {
         let bits = bytes as u128 * 8;
         u64::try_from(bits * 1_000_000_000 / u128::from(self.0)).unwrap_or(u64::MAX)
@@ -196,7 +196,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_written_is_what_is_meant() {
+    fn text_is_parsed() {
         assert_eq!("5%".parse(), Ok(Probability::percent(5.0)));
         assert_eq!("0.1%".parse::<Probability>().unwrap().get(), 0.001);
         assert_eq!("50us".parse(), Ok(Span::nanoseconds(50_000)));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn other_text_is_refused() {
         for text in ["", "5", "%", "-1%", "101%", "NaN%", "inf%", "five%"] {
             assert!(text.parse::<Probability>().is_err(), "{text}");
         }

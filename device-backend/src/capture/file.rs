@@ -7,10 +7,10 @@
 //!
 //! ```text
 //!   0      1         2       4           6         8
-//!   | ver. | outcome | marks | link from | link to | frame …
+//!   | ver. | outcome | flags | link from | link to | frame …
 //! ```
 //!
-//! `ver.` is 1, `outcome` an [`Outcome`], `marks` are [`Marks`], the link is given by
+//! `ver.` is 1, `outcome` an [`Outcome`], `flags` are [`TapFlags`], the link is given by
 //! the numbers of its ends. `epb_flags` gives the direction (inbound: from another
 //! process) and the CRC error of a damaged frame; what happened to a frame that did
 //! not simply pass is also a comment.
@@ -31,7 +31,7 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::{DataLink, Endianness, PcapError};
 use qnic_abi::NodeId;
-use qnic_links::{Marks, Outcome};
+use qnic_links::{Outcome, TapFlags};
 use qnic_nic::Time;
 use zerocopy::little_endian::U16;
 use zerocopy::{Immutable, IntoBytes};
@@ -56,7 +56,7 @@ const CRC_ERROR: u32 = 1 << 24;
 struct PseudoHeader {
     version: u8,
     outcome: u8,
-    marks: U16,
+    flags: U16,
     from: U16,
     to: U16,
 }
@@ -122,7 +122,7 @@ impl<'a, W: Write> CaptureFile<'a, W> {
         let header = PseudoHeader {
             version: VERSION,
             outcome: record.outcome as u8,
-            marks: record.marks.bits().into(),
+            flags: record.flags.bits().into(),
             from: record.link.0 .0.into(),
             to: record.link.1 .0.into(),
         };
@@ -195,11 +195,11 @@ fn name(names: &Names, node: NodeId) -> Cow<'_, str> {
 }
 
 fn options(record: &Record) -> Vec<EnhancedPacketOption<'static>> {
-    let mut flags = match record.marks.contains(Marks::FOREIGN) {
+    let mut flags = match record.flags.contains(TapFlags::FOREIGN) {
         true => INBOUND,
         false => OUTBOUND,
     };
-    if record.marks.contains(Marks::CORRUPTED) {
+    if record.flags.contains(TapFlags::CORRUPTED) {
         flags |= CRC_ERROR;
     }
     let mut options = vec![EnhancedPacketOption::Flags(flags)];
@@ -208,21 +208,17 @@ fn options(record: &Record) -> Vec<EnhancedPacketOption<'static>> {
         Outcome::Lost => Some("lost"),
         Outcome::Cut => Some("dropped: partition"),
         Outcome::Overflowed => Some("dropped: queue full"),
-        Outcome::Refused => Some("dropped: nobody takes it"),
-        Outcome::CutUnderWay => Some("dropped under way: partition"),
+        Outcome::Refused => Some("dropped: destination not running"),
+        Outcome::CutInTransit => Some("dropped in transit: partition"),
     };
-    let marks = [
-        (Marks::DUPLICATED, "duplicated"),
-        (Marks::HELD_BACK, "held back"),
-        (Marks::CORRUPTED, "damaged"),
+    let effects = [
+        (TapFlags::DUPLICATED, "duplicated"),
+        (TapFlags::REORDERED, "reordered"),
+        (TapFlags::CORRUPTED, "corrupted"),
     ];
-    let marks = marks
-        .into_iter()
-        .filter(|(mark, _)| record.marks.contains(*mark));
-    let words: Vec<_> = outcome
-        .into_iter()
-        .chain(marks.map(|(_, word)| word))
-        .collect();
+    let effects = effects.into_iter();
+    let effects = effects.filter_map(|(flag, word)| record.flags.contains(flag).then_some(word));
+    let words: Vec<_> = outcome.into_iter().chain(effects).collect();
     if !words.is_empty() {
         options.push(EnhancedPacketOption::Comment(words.join(", ").into()));
     }
@@ -249,7 +245,7 @@ mod tests {
             at: Time(7),
             link: (NodeId(link.0), NodeId(link.1)),
             outcome: Outcome::Passes,
-            marks: Marks::empty(),
+            flags: TapFlags::empty(),
             length: 120,
             bytes: vec![9; 120],
             gap: 0,
@@ -317,13 +313,13 @@ mod tests {
     fn fates_are_told() {
         let dropped = Record {
             outcome: Outcome::Lost,
-            marks: Marks::CORRUPTED | Marks::FOREIGN,
+            flags: TapFlags::CORRUPTED | TapFlags::FOREIGN,
             gap: 2,
             ..record((0, 1))
         };
         let expected = [
             EnhancedPacketOption::Flags(CRC_ERROR | INBOUND),
-            EnhancedPacketOption::Comment("lost, damaged".into()),
+            EnhancedPacketOption::Comment("lost, corrupted".into()),
             EnhancedPacketOption::DropCount(2),
         ];
         assert_eq!(options(&dropped), expected);
@@ -338,7 +334,7 @@ mod tests {
             Outcome::Cut,
             Outcome::Overflowed,
             Outcome::Refused,
-            Outcome::CutUnderWay,
+            Outcome::CutInTransit,
         ]);
         let bytes = prop::collection::vec(any::<u8>(), 0..SNAPLEN as usize);
         let link = (0u16..4, 0u16..4);
@@ -351,10 +347,10 @@ mod tests {
             0u64..3,
             0u32..5000,
         )
-            .prop_map(|(link, outcome, marks, bytes, at, gap, more)| Record {
+            .prop_map(|(link, outcome, flags, bytes, at, gap, more)| Record {
                 at: Time(at),
                 outcome,
-                marks: Marks::from_bits_truncate(marks),
+                flags: TapFlags::from_bits_truncate(flags),
                 length: bytes.len() as u32 + more,
                 bytes,
                 gap,
@@ -365,7 +361,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Every frame is read back as it was: time, link, fate, bytes.
+        /// Every frame is read back as it was: time, link, verdict, bytes.
         #[test]
         fn frames_are_read_back(records in prop::collection::vec(any_record(), 0..20)) {
             let epoch = Duration::new(1_700_000_000, 123);
@@ -382,7 +378,7 @@ mod tests {
                 prop_assert_eq!(packet.data[8..].to_vec(), record.bytes.clone());
                 let number = |at: usize| u16::from_le_bytes([packet.data[at], packet.data[at + 1]]);
                 prop_assert_eq!(packet.data[..2].to_vec(), vec![1, record.outcome as u8]);
-                prop_assert_eq!(number(2), record.marks.bits());
+                prop_assert_eq!(number(2), record.flags.bits());
                 prop_assert_eq!((number(4), number(6)), (record.link.0.0, record.link.1.0));
                 prop_assert_eq!(&packet.options, &options(record));
             }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use qnic_abi::NodeId;
-use qnic_links::{Marks, Outcome, Sighting, Tap};
+use qnic_links::{Outcome, Tap, TapFlags, TapRecord};
 use qnic_nic::Time;
 
 /// Most frames that wait for the writer.
@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub(super) at: Time,
     pub(super) link: Link,
     pub(super) outcome: Outcome,
-    pub(super) marks: Marks,
+    pub(super) flags: TapFlags,
     /// Bytes of the frame.
     pub(super) length: u32,
     /// The first of them.
@@ -112,19 +112,19 @@ impl Queue {
 }
 
 impl Tap for QueueTap {
-    fn see(&mut self, sighting: &Sighting<'_>) {
-        let link = (sighting.from, sighting.to);
-        let kept = sighting.bytes.len().min(self.snaplen);
+    fn record(&mut self, seen: &TapRecord<'_>) {
+        let link = (seen.from, seen.to);
+        let kept = seen.bytes.len().min(self.snaplen);
         if self.waiting.load(Ordering::Relaxed) + kept > BYTES {
             return self.lose(link);
         }
         let record = Record {
-            at: sighting.at,
+            at: seen.at,
             link,
-            outcome: sighting.outcome,
-            marks: sighting.marks,
-            length: u32::try_from(sighting.length).unwrap_or(u32::MAX),
-            bytes: sighting.bytes[..kept].to_vec(),
+            outcome: seen.outcome,
+            flags: seen.flags,
+            length: u32::try_from(seen.length).unwrap_or(u32::MAX),
+            bytes: seen.bytes[..kept].to_vec(),
             gap: self.gaps.get(&link).copied().unwrap_or(0),
         };
         // Before the writer can take it off.
@@ -155,13 +155,13 @@ impl QueueTap {
 mod tests {
     use super::*;
 
-    fn sighting(bytes: &[u8], to: u16) -> Sighting<'_> {
-        Sighting {
+    fn tap_record(bytes: &[u8], to: u16) -> TapRecord<'_> {
+        TapRecord {
             at: Time(5),
             from: NodeId(1),
             to: NodeId(to),
             outcome: Outcome::Passes,
-            marks: Marks::empty(),
+            flags: TapFlags::empty(),
             bytes,
             length: bytes.len() + 10,
         }
@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn frames_are_cut_and_keep_their_length() {
         let (mut tap, queue) = channel(3);
-        tap.see(&sighting(&[1, 2, 3, 4], 2));
-        tap.see(&sighting(&[1], 2));
+        tap.record(&tap_record(&[1, 2, 3, 4], 2));
+        tap.record(&tap_record(&[1], 2));
         drop(tap);
         let records: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(
@@ -185,13 +185,13 @@ mod tests {
     fn what_does_not_fit_is_counted_by_link_and_told_with_the_next() {
         let (mut tap, queue) = channel(100);
         for _ in 0..DEPTH + 5 {
-            tap.see(&sighting(&[], 2));
+            tap.record(&tap_record(&[], 2));
         }
-        tap.see(&sighting(&[], 3));
+        tap.record(&tap_record(&[], 3));
         let mut records: Vec<_> = std::iter::from_fn(|| queue.try_next().ok()).collect();
         assert_eq!(records.len(), DEPTH);
         for to in [2, 3, 2] {
-            tap.see(&sighting(&[], to));
+            tap.record(&tap_record(&[], to));
         }
         drop(tap);
         records.extend(std::iter::from_fn(|| queue.next()));
@@ -208,12 +208,12 @@ mod tests {
         let (mut tap, queue) = channel(u32::MAX);
         let frame = vec![7; 32 << 10];
         for _ in 0..DEPTH {
-            tap.see(&sighting(&frame, 2));
+            tap.record(&tap_record(&frame, 2));
         }
         let fit = (BYTES / frame.len()) as u64;
         assert_eq!(queue.lost_in_all(), DEPTH as u64 - fit);
         queue.try_next().unwrap();
-        tap.see(&sighting(&frame, 2));
+        tap.record(&tap_record(&frame, 2));
         assert_eq!(queue.lost_in_all(), DEPTH as u64 - fit, "there was room");
         drop(tap);
         let mut rest = std::iter::from_fn(|| queue.next());

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::Arc;
 
-use qnic_links::{ImpairmentChange, LinkSet, NotSet, Tap, TapId};
+use qnic_links::{ImpairmentChange, LinkError, LinkSet, Tap, TapId};
 use qnic_nic::Time;
 
 use super::report::Report;
@@ -48,7 +48,7 @@ pub(crate) enum Command {
         /// How.
         change: Option<ImpairmentChange>,
         /// The answer.
-        answer: Answer<Result<usize, NotSet>>,
+        answer: Answer<Result<usize, LinkError>>,
     },
     /// Show frames on these links to a tap. The answer names it, with the time now.
     Tap {
@@ -57,7 +57,7 @@ pub(crate) enum Command {
         /// To whom.
         tap: Box<dyn Tap>,
         /// The answer.
-        answer: Answer<Result<(TapId, Time), NotSet>>,
+        answer: Answer<Result<(TapId, Time), LinkError>>,
     },
     /// End a tap. No answer.
     Untap {

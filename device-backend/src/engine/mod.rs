@@ -26,11 +26,11 @@
 //! [`CHECK_ROUNDS`] rounds.
 
 mod command;
+mod nic_slot;
 mod node;
 mod poller;
 mod report;
 mod ring;
-mod station;
 mod traffic;
 
 use std::num::NonZeroU64;
@@ -38,16 +38,16 @@ use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qnic_links::{Fabric, ImpairmentChange, Impairments, LinkSet, NotSet};
+use qnic_links::{Fabric, ImpairmentChange, Impairments, LinkError, LinkSet};
 use qnic_nic::{Progress, Time};
 
 pub(crate) use command::{channel, Action, Answer, Command, EngineGone, EngineHandle, QueueSetup};
+use nic_slot::NicSlot;
 pub(crate) use node::Node;
 use poller::{Poller, Token};
 pub use report::{
     EngineReport, NetworkReport, NicCounters, NicReport, NicState, NicStatistics, Report,
 };
-use station::Station;
 
 use crate::notifier::Notifier;
 
@@ -57,7 +57,7 @@ const CHECK_ROUNDS: u64 = 32;
 /// The engine thread's state.
 pub(crate) struct Engine {
     fabric: Fabric<Node>,
-    stations: Vec<Station>,
+    nics: Vec<NicSlot>,
     commands: Receiver<Command>,
     poller: Poller,
     started: Instant,
@@ -80,17 +80,17 @@ impl Engine {
     ) -> std::io::Result<Self> {
         let poller = Poller::new()?;
         poller.add(&*wake, Token::Command)?;
-        let station = |(slot, name)| {
+        let nic_slot = |(slot, name)| {
             let doorbells = fabric.nic(slot).geometry().doorbells as usize;
-            Station::new(slot, name, doorbells)
+            NicSlot::new(slot, name, doorbells)
         };
         for (index, carrier) in fabric.carriers().iter().enumerate() {
             poller.add(carrier.descriptor(), Token::Carrier(index))?;
         }
-        let stations = names.into_iter().enumerate().map(station).collect();
+        let nics = names.into_iter().enumerate().map(nic_slot).collect();
         Ok(Engine {
             fabric,
-            stations,
+            nics,
             commands,
             poller,
             started: Instant::now(),
@@ -121,8 +121,8 @@ impl Engine {
                 self.look(Some(Duration::ZERO));
             }
         }
-        for slot in 0..self.stations.len() {
-            self.stations[slot].disconnect(&mut self.fabric, Time(0), &self.poller);
+        for slot in 0..self.nics.len() {
+            self.nics[slot].disconnect(&mut self.fabric, Time(0), &self.poller);
         }
     }
 
@@ -133,9 +133,9 @@ impl Engine {
     /// Gives every NIC a turn and says whether one of them had work.
     fn round(&mut self, now: Time) -> bool {
         let mut busy = self.fabric.receive(now);
-        for station in &mut self.stations {
-            busy |= self.fabric.poll(station.slot(), now) == Progress::Busy;
-            busy |= station.serve(&mut self.fabric, now);
+        for nic_slot in &mut self.nics {
+            busy |= self.fabric.poll(nic_slot.slot(), now) == Progress::Busy;
+            busy |= nic_slot.serve(&mut self.fabric, now);
         }
         self.fabric.flush(now);
         busy
@@ -146,7 +146,7 @@ impl Engine {
     fn may_sleep(&mut self) -> bool {
         let now = self.now();
         let fabric = &mut self.fabric;
-        (0..self.stations.len())
+        (0..self.nics.len())
             .all(|slot| fabric.with(slot, now, |nic, host, _| nic.prepare_sleep(host)))
             && fabric.prepare_sleep()
     }
@@ -166,8 +166,8 @@ impl Engine {
                 Token::Carrier(_) => {}
                 Token::Kick { slot, queue } => {
                     self.counters.kicks += 1;
-                    if let Some(station) = self.stations.get_mut(slot) {
-                        station.kick(&mut self.fabric, queue);
+                    if let Some(nic_slot) = self.nics.get_mut(slot) {
+                        nic_slot.kick(&mut self.fabric, queue);
                     }
                 }
             }
@@ -192,10 +192,10 @@ impl Engine {
             }
             Command::ExpectPause { node, answer } => {
                 let (fabric, now) = (&self.fabric, self.now());
-                let mut stations = self.stations.iter_mut();
-                let station =
-                    stations.find(|station| fabric.nic(station.slot()).geometry().node.0 == node);
-                let _ = answer.send(station.is_some_and(|station| station.expect_pause(now)));
+                let mut nics = self.nics.iter_mut();
+                let nic_slot =
+                    nics.find(|nic_slot| fabric.nic(nic_slot.slot()).geometry().node.0 == node);
+                let _ = answer.send(nic_slot.is_some_and(|nic_slot| nic_slot.expect_pause(now)));
                 return;
             }
             Command::SetLinks {
@@ -217,8 +217,8 @@ impl Engine {
             }
             Command::Nic { slot, action } => (slot, action),
         };
-        if let Some(station) = self.stations.get_mut(slot) {
-            station.execute(&mut self.fabric, now, &self.poller, action);
+        if let Some(nic_slot) = self.nics.get_mut(slot) {
+            nic_slot.execute(&mut self.fabric, now, &self.poller, action);
         }
     }
 
@@ -226,7 +226,7 @@ impl Engine {
         &mut self,
         links: LinkSet,
         change: Option<ImpairmentChange>,
-    ) -> Result<usize, NotSet> {
+    ) -> Result<usize, LinkError> {
         let network = self.fabric.network_mut();
         network.set(links, |impairments| {
             *impairments =
@@ -236,9 +236,9 @@ impl Engine {
 
     fn report(&self) -> Report {
         let nics = self
-            .stations
+            .nics
             .iter()
-            .map(|station| station.report(&self.fabric));
+            .map(|nic_slot| nic_slot.report(&self.fabric));
         Report {
             nics: nics.collect(),
             engine: self.counters.clone(),

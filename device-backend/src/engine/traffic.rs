@@ -8,17 +8,17 @@ use qnic_nic::env::{Host, HostMemory};
 use qnic_nic::Time;
 use zerocopy::IntoBytes;
 
+use super::nic_slot::{NicSlot, Pending, Phase};
 use super::node::Node;
 use super::report::NicCounters;
 use super::ring::{Chain, Ring, RingError};
-use super::station::{Pending, Phase, Station};
 use crate::memory::GuestMemory;
 use crate::throttle::throttled;
 
 /// Requests or event buffers taken in one turn.
 const BATCH: usize = 32;
 
-impl Station {
+impl NicSlot {
     /// A queue was kicked.
     pub(crate) fn kick(&mut self, fabric: &mut Fabric<Node>, queue: usize) {
         match queue {

@@ -74,7 +74,7 @@ pub fn demo_across(nodes: &dyn Nodes, kind: &str, sizes: &str, stream_bytes: usi
         let process = &carrier["processes"][0];
         ensure!(carrier["kind"] == kind, "{carrier}");
         ensure!(process["frames_sent"].as_u64() > Some(1000), "{carrier}");
-        ensure!(carrier["strangers"] == 0, "{carrier}");
+        ensure!(carrier["rejected"] == 0, "{carrier}");
         ensure!(process["malformed"] == 0, "{carrier}");
     }
     Ok(())

@@ -122,7 +122,7 @@ fn another_key(guests: &Guests, hosts: &TwoHosts, directory: &Path) -> Result<()
     std::fs::write(&key, [8; 32]).context("write another key")?;
     let impostor = HostNodes::start_several(&[udp_plan(1, PORT + 1, &key, hosts)])?;
     scenario::all_pairs_exchange(guests, 10)?;
-    let counted = |carrier: &Value| carrier["strangers"].as_u64() > Some(5);
+    let counted = |carrier: &Value| carrier["rejected"].as_u64() > Some(5);
     let carrier = scenario::until_carrier(guests, 0, "counted", counted)?;
     let process = &carrier["processes"][0];
     ensure!(process["connected"] == true, "{carrier}");

@@ -1,4 +1,4 @@
-//! The NICs of one process, and the router that takes their frames.
+//! The NICs of one process, and the router between them.
 //!
 //! ```text
 //!   Fabric   slot 0          slot 1          slot 2
@@ -8,33 +8,33 @@
 //!                │ poll          │ handle_frame, while the payload still lies in
 //!                ├──[LocalWire]──┤ slot 0's memory: one copy in all
 //!                │               │
-//!                ├─[Network]─────┤ a link on the way is impaired: the frame as bytes,
-//!                │     │         │ with a checksum
+//!                ├─[Network]─────┤ a link of the route is impaired: the frame as
+//!                │     │         │ bytes, with a checksum
 //!                └─────┴─[Carrier]──► NICs of other processes
 //! ```
 //!
-//! Where no link on the way is impaired, sending to a NIC of this process is a call:
-//! when it returns, the peer has taken the frame, and the payload was copied straight
-//! from the sending node's memory to the receiving one's. The peer answers with its
-//! own next poll, so calls do not nest. Frames are then neither lost nor reordered;
-//! there is no way to a NIC that is not running. Such a way is perfect if it stays so:
-//! if [`Fabric::join`] has not made links of it that can be changed at run time.
+//! Where no link of the route is impaired, sending to a NIC of this process is a call.
+//! When it returns, the peer has received the frame, and the payload was copied straight
+//! from the memory of the sending node to that of the receiving one. The peer responds
+//! with its own next poll, so calls do not nest. Frames are then neither lost nor
+//! reordered; there is no route to a NIC that is not running. Such a route is lossless
+//! if it stays so: if [`Fabric::join`] has not made it a route over links that can be
+//! changed at run time.
 //!
 //! Everything else arrives with [`Fabric::receive`].
 
 mod routes;
 mod wire;
 
-use qnic_abi::wire::FrameHeader;
 use qnic_abi::NodeId;
-use qnic_nic::env::{Host, Payload, Time};
+use qnic_nic::env::{Host, Time};
 use qnic_nic::{Nic, Progress};
 
 use crate::carrier::Carrier;
-use crate::codec;
-use crate::network::{LinkSet, Network, NetworkPlan, NotSet};
+use crate::codec::{self, Frame};
+use crate::network::{LinkError, LinkSet, Network, NetworkPlan};
 use crate::tap::{Tap, TapId};
-use routes::{Place, Routes};
+use routes::{Route, Routes};
 pub use wire::LocalWire;
 
 /// Two NICs have the same node number.
@@ -46,7 +46,7 @@ pub struct DuplicateNode(pub NodeId);
 #[derive(Debug)]
 pub struct Fabric<H> {
     slots: Vec<Slot<H>>,
-    outside: Outside,
+    switch: Switch,
 }
 
 #[derive(Debug)]
@@ -55,14 +55,13 @@ struct Slot<H> {
     host: H,
 }
 
-/// What lies between the NICs.
+/// What the NICs share.
 #[derive(Debug, Default)]
-struct Outside {
+struct Switch {
     routes: Routes,
     network: Network,
     carriers: Vec<Box<dyn Carrier>>,
-    /// Frames from other processes that were for no NIC here, or not from a NIC
-    /// of the process that sent them.
+    /// As [`Fabric::misdirected`].
     misdirected: u64,
 }
 
@@ -71,54 +70,52 @@ impl<H: Host> Fabric<H> {
     pub fn new() -> Self {
         Fabric {
             slots: Vec::new(),
-            outside: Outside::default(),
+            switch: Switch::default(),
         }
     }
 
-    /// Adds a NIC and its node; slots are numbered from 0 in this order.
+    /// Adds a NIC and its node. Slots are numbered from 0 in this order.
     ///
     /// # Errors
-    /// [`DuplicateNode`] if another NIC has that node number.
+    /// Returns [`DuplicateNode`] if another NIC has that node number.
     pub fn add(&mut self, nic: Nic, host: H) -> Result<usize, DuplicateNode> {
         let slot = self.slots.len();
         let node = nic.geometry().node;
-        self.outside.routes.add(node, Place::Slot(slot))?;
+        self.switch.routes.add(node, Route::Local(slot))?;
         self.slots.push(Slot { nic, host });
         Ok(slot)
     }
 
-    /// Adds a way to other processes, with the nodes that each of them has.
+    /// Adds a carrier to other processes, with the nodes of each of them.
     ///
     /// # Errors
-    /// [`DuplicateNode`] if a node is there already.
+    /// Returns [`DuplicateNode`] if a node is there already.
     pub fn connect(
         &mut self,
         carrier: Box<dyn Carrier>,
         processes: &[Vec<NodeId>],
     ) -> Result<(), DuplicateNode> {
-        let place = self.outside.carriers.len();
-        self.outside.carriers.push(carrier);
+        let index = self.switch.carriers.len();
+        self.switch.carriers.push(carrier);
         for (process, nodes) in processes.iter().enumerate() {
-            let way = Place::Process {
-                carrier: place,
-                process,
-            };
+            let carrier = index;
+            let route = Route::Remote { carrier, process };
             for node in nodes {
-                self.outside.routes.add(*node, way)?;
+                self.switch.routes.add(*node, route)?;
             }
         }
         Ok(())
     }
 
-    /// Joins the NICs by links that can be changed: the way between any two is no
-    /// longer perfect, as a conversation must survive what its links may come to do.
-    /// Without this call, each NIC reaches each, and that cannot be changed.
+    /// Joins the NICs by links that can be changed at run time. No route is lossless any
+    /// longer, since a session has to survive every change. Without this call each NIC
+    /// reaches each other NIC, and that cannot be changed.
     ///
     /// # Errors
     /// As [`Network::new`].
     pub fn join(&mut self, plan: &NetworkPlan) -> Result<(), String> {
         let local = self.slots.iter().map(|slot| slot.nic.geometry().node);
-        self.outside.network = Network::new(plan, &local.collect::<Vec<_>>())?;
+        self.switch.network = Network::new(plan, &local.collect::<Vec<_>>())?;
         Ok(())
     }
 
@@ -127,7 +124,7 @@ impl<H: Host> Fabric<H> {
         self.slots.len()
     }
 
-    /// Says whether there is no NIC.
+    /// Returns true if there is no NIC.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -152,21 +149,21 @@ impl<H: Host> Fabric<H> {
 
     /// The links.
     pub fn network(&self) -> &Network {
-        &self.outside.network
+        &self.switch.network
     }
 
     /// The links, to be changed.
     pub fn network_mut(&mut self) -> &mut Network {
-        &mut self.outside.network
+        &mut self.switch.network
     }
 
-    /// Shows frames on these links to `tap`, until [`Network::untap`]. Without
+    /// Gives the frames on these links to `tap`, until [`Network::untap`]. Without
     /// [`Fabric::join`], every two nodes have a link.
     ///
     /// # Errors
-    /// [`NotSet::NoSuchLink`] if a node or a link is named and there is no such one.
-    pub fn tap(&mut self, links: LinkSet, tap: Box<dyn Tap>) -> Result<TapId, NotSet> {
-        let routes = &self.outside.routes;
+    /// Returns [`LinkError::NoSuchLink`] if a node or a link is named and does not exist.
+    pub fn tap(&mut self, links: LinkSet, tap: Box<dyn Tap>) -> Result<TapId, LinkError> {
+        let routes = &self.switch.routes;
         let known = |node| routes.find(node).is_some();
         let exist = match links {
             LinkSet::All => true,
@@ -174,20 +171,20 @@ impl<H: Host> Fabric<H> {
             LinkSet::OneWay(a, b) | LinkSet::Between(a, b) => a != b && known(a) && known(b),
         };
         match exist {
-            true => self.outside.network.tap(links, tap),
-            false => Err(NotSet::NoSuchLink),
+            true => self.switch.network.tap(links, tap),
+            false => Err(LinkError::NoSuchLink),
         }
     }
 
-    /// The ways to other processes.
+    /// The carriers to other processes.
     pub fn carriers(&self) -> &[Box<dyn Carrier>] {
-        &self.outside.carriers
+        &self.switch.carriers
     }
 
-    /// Frames from other processes that were for no NIC here, or not from a NIC of
-    /// the process that sent them. They are ignored.
+    /// Frames from other processes whose destination is no NIC here, or whose source is
+    /// no NIC of the process that sent them. They are dropped.
     pub fn misdirected(&self) -> u64 {
-        self.outside.misdirected
+        self.switch.misdirected
     }
 
     /// Calls `work` with the NIC of a slot, its node and its wire, at time `now`.
@@ -202,7 +199,7 @@ impl<H: Host> Fabric<H> {
         let mut wire = LocalWire {
             now,
             node: this[0].nic.geometry().node,
-            outside: &mut self.outside,
+            switch: &mut self.switch,
             before,
             after,
         };
@@ -214,81 +211,73 @@ impl<H: Host> Fabric<H> {
         self.with(slot, now, |nic, host, wire| nic.poll(now, host, wire))
     }
 
-    /// Takes in what has come over links and from other processes, and sends on what
-    /// is due. Says whether there was anything.
+    /// Delivers what has arrived over links and from other processes, and forwards what
+    /// is due. Returns true if there was anything.
     pub fn receive(&mut self, now: Time) -> bool {
-        let Outside {
+        let slots = &mut self.slots;
+        let Switch {
             routes,
             network,
             carriers,
             misdirected,
-        } = &mut self.outside;
+        } = &mut self.switch;
         let mut busy = false;
         while let Some((node, image)) = network.poll(now) {
             busy = true;
-            // The network gives out only what decodes.
-            let Ok((frame, payload)) = codec::decode(&image) else {
-                continue;
-            };
-            match routes.find(node) {
-                Some(Place::Slot(slot)) => deliver(&mut self.slots[slot], now, &frame, payload),
-                Some(Place::Process { carrier, process }) => {
-                    let payload = Payload::<H::Memory>::Bytes(payload);
+            let bytes = codec::without_checksum(&image);
+            match (routes.find(node), Frame::parse(bytes)) {
+                (Some(Route::Local(slot)), Ok(frame)) => slots[slot].deliver(now, &frame),
+                (Some(Route::Remote { carrier, process }), _) => {
                     carriers[carrier].send(now, process, &mut |buffer| {
-                        codec::put_frame(buffer, &frame, &payload).is_some()
+                        buffer.extend_from_slice(bytes);
+                        true
                     });
                 }
-                None => {}
+                _ => {}
             }
         }
-        for (place, carrier) in carriers.iter_mut().enumerate() {
-            let slots = &mut self.slots;
-            busy |= carrier.receive(now, &mut |process, bytes| {
-                let way = Place::Process {
-                    carrier: place,
-                    process,
-                };
-                let frame = codec::split_frame(bytes).ok();
-                let frame = frame
-                    .filter(|(frame, _)| routes.find(NodeId(frame.source_node.get())) == Some(way));
-                let target = frame.and_then(|(frame, payload)| {
-                    match routes.find(NodeId(frame.destination_node.get())) {
-                        Some(Place::Slot(slot)) => Some((slot, frame, payload)),
-                        _ => None,
-                    }
+        for (carrier, receiver) in carriers.iter_mut().enumerate() {
+            busy |= receiver.receive(now, &mut |process, bytes| {
+                let sender = Some(Route::Remote { carrier, process });
+                let frame = Frame::parse(bytes).ok();
+                let frame = frame.filter(|frame| routes.find(frame.source()) == sender);
+                let target = frame.and_then(|frame| match routes.find(frame.destination()) {
+                    Some(Route::Local(slot)) => Some((slot, frame)),
+                    _ => None,
                 });
-                match target {
-                    Some((slot, frame, payload)) => {
-                        if network.is_tapped() {
-                            network.show_foreign(now, &frame, bytes);
-                        }
-                        deliver(&mut slots[slot], now, &frame, payload);
-                    }
-                    None => *misdirected += 1,
+                let Some((slot, frame)) = target else {
+                    *misdirected += 1;
+                    return;
+                };
+                if network.is_tapped() {
+                    network.record_foreign(now, frame.source(), frame.destination(), bytes);
                 }
+                slots[slot].deliver(now, &frame);
             });
         }
         busy
     }
 
-    /// Hands to the system what NICs have sent to other processes.
+    /// Hands to the operating system what NICs have sent to other processes.
     pub fn flush(&mut self, now: Time) {
-        for carrier in &mut self.outside.carriers {
+        for carrier in &mut self.switch.carriers {
             carrier.flush(now);
         }
     }
 
-    /// Says that nothing will be polled for a while; `false` if something has come.
+    /// Announces that nothing will be polled for a while. Returns false if something has
+    /// arrived.
     pub fn prepare_sleep(&mut self) -> bool {
-        let mut carriers = self.outside.carriers.iter_mut();
+        let mut carriers = self.switch.carriers.iter_mut();
         carriers.all(|carrier| carrier.prepare_sleep())
     }
 
     /// When a NIC must be polled, or [`Fabric::receive`] called, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         let nics = self.slots.iter().map(|slot| slot.nic.next_deadline());
-        let carriers = self.outside.carriers.iter().map(|way| way.next_deadline());
-        let network = self.outside.network.next_deadline();
+        let carriers = self.switch.carriers.iter();
+        let carriers = carriers.map(|carrier| carrier.next_deadline());
+        let network = self.switch.network.next_deadline();
         nics.chain(carriers).flatten().chain(network).min()
     }
 }
@@ -299,16 +288,11 @@ impl<H: Host> Default for Fabric<H> {
     }
 }
 
-/// Hands a frame that came as bytes to a NIC; one that stands still loses it.
-fn deliver<H: Host>(slot: &mut Slot<H>, now: Time, frame: &FrameHeader, payload: &[u8]) {
-    if !slot.nic.is_running() {
-        return;
+impl<H: Host> Slot<H> {
+    /// Gives a frame to the NIC. A NIC that is not running loses it.
+    fn deliver(&mut self, now: Time, frame: &Frame<'_, H::Memory>) {
+        frame.deliver(now, &mut self.nic, &self.host);
     }
-    let payload = match payload {
-        [] => Payload::None,
-        bytes => Payload::Bytes(bytes),
-    };
-    slot.nic.handle_frame(now, &slot.host, frame, payload);
 }
 
 #[cfg(test)]

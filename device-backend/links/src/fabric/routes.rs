@@ -1,4 +1,4 @@
-//! Where nodes are: in which slot of this process, or in which other process.
+//! The route to each node: a slot of this process, or another process.
 
 use qnic_abi::NodeId;
 
@@ -6,30 +6,30 @@ use super::DuplicateNode;
 
 /// How a node is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// It is in this process.
-    Slot(usize),
-    /// It is in another one.
-    Process { carrier: usize, process: usize },
+pub(super) enum Route {
+    /// It is in this slot of this process.
+    Local(usize),
+    /// It is in another process.
+    Remote { carrier: usize, process: usize },
 }
 
-/// How each node is reached, in the order of node numbers.
+/// The route to each node, in the order of node numbers.
 #[derive(Debug, Default)]
-pub(super) struct Routes(Vec<(NodeId, Place)>);
+pub(super) struct Routes(Vec<(NodeId, Route)>);
 
 impl Routes {
-    /// How a node is reached, if it is known.
-    pub(super) fn find(&self, node: NodeId) -> Option<Place> {
-        let place = self.0.binary_search_by_key(&node, |route| route.0).ok()?;
-        Some(self.0[place].1)
+    /// The route to a node, if it is known.
+    pub(super) fn find(&self, node: NodeId) -> Option<Route> {
+        let index = self.0.binary_search_by_key(&node, |entry| entry.0).ok()?;
+        Some(self.0[index].1)
     }
 
     /// Adds a node.
-    pub(super) fn add(&mut self, node: NodeId, way: Place) -> Result<(), DuplicateNode> {
-        match self.0.binary_search_by_key(&node, |route| route.0) {
+    pub(super) fn add(&mut self, node: NodeId, route: Route) -> Result<(), DuplicateNode> {
+        match self.0.binary_search_by_key(&node, |entry| entry.0) {
             Ok(_) => Err(DuplicateNode(node)),
-            Err(place) => {
-                self.0.insert(place, (node, way));
+            Err(index) => {
+                self.0.insert(index, (node, route));
                 Ok(())
             }
         }

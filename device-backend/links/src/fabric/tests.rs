@@ -1,17 +1,17 @@
-//! Tests of the fabric: who gets which frame, and what taps see of it.
+//! Tests of the fabric: where each frame arrives, and what taps record of it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-use qnic_abi::wire::{FRAME_MAGIC, HEADER_BYTES, MAX_RUN, WIRE_VERSION};
-use qnic_nic::env::{Channel, Wire};
+use qnic_abi::wire::MAX_RUN;
+use qnic_nic::env::{Channel, Payload, Wire};
 use qnic_nic::testing::{Memory, SimHost, Sram};
 use qnic_nic::{Limits, NicConfig};
-use zerocopy::{FromZeros, IntoBytes};
 
 use super::*;
 use crate::carrier::CarrierReport;
-use crate::tap::{Marks, Outcome, Sighting};
+use crate::codec::tests::{header, image};
+use crate::tap::{Outcome, TapFlags, TapRecord};
 use crate::units::{Probability, Span};
 use crate::Impairments;
 
@@ -49,23 +49,11 @@ fn fabric(nodes: &[u16], running: usize) -> Fabric<SimHost> {
     fabric
 }
 
-/// A frame that any NIC refuses and counts.
-fn frame(source: u16, destination: u16) -> FrameHeader {
-    let mut frame = FrameHeader::new_zeroed();
-    assert_eq!(size_of_val(&frame), HEADER_BYTES);
-    frame.magic = FRAME_MAGIC.into();
-    frame.version = WIRE_VERSION;
-    frame.kind = 255;
-    frame.source_node = source.into();
-    frame.destination_node = destination.into();
-    frame
-}
-
 fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) -> bool {
     let source = fabric.nic(slot).geometry().node.0;
     fabric.with(slot, NOW, |_, _, wire| {
-        let frame = frame(source, destination);
-        wire.send(&frame, Payload::None, Channel::Data)
+        let header = header(source, destination, 0);
+        wire.send(&header, Payload::None, Channel::Data)
     })
 }
 
@@ -85,7 +73,7 @@ fn frames_reach_their_node_whatever_the_order_of_slots() {
 }
 
 #[test]
-fn there_is_no_way_to_nobody_oneself_or_a_nic_that_stands_still() {
+fn there_is_no_route_to_an_unknown_node_itself_or_a_stopped_nic() {
     let mut fabric = fabric(&[0, 1, 2], 2);
     for destination in [0, 2, 3, u16::MAX] {
         assert!(!send(&mut fabric, 0, destination), "{destination}");
@@ -105,7 +93,7 @@ fn impaired(nodes: &[u16], default: Impairments) -> Fabric<SimHost> {
 }
 
 #[test]
-fn a_way_is_perfect_only_if_it_stays_so() {
+fn a_route_is_lossless_only_if_it_stays_so() {
     let path = |fabric: &mut Fabric<SimHost>, node| {
         let path = fabric.with(0, NOW, |_, _, wire| wire.path(NodeId(node)));
         path.map(|path| path.perfect)
@@ -114,7 +102,7 @@ fn a_way_is_perfect_only_if_it_stays_so() {
     assert_eq!(path(&mut fixed, 1), Some(true));
     assert_eq!(path(&mut fixed, 2), None);
     let all = fixed.network_mut().set(LinkSet::All, |_| {});
-    assert_eq!(all, Err(NotSet::Fixed));
+    assert_eq!(all, Err(LinkError::Fixed));
     let mut joined = impaired(&[0, 1], Impairments::NONE);
     assert_eq!(path(&mut joined, 1), Some(false));
 }
@@ -149,19 +137,19 @@ fn damaged_frames_do_not_reach_a_nic() {
     assert_eq!(fabric.network().damaged(), 50);
 }
 
-/// Ends of the link, what becomes of the frame, and who sent it.
-type Note = (u16, u16, Outcome, Marks, u16);
+/// Ends of the link, what becomes of the frame, and the node that sent it.
+type Note = (u16, u16, Outcome, TapFlags, u16);
 
 #[derive(Debug, Default, Clone)]
 struct Notes(Arc<Mutex<Vec<Note>>>);
 
 impl Tap for Notes {
-    fn see(&mut self, sighting: &Sighting<'_>) {
-        let (frame, payload) = codec::split_frame(sighting.bytes).unwrap();
-        assert_eq!(sighting.length, HEADER_BYTES + payload.len());
-        let (from, to) = (sighting.from.0, sighting.to.0);
-        let sender = frame.source_node.get();
-        let note = (from, to, sighting.outcome, sighting.marks, sender);
+    fn record(&mut self, record: &TapRecord<'_>) {
+        let frame = Frame::<Memory>::parse(record.bytes).unwrap();
+        assert_eq!(record.length, frame.length());
+        let (from, to) = (record.from.0, record.to.0);
+        let sender = frame.source().0;
+        let note = (from, to, record.outcome, record.flags, sender);
         self.0.lock().unwrap().push(note);
     }
 }
@@ -173,7 +161,7 @@ impl Notes {
 }
 
 #[test]
-fn taps_see_what_is_handed_over_by_a_call_until_they_end() {
+fn taps_record_what_is_delivered_by_a_call_until_they_end() {
     let mut fabric = fabric(&[0, 1, 2], 2);
     let (all, some) = (Notes::default(), Notes::default());
     let id = fabric.tap(LinkSet::All, Box::new(all.clone())).unwrap();
@@ -182,7 +170,7 @@ fn taps_see_what_is_handed_over_by_a_call_until_they_end() {
     for (slot, to) in [(0, 1), (0, 2), (1, 0)] {
         send(&mut fabric, slot, to);
     }
-    let none = Marks::empty();
+    let none = TapFlags::empty();
     let last = (1, 0, Outcome::Passes, none, 1);
     let first = (0, 1, Outcome::Passes, none, 0);
     assert_eq!(all.take(), [first, (0, 2, Outcome::Refused, none, 0), last]);
@@ -195,39 +183,37 @@ fn taps_see_what_is_handed_over_by_a_call_until_they_end() {
         LinkSet::OneWay(NodeId(0), NodeId(0)),
     ] {
         let refused = fabric.tap(links, Box::new(all.clone()));
-        assert_eq!(refused, Err(NotSet::NoSuchLink));
+        assert_eq!(refused, Err(LinkError::NoSuchLink));
     }
 }
 
-/// What a tap saw: bytes, and what it was told of the length.
+/// What a tap recorded: number of bytes, and the length of the frame.
 #[derive(Debug, Default, Clone)]
 struct Lengths(Arc<Mutex<Vec<(usize, usize)>>>);
 
 impl Tap for Lengths {
-    fn see(&mut self, sighting: &Sighting<'_>) {
-        let lengths = (sighting.bytes.len(), sighting.length);
+    fn record(&mut self, record: &TapRecord<'_>) {
+        let lengths = (record.bytes.len(), record.length);
         self.0.lock().unwrap().push(lengths);
     }
 }
 
 #[test]
-fn taps_see_all_of_a_run() {
+fn taps_record_all_of_a_page_span() {
     let mut fabric = fabric(&[0, 1], 2);
     let tap = Lengths::default();
     fabric.tap(LinkSet::All, Box::new(tap.clone())).unwrap();
-    let run = [7; MAX_RUN];
-    let mut frame = frame(0, 1);
-    frame.payload_length = (MAX_RUN as u16).into();
+    let header = header(0, 1, MAX_RUN);
     fabric.with(0, NOW, |_, _, wire| {
-        assert!(wire.send(&frame, Payload::Bytes(&run), Channel::Data));
+        assert!(wire.send(&header, Payload::Bytes(&[7; MAX_RUN]), Channel::Data));
     });
-    let length = HEADER_BYTES + MAX_RUN;
+    let length = size_of_val(&header) + MAX_RUN;
     assert_eq!(tap.0.lock().unwrap()[..], [(length, length)]);
 }
 
 /// Frames from 0 to 2 of a ring of four go by node 1.
 #[test]
-fn taps_see_each_link_and_what_it_does() {
+fn taps_record_each_link_and_what_it_does() {
     let mut fabric = fabric(&[0, 1, 2, 3], 4);
     let plan = NetworkPlan {
         topology: crate::Topology::Ring,
@@ -239,9 +225,9 @@ fn taps_see_each_link_and_what_it_does() {
     fabric.tap(LinkSet::All, Box::new(notes.clone())).unwrap();
     let far = LinkSet::OneWay(NodeId(0), NodeId(2));
     let no_link = fabric.tap(far, Box::new(notes.clone()));
-    assert_eq!(no_link, Err(NotSet::NoSuchLink));
-    let none = Marks::empty();
-    let hop = |from, to, outcome, marks| (from, to, outcome, marks, 0);
+    assert_eq!(no_link, Err(LinkError::NoSuchLink));
+    let none = TapFlags::empty();
+    let hop = |from, to, outcome, flags| (from, to, outcome, flags, 0);
     let [first, second] = [(0, 1), (1, 2)].map(|(from, to)| hop(from, to, Outcome::Passes, none));
     assert!(send(&mut fabric, 0, 2));
     assert_eq!(notes.take(), [first, second]);
@@ -259,8 +245,8 @@ fn taps_see_each_link_and_what_it_does() {
     set(&mut fabric, corrupt);
     send(&mut fabric, 0, 2);
     fabric.receive(NOW);
-    let marks = Marks::CORRUPTED | Marks::DUPLICATED;
-    assert_eq!(notes.take(), [first, hop(1, 2, Outcome::Passes, marks)]);
+    let flags = TapFlags::CORRUPTED | TapFlags::DUPLICATED;
+    assert_eq!(notes.take(), [first, hop(1, 2, Outcome::Passes, flags)]);
     set(
         &mut fabric,
         Impairments {
@@ -286,7 +272,7 @@ fn taps_see_each_link_and_what_it_does() {
     );
     send(&mut fabric, 0, 2);
     fabric.receive(NOW.after(1000));
-    let [cut, late] = [Outcome::Cut, Outcome::CutUnderWay].map(|what| hop(1, 2, what, none));
+    let [cut, late] = [Outcome::Cut, Outcome::CutInTransit].map(|what| hop(1, 2, what, none));
     assert_eq!(notes.take(), [first, second, first, cut, late]);
 }
 
@@ -333,14 +319,14 @@ impl Carrier for ProbeCarrier {
         CarrierReport {
             kind: "probe",
             address: String::new(),
-            strangers: 0,
+            rejected: 0,
             processes: Vec::new(),
         }
     }
 }
 
 #[test]
-fn other_processes_are_reached_and_speak_only_for_their_nodes() {
+fn other_processes_are_reached_and_send_only_for_their_nodes() {
     let mut fabric = fabric(&[0, 1], 2);
     let probe = Arc::new(Mutex::new(Probe::default()));
     let nodes = [vec![NodeId(5)], vec![NodeId(6)]];
@@ -351,7 +337,7 @@ fn other_processes_are_reached_and_speak_only_for_their_nodes() {
     fabric.tap(LinkSet::All, Box::new(notes.clone())).unwrap();
     assert!(send(&mut fabric, 0, 6));
     assert_eq!(probe.lock().unwrap().sent[0].0, 1);
-    let bytes = |source, destination| frame(source, destination).as_bytes().to_vec();
+    let bytes = |from, to| codec::without_checksum(&image(from, to)).to_vec();
     probe.lock().unwrap().coming = vec![
         (0, bytes(5, 1)),
         (0, bytes(6, 1)),
@@ -364,8 +350,8 @@ fn other_processes_are_reached_and_speak_only_for_their_nodes() {
     assert!(fabric.receive(NOW));
     assert_eq!(taken(&fabric), [0, 1]);
     assert_eq!(fabric.misdirected(), 5);
-    let there = (0, 6, Outcome::Passes, Marks::empty(), 0);
-    let back = (5, 1, Outcome::Passes, Marks::FOREIGN, 5);
+    let there = (0, 6, Outcome::Passes, TapFlags::empty(), 0);
+    let back = (5, 1, Outcome::Passes, TapFlags::FOREIGN, 5);
     assert_eq!(notes.take(), [there, back]);
 }
 

@@ -1,118 +1,87 @@
-//! The way from one NIC: by a call, over links, or to another process.
+//! The wire of one NIC: a function call, emulated links, or another process.
 
-use qnic_abi::wire::{FrameHeader, HEADER_BYTES};
+use qnic_abi::wire::FrameHeader;
 use qnic_abi::NodeId;
-use qnic_nic::env::{Channel, Host, HostMemory, Path, Payload, Time, Wire};
-use zerocopy::IntoBytes;
+use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
 
-use super::routes::Place;
-use super::{Outside, Slot};
-use crate::codec;
-use crate::tap::{Marks, Outcome, Sighting};
+use super::routes::Route;
+use super::{Slot, Switch};
+use crate::codec::Frame;
+use crate::tap::{Outcome, TapFlags, TapRecord};
 
-/// A frame as taps see it; without its payload if that cannot be read.
-#[cold]
-fn image_to_show<M: HostMemory>(frame: &FrameHeader, payload: &Payload<'_, M>) -> Vec<u8> {
-    let mut bytes = frame.as_bytes().to_vec();
-    bytes.resize(HEADER_BYTES + payload.len(), 0);
-    if payload.read(&mut bytes[HEADER_BYTES..]).is_err() {
-        bytes.truncate(HEADER_BYTES);
-    }
-    bytes
-}
-
-/// The way from one NIC to the others.
+/// The wire from one NIC to the others.
 #[derive(Debug)]
 pub struct LocalWire<'a, H> {
     pub(super) now: Time,
     pub(super) node: NodeId,
-    pub(super) outside: &'a mut Outside,
+    pub(super) switch: &'a mut Switch,
     /// The slots before and after that of the NIC.
     pub(super) before: &'a mut [Slot<H>],
     pub(super) after: &'a mut [Slot<H>],
 }
 
 impl<H: Host> LocalWire<'_, H> {
-    /// Shows a frame that has passed at once to those who look.
-    #[cold]
-    fn show(&mut self, to: NodeId, bytes: &[u8], length: usize, taken: bool) {
-        self.outside.network.show(&Sighting {
-            at: self.now,
-            from: self.node,
-            to,
-            outcome: match taken {
-                true => Outcome::Passes,
-                false => Outcome::Refused,
-            },
-            marks: Marks::empty(),
-            bytes,
-            length,
-        });
-    }
-
-    /// Hands the frame over by a call.
-    fn hand_over(
-        &mut self,
-        slot: usize,
-        frame: &FrameHeader,
-        payload: Payload<'_, H::Memory>,
-    ) -> bool {
+    /// Gives the frame to a NIC of this process by a call. Returns false if it does not run.
+    fn deliver(&mut self, slot: usize, frame: &Frame<'_, H::Memory>) -> bool {
         let this = self.before.len();
         let peer = match slot.checked_sub(this) {
             None => self.before.get_mut(slot),
             Some(0) => None,
             Some(distance) => self.after.get_mut(distance - 1),
         };
-        match peer {
-            Some(peer) if peer.nic.is_running() => {
-                peer.nic.handle_frame(self.now, &peer.host, frame, payload);
-                true
-            }
-            _ => false,
-        }
+        peer.is_some_and(|peer| frame.deliver(self.now, &mut peer.nic, &peer.host))
     }
 }
 
 impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
     fn path(&self, node: NodeId) -> Option<Path> {
-        let perfect = match self.outside.routes.find(node)? {
-            Place::Slot(_) => self.outside.network.is_fixed(),
-            Place::Process { .. } => false,
+        let lossless = match self.switch.routes.find(node)? {
+            Route::Local(_) => self.switch.network.is_fixed(),
+            Route::Remote { .. } => false,
         };
-        Some(match perfect {
+        Some(match lossless {
             true => Path::PERFECT,
             false => Path::UNKNOWN,
         })
     }
 
-    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, H::Memory>, _: Channel) -> bool {
-        let node = NodeId(frame.destination_node.get());
-        let Some(place) = self.outside.routes.find(node) else {
+    fn send(&mut self, header: &FrameHeader, payload: Payload<'_, H::Memory>, _: Channel) -> bool {
+        let frame = Frame::new(header, payload);
+        let (now, from, to) = (self.now, self.node, frame.destination());
+        let Some(route) = self.switch.routes.find(to) else {
             return false;
         };
-        if !self.outside.network.is_clear(self.node, node) {
-            if let Some(image) = codec::encode(frame, &payload) {
-                let network = &mut self.outside.network;
-                network.send(self.now, self.node, node, image);
+        let network = &mut self.switch.network;
+        if !network.is_clear(from, to) {
+            if let Some(image) = frame.encode() {
+                network.send(now, from, to, image);
             }
             return true;
         }
-        let length = HEADER_BYTES + payload.len();
-        let shown = self.outside.network.is_tapped();
-        let shown = shown.then(|| image_to_show(frame, &payload));
-        let taken = match place {
-            Place::Slot(slot) => self.hand_over(slot, frame, payload),
-            Place::Process { carrier, process } => {
-                let carrier = &mut self.outside.carriers[carrier];
-                carrier.send(self.now, process, &mut |buffer| {
-                    codec::put_frame(buffer, frame, &payload).is_some()
-                });
+        // Before the destination can change the memory that the payload lies in.
+        let shown = network.is_tapped().then(|| frame.snapshot());
+        let delivered = match route {
+            Route::Local(slot) => self.deliver(slot, &frame),
+            Route::Remote { carrier, process } => {
+                let carrier = &mut self.switch.carriers[carrier];
+                carrier.send(now, process, &mut |buffer| frame.append_to(buffer));
                 true
             }
         };
         if let Some(bytes) = shown {
-            self.show(node, &bytes, length, taken);
+            self.switch.network.record(&TapRecord {
+                at: now,
+                from,
+                to,
+                outcome: match delivered {
+                    true => Outcome::Passes,
+                    false => Outcome::Refused,
+                },
+                flags: TapFlags::empty(),
+                bytes: &bytes,
+                length: frame.length(),
+            });
         }
-        taken
+        delivered
     }
 }

@@ -1,13 +1,13 @@
 //! The memory of a ring: a memfd that two processes map.
 //!
-//! The reader makes it, so what another process makes this one hold is bounded by what
-//! this one gave it. It is sealed against changes of size before it is given away, and
-//! whoever takes one checks the seals: nobody can cut it short, and so make an access
-//! of the other fault. A memfd of huge pages is refused for the same reason: it faults
-//! when there is no huge page left.
+//! The reader creates it, so another process can make this one hold no more memory than
+//! this one has handed out. It is sealed against changes of size before it is handed
+//! out, and the receiver checks the seals: no process can truncate it and so make an
+//! access of the other fault. A memfd of huge pages is refused for the same reason: it
+//! faults when no huge page is left.
 //!
-//! There is no unsafe code: `vm-memory` checks each offset and gives out atomics and
-//! volatile slices only.
+//! There is no unsafe code: `vm-memory` checks each offset and returns only atomics and
+//! volatile slices.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 use rustix::fs::{MemfdFlags, SealFlags};
-use vm_memory::{FileOffset, MmapRegion, VolatileArrayRef, VolatileMemory};
+use vm_memory::{AtomicInteger, FileOffset, MmapRegion, VolatileArrayRef, VolatileMemory};
 
 use super::ring::RECORDS;
 
@@ -29,10 +29,10 @@ pub(super) const BYTES: usize = RECORDS + CAPACITY;
 
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// What `fstatfs` says of a memfd of small pages.
+/// `f_type` of a memfd of small pages.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// Why a descriptor is not taken for a ring.
+/// Why a descriptor is not accepted as a ring.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadMemory {
     /// Its size can change, or it is no memfd.
@@ -51,10 +51,10 @@ pub(super) enum BadMemory {
 pub(super) struct RingMemory(MmapRegion);
 
 impl RingMemory {
-    /// Makes one, all zero, and the descriptor to give away.
+    /// Creates one, all zero, and the descriptor to hand out.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of the operating system.
     pub(super) fn make() -> std::io::Result<(Self, OwnedFd)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = File::from(rustix::fs::memfd_create("qnic-ring", flags)?);
@@ -64,10 +64,10 @@ impl RingMemory {
         Ok((memory, file.into()))
     }
 
-    /// Maps what another process has made.
+    /// Maps the memory that another process has created.
     ///
     /// # Errors
-    /// [`BadMemory`].
+    /// Returns [`BadMemory`] if an access to it could fault.
     pub(super) fn adopt(memfd: OwnedFd) -> Result<Self, BadMemory> {
         let sealed =
             rustix::fs::fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(SIZE_SEALS));
@@ -95,14 +95,7 @@ impl RingMemory {
         }
     }
 
-    fn cell_u64(&self, offset: usize) -> &AtomicU64 {
-        match self.0.get_atomic_ref(offset) {
-            Ok(cell) => cell,
-            Err(error) => panic!("offset {offset:#x} of a ring: {error}"),
-        }
-    }
-
-    fn cell_u32(&self, offset: usize) -> &AtomicU32 {
+    fn cell<T: AtomicInteger>(&self, offset: usize) -> &T {
         match self.0.get_atomic_ref(offset) {
             Ok(cell) => cell,
             Err(error) => panic!("offset {offset:#x} of a ring: {error}"),
@@ -117,22 +110,22 @@ impl SharedMemory for RingMemory {
 
     #[inline]
     fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
-        self.cell_u32(offset).load(order)
+        self.cell::<AtomicU32>(offset).load(order)
     }
 
     #[inline]
     fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
-        self.cell_u32(offset).store(value, order);
+        self.cell::<AtomicU32>(offset).store(value, order);
     }
 
     #[inline]
     fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
-        self.cell_u64(offset).load(order)
+        self.cell::<AtomicU64>(offset).load(order)
     }
 
     #[inline]
     fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
-        self.cell_u64(offset).store(value, order);
+        self.cell::<AtomicU64>(offset).store(value, order);
     }
 
     fn fence(&self) {
@@ -172,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_be_cut_short_is_refused() {
+    fn memory_that_could_be_truncated_is_refused() {
         for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
             let refused = RingMemory::adopt(memfd(BYTES as u64, seals));
             assert!(matches!(refused, Err(BadMemory::NotSealed)), "{seals:?}");

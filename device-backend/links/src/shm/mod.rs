@@ -6,28 +6,29 @@
 //!                └──── eventfd, only if b sleeps ────►┘
 //!   receive ◄─ Consumer ◄──[ring, a's memfd]── Producer ◄─ send
 //!
-//!   Unix socket: Hello with memfd and eventfd, both ways; then silence, until one ends
+//!   Unix socket: Hello with memfd and eventfd, both ways; then nothing, until one ends
 //! ```
 //!
 //! | module | what |
 //! |---|---|
 //! | `ring` | records from one process to another; sleep and wake |
 //! | `mapping` | a ring's memory: a sealed memfd |
-//! | `greeting` | what is said on the socket: versions, names, descriptors |
-//! | `peer` | the conversation with one process: calls, its death, its return |
+//! | `handshake` | the messages on the socket: versions, names, descriptors |
+//! | `peer` | the connection with one process: it begins, breaks, and begins again |
 //! | `model` | the ring in every interleaving (loom) |
 //!
-//! A busy process makes no system call for a frame: the other is found awake. Every
-//! 10 ms it looks at its sockets. A frame is copied into the ring and out of
-//! it, and parsed only then: the other process is not trusted. Whatever it does to the
-//! rings or says on the socket, the worst is that the two are apart, which is reported and
-//! counted; a frame counts only if it is from a node of that process (as on every carrier).
-//! One thing is taken for granted: it runs as the same user (checked), who could as well
-//! stop this process; see [`crate::notifier`].
+//! While both processes are busy, a frame costs no system call, since the reader does not
+//! sleep. Every 10 ms a busy process polls its sockets. A frame that does not fit into
+//! the ring is dropped and counted, as on any wire.
 //!
-//! A ring that is full loses frames, as any wire, and counts them.
+//! The other process is not trusted. A frame is copied out of the ring before it is
+//! parsed, and dropped if it is not from a node of that process, as on every carrier.
+//! Whatever the other process does to the rings or sends on the socket, at worst the
+//! connection between the two ends, which is logged and counted. It must run as the same
+//! user, which is checked; such a process could as well stop this one (see
+//! [`crate::notifier`]).
 
-mod greeting;
+mod handshake;
 mod mapping;
 #[cfg(test)]
 mod model;
@@ -47,18 +48,18 @@ use rustix::event::Timespec;
 
 use crate::carrier::{Carrier, CarrierReport};
 use crate::notifier::Notifier;
-use greeting::Refused;
-pub use greeting::MAX_NAME;
-use peer::{Peer, PATIENCE};
+use handshake::Refused;
+pub use handshake::MAX_NAME;
+use peer::{Peer, HELLO_TIMEOUT};
 
-/// Time between two looks at the sockets while frames come and go.
-const LOOK_EVERY: u64 = 10_000_000;
+/// Time between two polls of the sockets while frames come and go.
+const SOCKET_INTERVAL: u64 = 10_000_000;
 
 /// Most frames from one process in one [`Carrier::receive`].
 const FRAMES_PER_RECEIVE: usize = 128;
 
-/// Most processes that have called and not yet said who they are.
-const MAX_CALLERS: usize = 16;
+/// Most connections whose Hello has not arrived yet.
+const MAX_INCOMING: usize = 16;
 
 /// Another process of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,121 +75,121 @@ pub struct ShmPeer {
 pub struct ShmCarrier {
     name: String,
     listener: UnixListener,
-    /// Watches listener, sockets and bell, all edge-triggered.
+    /// Watches listener, sockets and notifier, all edge-triggered.
     epoll: OwnedFd,
     /// Wakes this process; every other process has it.
-    bell: Notifier,
+    notifier: Notifier,
     peers: Vec<Peer>,
-    callers: Vec<Caller>,
+    incoming: Vec<Incoming>,
     frame: Vec<u8>,
-    /// The sockets must be looked at now.
-    look: bool,
-    next_look: Time,
-    /// The others were told that this process sleeps.
+    /// The sockets must be polled now.
+    sockets_due: bool,
+    next_poll: Time,
+    /// This process has announced to the others that it sleeps.
     asleep: bool,
-    strangers: u64,
+    rejected: u64,
 }
 
-/// Somebody who has called and said nothing yet.
+/// A connection whose Hello has not arrived yet.
 #[derive(Debug)]
-struct Caller {
+struct Incoming {
     socket: UnixStream,
     until: Time,
 }
 
 impl ShmCarrier {
-    /// A carrier of the process `name`, which is called at `listener`, to `peers`. All
+    /// A carrier of the process `name`, which listens on `listener`, to `peers`. All
     /// processes must have different names.
     ///
     /// # Errors
-    /// What the system says to an epoll or an eventfd.
+    /// Returns the error of the operating system.
     pub fn new(name: &str, listener: UnixListener, peers: &[ShmPeer]) -> std::io::Result<Self> {
         listener.set_nonblocking(true)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let bell = Notifier::new()?;
+        let notifier = Notifier::new()?;
         watch(&epoll, &listener)?;
-        watch(&epoll, &bell)?;
+        watch(&epoll, &notifier)?;
         let peer = |peer: &ShmPeer| Peer::new(name, &peer.name, peer.socket.clone());
         Ok(ShmCarrier {
             name: name.to_owned(),
             listener,
             epoll,
-            bell,
+            notifier,
             peers: peers.iter().map(peer).collect(),
-            callers: Vec::new(),
+            incoming: Vec::new(),
             frame: Vec::new(),
-            look: true,
-            next_look: Time(0),
+            sockets_due: true,
+            next_poll: Time(0),
             asleep: false,
-            strangers: 0,
+            rejected: 0,
         })
     }
 
-    /// Takes what has happened on the sockets, and says whether that was anything.
-    fn happened(&self) -> bool {
+    /// Takes the events of the sockets. Returns true if there were any.
+    fn take_events(&self) -> bool {
         let mut events = [MaybeUninit::<Event>::uninit(); 32];
         let now = Timespec::default();
         let events = epoll::wait(&self.epoll, &mut events, Some(&now));
         events.is_ok_and(|(events, _)| !events.is_empty())
     }
 
-    /// Looks at all sockets and does what is due.
-    fn look(&mut self, now: Time) {
-        self.look = false;
-        self.next_look = now.after(LOOK_EVERY);
-        self.happened();
-        // An error other than an empty queue is met again with the next call.
+    /// Polls all sockets and does what is due.
+    fn poll_sockets(&mut self, now: Time) {
+        self.sockets_due = false;
+        self.next_poll = now.after(SOCKET_INTERVAL);
+        self.take_events();
+        // An error other than an empty queue comes again with the next call.
         while let Ok((socket, _)) = self.listener.accept() {
-            if self.callers.len() < MAX_CALLERS && watch(&self.epoll, &socket).is_ok() {
-                let until = now.after(PATIENCE);
-                self.callers.push(Caller { socket, until });
+            if self.incoming.len() < MAX_INCOMING && watch(&self.epoll, &socket).is_ok() {
+                let until = now.after(HELLO_TIMEOUT);
+                self.incoming.push(Incoming { socket, until });
             } else {
-                self.strangers += 1;
+                self.rejected += 1;
             }
         }
-        for caller in std::mem::take(&mut self.callers) {
-            self.hear(now, caller);
+        for incoming in std::mem::take(&mut self.incoming) {
+            self.receive_hello(now, incoming);
         }
         let epoll = &self.epoll;
         for peer in &mut self.peers {
-            peer.tick(now, &self.bell, &|socket| watch(epoll, socket));
+            peer.tick(now, &self.notifier, &|socket| watch(epoll, socket));
         }
     }
 
-    /// Takes what a caller says.
-    fn hear(&mut self, now: Time, caller: Caller) {
-        let heard =
-            greeting::check_user(&caller.socket).and_then(|()| greeting::hear(&caller.socket));
-        let refused = match heard {
-            Ok(None) if now < caller.until => return self.callers.push(caller),
-            Ok(None) => "no greeting".to_owned(),
+    /// Handles the Hello of an incoming connection, if it has arrived.
+    fn receive_hello(&mut self, now: Time, incoming: Incoming) {
+        let socket = &incoming.socket;
+        let hello = handshake::check_user(socket).and_then(|()| handshake::receive_hello(socket));
+        let reason = match hello {
+            Ok(None) if now < incoming.until => return self.incoming.push(incoming),
+            Ok(None) => "no hello".to_owned(),
             Err(why) => why.to_string(),
-            Ok(Some(hello)) => match self.peers.iter_mut().find(|peer| peer.calls_with(&hello)) {
-                Some(peer) => match greet(&self.name, &self.bell, &caller.socket, &hello) {
-                    Ok(inbox) => return peer.answer(now, caller.socket, inbox, hello),
+            Ok(Some(hello)) => match self.peers.iter_mut().find(|peer| peer.expects(&hello)) {
+                Some(peer) => match respond(&self.name, &self.notifier, socket, &hello) {
+                    Ok(inbox) => return peer.accept(now, incoming.socket, inbox, hello),
                     Err(why) => why.to_string(),
                 },
-                None => {
-                    let own = &self.name;
-                    format!("process \"{own}\" is not configured to be called by that process")
-                }
+                None => format!(
+                    "process \"{}\" is not configured to be connected to by that process",
+                    self.name
+                ),
             },
         };
-        self.strangers += 1;
-        // Whoever has gone needs no answer.
-        let _ = greeting::say_no(&caller.socket, &self.name, "", &refused);
+        self.rejected += 1;
+        // A process that has gone needs no reason.
+        let _ = handshake::send_refusal(socket, &self.name, "", &reason);
     }
 }
 
-/// Answers a Hello; this end of the ring that was given away.
-fn greet(
+/// Responds to a Hello; returns this end of the ring that it has handed out.
+fn respond(
     name: &str,
-    bell: &Notifier,
+    notifier: &Notifier,
     socket: &UnixStream,
-    hello: &greeting::Hello,
+    hello: &handshake::Hello,
 ) -> Result<ring::Consumer<mapping::RingMemory>, Refused> {
     let (inbox, memfd) = peer::new_inbox()?;
-    greeting::say_hello(socket, name, &hello.source, &memfd, bell)?;
+    handshake::send_hello(socket, name, &hello.source, &memfd, notifier)?;
     Ok(inbox)
 }
 
@@ -218,15 +219,15 @@ impl Carrier for ShmCarrier {
             for peer in &mut self.peers {
                 peer.wake();
             }
-            self.look = true;
+            self.sockets_due = true;
         }
         let due = self.next_deadline().is_some_and(|deadline| now >= deadline);
-        if self.look || due || now >= self.next_look {
-            self.look(now);
+        if self.sockets_due || due || now >= self.next_poll {
+            self.poll_sockets(now);
         }
         let mut count = 0;
-        for (place, peer) in self.peers.iter_mut().enumerate() {
-            count += peer.receive(now, FRAMES_PER_RECEIVE, &mut |frame| take(place, frame));
+        for (index, peer) in self.peers.iter_mut().enumerate() {
+            count += peer.receive(now, FRAMES_PER_RECEIVE, &mut |frame| take(index, frame));
         }
         count > 0
     }
@@ -237,8 +238,8 @@ impl Carrier for ShmCarrier {
         for peer in &mut self.peers {
             empty &= peer.prepare_sleep();
         }
-        // Only now: a bell that was rung since the others were told counts.
-        empty && !self.happened()
+        // Only now: a signal that came after the announcement counts.
+        empty && !self.take_events()
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -246,9 +247,9 @@ impl Carrier for ShmCarrier {
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        let callers = self.callers.iter().map(|caller| caller.until);
+        let incoming = self.incoming.iter().map(|incoming| incoming.until);
         let peers = self.peers.iter().filter_map(Peer::deadline);
-        callers.chain(peers).min()
+        incoming.chain(peers).min()
     }
 
     fn report(&self) -> CarrierReport {
@@ -258,7 +259,7 @@ impl Carrier for ShmCarrier {
         CarrierReport {
             kind: "shm",
             address: address.unwrap_or_default(),
-            strangers: self.strangers,
+            rejected: self.rejected,
             processes: self.peers.iter().map(|peer| peer.report.clone()).collect(),
         }
     }

@@ -1,5 +1,5 @@
 //! The ring in every interleaving of its two sides, on loom's atomics: no record is
-//! lost, torn or overwritten, and no wake-up is lost (a deadlock, which loom reports).
+//! lost, torn or overwritten, and no wake-up is lost (loom reports the deadlock).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::ring::{Consumer, Producer, RECORDS};
 /// Room for two records of a word each.
 const CAPACITY: usize = 32;
 
-/// Room of which one such record is less than what a consumer gives back at once.
+/// Room of which one such record is less than what a consumer releases at once.
 const LARGE: usize = 256;
 
 /// A ring. Indices are loom's atomics; records are loom's cells, of which loom reports
@@ -80,7 +80,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Takes records 1, 2, … until there were `count`, and sleeps between.
-fn consume(mut consumer: Consumer<Words>, count: u8, bell: &Notify) {
+fn consume(mut consumer: Consumer<Words>, count: u8, notify: &Notify) {
     let mut expected = 1;
     loop {
         while let Some(record) = consumer.pop().unwrap() {
@@ -91,22 +91,22 @@ fn consume(mut consumer: Consumer<Words>, count: u8, bell: &Notify) {
             return;
         }
         if consumer.prepare_sleep().unwrap() {
-            bell.wait();
+            notify.wait();
         }
         consumer.wake();
     }
 }
 
-/// A consumer that falls asleep against a producer that writes: either its last look
+/// A consumer that falls asleep against a producer that writes: either its last load
 /// finds the record, or the producer finds it asleep.
 #[test]
 fn no_wake_up_and_no_record_is_lost() {
     check(|| {
         let words = Words::new();
         let mut producer = Producer::new(words.clone());
-        let bell = Rc::new(Notify::new());
-        let ring = bell.clone();
-        let reader = loom::thread::spawn(move || consume(Consumer::new(words), 2, &bell));
+        let notify = Rc::new(Notify::new());
+        let ring = notify.clone();
+        let reader = loom::thread::spawn(move || consume(Consumer::new(words), 2, &notify));
         for number in 1..=2 {
             assert_eq!(producer.push(&[number; 8]), Ok(true));
             if producer.flush() {
@@ -117,7 +117,7 @@ fn no_wake_up_and_no_record_is_lost() {
     });
 }
 
-/// A third record goes where the first was: only when that was read.
+/// A third record overwrites the first: only when that was read.
 #[test]
 fn what_is_being_read_is_not_overwritten() {
     check(|| {
@@ -145,7 +145,7 @@ fn what_is_being_read_is_not_overwritten() {
     });
 }
 
-/// A record that goes on at the start of the ring, where another one was read before.
+/// A record that continues at the start of the ring, where another one was read before.
 #[test]
 fn a_record_that_wraps_is_whole() {
     check(|| {
@@ -155,15 +155,15 @@ fn a_record_that_wraps_is_whole() {
         assert_eq!(producer.push(&[1; 8]), Ok(true));
         assert!(!producer.flush());
         assert_eq!(consumer.pop(), Ok(Some(&[1; 8][..])));
-        let bell = Rc::new(Notify::new());
-        let ring = bell.clone();
+        let notify = Rc::new(Notify::new());
+        let ring = notify.clone();
         let reader = loom::thread::spawn(move || loop {
             if let Some(record) = consumer.pop().unwrap() {
                 assert_eq!(record, [2; 16]);
                 return;
             }
             if consumer.prepare_sleep().unwrap() {
-                bell.wait();
+                notify.wait();
             }
             consumer.wake();
         });
@@ -175,9 +175,9 @@ fn a_record_that_wraps_is_whole() {
     });
 }
 
-/// A consumer that sleeps keeps no room back.
+/// A consumer that sleeps has released all room.
 #[test]
-fn who_sleeps_has_given_all_room_back() {
+fn a_sleeping_consumer_has_released_all_room() {
     check(|| {
         let words = Words::with_capacity(LARGE);
         let mut producer = Producer::new(words.clone());

@@ -1,13 +1,14 @@
-//! The conversation with one other process.
+//! The connection with one other process.
 //!
 //! ```text
-//!   apart ── socket, Hello ─► asking ── Hello ─► joined ── socket ends, broken ring ─► apart
-//!     └────────── (called) Hello ───────────────►┘
+//!   Disconnected ── socket, Hello ─► Connecting ── Hello ─► Connected ── socket closed or
+//!     └──── Hello of a process that connects to this one ──►┘            broken ring ─► Disconnected
 //! ```
 //!
-//! Of two processes, the one whose name comes first calls the other, again and again;
-//! so they never call each other. The socket stays open while they are joined: when a
-//! process ends, however it ends, the system closes it, and the other side knows.
+//! Of two processes, the one whose name comes first connects to the other, and tries
+//! again until it succeeds; so two processes never connect to each other at once. The
+//! socket stays open while they are connected: however a process ends, the operating
+//! system closes the socket, and the other process notices.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -17,31 +18,29 @@ use qnic_nic::Time;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::greeting::{self, Hello, Refused};
+use super::handshake::{self, Hello, Refused};
 use super::mapping::RingMemory;
 use super::ring::{Broken, Consumer, Producer, MAX_RECORD};
-use crate::carrier::ProcessReport;
+use crate::carrier::{Outage, ProcessReport};
 use crate::notifier::Notifier;
 
 const MS: u64 = 1_000_000;
-/// Time between two calls.
-const CALL_EVERY: u64 = 200 * MS;
-/// Time until the next call after one that failed for a reason that will stay.
-const CALL_AGAIN: u64 = 1000 * MS;
-/// Time for an answer.
-pub(super) const PATIENCE: u64 = 2000 * MS;
-/// A process that is not joined for so long is reported.
-const SILENCE: u64 = 5000 * MS;
+/// Time between two attempts to connect.
+const CONNECT_INTERVAL: u64 = 200 * MS;
+/// Time until the next attempt after one that failed for a reason that persists.
+const RETRY_INTERVAL: u64 = 1000 * MS;
+/// Longest time to wait for a Hello.
+pub(super) const HELLO_TIMEOUT: u64 = 2000 * MS;
 
-/// Why a process is no longer joined.
+/// Why a process is no longer connected.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("its end of the connection is closed: it has ended, or its log says why")]
-    Ended,
-    #[error("it says something after its greeting")]
-    Talks,
-    #[error("it called again")]
-    CalledAgain,
+    Closed,
+    #[error("it sends something after its hello")]
+    UnexpectedData,
+    #[error("it has connected again")]
+    ConnectedAgain,
     #[error("the ring from it is broken: {0}")]
     Inbox(Broken),
     #[error("the ring to it is broken: {0}")]
@@ -55,31 +54,29 @@ pub(super) struct Peer {
     own_name: String,
     path: PathBuf,
     state: State,
-    next_call: Time,
-    /// Since when it has not been joined, until that was reported.
-    apart_since: Option<Time>,
-    /// Why it refused, or was refused, last: reported once.
+    next_attempt: Time,
+    outage: Outage,
+    /// Why it refused, or was refused, last: logged once.
     refused: String,
 }
 
 #[derive(Debug)]
 enum State {
-    Apart,
-    Asking {
+    Disconnected,
+    Connecting {
         socket: UnixStream,
         inbox: Consumer<RingMemory>,
         until: Time,
     },
-    Joined {
+    Connected {
         socket: UnixStream,
         inbox: Consumer<RingMemory>,
         outbox: Producer<RingMemory>,
-        bell: Notifier,
+        notifier: Notifier,
     },
 }
 
-/// What a process needs to greet another: its end of a new ring, the descriptor for the
-/// other end.
+/// A new ring: the end of this process, and the descriptor for the other end.
 pub(super) fn new_inbox() -> std::io::Result<(Consumer<RingMemory>, OwnedFd)> {
     let (memory, memfd) = RingMemory::make()?;
     Ok((Consumer::new(memory), memfd))
@@ -97,71 +94,70 @@ impl Peer {
             },
             own_name: own_name.to_owned(),
             path,
-            state: State::Apart,
-            next_call: Time(0),
-            apart_since: Some(Time(0)),
+            state: State::Disconnected,
+            next_attempt: Time(0),
+            outage: Outage::since(Time(0)),
             refused: String::new(),
         }
     }
 
-    /// Says whether this process calls that one.
-    fn is_called(&self) -> bool {
+    /// Returns true if this process connects to that one, and not the other way round.
+    fn is_connected_to(&self) -> bool {
         self.own_name < self.report.name
     }
 
-    /// Says whether a Hello with these names is from it.
-    pub(super) fn calls_with(&self, hello: &Hello) -> bool {
-        let names = (hello.source.as_str(), hello.destination.as_str());
-        !self.is_called() && names == (self.report.name.as_str(), self.own_name.as_str())
+    /// Returns true if this Hello is from the process, and may be.
+    pub(super) fn expects(&self, hello: &Hello) -> bool {
+        !self.is_connected_to() && self.is_named_by(hello)
+    }
+
+    fn is_named_by(&self, hello: &Hello) -> bool {
+        hello.source == self.report.name && hello.destination == self.own_name
     }
 
     /// When [`Peer::tick`] must be called at the latest.
     pub(super) fn deadline(&self) -> Option<Time> {
         let next = match self.state {
-            State::Apart if self.is_called() => Some(self.next_call),
-            State::Asking { until, .. } => Some(until),
-            State::Apart | State::Joined { .. } => None,
+            State::Disconnected if self.is_connected_to() => Some(self.next_attempt),
+            State::Connecting { until, .. } => Some(until),
+            State::Disconnected | State::Connected { .. } => None,
         };
-        let silence = self.apart_since.map(|since| since.after(SILENCE));
-        next.into_iter().chain(silence).min()
+        next.into_iter().chain(self.outage.deadline()).min()
     }
 
-    /// Does what is due, and takes in what its socket says. `watch` is given new sockets.
+    /// Does what is due, and handles what has arrived on the socket. New sockets are
+    /// given to `watch`.
     pub(super) fn tick(
         &mut self,
         now: Time,
-        bell: &Notifier,
+        notifier: &Notifier,
         watch: &dyn Fn(&UnixStream) -> Result<(), Errno>,
     ) {
         match &self.state {
-            State::Apart if self.is_called() && now >= self.next_call => {
-                self.next_call = now.after(CALL_EVERY);
-                if let Err(why) = self.call(now, bell, watch) {
+            State::Disconnected if self.is_connected_to() && now >= self.next_attempt => {
+                self.next_attempt = now.after(CONNECT_INTERVAL);
+                if let Err(why) = self.connect(now, notifier, watch) {
                     self.refuse(now, &why);
                 }
             }
-            State::Apart => {}
-            State::Asking { socket, until, .. } => match greeting::hear(socket) {
+            State::Disconnected => {}
+            State::Connecting { socket, until, .. } => match handshake::receive_hello(socket) {
                 Ok(None) if now < *until => {}
                 Ok(None) => self.refuse(now, &Refused::System(Errno::TIMEDOUT.into())),
-                Ok(Some(hello)) => self.take_answer(now, hello),
+                Ok(Some(hello)) => self.complete(now, hello),
                 Err(why) => self.refuse(now, &why),
             },
-            State::Joined { socket, .. } => {
+            State::Connected { socket, .. } => {
                 let mut byte = [0];
                 let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
                 match rustix::net::recv(socket, &mut byte[..], flags) {
                     Err(Errno::AGAIN | Errno::INTR) => {}
-                    Ok((_, 1..)) => self.lose(now, &Lost::Talks),
-                    Ok(_) | Err(_) => self.lose(now, &Lost::Ended),
+                    Ok((_, 1..)) => self.lose(now, &Lost::UnexpectedData),
+                    Ok(_) | Err(_) => self.lose(now, &Lost::Closed),
                 }
             }
         }
-        if self
-            .apart_since
-            .is_some_and(|since| now >= since.after(SILENCE))
-        {
-            self.apart_since = None;
+        if self.outage.is_reported_at(now) {
             tracing::error!(
                 "process \"{}\" gets no answer from process \"{}\" at {}: is it running, and \
                  does the configuration of each name the other?",
@@ -172,32 +168,33 @@ impl Peer {
         }
     }
 
-    /// Calls it, if somebody listens there.
-    fn call(
+    /// Connects to the process, if it listens.
+    fn connect(
         &mut self,
         now: Time,
-        bell: &Notifier,
+        notifier: &Notifier,
         watch: &dyn Fn(&UnixStream) -> Result<(), Errno>,
     ) -> Result<(), Refused> {
-        let socket = match greeting::connect(&self.path) {
-            // Nobody is there yet, or is too busy to take the call.
+        let socket = match handshake::connect(&self.path) {
+            // No process listens yet, or its queue is full.
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN) => return Ok(()),
             result => result?,
         };
         watch(&socket)?;
-        greeting::check_user(&socket)?;
+        handshake::check_user(&socket)?;
         let (inbox, memfd) = new_inbox()?;
-        greeting::say_hello(&socket, &self.own_name, &self.report.name, &memfd, bell)?;
-        self.state = State::Asking {
+        handshake::send_hello(&socket, &self.own_name, &self.report.name, &memfd, notifier)?;
+        self.state = State::Connecting {
             socket,
             inbox,
-            until: now.after(PATIENCE),
+            until: now.after(HELLO_TIMEOUT),
         };
         Ok(())
     }
 
-    fn take_answer(&mut self, now: Time, hello: Hello) {
-        if (&hello.source, &hello.destination) != (&self.report.name, &self.own_name) {
+    /// Handles the Hello that responds to the one that [`Peer::connect`] has sent.
+    fn complete(&mut self, now: Time, hello: Hello) {
+        if !self.is_named_by(&hello) {
             let (source_name, destination) = (hello.source, hello.destination);
             let why = Refused::Names {
                 source_name,
@@ -205,48 +202,48 @@ impl Peer {
             };
             return self.refuse(now, &why);
         }
-        match std::mem::replace(&mut self.state, State::Apart) {
-            State::Asking { socket, inbox, .. } => self.join(socket, inbox, hello),
+        match std::mem::replace(&mut self.state, State::Disconnected) {
+            State::Connecting { socket, inbox, .. } => self.establish(socket, inbox, hello),
             other => self.state = other,
         }
     }
 
-    /// It has called and was greeted.
-    pub(super) fn answer(
+    /// Accepts a connection of the process, to which this one has sent a Hello.
+    pub(super) fn accept(
         &mut self,
         now: Time,
         socket: UnixStream,
         inbox: Consumer<RingMemory>,
         hello: Hello,
     ) {
-        if let State::Joined { .. } = self.state {
-            self.lose(now, &Lost::CalledAgain);
+        if let State::Connected { .. } = self.state {
+            self.lose(now, &Lost::ConnectedAgain);
         }
-        self.join(socket, inbox, hello);
+        self.establish(socket, inbox, hello);
     }
 
-    fn join(&mut self, socket: UnixStream, inbox: Consumer<RingMemory>, hello: Hello) {
-        self.state = State::Joined {
+    fn establish(&mut self, socket: UnixStream, inbox: Consumer<RingMemory>, hello: Hello) {
+        self.state = State::Connected {
             socket,
             inbox,
             outbox: Producer::new(hello.memory),
-            bell: hello.bell,
+            notifier: hello.notifier,
         };
         self.report.connected = true;
-        self.apart_since = None;
+        self.outage.end();
         self.refused.clear();
         let (name, at) = (&self.report.name, &self.report.address);
-        tracing::info!("process \"{name}\" at {at} is joined by shared memory");
+        tracing::info!("process \"{name}\" at {at} is connected by shared memory");
     }
 
-    /// The two cannot be joined now.
+    /// The two cannot be connected now.
     fn refuse(&mut self, now: Time, why: &Refused) {
-        self.state = State::Apart;
-        self.next_call = now.after(CALL_AGAIN);
+        self.state = State::Disconnected;
+        self.next_attempt = now.after(RETRY_INTERVAL);
         let why = why.to_string();
         if self.refused != why {
             tracing::error!(
-                "process \"{}\" and process \"{}\" at {} cannot be joined: {why}",
+                "process \"{}\" and process \"{}\" at {} cannot be connected: {why}",
                 self.own_name,
                 self.report.name,
                 self.report.address
@@ -256,17 +253,17 @@ impl Peer {
     }
 
     fn lose(&mut self, now: Time, why: &Lost) {
-        self.state = State::Apart;
+        self.state = State::Disconnected;
         self.report.connected = false;
-        self.report.malformed += u64::from(!matches!(why, Lost::Ended | Lost::CalledAgain));
-        self.next_call = match why {
-            Lost::Ended => now,
-            _ => now.after(CALL_AGAIN),
+        self.report.malformed += u64::from(!matches!(why, Lost::Closed | Lost::ConnectedAgain));
+        self.next_attempt = match why {
+            Lost::Closed => now,
+            _ => now.after(RETRY_INTERVAL),
         };
-        self.apart_since = Some(now);
+        self.outage = Outage::since(now);
         tracing::error!(
             "process \"{}\" has lost process \"{}\" at {}: {why}; frames between the two are \
-             dropped until it is joined again",
+             dropped until it is connected again",
             self.own_name,
             self.report.name,
             self.report.address
@@ -275,7 +272,7 @@ impl Peer {
 
     /// Sends a frame; one that does not fit is dropped.
     pub(super) fn send(&mut self, now: Time, frame: &[u8]) {
-        let State::Joined { outbox, .. } = &mut self.state else {
+        let State::Connected { outbox, .. } = &mut self.state else {
             self.report.dropped += 1;
             return;
         };
@@ -286,18 +283,21 @@ impl Peer {
         }
     }
 
-    /// Tells it of all frames, and wakes it if it sleeps.
+    /// Publishes all frames that were sent, and wakes the process if it sleeps.
     pub(super) fn flush(&mut self) {
-        if let State::Joined { outbox, bell, .. } = &mut self.state {
+        if let State::Connected {
+            outbox, notifier, ..
+        } = &mut self.state
+        {
             if outbox.flush() {
-                bell.signal();
+                notifier.signal();
             }
         }
     }
 
-    /// Takes in up to `most` frames; says how many there were.
+    /// Receives up to `most` frames and returns their number.
     pub(super) fn receive(&mut self, now: Time, most: usize, take: &mut dyn FnMut(&[u8])) -> usize {
-        let State::Joined { inbox, .. } = &mut self.state else {
+        let State::Connected { inbox, .. } = &mut self.state else {
             return 0;
         };
         for count in 0..most {
@@ -319,19 +319,19 @@ impl Peer {
         most
     }
 
-    /// Says that this process is about to sleep; `false` if a frame is there, or the
-    /// ring is broken. Either way [`Peer::wake`] comes next.
+    /// Announces that this process is about to sleep. Returns false if a frame is there,
+    /// or the ring is broken. Either way [`Peer::wake`] must be called next.
     pub(super) fn prepare_sleep(&mut self) -> bool {
         match &mut self.state {
-            // A broken ring is met again, and dealt with, by `receive`.
-            State::Joined { inbox, .. } => inbox.prepare_sleep() == Ok(true),
+            // `receive` finds a broken ring, too, and handles it.
+            State::Connected { inbox, .. } => inbox.prepare_sleep() == Ok(true),
             _ => true,
         }
     }
 
-    /// Says that this process does not sleep.
+    /// Announces that this process does not sleep.
     pub(super) fn wake(&mut self) {
-        if let State::Joined { inbox, .. } = &mut self.state {
+        if let State::Connected { inbox, .. } = &mut self.state {
             inbox.wake();
         }
     }

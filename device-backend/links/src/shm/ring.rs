@@ -3,38 +3,39 @@
 //! ```text
 //!   0        tail     bytes ever written; stored by the producer
 //!   128      head     bytes ever read; stored by the consumer
-//!   256      asleep   1: the consumer sleeps, its eventfd must be written
+//!   256      asleep   1: the consumer sleeps and must be woken by its eventfd
 //!   4096     records  a power of two of bytes
 //!
 //!   a record   | length in bytes (8) | bytes, filled up to a multiple of 8 |
 //! ```
 //!
-//! Everything is accessed in words of 8 bytes; records go on at the start when they
-//! reach the end. `tail` and `head` only grow: their difference is what lies in the
-//! ring, their remainders are places. Each side keeps its own index in private memory
-//! and never reads it back, so the other side can make it believe nothing about that.
+//! Everything is accessed in words of 8 bytes; a record that reaches the end of the ring
+//! continues at its start. `tail` and `head` only grow: their difference is the number of
+//! bytes in the ring, their remainders are offsets. Each side keeps its own index in
+//! private memory and never reads it back, so the other side cannot change it.
 //!
-//! # Who sees what
-//! - Producer: record, `tail` with release. Consumer: `tail` with acquire, record. So a
-//!   record that counts is whole.
+//! # Order of accesses
+//! - Producer: record, `tail` with release. Consumer: `tail` with acquire, record. So the
+//!   consumer reads only whole records.
 //! - Consumer: record, `head` with release. Producer: `head` with acquire, next record
-//!   in that place. So nothing is overwritten that is still being read.
-//! - To sleep, the consumer stores `asleep`, makes a full fence and looks at `tail`; the
-//!   producer stores `tail`, makes a full fence and looks at `asleep`. One of them sees
+//!   at that offset. So nothing is overwritten that is still being read.
+//! - To sleep, the consumer stores `asleep`, executes a full fence and loads `tail`; the
+//!   producer stores `tail`, executes a full fence and loads `asleep`. One of them sees
 //!   the other's store: no wake-up is lost.
 //!
-//! # A hostile other side
-//! It can write any word at any time. Both indices are checked against what this side
-//! knows before they are used, and a length is read once and checked against what lies in
-//! the ring and the longest record. A check that fails is [`Broken`]: the ring is of no use any
-//! more. What it can do to records is what it could have sent.
+//! # A hostile peer
+//! The other process can write any word at any time. Both indices are checked against
+//! what this side knows before they are used. A length is read once, and checked against
+//! what is in the ring and against the longest record. A check that fails is [`Broken`]:
+//! the ring is not used any more. Changing records gains the other process nothing: it
+//! could have sent such records.
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
 use zerocopy::IntoBytes;
 
 /// Longest record in bytes: a frame.
-pub(super) const MAX_RECORD: usize = crate::codec::MAX_IMAGE - crate::codec::CHECKSUM_BYTES;
+pub(super) const MAX_RECORD: usize = crate::codec::MAX_FRAME;
 
 /// Offset of the first record.
 pub(super) const RECORDS: usize = 4096;
@@ -46,29 +47,29 @@ const ASLEEP: usize = 256;
 /// Width of all words.
 const WORD: usize = 8;
 
-/// Records of a writer that the reader does not know of yet, in bytes, before it is told:
-/// telling it takes the cache line of `tail` away from it.
-const UNTOLD: u64 = 16 << 10;
+/// Bytes of records after which the producer publishes them without waiting for a flush:
+/// publishing takes the cache line of `tail` away from the consumer.
+const PUBLISH_AFTER: u64 = 16 << 10;
 
-/// Why a ring is of no use any more: the other side broke its rules.
+/// Why a ring cannot be used any more: the other side broke its rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
-    /// The consumer says that it has read what was never written, or unread something.
-    #[error("its reader says that it has read up to {found:#x}, between {low:#x} and {high:#x} was expected")]
+    /// The consumer has moved its index backwards, or beyond what was written.
+    #[error("its reader claims to have read up to {found:#x}, between {low:#x} and {high:#x} was expected")]
     Head {
-        /// What it says.
+        /// Its index.
         found: u64,
-        /// What it said before.
+        /// Its index before.
         low: u64,
         /// What was written.
         high: u64,
     },
-    /// The producer says that it has written more than fits, or unwritten something.
-    #[error("its writer says that it has written up to {found:#x}, between {low:#x} and {high:#x} was expected")]
+    /// The producer has moved its index backwards, or beyond what fits.
+    #[error("its writer claims to have written up to {found:#x}, between {low:#x} and {high:#x} was expected")]
     Tail {
-        /// What it says.
+        /// Its index.
         found: u64,
-        /// What it said before.
+        /// Its index before.
         low: u64,
         /// What fits.
         high: u64,
@@ -76,7 +77,7 @@ pub(super) enum Broken {
     /// A record is empty, longer than a frame, or not all there.
     #[error("a record of {length} bytes, at most {most} are there or allowed")]
     Record {
-        /// What it says.
+        /// Its length field.
         length: u64,
         /// What is possible.
         most: u64,
@@ -104,18 +105,18 @@ impl<M: SharedMemory> Records<M> {
         Records { memory, capacity }
     }
 
-    /// Where the word is that `index` bytes were written or read before.
-    fn place(&self, index: u64) -> usize {
+    /// Offset of the word at `index`.
+    fn offset(&self, index: u64) -> usize {
         RECORDS + (index & (self.capacity - 1)) as usize
     }
 
     fn load(&self, index: u64) -> u64 {
-        self.memory.load_u64(self.place(index), Ordering::Relaxed)
+        self.memory.load_u64(self.offset(index), Ordering::Relaxed)
     }
 
     fn store(&self, index: u64, word: u64) {
-        let place = self.place(index);
-        self.memory.store_u64(place, word, Ordering::Relaxed);
+        let offset = self.offset(index);
+        self.memory.store_u64(offset, word, Ordering::Relaxed);
     }
 
     /// Words up to the end of the ring, of those at `index`.
@@ -126,7 +127,7 @@ impl<M: SharedMemory> Records<M> {
     fn write(&self, index: u64, words: &[u64]) {
         let first = self.words_to_end(index).min(words.len());
         let (first, second) = words.split_at(first);
-        self.memory.write_words(self.place(index), first);
+        self.memory.write_words(self.offset(index), first);
         if !second.is_empty() {
             self.memory.write_words(RECORDS, second);
         }
@@ -135,7 +136,7 @@ impl<M: SharedMemory> Records<M> {
     fn read(&self, index: u64, words: &mut [u64]) {
         let first = self.words_to_end(index).min(words.len());
         let (first, second) = words.split_at_mut(first);
-        self.memory.read_words(self.place(index), first);
+        self.memory.read_words(self.offset(index), first);
         if !second.is_empty() {
             self.memory.read_words(RECORDS, second);
         }
@@ -147,11 +148,11 @@ impl<M: SharedMemory> Records<M> {
 pub(super) struct Producer<M> {
     records: Records<M>,
     tail: u64,
-    /// Up to where the consumer was told.
-    told: u64,
-    /// Up to where it was looked whether the consumer sleeps.
+    /// Index that the consumer can see.
+    published: u64,
+    /// Index at the last check whether the consumer sleeps.
     flushed: u64,
-    /// What the consumer said last, checked.
+    /// Last index of the consumer, checked.
     head: u64,
     /// The record being written, in private memory.
     record: Vec<u64>,
@@ -163,17 +164,17 @@ impl<M: SharedMemory> Producer<M> {
         Producer {
             records: Records::new(memory),
             tail: 0,
-            told: 0,
+            published: 0,
             flushed: 0,
             head: 0,
             record: vec![0; MAX_RECORD.div_ceil(WORD)],
         }
     }
 
-    /// Writes a record of 1 to [`MAX_RECORD`] bytes; `false` if it does not fit now.
+    /// Writes a record of 1 to [`MAX_RECORD`] bytes. Returns false if it does not fit now.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// Returns [`Broken`] if the consumer has broken the rules.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<bool, Broken> {
         let span = span(bytes.len());
         if bytes.is_empty() || bytes.len() > MAX_RECORD || !self.fits(span)? {
@@ -184,7 +185,7 @@ impl<M: SharedMemory> Producer<M> {
         self.records.store(self.tail, bytes.len() as u64);
         self.records.write(self.tail + WORD as u64, words);
         self.tail += span;
-        if self.tail - self.told >= UNTOLD {
+        if self.tail - self.published >= PUBLISH_AFTER {
             self.publish();
         }
         Ok(true)
@@ -197,7 +198,7 @@ impl<M: SharedMemory> Producer<M> {
         }
         // Pairs with the release store in `Consumer::release`.
         let found = self.records.memory.load_u64(HEAD, Ordering::Acquire);
-        let (low, high) = (self.head, self.told);
+        let (low, high) = (self.head, self.published);
         if !(low..=high).contains(&found) {
             return Err(Broken::Head { found, low, high });
         }
@@ -205,23 +206,23 @@ impl<M: SharedMemory> Producer<M> {
         Ok(self.tail + span - self.head <= capacity)
     }
 
-    /// Tells the consumer of all records; one that sleeps does not notice.
+    /// Publishes all records. A consumer that sleeps does not notice.
     fn publish(&mut self) {
         // Pairs with the acquire load in `Consumer::refresh`.
         let memory = &self.records.memory;
         memory.store_u64(TAIL, self.tail, Ordering::Release);
-        self.told = self.tail;
+        self.published = self.tail;
     }
 
-    /// Tells the consumer of all records. `true`: it sleeps, or is about to; the caller
-    /// must write its eventfd.
+    /// Publishes all records. Returns true if the consumer sleeps, or is about to: then
+    /// the caller must write its eventfd.
     #[must_use]
     pub(super) fn flush(&mut self) -> bool {
         if self.flushed == self.tail {
             return false;
         }
         self.flushed = self.tail;
-        if self.told != self.tail {
+        if self.published != self.tail {
             self.publish();
         }
         // Pairs with the fence in `Consumer::prepare_sleep`.
@@ -229,8 +230,8 @@ impl<M: SharedMemory> Producer<M> {
         memory.fence();
         let asleep = memory.load_u64(ASLEEP, Ordering::Relaxed) != 0;
         if asleep {
-            // One write to the eventfd will do. If the consumer has woken by itself and
-            // says again that it sleeps, this store may undo that: the write follows.
+            // One write to the eventfd is enough. If the consumer has woken by itself and
+            // announced again that it sleeps, this store may undo that: the write follows.
             memory.store_u64(ASLEEP, 0, Ordering::Relaxed);
         }
         asleep
@@ -242,9 +243,9 @@ impl<M: SharedMemory> Producer<M> {
 pub(super) struct Consumer<M> {
     records: Records<M>,
     head: u64,
-    /// Up to where the producer was told.
+    /// Index that the producer can see.
     released: u64,
-    /// What the producer said last, checked.
+    /// Last index of the producer, checked.
     tail: u64,
     /// The record being read, in private memory.
     record: Vec<u64>,
@@ -265,7 +266,7 @@ impl<M: SharedMemory> Consumer<M> {
     /// The next record, copied to private memory.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// Returns [`Broken`] if the producer has broken the rules.
     pub(super) fn pop(&mut self) -> Result<Option<&[u8]>, Broken> {
         if self.head == self.tail {
             self.refresh(Ordering::Acquire)?;
@@ -273,9 +274,9 @@ impl<M: SharedMemory> Consumer<M> {
                 return Ok(None);
             }
         }
-        let there = self.tail - self.head;
+        let available = self.tail - self.head;
         let length = self.records.load(self.head);
-        let most = (there - WORD as u64).min(MAX_RECORD as u64);
+        let most = (available - WORD as u64).min(MAX_RECORD as u64);
         if length == 0 || length > most {
             return Err(Broken::Record { length, most });
         }
@@ -289,7 +290,7 @@ impl<M: SharedMemory> Consumer<M> {
         Ok(self.record.as_bytes().get(..length))
     }
 
-    /// Lets the producer have the place of all records that were read.
+    /// Gives the space of all records that were read back to the producer.
     pub(super) fn release(&mut self) {
         if self.released != self.head {
             // Pairs with the acquire load in `Producer::fits`.
@@ -299,7 +300,7 @@ impl<M: SharedMemory> Consumer<M> {
         }
     }
 
-    /// Looks how much is there.
+    /// Loads and checks the index of the producer.
     fn refresh(&mut self, order: Ordering) -> Result<(), Broken> {
         // With `Acquire`, pairs with the release store in `Producer::publish`.
         let found = self.records.memory.load_u64(TAIL, order);
@@ -311,23 +312,23 @@ impl<M: SharedMemory> Consumer<M> {
         Ok(())
     }
 
-    /// Says that the consumer is about to sleep until its eventfd is written; `false`
-    /// if there is a record. Either way [`Consumer::wake`] comes next.
+    /// Announces that the consumer is about to sleep until its eventfd is written. Returns
+    /// false if there is a record. Either way [`Consumer::wake`] must be called next.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// Returns [`Broken`] if the producer has broken the rules.
     pub(super) fn prepare_sleep(&mut self) -> Result<bool, Broken> {
         self.release();
         let memory = &self.records.memory;
         memory.store_u64(ASLEEP, 1, Ordering::Relaxed);
         // Pairs with the fence in `Producer::flush`.
         memory.fence();
-        // Acquire: what it finds counts, as in `pop`.
+        // Acquire: `pop` reads the records that it finds.
         self.refresh(Ordering::Acquire)?;
         Ok(self.head == self.tail)
     }
 
-    /// Says that the consumer does not sleep.
+    /// Announces that the consumer does not sleep.
     pub(super) fn wake(&mut self) {
         let memory = &self.records.memory;
         memory.store_u64(ASLEEP, 0, Ordering::Relaxed);
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_is_woken_once() {
+    fn a_sleeping_consumer_is_woken_once() {
         let (_, mut producer, mut consumer) = ring();
         assert_eq!(consumer.prepare_sleep(), Ok(true));
         assert_eq!(producer.push(b"one"), Ok(true));
@@ -491,12 +492,12 @@ mod tests {
                     Step::Flush => prop_assert!(!producer.flush()),
                     Step::Pop => match consumer.pop().unwrap() {
                         Some(record) => prop_assert_eq!(record, &queue.pop_front().unwrap()[..]),
-                        None => prop_assert_eq!(consumer.head, producer.told),
+                        None => prop_assert_eq!(consumer.head, producer.published),
                     },
                     Step::Release => consumer.release(),
                     Step::Sleep => {
                         let empty = consumer.prepare_sleep().unwrap();
-                        prop_assert_eq!(empty, consumer.head == producer.told);
+                        prop_assert_eq!(empty, consumer.head == producer.published);
                         consumer.wake();
                     }
                 }

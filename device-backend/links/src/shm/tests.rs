@@ -1,4 +1,4 @@
-//! Tests of the carrier: two processes in one, and what a hostile one can do.
+//! Tests of the carrier: several processes in one, and a hostile one.
 
 use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixListener;
@@ -13,7 +13,7 @@ use super::ring::{Producer, MAX_RECORD};
 use super::*;
 use crate::testing::Processes;
 
-/// Processes that know each other.
+/// Processes that are configured to know each other.
 struct World {
     directory: TempDir,
     processes: Processes<ShmCarrier>,
@@ -64,9 +64,9 @@ impl World {
 }
 
 #[test]
-fn frames_of_all_lengths_reach_whom_they_are_for_in_order() {
+fn frames_of_all_lengths_reach_their_process_in_order() {
     let mut world = World::new(3);
-    world.until("all joined", Processes::joined);
+    world.until("all joined", Processes::connected);
     let mut sent = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..300usize {
         for (from, process, to) in [(0, 0, 1), (1, 1, 2), (2, 0, 0)] {
@@ -87,17 +87,17 @@ fn frames_of_all_lengths_reach_whom_they_are_for_in_order() {
 }
 
 #[test]
-fn a_process_that_ends_is_missed_and_one_that_returns_is_joined_again() {
+fn a_process_that_ends_is_noticed_and_connected_again_when_it_returns() {
     for killed in [0, 1] {
         let mut world = World::new(2);
         let other = 1 - killed;
-        world.until("joined", Processes::joined);
+        world.until("joined", Processes::connected);
         world.carriers[killed] = None;
         world.until("missed", |world| !world.about(other, 0).connected);
         world.send(other, 0, b"lost");
         assert_eq!(world.about(other, 0).dropped, 1);
         world.start(killed);
-        world.until("joined again", Processes::joined);
+        world.until("joined again", Processes::connected);
         world.send(other, 0, b"taken");
         world.until("a frame", |world| !world.frames[killed].is_empty());
         assert_eq!(world.frames[killed], [b"taken"]);
@@ -106,9 +106,9 @@ fn a_process_that_ends_is_missed_and_one_that_returns_is_joined_again() {
 
 /// A frame beyond what fits is dropped and counted, and those before it are not harmed.
 #[test]
-fn a_full_ring_loses_frames_and_says_so() {
+fn a_full_ring_drops_frames_and_counts_them() {
     let mut world = World::new(2);
-    world.until("joined", Processes::joined);
+    world.until("joined", Processes::connected);
     let count = mapping::CAPACITY / MAX_RECORD + 100;
     for number in 0..count {
         world.send(0, 0, &vec![number as u8; MAX_RECORD]);
@@ -124,11 +124,11 @@ fn a_full_ring_loses_frames_and_says_so() {
         .all(|(number, frame)| frame[..] == vec![number as u8; MAX_RECORD]));
 }
 
-/// A process that plays "p0" towards a real "p1".
+/// A process that pretends to be "p0" towards a real "p1".
 struct Impostor {
     world: World,
     socket: UnixStream,
-    bell: Notifier,
+    notifier: Notifier,
 }
 
 impl Impostor {
@@ -136,25 +136,25 @@ impl Impostor {
         let mut world = World::new(2);
         world.carriers[0] = None;
         let path = world.socket(1);
-        let socket = greeting::connect(&path).unwrap();
-        let bell = Notifier::new().unwrap();
+        let socket = handshake::connect(&path).unwrap();
+        let notifier = Notifier::new().unwrap();
         Impostor {
             world,
             socket,
-            bell,
+            notifier,
         }
     }
 
-    fn strangers(&mut self, count: u64) {
+    fn rejected(&mut self, count: u64) {
         self.world
-            .until("a stranger", |world| world.report(1).strangers == count);
+            .until("a rejection", |world| world.report(1).rejected == count);
         assert!(!self.world.about(1, 0).connected);
     }
 
-    /// What "p1" answers.
-    fn answer(&mut self) -> Result<greeting::Hello, String> {
+    /// The response of "p1".
+    fn response(&mut self) -> Result<handshake::Hello, String> {
         loop {
-            match greeting::hear(&self.socket) {
+            match handshake::receive_hello(&self.socket) {
                 Ok(Some(hello)) => return Ok(hello),
                 Ok(None) => {
                     let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -167,20 +167,20 @@ impl Impostor {
 }
 
 #[test]
-fn whoever_does_not_greet_as_expected_is_told_why_and_counted() {
+fn a_bad_hello_is_refused_with_its_reason_and_counted() {
     use std::io::Write;
     let mut one = Impostor::new();
     one.socket.write_all(&[7; 288]).unwrap();
-    one.strangers(1);
-    assert!(one.answer().unwrap_err().contains("not a qnic greeting"));
+    one.rejected(1);
+    assert!(one.response().unwrap_err().contains("not a qnic hello"));
 
     let mut one = Impostor::new();
     let mut other = [0; 288];
     other[..8].copy_from_slice(b"qnic-shm");
     other[8] = 99;
     one.socket.write_all(&other).unwrap();
-    one.strangers(1);
-    let why = one.answer().unwrap_err();
+    one.rejected(1);
+    let why = one.response().unwrap_err();
     assert!(
         why.contains("version 99 of the shared-memory link"),
         "{why}"
@@ -188,43 +188,43 @@ fn whoever_does_not_greet_as_expected_is_told_why_and_counted() {
 
     let mut one = Impostor::new();
     let (_, memfd) = RingMemory::make().unwrap();
-    greeting::say_hello(&one.socket, "p7", "p1", &memfd, &one.bell).unwrap();
-    one.strangers(1);
-    assert!(one.answer().unwrap_err().contains("not configured"));
+    handshake::send_hello(&one.socket, "p7", "p1", &memfd, &one.notifier).unwrap();
+    one.rejected(1);
+    assert!(one.response().unwrap_err().contains("not configured"));
 
     let mut one = Impostor::new();
     let memory = std::fs::File::open("/dev/zero").unwrap().into();
-    greeting::say_hello(&one.socket, "p0", "p1", &memory, &one.bell).unwrap();
-    one.strangers(1);
-    assert!(one.answer().unwrap_err().contains("not a memfd"));
+    handshake::send_hello(&one.socket, "p0", "p1", &memory, &one.notifier).unwrap();
+    one.rejected(1);
+    assert!(one.response().unwrap_err().contains("not a memfd"));
 
     let mut one = Impostor::new();
     drop(one.socket);
     one.socket = UnixStream::pair().unwrap().0;
-    one.strangers(1);
+    one.rejected(1);
 }
 
 #[test]
 fn a_ring_that_is_broken_ends_the_link_and_nothing_else() {
     let mut one = Impostor::new();
     let (_, memfd) = RingMemory::make().unwrap();
-    greeting::say_hello(&one.socket, "p0", "p1", &memfd, &one.bell).unwrap();
-    one.world.until("joined", Processes::joined);
-    let hello = one.answer().unwrap();
+    handshake::send_hello(&one.socket, "p0", "p1", &memfd, &one.notifier).unwrap();
+    one.world.until("joined", Processes::connected);
+    let hello = one.response().unwrap();
     let mut outbox = Producer::new(&hello.memory);
     assert_eq!(outbox.push(b"good"), Ok(true));
     if outbox.flush() {
-        hello.bell.signal();
+        hello.notifier.signal();
     }
     one.world
         .until("a frame", |world| world.frames[1] == [b"good"]);
     // The writer's index.
     hello.memory.store_u64(0, u64::MAX, Ordering::Relaxed);
-    hello.bell.signal();
+    hello.notifier.signal();
     one.world
         .until("lost", |world| !world.about(1, 0).connected);
     assert_eq!(one.world.about(1, 0).malformed, 1);
     // The real one comes, and is joined.
     one.world.start(0);
-    one.world.until("joined", Processes::joined);
+    one.world.until("joined", Processes::connected);
 }

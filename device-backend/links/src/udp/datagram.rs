@@ -1,4 +1,4 @@
-//! What is in a datagram, and how it is authenticated.
+//! The layout of a datagram, and its authentication.
 //!
 //! ```text
 //!      0      2    3    4                 8
@@ -12,70 +12,41 @@
 //!   …  | tag, 32 bytes                    |  BLAKE3, keyed, of all before
 //! ```
 //!
-//! The tag says that somebody with the cluster's key made the datagram; the sessions
-//! and the counter say that it was made for this life of the receiver and has not
-//! come before ([`super::peer`]). Contents are not hidden.
+//! The tag shows that a process with the cluster's key made the datagram. The sessions
+//! and the counter show that it was made for the present session of the receiver and has
+//! not arrived before ([`super::peer`]). Contents are not encrypted.
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Bytes before the body.
-pub(super) const HEAD_BYTES: usize = 48;
-/// Bytes behind it.
+pub(super) const HEADER_BYTES: usize = 48;
+/// Bytes after the body.
 pub(super) const TAG_BYTES: usize = 32;
 /// Bytes that are not body.
-pub(super) const OVERHEAD: usize = HEAD_BYTES + TAG_BYTES;
+pub(super) const OVERHEAD: usize = HEADER_BYTES + TAG_BYTES;
 
 const MAGIC: [u8; 2] = *b"qu";
 const VERSION: u8 = 1;
 
 /// What a datagram is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// "This is my session; who are you?" Body: the receiver's session, as known.
+    /// Announces the sender's session and asks for the receiver's. Body: the receiver's
+    /// session, as far as known.
     Hello = 1,
-    /// Answer: "this is mine". Body: the session of the one who asked, as known.
-    HelloReply = 2,
+    /// Response with the sender's session. Body: the requester's session, as far as known.
+    HelloResponse = 2,
     /// A whole frame.
     Frame = 3,
-    /// A piece of a frame: [`super::chunk`].
-    Chunk = 4,
-    /// "Does a datagram of this size arrive?" Body: zeros.
+    /// A fragment of a frame: [`super::fragment`].
+    Fragment = 4,
+    /// Tests whether a datagram of this size arrives. Body: zeros.
     Probe = 5,
-    /// "It did." Body: the size, 8 bytes.
-    ProbeReply = 6,
+    /// Response to a probe that has arrived. Body: its size, 8 bytes.
+    ProbeResponse = 6,
 }
-
-impl Kind {
-    fn from_number(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => Kind::Hello,
-            2 => Kind::HelloReply,
-            3 => Kind::Frame,
-            4 => Kind::Chunk,
-            5 => Kind::Probe,
-            6 => Kind::ProbeReply,
-            _ => return None,
-        })
-    }
-}
-
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-struct Head {
-    magic: [u8; 2],
-    version: u8,
-    kind: u8,
-    reserved: U32,
-    source: U64,
-    destination: U64,
-    source_session: U64,
-    destination_session: U64,
-    counter: U64,
-}
-
-const _: () = assert!(size_of::<Head>() == HEAD_BYTES);
 
 /// Name of a process in datagrams.
 pub(super) fn process_number(name: &str) -> u64 {
@@ -97,7 +68,7 @@ impl ClusterKey {
     /// The key that is made from `secret`, at least 32 random bytes.
     ///
     /// # Errors
-    /// [`ShortKey`].
+    /// Returns [`ShortKey`] if it is shorter.
     pub fn new(secret: &[u8]) -> Result<Self, ShortKey> {
         match secret.len() {
             0..32 => Err(ShortKey(secret.len())),
@@ -113,20 +84,46 @@ impl std::fmt::Debug for ClusterKey {
     }
 }
 
-/// What stands before the body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Address {
+/// The header of a datagram.
+#[derive(Debug, Clone, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct Header {
+    magic: [u8; 2],
+    version: u8,
     pub(super) kind: Kind,
-    pub(super) source: u64,
-    pub(super) destination: u64,
-    pub(super) source_session: u64,
-    pub(super) destination_session: u64,
-    pub(super) counter: u64,
+    reserved: U32,
+    pub(super) source: U64,
+    pub(super) destination: U64,
+    pub(super) source_session: U64,
+    pub(super) destination_session: U64,
+    pub(super) counter: U64,
 }
 
-impl Address {
-    /// Appends a datagram with the body that `fill` appends; nothing if it says
-    /// `false`.
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+
+impl Header {
+    /// A header from process `source` to process `destination`; `sessions` are theirs.
+    pub(super) fn new(
+        kind: Kind,
+        [source, destination]: [u64; 2],
+        sessions: [u64; 2],
+        counter: u64,
+    ) -> Self {
+        Header {
+            magic: MAGIC,
+            version: VERSION,
+            kind,
+            reserved: 0.into(),
+            source: source.into(),
+            destination: destination.into(),
+            source_session: sessions[0].into(),
+            destination_session: sessions[1].into(),
+            counter: counter.into(),
+        }
+    }
+
+    /// Appends a datagram with the body that `fill` appends; nothing if `fill` returns
+    /// false.
     pub(super) fn seal(
         &self,
         key: &ClusterKey,
@@ -134,18 +131,7 @@ impl Address {
         fill: impl FnOnce(&mut Vec<u8>) -> bool,
     ) -> bool {
         let start = out.len();
-        let head = Head {
-            magic: MAGIC,
-            version: VERSION,
-            kind: self.kind as u8,
-            reserved: 0.into(),
-            source: self.source.into(),
-            destination: self.destination.into(),
-            source_session: self.source_session.into(),
-            destination_session: self.destination_session.into(),
-            counter: self.counter.into(),
-        };
-        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(self.as_bytes());
         if !fill(out) {
             out.truncate(start);
             return false;
@@ -155,26 +141,13 @@ impl Address {
         true
     }
 
-    /// Address and body of a datagram, if it was made with `key`.
-    pub(super) fn open<'a>(key: &ClusterKey, datagram: &'a [u8]) -> Option<(Self, &'a [u8])> {
+    /// Header and body of a datagram, if it was made with `key`.
+    pub(super) fn open<'a>(key: &ClusterKey, datagram: &'a [u8]) -> Option<(&'a Self, &'a [u8])> {
         let (signed, tag) = datagram.split_last_chunk::<TAG_BYTES>()?;
-        let (head, body) = Head::read_from_prefix(signed).ok()?;
-        if head.magic != MAGIC || head.version != VERSION || head.reserved.get() != 0 {
-            return None;
-        }
+        let (header, body) = Header::try_ref_from_prefix(signed).ok()?;
+        let known = header.magic == MAGIC && header.version == VERSION && header.reserved == 0;
         // `Hash` compares in constant time.
-        if blake3::keyed_hash(&key.0, signed) != *tag {
-            return None;
-        }
-        let address = Address {
-            kind: Kind::from_number(head.kind)?,
-            source: head.source.get(),
-            destination: head.destination.get(),
-            source_session: head.source_session.get(),
-            destination_session: head.destination_session.get(),
-            counter: head.counter.get(),
-        };
-        Some((address, body))
+        (known && blake3::keyed_hash(&key.0, signed) == *tag).then_some((header, body))
     }
 }
 
@@ -187,18 +160,13 @@ mod tests {
         ClusterKey::new(&[byte; 32]).unwrap()
     }
 
-    const ADDRESS: Address = Address {
-        kind: Kind::Frame,
-        source: 1,
-        destination: 2,
-        source_session: 3,
-        destination_session: 4,
-        counter: 5,
-    };
+    fn header() -> Header {
+        Header::new(Kind::Frame, [1, 2], [3, 4], 5)
+    }
 
     fn seal(key: &ClusterKey, body: &[u8]) -> Vec<u8> {
         let mut out = vec![9];
-        assert!(ADDRESS.seal(key, &mut out, |out| {
+        assert!(header().seal(key, &mut out, |out| {
             out.extend_from_slice(body);
             true
         }));
@@ -210,8 +178,8 @@ mod tests {
         fn only_the_right_key_opens(body in prop::collection::vec(any::<u8>(), 0..300)) {
             let datagram = seal(&key(1), &body);
             prop_assert_eq!(datagram.len(), body.len() + OVERHEAD);
-            prop_assert_eq!(Address::open(&key(1), &datagram), Some((ADDRESS, &body[..])));
-            prop_assert_eq!(Address::open(&key(2), &datagram), None);
+            prop_assert_eq!(Header::open(&key(1), &datagram), Some((&header(), &body[..])));
+            prop_assert_eq!(Header::open(&key(2), &datagram), None);
         }
 
         #[test]
@@ -219,19 +187,19 @@ mod tests {
             let mut datagram = seal(&key(1), &body);
             let bit = bit % (datagram.len() * 8);
             datagram[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Address::open(&key(1), &datagram), None);
+            prop_assert_eq!(Header::open(&key(1), &datagram), None);
         }
 
         #[test]
-        fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert_eq!(Address::open(&key(1), &bytes), None);
+        fn any_bytes_are_accepted(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert_eq!(Header::open(&key(1), &bytes), None);
         }
     }
 
     #[test]
     fn a_body_that_cannot_be_made_leaves_nothing() {
         let mut out = vec![9];
-        assert!(!ADDRESS.seal(&key(1), &mut out, |out| {
+        assert!(!header().seal(&key(1), &mut out, |out| {
             out.push(1);
             false
         }));

@@ -3,19 +3,19 @@
 //! | module | what |
 //! |---|---|
 //! | `datagram` | layout; the tag that shows that a datagram is of this cluster |
-//! | `window` | each datagram is taken once |
-//! | `chunk` | frames longer than the path takes |
-//! | `peer` | the conversation with one process: sessions, liveness, size of datagrams |
+//! | `replay` | each datagram is accepted once |
+//! | `fragment` | frames that are too long for the path |
+//! | `peer` | the session with one process: liveness, size of datagrams |
 //!
 //! [`UdpCarrier`] is the socket around them. Datagrams of one length to one peer leave
-//! with one system call (segmentation offload), and one call takes in a batch
+//! with one system call (segmentation offload), and one call receives a batch
 //! (`recvmmsg`, receive offload). A datagram that is not from a known process with
-//! the cluster's key is counted and ignored.
+//! the cluster's key is counted and dropped.
 
-mod chunk;
 mod datagram;
+mod fragment;
 mod peer;
-mod window;
+mod replay;
 
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};
@@ -26,9 +26,9 @@ use qnic_nic::Time;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState, BATCH_SIZE};
 
 use crate::carrier::{Carrier, CarrierReport};
-use datagram::{process_number, Address};
+use datagram::{process_number, Header};
 pub use datagram::{ClusterKey, ShortKey};
-use peer::{Brought, Change, Output, Peer};
+use peer::{Change, Output, Peer, Received};
 
 /// Bytes asked for in each direction of the socket; the system may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -60,9 +60,9 @@ pub struct UdpCarrier {
     peers: Vec<(SocketAddr, Peer)>,
     batch: Batch,
     buffers: Vec<Vec<u8>>,
-    /// The last call that receives found nothing.
+    /// The last system call received nothing.
     drained: bool,
-    strangers: u64,
+    rejected: u64,
 }
 
 impl std::fmt::Debug for UdpCarrier {
@@ -84,23 +84,23 @@ struct Socket {
 struct Batch {
     bytes: Vec<u8>,
     segment: usize,
-    /// Bytes that are finished datagrams.
-    whole: usize,
-    /// Where they go.
+    /// Bytes of complete datagrams.
+    complete: usize,
+    /// Address of the peer.
     destination: Option<SocketAddr>,
 }
 
-/// Where the datagrams of one peer go.
+/// The output of datagrams to one peer.
 struct ToPeer<'a> {
     batch: &'a mut Batch,
     socket: &'a Socket,
 }
 
 impl<'a> ToPeer<'a> {
-    /// Sends first what waits for another peer.
+    /// Sends what waits for another peer first.
     fn new(batch: &'a mut Batch, socket: &'a Socket, destination: SocketAddr) -> Self {
         if batch.destination != Some(destination) {
-            batch.send_whole(socket);
+            batch.send_complete(socket);
             batch.destination = Some(destination);
         }
         ToPeer { batch, socket }
@@ -114,36 +114,36 @@ impl Output for ToPeer<'_> {
 
     fn finish(&mut self) {
         let batch = &mut *self.batch;
-        let length = batch.bytes.len() - batch.whole;
+        let length = batch.bytes.len() - batch.complete;
         if length > batch.segment {
-            batch.send_whole(self.socket);
+            batch.send_complete(self.socket);
         }
-        if batch.whole == 0 {
+        if batch.complete == 0 {
             batch.segment = length;
         }
-        batch.whole = batch.bytes.len();
-        let segments = batch.whole / batch.segment.max(1);
+        batch.complete = batch.bytes.len();
+        let segments = batch.complete / batch.segment.max(1);
         let full = segments >= self.socket.state.max_gso_segments()
-            || batch.whole + batch.segment > MAX_BATCH;
+            || batch.complete + batch.segment > MAX_BATCH;
         if length < batch.segment || full {
-            batch.send_whole(self.socket);
+            batch.send_complete(self.socket);
         }
     }
 }
 
 impl Batch {
-    /// Sends what is finished and keeps what is not.
-    fn send_whole(&mut self, socket: &Socket) {
-        if let Some(destination) = self.destination.filter(|_| self.whole > 0) {
-            socket.send(destination, &self.bytes[..self.whole], self.segment);
+    /// Sends the complete datagrams and keeps the one that is being made.
+    fn send_complete(&mut self, socket: &Socket) {
+        if let Some(destination) = self.destination.filter(|_| self.complete > 0) {
+            socket.send(destination, &self.bytes[..self.complete], self.segment);
         }
-        self.bytes.drain(..self.whole);
-        self.whole = 0;
+        self.bytes.drain(..self.complete);
+        self.complete = 0;
     }
 }
 
 impl Socket {
-    /// What the system does not take is lost, as on any wire.
+    /// What the system does not accept is lost, as on any wire.
     fn send(&self, destination: SocketAddr, contents: &[u8], segment: usize) {
         let transmit = Transmit {
             destination,
@@ -157,10 +157,10 @@ impl Socket {
 }
 
 impl UdpCarrier {
-    /// A carrier of the process `name` that listens at `listen` and talks to `peers`.
+    /// A carrier of the process `name`, which listens on `listen`, to `peers`.
     ///
     /// # Errors
-    /// What the system says to the socket.
+    /// Returns the error of the operating system.
     pub fn new(
         name: &str,
         listen: SocketAddr,
@@ -176,8 +176,7 @@ impl UdpCarrier {
         let session = clock.map_or(1, |since| since.as_nanos() as u64);
         let peer = |peer: &UdpPeer| {
             let address = peer.address.to_string();
-            let conversation = Peer::new(name, &peer.name, address, session, usize::MAX);
-            (peer.address, conversation)
+            (peer.address, Peer::new(name, &peer.name, address, session))
         };
         Ok(UdpCarrier {
             name: name.to_owned(),
@@ -188,14 +187,14 @@ impl UdpCarrier {
             batch: Batch::default(),
             buffers: vec![vec![0; RECEIVE_BUFFER]; BATCH_SIZE],
             drained: false,
-            strangers: 0,
+            rejected: 0,
         })
     }
 
-    /// Address that the socket has.
+    /// Address of the socket.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of the operating system.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.socket.socket.local_addr()
     }
@@ -209,47 +208,50 @@ impl UdpCarrier {
             busy = true;
             let mut output = ToPeer::new(&mut self.batch, &self.socket, *address);
             let change = peer.tick(now, &self.key, &mut output);
-            report(&self.name, peer, change, self.strangers);
+            log(&self.name, peer, change, self.rejected);
         }
         busy
     }
 
-    /// Takes one datagram.
-    fn take_datagram(&mut self, now: Time, datagram: &[u8], take: &mut dyn FnMut(usize, &[u8])) {
-        let opened = Address::open(&self.key, datagram);
-        let opened = opened.filter(|(address, _)| address.destination == self.number);
-        let known = opened.and_then(|(address, body)| {
+    /// Handles one datagram.
+    fn receive_datagram(&mut self, now: Time, datagram: &[u8], take: &mut dyn FnMut(usize, &[u8])) {
+        let opened = Header::open(&self.key, datagram);
+        let known = opened.and_then(|(header, body)| {
             let mut peers = self.peers.iter();
-            let place = peers.position(|(_, peer)| peer.number == address.source)?;
-            Some((place, address, body))
+            let index = peers.position(|(_, peer)| header.source == peer.number)?;
+            (header.destination == self.number).then_some((index, header, body))
         });
-        let Some((place, address, body)) = known else {
-            self.strangers += 1;
+        let Some((index, header, body)) = known else {
+            self.rejected += 1;
             return;
         };
-        let (destination, peer) = &mut self.peers[place];
+        let (destination, peer) = &mut self.peers[index];
         let mut output = ToPeer::new(&mut self.batch, &self.socket, *destination);
-        let (brought, change) = peer.receive(now, &self.key, &address, body, &mut output);
-        report(&self.name, peer, change, self.strangers);
-        match brought {
-            Brought::Nothing => {}
-            Brought::Frame(frame) => take(place, frame),
-            Brought::Reassembled(frame) => take(place, &frame),
+        let (received, change) = peer.receive(now, &self.key, header, body, &mut output);
+        log(&self.name, peer, change, self.rejected);
+        match received {
+            Received::Nothing => {}
+            Received::Frame(frame) => take(index, frame),
+            Received::Reassembled(frame) => take(index, &frame),
         }
     }
 }
 
-/// Tells people what has changed, naming both ends.
-fn report(own: &str, peer: &Peer, change: Option<Change>, strangers: u64) {
+/// Logs a change, naming both ends.
+fn log(own: &str, peer: &Peer, change: Option<Change>, rejected: u64) {
     let peer = &peer.report;
     match change {
         None => {}
         Some(Change::Connected) => {
-            tracing::info!("process \"{}\" at {} answers", peer.name, peer.address);
+            tracing::info!(
+                "process \"{}\" at {} is connected by UDP",
+                peer.name,
+                peer.address
+            );
         }
         Some(Change::Silent) => tracing::error!(
             "process \"{own}\" gets no answer from process \"{}\" at {}: is it running, is the \
-             address right, does a firewall stop UDP, is the key the same? ({strangers} datagrams \
+             address right, does a firewall stop UDP, is the key the same? ({rejected} datagrams \
              with another key so far)",
             peer.name,
             peer.address
@@ -266,7 +268,7 @@ impl Carrier for UdpCarrier {
     }
 
     fn flush(&mut self, _now: Time) {
-        self.batch.send_whole(&self.socket);
+        self.batch.send_complete(&self.socket);
     }
 
     fn receive(&mut self, now: Time, take: &mut dyn FnMut(usize, &[u8])) -> bool {
@@ -284,7 +286,7 @@ impl Carrier for UdpCarrier {
             for (meta, buffer) in metas[..count].iter().zip(&buffers) {
                 let datagrams = buffer.get(..meta.len).unwrap_or_default();
                 for datagram in datagrams.chunks(meta.stride.max(1)) {
-                    self.take_datagram(now, datagram, take);
+                    self.receive_datagram(now, datagram, take);
                 }
             }
         }
@@ -305,17 +307,13 @@ impl Carrier for UdpCarrier {
     }
 
     fn report(&self) -> CarrierReport {
+        let address = self.address().map(|address| address.to_string());
+        let peers = self.peers.iter();
         CarrierReport {
             kind: "udp",
-            address: self
-                .address()
-                .map_or_else(|error| error.to_string(), |address| address.to_string()),
-            strangers: self.strangers,
-            processes: self
-                .peers
-                .iter()
-                .map(|(_, peer)| peer.report.clone())
-                .collect(),
+            address: address.unwrap_or_else(|error| error.to_string()),
+            rejected: self.rejected,
+            processes: peers.map(|(_, peer)| peer.report.clone()).collect(),
         }
     }
 }
@@ -329,7 +327,7 @@ mod tests {
         ClusterKey::new(&[byte; 32]).unwrap()
     }
 
-    /// Sockets of one process each, with free ports, that know each other.
+    /// One process for each key, on free ports; all are configured to know each other.
     fn world(keys: &[u8]) -> Processes<UdpCarrier> {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let names: Vec<_> = (0..keys.len()).map(|index| format!("p{index}")).collect();
@@ -353,12 +351,12 @@ mod tests {
 
     fn connected(world: &Processes<UdpCarrier>) -> bool {
         let mut carriers = world.carriers.iter().flatten();
-        world.joined()
+        world.connected()
             && carriers.all(|one| one.report().processes.iter().all(|peer| peer.mtu > 4096))
     }
 
     #[test]
-    fn frames_of_all_lengths_cross_in_batches_and_reach_whom_they_are_for() {
+    fn frames_of_all_lengths_reach_their_process_in_batches() {
         let mut world = world(&[1, 1, 1]);
         world.until("all connected", connected);
         let mut sent = [Vec::new(), Vec::new(), Vec::new()];
@@ -386,10 +384,10 @@ mod tests {
     }
 
     #[test]
-    fn another_key_is_counted_and_brings_nothing() {
+    fn a_process_with_another_key_is_rejected_and_counted() {
         let mut world = world(&[1, 2]);
-        world.until("strangers are counted", |world| {
-            [0, 1].iter().all(|one| world.report(*one).strangers >= 3)
+        world.until("rejections are counted", |world| {
+            [0, 1].iter().all(|one| world.report(*one).rejected >= 3)
         });
         world.send(0, 0, b"frame");
         for process in [0, 1] {

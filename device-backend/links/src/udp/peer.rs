@@ -1,61 +1,60 @@
-//! The conversation with one other process, sans-IO.
+//! The session with one other process, sans-IO.
 //!
 //! ```text
-//!   silent ── Hello each 200 ms ──► answered: connected ── 5 s without a word ──► silent
+//!   silent ── Hello each 200 ms ──► response: connected ── nothing received for 5 s ──► silent
 //! ```
 //!
-//! Each side names its life by a session number that only grows (the wall clock at
-//! its start). A datagram counts only if it names the session that *this* process
-//! has now: so it was made after this process began, by somebody with the key. Among
-//! those, one with a larger session than the peer's known one begins a new life of the peer,
-//! one with a smaller one is of an old life, and within a life each counter is taken
-//! once. So nothing recorded from the network can be played back.
+//! Each side names its session by a number that only grows (the wall clock at its start).
+//! A datagram is accepted only if it names the present session of the receiver: then a
+//! process with the key has made it after this session began. Of those datagrams, one
+//! with a larger session of the peer than the known one begins a new session of the peer,
+//! one with a smaller session is old, and within a session each counter is accepted once.
+//! So nothing recorded from the network can be played back.
 //!
-//! A peer whose clock went back learns from the answer to its Hello which session of
-//! it is known, and takes a larger one.
+//! If the clock of a process went back, the response to its Hello says which session its
+//! peer knows, and the process takes a larger number.
 //!
 //! # Size of datagrams (U8)
-//! Once connected, zero-filled probes of the sizes in [`SIZES`] find which arrive; the
-//! network is asked not to fragment. Frames that are longer go in pieces. A probe of
-//! the size in use is sent every ten seconds; when [`LOST_PROBES`] in a row are not
-//! answered, the size falls back and is found anew.
+//! Once connected, zero-filled probes of the sizes in [`SIZES`] show which sizes arrive;
+//! the network is asked not to fragment. Longer frames are sent in fragments. Every ten
+//! seconds a probe of the size in use is sent; when [`LOST_PROBES`] in a row get no
+//! response, the search starts again from the smallest size.
 
 use qnic_nic::Time;
 
-use super::chunk::{split, Reassembly, MAX_FRAME};
-use super::datagram::{process_number, Address, ClusterKey, Kind, OVERHEAD};
-use super::window::Window;
-use crate::carrier::ProcessReport;
+use super::datagram::{process_number, ClusterKey, Header, Kind, OVERHEAD};
+use super::fragment::{fragments, Reassembly};
+use super::replay::ReplayWindow;
+use crate::carrier::{Outage, ProcessReport, OUTAGE};
+use crate::codec::MAX_FRAME;
 
 const MS: u64 = 1_000_000;
 /// Time between Hellos to a peer that is silent.
-const HELLO_EVERY: u64 = 200 * MS;
-/// A peer that has been silent for so long is asked whether it is there.
-const ASK_AFTER: u64 = 1000 * MS;
-/// A peer that has been silent for so long is not connected.
-pub(super) const SILENCE: u64 = 5000 * MS;
-/// Time between probes while sizes are being found.
-const PROBE_EVERY: u64 = 300 * MS;
-/// Rounds of probes that find the size.
+const HELLO_INTERVAL: u64 = 200 * MS;
+/// A peer that has been silent for so long is sent a Hello.
+const HELLO_AFTER: u64 = 1000 * MS;
+/// Time between probes while sizes are searched.
+const PROBE_INTERVAL: u64 = 300 * MS;
+/// Rounds of probes in a search.
 const PROBE_ROUNDS: u32 = 4;
 /// Time between probes of the size in use.
-const CONFIRM_EVERY: u64 = 10_000 * MS;
+const CONFIRM_INTERVAL: u64 = 10_000 * MS;
 /// Probes of the size in use that may be lost in a row.
 const LOST_PROBES: u32 = 3;
 
 /// Sizes of datagrams that are tried: a whole frame; an Ethernet frame without and
-/// with some tunnel; what IPv6 promises.
+/// with a typical tunnel; the minimum of IPv6.
 pub(super) const SIZES: [usize; 4] = [MAX_FRAME + OVERHEAD, 1472, 1400, 1232];
 
-/// Where finished datagrams go.
+/// Where complete datagrams go.
 pub(super) trait Output {
-    /// Appends one datagram to this buffer …
+    /// The buffer to which one datagram is appended …
     fn buffer(&mut self) -> &mut Vec<u8>;
-    /// … and says that it is whole.
+    /// … before this call completes it.
     fn finish(&mut self);
 }
 
-/// The conversation with one other process.
+/// The session with one other process.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) report: ProcessReport,
@@ -64,17 +63,14 @@ pub(super) struct Peer {
     own_session: u64,
     session: Option<u64>,
     counter: u64,
-    window: Window,
+    window: ReplayWindow,
     reassembly: Reassembly,
     next_frame: u64,
     scratch: Vec<u8>,
-    /// Largest datagram to try.
-    limit: usize,
     probes: Probes,
-    last_heard: Time,
+    last_received: Time,
     next_hello: Time,
-    /// Since when it has been silent, until that was reported.
-    silent_since: Option<Time>,
+    outage: Outage,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,32 +80,30 @@ struct Probes {
     next: Time,
 }
 
-/// What a datagram brought.
+/// What a datagram contained.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Brought<'a> {
+pub(super) enum Received<'a> {
     Nothing,
     Frame(&'a [u8]),
     Reassembled(Vec<u8>),
 }
 
-/// Something for people to know.
+/// A change to be logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Connected,
-    /// It answered, and does not any more; or it never has.
+    /// It does not respond any more, or has never responded.
     Silent,
 }
 
 impl Peer {
-    /// A peer called `name`; `session` is the wall clock, `limit` the largest
-    /// datagram to try.
-    pub(super) fn new(own: &str, name: &str, address: String, session: u64, limit: usize) -> Self {
-        let smallest = SIZES[SIZES.len() - 1];
+    /// A peer called `name`; `session` is the wall clock.
+    pub(super) fn new(own: &str, name: &str, address: String, session: u64) -> Self {
         Peer {
             report: ProcessReport {
                 name: name.to_owned(),
                 address,
-                mtu: smallest as u64,
+                mtu: SIZES[SIZES.len() - 1] as u64,
                 ..ProcessReport::default()
             },
             number: process_number(name),
@@ -117,15 +111,14 @@ impl Peer {
             own_session: session.max(1),
             session: None,
             counter: 0,
-            window: Window::default(),
+            window: ReplayWindow::default(),
             reassembly: Reassembly::default(),
             next_frame: 0,
             scratch: Vec::new(),
-            limit: limit.max(smallest),
             probes: Probes::default(),
-            last_heard: Time(0),
+            last_received: Time(0),
             next_hello: Time(0),
-            silent_since: Some(Time(0)),
+            outage: Outage::since(Time(0)),
         }
     }
 
@@ -136,16 +129,10 @@ impl Peer {
         output: &mut dyn Output,
         fill: impl FnOnce(&mut Vec<u8>) -> bool,
     ) -> bool {
-        let address = Address {
-            kind,
-            source: self.own_number,
-            destination: self.number,
-            source_session: self.own_session,
-            destination_session: self.session.unwrap_or(0),
-            counter: self.counter,
-        };
+        let sessions = [self.own_session, self.session.unwrap_or(0)];
+        let header = Header::new(kind, [self.own_number, self.number], sessions, self.counter);
         self.counter += 1;
-        let sealed = address.seal(key, output.buffer(), fill);
+        let sealed = header.seal(key, output.buffer(), fill);
         if sealed {
             output.finish();
         }
@@ -153,13 +140,10 @@ impl Peer {
     }
 
     fn put_number(&mut self, key: &ClusterKey, kind: Kind, number: u64, output: &mut dyn Output) {
-        self.put(key, kind, output, |out| {
-            out.extend_from_slice(&number.to_le_bytes());
-            true
-        });
+        self.put(key, kind, output, append(&number.to_le_bytes()));
     }
 
-    /// Sends a frame, in pieces if need be; drops it while there is no connection.
+    /// Sends a frame, in fragments if it is too long; drops it while there is no connection.
     pub(super) fn send(
         &mut self,
         key: &ClusterKey,
@@ -185,71 +169,76 @@ impl Peer {
             if frame.len() <= room {
                 self.put(key, Kind::Frame, output, append(&frame));
             } else {
-                for piece in split(number, &frame, room) {
-                    self.put(key, Kind::Chunk, output, append(&piece));
+                for fragment in fragments(number, &frame, room) {
+                    self.put(key, Kind::Fragment, output, append(&fragment));
                 }
             }
         }
         self.scratch = frame;
     }
 
-    /// Takes an authentic datagram from this peer.
+    /// Handles an authentic datagram from this peer.
     pub(super) fn receive<'a>(
         &mut self,
         now: Time,
         key: &ClusterKey,
-        address: &Address,
+        header: &Header,
         body: &'a [u8],
         output: &mut dyn Output,
-    ) -> (Brought<'a>, Option<Change>) {
-        if address.destination_session != self.own_session {
-            self.take_stranger(key, address, body, output);
-            return (Brought::Nothing, None);
+    ) -> (Received<'a>, Option<Change>) {
+        let session = header.source_session.get();
+        if header.destination_session != self.own_session {
+            self.receive_for_other_session(key, header.kind, session, body, output);
+            return (Received::Nothing, None);
         }
         match self.session {
-            Some(known) if address.source_session < known => {
+            Some(known) if session < known => {
                 self.report.replayed += 1;
-                return (Brought::Nothing, None);
+                return (Received::Nothing, None);
             }
-            Some(known) if address.source_session == known => {}
-            _ => self.meet(now, address.source_session),
+            Some(known) if session == known => {}
+            _ => self.begin_session(now, session),
         }
-        if !self.window.take(address.counter) {
+        if !self.window.take(header.counter.get()) {
             self.report.replayed += 1;
-            return (Brought::Nothing, None);
+            return (Received::Nothing, None);
         }
-        self.last_heard = now;
-        self.silent_since = None;
+        self.last_received = now;
+        self.outage.end();
         let change = (!self.report.connected).then_some(Change::Connected);
         self.report.connected = true;
-        (self.take_body(now, key, address.kind, body, output), change)
+        (
+            self.receive_body(now, key, header.kind, body, output),
+            change,
+        )
     }
 
-    /// A datagram for another life of this process: only a Hello is answered, with
-    /// this life.
-    fn take_stranger(
+    /// A datagram for another session of this process: only a Hello gets a response,
+    /// with the present session.
+    fn receive_for_other_session(
         &mut self,
         key: &ClusterKey,
-        address: &Address,
+        kind: Kind,
+        session: u64,
         body: &[u8],
         output: &mut dyn Output,
     ) {
-        if address.kind != Kind::Hello || number(body).is_none() {
+        if kind != Kind::Hello || number(body).is_none() {
             self.report.replayed += 1;
             return;
         }
-        // Nothing is believed yet: the answer goes to the session that asked, and only
-        // who holds that session can go on from it.
+        // The Hello may be a replay, so it changes nothing here. The response names the
+        // session that it came from: only a peer in that session accepts the response.
         let known = self.session;
-        self.session = Some(address.source_session);
-        self.put_number(key, Kind::HelloReply, known.unwrap_or(0), output);
+        self.session = Some(session);
+        self.put_number(key, Kind::HelloResponse, known.unwrap_or(0), output);
         self.session = known;
     }
 
-    /// A new life of the peer begins.
-    fn meet(&mut self, now: Time, session: u64) {
+    /// A new session of the peer begins.
+    fn begin_session(&mut self, now: Time, session: u64) {
         self.session = Some(session);
-        self.window = Window::default();
+        self.window = ReplayWindow::default();
         self.reassembly = Reassembly::default();
         self.start_probes(now);
     }
@@ -262,32 +251,32 @@ impl Peer {
         };
     }
 
-    fn take_body<'a>(
+    fn receive_body<'a>(
         &mut self,
         now: Time,
         key: &ClusterKey,
         kind: Kind,
         body: &'a [u8],
         output: &mut dyn Output,
-    ) -> Brought<'a> {
+    ) -> Received<'a> {
         match kind {
             Kind::Frame => {
                 self.report.frames_received += 1;
-                return Brought::Frame(body);
+                return Received::Frame(body);
             }
-            Kind::Chunk => match self.reassembly.take(body) {
+            Kind::Fragment => match self.reassembly.take(body) {
                 Ok(Some(frame)) => {
                     self.report.frames_received += 1;
-                    return Brought::Reassembled(frame);
+                    return Received::Reassembled(frame);
                 }
                 Ok(None) => {}
                 Err(_) => self.report.malformed += 1,
             },
             Kind::Probe => {
                 let size = (body.len() + OVERHEAD) as u64;
-                self.put_number(key, Kind::ProbeReply, size, output);
+                self.put_number(key, Kind::ProbeResponse, size, output);
             }
-            Kind::ProbeReply => match number(body) {
+            Kind::ProbeResponse => match number(body) {
                 Some(size) if SIZES.contains(&(size as usize)) => {
                     self.report.mtu = self.report.mtu.max(size);
                     self.probes.unanswered = 0;
@@ -296,11 +285,11 @@ impl Peer {
             },
             Kind::Hello => {
                 let known = self.session.unwrap_or(0);
-                self.put_number(key, Kind::HelloReply, known, output);
+                self.put_number(key, Kind::HelloResponse, known, output);
             }
-            Kind::HelloReply => match number(body) {
+            Kind::HelloResponse => match number(body) {
                 Some(known) if known > self.own_session => {
-                    // Our clock went back: what we send would be taken for old.
+                    // The clock went back: the peer takes this session for an old one.
                     self.own_session = known.saturating_add(1);
                     self.next_hello = now;
                     self.counter = 0;
@@ -309,7 +298,7 @@ impl Peer {
                 None => self.report.malformed += 1,
             },
         }
-        Brought::Nothing
+        Received::Nothing
     }
 
     /// Does what is due.
@@ -319,69 +308,54 @@ impl Peer {
         key: &ClusterKey,
         output: &mut dyn Output,
     ) -> Option<Change> {
-        let mut change = None;
-        if self.report.connected && now >= self.last_heard.after(SILENCE) {
+        let mut silent = self.outage.is_reported_at(now);
+        if self.report.connected && now >= self.last_received.after(OUTAGE) {
             self.report.connected = false;
-            change = Some(Change::Silent);
-        }
-        if let Some(since) = self
-            .silent_since
-            .filter(|since| now >= since.after(SILENCE))
-        {
-            let _reported = since;
-            self.silent_since = None;
-            change = Some(Change::Silent);
+            silent = true;
         }
         if now >= self.hello_due() {
-            self.next_hello = now.after(HELLO_EVERY);
+            self.next_hello = now.after(HELLO_INTERVAL);
             let known = self.session.unwrap_or(0);
             self.put_number(key, Kind::Hello, known, output);
         }
         if self.report.connected && now >= self.probes.next {
             self.probe(now, key, output);
         }
-        change
+        silent.then_some(Change::Silent)
     }
 
     fn hello_due(&self) -> Time {
         match self.report.connected {
-            true => self.next_hello.max(self.last_heard.after(ASK_AFTER)),
+            true => self.next_hello.max(self.last_received.after(HELLO_AFTER)),
             false => self.next_hello,
         }
     }
 
     fn probe(&mut self, now: Time, key: &ClusterKey, output: &mut dyn Output) {
-        let best = SIZES.into_iter().find(|size| *size <= self.limit);
-        let found = best.is_some_and(|best| self.report.mtu >= best as u64);
-        if self.probes.rounds < PROBE_ROUNDS && !found {
+        let mtu = self.report.mtu as usize;
+        if self.probes.rounds < PROBE_ROUNDS && mtu < SIZES[0] {
             self.probes.rounds += 1;
-            self.probes.next = now.after(PROBE_EVERY);
-            let larger = |size: &usize| *size <= self.limit && *size as u64 > self.report.mtu;
-            for size in SIZES.into_iter().filter(larger).collect::<Vec<_>>() {
+            self.probes.next = now.after(PROBE_INTERVAL);
+            for size in SIZES.into_iter().filter(|size| *size > mtu) {
                 self.put(key, Kind::Probe, output, zeros(size));
             }
             return;
         }
-        self.probes.next = now.after(CONFIRM_EVERY);
+        self.probes.next = now.after(CONFIRM_INTERVAL);
         if self.probes.unanswered >= LOST_PROBES {
             self.start_probes(now);
             return;
         }
         self.probes.unanswered += 1;
-        self.put(key, Kind::Probe, output, zeros(self.report.mtu as usize));
+        self.put(key, Kind::Probe, output, zeros(mtu));
     }
 
     /// When [`Peer::tick`] must be called at the latest.
     pub(super) fn deadline(&self) -> Time {
-        let mut deadline = self.hello_due();
-        if self.report.connected {
-            deadline = deadline.min(self.probes.next);
-            deadline = deadline.min(self.last_heard.after(SILENCE));
-        }
-        match self.silent_since {
-            Some(since) => deadline.min(since.after(SILENCE)),
-            None => deadline,
-        }
+        let connected = self.report.connected;
+        let connected = connected.then(|| self.probes.next.min(self.last_received.after(OUTAGE)));
+        let others = connected.into_iter().chain(self.outage.deadline());
+        others.fold(self.hello_due(), Time::min)
     }
 }
 

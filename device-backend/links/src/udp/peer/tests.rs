@@ -31,13 +31,7 @@ struct Pair {
 
 fn peer(end: usize, session: u64) -> Peer {
     let names = ["west", "east"];
-    Peer::new(
-        names[end],
-        names[1 - end],
-        "x".to_owned(),
-        session,
-        usize::MAX,
-    )
+    Peer::new(names[end], names[1 - end], "x".to_owned(), session)
 }
 
 impl Pair {
@@ -52,43 +46,44 @@ impl Pair {
 
     /// Gives `end` a datagram; returns the frame in it.
     fn give(&mut self, end: usize, datagram: &[u8], out: &mut Sent) -> Option<Vec<u8>> {
-        let (address, body) = Address::open(&key(), datagram)?;
-        let (brought, _) = self.ends[end].receive(self.now, &key(), &address, body, out);
-        match brought {
-            Brought::Nothing => None,
-            Brought::Frame(frame) => Some(frame.to_vec()),
-            Brought::Reassembled(frame) => Some(frame),
+        let key = key();
+        let (header, body) = Header::open(&key, datagram)?;
+        let (received, _) = self.ends[end].receive(self.now, &key, header, body, out);
+        match received {
+            Received::Nothing => None,
+            Received::Frame(frame) => Some(frame.to_vec()),
+            Received::Reassembled(frame) => Some(frame),
         }
     }
 
-    /// Carries datagrams from `end` and all answers; returns the frames that came.
+    /// Carries datagrams from `end` and all responses; returns the frames that arrived.
     fn carry(&mut self, end: usize, sent: Sent) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let mut moving = vec![(1 - end, sent.datagrams)];
         while let Some((to, datagrams)) = moving.pop() {
-            let mut answers = Sent::default();
+            let mut responses = Sent::default();
             let mtu = self.mtu;
             for datagram in datagrams.into_iter().filter(|one| one.len() <= mtu) {
-                frames.extend(self.give(to, &datagram, &mut answers));
+                frames.extend(self.give(to, &datagram, &mut responses));
                 self.recorded[to].push(datagram);
             }
-            if !answers.datagrams.is_empty() {
-                moving.push((1 - to, answers.datagrams));
+            if !responses.datagrams.is_empty() {
+                moving.push((1 - to, responses.datagrams));
             }
         }
         frames
     }
 
     fn run(&mut self, nanoseconds: u64) {
-        let end = self.now.after(nanoseconds);
-        while self.now < end {
-            for place in 0..2 {
+        let until = self.now.after(nanoseconds);
+        while self.now < until {
+            for end in 0..2 {
                 let mut sent = Sent::default();
-                let _ = self.ends[place].tick(self.now, &key(), &mut sent);
-                self.carry(place, sent);
+                let _ = self.ends[end].tick(self.now, &key(), &mut sent);
+                self.carry(end, sent);
             }
             let next = self.ends.iter().map(Peer::deadline).min().unwrap();
-            self.now = next.max(self.now.after(1)).min(end);
+            self.now = next.max(self.now.after(1)).min(until);
         }
     }
 
@@ -103,7 +98,7 @@ impl Pair {
 }
 
 #[test]
-fn peers_meet_find_the_size_and_exchange_frames() {
+fn peers_connect_find_the_size_and_exchange_frames() {
     for (mtu, found) in [(9000, SIZES[0]), (1500, 1472), (1450, 1400), (1280, 1232)] {
         let mut pair = Pair::new(mtu);
         assert!(pair.send(0, b"early").is_empty());
@@ -131,19 +126,19 @@ fn a_path_that_gets_narrower_is_noticed() {
 }
 
 #[test]
-fn silence_ends_a_connection_and_a_word_begins_it_again() {
+fn silence_ends_a_connection_and_a_datagram_begins_it_again() {
     let mut pair = Pair::new(9000);
     pair.run(2000 * MS);
     pair.mtu = 0;
-    pair.run(SILENCE + 2000 * MS);
+    pair.run(OUTAGE + 2000 * MS);
     assert!(pair.ends.iter().all(|end| !end.report.connected));
     pair.mtu = 9000;
     pair.run(1000 * MS);
     assert!(pair.ends.iter().all(|end| end.report.connected));
 }
 
-/// Whatever was sent to a peer, in this life of both or before either began
-/// anew, brings nothing when it comes again.
+/// Whatever was sent to a peer, in the present sessions or in earlier ones, has no
+/// effect when it arrives again.
 #[test]
 fn what_was_recorded_cannot_be_played_back() {
     let mut pair = Pair::new(9000);
@@ -155,17 +150,21 @@ fn what_was_recorded_cannot_be_played_back() {
             Some(_) => pair.ends[1] = peer(1, 400),
             None => {}
         }
-        for met in [false, true] {
+        for connected in [false, true] {
             let recorded = pair.recorded[1].clone();
             for datagram in &recorded {
                 let mut out = Sent::default();
                 assert_eq!(pair.give(1, datagram, &mut out), None);
             }
-            if !met {
+            if !connected {
                 pair.run(7000 * MS);
             }
         }
-        assert_eq!(pair.send(0, b"new life"), [b"new life"], "{restarted:?}");
+        assert_eq!(
+            pair.send(0, b"new session"),
+            [b"new session"],
+            "{restarted:?}"
+        );
     }
 }
 
@@ -179,11 +178,11 @@ fn a_clock_that_went_back_does_not_lock_a_peer_out() {
 }
 
 #[test]
-fn a_peer_that_never_answers_is_reported_once() {
+fn a_peer_that_never_responds_is_reported_once() {
     let mut peer = peer(0, 1);
     let mut reports = 0;
     let mut now = Time(0);
-    while now < Time(3 * SILENCE) {
+    while now < Time(3 * OUTAGE) {
         let change = peer.tick(now, &key(), &mut Sent::default());
         reports += u32::from(change == Some(Change::Silent));
         now = peer.deadline().max(now.after(1));

@@ -1,4 +1,4 @@
-//! What two processes say to each other on the socket before they share rings.
+//! The handshake of two processes on a socket, before they share rings.
 //!
 //! ```text
 //!   0       8         12     16             20    24           32       96            160     288
@@ -6,12 +6,12 @@
 //! ```
 //!
 //! A Hello carries two descriptors: the memory of the ring from which its sender reads,
-//! and the eventfd that wakes it. A Refusal carries a text that says why. Magic, version
-//! and kind are the same in every version, and the length never changes, so processes of
-//! different versions can tell each other.
+//! and the eventfd that wakes the sender. A Refusal carries the reason as text. Magic,
+//! version and kind are the same in every version, and the length never changes, so
+//! processes of different versions understand each other's refusals.
 //!
-//! Who may connect at all is decided by the directory of the socket; besides, both sides
-//! must be processes of one user.
+//! The directory of the socket decides which processes can connect at all. In addition,
+//! both must run as the same user.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -33,7 +33,7 @@ use crate::notifier::{Notifier, NotifierError};
 
 const MAGIC: [u8; 8] = *b"qnic-shm";
 
-/// Version of this conversation and of the ring's layout.
+/// Version of the handshake and of the ring's layout.
 const VERSION: u32 = 1;
 
 const HELLO: u32 = 1;
@@ -62,22 +62,22 @@ const MESSAGE: usize = size_of::<Message>();
 const _: () = assert!(MESSAGE == 288);
 const _: () = assert!(std::mem::offset_of!(Message, text) == 160);
 
-/// Why two processes do not share rings.
+/// Why two processes are not connected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// The other side gave the reason.
+    /// The peer refused, for this reason.
     #[error("it refuses: {0}")]
     ByPeer(String),
-    /// What it said is no greeting.
-    #[error("what it says is not a qnic greeting")]
-    Nonsense,
-    /// It is another version.
-    #[error("it speaks version {found} of the shared-memory link, this process version {VERSION}: use the same build")]
+    /// Its message is no hello.
+    #[error("its message is not a qnic hello")]
+    Malformed,
+    /// It has another version.
+    #[error("it has version {found} of the shared-memory link, this process version {VERSION}: use the same build")]
     Version {
         /// Its version.
         found: u32,
     },
-    /// Its frames are another version.
+    /// Its frames have another version.
     #[error(
         "its frames have version {found}, those of this process {WIRE_VERSION}: use the same build"
     )]
@@ -91,7 +91,7 @@ pub(super) enum Refused {
         /// Their size.
         found: u64,
     },
-    /// It runs as somebody else.
+    /// It runs as another user.
     #[error("it runs as user {found}, this process as user {own}")]
     User {
         /// Its user.
@@ -99,23 +99,23 @@ pub(super) enum Refused {
         /// The user of this process.
         own: u32,
     },
-    /// It says that it is somebody else, or looks for somebody else.
-    #[error("it is process \"{source_name}\" and looks for process \"{destination}\"")]
+    /// It is another process, or wants to connect to another process.
+    #[error("it is process \"{source_name}\" and connects to process \"{destination}\"")]
     Names {
-        /// Who it says it is.
+        /// The name that it gives itself.
         source_name: String,
-        /// Who it looks for.
+        /// The name of the process that it wants to connect to.
         destination: String,
     },
-    /// The two descriptors are not there.
-    #[error("its greeting comes without a ring and an eventfd")]
+    /// The two descriptors are missing.
+    #[error("its hello comes without a ring and an eventfd")]
     NoDescriptors,
-    /// The ring is of no use.
+    /// The ring's memory is not acceptable.
     #[error(transparent)]
     Memory(#[from] BadMemory),
-    /// The eventfd is none.
+    /// The eventfd is not an eventfd.
     #[error(transparent)]
-    Bell(#[from] NotifierError),
+    Notifier(#[from] NotifierError),
     /// The connection ended, or the system refused something.
     #[error(transparent)]
     System(#[from] std::io::Error),
@@ -127,20 +127,20 @@ impl From<Errno> for Refused {
     }
 }
 
-/// A Hello that was taken: who says it, and what came with it.
+/// A Hello that was received, and what came with it.
 #[derive(Debug)]
 pub(super) struct Hello {
     /// Name of the sender.
     pub(super) source: String,
-    /// Name of whom it looks for.
+    /// Name of the process that it wants to connect to.
     pub(super) destination: String,
     /// The ring from which the sender reads.
     pub(super) memory: RingMemory,
     /// Wakes the sender.
-    pub(super) bell: Notifier,
+    pub(super) notifier: Notifier,
 }
 
-/// Connects without waiting: a listener whose queue is full is as good as none.
+/// Connects without blocking: a listener whose queue is full counts as absent.
 pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -148,7 +148,10 @@ pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
     Ok(UnixStream::from(socket))
 }
 
-/// Fails if the other end belongs to another user.
+/// Checks that the other end belongs to the same user.
+///
+/// # Errors
+/// Returns [`Refused::User`] if it does not.
 pub(super) fn check_user(socket: &UnixStream) -> Result<(), Refused> {
     let found = rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw();
     let own = rustix::process::getuid().as_raw();
@@ -159,11 +162,8 @@ pub(super) fn check_user(socket: &UnixStream) -> Result<(), Refused> {
 }
 
 fn padded<const N: usize>(text: &str) -> [u8; N] {
-    let mut bytes = [0; N];
-    for (byte, from) in bytes.iter_mut().zip(text.as_bytes()) {
-        *byte = *from;
-    }
-    bytes
+    let text = text.as_bytes();
+    std::array::from_fn(|index| text.get(index).copied().unwrap_or(0))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -173,7 +173,7 @@ fn text(bytes: &[u8]) -> String {
     text.chars().filter(|char| !char.is_control()).collect()
 }
 
-fn message(kind: u32, source: &str, destination: &str, said: &str) -> Message {
+fn message(kind: u32, source: &str, destination: &str, reason: &str) -> Message {
     Message {
         magic: MAGIC,
         version: VERSION.into(),
@@ -183,20 +183,20 @@ fn message(kind: u32, source: &str, destination: &str, said: &str) -> Message {
         ring_bytes: (BYTES as u64).into(),
         source: padded(source),
         destination: padded(destination),
-        text: padded(said),
+        text: padded(reason),
     }
 }
 
-/// Sends a Hello with the ring from which this process reads and what wakes it.
-pub(super) fn say_hello(
+/// Sends a Hello with the ring from which this process reads and the eventfd that wakes it.
+pub(super) fn send_hello(
     socket: &UnixStream,
     source: &str,
     destination: &str,
     memory: &OwnedFd,
-    bell: &Notifier,
+    notifier: &Notifier,
 ) -> Result<(), Errno> {
     let hello = message(HELLO, source, destination, "");
-    let descriptors = [memory.as_fd(), bell.as_fd()];
+    let descriptors = [memory.as_fd(), notifier.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // There is room for both.
@@ -204,18 +204,18 @@ pub(super) fn say_hello(
     send(socket, &hello, &mut control)
 }
 
-/// Says why there will be nothing.
-pub(super) fn say_no(
+/// Sends a Refusal with its reason.
+pub(super) fn send_refusal(
     socket: &UnixStream,
     source: &str,
     destination: &str,
-    why: &str,
+    reason: &str,
 ) -> Result<(), Errno> {
-    let refusal = message(REFUSAL, source, destination, why);
+    let refusal = message(REFUSAL, source, destination, reason);
     send(socket, &refusal, &mut SendAncillaryBuffer::default())
 }
 
-/// A message is far shorter than the buffer of a fresh socket: it goes in one piece.
+/// A message is far shorter than the buffer of a fresh socket, so it is never split.
 fn send(
     socket: &UnixStream,
     message: &Message,
@@ -229,8 +229,8 @@ fn send(
     }
 }
 
-/// The other side's Hello; `None`: it has said nothing yet.
-pub(super) fn hear(socket: &UnixStream) -> Result<Option<Hello>, Refused> {
+/// The Hello of the other process; `None` if it has not sent one yet.
+pub(super) fn receive_hello(socket: &UnixStream) -> Result<Option<Hello>, Refused> {
     let mut message = Message::new_zeroed();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -247,14 +247,14 @@ pub(super) fn hear(socket: &UnixStream) -> Result<Option<Hello>, Refused> {
     let descriptors: Vec<OwnedFd> = descriptors.collect();
     match count {
         0 => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into()),
-        MESSAGE => understand(&message, descriptors).map(Some),
-        _ => Err(Refused::Nonsense),
+        MESSAGE => parse(&message, descriptors).map(Some),
+        _ => Err(Refused::Malformed),
     }
 }
 
-fn understand(message: &Message, descriptors: Vec<OwnedFd>) -> Result<Hello, Refused> {
+fn parse(message: &Message, descriptors: Vec<OwnedFd>) -> Result<Hello, Refused> {
     if message.magic != MAGIC {
-        return Err(Refused::Nonsense);
+        return Err(Refused::Malformed);
     }
     if message.version.get() != VERSION {
         let found = message.version.get();
@@ -263,7 +263,7 @@ fn understand(message: &Message, descriptors: Vec<OwnedFd>) -> Result<Hello, Ref
     match message.kind.get() {
         HELLO => {}
         REFUSAL => return Err(Refused::ByPeer(text(&message.text))),
-        _ => return Err(Refused::Nonsense),
+        _ => return Err(Refused::Malformed),
     }
     if message.wire_version.get() != u32::from(WIRE_VERSION) {
         let found = message.wire_version.get();
@@ -273,12 +273,12 @@ fn understand(message: &Message, descriptors: Vec<OwnedFd>) -> Result<Hello, Ref
         let found = message.ring_bytes.get();
         return Err(Refused::RingSize { found });
     }
-    let [memory, bell] =
+    let [memory, notifier] =
         <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Refused::NoDescriptors)?;
     Ok(Hello {
         source: text(&message.source),
         destination: text(&message.destination),
         memory: RingMemory::adopt(memory)?,
-        bell: Notifier::adopt(bell)?,
+        notifier: Notifier::adopt(notifier)?,
     })
 }

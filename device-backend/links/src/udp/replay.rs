@@ -1,29 +1,29 @@
-//! Which datagrams of a peer have come: each is taken once.
+//! The replay window: each datagram of a peer is accepted once.
 
-/// How far behind the newest a datagram may come, in datagrams.
+/// How far behind the newest a datagram may be, in datagrams.
 pub(super) const WIDTH: u64 = 4096;
 
 const WORDS: usize = WIDTH as usize / 64;
 
 /// Counters that were seen: a ring of bits that ends at the highest.
 #[derive(Debug, Clone)]
-pub(super) struct Window {
+pub(super) struct ReplayWindow {
     /// One more than the highest counter seen.
     next: u64,
     seen: [u64; WORDS],
 }
 
-impl Default for Window {
+impl Default for ReplayWindow {
     fn default() -> Self {
-        Window {
+        ReplayWindow {
             next: 0,
             seen: [0; WORDS],
         }
     }
 }
 
-impl Window {
-    /// Takes a counter; `false` if it was taken before, or is too old to tell.
+impl ReplayWindow {
+    /// Accepts a counter. Returns false if it was accepted before, or is too old to tell.
     pub(super) fn take(&mut self, counter: u64) -> bool {
         if counter >= self.next {
             let steps = counter - self.next;
@@ -39,23 +39,23 @@ impl Window {
         } else if self.next - counter > WIDTH || self.bit(counter) {
             return false;
         }
-        let (word, bit) = place(counter);
+        let (word, bit) = position(counter);
         self.seen[word] |= bit;
         true
     }
 
     fn bit(&self, counter: u64) -> bool {
-        let (word, bit) = place(counter);
+        let (word, bit) = position(counter);
         self.seen[word] & bit != 0
     }
 
     fn clear(&mut self, counter: u64) {
-        let (word, bit) = place(counter);
+        let (word, bit) = position(counter);
         self.seen[word] &= !bit;
     }
 }
 
-fn place(counter: u64) -> (usize, u64) {
+fn position(counter: u64) -> (usize, u64) {
     let index = counter % WIDTH;
     ((index / 64) as usize, 1 << (index % 64))
 }
@@ -69,8 +69,8 @@ mod tests {
     proptest! {
         /// Against a set that remembers everything.
         #[test]
-        fn each_counter_is_taken_once(steps in prop::collection::vec((any::<bool>(), 0u64..6000), 1..400)) {
-            let mut window = Window::default();
+        fn each_counter_is_accepted_once(steps in prop::collection::vec((any::<bool>(), 0u64..6000), 1..400)) {
+            let mut window = ReplayWindow::default();
             let mut seen = HashSet::new();
             let mut highest = 0u64;
             for (back, step) in steps {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_last_number_ends_a_session() {
-        let mut window = Window::default();
+        let mut window = ReplayWindow::default();
         assert!(!window.take(u64::MAX));
         assert!(window.take(u64::MAX - 1));
     }

@@ -1,37 +1,36 @@
-//! The impairment stage: one direction of one link, sans-IO (X4).
+//! The link emulator: one direction of one link, sans-IO (X4).
 //!
 //! ```text
 //!   offer(now, image) ─► partition? loss? ─► copies ─► bits flip ─► rate ─► delay, jitter
-//!                             │ gone                                  │ full queue: gone
+//!                             │ dropped                               │ queue full: dropped
 //!                             ▼                                       ▼
-//!                                          heap by release time ─► poll(now) ─► image
+//!                                     queue by arrival time ─► poll(now) ─► image
 //! ```
 //!
-//! Time is passed in and chance comes from a seed, so the device process and the
+//! Time is passed in and randomness comes from a seed, so the device process and the
 //! simulator run the same code, and the same calls give the same result.
 //!
-//! - Order is kept, but for frames that `reorder` picks: each is held back by up to
-//!   [`HOLD`] and overtaken by what comes meanwhile.
-//! - `rate` sends frames one after the other; those that would wait longer than
-//!   [`BACKLOG`] are dropped, as by a switch with so much buffer.
-//! - A frame keeps the fate that it was given when it was offered: new settings
-//!   hold for the frames after them. A partition stops those under way, too.
+//! - Order is kept, except for frames that `reorder` picks: each is delayed by up to
+//!   [`REORDER_DELAY`], and later frames overtake it.
+//! - `rate` sends frames one after the other. A frame that would wait longer than
+//!   [`BACKLOG`] is dropped, as by a switch with a buffer of that size.
+//! - The verdict on a frame is given when it is offered: new settings hold for the
+//!   frames after it. Only a partition also drops frames in transit.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use qnic_nic::Time;
 use serde::Serialize;
 
 use crate::impairment::Impairments;
 
-/// Longest time that a frame is held back so that others overtake it, in nanoseconds.
-pub const HOLD: u64 = 100_000;
+/// Longest extra delay of a frame that is reordered, in nanoseconds.
+pub const REORDER_DELAY: u64 = 100_000;
 
 /// Longest time that a frame waits for those before it on a link with a rate, in nanoseconds.
 pub const BACKLOG: u64 = 50_000_000;
 
-/// Most bytes under way on one stage; what comes beyond is dropped.
+/// Most bytes in transit on one link; what exceeds it is dropped.
 pub const CAPACITY: usize = 64 << 20;
 
 /// Most bits that flip in a frame that is corrupted.
@@ -39,164 +38,129 @@ const FLIPS: usize = 8;
 
 /// What becomes of a frame that was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Verdict {
     /// It will arrive, once or more often, perhaps damaged.
     Passes,
     /// Lost by chance.
     Lost,
-    /// Nothing passes.
+    /// Dropped by a partition.
     Cut,
-    /// The queue is full.
+    /// Dropped: the queue is full.
     Overflowed,
 }
 
-/// What a stage has done, in frames but where it says otherwise.
+/// What a link has done, in frames unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct StageCounters {
+pub struct LinkCounters {
     /// Offered.
     pub offered: u64,
     /// Bytes offered.
     pub offered_bytes: u64,
-    /// Let out, copies counted.
+    /// Arrived, copies included.
     pub released: u64,
     /// Lost by chance.
     pub lost: u64,
-    /// Stopped by a partition.
+    /// Dropped by a partition.
     pub cut: u64,
     /// Dropped because the queue was full.
     pub overflowed: u64,
     /// Sent twice.
     pub duplicated: u64,
-    /// Held back for others to overtake.
+    /// Delayed so that later frames overtake them.
     pub reordered: u64,
     /// Damaged.
     pub corrupted: u64,
 }
 
-/// A frame under way; the order is that of release.
-#[derive(Debug)]
-struct Held<T> {
-    release: Time,
-    /// Number of the frame: those of one instant keep their order.
-    number: u64,
-    image: Vec<u8>,
-    tag: T,
-}
-
-impl<T> Held<T> {
-    fn place(&self) -> (Time, u64) {
-        (self.release, self.number)
-    }
-}
-
-impl<T> PartialEq for Held<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
-    }
-}
-
-impl<T> Eq for Held<T> {}
-
-impl<T> PartialOrd for Held<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Held<T> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
-    }
-}
-
 /// A frame that has arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival<T> {
-    /// When it arrived, which may be before it was asked for.
+    /// When it arrived; this may be before the call that returns it.
     pub at: Time,
     /// The frame, perhaps damaged.
     pub image: Vec<u8>,
-    /// As it was offered.
+    /// The tag that it was offered with.
     pub tag: T,
 }
 
-/// One direction of one link. Each frame carries a tag of its sender's choice, which
-/// nothing damages: where it goes on.
+/// One direction of one link. Each frame carries a tag of the caller's choice, which
+/// no impairment damages.
 #[derive(Debug)]
-pub struct Stage<T> {
+pub struct LinkEmulator<T> {
     settings: Impairments,
     random: fastrand::Rng,
-    held: BinaryHeap<Reverse<Held<T>>>,
-    held_bytes: usize,
+    /// Frames in transit, by arrival time; those of one instant keep their order.
+    in_transit: BTreeMap<(Time, u64), (Vec<u8>, T)>,
+    bytes_in_transit: usize,
     next_number: u64,
     /// When the line has sent what was offered before.
     line_free: Time,
-    /// Release of the last frame that keeps the order.
-    last_release: Time,
-    counters: StageCounters,
+    /// Arrival of the last frame that keeps the order.
+    last_arrival: Time,
+    counters: LinkCounters,
 }
 
-impl<T: Copy> Stage<T> {
-    /// A stage without frames.
+impl<T: Copy> LinkEmulator<T> {
+    /// A link without frames.
     pub fn new(settings: Impairments, seed: u64) -> Self {
-        Stage {
+        LinkEmulator {
             settings,
             random: fastrand::Rng::with_seed(seed),
-            held: BinaryHeap::new(),
-            held_bytes: 0,
+            in_transit: BTreeMap::new(),
+            bytes_in_transit: 0,
             next_number: 0,
             line_free: Time(0),
-            last_release: Time(0),
-            counters: StageCounters::default(),
+            last_arrival: Time(0),
+            counters: LinkCounters::default(),
         }
     }
 
-    /// What it does.
+    /// What it does to frames.
     pub fn settings(&self) -> &Impairments {
         &self.settings
     }
 
-    /// Does something else from now on.
+    /// Replaces the settings for the frames that are offered from now on.
     pub fn set(&mut self, settings: Impairments) {
         self.settings = settings;
         self.line_free = Time(0);
     }
 
-    /// Says whether frames pass unchanged and at once.
+    /// Returns true if frames pass unchanged and at once.
     pub fn is_clear(&self) -> bool {
-        self.settings.is_none() && self.held.is_empty()
+        self.settings.is_none() && self.in_transit.is_empty()
     }
 
     /// What it has done.
-    pub fn counters(&self) -> &StageCounters {
+    pub fn counters(&self) -> &LinkCounters {
         &self.counters
     }
 
-    /// Number of frames under way.
-    pub fn held(&self) -> usize {
-        self.held.len()
+    /// Number of frames in transit.
+    pub fn in_transit(&self) -> usize {
+        self.in_transit.len()
     }
 
     /// Takes a frame.
-    pub fn offer(&mut self, now: Time, image: Vec<u8>, tag: T) -> Fate {
+    pub fn offer(&mut self, now: Time, image: Vec<u8>, tag: T) -> Verdict {
         self.counters.offered += 1;
         self.counters.offered_bytes += image.len() as u64;
         if self.settings.partition {
             self.counters.cut += 1;
-            return Fate::Cut;
+            return Verdict::Cut;
         }
         if self.happens(self.settings.loss.get()) {
             self.counters.lost += 1;
-            return Fate::Lost;
+            return Verdict::Lost;
         }
         let twice = self.happens(self.settings.duplicate.get());
         self.counters.duplicated += u64::from(twice);
         let second = twice.then(|| image.clone());
-        let fate = self.carry(now, image, tag);
+        let verdict = self.send_copy(now, image, tag);
         if let Some(second) = second {
-            self.carry(now, second, tag);
+            self.send_copy(now, second, tag);
         }
-        fate
+        verdict
     }
 
     /// The next frame that has arrived.
@@ -204,68 +168,61 @@ impl<T: Copy> Stage<T> {
         self.poll_or_cut(now, |_, _| {})
     }
 
-    /// The same; calls `cut` with the time and the image of each frame that a
-    /// partition has stopped on its way.
+    /// As [`LinkEmulator::poll`]; calls `cut` with the arrival time and the image of each
+    /// frame that a partition has dropped in transit.
     pub fn poll_or_cut(
         &mut self,
         now: Time,
         mut cut: impl FnMut(Time, &[u8]),
     ) -> Option<Arrival<T>> {
         loop {
-            let next = self.held.peek()?;
-            if next.0.release > now {
+            let next = self.in_transit.first_entry()?;
+            let at = next.key().0;
+            if at > now {
                 return None;
             }
-            let Reverse(held) = self.held.pop()?;
-            self.held_bytes -= held.image.len();
+            let (image, tag) = next.remove();
+            self.bytes_in_transit -= image.len();
             if self.settings.partition {
                 self.counters.cut += 1;
-                cut(held.release, &held.image);
+                cut(at, &image);
                 continue;
             }
             self.counters.released += 1;
-            return Some(Arrival {
-                at: held.release,
-                image: held.image,
-                tag: held.tag,
-            });
+            return Some(Arrival { at, image, tag });
         }
     }
 
     /// When the next frame arrives.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.held.peek().map(|next| next.0.release)
+        let ((at, _), _) = self.in_transit.first_key_value()?;
+        Some(*at)
     }
 
     fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.random.f64() < probability
     }
 
-    /// Sends one copy.
-    fn carry(&mut self, now: Time, mut image: Vec<u8>, tag: T) -> Fate {
+    fn send_copy(&mut self, now: Time, mut image: Vec<u8>, tag: T) -> Verdict {
         let Some(sent) = self.transmit(now, image.len()) else {
             self.counters.overflowed += 1;
-            return Fate::Overflowed;
+            return Verdict::Overflowed;
         };
         if self.happens(self.settings.corrupt.get()) {
             self.counters.corrupted += 1;
             self.corrupt(&mut image);
         }
-        let release = self.release(sent);
-        self.held_bytes += image.len();
-        self.held.push(Reverse(Held {
-            release,
-            number: self.next_number,
-            image,
-            tag,
-        }));
+        let arrival = self.arrival(sent);
+        self.bytes_in_transit += image.len();
+        self.in_transit
+            .insert((arrival, self.next_number), (image, tag));
         self.next_number += 1;
-        Fate::Passes
+        Verdict::Passes
     }
 
     /// When the line has sent so many bytes; `None` if they do not fit into the queue.
     fn transmit(&mut self, now: Time, bytes: usize) -> Option<Time> {
-        if self.held_bytes + bytes > CAPACITY {
+        if self.bytes_in_transit + bytes > CAPACITY {
             return None;
         }
         let Some(rate) = self.settings.rate else {
@@ -280,20 +237,20 @@ impl<T: Copy> Stage<T> {
     }
 
     /// When a frame that was sent at `sent` arrives.
-    fn release(&mut self, sent: Time) -> Time {
+    fn arrival(&mut self, sent: Time) -> Time {
         let delay = self.settings.delay.get();
         let jitter = self.settings.jitter.get();
-        let mut release = sent.after(delay);
+        let mut arrival = sent.after(delay);
         if jitter > 0 {
             let shift = self.random.u64(0..=2 * jitter);
-            release = sent.after((delay + shift).saturating_sub(jitter));
+            arrival = sent.after((delay + shift).saturating_sub(jitter));
         }
         if self.happens(self.settings.reorder.get()) {
             self.counters.reordered += 1;
-            return release.after(self.random.u64(1..=HOLD));
+            return arrival.after(self.random.u64(1..=REORDER_DELAY));
         }
-        self.last_release = self.last_release.max(release);
-        self.last_release
+        self.last_arrival = self.last_arrival.max(arrival);
+        self.last_arrival
     }
 
     /// Flips at least one bit, and never so that all flips cancel out.
@@ -340,20 +297,20 @@ mod tests {
     }
 
     /// Offers frames 1 µs apart and returns what comes out, with its time.
-    fn run(settings: Impairments, seed: u64) -> (Stage<()>, Vec<(Time, Vec<u8>)>) {
-        let mut stage = Stage::new(settings, seed);
+    fn run(settings: Impairments, seed: u64) -> (LinkEmulator<()>, Vec<(Time, Vec<u8>)>) {
+        let mut link = LinkEmulator::new(settings, seed);
         let mut out = Vec::new();
         for frame in 0..FRAMES {
             let now = Time(u64::from(frame) * 1000);
-            stage.offer(now, image(frame), ());
-            while let Some(arrival) = stage.poll(now) {
+            link.offer(now, image(frame), ());
+            while let Some(arrival) = link.poll(now) {
                 out.push((now, arrival.image));
             }
         }
-        while let Some(now) = stage.next_deadline() {
-            out.extend(stage.poll(now).map(|arrival| (arrival.at, arrival.image)));
+        while let Some(now) = link.next_deadline() {
+            out.extend(link.poll(now).map(|arrival| (arrival.at, arrival.image)));
         }
-        (stage, out)
+        (link, out)
     }
 
     fn percent(percent: f64) -> Probability {
@@ -369,8 +326,8 @@ mod tests {
 
     #[test]
     fn without_impairments_everything_passes_at_once_in_order() {
-        let (stage, out) = run(Impairments::NONE, 1);
-        assert!(stage.is_clear());
+        let (link, out) = run(Impairments::NONE, 1);
+        assert!(link.is_clear());
         for (index, (at, image)) in out.iter().enumerate() {
             assert_eq!(at.0, index as u64 * 1000);
             assert_eq!(number(image), index as u32);
@@ -386,8 +343,8 @@ mod tests {
                 duplicate: percent(chance),
                 ..Impairments::NONE
             };
-            let (stage, out) = run(settings, seed);
-            let counters = stage.counters();
+            let (link, out) = run(settings, seed);
+            let counters = link.counters();
             let probability = chance / 100.0;
             assert!(close(counters.lost, probability), "{counters:?}");
             let twice = probability * (1.0 - probability);
@@ -404,13 +361,13 @@ mod tests {
             corrupt: percent(10.0),
             ..Impairments::NONE
         };
-        let (stage, out) = run(settings, 4);
+        let (link, out) = run(settings, 4);
         let damaged = out
             .iter()
             .zip(0..)
             .filter(|((_, found), index)| *found != image(*index))
             .count() as u64;
-        assert_eq!(damaged, stage.counters().corrupted);
+        assert_eq!(damaged, link.counters().corrupted);
         assert!(close(damaged, 0.1), "{damaged}");
     }
 
@@ -434,12 +391,12 @@ mod tests {
     }
 
     #[test]
-    fn only_frames_held_back_are_overtaken() {
+    fn only_reordered_frames_are_overtaken() {
         let settings = Impairments {
             reorder: percent(5.0),
             ..Impairments::NONE
         };
-        let (stage, out) = run(settings, 6);
+        let (link, out) = run(settings, 6);
         assert_eq!(out.len(), FRAMES as usize);
         let mut late = 0;
         let mut highest = 0;
@@ -447,11 +404,11 @@ mod tests {
             let number = number(image);
             late += u64::from(number < highest);
             highest = highest.max(number);
-            assert!(at.0 - u64::from(number) * 1000 <= HOLD + 1000);
+            assert!(at.0 - u64::from(number) * 1000 <= REORDER_DELAY + 1000);
         }
-        assert!(close(stage.counters().reordered, 0.05));
-        assert!(late > stage.counters().reordered / 2, "{late}");
-        assert!(late <= stage.counters().reordered, "{late}");
+        assert!(close(link.counters().reordered, 0.05));
+        assert!(late > link.counters().reordered / 2, "{late}");
+        assert!(late <= link.counters().reordered, "{late}");
     }
 
     /// 100 bytes each µs are 800 Mbit/s; half of that passes, the rest does not fit.
@@ -461,21 +418,21 @@ mod tests {
             rate: Some(Rate::bits_per_second(400_000_000)),
             ..Impairments::NONE
         };
-        let mut stage = Stage::new(settings, 7);
+        let mut link = LinkEmulator::new(settings, 7);
         let mut passed = 0u64;
         for now in (0..200_000_000).step_by(1000).map(Time) {
-            stage.offer(now, image(0), ());
-            while stage.poll(now).is_some() {
+            link.offer(now, image(0), ());
+            while link.poll(now).is_some() {
                 passed += 1;
             }
         }
         let expected = 100_000;
         assert!(passed.abs_diff(expected) < 10, "{passed}");
-        assert!(stage.counters().overflowed > 0);
+        assert!(link.counters().overflowed > 0);
     }
 
     #[test]
-    fn a_partition_stops_everything_until_it_heals() {
+    fn a_partition_drops_everything_until_it_heals() {
         let delay = Impairments {
             delay: Span::nanoseconds(1000),
             ..Impairments::NONE
@@ -484,33 +441,36 @@ mod tests {
             partition: true,
             ..delay
         };
-        let mut stage = Stage::new(delay, 8);
-        assert_eq!(stage.offer(Time(0), image(0), ()), Fate::Passes);
-        stage.set(cut);
-        assert_eq!(stage.offer(Time(1), image(1), ()), Fate::Cut);
-        assert_eq!(stage.poll(Time(5000)), None);
-        stage.set(delay);
-        assert_eq!(stage.offer(Time(5000), image(2), ()), Fate::Passes);
-        assert_eq!(stage.poll(Time(6000)), Some(arrival(6000, 2)));
-        assert_eq!(stage.counters().cut, 2);
+        let mut link = LinkEmulator::new(delay, 8);
+        assert_eq!(link.offer(Time(0), image(0), ()), Verdict::Passes);
+        link.set(cut);
+        assert_eq!(link.offer(Time(1), image(1), ()), Verdict::Cut);
+        assert_eq!(link.poll(Time(5000)), None);
+        link.set(delay);
+        assert_eq!(link.offer(Time(5000), image(2), ()), Verdict::Passes);
+        assert_eq!(link.poll(Time(6000)), Some(arrival(6000, 2)));
+        assert_eq!(link.counters().cut, 2);
     }
 
     #[test]
-    fn a_stage_that_nobody_empties_is_bounded() {
+    fn bytes_in_transit_are_bounded() {
         let settings = Impairments {
             delay: Span::MAX,
             ..Impairments::NONE
         };
-        let mut stage = Stage::new(settings, 9);
+        let mut link = LinkEmulator::new(settings, 9);
         let big = vec![0; 1 << 20];
-        let fates: Vec<_> = (0..70)
-            .map(|_| stage.offer(Time(0), big.clone(), ()))
+        let verdicts: Vec<_> = (0..70)
+            .map(|_| link.offer(Time(0), big.clone(), ()))
             .collect();
         assert_eq!(
-            fates.iter().filter(|fate| **fate == Fate::Passes).count(),
+            verdicts
+                .iter()
+                .filter(|verdict| **verdict == Verdict::Passes)
+                .count(),
             64
         );
-        assert_eq!(stage.counters().overflowed, 6);
+        assert_eq!(link.counters().overflowed, 6);
     }
 
     fn impairments() -> impl Strategy<Value = Impairments> {
@@ -537,16 +497,16 @@ mod tests {
         #[test]
         fn frames_are_conserved_and_runs_repeat(settings in impairments(), seed: u64) {
             let go = || {
-                let mut stage = Stage::new(settings, seed);
+                let mut link = LinkEmulator::new(settings, seed);
                 let mut out = Vec::new();
                 for frame in 0..300 {
-                    stage.offer(Time(u64::from(frame) * 500), image(frame), ());
-                    out.extend(stage.poll(Time(u64::from(frame) * 500)));
+                    link.offer(Time(u64::from(frame) * 500), image(frame), ());
+                    out.extend(link.poll(Time(u64::from(frame) * 500)));
                 }
-                while let Some(now) = stage.next_deadline() {
-                    out.extend(stage.poll(now));
+                while let Some(now) = link.next_deadline() {
+                    out.extend(link.poll(now));
                 }
-                (*stage.counters(), out)
+                (*link.counters(), out)
             };
             let (counters, out) = go();
             prop_assert_eq!(

@@ -57,7 +57,7 @@ pub(super) enum Phase {
 
 /// One NIC's place in the engine.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct NicSlot {
     pub(super) slot: usize,
     pub(super) name: String,
     pub(super) connected: bool,
@@ -77,9 +77,9 @@ pub(crate) struct Station {
     pub(super) throttle: Throttle,
 }
 
-impl Station {
+impl NicSlot {
     pub(crate) fn new(slot: usize, name: String, doorbells: usize) -> Self {
-        Station {
+        NicSlot {
             slot,
             name,
             connected: false,
