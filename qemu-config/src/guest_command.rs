@@ -1,7 +1,7 @@
 //! What to run in a guest, what it says, and how it ends.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use qnic_exec::wire::Start;
 
@@ -66,10 +66,9 @@ impl GuestCommand {
 
     /// Sets a variable in the command's environment.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
-        let mut variable = name.as_ref().to_owned();
-        variable.push("=");
-        variable.push(value);
-        self.start.env.push(variable.into_vec());
+        let bytes = |text: &OsStr| text.as_bytes().to_vec();
+        let variable = (bytes(name.as_ref()), bytes(value.as_ref()));
+        self.start.env.push(variable);
         self
     }
 

@@ -48,15 +48,18 @@ pub fn unpack(input: impl Read, dest: &Path) -> io::Result<PathBuf> {
         Some(parent) => parent,
         None => return Err(named(dest, io::ErrorKind::AlreadyExists.into())),
     };
-    let staging = Staging::new(parent)?;
+    let staging = tempfile::Builder::new()
+        .prefix(".qnic-cp-")
+        .tempdir_in(parent)
+        .map_err(|error| named(parent, error))?;
     let mut reader = SealReader::new(input);
     let mut archive = Archive::new(&mut reader);
     archive.set_preserve_permissions(true);
     archive
-        .unpack(&staging.0)
+        .unpack(staging.path())
         .map_err(|error| whole_story(&error))?;
     io::copy(&mut reader, &mut io::sink())?;
-    let made = fs::read_dir(&staging.0)?
+    let made = fs::read_dir(staging.path())?
         .next()
         .ok_or(io::ErrorKind::UnexpectedEof)??;
     let target = if into {
@@ -146,30 +149,6 @@ impl Read for Exact {
         }
         self.left -= read as u64;
         Ok(read)
-    }
-}
-
-/// A directory that goes away with its value.
-struct Staging(PathBuf);
-
-impl Staging {
-    fn new(parent: &Path) -> io::Result<Self> {
-        let named_parent = |error| named(parent, error);
-        for attempt in 0..u32::MAX {
-            let path = parent.join(format!(".qnic-cp-{}-{attempt}", std::process::id()));
-            match fs::create_dir(&path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                made => return made.map(|()| Self(path)).map_err(named_parent),
-            }
-        }
-        Err(named_parent(io::ErrorKind::AlreadyExists.into()))
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // Nothing can be done about a failure here, and the name says what it was.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -5,14 +5,15 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::fs::FlockOperation;
+use rustix::io::ioctl_fionbio;
 
-use crate::job::{set_nonblocking, unless_retry, Job, Ready, Source, HIGH_WATER};
+use crate::job::{unless_retry, Job, HIGH_WATER};
 use crate::wire::{preamble, Decoder, Frame, Start, ToGuest, ToHost, CHUNK};
 
 /// Opens the virtio-serial port called `name`, once no other helper uses it.
@@ -45,7 +46,7 @@ pub fn open_port(name: &str) -> io::Result<OwnedFd> {
 /// # Errors
 /// The port failed, or the host sent something that is no frame.
 pub fn serve(port: OwnedFd, nonce: u64) -> io::Result<()> {
-    set_nonblocking(port.as_fd())?;
+    ioctl_fionbio(&port, true)?;
     let mut session = Session {
         port: File::from(port),
         nonce,
@@ -74,8 +75,7 @@ struct Session {
 impl Session {
     fn run(&mut self) -> io::Result<()> {
         while !(self.closing && self.outgoing.is_empty()) {
-            let ready = self.wait()?;
-            let port = ready.port.unwrap_or(PollFlags::empty());
+            let port = self.wait()?;
             if port.intersects(PollFlags::HUP | PollFlags::ERR) {
                 return Ok(());
             }
@@ -85,44 +85,28 @@ impl Session {
             if port.contains(PollFlags::IN) && !self.receive()? {
                 return Ok(());
             }
-            self.serve_job(&ready)?;
+            self.serve_job()?;
         }
         Ok(())
     }
 
-    fn wait(&self) -> io::Result<Ready> {
-        let job = self.job.as_ref();
-        let room = self.outgoing.len() < HIGH_WATER;
-        let mut port_events = PollFlags::empty();
-        if job.is_none_or(Job::takes_input) {
-            port_events |= PollFlags::IN;
+    /// Waits until there is something to do; returns what there is at the port. What
+    /// there is of the job shows when it is tried: none of its pipes blocks.
+    fn wait(&self) -> io::Result<PollFlags> {
+        let mut events = PollFlags::empty();
+        events.set(
+            PollFlags::IN,
+            self.job.as_ref().is_none_or(Job::takes_input),
+        );
+        events.set(PollFlags::OUT, !self.outgoing.is_empty());
+        let mut fds = vec![PollFd::new(&self.port, events)];
+        if let Some(job) = &self.job {
+            job.watch(self.outgoing.len() < HIGH_WATER, &mut fds);
         }
-        if !self.outgoing.is_empty() {
-            port_events |= PollFlags::OUT;
-        }
-        let mut watched = vec![(Source::Port, self.port.as_fd(), port_events)];
-        if let Some(job) = job {
-            job.watch(room, &mut watched);
-        }
-        let mut fds: Vec<_> = watched
-            .iter()
-            .map(|(_, fd, events)| PollFd::from_borrowed_fd(*fd, *events))
-            .collect();
         match poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(fds[0].revents()),
+            Err(error) => Err(error.into()),
         }
-        let mut ready = Ready::default();
-        for ((source, ..), fd) in watched.iter().zip(&fds) {
-            let hit = !fd.revents().is_empty();
-            match source {
-                Source::Port => ready.port = Some(fd.revents()),
-                Source::Exit => ready.exit = hit,
-                Source::Stdin => ready.stdin = hit,
-                Source::Output(index) => ready.outputs[*index] = hit,
-            }
-        }
-        Ok(ready)
     }
 
     fn send(&mut self) -> io::Result<()> {
@@ -135,8 +119,8 @@ impl Session {
         }
     }
 
-    /// Takes what the host sent; false when the host has gone or has turned to
-    /// another helper.
+    /// Takes what the host sent; returns false when the host has gone or has turned
+    /// to another helper.
     fn receive(&mut self) -> io::Result<bool> {
         let mut buffer = [0; CHUNK];
         match self.port.read(&mut buffer) {
@@ -179,29 +163,20 @@ impl Session {
         self.closing = true;
     }
 
-    fn serve_job(&mut self, ready: &Ready) -> io::Result<()> {
+    fn serve_job(&mut self) -> io::Result<()> {
         let Some(job) = &mut self.job else {
             return Ok(());
         };
-        if ready.exit {
-            job.status = job.child.try_wait()?;
-        }
-        if ready.stdin {
-            job.feed()?;
-        }
+        job.status = job.child.try_wait()?;
+        job.feed()?;
         if job.input_ended && job.input.is_empty() {
             job.stdin = None;
         }
-        let exited = job.status.is_some();
         for index in 0..job.outputs.len() {
             // Once the command has ended, what is in its pipes is taken and no more
             // is waited for: a process it left behind may hold them open.
-            let wanted = ready.outputs[index] || exited;
-            if wanted
-                && self.outgoing.len() < HIGH_WATER
-                && !job.drain(index, &mut self.outgoing)?
-                && exited
-            {
+            let room = self.outgoing.len() < HIGH_WATER;
+            if room && !job.drain(index, &mut self.outgoing)? && job.status.is_some() {
                 job.outputs[index] = None;
             }
         }

@@ -3,40 +3,19 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::event::PollFlags;
-use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::ioctl_fionbio;
 use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
 use crate::wire::{Frame, Start, ToHost, CHUNK};
 
 /// Bytes of output to the host, or of input to the command, above which no more is read.
 pub(crate) const HIGH_WATER: usize = 4 * CHUNK;
-
-/// Something that poll watches.
-#[derive(Clone, Copy)]
-pub(crate) enum Source {
-    Port,
-    Exit,
-    Stdin,
-    Output(usize),
-}
-
-/// What is watched, and for which events.
-pub(crate) type Watched<'a> = (Source, BorrowedFd<'a>, PollFlags);
-
-/// What poll said, taken out of the borrow of the descriptors.
-#[derive(Default)]
-pub(crate) struct Ready {
-    pub(crate) port: Option<PollFlags>,
-    pub(crate) exit: bool,
-    pub(crate) stdin: bool,
-    pub(crate) outputs: [bool; 2],
-}
 
 /// The command and our ends of its pipes.
 pub(crate) struct Job {
@@ -53,64 +32,36 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn start(start: &Start) -> io::Result<Self> {
         let Some((program, args)) = start.argv.split_first() else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "no command was given",
-            ));
+            let message = "no command was given";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         };
         let mut command = Command::new(OsStr::from_bytes(program));
         command.args(args.iter().map(|arg| OsStr::from_bytes(arg)));
-        for variable in &start.env {
-            let split = variable
-                .iter()
-                .position(|byte| *byte == b'=')
-                .unwrap_or(variable.len());
-            let (name, value) = variable.split_at(split);
-            command.env(
-                OsStr::from_bytes(name),
-                OsStr::from_bytes(value.get(1..).unwrap_or_default()),
-            );
+        for (name, value) in &start.env {
+            command.env(OsStr::from_bytes(name), OsStr::from_bytes(value));
         }
         if !start.cwd.is_empty() {
             command.current_dir(OsStr::from_bytes(&start.cwd));
         }
-        command.stdin(if start.stdin {
-            Stdio::piped()
-        } else {
-            Stdio::null()
+        command.stdin(match start.stdin {
+            true => Stdio::piped(),
+            false => Stdio::null(),
         });
-        command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
-        let mut child = command.spawn()?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.process_group(0).spawn()?;
         let group = Pid::from_child(&child);
-        let exit_fd = pidfd_open(group, PidfdFlags::empty())?;
-        let stdin = child
-            .stdin
-            .take()
-            .map(|pipe| File::from(OwnedFd::from(pipe)));
-        let stdout = child
-            .stdout
-            .take()
-            .map(|pipe| File::from(OwnedFd::from(pipe)));
-        let stderr = child
-            .stderr
-            .take()
-            .map(|pipe| File::from(OwnedFd::from(pipe)));
-        for pipe in [&stdin, &stdout, &stderr].into_iter().flatten() {
-            set_nonblocking(pipe.as_fd())?;
-        }
-        let outputs = [stdout, stderr];
         Ok(Self {
-            child,
             group,
-            exit_fd,
-            stdin,
+            exit_fd: pidfd_open(group, PidfdFlags::empty())?,
+            stdin: nonblocking(child.stdin.take())?,
             input: Vec::new(),
             input_ended: false,
-            outputs,
+            outputs: [
+                nonblocking(child.stdout.take())?,
+                nonblocking(child.stderr.take())?,
+            ],
             status: None,
+            child,
         })
     }
 
@@ -120,40 +71,37 @@ impl Job {
     }
 
     /// Adds what there is to wait for; output only while there is `room` for it.
-    pub(crate) fn watch<'a>(&'a self, room: bool, watched: &mut Vec<Watched<'a>>) {
+    pub(crate) fn watch<'a>(&'a self, room: bool, fds: &mut Vec<PollFd<'a>>) {
         if self.status.is_none() {
-            watched.push((Source::Exit, self.exit_fd.as_fd(), PollFlags::IN));
+            fds.push(PollFd::new(&self.exit_fd, PollFlags::IN));
         }
         if let Some(stdin) = self.stdin.as_ref().filter(|_| !self.input.is_empty()) {
-            watched.push((Source::Stdin, stdin.as_fd(), PollFlags::OUT));
+            fds.push(PollFd::new(stdin, PollFlags::OUT));
         }
-        for (index, output) in self.outputs.iter().enumerate() {
-            if let Some(output) = output.as_ref().filter(|_| room) {
-                watched.push((Source::Output(index), output.as_fd(), PollFlags::IN));
-            }
+        if room {
+            let outputs = self.outputs.iter().flatten();
+            fds.extend(outputs.map(|output| PollFd::new(output, PollFlags::IN)));
         }
     }
 
-    /// Gives the command what it reads. One that has closed its input gets no more.
+    /// Gives the command what it reads, as far as it takes it, and then the end of it.
+    /// One that has closed its input gets no more.
     pub(crate) fn feed(&mut self) -> io::Result<()> {
-        let Some(stdin) = &mut self.stdin else {
+        let Some(stdin) = self.stdin.as_mut().filter(|_| !self.input.is_empty()) else {
             return Ok(());
         };
         match stdin.write(&self.input) {
-            Ok(written) => {
-                self.input.drain(..written);
-                Ok(())
-            }
+            Ok(written) => drop(self.input.drain(..written)),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.stdin = None;
                 self.input.clear();
-                Ok(())
             }
-            Err(error) => unless_retry(error),
+            Err(error) => unless_retry(error)?,
         }
+        Ok(())
     }
 
-    /// Takes a chunk of output; false if there was none.
+    /// Takes a chunk of output; returns false if there was none.
     pub(crate) fn drain(&mut self, index: usize, out: &mut Vec<u8>) -> io::Result<bool> {
         let Some(pipe) = &mut self.outputs[index] else {
             return Ok(false);
@@ -201,7 +149,11 @@ pub(crate) fn unless_retry(error: io::Error) -> io::Result<()> {
     }
 }
 
-pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
-    Ok(())
+/// Our end of a pipe, as a file that never blocks.
+fn nonblocking(end: Option<impl Into<OwnedFd>>) -> io::Result<Option<File>> {
+    let Some(end) = end.map(|end| File::from(end.into())) else {
+        return Ok(None);
+    };
+    ioctl_fionbio(&end, true)?;
+    Ok(Some(end))
 }

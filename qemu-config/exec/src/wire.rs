@@ -1,16 +1,19 @@
 //! The frames between the host and the helper in the guest.
 //!
 //! ```text
-//!   byte   0       1                4           5 + length
-//!          | kind  | length (LE)    | payload … |
+//!   byte   0             4                    4 + length
+//!          | length (LE) | payload: postcard … |
 //! ```
 //!
 //! Before its first frame the guest sends a preamble: [`PREAMBLE`] and the nonce
 //! it was started with. What an earlier command may have left in the port comes
 //! before it and is skipped. Neither side trusts the other's lengths.
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
 /// First bytes of the guest's stream; the last one is the version.
-pub const PREAMBLE: [u8; 8] = *b"\0qnicex\x01";
+pub const PREAMBLE: [u8; 8] = *b"\0qnicex\x02";
 
 /// Longest payload of a frame in bytes.
 pub const MAX_PAYLOAD: usize = 1 << 20;
@@ -18,37 +21,41 @@ pub const MAX_PAYLOAD: usize = 1 << 20;
 /// Most bytes of input or output that are sent in one frame.
 pub const CHUNK: usize = 32 << 10;
 
-const HEADER: usize = 5;
+const HEADER: usize = 4;
 
 /// The stream is no stream of frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A frame claims to be longer than any is.
     #[error("a frame of {0} bytes is longer than the {MAX_PAYLOAD} allowed")]
     TooLong(usize),
-    /// A frame is of no known kind.
-    #[error("unknown frame kind {0}")]
-    UnknownKind(u8),
-    /// A frame's payload is not what its kind says.
-    #[error("malformed payload of frame kind {0}")]
-    Malformed(u8),
+    /// A frame is of no known kind, or not what its kind, its first byte, says.
+    #[error("malformed frame of kind {0:?}: {1}")]
+    Malformed(Option<u8>, postcard::Error),
 }
 
 /// What to run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// Program and arguments.
     pub argv: Vec<Vec<u8>>,
-    /// Variables to set, each `NAME=value`.
-    pub env: Vec<Vec<u8>>,
+    /// Names and values of variables to set.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Working directory; empty for the helper's own.
     pub cwd: Vec<u8>,
     /// Whether input follows; otherwise the command reads nothing.
     pub stdin: bool,
 }
 
+impl Start {
+    /// Bytes that this takes in a frame; at most [`MAX_PAYLOAD`] can be sent.
+    pub fn encoded_len(&self) -> usize {
+        1 + encoded(self).len()
+    }
+}
+
 /// From host to guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuest {
     /// First frame of a connection: the nonce of the helper it is meant for. A
     /// helper of another nonce has been left behind, and ends.
@@ -56,7 +63,7 @@ pub enum ToGuest {
     /// Run this; once per helper.
     Start(Start),
     /// Input for the command.
-    Stdin(Vec<u8>),
+    Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// End of the command's input.
     StdinEnd,
     /// Signal for the command's process group.
@@ -64,12 +71,12 @@ pub enum ToGuest {
 }
 
 /// From guest to host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToHost {
     /// Standard output of the command.
-    Stdout(Vec<u8>),
+    Stdout(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Standard error of the command.
-    Stderr(Vec<u8>),
+    Stderr(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The command ended with this code; last frame.
     Exited(u8),
     /// A signal ended the command; last frame.
@@ -84,15 +91,21 @@ pub enum ToHost {
 }
 
 /// A frame of one direction.
-pub trait Frame: Sized {
+pub trait Frame: Serialize + DeserializeOwned {
     /// Appends the frame to `out`.
-    fn encode(&self, out: &mut Vec<u8>);
+    fn encode(&self, out: &mut Vec<u8>) {
+        let payload = encoded(self);
+        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&payload);
+    }
+}
 
-    /// Makes the frame of `kind` from its payload.
-    ///
-    /// # Errors
-    /// [`WireError::UnknownKind`] or [`WireError::Malformed`].
-    fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError>;
+impl Frame for ToGuest {}
+impl Frame for ToHost {}
+
+fn encoded(value: &impl Serialize) -> Vec<u8> {
+    // Memory grows, and all lengths are known: encoding into it cannot fail.
+    postcard::to_stdvec(value).unwrap_or_default()
 }
 
 /// Collects bytes and gives back whole frames.
@@ -115,38 +128,35 @@ impl Decoder {
         let Some((header, rest)) = self.buffer.split_first_chunk::<HEADER>() else {
             return Ok(None);
         };
-        let [kind, length @ ..] = *header;
-        let length = u32::from_le_bytes(length) as usize;
+        let length = u32::from_le_bytes(*header) as usize;
         if length > MAX_PAYLOAD {
             return Err(WireError::TooLong(length));
         }
         let Some(payload) = rest.get(..length) else {
             return Ok(None);
         };
-        let frame = F::decode(kind, payload)?;
+        let malformed = |error| WireError::Malformed(payload.first().copied(), error);
+        let (frame, excess) = postcard::take_from_bytes(payload).map_err(malformed)?;
+        if !excess.is_empty() {
+            return Err(malformed(postcard::Error::DeserializeBadEncoding));
+        }
         self.buffer.drain(..HEADER + length);
         Ok(Some(frame))
     }
 
-    /// Skips everything up to and including the preamble with `nonce`; false until
-    /// it has arrived.
+    /// Skips everything up to and including the preamble with `nonce`; returns
+    /// false until it has arrived.
     pub fn skip_preamble(&mut self, nonce: u64) -> bool {
         let wanted = preamble(nonce);
-        match self
-            .buffer
-            .windows(wanted.len())
-            .position(|window| window == wanted)
-        {
-            Some(at) => {
-                self.buffer.drain(..at + wanted.len());
-                true
-            }
-            None => {
-                let keep = self.buffer.len().min(wanted.len() - 1);
-                self.buffer.drain(..self.buffer.len() - keep);
-                false
-            }
-        }
+        let mut windows = self.buffer.windows(wanted.len());
+        let found = windows.position(|window| window == wanted);
+        // Without it, the end of what has arrived may be its beginning.
+        let skipped = match found {
+            Some(index) => index + wanted.len(),
+            None => self.buffer.len().saturating_sub(wanted.len() - 1),
+        };
+        self.buffer.drain(..skipped);
+        found.is_some()
     }
 }
 
@@ -156,152 +166,6 @@ pub fn preamble(nonce: u64) -> [u8; 16] {
     bytes[..8].copy_from_slice(&PREAMBLE);
     bytes[8..].copy_from_slice(&nonce.to_le_bytes());
     bytes
-}
-
-fn put(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
-    out.push(kind);
-    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-    out.extend_from_slice(payload);
-}
-
-fn one_byte(kind: u8, payload: &[u8]) -> Result<u8, WireError> {
-    match payload {
-        [byte] => Ok(*byte),
-        _ => Err(WireError::Malformed(kind)),
-    }
-}
-
-const OPEN: u8 = 1;
-const START: u8 = 2;
-const STDIN: u8 = 3;
-const STDIN_END: u8 = 4;
-const SIGNAL: u8 = 5;
-const STDOUT: u8 = 17;
-const STDERR: u8 = 18;
-const EXITED: u8 = 19;
-const SIGNALED: u8 = 20;
-const NOT_STARTED: u8 = 21;
-
-impl Frame for ToGuest {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Open(nonce) => put(out, OPEN, &nonce.to_le_bytes()),
-            Self::Start(start) => put(out, START, &start.encode()),
-            Self::Stdin(bytes) => put(out, STDIN, bytes),
-            Self::StdinEnd => put(out, STDIN_END, &[]),
-            Self::Signal(signal) => put(out, SIGNAL, &[*signal]),
-        }
-    }
-
-    fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
-        let malformed = WireError::Malformed(kind);
-        match kind {
-            OPEN => payload
-                .try_into()
-                .map(|nonce| Self::Open(u64::from_le_bytes(nonce)))
-                .map_err(|_| malformed),
-            START => Start::decode(payload).map(Self::Start).ok_or(malformed),
-            STDIN => Ok(Self::Stdin(payload.to_vec())),
-            STDIN_END if payload.is_empty() => Ok(Self::StdinEnd),
-            STDIN_END => Err(malformed),
-            SIGNAL => one_byte(kind, payload).map(Self::Signal),
-            unknown => Err(WireError::UnknownKind(unknown)),
-        }
-    }
-}
-
-impl Frame for ToHost {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Stdout(bytes) => put(out, STDOUT, bytes),
-            Self::Stderr(bytes) => put(out, STDERR, bytes),
-            Self::Exited(code) => put(out, EXITED, &[*code]),
-            Self::Signaled(signal) => put(out, SIGNALED, &[*signal]),
-            Self::NotStarted { errno, message } => {
-                put(
-                    out,
-                    NOT_STARTED,
-                    &[&errno.to_le_bytes()[..], message.as_bytes()].concat(),
-                );
-            }
-        }
-    }
-
-    fn decode(kind: u8, payload: &[u8]) -> Result<Self, WireError> {
-        match kind {
-            STDOUT => Ok(Self::Stdout(payload.to_vec())),
-            STDERR => Ok(Self::Stderr(payload.to_vec())),
-            EXITED => one_byte(kind, payload).map(Self::Exited),
-            SIGNALED => one_byte(kind, payload).map(Self::Signaled),
-            NOT_STARTED => {
-                let (errno, message) = payload
-                    .split_first_chunk()
-                    .ok_or(WireError::Malformed(kind))?;
-                let message = String::from_utf8_lossy(message).into_owned();
-                Ok(Self::NotStarted {
-                    errno: i32::from_le_bytes(*errno),
-                    message,
-                })
-            }
-            unknown => Err(WireError::UnknownKind(unknown)),
-        }
-    }
-}
-
-impl Start {
-    /// Bytes that this takes in a frame; at most [`MAX_PAYLOAD`] can be sent.
-    pub fn encoded_len(&self) -> usize {
-        let list = |items: &[Vec<u8>]| 4 + items.iter().map(|item| 4 + item.len()).sum::<usize>();
-        1 + list(&self.argv) + list(&self.env) + 4 + self.cwd.len()
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.encoded_len());
-        out.push(u8::from(self.stdin));
-        let string = |out: &mut Vec<u8>, bytes: &[u8]| {
-            out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-            out.extend_from_slice(bytes);
-        };
-        for list in [&self.argv, &self.env] {
-            out.extend_from_slice(&(list.len() as u32).to_le_bytes());
-            list.iter().for_each(|item| string(&mut out, item));
-        }
-        string(&mut out, &self.cwd);
-        out
-    }
-
-    fn decode(payload: &[u8]) -> Option<Self> {
-        let (stdin, mut rest) = payload.split_first()?;
-        let argv = take_list(&mut rest)?;
-        let env = take_list(&mut rest)?;
-        let cwd = take_string(&mut rest)?;
-        let whole = rest.is_empty() && *stdin <= 1;
-        whole.then_some(Self {
-            argv,
-            env,
-            cwd,
-            stdin: *stdin == 1,
-        })
-    }
-}
-
-fn take_u32(rest: &mut &[u8]) -> Option<usize> {
-    let (value, after) = rest.split_first_chunk()?;
-    *rest = after;
-    Some(u32::from_le_bytes(*value) as usize)
-}
-
-fn take_string(rest: &mut &[u8]) -> Option<Vec<u8>> {
-    let length = take_u32(rest)?;
-    let (string, after) = rest.split_at_checked(length)?;
-    *rest = after;
-    Some(string.to_vec())
-}
-
-fn take_list(rest: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
-    let count = take_u32(rest)?;
-    // Each item takes four bytes at least, so a false count ends soon.
-    (0..count).map(|_| take_string(rest)).collect()
 }
 
 #[cfg(test)]
@@ -314,8 +178,9 @@ mod tests {
     }
 
     fn to_guest() -> impl Strategy<Value = ToGuest> {
-        let list = || proptest::collection::vec(bytes(), 0..5);
-        let start = (list(), list(), bytes(), any::<bool>());
+        let argv = proptest::collection::vec(bytes(), 0..5);
+        let env = proptest::collection::vec((bytes(), bytes()), 0..5);
+        let start = (argv, env, bytes(), any::<bool>());
         prop_oneof![
             any::<u64>().prop_map(ToGuest::Open),
             start.prop_map(|(argv, env, cwd, stdin)| ToGuest::Start(Start {
@@ -368,7 +233,10 @@ mod tests {
         #[test]
         fn encoded_len_is_exact(frame in to_guest()) {
             if let ToGuest::Start(start) = frame {
-                prop_assert_eq!(start.encode().len(), start.encoded_len());
+                let len = start.encoded_len();
+                let mut out = Vec::new();
+                ToGuest::Start(start).encode(&mut out);
+                prop_assert_eq!(out.len(), HEADER + len);
             }
         }
 
@@ -399,13 +267,22 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_claims_too_much_is_refused() {
-        let mut decoder = Decoder::default();
-        decoder.push(&[STDOUT, 1, 0, 16, 0]);
-        assert_eq!(
-            decoder.next_frame::<ToHost>(),
-            Err(WireError::TooLong((1 << 20) + 1))
-        );
+    fn a_frame_that_claims_too_much_or_says_nonsense_is_refused() {
+        let decode = |bytes: &[u8]| {
+            let mut decoder = Decoder::default();
+            decoder.push(bytes);
+            decoder.next_frame::<ToHost>().unwrap_err()
+        };
+        assert_eq!(decode(&[1, 0, 16, 0]), WireError::TooLong((1 << 20) + 1));
+        // An unknown kind, a payload that is too short, and one that is too long.
+        for bytes in [
+            &[1, 0, 0, 0, 99][..],
+            &[1, 0, 0, 0, 2],
+            &[3, 0, 0, 0, 2, 0, 0],
+        ] {
+            let kind = bytes.get(4).copied();
+            assert!(matches!(decode(bytes), WireError::Malformed(k, _) if k == kind));
+        }
     }
 
     #[test]
