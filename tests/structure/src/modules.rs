@@ -9,15 +9,15 @@
 //!   uses the child, too, both stand in a circle: what the child needs then belongs into a file
 //!   beside it.
 //!
-//! Methods are called without a path, so they make no arrows. [`Tree::methods_elsewhere`]
-//! closes that hole for one type.
+//! Methods are called without a path and draw no arrow. Private fields keep them where their
+//! type is defined, or below.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use proc_macro2::Ident;
-use syn::{Item, Type, Visibility};
+use syn::{Item, Visibility};
 
 use crate::references::{self, References};
 
@@ -41,12 +41,22 @@ impl fmt::Display for Arrow {
 struct Module {
     file: PathBuf,
     items: Vec<Item>,
-    /// Names of the items, child modules included.
-    names: BTreeSet<String>,
     references: References,
 }
 
+impl Module {
+    /// Returns true if one of its items, child modules included, has this name.
+    fn defines(&self, name: &str) -> bool {
+        let mut names = self
+            .items
+            .iter()
+            .filter_map(|item| references::head(item).1);
+        names.any(|ident| ident == name)
+    }
+}
+
 /// The modules of a crate, by their paths (`crate::core::events`).
+#[derive(Default)]
 pub struct Tree {
     modules: BTreeMap<String, Module>,
 }
@@ -57,9 +67,7 @@ impl Tree {
     /// # Errors
     /// Returns what is wrong if a file is missing or does not parse.
     pub fn read(directory: &Path) -> Result<Self, String> {
-        let mut tree = Self {
-            modules: BTreeMap::new(),
-        };
+        let mut tree = Self::default();
         tree.add_file("crate", &directory.join("lib.rs"), directory)?;
         Ok(tree)
     }
@@ -68,7 +76,7 @@ impl Tree {
         let wrong = |error: &dyn fmt::Display| format!("{}: {error}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
         let items = syn::parse_file(&text).map_err(|error| wrong(&error))?.items;
-        self.add(name, file, folder, items)
+        self.add(name, file, folder, &items)
     }
 
     /// Adds a module and its children, whose files are in `folder`.
@@ -77,24 +85,23 @@ impl Tree {
         name: &str,
         file: &Path,
         folder: &Path,
-        mut items: Vec<Item>,
+        items: &[Item],
     ) -> Result<(), String> {
-        items.retain(|item| !references::is_test(references::head(item).0));
+        let is_ours = |item: &&Item| !references::is_test(references::head(item).0);
+        let items: Vec<_> = items.iter().filter(is_ours).cloned().collect();
         for item in &items {
             let Item::Mod(child) = item else { continue };
             let path = format!("{name}::{}", child.ident);
             let below = folder.join(child.ident.to_string());
             let inside = below.join("mod.rs");
             match &child.content {
-                Some((_, items)) => self.add(&path, file, &below, items.clone())?,
+                Some((_, items)) => self.add(&path, file, &below, items)?,
                 None if inside.exists() => self.add_file(&path, &inside, &below)?,
                 None => self.add_file(&path, &below.with_extension("rs"), &below)?,
             }
         }
-        let names = items.iter().filter_map(|item| references::head(item).1);
         let module = Module {
             file: file.to_owned(),
-            names: names.map(|ident| ident.to_string()).collect(),
             references: References::of(&items),
             items,
         };
@@ -109,7 +116,7 @@ impl Tree {
             for reference in &module.references.all {
                 let path = &reference.path;
                 // A name alone that the module defines, or that is a variable.
-                if path.len() == 1 && module.names.contains(&path[0]) {
+                if path.len() == 1 && module.defines(&path[0]) {
                     continue;
                 }
                 let to = self.resolve(from, path, 0).filter(|to| to != from);
@@ -138,7 +145,7 @@ impl Tree {
                     false => self.descend(parent, rest, depth),
                 }
             }
-            name if module.names.contains(name) => self.descend(within, path, depth),
+            name if module.defines(name) => self.descend(within, path, depth),
             name => {
                 let import = module.references.imports.get(name)?;
                 // `use name;` and `use name::…` of another crate.
@@ -158,7 +165,7 @@ impl Tree {
             return self.descend(&child, rest, depth);
         }
         let here = || Some(within.to_owned());
-        if depth >= 16 || module.names.contains(first) {
+        if depth >= 16 || module.defines(first) {
             return here();
         }
         if let Some(import) = module.references.imports.get(first) {
@@ -168,7 +175,7 @@ impl Tree {
         let mut globs = module.references.globs.iter();
         let through_glob = globs.find_map(|glob| {
             let of = self.resolve(within, glob, depth + 1)?;
-            let found = self.modules.get(&of)?.names.contains(first);
+            let found = self.modules.get(&of)?.defines(first);
             found.then(|| self.descend(&of, path, depth + 1))?
         });
         through_glob.or_else(here)
@@ -193,25 +200,6 @@ impl Tree {
             |field: &syn::Field| field.ident.as_ref().map_or(String::new(), Ident::to_string);
         Ok(only.fields.iter().filter(open).map(name).collect())
     }
-
-    /// The modules that add methods to a type outside of `home` and the modules below it.
-    pub fn methods_elsewhere(&self, name: &str, home: &str) -> Vec<&str> {
-        let adds = |item: &Item| match item {
-            Item::Impl(item) if item.trait_.is_none() => match &*item.self_ty {
-                Type::Path(of) => of.path.segments.iter().any(|part| part.ident == name),
-                _ => false,
-            },
-            _ => false,
-        };
-        let adding = self
-            .modules
-            .iter()
-            .filter(|(_, module)| module.items.iter().any(adds));
-        let paths = adding.map(|(path, _)| path.as_str());
-        paths
-            .filter(|path| *path != home && !is_below(path, home))
-            .collect()
-    }
 }
 
 fn is_below(path: &str, parent: &str) -> bool {
@@ -221,22 +209,17 @@ fn is_below(path: &str, parent: &str) -> bool {
 
 /// A shortest circle of arrows, or none.
 pub fn circle(arrows: &[Arrow]) -> Option<Vec<&Arrow>> {
-    let mut from: BTreeMap<&str, Vec<&Arrow>> = BTreeMap::new();
-    for arrow in arrows {
-        from.entry(&arrow.from).or_default().push(arrow);
-    }
     let way_back = |first| {
-        let mut reached: BTreeMap<&str, Vec<&Arrow>> = BTreeMap::new();
-        let mut next: VecDeque<Vec<&Arrow>> = VecDeque::from([vec![first]]);
-        while let Some(way) = next.pop_front() {
+        let mut reached = BTreeSet::new();
+        let mut ways: VecDeque<Vec<&Arrow>> = VecDeque::from([vec![first]]);
+        while let Some(way) = ways.pop_front() {
             let end = way.last()?.to.as_str();
             if end == way[0].from {
                 return Some(way);
             }
-            if reached.insert(end, way.clone()).is_none() {
-                for &arrow in from.get(end).into_iter().flatten() {
-                    next.push_back([&way[..], &[arrow]].concat());
-                }
+            if reached.insert(end) {
+                let next = arrows.iter().filter(|arrow| arrow.from == end);
+                ways.extend(next.map(|arrow| [&way[..], &[arrow]].concat()));
             }
         }
         None
@@ -244,29 +227,16 @@ pub fn circle(arrows: &[Arrow]) -> Option<Vec<&Arrow>> {
     arrows.iter().filter_map(way_back).min_by_key(Vec::len)
 }
 
-/// The same arrows between groups of modules: `group` names the group of a module. Arrows
-/// within a group are left out.
-pub fn grouped(arrows: &[Arrow], group: impl Fn(&str) -> String) -> Vec<Arrow> {
-    let arrow = |arrow: &Arrow| Arrow {
-        from: group(&arrow.from),
-        to: group(&arrow.to),
-        place: arrow.place.clone(),
+/// The arrows between the children of a module, each with all that is below it.
+pub fn between_children(arrows: &[Arrow], parent: &str) -> Vec<Arrow> {
+    let child = |path: &str| {
+        let below = path.strip_prefix(parent)?.strip_prefix("::")?;
+        Some(below.split("::").next()?.to_owned())
     };
-    arrows
-        .iter()
-        .map(arrow)
-        .filter(|arrow| arrow.from != arrow.to)
-        .collect()
-}
-
-/// The arrows from one module below `parent` (or what is below it) to another.
-pub fn between_children<'a>(arrows: &'a [Arrow], parent: &str) -> Vec<&'a Arrow> {
-    fn child<'a>(path: &'a str, parent: &str) -> Option<&'a str> {
-        path.strip_prefix(parent)?.split("::").nth(1)
-    }
-    let crosses = |arrow: &&Arrow| match (child(&arrow.from, parent), child(&arrow.to, parent)) {
-        (Some(from), Some(to)) => from != to,
-        _ => false,
+    let between = |arrow: &Arrow| {
+        let (from, to) = (child(&arrow.from)?, child(&arrow.to)?);
+        let place = arrow.place.clone();
+        (from != to).then_some(Arrow { from, to, place })
     };
-    arrows.iter().filter(crosses).collect()
+    arrows.iter().filter_map(between).collect()
 }
