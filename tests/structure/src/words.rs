@@ -12,7 +12,7 @@ use proc_macro2::{TokenStream, TokenTree};
 
 use crate::sources::Source;
 
-/// What must not come back: the words behind "Formerly" in a line of the glossary that stand
+/// What must not come back: the words behind "Formerly" in a cell of the glossary that stand
 /// between two of `mark`.
 pub fn replaced(glossary: &str, mark: char) -> BTreeSet<&str> {
     let former = glossary
@@ -66,14 +66,17 @@ mod unit {
     #[test]
     fn what_was_replaced_does_not_come_back() {
         let glossary =
-            "| requester | asks. Formerly `asker`, \"untold\", *place*. |\n| `window` | … |";
+            "| requester | asks. Formerly `asker`, \"untold\", *place*. | from `elsewhere` |\n| `window` | … |";
         let check = |path: &str, text: &str| {
             let (path, text) = (path.to_owned(), text.to_owned());
             returned(glossary, &Source { path, text })
         };
         assert_eq!(check("a.rs", "fn ask(asker: u8) {}"), ["a.rs: asker"]);
         assert_eq!(
-            check("a.rs", "/// The asker.\nfn asker_of(window: u8) {}"),
+            check(
+                "a.rs",
+                "/// The asker.\nfn asker_of(window: u8, elsewhere: u8) {}"
+            ),
             [""; 0]
         );
         assert_eq!(

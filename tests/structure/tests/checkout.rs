@@ -2,27 +2,31 @@
 
 use std::collections::BTreeSet;
 
-use qnic_structure::{requirements, sources};
+use qnic_structure::requirements;
+use qnic_structure::sources::{self, Source};
+
+/// A document, and all other texts but those of this crate, which are about both.
+fn document_and_others(path: &str) -> (String, Vec<Source>) {
+    let extensions = ["rs", "c", "h", "md", "lua", "toml"];
+    let mut sources = sources::read(&sources::checkout(), &extensions).unwrap();
+    sources.retain(|source| !source.path.starts_with("tests/structure"));
+    let index = sources
+        .iter()
+        .position(|source| source.path == path)
+        .unwrap();
+    (sources.remove(index).text, sources)
+}
 
 /// Every code that is cited is defined, and what is not built has no test. Prints for every
 /// row the tests that cite it (`--nocapture`).
 #[test]
 fn requirements() {
-    let sources = sources::read(&sources::checkout(), &["rs", "c", "h", "md", "lua"]).unwrap();
-    let is_document = |path: &str| path == "docs/requirements.md";
-    let document = sources
-        .iter()
-        .find(|source| is_document(&source.path))
-        .unwrap();
-    let rows = requirements::rows(&document.text);
+    let (document, others) = document_and_others("docs/requirements.md");
+    let rows = requirements::rows(&document);
     let defined: BTreeSet<_> = rows.iter().map(|row| row.id.as_str()).collect();
     assert_eq!(defined.len(), rows.len(), "a row stands twice");
 
-    // This crate's own texts are about codes.
-    let others = sources
-        .iter()
-        .filter(|source| !is_document(&source.path) && !source.path.starts_with("tests/structure"));
-    let citations: Vec<_> = others.flat_map(requirements::citations).collect();
+    let citations: Vec<_> = others.iter().flat_map(requirements::citations).collect();
     let unknown: Vec<_> = citations
         .iter()
         .filter(|it| !defined.contains(it.code.as_str()))
