@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 use qnic_driver::platform::MemoryError;
-use qnic_driver::{Installed, Region};
+use qnic_driver::Region;
 
 use crate::memory::{Memory, Owner};
 use crate::platform::SimPlatform;
@@ -78,14 +78,14 @@ impl Watched {
     }
 }
 
-/// Ends a watch when it is dropped.
-pub(crate) struct Watch {
+/// Notifies a region until it is dropped.
+pub(crate) struct Notifier {
     kernel: Arc<Kernel>,
     space: u64,
     watched: Arc<Watched>,
 }
 
-impl Drop for Watch {
+impl Drop for Notifier {
     fn drop(&mut self) {
         let mut state = lock(&self.kernel.state);
         let space = state.spaces.get_mut(&self.space);
@@ -286,12 +286,12 @@ impl Kernel {
         Ok((page.frame, page.swap.is_some()))
     }
 
-    /// Starts to watch a region, all of whose pages must be mapped.
-    pub(crate) fn watch(
+    /// Registers a notifier for a region, all of whose pages must be mapped.
+    pub(crate) fn register_notifier(
         self: &Arc<Self>,
         space: u64,
         region: &Arc<Region<SimPlatform>>,
-    ) -> Result<Watch, MemoryError> {
+    ) -> Result<Notifier, MemoryError> {
         let watched = Arc::new(Watched {
             region: region.clone(),
             sequence: AtomicU64::new(0),
@@ -304,7 +304,7 @@ impl Kernel {
             return Err(MemoryError::NotMapped);
         }
         found.watches.push(watched.clone());
-        Ok(Watch {
+        Ok(Notifier {
             kernel: self.clone(),
             space,
             watched,
@@ -314,11 +314,11 @@ impl Kernel {
     /// Brings in a run of pages and enters them, unless they change meanwhile.
     pub(crate) fn fault_in(
         &self,
-        watch: &Watch,
+        notifier: &Notifier,
         first: usize,
         count: usize,
     ) -> Result<(), MemoryError> {
-        let watched = &watch.watched;
+        let watched = &notifier.watched;
         let start = watched.first() + first as u64;
         for lookup in 0..LOOKUPS {
             let sequence = watched.sequence();
@@ -326,7 +326,7 @@ impl Kernel {
             let count = if lookup == 0 { count } else { 1 };
             let mut frames = Vec::new();
             for page in start..start + count as u64 {
-                match self.make_resident(watch.space, page) {
+                match self.make_resident(notifier.space, page) {
                     Ok(frame) => frames.push(Some(frame)),
                     Err(error) if frames.is_empty() => return Err(error),
                     Err(_) => break,
@@ -334,22 +334,19 @@ impl Kernel {
             }
             let valid = || watched.sequence() == sequence;
             match watched.region.install(first, &frames, valid) {
-                Installed::Entered => return Ok(()),
-                Installed::Stale => {}
-                Installed::Busy => return Err(MemoryError::Busy),
-                Installed::Absent => return Err(MemoryError::NotMapped),
-                Installed::Closed => return Err(MemoryError::Closed),
+                Err(MemoryError::Stale) => {}
+                done => return done,
             }
         }
         Err(MemoryError::Busy)
     }
 
     /// Enters the pages that are resident.
-    pub(crate) fn enter_resident(&self, watch: &Watch) {
-        let watched = &watch.watched;
+    pub(crate) fn install_resident(&self, notifier: &Notifier) {
+        let watched = &notifier.watched;
         let sequence = watched.sequence();
         let frames: Vec<_> = (0..watched.region.page_count() as u64)
-            .map(|index| self.look_up(watch.space, watched.first() + index))
+            .map(|index| self.look_up(notifier.space, watched.first() + index))
             .map(|found| found.ok().and_then(|(frame, _)| frame))
             .collect();
         // Best effort: what does not get in is faulted in later.

@@ -14,13 +14,12 @@ use qnic_abi::header::Geometry;
 use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
 use qnic_abi::PAGE_SHIFT;
 use qnic_driver::platform::{
-    HostArea, Level, MemoryError, Mutex, NoMemory, Patience, RequestError, SpinLock, Waited,
-    Waiters,
+    self, HostArea, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
 };
-use qnic_driver::{Driver, Platform, Region};
+use qnic_driver::{Driver, MemoryManager, Platform, Region};
 use qnic_nic::testing::Sram;
 
-use crate::kernel::{Kernel, Watch};
+use crate::kernel::{Kernel, Notifier};
 use crate::memory::{Memory, Owner};
 use crate::schedule::{lock, Event, Incarnation, Schedule, Signal, TaskId};
 
@@ -135,16 +134,16 @@ impl Machine {
     fn request(
         &self,
         request: &[u8; REQUEST_BYTES],
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
         if self.is_gone() {
             return Err(RequestError::Gone);
         }
         let token = self.post(request);
         lock(&self.control).waiting.insert(token);
-        let (milliseconds, interruptible) = match patience {
-            Patience::Bounded(milliseconds) => (milliseconds, false),
-            Patience::Interruptible(milliseconds) => (milliseconds, true),
+        let (milliseconds, interruptible) = match timeout {
+            Timeout::Uninterruptible(milliseconds) => (milliseconds, false),
+            Timeout::Interruptible(milliseconds) => (milliseconds, true),
         };
         let deadline = self.schedule.now() + u64::from(milliseconds) * 1_000_000;
         loop {
@@ -188,7 +187,7 @@ fn guard<T>(mutex: &StdMutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-impl<T: Send> Mutex<T> for SleepLock<T> {
+impl<T: Send> platform::Lock<T> for SleepLock<T> {
     fn new(value: T) -> Result<Self, NoMemory> {
         Ok(SleepLock {
             value: StdMutex::new(value),
@@ -207,7 +206,9 @@ impl<T: Send> Mutex<T> for SleepLock<T> {
             Schedule::current().wait(Some(&self.freed), None);
         }
     }
+}
 
+impl<T: Send> Mutex<T> for SleepLock<T> {
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut value = guard(&self.value)?;
         let result = f(&mut value);
@@ -217,7 +218,7 @@ impl<T: Send> Mutex<T> for SleepLock<T> {
     }
 }
 
-impl<T: Send> SpinLock<T> for Lock<T> {
+impl<T: Send> platform::Lock<T> for Lock<T> {
     fn new(value: T) -> Result<Self, NoMemory> {
         Ok(Lock(StdMutex::new(value)))
     }
@@ -284,16 +285,13 @@ impl Drop for SimHostArea {
     }
 }
 
-/// What passes while the driver gives way, in nanoseconds.
-const GIVE_WAY_NS: u64 = 50_000;
+/// Time that passes while the driver yields, in nanoseconds.
+const YIELD_NS: u64 = 50_000;
 
 impl Platform for SimPlatform {
     type Sram = Sram;
     type Mutex<T: Send> = SleepLock<T>;
     type SpinLock<T: Send> = Lock<T>;
-    type Space = u64;
-    type Watch = Watch;
-    type Pin = std::convert::Infallible;
     type HostArea = SimHostArea;
     type Waiters = SimWaiters;
 
@@ -305,8 +303,8 @@ impl Platform for SimPlatform {
         self.0.schedule.now()
     }
 
-    fn give_way(&self) {
-        self.0.schedule.sleep(GIVE_WAY_NS);
+    fn yield_processor(&self) {
+        self.0.schedule.sleep(YIELD_NS);
     }
 
     fn random(&self) -> u64 {
@@ -320,9 +318,9 @@ impl Platform for SimPlatform {
     fn request(
         &self,
         request: &[u8; REQUEST_BYTES],
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
-        self.0.request(request, patience)
+        self.0.request(request, timeout)
     }
 
     fn post(&self, request: &[u8; REQUEST_BYTES], _limit_ms: u32) -> Result<(), RequestError> {
@@ -361,8 +359,25 @@ impl Platform for SimPlatform {
         })
     }
 
-    fn watch(&self, space: &u64, region: &Arc<Region<Self>>) -> Result<Watch, MemoryError> {
-        self.0.kernel.watch(*space, region)
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        let node = self.0.incarnation.node;
+        self.0
+            .schedule
+            .trace(format_args!("node {node}: driver {level:?}: {message}"));
+    }
+}
+
+impl MemoryManager for SimPlatform {
+    type AddressSpace = u64;
+    type Notifier = Notifier;
+    type Pin = std::convert::Infallible;
+
+    fn register_notifier(
+        &self,
+        space: &u64,
+        region: &Arc<Region<Self>>,
+    ) -> Result<Notifier, MemoryError> {
+        self.0.kernel.register_notifier(*space, region)
     }
 
     fn may_use_physical(&self) -> bool {
@@ -377,22 +392,15 @@ impl Platform for SimPlatform {
     fn fault_in(
         &self,
         _space: &u64,
-        watch: &Watch,
+        notifier: &Notifier,
         _region: &Region<Self>,
         first: usize,
         count: usize,
     ) -> Result<(), MemoryError> {
-        self.0.kernel.fault_in(watch, first, count)
+        self.0.kernel.fault_in(notifier, first, count)
     }
 
-    fn enter_resident(&self, _space: &u64, watch: &Watch, _region: &Region<Self>) {
-        self.0.kernel.enter_resident(watch);
-    }
-
-    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        let node = self.0.incarnation.node;
-        self.0
-            .schedule
-            .trace(format_args!("node {node}: driver {level:?}: {message}"));
+    fn install_resident(&self, _space: &u64, notifier: &Notifier, _region: &Region<Self>) {
+        self.0.kernel.install_resident(notifier);
     }
 }

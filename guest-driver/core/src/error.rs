@@ -14,7 +14,7 @@ use crate::platform::{NoMemory, RequestError};
 pub enum CallError {
     /// A reserved field is not zero, or an argument is no legal value (`EINVAL`).
     Invalid,
-    /// The process is not registered, or is for the second time (`EBADFD`).
+    /// The process is not registered yet, or is registered already (`EBADFD`).
     NotRegistered,
     /// The device is gone, or was found broken (`ENODEV`).
     NoDevice,
@@ -22,7 +22,7 @@ pub enum CallError {
     Interrupted,
     /// No memory (`ENOMEM`).
     NoMemory,
-    /// The time is over (`ETIMEDOUT`).
+    /// It timed out (`ETIMEDOUT`).
     TimedOut,
 }
 
@@ -36,11 +36,13 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             CallError::Invalid => "a reserved field is not zero or an argument is not legal",
-            CallError::NotRegistered => "this process is not registered, or is already",
+            CallError::NotRegistered => {
+                "this process is not registered yet, or is registered already"
+            }
             CallError::NoDevice => "the device is gone or broken; reload the driver",
             CallError::Interrupted => "interrupted by a signal",
             CallError::NoMemory => "out of memory",
-            CallError::TimedOut => "the time is over",
+            CallError::TimedOut => "timed out",
         })
     }
 }
@@ -50,10 +52,10 @@ impl core::error::Error for CallError {}
 /// Why the driver refuses to drive this device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartError {
-    /// The configuration space does not start with the magic number: this is some
-    /// other device.
+    /// The configuration space does not start with the magic number: this is another
+    /// device.
     NotQnic {
-        /// What stands there.
+        /// What is there instead.
         magic: u64,
     },
     /// Device and driver speak different ABI versions.
@@ -79,9 +81,9 @@ pub enum StartError {
         needed: u64,
     },
     /// The device does not answer on the control queue.
-    NoReply(RequestError),
-    /// A reply that is no reply.
-    BadReply,
+    NoResponse(RequestError),
+    /// A response without a valid status.
+    BadResponse,
     /// No memory for the driver's tables.
     NoMemory,
 }
@@ -117,14 +119,14 @@ impl fmt::Display for StartError {
                 "the SRAM covers {covered} page frames but this guest has {needed}: \
                  give the NIC more SRAM or the guest less memory"
             ),
-            StartError::NoReply(error) => {
-                write!(
-                    f,
-                    "no answer on the control queue: {error:?}; does the device process \
-                     run? its log says why it does not map its SRAM"
-                )
+            StartError::NoResponse(error) => write!(
+                f,
+                "no answer on the control queue: {error:?}; does the device process \
+                 run? its log says why it does not map its SRAM"
+            ),
+            StartError::BadResponse => {
+                f.write_str("a response on the control queue has no valid status")
             }
-            StartError::BadReply => f.write_str("the control queue carries no sensible reply"),
             StartError::NoMemory => f.write_str("out of memory"),
         }
     }

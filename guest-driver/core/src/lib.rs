@@ -1,24 +1,38 @@
 //! Platform-independent logic of the qnic guest driver.
 //!
 //! The driver gives processes their windows, keeps the shadow page table in SRAM
-//! in step with the kernel's, brings in pages that the NIC misses, and wakes
-//! processes. How memory is mapped, a page faulted in or a thread put to sleep is
-//! the [`Platform`]'s business: the same core runs in a Linux module, in host
-//! mode and in tests.
+//! consistent with the kernel's page tables, faults in pages that the NIC misses, and
+//! wakes processes. How memory is mapped, a page faulted in or a thread put to sleep is
+//! the platform's business ([`Platform`], [`MemoryManager`]): the same core runs in a
+//! Linux module, in host mode, in the simulator and in tests.
+//!
+//! # Modules
+//! Arrows of `use` point up this table, never down; within a folder they are those
+//! that the folder's documentation draws.
+//!
+//! | module | knows |
+//! |---|---|
+//! | [`platform`] | what the system beneath offers: locks, wait queues, time, control queue |
+//! | `error` | why bring-up or a call fails |
+//! | `device` | the NIC: bring-up, requests and responses, wake generations, counters, loss |
+//! | `memory` | [`shadow`] page table, regions, the [`MemoryManager`], queued faults |
+//! | `directory` | what a process exports and imports, by name |
+//! | `process` | a registered process, and the table of VNIs and ports |
+//! | `driver` | the entry points: start and removal, events, registration, calls |
 //!
 //! # Calling order
 //! ```text
 //!   check_config(bytes)          before any queue exists
-//!   (platform: queues up, SRAM mapped, device ready, replies are delivered)
+//!   (platform: queues up, SRAM mapped, device ready, responses are delivered)
 //!   Driver::start(platform, config)
 //!   ┌─► handle_event(event)       interrupt: each event, while event_room()
 //!   │   serve_fault()             workers, several at once, until it returns false
 //!   │   register(…) → Process     a process opens the device
 //!   │     export, unexport, import, wait, reset_queue, close
 //!   └── info(…), check_device()  every few seconds
-//!   begin_removal()               the device goes away: everybody wakes and fails
-//!   (platform: device reset; requests under way fail)
-//!   detach()                      nothing touches the SRAM from here on
+//!   begin_removal()               the device goes away: all waiters wake and fail
+//!   (platform: device reset; requests in flight fail)
+//!   detach()                      nothing accesses the SRAM from here on
 //! ```
 //!
 //! # Locks
@@ -27,16 +41,18 @@
 //! | lock | kind | guards | held while calling the device |
 //! |---|---|---|---|
 //! | segments of a process | sleeping | its names, keys, regions (N2) | yes |
-//! | pages of a region | sleeping | which frames it has entered; the one that invalidation takes (N8) | no |
+//! | pages of a region | sleeping | which frames it has inserted; the one that invalidation takes (N8) | no |
+//! | windows | sleeping | stores to windows | no |
 //! | regions of a process | spin | list of regions, for the fault service | no |
 //! | slots | spin | VNIs and ports | no |
+//! | wakes | spin | wake generations, by VNI | no |
 //! | fault queue | spin | faults to serve | no |
-//! | table | spin | rows, reverse mappings, keys, dirty bits in SRAM (N5) | no |
+//! | page table | spin | rows, reverse mappings, keys, dirty bits in SRAM (N5) | no |
 //!
 //! No two spin locks are held at once, and nothing is allocated under one.
 //!
-//! Allocation: [`platform`]. Safety towards the user: every number that comes
-//! from a process or the device is checked here; none leads to a panic.
+//! Allocation: [`platform`]. Safety against users: every number that comes from a
+//! process or the device is checked here; none leads to a panic.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -44,25 +60,18 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod bringup;
-mod control;
-mod counters;
+mod device;
+mod directory;
 mod driver;
 mod error;
-mod exports;
-mod faults;
-mod imports;
+mod memory;
 pub mod platform;
 mod process;
-mod region;
-pub mod shadow;
-mod slots;
 #[cfg(test)]
 mod testing;
 
-pub use bringup::{check_config, Config};
-pub use driver::{Driver, Handled};
+pub use device::{check_config, Config};
+pub use driver::{Driver, Handled, Process};
 pub use error::{CallError, StartError};
+pub use memory::{shadow, MemoryManager, Region};
 pub use platform::Platform;
-pub use process::Process;
-pub use region::{Installed, Region};

@@ -1,52 +1,51 @@
-//! The control queue: requests of several threads at once, replies in any order.
+//! The control queue: requests of several threads at once, responses in any order.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
-use qnic_driver::platform::{Patience, RequestError};
-use std::sync::Arc;
+use qnic_driver::platform::{RequestError, Timeout};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::arena::Arena;
 use crate::error::HostError;
-use crate::ring::{BadChain, Piece, Ring};
+use crate::ring::{BadChain, Buffer, Ring};
 
-/// Requests that can be under way at the same time; more wait for a place.
-/// Imports stay as long as their exporter is awaited.
+/// Requests that can be in flight at the same time; more wait for a free slot.
+/// An import stays in flight as long as it waits for its exporter.
 const REQUESTS: u16 = 64;
 
 const STRIDE: usize = REQUEST_BYTES + REPLY_BYTES;
 
-const PIECES: [Piece; 2] = [
-    Piece {
+const BUFFERS: [Buffer; 2] = [
+    Buffer {
         offset: 0,
         length: REQUEST_BYTES,
         writable: false,
     },
-    Piece {
+    Buffer {
         offset: REQUEST_BYTES,
         length: REPLY_BYTES,
         writable: true,
     },
 ];
 
-/// Who uses a place for a request.
+/// The state of a request slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Slot {
     Free,
-    /// Its thread waits; the device has it.
+    /// A thread waits; the device holds the request.
     Waiting,
-    /// Its thread waits; the reply is there.
+    /// A thread waits; the response is there.
     Answered,
-    /// Nobody waits for it, or not any more; the device has it.
+    /// No thread waits, or it has stopped waiting; the device holds the request.
     Abandoned,
 }
 
 #[derive(Debug)]
 struct State {
     ring: Ring,
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     gone: bool,
 }
 
@@ -54,7 +53,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Control {
     state: Mutex<State>,
-    /// A reply came, a place became free, or the device is gone.
+    /// A response came, a slot became free, or the device is gone.
     changed: Condvar,
     pub(crate) kick: EventFd,
     pub(crate) call: EventFd,
@@ -62,10 +61,10 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(arena: &Arc<Arena>, kick: EventFd, call: EventFd) -> Result<Self, HostError> {
-        let ring = Ring::new(arena, REQUESTS, &PIECES, STRIDE)?;
+        let ring = Ring::new(arena, REQUESTS, &BUFFERS, STRIDE)?;
         Ok(Control {
             state: Mutex::new(State {
-                places: vec![Place::Free; ring.chains()],
+                slots: vec![Slot::Free; ring.chains()],
                 ring,
                 gone: false,
             }),
@@ -81,76 +80,74 @@ impl Control {
         (state.ring.size(), state.ring.addresses())
     }
 
-    /// Sends a request and waits for the reply.
+    /// Sends a request and waits for the response.
     pub(crate) fn request(
         &self,
         request: &[u8; REQUEST_BYTES],
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
-        let (Patience::Bounded(limit_ms) | Patience::Interruptible(limit_ms)) = patience;
-        let deadline = Instant::now() + Duration::from_millis(limit_ms.into());
-        let (state, place) = self.offer(request, deadline, Place::Waiting)?;
-        let start = place * STRIDE;
-        let (mut state, answered) = self.await_state(state, deadline, |state| {
-            (state.places[place] == Place::Answered).then_some(())
+        let (Timeout::Uninterruptible(timeout_ms) | Timeout::Interruptible(timeout_ms)) = timeout;
+        let deadline = Instant::now() + Duration::from_millis(timeout_ms.into());
+        let (state, slot) = self.submit(request, deadline, Slot::Waiting)?;
+        let (mut state, answered) = self.wait_until(state, deadline, |state| {
+            (state.slots[slot] == Slot::Answered).then_some(())
         });
         if let Err(error) = answered {
-            state.places[place] = Place::Abandoned;
+            state.slots[slot] = Slot::Abandoned;
             return Err(error);
         }
-        let mut reply = [0; REPLY_BYTES];
-        state
-            .ring
-            .buffers()
-            .read_bytes(start + REQUEST_BYTES, &mut reply);
-        state.places[place] = Place::Free;
+        let mut response = [0; REPLY_BYTES];
+        let buffers = state.ring.buffers();
+        buffers.read_bytes(slot * STRIDE + REQUEST_BYTES, &mut response);
+        state.slots[slot] = Slot::Free;
         drop(state);
         self.changed.notify_all();
-        Ok(reply)
+        Ok(response)
     }
 
-    /// Sends a request and drops its reply; waits for room only.
+    /// Sends a request and drops its response; waits for room only.
     pub(crate) fn post(
         &self,
         request: &[u8; REQUEST_BYTES],
-        limit_ms: u32,
+        timeout_ms: u32,
     ) -> Result<(), RequestError> {
-        let deadline = Instant::now() + Duration::from_millis(limit_ms.into());
-        self.offer(request, deadline, Place::Abandoned).map(drop)
+        let deadline = Instant::now() + Duration::from_millis(timeout_ms.into());
+        self.submit(request, deadline, Slot::Abandoned).map(drop)
     }
 
-    /// Puts a request into a free place, which is `place_state` from then on.
-    fn offer(
+    /// Puts a request into a free slot, which gets the state `submitted`.
+    fn submit(
         &self,
         request: &[u8; REQUEST_BYTES],
         deadline: Instant,
-        place_state: Place,
+        submitted: Slot,
     ) -> Result<(MutexGuard<'_, State>, usize), RequestError> {
-        let (mut state, place) = self.await_state(self.lock(), deadline, |state| {
-            state.places.iter().position(|place| *place == Place::Free)
+        let (mut state, slot) = self.wait_until(self.lock(), deadline, |state| {
+            state.slots.iter().position(|slot| *slot == Slot::Free)
         });
-        let place = place?;
-        let start = place * STRIDE;
+        let slot = slot?;
+        let start = slot * STRIDE;
         let buffers = state.ring.buffers();
         buffers.write_bytes(start, request);
         buffers.write_bytes(start + REQUEST_BYTES, &[0; REPLY_BYTES]);
-        state.places[place] = place_state;
-        if state.ring.offer(place) && self.kick.write(1).is_err() {
+        state.slots[slot] = submitted;
+        if state.ring.add(slot) && self.kick.write(1).is_err() {
             state.gone = true;
         }
-        Ok((state, place))
+        Ok((state, slot))
     }
 
-    /// Hands the replies that have come to those who wait: the interrupt's part.
+    /// Passes the responses that have come to the threads that wait: the interrupt's
+    /// part.
     ///
     /// # Errors
     /// [`BadChain`]: the device is broken.
-    pub(crate) fn deliver(&self) -> Result<(), BadChain> {
+    pub(crate) fn complete(&self) -> Result<(), BadChain> {
         let mut state = self.lock();
-        while let Some(place) = state.ring.take()? {
-            state.places[place] = match state.places[place] {
-                Place::Abandoned => Place::Free,
-                _ => Place::Answered,
+        while let Some(slot) = state.ring.pop_used()? {
+            state.slots[slot] = match state.slots[slot] {
+                Slot::Abandoned => Slot::Free,
+                _ => Slot::Answered,
             };
         }
         drop(state);
@@ -158,14 +155,14 @@ impl Control {
         Ok(())
     }
 
-    /// The device is gone: requests under way and to come fail.
-    pub(crate) fn give_up(&self) {
+    /// The device is gone: requests in flight and later ones fail.
+    pub(crate) fn fail_all(&self) {
         self.lock().gone = true;
         self.changed.notify_all();
     }
 
     /// Waits until `find` finds something, the device is gone or the time is over.
-    fn await_state<'a, T>(
+    fn wait_until<'a, T>(
         &'a self,
         mut state: MutexGuard<'a, State>,
         deadline: Instant,

@@ -1,4 +1,4 @@
-//! The event queue: buffers that the device fills, handed to the driver core.
+//! The event queue: buffers that the device fills for the driver core.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,12 +7,12 @@ use vmm_sys_util::eventfd::EventFd;
 
 use crate::arena::Arena;
 use crate::error::HostError;
-use crate::ring::{BadChain, Piece, Ring};
+use crate::ring::{BadChain, Buffer, Ring};
 
-/// Buffers for events; what does not fit stays pending in the NIC.
+/// Buffers for events; more events stay pending in the NIC.
 const EVENTS: u16 = 64;
 
-const PIECES: [Piece; 1] = [Piece {
+const BUFFERS: [Buffer; 1] = [Buffer {
     offset: 0,
     length: EVENT_BYTES,
     writable: true,
@@ -29,9 +29,9 @@ pub(crate) struct Events {
 impl Events {
     /// An event queue with all its buffers posted.
     pub(crate) fn new(arena: &Arc<Arena>, kick: EventFd, call: EventFd) -> Result<Self, HostError> {
-        let mut ring = Ring::new(arena, EVENTS, &PIECES, EVENT_BYTES)?;
+        let mut ring = Ring::new(arena, EVENTS, &BUFFERS, EVENT_BYTES)?;
         for buffer in 0..ring.chains() {
-            ring.offer(buffer);
+            ring.add(buffer);
         }
         Ok(Events {
             ring: Mutex::new(ring),
@@ -46,24 +46,26 @@ impl Events {
         (ring.size(), ring.addresses())
     }
 
-    /// Hands events to `take` while `room` says that there is room, and gives
-    /// their buffers back to the device.
+    /// Passes events to `handle` while `room` returns true, and posts their buffers
+    /// again.
     ///
     /// # Errors
     /// [`BadChain`]: the device is broken.
-    pub(crate) fn pump(
+    pub(crate) fn drain(
         &self,
         room: impl Fn() -> bool,
-        mut take: impl FnMut(&[u8; EVENT_BYTES]),
+        mut handle: impl FnMut(&[u8; EVENT_BYTES]),
     ) -> Result<(), BadChain> {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kick = false;
         while room() {
-            let Some(buffer) = ring.take()? else { break };
+            let Some(buffer) = ring.pop_used()? else {
+                break;
+            };
             let mut event = [0; EVENT_BYTES];
             ring.buffers().read_bytes(buffer * EVENT_BYTES, &mut event);
-            kick |= ring.offer(buffer);
-            take(&event);
+            kick |= ring.add(buffer);
+            handle(&event);
         }
         if kick {
             // A device that is gone needs no buffers.

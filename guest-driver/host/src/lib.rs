@@ -10,21 +10,31 @@
 //!   │  arena ──────┴───────────────┼─(memory table)►  DMA         │
 //!   └──────────────────────────────┘               └──────────────┘
 //! ```
-
+//!
 //! What a guest's kernel does with virtual memory, host mode does with one arena:
 //! a sealed memfd that this process and the device process map. Only memory in
 //! it can be exported.
+//!
+//! | module | knows |
+//! |---|---|
+//! | `memory`, `arena` | mapped memory; the arena and its pages |
+//! | `ring` | the driver's side of a virtqueue |
+//! | `control`, `events` | the two queues of the driver |
+//! | `front_end` | the vhost-user session |
+//! | `threads` | interrupts and page faults |
+//! | `platform` | this process as the platform of the driver core |
+//! | `node` | what users of the crate see |
 
 mod arena;
 mod control;
 mod error;
 mod events;
-mod link;
+mod front_end;
 mod memory;
 mod node;
 mod platform;
 mod ring;
-mod service;
+mod threads;
 
 pub use error::{ConnectError, HostError};
 pub use memory::SharedRegion;

@@ -15,10 +15,10 @@ use crate::arena::Arena;
 use crate::control::Control;
 use crate::error::{ConnectError, HostError};
 use crate::events::Events;
-use crate::link::{Link, SramSlot};
+use crate::front_end::{FrontEnd, SramSlot};
 use crate::memory::SharedRegion;
 use crate::platform::HostPlatform;
-use crate::service::{self, Shared};
+use crate::threads::{self, Shared};
 
 /// Smallest arena, in bytes: it also holds queues and host areas.
 pub const MIN_ARENA: usize = 256 * PAGE_SIZE;
@@ -34,7 +34,7 @@ struct Inner {
     doorbells: Vec<EventFd>,
     threads: Vec<JoinHandle<()>>,
     /// The connection ends when this is dropped.
-    _link: Link,
+    _front_end: FrontEnd,
 }
 
 impl HostNode {
@@ -48,8 +48,8 @@ impl HostNode {
         if arena_bytes < MIN_ARENA {
             return Err(ConnectError::ArenaSize(arena_bytes));
         }
-        let (mut link, connection) = Link::open(socket.as_ref())?;
-        let config = check_config(&link.config()?)?;
+        let (mut front_end, connection) = FrontEnd::open(socket.as_ref())?;
+        let config = check_config(&front_end.config()?)?;
         let arena = Arena::new(arena_bytes)?;
         let small = |_: HostError| ConnectError::ArenaSize(arena_bytes);
         let control = Control::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
@@ -59,20 +59,20 @@ impl HostNode {
         let doorbells = (0..config.doorbells)
             .map(|_| eventfd())
             .collect::<Result<Vec<_>, _>>()?;
-        let threads = Threads::start(&shared, &mut link)?;
-        link.start(&arena, &shared.control, &shared.events, &doorbells)?;
+        let threads = Threads::start(&shared, &mut front_end)?;
+        front_end.start(&arena, &shared.control, &shared.events, &doorbells)?;
         let platform = HostPlatform::new(arena, sram.wait()?, shared.clone());
         let driver = Driver::start(platform, &config)
             .map_err(|error| ConnectError::start(error, arena_bytes))?;
         // Set once, here: the cell is empty.
         let _ = shared.driver.set(Arc::downgrade(&driver));
-        shared.pump_events(|| ());
+        shared.drain_events(|| ());
         Ok(HostNode(Arc::new(Inner {
             driver,
             doorbells,
             threads: threads.keep(),
             shared,
-            _link: link,
+            _front_end: front_end,
         })))
     }
 
@@ -145,7 +145,7 @@ impl std::fmt::Debug for HostNode {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.driver.begin_removal();
-        self.shared.hang_up();
+        self.shared.disconnect();
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -160,7 +160,7 @@ struct Threads {
 }
 
 impl Threads {
-    fn start(shared: &Arc<Shared>, link: &mut Link) -> Result<Self, ConnectError> {
+    fn start(shared: &Arc<Shared>, front_end: &mut FrontEnd) -> Result<Self, ConnectError> {
         let mut channel = FrontendReqHandler::new(shared.sram.clone()).map_err(|error| {
             ConnectError::Protocol {
                 message: "SET_BACKEND_REQ_FD",
@@ -168,19 +168,19 @@ impl Threads {
             }
         })?;
         channel.set_reply_ack_flag(true);
-        link.give_channel(&Descriptor(channel.get_tx_raw_fd()))?;
-        let epoll = service::watch(shared, &channel).map_err(ConnectError::system("epoll"))?;
-        let mut threads = Threads {
+        front_end.give_channel(&Descriptor(channel.get_tx_raw_fd()))?;
+        let epoll = threads::epoll_set(shared, &channel).map_err(ConnectError::system("epoll"))?;
+        let mut started = Threads {
             shared: shared.clone(),
             handles: Vec::new(),
         };
         let (sender, receiver) = mpsc::channel();
         let both = (shared.clone(), shared.clone());
-        threads.spawn("qnic-faults", move || service::faults(&both.0, &receiver))?;
-        threads.spawn("qnic-interrupts", move || {
-            service::interrupts(&both.1, channel, &epoll, &sender);
+        started.spawn("qnic-faults", move || threads::faults(&both.0, &receiver))?;
+        started.spawn("qnic-interrupts", move || {
+            threads::interrupts(&both.1, channel, &epoll, &sender);
         })?;
-        Ok(threads)
+        Ok(started)
     }
 
     fn spawn(
@@ -202,7 +202,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         if !self.handles.is_empty() {
-            self.shared.hang_up();
+            self.shared.disconnect();
         }
         for thread in self.handles.drain(..) {
             let _ = thread.join();

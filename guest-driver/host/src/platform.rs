@@ -1,4 +1,4 @@
-//! The system under the driver core: this process.
+//! The system beneath the driver core: this process.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,15 +11,14 @@ use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_driver::platform::{
-    HostArea, Level, MemoryError, Mutex, NoMemory, Patience, RequestError, SpinLock, Waited,
-    Waiters,
+    self, HostArea, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
 };
-use qnic_driver::{Installed, Platform, Region};
+use qnic_driver::{MemoryManager, Platform, Region};
 use rustix::event::{eventfd, EventfdFlags};
 
 use crate::arena::Arena;
 use crate::memory::SharedRegion;
-use crate::service::Shared;
+use crate::threads::Shared;
 
 /// This process as the driver core sees it.
 pub(crate) struct HostPlatform {
@@ -30,8 +29,10 @@ pub(crate) struct HostPlatform {
     /// Processes may use physical addresses (N25).
     physical: AtomicBool,
     /// Regions that are exported now, for [`HostPlatform::evict`].
-    watched: Arc<StdMutex<Vec<Weak<Region<HostPlatform>>>>>,
+    regions: Arc<Regions>,
 }
+
+type Regions = StdMutex<Vec<Weak<Region<HostPlatform>>>>;
 
 impl HostPlatform {
     pub(crate) fn new(arena: Arc<Arena>, sram: SharedRegion, shared: Arc<Shared>) -> Self {
@@ -41,7 +42,7 @@ impl HostPlatform {
             shared,
             started: Instant::now(),
             physical: AtomicBool::new(false),
-            watched: Arc::default(),
+            regions: Arc::default(),
         }
     }
 
@@ -51,19 +52,15 @@ impl HostPlatform {
 
     /// Lets processes use physical addresses from now on.
     pub(crate) fn allow_physical(&self) {
-        // Relaxed: nothing else hangs on it.
-        self.physical
-            .store(true, std::sync::atomic::Ordering::Relaxed);
+        // Relaxed: it orders nothing.
+        self.physical.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the pages that touch `start..end` out of the NIC's page table, as a
+    /// Takes the pages that overlap `start..end` out of the NIC's page table, as a
     /// kernel does before it reclaims them; the NIC's next access faults (N8, N13).
     pub(crate) fn evict(&self, start: u64, end: u64) {
-        let regions: Vec<_> = lock(&self.watched)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        for region in regions {
+        let regions = lock(&self.regions).clone();
+        for region in regions.iter().filter_map(Weak::upgrade) {
             region.invalidate(start, end, true, || ());
         }
     }
@@ -76,7 +73,7 @@ fn lock<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// The locks of the driver core, sleeping ones and spinning ones alike.
 pub(crate) struct Lock<T>(StdMutex<T>);
 
-impl<T: Send> Mutex<T> for Lock<T> {
+impl<T: Send> platform::Lock<T> for Lock<T> {
     fn new(value: T) -> Result<Self, NoMemory> {
         Ok(Lock(StdMutex::new(value)))
     }
@@ -84,7 +81,9 @@ impl<T: Send> Mutex<T> for Lock<T> {
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         f(&mut lock(&self.0))
     }
+}
 
+impl<T: Send> Mutex<T> for Lock<T> {
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         match self.0.try_lock() {
             Ok(mut value) => Some(f(&mut value)),
@@ -94,29 +93,19 @@ impl<T: Send> Mutex<T> for Lock<T> {
     }
 }
 
-impl<T: Send> SpinLock<T> for Lock<T> {
-    fn new(value: T) -> Result<Self, NoMemory> {
-        Ok(Lock(StdMutex::new(value)))
-    }
-
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut lock(&self.0))
-    }
-}
-
-/// Threads that wait for a condition; the lock makes "evaluate, then sleep" and
-/// "change, then wake" exclude each other.
+/// A wait queue; the lock makes "evaluate, then sleep" and "change, then wake"
+/// exclude each other.
 #[derive(Default)]
 pub(crate) struct HostWaiters {
     lock: StdMutex<()>,
     woken: Condvar,
-    /// What those poll who do not block here; made when somebody asks for it, and
-    /// readable from the next [`Waiters::wake_all`] on.
+    /// For threads that poll; made on first use, and readable from the next
+    /// [`Waiters::wake_all`] on.
     event: OnceLock<OwnedFd>,
 }
 
 impl HostWaiters {
-    /// The descriptor to poll. `readable` says whether there is something already.
+    /// The descriptor to poll; readable at once if `readable` returns true.
     ///
     /// # Errors
     /// The system's, when it has no descriptors left.
@@ -132,7 +121,7 @@ impl HostWaiters {
         Ok(self.event.get_or_init(|| event).as_fd())
     }
 
-    /// Takes readability away; the caller looks at what may have changed afterwards.
+    /// Makes the descriptor unreadable; the caller reads afterwards what may have changed.
     pub(crate) fn clear_event(&self) {
         if let Some(event) = self.event.get() {
             // It fails if the descriptor is not readable.
@@ -188,17 +177,15 @@ impl HostArea for HostPages {
     }
 }
 
-/// An export; nothing changes pages behind the driver's back here, but tests may
-/// ask for it.
-pub(crate) struct Watch {
-    watched: Arc<StdMutex<Vec<Weak<Region<HostPlatform>>>>>,
-}
+/// The entry of a region in the list of regions: pages change here only when a test
+/// evicts them.
+pub(crate) struct Notifier(Arc<Regions>);
 
-impl Drop for Watch {
+impl Drop for Notifier {
     fn drop(&mut self) {
-        // The region itself may live on for a moment; it is closed by then, and
+        // The region itself may exist a little longer; it is closed by then, and
         // an invalidation of it does nothing.
-        lock(&self.watched).retain(|region| region.strong_count() > 0);
+        lock(&self.0).retain(|region| region.strong_count() > 0);
     }
 }
 
@@ -206,9 +193,6 @@ impl Platform for HostPlatform {
     type Sram = SharedRegion;
     type Mutex<T: Send> = Lock<T>;
     type SpinLock<T: Send> = Lock<T>;
-    type Space = ();
-    type Watch = Watch;
-    type Pin = ();
     type HostArea = HostPages;
     type Waiters = HostWaiters;
 
@@ -220,7 +204,7 @@ impl Platform for HostPlatform {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn give_way(&self) {
+    fn yield_processor(&self) {
         std::thread::yield_now();
     }
 
@@ -240,19 +224,19 @@ impl Platform for HostPlatform {
     fn request(
         &self,
         request: &[u8; REQUEST_BYTES],
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
-        self.shared.control.request(request, patience)
+        self.shared.control.request(request, timeout)
     }
 
-    fn post(&self, request: &[u8; REQUEST_BYTES], limit_ms: u32) -> Result<(), RequestError> {
-        self.shared.control.post(request, limit_ms)
+    fn post(&self, request: &[u8; REQUEST_BYTES], timeout_ms: u32) -> Result<(), RequestError> {
+        self.shared.control.post(request, timeout_ms)
     }
 
-    /// Closes the connection, whereupon the device process forgets the arena. A
-    /// device process that hangs may still write to it: nothing else is in there.
+    /// Closes the connection, whereupon the device process unmaps the arena. A
+    /// device process that hangs may still write to it, and to nothing else.
     fn stop_device(&self) {
-        self.shared.hang_up();
+        self.shared.disconnect();
     }
 
     /// Memory of a memfd has no backing store to be written to.
@@ -278,64 +262,62 @@ impl Platform for HostPlatform {
         Ok(HostWaiters::default())
     }
 
-    fn watch(&self, _space: &(), region: &Arc<Region<Self>>) -> Result<Watch, MemoryError> {
-        let length = (region.page_count() as u64)
-            .checked_mul(PAGE_SIZE as u64)
-            .ok_or(MemoryError::NotExportable)?;
-        if !self.arena.contains(region.address(), length) {
-            return Err(MemoryError::NotExportable);
-        }
-        lock(&self.watched).push(Arc::downgrade(region));
-        Ok(Watch {
-            watched: self.watched.clone(),
-        })
-    }
-
-    fn may_use_physical(&self) -> bool {
-        self.physical.load(std::sync::atomic::Ordering::Relaxed)
-    }
-
-    /// Pages of the arena never move; who exports one keeps its buffer.
-    fn pin(&self, _space: &(), address: u64, length: u64) -> Result<((), u64), MemoryError> {
-        match self.arena.contains(address, length) {
-            true => Ok(((), address - self.arena.base())),
-            false => Err(MemoryError::NotExportable),
-        }
-    }
-
-    fn fault_in(
-        &self,
-        _space: &(),
-        _watch: &Watch,
-        region: &Region<Self>,
-        first: usize,
-        count: usize,
-    ) -> Result<(), MemoryError> {
-        let frames: Vec<_> = (first..first + count)
-            .map(|page| {
-                self.arena
-                    .frame(region.address() + (page * PAGE_SIZE) as u64)
-            })
-            .collect();
-        // A page of the arena always has the same frame.
-        match region.install(first, &frames, || true) {
-            Installed::Entered => Ok(()),
-            Installed::Stale | Installed::Busy => Err(MemoryError::Busy),
-            Installed::Absent => Err(MemoryError::NotMapped),
-            Installed::Closed => Err(MemoryError::Closed),
-        }
-    }
-
-    fn enter_resident(&self, space: &(), watch: &Watch, region: &Region<Self>) {
-        // Best effort: what does not get in is faulted in later.
-        let _ = self.fault_in(space, watch, region, 0, region.page_count());
-    }
-
     fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
         match level {
             Level::Error => tracing::error!("{message}"),
             Level::Warning => tracing::warn!("{message}"),
             Level::Info => tracing::info!("{message}"),
+        }
+    }
+}
+
+impl MemoryManager for HostPlatform {
+    type AddressSpace = ();
+    type Notifier = Notifier;
+    type Pin = ();
+
+    fn register_notifier(
+        &self,
+        (): &(),
+        region: &Arc<Region<Self>>,
+    ) -> Result<Notifier, MemoryError> {
+        let length = (region.page_count() as u64).checked_mul(PAGE_SIZE as u64);
+        let length = length.ok_or(MemoryError::NotExportable)?;
+        if !self.arena.contains(region.address(), length) {
+            return Err(MemoryError::NotExportable);
+        }
+        lock(&self.regions).push(Arc::downgrade(region));
+        Ok(Notifier(self.regions.clone()))
+    }
+
+    fn fault_in(
+        &self,
+        (): &(),
+        _: &Notifier,
+        region: &Region<Self>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), MemoryError> {
+        let pages = (first..first + count).map(|page| region.address() + (page * PAGE_SIZE) as u64);
+        let frames: Vec<_> = pages.map(|address| self.arena.frame(address)).collect();
+        // A page of the arena always has the same frame.
+        region.install(first, &frames, || true)
+    }
+
+    fn install_resident(&self, (): &(), notifier: &Notifier, region: &Region<Self>) {
+        // Best effort: what is not installed is faulted in later.
+        let _ = self.fault_in(&(), notifier, region, 0, region.page_count());
+    }
+
+    fn may_use_physical(&self) -> bool {
+        self.physical.load(Ordering::Relaxed)
+    }
+
+    /// Pages of the arena never move; the process that exports one keeps its buffer.
+    fn pin(&self, (): &(), address: u64, length: u64) -> Result<((), u64), MemoryError> {
+        match self.arena.contains(address, length) {
+            true => Ok(((), address - self.arena.base())),
+            false => Err(MemoryError::NotExportable),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A split virtqueue, seen from the driver.
+//! The driver's side of a split virtqueue.
 //!
-//! Chains are fixed when the ring is made: each is a row of descriptors over
-//! buffers that never move, so offering one is storing its number. The device
-//! may write anything into the used ring: what it returns is checked.
+//! Chains are fixed when the ring is made: each is a sequence of descriptors over
+//! buffers that never move, so to add one is to store its number. The device may
+//! write anything into the used ring: what it returns is checked.
 //!
 //! ```text
 //!   descriptors  16 bytes each      driver writes once
@@ -10,8 +10,10 @@
 //!   used         flags idx ring[]   device writes
 //! ```
 //!
-//! Crate `virtio-drivers` has such a queue too; its memory interface is static,
-//! one for a program, and host mode needs one for each node of a process.
+//! Crate `virtio-drivers` has such a queue too, but its memory interface (`Hal`) is a
+//! type without a value, one for the whole program, and host mode has one arena for
+//! each node of a process. The mock of crate `virtio-queue` (feature `test-utils`)
+//! writes descriptors for tests of devices and never consumes the used ring.
 
 use std::sync::Arc;
 
@@ -26,14 +28,14 @@ use crate::memory::SharedRegion;
 const NEXT: u16 = 1;
 /// Descriptor flag: the device writes.
 const WRITE: u16 = 2;
-/// Flag of the used ring: no kick is needed.
+/// Flag of the used ring: the device wants no kick.
 const NO_NOTIFY: u16 = 1;
 
 const DESCRIPTOR_BYTES: usize = 16;
 
-/// A buffer within a chain.
+/// A buffer of a chain: one descriptor.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece {
+pub(crate) struct Buffer {
     /// Offset in the buffer memory.
     pub(crate) offset: usize,
     /// Length in bytes.
@@ -42,7 +44,7 @@ pub(crate) struct Piece {
     pub(crate) writable: bool,
 }
 
-/// The device returned something that was not offered.
+/// The device returned a chain that was not available to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the device returned chain {0}, which it does not hold")]
 pub(crate) struct BadChain(pub(crate) u32);
@@ -53,7 +55,7 @@ pub(crate) struct Ring {
     rings: SharedRegion,
     buffers: SharedRegion,
     size: u16,
-    chain_pieces: u16,
+    chain_length: u16,
     next_available: u16,
     last_used: u16,
     /// Chains that the device holds.
@@ -61,29 +63,29 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring of `chains` chains (a power of two), all made of `pieces` (one or
-    /// two); the buffers of chain *n* start at `n * stride`.
+    /// A ring of `chains` chains (a power of two), each with the buffers of
+    /// `chain` (one or two); the buffers of chain *n* start at `n * stride`.
     pub(crate) fn new(
         arena: &Arc<Arena>,
         chains: u16,
-        pieces: &[Piece],
+        chain: &[Buffer],
         stride: usize,
     ) -> Result<Self, HostError> {
-        let chain_pieces = pieces.len() as u16;
-        let size = chains * chain_pieces;
+        let chain_length = chain.len() as u16;
+        let size = chains * chain_length;
         debug_assert!(size.is_power_of_two());
         let buffers = arena.allocate(usize::from(chains) * stride)?;
         let rings = arena.allocate(used_offset(size) + 4 + 8 * usize::from(size))?;
         let physical = arena.physical(&buffers);
-        for chain in 0..chains {
-            for (index, piece) in (0..).zip(pieces) {
-                let address = physical + (usize::from(chain) * stride + piece.offset) as u64;
-                let last = index + 1 == chain_pieces;
-                let flags = if piece.writable { WRITE } else { 0 } | if last { 0 } else { NEXT };
-                let number = chain * chain_pieces + index;
+        for number in 0..chains {
+            for (index, buffer) in (0..).zip(chain) {
+                let address = physical + (usize::from(number) * stride + buffer.offset) as u64;
+                let last = index + 1 == chain_length;
+                let flags = if buffer.writable { WRITE } else { 0 } | if last { 0 } else { NEXT };
+                let number = number * chain_length + index;
                 let descriptor = usize::from(number) * DESCRIPTOR_BYTES;
                 rings.store_u64(descriptor, address, Ordering::Relaxed);
-                rings.store_u32(descriptor + 8, piece.length as u32, Ordering::Relaxed);
+                rings.store_u32(descriptor + 8, buffer.length as u32, Ordering::Relaxed);
                 rings.store_u16(descriptor + 12, flags, Ordering::Relaxed);
                 let next = if last { 0 } else { number + 1 };
                 rings.store_u16(descriptor + 14, next, Ordering::Relaxed);
@@ -93,7 +95,7 @@ impl Ring {
             rings,
             buffers,
             size,
-            chain_pieces,
+            chain_length,
             next_available: 0,
             last_used: 0,
             held: vec![false; usize::from(chains)],
@@ -125,21 +127,21 @@ impl Ring {
         ]
     }
 
-    /// Gives a chain that the device does not hold to it. Says whether the device
-    /// wants a kick.
-    pub(crate) fn offer(&mut self, chain: usize) -> bool {
+    /// Makes a chain available that the device does not hold. Returns true if the
+    /// device wants a kick.
+    pub(crate) fn add(&mut self, chain: usize) -> bool {
         self.held[chain] = true;
         let available = available_offset(self.size);
-        let place = available + 4 + usize::from(self.next_available % self.size) * 2;
-        let head = chain as u16 * self.chain_pieces;
-        self.rings.store_u16(place, head, Ordering::Relaxed);
+        let entry = available + 4 + usize::from(self.next_available % self.size) * 2;
+        let head = chain as u16 * self.chain_length;
+        self.rings.store_u16(entry, head, Ordering::Relaxed);
         self.next_available = self.next_available.wrapping_add(1);
         // Release: buffer and ring entry in front of the index (partner: the
         // device's acquire load of the index).
         self.rings
             .store_u16(available + 2, self.next_available, Ordering::Release);
         // Partner: the device's fence between its store to the used flags and its
-        // last look at the available index.
+        // last load of the available index.
         self.rings.fence();
         let flags = self
             .rings
@@ -147,11 +149,11 @@ impl Ring {
         flags & NO_NOTIFY == 0
     }
 
-    /// Takes the next chain that the device has given back.
+    /// Takes the next chain from the used ring.
     ///
     /// # Errors
     /// [`BadChain`]: the device is broken, and the ring must not be used further.
-    pub(crate) fn take(&mut self) -> Result<Option<usize>, BadChain> {
+    pub(crate) fn pop_used(&mut self) -> Result<Option<usize>, BadChain> {
         let used = used_offset(self.size);
         // Acquire: ring entry and buffer behind the index (partner: the device's
         // release store of the index).
@@ -159,13 +161,13 @@ impl Ring {
         if index == self.last_used {
             return Ok(None);
         }
-        let place = used + 4 + usize::from(self.last_used % self.size) * 8;
-        let head = self.rings.load_u32(place, Ordering::Relaxed);
+        let entry = used + 4 + usize::from(self.last_used % self.size) * 8;
+        let head = self.rings.load_u32(entry, Ordering::Relaxed);
         self.last_used = self.last_used.wrapping_add(1);
-        let pieces = u32::from(self.chain_pieces);
-        let chain = (head / pieces) as usize;
+        let length = u32::from(self.chain_length);
+        let chain = (head / length) as usize;
         match self.held.get_mut(chain) {
-            Some(held) if *held && head % pieces == 0 => {
+            Some(held) if *held && head % length == 0 => {
                 *held = false;
                 Ok(Some(chain))
             }
@@ -190,13 +192,13 @@ mod tests {
     use virtio_queue::{Queue, QueueOwnedT, QueueT};
     use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-    const PIECES: [Piece; 2] = [
-        Piece {
+    const BUFFERS: [Buffer; 2] = [
+        Buffer {
             offset: 0,
             length: 16,
             writable: false,
         },
-        Piece {
+        Buffer {
             offset: 16,
             length: 16,
             writable: true,
@@ -230,57 +232,56 @@ mod tests {
             Device { memory, queue }
         }
 
-        /// Takes a chain and adds one to every byte of its request as the reply.
+        /// Takes a chain and responds with its request, one added to every byte.
         fn take(&mut self) -> Option<u16> {
             let chain = self.queue.iter(&self.memory).unwrap().next()?;
             let head = chain.head_index();
-            let pieces: Vec<_> = chain.collect();
-            assert_eq!(pieces.len(), 2);
-            assert!(!pieces[0].is_write_only() && pieces[1].is_write_only());
+            let buffers: Vec<_> = chain.collect();
+            assert_eq!(buffers.len(), 2);
+            assert!(!buffers[0].is_write_only() && buffers[1].is_write_only());
             let mut bytes = [0; 16];
-            self.memory
-                .read_slice(&mut bytes, pieces[0].addr())
-                .unwrap();
-            let reply = bytes.map(|byte| byte.wrapping_add(1));
-            self.memory.write_slice(&reply, pieces[1].addr()).unwrap();
+            let memory = &self.memory;
+            memory.read_slice(&mut bytes, buffers[0].addr()).unwrap();
+            let response = bytes.map(|byte| byte.wrapping_add(1));
+            memory.write_slice(&response, buffers[1].addr()).unwrap();
             Some(head)
         }
 
-        fn give_back(&mut self, head: u16) {
+        fn complete(&mut self, head: u16) {
             self.queue.add_used(&self.memory, head, 16).unwrap();
         }
     }
 
     proptest! {
-        /// Offers, and returns in any order, against a device of another maker.
+        /// Chains added, and used in any order, against an independent device.
         #[test]
-        fn requests_get_their_replies(
+        fn requests_get_their_responses(
             steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 0..400),
         ) {
             let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-            let mut ring = Ring::new(&arena, 8, &PIECES, 32).unwrap();
+            let mut ring = Ring::new(&arena, 8, &BUFFERS, 32).unwrap();
             let mut device = Device::new(&arena, &ring);
             let mut free: Vec<usize> = (0..ring.chains()).collect();
             let (mut taken, mut number) = (Vec::new(), 0u8);
             let mut expected = [0u8; 8];
-            for (offer, pick) in steps {
-                if offer && !free.is_empty() {
+            for (add, pick) in steps {
+                if add && !free.is_empty() {
                     let chain = free.swap_remove(pick % free.len());
                     number = number.wrapping_add(1);
                     ring.buffers().write_bytes(chain * 32, &[number; 16]);
                     expected[chain] = number.wrapping_add(1);
-                    prop_assert!(ring.offer(chain));
+                    prop_assert!(ring.add(chain));
                 } else {
                     taken.extend(device.take());
                     if !taken.is_empty() {
-                        device.give_back(taken.swap_remove(pick % taken.len()));
-                        let chain = ring.take().unwrap().unwrap();
-                        let mut reply = [0; 16];
-                        ring.buffers().read_bytes(chain * 32 + 16, &mut reply);
-                        prop_assert_eq!(reply, [expected[chain]; 16]);
+                        device.complete(taken.swap_remove(pick % taken.len()));
+                        let chain = ring.pop_used().unwrap().unwrap();
+                        let mut response = [0; 16];
+                        ring.buffers().read_bytes(chain * 32 + 16, &mut response);
+                        prop_assert_eq!(response, [expected[chain]; 16]);
                         free.push(chain);
                     }
-                    prop_assert_eq!(ring.take(), Ok(None));
+                    prop_assert_eq!(ring.pop_used(), Ok(None));
                 }
             }
         }
@@ -289,24 +290,24 @@ mod tests {
     #[test]
     fn kicks_are_left_out_when_the_device_says_so() {
         let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-        let mut ring = Ring::new(&arena, 8, &PIECES, 32).unwrap();
+        let mut ring = Ring::new(&arena, 8, &BUFFERS, 32).unwrap();
         let mut device = Device::new(&arena, &ring);
         device.queue.disable_notification(&device.memory).unwrap();
-        assert!(!ring.offer(0));
+        assert!(!ring.add(0));
         device.queue.enable_notification(&device.memory).unwrap();
-        assert!(ring.offer(1));
+        assert!(ring.add(1));
     }
 
     #[test]
-    fn a_device_that_returns_nonsense_is_found_out() {
+    fn a_device_that_returns_nonsense_is_detected() {
         for head in [2, 3, 16, u32::MAX] {
             let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-            let mut ring = Ring::new(&arena, 8, &PIECES, 32).unwrap();
-            ring.offer(0);
+            let mut ring = Ring::new(&arena, 8, &BUFFERS, 32).unwrap();
+            ring.add(0);
             let used = used_offset(ring.size);
             ring.rings.store_u32(used + 4, head, Ordering::Relaxed);
             ring.rings.store_u16(used + 2, 1, Ordering::Release);
-            assert_eq!(ring.take(), Err(BadChain(head)));
+            assert_eq!(ring.pop_used(), Err(BadChain(head)));
         }
     }
 }

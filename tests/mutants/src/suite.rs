@@ -73,7 +73,7 @@ pub(crate) const SUITES: [Suite; 3] = [
         name: "page-table",
         sources: &[
             Source {
-                path: "guest-driver/core/src/shadow.rs",
+                path: "guest-driver/core/src/memory/shadow.rs",
                 copy: "driver/src/shadow.rs",
                 functions: &[],
             },

@@ -1,4 +1,4 @@
-//! One address space: pages that the test maps, with frames that come and go.
+//! One address space: pages that the test maps, whose frames come and go.
 
 use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,12 +7,12 @@ use std::vec::Vec;
 
 use super::Fake;
 use crate::platform::MemoryError;
-use crate::{Installed, Region};
+use crate::Region;
 
 /// Size of a page in bytes.
 pub(crate) const PAGE: u64 = 4096;
 
-/// What the kernel knows.
+/// The state of the kernel.
 #[derive(Default)]
 pub(crate) struct State {
     /// Mapped pages; those that are resident have a frame.
@@ -21,15 +21,15 @@ pub(crate) struct State {
     pub(crate) read_only: BTreeSet<u64>,
     /// Frames that the device has written to.
     pub(crate) dirty: Vec<u32>,
-    /// Ranges that are held in place.
+    /// Ranges that are pinned.
     pub(crate) pinned: u32,
-    /// Every page looked up counts as changed so many times.
+    /// So many lookups of pages turn out stale.
     pub(crate) races: u32,
-    /// The process ended; its driver has not been told yet.
+    /// The process ended; its driver does not know yet.
     pub(crate) space_gone: bool,
-    /// Runs when the next page is brought in: what others do meanwhile.
+    /// Runs when the next page is faulted in: what others do meanwhile.
     pub(crate) on_fault: Option<Box<dyn FnOnce() + Send>>,
-    watched: Vec<Arc<Region<Fake>>>,
+    notified: Vec<Arc<Region<Fake>>>,
     next_frame: u32,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct State {
 #[derive(Clone, Default)]
 pub(crate) struct Kernel(Arc<Mutex<State>>);
 
-/// A range that is held in place.
+/// A pinned range.
 pub(crate) struct Pin(Kernel);
 
 impl Drop for Pin {
@@ -46,17 +46,17 @@ impl Drop for Pin {
     }
 }
 
-/// A range under watch.
-pub(crate) struct Watch {
+/// Notifies a region.
+pub(crate) struct Notifier {
     kernel: Kernel,
     region: Arc<Region<Fake>>,
 }
 
-impl Drop for Watch {
+impl Drop for Notifier {
     fn drop(&mut self) {
         let mut state = self.kernel.state();
         state
-            .watched
+            .notified
             .retain(|other| !Arc::ptr_eq(other, &self.region));
     }
 }
@@ -66,7 +66,7 @@ impl Kernel {
         self.0.lock().unwrap()
     }
 
-    /// Holds a range in place; its pages must be resident and contiguous.
+    /// Pins a range; its pages must be resident and contiguous.
     pub(super) fn pin(&self, address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
         let mut state = self.state();
         let pages = address / PAGE..(address + length).div_ceil(PAGE);
@@ -91,11 +91,11 @@ impl Kernel {
         }
     }
 
-    /// Takes the frames of pages away, as reclaim does; says whether it could.
+    /// Reclaims the frames of pages; returns false if the NIC holds one of them.
     pub(crate) fn reclaim(&self, first_page: u64, count: u64, may_sleep: bool) -> bool {
-        let watched = self.state().watched.clone();
+        let notified = self.state().notified.clone();
         let (start, end) = (first_page * PAGE, (first_page + count) * PAGE);
-        let done = watched
+        let done = notified
             .iter()
             .all(|region| region.invalidate(start, end, may_sleep, || {}));
         if done {
@@ -125,7 +125,10 @@ impl Kernel {
         state.dirty.push(frame);
     }
 
-    pub(super) fn watch(&self, region: &Arc<Region<Fake>>) -> Result<Watch, MemoryError> {
+    pub(super) fn register_notifier(
+        &self,
+        region: &Arc<Region<Fake>>,
+    ) -> Result<Notifier, MemoryError> {
         let mut state = self.state();
         for page in region.page_numbers() {
             if !state.pages.contains_key(&page) {
@@ -135,8 +138,8 @@ impl Kernel {
                 return Err(MemoryError::NotWritable);
             }
         }
-        state.watched.push(region.clone());
-        Ok(Watch {
+        state.notified.push(region.clone());
+        Ok(Notifier {
             kernel: self.clone(),
             region: region.clone(),
         })
@@ -171,16 +174,13 @@ impl Kernel {
             state.races = state.races.saturating_sub(1);
             drop(state);
             match region.install(first, &frames, || !stale) {
-                Installed::Entered => return Ok(()),
-                Installed::Stale => {}
-                Installed::Busy => return Err(MemoryError::Busy),
-                Installed::Absent => return Err(MemoryError::NotMapped),
-                Installed::Closed => return Err(MemoryError::Closed),
+                Err(MemoryError::Stale) => {}
+                done => return done,
             }
         }
     }
 
-    pub(super) fn enter_resident(&self, region: &Region<Fake>) {
+    pub(super) fn install_resident(&self, region: &Region<Fake>) {
         let frames: Vec<_> = {
             let state = self.state();
             let pages = region.page_numbers();

@@ -1,6 +1,6 @@
-//! A platform for unit tests: SRAM in a vector, a NIC that answers requests from
-//! a small model, an address space that the test maps and unmaps, a clock that
-//! only moves when somebody sleeps.
+//! A platform for unit tests: simulated SRAM, a NIC that answers requests from a
+//! small model, an address space that the test maps and unmaps, a clock that only
+//! moves when a thread sleeps; and the calls that many tests make.
 //!
 //! It also checks the core's promises about contexts: nothing sleeps, allocates
 //! locks or calls the device under a spin lock, no two spin locks are held at
@@ -18,64 +18,23 @@ use std::vec::Vec;
 
 use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC, CONFIG_SIZE};
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
+use qnic_abi::event::{Event, Kind, EVENT_BYTES};
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::HOST_PAGES;
-use qnic_abi::{uapi, NodeId, SharedMemory, ABI_VERSION};
+use qnic_abi::{uapi, Access, NodeId, SharedMemory, Status, VniId, ABI_VERSION};
+use qnic_nic::testing::Sram;
 use zerocopy::IntoBytes;
 
-pub(crate) use memory::{Kernel, Pin, Watch, PAGE};
+pub(crate) use memory::{Kernel, Notifier, Pin, PAGE};
 pub(crate) use nic::Nic;
 pub(crate) use sync::{SleepLock, Spin, Waiters};
 
-use crate::platform::{HostArea, Level, MemoryError, NoMemory, Patience, Platform, RequestError};
-use crate::{check_config, Driver, Process, Region, StartError};
+use crate::platform::{HostArea, Level, MemoryError, NoMemory, Platform, RequestError, Timeout};
+use crate::{check_config, CallError, Driver, Handled, MemoryManager, Process, Region, StartError};
 
 /// Geometry of the fake NIC: 64 frames, 4 windows.
 pub(crate) fn geometry() -> Geometry {
     Geometry::new(NodeId(7), 64, 4, 2).unwrap()
-}
-
-/// SRAM in a vector.
-#[derive(Clone)]
-pub(crate) struct Sram(Arc<Mutex<Vec<u8>>>);
-
-impl Sram {
-    pub(crate) fn new(geometry: &Geometry) -> Self {
-        Sram(Arc::new(Mutex::new(
-            std::vec![0; geometry.sram_bytes as usize],
-        )))
-    }
-
-    fn load<const N: usize>(&self, offset: usize) -> [u8; N] {
-        assert_eq!(offset % N, 0);
-        self.0.lock().unwrap()[offset..offset + N]
-            .try_into()
-            .unwrap()
-    }
-
-    fn store<const N: usize>(&self, offset: usize, bytes: [u8; N]) {
-        assert_eq!(offset % N, 0);
-        self.0.lock().unwrap()[offset..offset + N].copy_from_slice(&bytes);
-    }
-}
-
-impl SharedMemory for Sram {
-    fn size(&self) -> usize {
-        self.0.lock().unwrap().len()
-    }
-    fn load_u32(&self, offset: usize, _: Ordering) -> u32 {
-        u32::from_le_bytes(self.load(offset))
-    }
-    fn store_u32(&self, offset: usize, value: u32, _: Ordering) {
-        self.store(offset, value.to_le_bytes());
-    }
-    fn load_u64(&self, offset: usize, _: Ordering) -> u64 {
-        u64::from_le_bytes(self.load(offset))
-    }
-    fn store_u64(&self, offset: usize, value: u64, _: Ordering) {
-        self.store(offset, value.to_le_bytes());
-    }
-    fn fence(&self) {}
 }
 
 /// Pages of a process as the device sees them.
@@ -97,7 +56,7 @@ impl HostArea for Area {
 /// The fake platform; a clone is another handle on the same one.
 #[derive(Clone)]
 pub(crate) struct Fake {
-    pub(crate) sram: Sram,
+    pub(crate) sram: Arc<Sram>,
     pub(crate) nic: Arc<Mutex<Nic>>,
     pub(crate) kernel: Kernel,
     clock_ns: Arc<AtomicU64>,
@@ -105,12 +64,12 @@ pub(crate) struct Fake {
     random: Arc<AtomicU64>,
     log: Arc<Mutex<Vec<String>>>,
     physical: Arc<AtomicBool>,
-    /// Runs whenever the driver gives way: what the rest of the world does meanwhile.
-    on_give_way: Arc<Mutex<Option<Hook>>>,
+    /// Runs whenever the driver yields: what happens elsewhere meanwhile.
+    on_yield: Arc<Mutex<Option<Hook>>>,
 }
 
-/// Time that passes while the driver gives way.
-const GIVE_WAY_NS: u64 = 50_000;
+/// Time that passes while the driver yields.
+const YIELD_NS: u64 = 50_000;
 
 type Hook = std::boxed::Box<dyn FnMut(u64) + Send>;
 
@@ -118,13 +77,13 @@ impl Fake {
     /// A platform whose SRAM carries the header of [`geometry`].
     pub(crate) fn new() -> Self {
         let geometry = geometry();
-        let sram = Sram::new(&geometry);
-        let header = geometry.header();
-        for (index, word) in header.as_bytes().chunks(8).enumerate() {
-            sram.store::<8>(index * 8, word.try_into().unwrap());
+        let sram = Sram::new(geometry.sram_bytes as usize);
+        for (index, word) in geometry.header().as_bytes().chunks(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().unwrap());
+            sram.store_u64(index * 8, word, Ordering::Relaxed);
         }
         Fake {
-            sram,
+            sram: Arc::new(sram),
             nic: Arc::default(),
             kernel: Kernel::default(),
             clock_ns: Arc::default(),
@@ -132,7 +91,7 @@ impl Fake {
             random: Arc::new(AtomicU64::new(1)),
             log: Arc::default(),
             physical: Arc::default(),
-            on_give_way: Arc::default(),
+            on_yield: Arc::default(),
         }
     }
 
@@ -153,14 +112,14 @@ impl Fake {
         self.physical.store(true, Ordering::Relaxed);
     }
 
-    /// From now on so many nanoseconds pass between two looks at the clock.
-    pub(crate) fn tick_on_look(&self, nanoseconds: u64) {
+    /// From now on so many nanoseconds pass between two readings of the clock.
+    pub(crate) fn tick_per_reading(&self, nanoseconds: u64) {
         self.tick_ns.store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Runs `hook` with the time whenever the driver gives way.
-    pub(crate) fn on_give_way(&self, hook: impl FnMut(u64) + Send + 'static) {
-        *self.on_give_way.lock().unwrap() = Some(std::boxed::Box::new(hook));
+    /// Runs `hook` with the time whenever the driver yields.
+    pub(crate) fn on_yield(&self, hook: impl FnMut(u64) + Send + 'static) {
+        *self.on_yield.lock().unwrap() = Some(std::boxed::Box::new(hook));
     }
 }
 
@@ -186,13 +145,73 @@ pub(crate) fn register(driver: &Arc<Driver<Fake>>) -> Process<Fake> {
     driver.register((), 100, &mut call).unwrap().unwrap()
 }
 
+/// A call to export `length` bytes at `address` with all rights.
+pub(crate) fn export_call(name: u64, address: u64, length: u64) -> uapi::Export {
+    uapi::Export {
+        access: Access::all().bits().into(),
+        name: name.into(),
+        address: address.into(),
+        length: length.into(),
+        ..Default::default()
+    }
+}
+
+/// Exports a range; the status is in the result.
+pub(crate) fn export(
+    process: &Process<Fake>,
+    name: u64,
+    address: u64,
+    length: u64,
+) -> Result<uapi::Export, CallError> {
+    let mut call = export_call(name, address, length);
+    process.export(&mut call).map(|()| call)
+}
+
+/// A process that exports pages 16 to `16 + count`, resident or not.
+pub(crate) fn exporter(fake: &Fake, count: u64, resident: bool) -> Process<Fake> {
+    let process = register(&fake.start().unwrap());
+    fake.kernel.map(16, count, resident);
+    let done = export(&process, 0, 16 * PAGE, count * PAGE).unwrap();
+    assert_eq!(done.status.get(), Status::Ok.code());
+    process
+}
+
+/// Gives the driver an event.
+pub(crate) fn event(
+    driver: &Driver<Fake>,
+    kind: Kind,
+    vni: VniId,
+    address: u64,
+    pages: u32,
+) -> Handled {
+    let event = Event {
+        kind: (kind as u32).into(),
+        vni: vni.0.into(),
+        flags: 0.into(),
+        address: address.into(),
+        pages: pages.into(),
+        status: 0.into(),
+        reserved: 0.into(),
+    };
+    let bytes: &[u8; EVENT_BYTES] = event.as_bytes().try_into().unwrap();
+    driver.handle_event(bytes)
+}
+
+/// Pages in the page table.
+pub(crate) fn mapped(process: &Process<Fake>) -> u64 {
+    process.driver().device.counters.pages_mapped.get()
+}
+
+/// The region that holds a page, and the page's index in it.
+pub(crate) fn region(process: &Process<Fake>, page: u64) -> Option<(Arc<Region<Fake>>, usize)> {
+    let (exported, index) = process.state.exports.find(page)?;
+    Some((exported.region.clone(), index))
+}
+
 impl Platform for Fake {
     type Sram = Sram;
     type Mutex<T: Send> = SleepLock<T>;
     type SpinLock<T: Send> = Spin<T>;
-    type Space = ();
-    type Watch = Watch;
-    type Pin = Pin;
     type HostArea = Area;
     type Waiters = Waiters;
 
@@ -205,10 +224,10 @@ impl Platform for Fake {
         self.clock_ns.fetch_add(tick, Ordering::Relaxed)
     }
 
-    fn give_way(&self) {
+    fn yield_processor(&self) {
         sync::assert_may_sleep();
-        let now = self.clock_ns.fetch_add(GIVE_WAY_NS, Ordering::Relaxed) + GIVE_WAY_NS;
-        if let Some(hook) = self.on_give_way.lock().unwrap().as_mut() {
+        let now = self.clock_ns.fetch_add(YIELD_NS, Ordering::Relaxed) + YIELD_NS;
+        if let Some(hook) = self.on_yield.lock().unwrap().as_mut() {
             hook(now);
         }
     }
@@ -225,17 +244,17 @@ impl Platform for Fake {
     fn request(
         &self,
         request: &[u8; REQUEST_BYTES],
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
         sync::assert_may_call_device();
-        self.nic().request(request, patience)
+        self.nic().request(request, timeout)
     }
 
-    fn post(&self, request: &[u8; REQUEST_BYTES], limit_ms: u32) -> Result<(), RequestError> {
+    fn post(&self, request: &[u8; REQUEST_BYTES], timeout_ms: u32) -> Result<(), RequestError> {
         sync::assert_may_call_device();
         let mut nic = self.nic();
         nic.posted += 1;
-        let reply = nic.request(request, Patience::Bounded(limit_ms));
+        let reply = nic.request(request, Timeout::Uninterruptible(timeout_ms));
         reply.map(drop)
     }
 
@@ -265,9 +284,24 @@ impl Platform for Fake {
         Ok(Waiters::default())
     }
 
-    fn watch(&self, _: &(), region: &Arc<Region<Self>>) -> Result<Watch, MemoryError> {
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        let line = std::format!("{level:?}: {message}");
+        self.log.lock().unwrap().push(line);
+    }
+}
+
+impl MemoryManager for Fake {
+    type AddressSpace = ();
+    type Notifier = Notifier;
+    type Pin = Pin;
+
+    fn register_notifier(
+        &self,
+        (): &(),
+        region: &Arc<Region<Self>>,
+    ) -> Result<Notifier, MemoryError> {
         sync::assert_may_sleep();
-        self.kernel.watch(region)
+        self.kernel.register_notifier(region)
     }
 
     fn may_use_physical(&self) -> bool {
@@ -282,7 +316,7 @@ impl Platform for Fake {
     fn fault_in(
         &self,
         _: &(),
-        _: &Watch,
+        _: &Notifier,
         region: &Region<Self>,
         first: usize,
         count: usize,
@@ -291,13 +325,8 @@ impl Platform for Fake {
         self.kernel.fault_in(region, first, count)
     }
 
-    fn enter_resident(&self, _: &(), _: &Watch, region: &Region<Self>) {
+    fn install_resident(&self, _: &(), _: &Notifier, region: &Region<Self>) {
         sync::assert_may_sleep();
-        self.kernel.enter_resident(region);
-    }
-
-    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        let line = std::format!("{level:?}: {message}");
-        self.log.lock().unwrap().push(line);
+        self.kernel.install_resident(region);
     }
 }

@@ -1,4 +1,4 @@
-//! A NIC that answers requests and keeps the tables that it is told to keep.
+//! A NIC that answers requests and keeps tables of processes and segments.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::vec::Vec;
@@ -9,7 +9,7 @@ use qnic_abi::control::{
 use qnic_abi::Status;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::platform::{Patience, RequestError};
+use crate::platform::{RequestError, Timeout};
 
 /// The fake NIC.
 #[derive(Default)]
@@ -20,13 +20,13 @@ pub(crate) struct Nic {
     pub(crate) segments: BTreeMap<(u16, u16), control::Export>,
     /// Answers to faults, in their order.
     pub(crate) faults_done: Vec<(u16, control::FaultDone)>,
-    /// Requests whose reply nobody waits for.
+    /// Requests for whose response no thread waits.
     pub(crate) posted: u32,
-    /// How long imports were to wait, in milliseconds.
+    /// The waits that imports asked for, in milliseconds.
     pub(crate) import_waits: Vec<u32>,
     /// Queues that were reset.
     pub(crate) queues_reset: Vec<u16>,
-    /// What becomes of the next requests instead of a proper answer.
+    /// What the next requests get instead of a proper response.
     pub(crate) next: VecDeque<Result<u32, RequestError>>,
     /// Stopped by the driver.
     pub(crate) stopped: bool,
@@ -36,24 +36,24 @@ impl Nic {
     pub(crate) fn request(
         &mut self,
         request: &[u8; REQUEST_BYTES],
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
         if self.stopped {
             return Err(RequestError::Gone);
         }
         if let Some(next) = self.next.pop_front() {
-            return next.map(|code| reply(code, &[0u8; 0]));
+            return next.map(|code| respond(code, &[0u8; 0]));
         }
         let (header, body) = RequestHeader::read_from_prefix(request).unwrap();
         let vni = header.vni.get();
         let opcode = Opcode::try_from(header.opcode.get()).unwrap();
         assert_eq!(
-            matches!(patience, Patience::Interruptible(_)),
+            matches!(timeout, Timeout::Interruptible(_)),
             opcode == Opcode::Import
         );
         let known = self.processes.contains_key(&vni);
         if !known && !matches!(opcode, Opcode::Hello | Opcode::Query | Opcode::NewProcess) {
-            return Ok(reply(Status::NoSuchVni.code(), &[0u8; 0]));
+            return Ok(respond(Status::NoSuchVni.code(), &[0u8; 0]));
         }
         Ok(self.answer(opcode, vni, body))
     }
@@ -63,38 +63,38 @@ impl Nic {
         match opcode {
             Opcode::Hello | Opcode::ResetQueue => {
                 self.queues_reset.push(vni);
-                reply(ok, &[0u8; 0])
+                respond(ok, &[0u8; 0])
             }
             Opcode::NewProcess => {
                 let (process, _) = control::NewProcess::read_from_prefix(body).unwrap();
                 let old = self.processes.insert(vni, process);
                 assert!(old.is_none(), "VNI {vni} is registered twice");
-                reply(ok, &[0u8; 0])
+                respond(ok, &[0u8; 0])
             }
             Opcode::DeleteProcess => {
                 self.processes.remove(&vni);
                 self.segments.retain(|(owner, _), _| *owner != vni);
-                reply(ok, &[0u8; 0])
+                respond(ok, &[0u8; 0])
             }
             Opcode::Export => {
                 let (segment, _) = control::Export::read_from_prefix(body).unwrap();
                 let old = self.segments.insert((vni, segment.segment.get()), segment);
                 assert!(old.is_none(), "segment index is used twice");
-                reply(ok, &[0u8; 0])
+                respond(ok, &[0u8; 0])
             }
             Opcode::Unexport => {
                 let (segment, _) = control::Unexport::read_from_prefix(body).unwrap();
                 let old = self.segments.remove(&(vni, segment.segment.get()));
                 let status = old.map_or(Status::NoSuchSegment, |_| Status::Ok);
-                reply(status.code(), &[0u8; 0])
+                respond(status.code(), &[0u8; 0])
             }
             Opcode::Import => self.import(body),
             Opcode::FaultDone => {
                 let (done, _) = control::FaultDone::read_from_prefix(body).unwrap();
                 self.faults_done.push((vni, done));
-                reply(ok, &[0u8; 0])
+                respond(ok, &[0u8; 0])
             }
-            Opcode::Query => reply(
+            Opcode::Query => respond(
                 ok,
                 &control::Statistics {
                     processes: (self.processes.len() as u32).into(),
@@ -109,9 +109,9 @@ impl Nic {
         self.import_waits.push(import.wait_ms.get());
         let found = self.segments.values().find(|s| s.name == import.name);
         let Some(segment) = found else {
-            return reply(Status::NameNotFound.code(), &[0u8; 0]);
+            return respond(Status::NameNotFound.code(), &[0u8; 0]);
         };
-        reply(
+        respond(
             Status::Ok.code(),
             &Imported {
                 segment: segment.segment,
@@ -131,7 +131,7 @@ impl Nic {
     }
 }
 
-fn reply<T: IntoBytes + Immutable>(status: u32, body: &T) -> [u8; REPLY_BYTES] {
+fn respond<T: IntoBytes + Immutable>(status: u32, body: &T) -> [u8; REPLY_BYTES] {
     let header = ReplyHeader {
         status: status.into(),
         reserved: 0.into(),

@@ -8,7 +8,7 @@ use crate::platform::{self, NoMemory, Waited};
 
 std::thread_local! {
     static SPINNING: Cell<u32> = const { Cell::new(0) };
-    /// Sleeping locks held, by kind: the core's own rule is in the docs of the crate.
+    /// Locks of regions that the thread holds.
     static REGION_LOCKS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -39,7 +39,7 @@ impl<T> SleepLock<T> {
     }
 }
 
-impl<T: Send> platform::Mutex<T> for SleepLock<T> {
+impl<T: Send> platform::Lock<T> for SleepLock<T> {
     fn new(value: T) -> Result<Self, NoMemory> {
         assert_may_sleep();
         Ok(SleepLock {
@@ -52,7 +52,9 @@ impl<T: Send> platform::Mutex<T> for SleepLock<T> {
         assert_may_sleep();
         self.run(self.value.lock().unwrap(), f)
     }
+}
 
+impl<T: Send> platform::Mutex<T> for SleepLock<T> {
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let value = self.value.try_lock().ok()?;
         Some(self.run(value, f))
@@ -62,7 +64,7 @@ impl<T: Send> platform::Mutex<T> for SleepLock<T> {
 /// A spin lock.
 pub(crate) struct Spin<T>(Mutex<T>);
 
-impl<T: Send> platform::SpinLock<T> for Spin<T> {
+impl<T: Send> platform::Lock<T> for Spin<T> {
     fn new(value: T) -> Result<Self, NoMemory> {
         assert_may_sleep();
         Ok(Spin(Mutex::new(value)))
@@ -76,7 +78,7 @@ impl<T: Send> platform::SpinLock<T> for Spin<T> {
     }
 }
 
-/// Waiting threads.
+/// A wait queue.
 #[derive(Default)]
 pub(crate) struct Waiters {
     turn: Mutex<u64>,

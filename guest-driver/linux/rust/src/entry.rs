@@ -18,7 +18,7 @@ use qnic_driver::{check_config, CallError, Handled, Region, StartError};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::border::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicWatch};
-use crate::platform::{Driver, Kernel, Process, Space, Watch};
+use crate::platform::{AddressSpace, Driver, Kernel, Notifier, Process};
 
 /// Length of the host area's mapping in bytes.
 const HOST_AREA_BYTES: u64 = (HOST_PAGES * PAGE_SIZE) as u64;
@@ -52,7 +52,7 @@ fn start_errno(error: StartError) -> i32 {
     crate::log(Level::Error, format_args!("{error}"));
     match error {
         StartError::NoMemory => errno::ENOMEM,
-        StartError::NoSram | StartError::NoReply(_) => errno::ETIMEDOUT,
+        StartError::NoSram | StartError::NoResponse(_) => errno::ETIMEDOUT,
         StartError::NotQnic { .. } => errno::ENODEV,
         _ => errno::EPROTO,
     }
@@ -179,7 +179,7 @@ unsafe extern "C" fn qnic_rs_register(
         return -errno::EINVAL;
     };
     // SAFETY: the shim passes the caller's address space.
-    let space = unsafe { Space::new(mm) };
+    let space = unsafe { AddressSpace::new(mm) };
     // SAFETY: the shim holds a reference; this borrows it for a while.
     let driver = unsafe { core::mem::ManuallyDrop::new(Arc::from_raw(driver.cast::<Driver>())) };
     let mut registered = None;
@@ -318,6 +318,6 @@ unsafe extern "C" fn qnic_rs_invalidate(
     let region = unsafe { &*region.cast::<Region<Kernel>>() };
     region.invalidate(start, end, may_sleep, || {
         // SAFETY: this is the notifier's callback, and `watch` its notifier.
-        unsafe { Watch::begin_invalidation(watch, sequence) }
+        unsafe { Notifier::begin_invalidation(watch, sequence) }
     })
 }

@@ -9,8 +9,8 @@ use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
 use qnic_abi::PAGE_SIZE;
-use qnic_driver::platform::{HostArea, Level, MemoryError, NoMemory, Patience, RequestError};
-use qnic_driver::{Installed, Platform, Region};
+use qnic_driver::platform::{HostArea, Level, MemoryError, NoMemory, RequestError, Timeout};
+use qnic_driver::{MemoryManager, Platform, Region};
 
 use crate::border::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicPin, QnicWatch};
 use crate::sram::Sram;
@@ -57,24 +57,24 @@ impl Drop for Kernel {
 }
 
 /// Handle on an address space.
-pub(crate) struct Space(NonNull<MmStruct>);
+pub(crate) struct AddressSpace(NonNull<MmStruct>);
 
 // SAFETY: `struct mm_struct` has its own locks; the handle is a reference count.
-unsafe impl Send for Space {}
+unsafe impl Send for AddressSpace {}
 // SAFETY: as above.
-unsafe impl Sync for Space {}
+unsafe impl Sync for AddressSpace {}
 
-impl Space {
+impl AddressSpace {
     /// # Safety
     /// `mm` points to a `struct mm_struct` that is alive now.
     pub(crate) unsafe fn new(mm: NonNull<MmStruct>) -> Self {
         // SAFETY: the caller's promise.
         unsafe { border::qnic_space_get(mm.as_ptr()) };
-        Space(mm)
+        AddressSpace(mm)
     }
 }
 
-impl Drop for Space {
+impl Drop for AddressSpace {
     fn drop(&mut self) {
         // SAFETY: taken in `new`.
         unsafe { border::qnic_space_put(self.0.as_ptr()) }
@@ -82,17 +82,17 @@ impl Drop for Space {
 }
 
 /// An interval notifier, and the reference on the region that it calls.
-pub(crate) struct Watch {
+pub(crate) struct Notifier {
     raw: NonNull<QnicWatch>,
     region: *const Region<Kernel>,
 }
 
 // SAFETY: the notifier has its own locks; the region is Send and Sync.
-unsafe impl Send for Watch {}
+unsafe impl Send for Notifier {}
 // SAFETY: as above.
-unsafe impl Sync for Watch {}
+unsafe impl Sync for Notifier {}
 
-impl Drop for Watch {
+impl Drop for Notifier {
     fn drop(&mut self) {
         // SAFETY: made in `watch`; no callback runs after it.
         unsafe { border::qnic_watch_free(self.raw.as_ptr()) };
@@ -101,15 +101,15 @@ impl Drop for Watch {
     }
 }
 
-impl Watch {
-    /// Looks pages of the region up and enters those that are there.
-    fn enter(
+impl Notifier {
+    /// Looks pages of the region up and installs those that are there.
+    fn install(
         &self,
         region: &Region<Kernel>,
         first: usize,
         count: usize,
         fault: bool,
-    ) -> Result<Installed, MemoryError> {
+    ) -> Result<(), MemoryError> {
         let mut raw = [0u64; BATCH];
         let count = count.min(BATCH);
         let start = region.address() + (first * PAGE_SIZE) as u64;
@@ -140,8 +140,8 @@ impl Watch {
                 !unsafe { border::qnic_watch_changed(self.raw.as_ptr(), sequence) }
             };
             match region.install(first, frames.get(..count).unwrap_or(&[]), current) {
-                Installed::Stale => {}
-                done => return Ok(done),
+                Err(MemoryError::Stale) => {}
+                done => return done,
             }
         }
         Err(MemoryError::Busy)
@@ -230,9 +230,6 @@ impl Platform for Kernel {
     type Sram = Sram;
     type Mutex<T: Send> = Mutex<T>;
     type SpinLock<T: Send> = SpinLock<T>;
-    type Space = Space;
-    type Watch = Watch;
-    type Pin = Pin;
     type HostArea = Area;
     type Waiters = Waiters;
 
@@ -245,7 +242,7 @@ impl Platform for Kernel {
         unsafe { border::qnic_now_ns() }
     }
 
-    fn give_way(&self) {
+    fn yield_processor(&self) {
         // SAFETY: the core calls it where it may sleep.
         unsafe { border::qnic_give_way() }
     }
@@ -263,11 +260,11 @@ impl Platform for Kernel {
     fn request(
         &self,
         request: &[u8; REQUEST_BYTES],
-        patience: Patience,
+        timeout: Timeout,
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
-        let (timeout_ms, interruptible) = match patience {
-            Patience::Bounded(ms) => (ms, false),
-            Patience::Interruptible(ms) => (ms, true),
+        let (timeout_ms, interruptible) = match timeout {
+            Timeout::Uninterruptible(ms) => (ms, false),
+            Timeout::Interruptible(ms) => (ms, true),
         };
         let mut reply = [0; REPLY_BYTES];
         // SAFETY: both buffers have the sizes that the shim knows from abi.h.
@@ -289,9 +286,9 @@ impl Platform for Kernel {
         }
     }
 
-    fn post(&self, request: &[u8; REQUEST_BYTES], limit_ms: u32) -> Result<(), RequestError> {
+    fn post(&self, request: &[u8; REQUEST_BYTES], timeout_ms: u32) -> Result<(), RequestError> {
         // SAFETY: the buffer has the size that the shim knows from abi.h.
-        let result = unsafe { border::qnic_post(self.dev.as_ptr(), request.as_ptr(), limit_ms) };
+        let result = unsafe { border::qnic_post(self.dev.as_ptr(), request.as_ptr(), timeout_ms) };
         match -result {
             0 => Ok(()),
             errno::ETIME => Err(RequestError::TimedOut),
@@ -325,7 +322,21 @@ impl Platform for Kernel {
         Waiters::new()
     }
 
-    fn watch(&self, space: &Space, region: &Arc<Region<Self>>) -> Result<Watch, MemoryError> {
+    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        crate::log(level, message);
+    }
+}
+
+impl MemoryManager for Kernel {
+    type AddressSpace = AddressSpace;
+    type Notifier = Notifier;
+    type Pin = Pin;
+
+    fn register_notifier(
+        &self,
+        space: &AddressSpace,
+        region: &Arc<Region<Self>>,
+    ) -> Result<Notifier, MemoryError> {
         let bytes = (region.page_count() * PAGE_SIZE) as u64;
         let kept: *const Region<Self> = Arc::into_raw(region.clone());
         let argument: *mut c_void = kept.cast_mut().cast();
@@ -342,7 +353,7 @@ impl Platform for Kernel {
             )
         };
         match (result, NonNull::new(raw)) {
-            (0, Some(raw)) => Ok(Watch { raw, region: kept }),
+            (0, Some(raw)) => Ok(Notifier { raw, region: kept }),
             _ => {
                 // SAFETY: the notifier did not take the reference.
                 drop(unsafe { Arc::from_raw(kept) });
@@ -357,7 +368,7 @@ impl Platform for Kernel {
     }
 
     /// The core calls it on behalf of the calling process only.
-    fn pin(&self, _: &Space, address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
+    fn pin(&self, _: &AddressSpace, address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
         let mut raw = core::ptr::null_mut();
         let mut physical = 0;
         // SAFETY: both results have a place to go.
@@ -370,38 +381,29 @@ impl Platform for Kernel {
 
     fn fault_in(
         &self,
-        _: &Space,
-        watch: &Watch,
+        _: &AddressSpace,
+        notifier: &Notifier,
         region: &Region<Self>,
         first: usize,
         count: usize,
     ) -> Result<(), MemoryError> {
-        let entered = match watch.enter(region, first, count, true) {
-            Err(MemoryError::SpaceGone) => Err(MemoryError::SpaceGone),
-            // A page further on may be the one that cannot be had.
-            Err(_) if count > 1 => watch.enter(region, first, 1, true),
-            other => other,
-        }?;
-        match entered {
-            Installed::Entered => Ok(()),
-            Installed::Busy | Installed::Stale => Err(MemoryError::Busy),
-            Installed::Absent => Err(MemoryError::NotExportable),
-            Installed::Closed => Err(MemoryError::Closed),
+        match notifier.install(region, first, count, true) {
+            Err(error @ (MemoryError::SpaceGone | MemoryError::Closed)) => Err(error),
+            // A page further on may be the one that cannot be faulted in.
+            Err(_) if count > 1 => notifier.install(region, first, 1, true),
+            done => done,
         }
     }
 
-    fn enter_resident(&self, _: &Space, watch: &Watch, region: &Region<Self>) {
+    fn install_resident(&self, _: &AddressSpace, notifier: &Notifier, region: &Region<Self>) {
         for first in (0..region.page_count()).step_by(BATCH) {
             let count = (region.page_count() - first).min(BATCH);
-            match watch.enter(region, first, count, false) {
-                Ok(Installed::Closed) | Err(MemoryError::SpaceGone) => return,
-                // Pages that cannot be entered now are brought in when asked for.
-                Ok(_) | Err(_) => {}
+            // Pages that cannot be installed now are faulted in when the NIC asks.
+            if let Err(MemoryError::Closed | MemoryError::SpaceGone) =
+                notifier.install(region, first, count, false)
+            {
+                return;
             }
         }
-    }
-
-    fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        crate::log(level, message);
     }
 }

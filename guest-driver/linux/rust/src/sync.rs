@@ -21,7 +21,7 @@ unsafe impl<T: Send> Send for Mutex<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
-impl<T: Send> platform::Mutex<T> for Mutex<T> {
+impl<T: Send> platform::Lock<T> for Mutex<T> {
     fn new(value: T) -> Result<Self, NoMemory> {
         // SAFETY: no precondition.
         let raw = NonNull::new(unsafe { border::qnic_mutex_new() }).ok_or(NoMemory)?;
@@ -40,7 +40,9 @@ impl<T: Send> platform::Mutex<T> for Mutex<T> {
         unsafe { border::qnic_mutex_unlock(self.raw.as_ptr()) };
         result
     }
+}
 
+impl<T: Send> platform::Mutex<T> for Mutex<T> {
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         // SAFETY: the lock lives as long as self.
         if !unsafe { border::qnic_mutex_trylock(self.raw.as_ptr()) } {
@@ -72,7 +74,7 @@ unsafe impl<T: Send> Send for SpinLock<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
-impl<T: Send> platform::SpinLock<T> for SpinLock<T> {
+impl<T: Send> platform::Lock<T> for SpinLock<T> {
     fn new(value: T) -> Result<Self, NoMemory> {
         // SAFETY: no precondition.
         let raw = NonNull::new(unsafe { border::qnic_spin_new() }).ok_or(NoMemory)?;

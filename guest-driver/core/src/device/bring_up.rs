@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   configuration space ─► magic, ABI version, counts      check_config
-//!   Hello               ─► versions and memory agree       hello
+//!   Hello               ─► versions and memory agree       send_hello
 //!   SRAM header         ─► version, state, Geometry        read_geometry
 //! ```
 //!
 //! The SRAM appears a little after the device is ready. The device takes no request
-//! before, so the reply to Hello says that the header can be read. The device must
-//! not be reset meanwhile (it would die); so the limit is generous.
+//! before, so the response to Hello says that the header can be read. A reset
+//! meanwhile would kill the device process; so the timeout is generous.
 
 use core::sync::atomic::Ordering;
 
@@ -18,12 +18,12 @@ use qnic_abi::header::{Geometry, SramHeader, MAGIC, MAX_WINDOWS, SRAM_MAGIC};
 use qnic_abi::{NodeId, SharedMemory, Status, VniId, ABI_VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::control::Request;
+use super::control_queue::Request;
 use crate::error::StartError;
-use crate::platform::Platform;
+use crate::platform::{Platform, Timeout};
 
 /// How long the driver waits for the SRAM, in milliseconds.
-const SRAM_WAIT_MS: u32 = 30_000;
+const SRAM_MS: u32 = 30_000;
 
 const HEADER_WORDS: usize = size_of::<SramHeader>() / 8;
 
@@ -61,10 +61,10 @@ pub fn check_config(bytes: &[u8; CONFIG_SIZE]) -> Result<Config, StartError> {
         windows: raw.windows.get(),
         sram_bytes: raw.sram_bytes.get(),
     };
-    if config.doorbells == 0 || config.doorbells > MAX_DOORBELLS {
+    if !(1..=MAX_DOORBELLS).contains(&config.doorbells) {
         return Err(StartError::BadConfig("the number of doorbells"));
     }
-    if config.windows == 0 || config.windows > MAX_WINDOWS {
+    if !(1..=MAX_WINDOWS).contains(&config.windows) {
         return Err(StartError::BadConfig("the number of windows"));
     }
     if config.sram_bytes < size_of::<SramHeader>() as u64 {
@@ -85,7 +85,7 @@ fn check_version(device: u32) -> Result<(), StartError> {
 }
 
 /// Reads and checks the header.
-pub(crate) fn read_geometry<P: Platform>(
+pub(super) fn read_geometry<P: Platform>(
     platform: &P,
     config: &Config,
 ) -> Result<(Geometry, u32), StartError> {
@@ -102,11 +102,7 @@ pub(crate) fn read_geometry<P: Platform>(
     let header = SramHeader::read_from_bytes(words.as_bytes())
         .map_err(|_| StartError::BadConfig("the size of the SRAM"))?;
     check_version(header.abi_version.get())?;
-    match Status::try_from(header.state.get()) {
-        Ok(Status::Ok) => {}
-        Ok(status) => return Err(StartError::Refused(status)),
-        Err(_) => return Err(StartError::BadReply),
-    }
+    check_status(Status::try_from(header.state.get()).ok())?;
     let geometry =
         Geometry::from_header(&header, sram.size() as u64).map_err(StartError::Geometry)?;
     if geometry.windows != config.windows {
@@ -122,21 +118,25 @@ pub(crate) fn read_geometry<P: Platform>(
     Ok((geometry, header.inline_max.get()))
 }
 
-/// Introduces the driver to the NIC, which answers once its SRAM is there.
-pub(crate) fn hello<P: Platform>(platform: &P) -> Result<(), StartError> {
+fn check_status(status: Option<Status>) -> Result<(), StartError> {
+    match status {
+        Some(Status::Ok) => Ok(()),
+        Some(status) => Err(StartError::Refused(status)),
+        None => Err(StartError::BadResponse),
+    }
+}
+
+/// Sends Hello, which the NIC answers once its SRAM is there.
+pub(super) fn send_hello<P: Platform>(platform: &P) -> Result<(), StartError> {
     let body = control::Hello {
         abi_version: ABI_VERSION.into(),
         reserved: 0.into(),
         frames: platform.frames().into(),
     };
-    let reply = Request::new(Opcode::Hello, VniId(0), &body)
-        .send_within(platform, SRAM_WAIT_MS)
-        .map_err(StartError::NoReply)?;
-    match reply.status() {
-        Some(Status::Ok) => Ok(()),
-        Some(status) => Err(StartError::Refused(status)),
-        None => Err(StartError::BadReply),
-    }
+    let response = Request::new(Opcode::Hello, VniId(0), &body)
+        .send(platform, Timeout::Uninterruptible(SRAM_MS))
+        .map_err(StartError::NoResponse)?;
+    check_status(response.status())
 }
 
 #[cfg(test)]
@@ -176,12 +176,9 @@ mod tests {
 
     #[test]
     fn counts_out_of_range_are_refused() {
-        for (offset, value) in [
-            (24, 0),
-            (24, MAX_DOORBELLS + 1),
-            (28, 0),
-            (28, MAX_WINDOWS + 1),
-        ] {
+        let counts = [0, MAX_DOORBELLS + 1].map(|count| (24, count));
+        let windows = [0, MAX_WINDOWS + 1].map(|count| (28, count));
+        for (offset, value) in counts.into_iter().chain(windows) {
             let result = config_with(offset, &value.to_le_bytes());
             assert!(
                 matches!(result, Err(StartError::BadConfig(_))),
@@ -221,7 +218,7 @@ mod tests {
             Some(StartError::Refused(Status::SramTooSmall))
         );
         fake.sram.store_u32(STATE, 999, Ordering::Relaxed);
-        assert_eq!(fake.start().err(), Some(StartError::BadReply));
+        assert_eq!(fake.start().err(), Some(StartError::BadResponse));
         let fake = Fake::new();
         fake.sram.store_u64(72, 0x1234_5000, Ordering::Relaxed);
         assert!(matches!(fake.start().err(), Some(StartError::Geometry(_))));
@@ -239,10 +236,10 @@ mod tests {
             fake.start().err(),
             Some(StartError::Refused(Status::VersionMismatch))
         );
-        assert_eq!(fake.start().err(), Some(StartError::BadReply));
+        assert_eq!(fake.start().err(), Some(StartError::BadResponse));
         assert_eq!(
             fake.start().err(),
-            Some(StartError::NoReply(RequestError::TimedOut))
+            Some(StartError::NoResponse(RequestError::TimedOut))
         );
     }
 }

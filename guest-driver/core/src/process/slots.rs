@@ -3,35 +3,36 @@
 //! ```text
 //!   Free ──reserve──► Reserved ──publish──► Live ──retire──► Reserved ──release──► Free
 //! ```
-//! A slot is Reserved while the NIC is told about its process: it is neither
-//! found by events nor given to another process. Search starts behind the slot
-//! that was taken last (Q9), so a window rests as long as possible before reuse.
+//! A slot is Reserved while the NIC is told about its process: faults do not find
+//! it, and no other process gets it. Search starts behind the slot that was taken
+//! last (Q9), so the time until a window is used again is as long as possible.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use qnic_abi::{Port, Status, VniId};
 
-use crate::platform::{NoMemory, Platform};
-use crate::process::ProcessState;
+use super::state::ProcessState;
+use crate::memory::MemoryManager;
+use crate::platform::NoMemory;
 
-/// First of the ports that are given to processes that want any.
+/// First port of those that the driver chooses for a process.
 const FIRST_DYNAMIC_PORT: u16 = 0x8000;
 
-enum Slot<P: Platform> {
+enum Slot<P: MemoryManager> {
     Free,
     Reserved(Port),
-    Live(Port, Arc<ProcessState<P>>),
+    Live(Arc<ProcessState<P>>),
 }
 
 /// The table of processes; lives behind a spin lock.
-pub(crate) struct Slots<P: Platform> {
+pub(crate) struct Slots<P: MemoryManager> {
     slots: Vec<Slot<P>>,
     last_slot: usize,
     last_port: u16,
 }
 
-impl<P: Platform> Slots<P> {
+impl<P: MemoryManager> Slots<P> {
     pub(crate) fn new(windows: u32) -> Result<Self, NoMemory> {
         let windows = windows as usize;
         let mut slots = Vec::new();
@@ -66,27 +67,24 @@ impl<P: Platform> Slots<P> {
         Ok((VniId(index as u16), port))
     }
 
-    /// Makes the process of a reserved slot known to events.
+    /// Makes the process of a reserved slot known to the fault service.
     pub(crate) fn publish(&mut self, process: Arc<ProcessState<P>>) {
-        let (vni, port) = (process.vni, process.port);
-        self.set(vni.0.into(), Slot::Live(port, process));
+        self.set(process.vni.0.into(), Slot::Live(process));
     }
 
     /// Takes the process out but keeps the slot. The result must be dropped
     /// outside of the lock.
     pub(crate) fn retire(&mut self, vni: VniId) -> Option<Arc<ProcessState<P>>> {
         let slot = self.slots.get_mut(usize::from(vni.0))?;
-        let Slot::Live(port, _) = slot else {
+        let Slot::Live(process) = slot else {
             return None;
         };
-        let reserved = Slot::Reserved(*port);
-        match core::mem::replace(slot, reserved) {
-            Slot::Live(_, process) => Some(process),
-            Slot::Free | Slot::Reserved(_) => None,
-        }
+        let process = process.clone();
+        *slot = Slot::Reserved(process.port);
+        Some(process)
     }
 
-    /// Gives a reserved slot back.
+    /// Frees a reserved slot.
     pub(crate) fn release(&mut self, vni: VniId) {
         self.set(vni.0.into(), Slot::Free);
     }
@@ -94,39 +92,29 @@ impl<P: Platform> Slots<P> {
     /// The process on a VNI.
     pub(crate) fn process(&self, vni: VniId) -> Option<&Arc<ProcessState<P>>> {
         match self.slots.get(usize::from(vni.0)) {
-            Some(Slot::Live(_, process)) => Some(process),
+            Some(Slot::Live(process)) => Some(process),
             _ => None,
         }
     }
 
-    /// All live processes.
-    pub(crate) fn processes(&self) -> impl Iterator<Item = &Arc<ProcessState<P>>> {
-        self.slots.iter().filter_map(|slot| match slot {
-            Slot::Live(_, process) => Some(process),
-            Slot::Free | Slot::Reserved(_) => None,
-        })
-    }
-
     fn set(&mut self, index: usize, slot: Slot<P>) {
-        if let Some(place) = self.slots.get_mut(index) {
-            *place = slot;
+        if let Some(old) = self.slots.get_mut(index) {
+            *old = slot;
         }
     }
 
     fn holds(&self, port: Port) -> bool {
         self.slots.iter().any(|slot| match slot {
             Slot::Free => false,
-            Slot::Reserved(held) | Slot::Live(held, _) => *held == port,
+            Slot::Reserved(held) => *held == port,
+            Slot::Live(process) => process.port == port,
         })
     }
 
-    /// The next free port behind the last one given. There are more ports than slots.
+    /// The next free port behind the last one chosen. There are more ports than slots.
     fn free_port(&mut self) -> Result<Port, Status> {
         for _ in FIRST_DYNAMIC_PORT..=u16::MAX {
-            self.last_port = match self.last_port.checked_add(1) {
-                Some(next) => next,
-                None => FIRST_DYNAMIC_PORT,
-            };
+            self.last_port = self.last_port.checked_add(1).unwrap_or(FIRST_DYNAMIC_PORT);
             if !self.holds(Port(self.last_port)) {
                 return Ok(Port(self.last_port));
             }

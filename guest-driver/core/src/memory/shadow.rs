@@ -2,7 +2,7 @@
 //!
 //! [`Table`] holds no lock: whoever calls it with `&mut` is the only writer of
 //! rows, reverse mappings, keys and the driver's dirty bits. In the driver that
-//! is the table's spin lock ([`crate::Driver`]); in the loom model it is one thread.
+//! is the spin lock of the page table; in the loom model it is one thread.
 //!
 //! ```text
 //!             insert                             unmap

@@ -1,14 +1,15 @@
-//! One exported range of addresses, and which of its pages are entered in the
-//! shadow page table (N4, N8).
+//! One exported range of addresses, and which of its pages are in the shadow page
+//! table (N4, N8).
 //!
-//! Several segments over one equal range share a region. Its page array is
-//! allocated at export, so that neither entering nor removing a page allocates.
+//! Segments over equal ranges share a region. Its page array is allocated at export,
+//! so neither installing nor invalidating a page allocates.
 //!
 //! # The lock
-//! The array's lock is the one that makes insertion and invalidation exclude
-//! each other: [`Region::install`] asks, with the lock held, whether the frames
-//! are still current; [`Region::invalidate`] announces, with the lock held, that
-//! they are not, and takes them out. Whichever comes second sees the first.
+//! The array's lock makes insertion and invalidation exclude each other, as the
+//! sequence count of an MMU interval notifier does: [`Region::install`] asks, with
+//! the lock held, whether the frames are still current; [`Region::invalidate`]
+//! announces, with the lock held, that they are not, and unmaps them. The one that
+//! comes second sees the first.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,13 +18,13 @@ use core::ops::Range;
 use qnic_abi::page_table::{entry_of, frame_of, Tag};
 use qnic_abi::{VniId, PAGE_SHIFT, PAGE_SIZE};
 
-use crate::driver::Driver;
-use crate::platform::{Mutex, NoMemory, Platform};
-use crate::shadow::{Inserted, Unmapped};
+use super::page_table::PageTable;
+use super::shadow::{Inserted, Unmapped};
+use crate::platform::{Lock, MemoryError, Mutex, NoMemory, Platform};
 
 /// An exported range of a process's address space.
 pub struct Region<P: Platform> {
-    driver: Arc<Driver<P>>,
+    page_table: Arc<PageTable<P>>,
     vni: VniId,
     first_page: u64,
     page_count: usize,
@@ -34,45 +35,29 @@ pub struct Region<P: Platform> {
 /// What the lock of a region guards.
 struct Pages {
     /// For each page its frame + 1, or 0. May name a frame whose page was evicted
-    /// from the table since; never misses one that is entered.
+    /// from the table since; never misses one that is in the table.
     entries: Vec<u32>,
-    /// No page is entered any more.
+    /// No page is inserted any more.
     closed: bool,
 }
 
-/// What became of the first page that [`Region::install`] was given; the others
-/// are entered as far as possible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Installed {
-    /// It is in the table.
-    Entered,
-    /// The frames are not current any more: look them up again.
-    Stale,
-    /// The NIC is just using the frame or the whole row: try again.
-    Busy,
-    /// There is no frame for it, or the table does not cover it.
-    Absent,
-    /// The region is closed.
-    Closed,
-}
-
 impl<P: Platform> Region<P> {
-    /// A region over `page_count` pages from page number `first_page` on, empty.
+    /// A region over these pages, by number, none of them in the table.
     pub(crate) fn new(
-        driver: Arc<Driver<P>>,
+        page_table: Arc<PageTable<P>>,
         vni: VniId,
-        first_page: u64,
-        page_count: usize,
+        page_numbers: Range<u64>,
     ) -> Result<Self, NoMemory> {
+        let page_count = page_numbers.end - page_numbers.start;
+        let page_count = usize::try_from(page_count).map_err(|_| NoMemory)?;
         let mut entries = Vec::new();
         entries.try_reserve_exact(page_count)?;
         entries.resize(page_count, 0);
-        let page_key = driver.platform.random();
+        let page_key = page_table.device.platform.random();
         Ok(Region {
-            driver,
+            page_table,
             vni,
-            first_page,
+            first_page: page_numbers.start,
             page_count,
             page_key,
             pages: P::Mutex::new(Pages {
@@ -97,7 +82,7 @@ impl<P: Platform> Region<P> {
         self.page_key
     }
 
-    /// Index of the page with this number, if it is one of the region's.
+    /// Index of the page with this number, if the page is one of the region's.
     pub(crate) fn index_of(&self, page: u64) -> Option<usize> {
         let index = usize::try_from(page.checked_sub(self.first_page)?).ok()?;
         (index < self.page_count).then_some(index)
@@ -107,28 +92,36 @@ impl<P: Platform> Region<P> {
         self.first_page..self.first_page + self.page_count as u64
     }
 
-    /// Enters `frames` (absent where there is none) for the pages from index
-    /// `first` on. `still_valid` is evaluated once, with the region's lock held.
+    /// Inserts `frames` (absent where there is none) into the page table, for the
+    /// pages from index `first` on. `is_current` is evaluated once, with the region's
+    /// lock held.
+    ///
+    /// # Errors
+    /// For the first page; the others are inserted as far as possible.
+    /// [`MemoryError::Stale`] if `is_current` returns false; [`MemoryError::Busy`] if
+    /// the NIC holds the frame or the whole row; [`MemoryError::NotMapped`] if there
+    /// is no frame for it, or the table does not cover the frame;
+    /// [`MemoryError::Closed`] if the region is closed.
     pub fn install(
         &self,
         first: usize,
         frames: &[Option<u32>],
-        still_valid: impl FnOnce() -> bool,
-    ) -> Installed {
+        is_current: impl FnOnce() -> bool,
+    ) -> Result<(), MemoryError> {
         self.pages.with(|pages| {
             if pages.closed {
-                return Installed::Closed;
+                return Err(MemoryError::Closed);
             }
-            if !still_valid() {
-                return Installed::Stale;
+            if !is_current() {
+                return Err(MemoryError::Stale);
             }
-            let mut result = Installed::Absent;
+            let mut result = Err(MemoryError::NotMapped);
             for (step, frame) in frames.iter().enumerate() {
                 let Some(frame) = *frame else { continue };
                 let Some(entry) = pages.entries.get_mut(first.saturating_add(step)) else {
                     break;
                 };
-                let outcome = self.enter(first + step, entry, frame);
+                let outcome = self.insert(first + step, entry, frame);
                 if step == 0 {
                     result = outcome;
                 }
@@ -137,32 +130,36 @@ impl<P: Platform> Region<P> {
         })
     }
 
-    /// Enters one page; the region's lock is held.
-    fn enter(&self, index: usize, entry: &mut u32, frame: u32) -> Installed {
+    /// Inserts one page; the region's lock is held.
+    fn insert(&self, index: usize, entry: &mut u32, frame: u32) -> Result<(), MemoryError> {
         let tag = self.tag(index);
         if let Some(old) = frame_of(*entry).filter(|old| *old != frame) {
-            let _ = self.driver.unmap(tag, old);
+            let _ = self.page_table.unmap(tag, old);
             *entry = 0;
         }
-        match self.driver.insert(tag, frame, self.page_key) {
+        match self.page_table.insert(tag, frame, self.page_key) {
             Inserted::Done { .. } | Inserted::Already => {
                 *entry = entry_of(frame);
-                Installed::Entered
+                Ok(())
             }
-            Inserted::Busy { .. } => Installed::Busy,
-            Inserted::OutOfRange => Installed::Absent,
+            Inserted::Busy { .. } => Err(MemoryError::Busy),
+            Inserted::OutOfRange => Err(MemoryError::NotMapped),
         }
     }
 
-    /// Takes out the pages that touch the addresses `start..end`, before the
-    /// system changes or frees them. `begin` runs once, with the region's lock
-    /// held, before the first page is taken out.
+    /// Unmaps the pages that overlap the addresses `start..end`, before the system
+    /// changes or frees them. `begin` runs once, with the region's lock held, before
+    /// the first page is unmapped.
     ///
-    /// With `may_sleep` it waits until the NIC has let go of every page. Without,
-    /// it neither sleeps nor spins, and returns `false` if the lock or a page is
-    /// taken: `begin` may or may not have run, and the system asks again.
+    /// With `may_sleep` it waits until the NIC has unlocked every page. Without, it
+    /// neither sleeps nor spins, and returns `false` if the lock is taken or the NIC
+    /// holds a page: `begin` may or may not have run, and the system asks again.
     pub fn invalidate(&self, start: u64, end: u64, may_sleep: bool, begin: impl FnOnce()) -> bool {
-        let range = self.clamp(start, end);
+        let index = |page: u64| {
+            let offset = page.saturating_sub(self.first_page);
+            usize::try_from(offset).map_or(self.page_count, |i| i.min(self.page_count))
+        };
+        let range = index(start >> PAGE_SHIFT)..index(end.div_ceil(PAGE_SIZE as u64));
         let work = |pages: &mut Pages| {
             begin();
             self.remove(pages, range, may_sleep)
@@ -174,7 +171,7 @@ impl<P: Platform> Region<P> {
         }
     }
 
-    /// Takes out all pages for good.
+    /// Unmaps all pages for good.
     pub(crate) fn close(&self) {
         self.pages.with(|pages| {
             pages.closed = true;
@@ -182,36 +179,18 @@ impl<P: Platform> Region<P> {
         });
     }
 
-    /// Indices of the pages that touch `start..end`.
-    fn clamp(&self, start: u64, end: u64) -> Range<usize> {
-        let last = end.div_ceil(PAGE_SIZE as u64);
-        let first = start >> PAGE_SHIFT;
-        let index = |page: u64| {
-            let offset = page.saturating_sub(self.first_page);
-            usize::try_from(offset).map_or(self.page_count, |i| i.min(self.page_count))
-        };
-        index(first)..index(last)
-    }
-
-    /// Takes out pages; the region's lock is held. Says whether all are out.
+    /// Unmaps pages; the region's lock is held. Returns true if all are unmapped.
     fn remove(&self, pages: &mut Pages, range: Range<usize>, may_sleep: bool) -> bool {
         let mut all_out = true;
-        let start = range.start;
-        for (step, entry) in pages
-            .entries
-            .get_mut(range)
-            .into_iter()
-            .flatten()
-            .enumerate()
-        {
+        let entries = pages.entries.get_mut(range.clone());
+        for (index, entry) in range.zip(entries.into_iter().flatten()) {
             let Some(frame) = frame_of(*entry) else {
                 continue;
             };
-            let tag = self.tag(start + step);
             let outcome = if may_sleep {
-                self.driver.unmap(tag, frame)
+                self.page_table.unmap(self.tag(index), frame)
             } else {
-                self.driver.try_unmap(tag, frame)
+                self.page_table.try_unmap(self.tag(index), frame)
             };
             if outcome == Unmapped::Locked {
                 all_out = false;
@@ -219,7 +198,7 @@ impl<P: Platform> Region<P> {
                 *entry = 0;
             }
             if matches!(outcome, Unmapped::Done(_)) {
-                self.driver.counters.pages_invalidated.add(1);
+                self.page_table.device.counters.pages_invalidated.add(1);
             }
         }
         all_out
@@ -231,7 +210,7 @@ impl<P: Platform> Region<P> {
 }
 
 impl<P: Platform> Drop for Region<P> {
-    /// No page outlives its region in the table.
+    /// No page stays in the table longer than its region.
     fn drop(&mut self) {
         self.close();
     }
@@ -240,25 +219,10 @@ impl<P: Platform> Drop for Region<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::SpinLock;
-    use crate::testing::{register, Fake, PAGE};
+    use crate::testing::{exporter, mapped, region, Fake};
     use crate::{CallError, Process};
     use core::sync::atomic::Ordering;
     use qnic_abi::{uapi, SharedMemory};
-
-    /// A process that exports pages 16 to 19, all resident.
-    fn exporter(fake: &Fake) -> Process<Fake> {
-        let process = register(&fake.start().unwrap());
-        fake.kernel.map(16, 4, true);
-        let mut call = uapi::Export {
-            access: 3.into(),
-            address: (16 * PAGE).into(),
-            length: (4 * PAGE).into(),
-            ..Default::default()
-        };
-        process.export(&mut call).unwrap();
-        process
-    }
 
     fn frame_of_page(fake: &Fake, page: u64) -> u32 {
         fake.kernel.state().pages[&page].unwrap()
@@ -269,28 +233,24 @@ mod tests {
         fake.sram.store_u32(word, value, Ordering::Relaxed);
     }
 
-    fn mapped(process: &Process<Fake>) -> u64 {
-        process.driver().counters.pages_mapped.get()
-    }
-
     #[test]
     fn reclaim_takes_pages_out_and_a_fault_brings_them_back() {
         let fake = Fake::new();
-        let process = exporter(&fake);
+        let process = exporter(&fake, 4, true);
         assert_eq!(mapped(&process), 4);
         assert!(fake.kernel.reclaim(17, 2, true));
         assert_eq!(mapped(&process), 2);
         assert!(fake.kernel.reclaim(0, 1000, false));
         assert_eq!(mapped(&process), 0);
-        let (exported, first) = process.state().find(18).unwrap();
-        assert_eq!(fake.kernel.fault_in(&exported.region, first, 1), Ok(()));
+        let (region, first) = region(&process, 18).unwrap();
+        assert_eq!(fake.kernel.fault_in(&region, first, 1), Ok(()));
         assert_eq!(mapped(&process), 1);
     }
 
     #[test]
     fn a_held_page_is_not_taken_away_without_waiting() {
         let fake = Fake::new();
-        let process = exporter(&fake);
+        let process = exporter(&fake, 4, true);
         let frame = frame_of_page(&fake, 17);
         set_lock(&fake, &process, frame, 1);
         assert!(!fake.kernel.reclaim(16, 4, false));
@@ -303,9 +263,8 @@ mod tests {
     #[test]
     fn without_sleep_a_region_whose_lock_is_taken_is_left_alone() {
         let fake = Fake::new();
-        let process = exporter(&fake);
-        let (exported, _) = process.state().find(16).unwrap();
-        let region = &exported.region;
+        let process = exporter(&fake, 4, true);
+        let (region, _) = region(&process, 16).unwrap();
         let refused = region.pages.with(|_| {
             std::thread::scope(|scope| {
                 let other = scope.spawn(|| region.invalidate(0, u64::MAX, false, || {}));
@@ -319,21 +278,19 @@ mod tests {
     #[test]
     fn taking_a_held_page_away_waits_for_the_nic() {
         let fake = Fake::new();
-        let process = exporter(&fake);
+        let process = exporter(&fake, 4, true);
         let frame = frame_of_page(&fake, 17);
         set_lock(&fake, &process, frame, 1);
-        let (sram, word) = (
-            fake.sram.clone(),
-            process.driver().geometry().lock_word(frame),
-        );
-        fake.tick_on_look(20_000);
-        fake.on_give_way(move |now| {
+        let word = process.driver().geometry().lock_word(frame);
+        let sram = fake.sram.clone();
+        fake.tick_per_reading(20_000);
+        fake.on_yield(move |now| {
             if now > 1_000_000 {
                 sram.store_u32(word, 0, Ordering::Release);
             }
         });
         assert!(fake.kernel.reclaim(17, 1, true));
-        assert_eq!(process.driver().counters.lock_conflicts.get(), 1);
+        assert_eq!(process.driver().device.counters.lock_conflicts.get(), 1);
         assert!(process.driver().is_alive());
         assert_eq!(mapped(&process), 3);
     }
@@ -341,9 +298,9 @@ mod tests {
     #[test]
     fn a_nic_that_never_lets_go_is_stopped() {
         let fake = Fake::new();
-        let process = exporter(&fake);
+        let process = exporter(&fake, 4, true);
         set_lock(&fake, &process, frame_of_page(&fake, 17), 1);
-        fake.tick_on_look(20_000);
+        fake.tick_per_reading(20_000);
         assert!(fake.kernel.reclaim(17, 1, true));
         assert!(fake.nic().stopped);
         let call = process.unexport(&mut uapi::Unexport::default());
@@ -351,20 +308,18 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_hears_of_pages_that_the_nic_wrote_to() {
+    fn the_kernel_learns_of_pages_that_the_nic_wrote_to() {
         let fake = Fake::new();
-        let process = exporter(&fake);
+        let process = exporter(&fake, 4, true);
         let frame = frame_of_page(&fake, 18);
         let geometry = *process.driver().geometry();
         let bit = 1 << (frame % 32);
-        let ours = fake
-            .sram
-            .load_u32(geometry.dirty_driver_word(frame), Ordering::Relaxed);
-        fake.sram.store_u32(
+        let (own, nics) = (
+            geometry.dirty_driver_word(frame),
             geometry.dirty_nic_word(frame),
-            ours & bit,
-            Ordering::Relaxed,
         );
+        let ours = fake.sram.load_u32(own, Ordering::Relaxed);
+        fake.sram.store_u32(nics, ours & bit, Ordering::Relaxed);
         let others = [16, 17, 19].map(|page| frame_of_page(&fake, page));
         assert!(fake.kernel.reclaim(16, 4, true));
         let dirty = fake.kernel.state().dirty.clone();
@@ -379,12 +334,12 @@ mod tests {
     #[test]
     fn a_closed_region_takes_no_page() {
         let fake = Fake::new();
-        let process = exporter(&fake);
-        let (exported, _) = process.state().find(16).unwrap();
+        let process = exporter(&fake, 4, true);
+        let (closed, _) = region(&process, 16).unwrap();
         process.close();
-        let installed = exported.region.install(0, &[Some(5)], || true);
-        assert_eq!(installed, Installed::Closed);
+        let installed = closed.install(0, &[Some(5)], || true);
+        assert_eq!(installed, Err(MemoryError::Closed));
         assert_eq!(mapped(&process), 0);
-        assert!(process.state().regions.with(|regions| regions.is_empty()));
+        assert!((16..20).all(|page| region(&process, page).is_none()));
     }
 }

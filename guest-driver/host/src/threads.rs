@@ -1,7 +1,7 @@
 //! The two threads of a node: interrupts, and page faults.
 //!
 //! ```text
-//!   interrupts: epoll ─┬─ control call ─► replies to those who wait
+//!   interrupts: epoll ─┬─ control call ─► responses to waiting threads
 //!                      ├─ event call ───► driver core: wakes, faults ─┐
 //!                      ├─ channel ──────► SHMEM_MAP                   │
 //!                      └─ connection closed ► the device is gone      │
@@ -20,10 +20,10 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use crate::control::Control;
 use crate::events::Events;
-use crate::link::SramSlot;
+use crate::front_end::SramSlot;
 use crate::platform::HostPlatform;
 
-/// What threads, driver core and node share.
+/// State shared by threads, driver core and node.
 pub(crate) struct Shared {
     pub(crate) control: Control,
     pub(crate) events: Events,
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     connection: UnixStream,
 }
 
-/// Places in the epoll set.
+/// Keys of the epoll set.
 const CONNECTION: u64 = 0;
 const CHANNEL: u64 = 1;
 const CONTROL_CALL: u64 = 2;
@@ -55,8 +55,8 @@ impl Shared {
     }
 
     /// Closes the connection: requests fail, and both threads end.
-    pub(crate) fn hang_up(&self) {
-        self.control.give_up();
+    pub(crate) fn disconnect(&self) {
+        self.control.fail_all();
         // The only way to fail is that it is closed already.
         let _ = self.connection.shutdown(std::net::Shutdown::Both);
     }
@@ -65,11 +65,11 @@ impl Shared {
         self.driver.get().and_then(Weak::upgrade)
     }
 
-    /// Hands events to the driver core; `fault` hears of each fault that is queued
-    /// there. Before the core exists they stay in the event queue.
-    pub(crate) fn pump_events(&self, mut fault: impl FnMut()) {
+    /// Passes events to the driver core, and calls `fault` for each fault that is
+    /// queued there. Before the core exists, events stay in the event queue.
+    pub(crate) fn drain_events(&self, mut fault: impl FnMut()) {
         let Some(driver) = self.driver() else { return };
-        let pumped = self.events.pump(
+        let drained = self.events.drain(
             || driver.event_room(),
             |event| {
                 if driver.handle_event(event) == Handled::FaultQueued {
@@ -77,9 +77,9 @@ impl Shared {
                 }
             },
         );
-        if let Err(error) = pumped {
+        if let Err(error) = drained {
             tracing::error!("event queue: {error}; the device process is broken");
-            self.hang_up();
+            self.disconnect();
         }
     }
 }
@@ -101,23 +101,23 @@ pub(crate) fn interrupts(
                 break;
             }
         };
-        let is_ready = |place| ready[..count].iter().any(|event| event.data() == place);
+        let is_ready = |key| ready[..count].iter().any(|event| event.data() == key);
         if is_ready(CHANNEL) {
             if let Err(error) = channel.handle_request() {
                 tracing::warn!("request of the device process refused: {error}");
             }
         }
         if is_ready(CONTROL_CALL) {
-            // An eventfd that is not set: the call was taken with an earlier one.
+            // It fails if an earlier read took this call too.
             let _ = shared.control.call.read();
-            if let Err(error) = shared.control.deliver() {
+            if let Err(error) = shared.control.complete() {
                 tracing::error!("control queue: {error}; the device process is broken");
                 break;
             }
         }
         if is_ready(EVENT_CALL) {
             let _ = shared.events.call.read();
-            shared.pump_events(|| {
+            shared.drain_events(|| {
                 // The fault thread ends only after this one.
                 let _ = faults.send(());
             });
@@ -126,7 +126,7 @@ pub(crate) fn interrupts(
             break;
         }
     }
-    shared.hang_up();
+    shared.disconnect();
     shared.sram.fail("the device process closed the connection");
     if let Some(driver) = shared.driver() {
         if driver.is_alive() {
@@ -142,15 +142,15 @@ pub(crate) fn faults(shared: &Shared, queued: &Receiver<()>) {
     while let Ok(()) = queued.recv() {
         let Some(driver) = shared.driver() else { break };
         while driver.serve_fault() {
-            // There is room again for events that were left in the queue; the
-            // loop serves the faults among them.
-            shared.pump_events(|| ());
+            // There is room again for events that stayed in the queue; the loop
+            // serves the faults among them.
+            shared.drain_events(|| ());
         }
     }
 }
 
 /// Makes the epoll set of the interrupt thread.
-pub(crate) fn watch(
+pub(crate) fn epoll_set(
     shared: &Shared,
     channel: &FrontendReqHandler<SramSlot>,
 ) -> std::io::Result<Epoll> {
@@ -165,8 +165,8 @@ pub(crate) fn watch(
         (shared.control.call.as_raw_fd(), EventSet::IN, CONTROL_CALL),
         (shared.events.call.as_raw_fd(), EventSet::IN, EVENT_CALL),
     ];
-    for (descriptor, events, place) in sources {
-        let event = EpollEvent::new(events, place);
+    for (descriptor, events, key) in sources {
+        let event = EpollEvent::new(events, key);
         epoll.ctl(ControlOperation::Add, descriptor, event)?;
     }
     Ok(epoll)

@@ -1,21 +1,7 @@
+use super::super::segment::ADDRESS_END;
 use super::*;
-use crate::testing::{register, Fake, PAGE};
-
-fn export(
-    process: &Process<Fake>,
-    name: u64,
-    address: u64,
-    length: u64,
-) -> Result<uapi::Export, CallError> {
-    let mut call = uapi::Export {
-        access: Access::all().bits().into(),
-        name: name.into(),
-        address: address.into(),
-        length: length.into(),
-        ..Default::default()
-    };
-    process.export(&mut call).map(|()| call)
-}
+use crate::testing::{export, export_call, mapped, register, Fake, PAGE};
+use crate::Process;
 
 fn status(result: Result<uapi::Export, CallError>) -> Status {
     Status::try_from(result.unwrap().status.get()).unwrap()
@@ -28,10 +14,6 @@ fn unexport(process: &Process<Fake>, segment: u16) -> Status {
     };
     process.unexport(&mut call).unwrap();
     Status::try_from(call.status.get()).unwrap()
-}
-
-fn mapped(process: &Process<Fake>) -> u64 {
-    process.driver().counters.pages_mapped.get()
 }
 
 #[test]
@@ -85,19 +67,14 @@ fn overlaps_and_bad_ranges_are_refused() {
 fn illegal_arguments_are_refused() {
     let fake = Fake::new();
     let process = register(&fake.start().unwrap());
-    for access in [0, 4, u32::MAX] {
+    for (access, flags) in [(0, 0), (4, 0), (u32::MAX, 0), (1, 2)] {
         let mut call = uapi::Export {
             access: access.into(),
+            flags: flags.into(),
             ..Default::default()
         };
         assert_eq!(process.export(&mut call), Err(CallError::Invalid));
     }
-    let mut call = uapi::Export {
-        access: 1.into(),
-        flags: 2.into(),
-        ..Default::default()
-    };
-    assert_eq!(process.export(&mut call), Err(CallError::Invalid));
     let huge = export(&process, 1, 0, 1 << 56);
     assert!(matches!(huge, Err(CallError::NoMemory)), "{huge:?}");
 }
@@ -108,33 +85,25 @@ fn physical_exports_need_the_privilege_and_pin_while_they_last() {
     let driver = fake.start().unwrap();
     fake.kernel.map(16, 4, true);
     let physical = |process: &Process<Fake>, address, length| {
-        let mut call = uapi::Export {
-            access: Access::all().bits().into(),
-            name: address,
-            address,
-            length,
-            flags: uapi::PHYSICAL.into(),
-            ..Default::default()
-        };
+        let mut call = export_call(address, address, length);
+        call.flags = uapi::PHYSICAL.into();
         process.export(&mut call).map(|()| call)
     };
     let ordinary = register(&driver);
-    let (address, length) = ((16 * PAGE + 8).into(), (2 * PAGE).into());
+    let (address, length) = (16 * PAGE + 8, 2 * PAGE);
     let refused = physical(&ordinary, address, length);
     assert_eq!(status(refused), Status::AccessDenied);
-    let mut call = uapi::Register {
+    let wanted = uapi::Register {
         flags: uapi::PHYSICAL.into(),
         ..Default::default()
     };
+    let mut call = wanted;
     assert!(driver.register((), 1, &mut call).unwrap().is_none());
     assert_eq!(call.status.get(), Status::AccessDenied.code());
     assert_eq!(fake.kernel.state().pinned, 0);
 
     fake.allow_physical();
-    let mut call = uapi::Register {
-        flags: uapi::PHYSICAL.into(),
-        ..Default::default()
-    };
+    let mut call = wanted;
     let process = driver.register((), 1, &mut call).unwrap().unwrap();
     let registered = fake.nic().processes[&process.vni().0];
     assert_eq!(registered.flags.get(), control::PROCESS_PHYSICAL);
@@ -145,13 +114,13 @@ fn physical_exports_need_the_privilege_and_pin_while_they_last() {
     let segment = fake.nic().segments[&(process.vni().0, done.segment.get())];
     assert_eq!(segment.flags.get(), EXPORT_PHYSICAL);
     assert_eq!((segment.address, segment.page_key.get()), (done.address, 0));
-    assert_eq!(mapped(&process), 0, "no page is entered in the table");
+    assert_eq!(mapped(&process), 0, "no page is in the table");
     assert_eq!(fake.kernel.state().pinned, 1);
     // Memory with a hole, refusals of the NIC.
-    let hole = physical(&process, (30 * PAGE).into(), length);
+    let hole = physical(&process, 30 * PAGE, length);
     assert_eq!(status(hole), Status::NotMapped);
     fake.nic().next.push_back(Ok(Status::BadAddress.code()));
-    let refused = physical(&process, (18 * PAGE).into(), length).unwrap();
+    let refused = physical(&process, 18 * PAGE, length).unwrap();
     assert_eq!(refused.address.get(), 18 * PAGE);
     assert_eq!(fake.kernel.state().pinned, 1);
     assert_eq!(unexport(&process, done.segment.get()), Status::Ok);
@@ -171,7 +140,7 @@ fn an_export_that_the_nic_refuses_leaves_nothing() {
     let refused = export(&process, 1, 16 * PAGE, PAGE);
     assert_eq!(status(refused), Status::Exhausted);
     assert_eq!(mapped(&process), 0);
-    assert!(process.state().find(16).is_none());
+    assert!(process.state.exports.find(16).is_none());
     assert_eq!(status(export(&process, 1, 16 * PAGE, PAGE)), Status::Ok);
 }
 
@@ -205,7 +174,7 @@ fn the_end_of_a_process_empties_the_table() {
     drop(process);
     assert_eq!(mapped(&other), 2);
     assert_eq!(fake.nic().segments.len(), 1);
-    // Memory that nobody exports any more may go and come as it likes.
+    // Memory that is not exported any more may come and go.
     fake.kernel.unmap(16, 8);
-    assert_eq!(driver.counters.pages_invalidated.get(), 8);
+    assert_eq!(driver.device.counters.pages_invalidated.get(), 8);
 }

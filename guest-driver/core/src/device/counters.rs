@@ -2,8 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows (or, for a gauge, also shrinks). Relaxed: it orders
-/// nothing.
+/// A counter, or a gauge. Relaxed: it orders nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -1,11 +1,11 @@
-//! The vhost-user conversation with the device process, as its front end.
+//! The vhost-user session with the device process, as its front end.
 //!
 //! ```text
-//!   GET/SET_FEATURES, PROTOCOL_FEATURES, SET_OWNER       [Link::open]
-//!   GET_CONFIG                                           [Link::config]
-//!   SET_BACKEND_REQ_FD                                   [Link::give_channel]
+//!   GET/SET_FEATURES, PROTOCOL_FEATURES, SET_OWNER       [FrontEnd::open]
+//!   GET_CONFIG                                           [FrontEnd::config]
+//!   SET_BACKEND_REQ_FD                                   [FrontEnd::give_channel]
 //!   SET_MEM_TABLE, SET_VRING_NUM/ADDR/BASE/CALL/KICK,
-//!   SET_VRING_ENABLE ──► the device sends SHMEM_MAP      [Link::start], [SramSlot]
+//!   SET_VRING_ENABLE ──► the device sends SHMEM_MAP      [FrontEnd::start], [SramSlot]
 //! ```
 
 use std::os::fd::AsRawFd;
@@ -29,8 +29,8 @@ use crate::error::ConnectError;
 use crate::events::Events;
 use crate::memory::{map_shared, SharedRegion};
 
-/// Longest time that the device process may take to answer a message.
-const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// How long the device process may take to answer a message.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `VIRTIO_F_VERSION_1`.
 const VERSION_1: u64 = 1 << 32;
@@ -50,7 +50,7 @@ const NEEDED: [(VhostUserProtocolFeatures, &str); 6] = [
 
 /// A connection to a device process.
 #[derive(Clone)]
-pub(crate) struct Link {
+pub(crate) struct FrontEnd {
     frontend: Frontend,
 }
 
@@ -59,23 +59,23 @@ fn message(message: &'static str) -> impl FnOnce(vhost::Error) -> ConnectError {
     move |error| ConnectError::Protocol { message, error }
 }
 
-impl Link {
+impl FrontEnd {
     /// Connects and negotiates features. The second result is the connection
-    /// itself, to be watched and shut down.
+    /// itself, to be polled and shut down.
     pub(crate) fn open(path: &Path) -> Result<(Self, UnixStream), ConnectError> {
         let connect = || {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(ANSWER_TIME))?;
-            stream.set_write_timeout(Some(ANSWER_TIME))?;
+            stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+            stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
             Ok((stream.try_clone()?, stream))
         };
-        let (watched, stream) = connect().map_err(|error| ConnectError::Connect {
+        let (connection, stream) = connect().map_err(|error| ConnectError::Connect {
             path: path.to_owned(),
             error,
         })?;
         let mut frontend = Frontend::from_stream(stream, FIRST_DOORBELL as u64);
         negotiate(&mut frontend)?;
-        Ok((Link { frontend }, watched))
+        Ok((FrontEnd { frontend }, connection))
     }
 
     /// Reads the configuration space.
@@ -205,7 +205,7 @@ fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
         .map_err(message("SET_FEATURES"))
 }
 
-/// Where the SRAM arrives.
+/// The SRAM, once the device process has shared it.
 #[derive(Debug)]
 pub(crate) struct SramSlot {
     /// Size that it must have, in bytes.
@@ -232,7 +232,7 @@ impl SramSlot {
 
     /// Waits for the SRAM.
     pub(crate) fn wait(&self) -> Result<SharedRegion, ConnectError> {
-        let deadline = Instant::now() + ANSWER_TIME;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut content = self.lock();
         loop {
             match &*content {
@@ -242,7 +242,7 @@ impl SramSlot {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let seconds = ANSWER_TIME.as_secs();
+                let seconds = ANSWER_TIMEOUT.as_secs();
                 let reason = format!("no SHMEM_MAP within {seconds} s");
                 return Err(ConnectError::NoSram(reason));
             }
@@ -251,7 +251,7 @@ impl SramSlot {
         }
     }
 
-    /// Says that the SRAM will not come, unless it has.
+    /// Fails the wait for the SRAM, unless it is there.
     pub(crate) fn fail(&self, reason: impl Into<String>) {
         let mut content = self.lock();
         if matches!(*content, Content::Awaited) {
@@ -264,7 +264,7 @@ impl SramSlot {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maps what a SHMEM_MAP brings.
+    /// Maps the memory of a SHMEM_MAP.
     fn map(&self, request: &VhostUserMMap, file: &dyn AsRawFd) -> Result<SharedRegion, String> {
         let (region, start, length) = (request.shmid, request.shm_offset, request.len);
         if (region, start, length) != (SRAM_REGION, 0, self.size) {

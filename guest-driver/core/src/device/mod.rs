@@ -1,0 +1,166 @@
+//! The NIC as a device: found, asked, and lost.
+//!
+//! ```text
+//!   Device ──► bring_up ──► control_queue
+//!      └─────► wake, counters
+//! ```
+
+mod bring_up;
+pub(crate) mod control_queue;
+mod counters;
+mod wake;
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use qnic_abi::header::Geometry;
+use qnic_abi::{SharedMemory, Status, VniId};
+
+use crate::error::{CallError, StartError};
+use crate::platform::{Level, Lock, Platform, RequestError, Timeout};
+use control_queue::{Request, Response};
+use counters::Counters;
+use wake::WakeTable;
+
+pub use bring_up::{check_config, Config};
+pub(crate) use wake::Wake;
+
+/// One NIC, and what every part of the driver needs of it.
+pub(crate) struct Device<P: Platform> {
+    pub(crate) platform: P,
+    pub(crate) geometry: Geometry,
+    pub(crate) inline_max: u32,
+    pub(crate) counters: Counters,
+    pub(crate) wakes: WakeTable<P>,
+    /// Whoever stores to windows holds it.
+    windows: P::Mutex<()>,
+    /// False once the device is gone or broken; never true again.
+    alive: AtomicBool,
+    /// False once SRAM must not be accessed any more. Read with the lock held under
+    /// which SRAM is accessed then.
+    attached: AtomicBool,
+}
+
+impl<P: Platform> Device<P> {
+    /// Brings the NIC up: Hello, then the SRAM header.
+    pub(crate) fn start(platform: P, config: &Config) -> Result<Arc<Self>, StartError> {
+        let hello = bring_up::send_hello(&platform);
+        if let Err(error @ StartError::NoResponse(_)) = hello {
+            return Err(error);
+        }
+        // When the NIC refuses, the header says more than the refusal.
+        let (geometry, inline_max) = bring_up::read_geometry(&platform, config)?;
+        hello?;
+        Ok(Arc::new(Device {
+            wakes: WakeTable::new(geometry.windows)?,
+            windows: P::Mutex::new(())?,
+            alive: AtomicBool::new(true),
+            attached: AtomicBool::new(true),
+            counters: Counters::default(),
+            platform,
+            geometry,
+            inline_max,
+        }))
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        // Acquire; partner: the swap in `lose`.
+        self.alive.load(Ordering::Acquire)
+    }
+
+    /// Returns true if SRAM may be accessed. The lock that the caller holds makes
+    /// [`Device::detach`] wait for the access, or be seen.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached.load(Ordering::Acquire)
+    }
+
+    /// Fails every call from now on, and wakes every waiter. Returns true the first time.
+    pub(crate) fn lose(&self) -> bool {
+        let was_alive = self.alive.swap(false, Ordering::AcqRel);
+        self.wakes.wake_all();
+        was_alive
+    }
+
+    /// The device was reset or is gone: nothing accesses windows any more. Other
+    /// users of the SRAM take their lock once after this.
+    pub(crate) fn detach(&self) {
+        self.lose();
+        self.attached.store(false, Ordering::Release);
+        self.windows.with(|()| ());
+    }
+
+    /// Stops a device that misbehaves, so that memory is safe, and fails every call.
+    pub(crate) fn declare_broken(&self, reason: fmt::Arguments<'_>) {
+        if !self.lose() {
+            return;
+        }
+        self.log(
+            Level::Error,
+            format_args!("the device is broken and was stopped: {reason}; reload the driver"),
+        );
+        self.platform.stop_device();
+        self.attached.store(false, Ordering::Release);
+    }
+
+    /// Sends a request that the NIC answers at once, and returns the status of its
+    /// response too. An error means that the device accesses no memory any more.
+    pub(crate) fn call(&self, request: &Request) -> Result<(Status, Response), CallError> {
+        if !self.is_alive() {
+            return Err(CallError::NoDevice);
+        }
+        let sent = request.send(&self.platform, Timeout::Uninterruptible(RESPONSE_MS));
+        let response = sent.map_err(|error| {
+            if error != RequestError::Gone {
+                self.declare_broken(format_args!("no answer on the control queue ({error:?})"));
+            }
+            CallError::NoDevice
+        })?;
+        Ok((self.status(&response)?, response))
+    }
+
+    /// Sends a request and drops its response. [`crate::Driver::check_device`] finds
+    /// out if the NIC does not answer.
+    pub(crate) fn post(&self, request: &Request) {
+        if !self.is_alive() {
+            return;
+        }
+        if let Err(RequestError::TimedOut) = request.post(&self.platform, RESPONSE_MS) {
+            self.declare_broken(format_args!("the control queue stays full"));
+        }
+    }
+
+    /// The status of a response; a NIC whose responses have none is broken.
+    pub(crate) fn status(&self, response: &Response) -> Result<Status, CallError> {
+        response.status().ok_or_else(|| {
+            self.declare_broken(format_args!("a response carries an unknown status"));
+            CallError::NoDevice
+        })
+    }
+
+    /// Zeroes a window (Q2: the queue of a new process is empty; and nothing of the
+    /// last process stays readable).
+    pub(crate) fn zero_window(&self, vni: VniId) -> Result<(), CallError> {
+        let start = self.geometry.window_offset(vni);
+        self.windows.with(|()| {
+            if !self.is_attached() {
+                return Err(CallError::NoDevice);
+            }
+            let zeroes = [0u64; 64];
+            for offset in (0..qnic_abi::window::WINDOW_BYTES).step_by(size_of_val(&zeroes)) {
+                self.platform.sram().write_words(start + offset, &zeroes);
+            }
+            self.platform.sram().fence();
+            Ok(())
+        })
+    }
+
+    pub(crate) fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        self.platform.log(level, message);
+    }
+}
+
+/// How long the NIC may take for a request that it answers at once, in milliseconds:
+/// longer than a busy host needs, and short enough that users learn soon of a device
+/// process that has died.
+pub(crate) const RESPONSE_MS: u32 = 10_000;

@@ -1,0 +1,346 @@
+//! Segments that a process exports (N2): names, keys, and the regions under them.
+//!
+//! ```text
+//!   segment 0 "a" READ  ─┐
+//!   segment 1 "b" WRITE ─┴─► region 0x7f…000 + 4 pages   (one exact range)
+//!   segment 2 "c" READ  ───► region 0x7f…000 + 1 page
+//! ```
+//! Regions share no page: the physical map has one key for each frame. So of two
+//! ranges that share a page without being equal, the second is refused as overlapping.
+//!
+//! A physical segment (N25) has no region: its memory is pinned, and the NIC knows
+//! its guest-physical address. Its pin ends when the NIC has forgotten it.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use qnic_abi::control::{self, Opcode, EXPORT_PHYSICAL};
+use qnic_abi::event::MAX_FAULT_PAGES;
+use qnic_abi::header::SEGMENTS_PER_PROCESS;
+use qnic_abi::{uapi, Access, Status, VniId, PAGE_SHIFT};
+use zerocopy::little_endian::U32;
+
+use super::segment::{Exported, Memory, Range, Segment, Segments};
+use crate::device::control_queue::Request;
+use crate::device::Device;
+use crate::error::CallError;
+use crate::memory::page_table::PageTable;
+use crate::memory::{MemoryManager, Region};
+use crate::platform::{Lock, MemoryError, NoMemory};
+
+/// How often a fault is tried while the NIC holds what it would replace, or the pages
+/// change meanwhile. After that the NIC is told to retry: by then it holds the page no
+/// more, and it asks again if the page is still absent.
+const BUSY_TRIES: u32 = 4;
+
+/// What one process exports.
+pub(crate) struct Exports<P: MemoryManager> {
+    page_table: Arc<PageTable<P>>,
+    vni: VniId,
+    pub(crate) space: P::AddressSpace,
+    /// It may export physical memory (N25).
+    physical: bool,
+    segments: P::Mutex<Segments<P>>,
+    /// Regions in order of their addresses; room for all is reserved.
+    regions: P::SpinLock<Vec<Arc<Exported<P>>>>,
+}
+
+/// How an export or unexport can fail: refused, or before it reached the NIC.
+enum Failure {
+    Refused(Status),
+    Call(CallError),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Failure::Refused(status)
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Failure::Call(error)
+    }
+}
+
+impl From<NoMemory> for Failure {
+    fn from(_: NoMemory) -> Self {
+        Failure::Call(CallError::NoMemory)
+    }
+}
+
+/// Writes a refusal into the call's status; any other failure stays an error.
+fn conclude(result: Result<(), Failure>, status: &mut U32) -> Result<(), CallError> {
+    let code = match result {
+        Ok(()) => Status::Ok,
+        Err(Failure::Refused(refused)) => refused,
+        Err(Failure::Call(error)) => return Err(error),
+    };
+    *status = code.code().into();
+    Ok(())
+}
+
+/// The failure of an export whose memory has this error.
+fn memory_failure(error: MemoryError) -> Failure {
+    Failure::Refused(match error {
+        MemoryError::NoMemory => return Failure::Call(CallError::NoMemory),
+        MemoryError::SpaceGone => return Failure::Call(CallError::NotRegistered),
+        MemoryError::NotWritable => Status::ReadOnlyMemory,
+        MemoryError::NotMapped => Status::NotMapped,
+        MemoryError::FileBacked => Status::FileMemory,
+        MemoryError::Shared => Status::SharedMemory,
+        MemoryError::Hugetlb => Status::HugetlbMemory,
+        MemoryError::Device => Status::DeviceMemory,
+        MemoryError::NotExportable
+        | MemoryError::Stale
+        | MemoryError::Busy
+        | MemoryError::Closed => Status::BadAddress,
+    })
+}
+
+/// An error for a status that is not `Ok`.
+fn check(status: Status) -> Result<(), Failure> {
+    match status {
+        Status::Ok => Ok(()),
+        refused => Err(refused.into()),
+    }
+}
+
+impl<P: MemoryManager> Exports<P> {
+    pub(crate) fn new(
+        page_table: Arc<PageTable<P>>,
+        vni: VniId,
+        space: P::AddressSpace,
+        physical: bool,
+    ) -> Result<Self, NoMemory> {
+        let mut regions = Vec::new();
+        regions.try_reserve_exact(SEGMENTS_PER_PROCESS as usize)?;
+        Ok(Exports {
+            page_table,
+            vni,
+            space,
+            physical,
+            segments: P::Mutex::new(Segments::new()?)?,
+            regions: P::SpinLock::new(regions)?,
+        })
+    }
+
+    fn device(&self) -> &Device<P> {
+        &self.page_table.device
+    }
+
+    /// Exports a range. Resident pages are inserted into the page table at once, the
+    /// others when the NIC asks for them.
+    pub(crate) fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
+        let access = Access::from_bits(call.access.get()).filter(|access| !access.is_empty());
+        let legal = call.reserved.get() == 0 && call.flags.get() & !uapi::PHYSICAL == 0;
+        let (Some(access), true) = (access, legal) else {
+            return Err(CallError::Invalid);
+        };
+        let result = self
+            .segments
+            .with(|segments| self.export_locked(segments, access, call));
+        conclude(result, &mut call.status)
+    }
+
+    fn export_locked(
+        &self,
+        segments: &mut Segments<P>,
+        access: Access,
+        call: &mut uapi::Export,
+    ) -> Result<(), Failure> {
+        if segments.closed {
+            return Err(CallError::NotRegistered.into());
+        }
+        let name = call.name.get();
+        let range = Range::new(call.address.get(), call.length.get())?;
+        if segments.has_name(name) {
+            return Err(Status::NameExists.into());
+        }
+        let index = segments.free_index().ok_or(Status::Exhausted)?;
+        if call.flags.get() & uapi::PHYSICAL != 0 {
+            let memory = self.export_pinned(index, access, range, call)?;
+            segments.insert(index, Segment { name, memory });
+            return Ok(());
+        }
+        let shared = segments.sharing(range)?;
+        let is_new = shared.is_none();
+        let exported = shared.map_or_else(|| self.new_region(range), Ok)?;
+        let page_key = Some(exported.region.page_key());
+        if let Err(failure) = self.publish(index, access, page_key, call) {
+            if is_new {
+                self.retract(&exported);
+            }
+            return Err(failure);
+        }
+        let memory = Memory::Virtual(exported.clone());
+        segments.insert(index, Segment { name, memory });
+        if is_new {
+            self.device().platform.install_resident(
+                &self.space,
+                &exported.notifier,
+                &exported.region,
+            );
+        }
+        Ok(())
+    }
+
+    /// Pins a range and exports its physical address (N25).
+    fn export_pinned(
+        &self,
+        index: usize,
+        access: Access,
+        range: Range,
+        call: &mut uapi::Export,
+    ) -> Result<Memory<P>, Failure> {
+        if !self.physical {
+            return Err(Status::AccessDenied.into());
+        }
+        let platform = &self.device().platform;
+        let pinned = platform.pin(&self.space, range.address, range.length);
+        let (pin, physical) = pinned.map_err(memory_failure)?;
+        let virtual_address = core::mem::replace(&mut call.address, physical.into());
+        let published = self.publish(index, access, None, call);
+        if published.is_err() {
+            call.address = virtual_address;
+        }
+        published.map(|()| Memory::Physical { _pin: pin })
+    }
+
+    /// Makes a region, with a notifier and known to the fault service.
+    fn new_region(&self, range: Range) -> Result<Arc<Exported<P>>, Failure> {
+        let region = Region::new(self.page_table.clone(), self.vni, range.pages())?;
+        let region = Arc::new(region);
+        let platform = &self.device().platform;
+        let notifier = platform
+            .register_notifier(&self.space, &region)
+            .map_err(memory_failure)?;
+        let exported = Arc::new(Exported {
+            region,
+            notifier,
+            range,
+        });
+        self.regions.with(|regions| {
+            let first = exported.region.page_numbers().start;
+            let index = regions.partition_point(|e| e.region.page_numbers().start < first);
+            regions.insert(index, exported.clone());
+        });
+        Ok(exported)
+    }
+
+    /// Tells the NIC about a segment; without a page key, a physical one.
+    fn publish(
+        &self,
+        index: usize,
+        access: Access,
+        page_key: Option<u64>,
+        call: &mut uapi::Export,
+    ) -> Result<(), Failure> {
+        let key = self.device().platform.random();
+        let segment = index as u16;
+        let body = control::Export {
+            segment: segment.into(),
+            flags: page_key.map_or(EXPORT_PHYSICAL, |_| 0).into(),
+            access: access.bits().into(),
+            name: call.name,
+            address: call.address,
+            length: call.length,
+            key: key.into(),
+            page_key: page_key.unwrap_or(0).into(),
+        };
+        let request = Request::new(Opcode::Export, self.vni, &body);
+        check(self.device().call(&request)?.0)?;
+        call.key = key.into();
+        call.segment = segment.into();
+        Ok(())
+    }
+
+    /// Revokes a segment (N2). When it returns, no transfer accesses it any more.
+    pub(crate) fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError> {
+        if call.reserved.get() != 0 {
+            return Err(CallError::Invalid);
+        }
+        let index = usize::from(call.segment.get());
+        let result = self
+            .segments
+            .with(|segments| self.unexport_locked(segments, index));
+        conclude(result, &mut call.status)
+    }
+
+    fn unexport_locked(&self, segments: &mut Segments<P>, index: usize) -> Result<(), Failure> {
+        if !segments.has(index) {
+            return Err(Status::NoSuchSegment.into());
+        }
+        let body = control::Unexport {
+            segment: (index as u16).into(),
+            reserved: [0.into(); 3],
+        };
+        let request = Request::new(Opcode::Unexport, self.vni, &body);
+        let (status, _) = self.device().call(&request)?;
+        let segment = segments.remove(index);
+        let exported = segment.as_ref().and_then(Segment::exported);
+        if let Some(exported) = exported.filter(|exported| !segments.is_used(exported)) {
+            self.retract(exported);
+        }
+        check(status)
+    }
+
+    /// Hides a region that no segment uses from the fault service, and takes its
+    /// pages out of the table. Its notifier ends when the last worker is done with it.
+    fn retract(&self, exported: &Arc<Exported<P>>) {
+        let removed = self.regions.with(|regions| {
+            let index = regions.iter().position(|e| Arc::ptr_eq(e, exported));
+            index.map(|index| regions.remove(index))
+        });
+        exported.region.close();
+        drop(removed);
+    }
+
+    /// The region that holds a page, and the page's index in it.
+    pub(crate) fn find(&self, page: u64) -> Option<(Arc<Exported<P>>, usize)> {
+        self.regions.with(|regions| {
+            let after = regions.partition_point(|e| e.region.page_numbers().start <= page);
+            let exported = regions.get(after.checked_sub(1)?)?;
+            Some((exported.clone(), exported.region.index_of(page)?))
+        })
+    }
+
+    /// Faults in the page at an address and up to `pages` in all (N13).
+    ///
+    /// # Errors
+    /// What the NIC is to tell the peer.
+    pub(crate) fn fault_in(&self, address: u64, pages: u32) -> Result<(), Status> {
+        let wanted = pages.clamp(1, MAX_FAULT_PAGES) as usize;
+        for _ in 0..BUSY_TRIES {
+            let found = self.find(address >> PAGE_SHIFT);
+            let (exported, first) = found.ok_or(Status::NoSuchSegment)?;
+            let Exported {
+                region, notifier, ..
+            } = &*exported;
+            let count = wanted.min(region.page_count() - first);
+            let platform = &self.device().platform;
+            match platform.fault_in(&self.space, notifier, region, first, count) {
+                Ok(()) => return Ok(()),
+                // When closed, the range may have been exported again meanwhile, and
+                // the NIC may wait for this very page of it: look it up again.
+                Err(MemoryError::Busy | MemoryError::Stale | MemoryError::Closed) => {}
+                Err(MemoryError::SpaceGone) => return Err(Status::Aborted),
+                Err(_) => return Err(Status::PageUnavailable),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all regions out, after the NIC has forgotten them.
+    pub(crate) fn close(&self) {
+        self.segments.with(|segments| {
+            segments.close();
+            while let Some(exported) = self.regions.with(Vec::pop) {
+                exported.region.close();
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

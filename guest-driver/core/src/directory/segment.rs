@@ -1,0 +1,142 @@
+//! The segments of one process, by index, and the exact ranges beneath them.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Range as Pages;
+
+use qnic_abi::header::SEGMENTS_PER_PROCESS;
+use qnic_abi::{Status, PAGE_SHIFT, PAGE_SIZE};
+
+use crate::memory::{MemoryManager, Region};
+use crate::platform::NoMemory;
+
+/// Highest address that can be exported, exclusive: no process has one beyond,
+/// and a [`qnic_abi::page_table::Tag`] has room for its page number.
+pub(super) const ADDRESS_END: u64 = 1 << 57;
+
+/// An exact range of addresses, checked: not empty, below [`ADDRESS_END`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) address: u64,
+    pub(super) length: u64,
+}
+
+impl Range {
+    pub(super) fn new(address: u64, length: u64) -> Result<Self, Status> {
+        if length == 0 {
+            return Err(Status::BadLength);
+        }
+        match address.checked_add(length) {
+            Some(end) if end <= ADDRESS_END => Ok(Range { address, length }),
+            _ => Err(Status::BadAddress),
+        }
+    }
+
+    /// Numbers of the pages that it overlaps.
+    pub(super) fn pages(&self) -> Pages<u64> {
+        let end = self.address + self.length;
+        self.address >> PAGE_SHIFT..end.div_ceil(PAGE_SIZE as u64)
+    }
+}
+
+/// A region with its notifier, and the exact range for which it was made.
+pub(crate) struct Exported<P: MemoryManager> {
+    pub(crate) region: Arc<Region<P>>,
+    pub(super) notifier: P::Notifier,
+    pub(super) range: Range,
+}
+
+/// The memory of a segment.
+pub(super) enum Memory<P: MemoryManager> {
+    Virtual(Arc<Exported<P>>),
+    Physical { _pin: P::Pin },
+}
+
+pub(super) struct Segment<P: MemoryManager> {
+    pub(super) name: u64,
+    pub(super) memory: Memory<P>,
+}
+
+impl<P: MemoryManager> Segment<P> {
+    pub(super) fn exported(&self) -> Option<&Arc<Exported<P>>> {
+        match &self.memory {
+            Memory::Virtual(exported) => Some(exported),
+            Memory::Physical { .. } => None,
+        }
+    }
+}
+
+/// The segments of one process, by index.
+pub(super) struct Segments<P: MemoryManager> {
+    slots: Vec<Option<Segment<P>>>,
+    /// The process has ended.
+    pub(super) closed: bool,
+}
+
+impl<P: MemoryManager> Segments<P> {
+    pub(super) fn new() -> Result<Self, NoMemory> {
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(SEGMENTS_PER_PROCESS as usize)?;
+        slots.resize_with(SEGMENTS_PER_PROCESS as usize, || None);
+        Ok(Segments {
+            slots,
+            closed: false,
+        })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Segment<P>> {
+        self.slots.iter().flatten()
+    }
+
+    pub(super) fn has_name(&self, name: u64) -> bool {
+        self.iter().any(|segment| segment.name == name)
+    }
+
+    pub(super) fn free_index(&self) -> Option<usize> {
+        self.slots.iter().position(Option::is_none)
+    }
+
+    /// Returns true if there is a segment at `index`.
+    pub(super) fn has(&self, index: usize) -> bool {
+        self.slots.get(index).is_some_and(Option::is_some)
+    }
+
+    pub(super) fn insert(&mut self, index: usize, segment: Segment<P>) {
+        if let Some(slot) = self.slots.get_mut(index) {
+            *slot = Some(segment);
+        }
+    }
+
+    pub(super) fn remove(&mut self, index: usize) -> Option<Segment<P>> {
+        self.slots.get_mut(index)?.take()
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.slots.clear();
+    }
+
+    pub(super) fn is_used(&self, exported: &Arc<Exported<P>>) -> bool {
+        self.iter()
+            .filter_map(Segment::exported)
+            .any(|own| Arc::ptr_eq(own, exported))
+    }
+
+    /// The region with exactly this range.
+    ///
+    /// # Errors
+    /// `Overlapping` if another one shares a page with it.
+    pub(super) fn sharing(&self, range: Range) -> Result<Option<Arc<Exported<P>>>, Status> {
+        let pages = range.pages();
+        for other in self.iter().filter_map(Segment::exported) {
+            if other.range == range {
+                return Ok(Some(other.clone()));
+            }
+            let others = other.range.pages();
+            if others.start < pages.end && pages.start < others.end {
+                return Err(Status::Overlapping);
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,121 @@
+//! What the NIC reports: wake events and page faults (N13).
+//!
+//! The interrupt queues a fault, a worker serves it; several workers serve
+//! several faults at once, so a page that comes from a slow disk delays no other.
+//! Each event asks for up to [`qnic_abi::event::MAX_FAULT_PAGES`] pages and is
+//! answered by one `FaultDone`.
+
+use alloc::sync::Arc;
+
+use qnic_abi::control::{self, Opcode};
+use qnic_abi::event::{Event, Kind, EVENT_BYTES};
+use qnic_abi::{Status, VniId};
+use zerocopy::FromBytes;
+
+use super::lifecycle::Driver;
+use crate::device::control_queue::Request;
+use crate::memory::fault::{Fault, FaultQueue};
+use crate::memory::MemoryManager;
+use crate::platform::{Level, Lock};
+use crate::process::state::ProcessState;
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Handled {
+    /// All that it asked for is done.
+    Done,
+    /// A fault waits for [`Driver::serve_fault`].
+    FaultQueued,
+    /// It was no event, or there was no room for a fault; it is dropped and logged.
+    Refused,
+}
+
+impl<P: MemoryManager> Driver<P> {
+    /// Makes a process known to events.
+    pub(super) fn publish(&self, state: Arc<ProcessState<P>>) {
+        let old = self.device.wakes.set(state.vni, Some(state.wake.clone()));
+        drop(old);
+        self.slots.with(|slots| slots.publish(state));
+    }
+
+    /// Makes a process unknown to events; its slot stays reserved.
+    pub(super) fn retire(&self, vni: VniId) {
+        let wake = self.device.wakes.set(vni, None);
+        let state = self.slots.with(|slots| slots.retire(vni));
+        drop((wake, state));
+    }
+
+    /// Returns true if there is room for one more fault. Without room the platform
+    /// leaves events in the event queue, and asks again after the next
+    /// [`Driver::serve_fault`]. Atomic.
+    pub fn event_room(&self) -> bool {
+        self.faults.with(|queue| queue.has_room())
+    }
+
+    /// Handles an event: wakes a process, or queues a fault. Atomic: this is the
+    /// interrupt's part.
+    pub fn handle_event(&self, bytes: &[u8; EVENT_BYTES]) -> Handled {
+        let Ok(event) = Event::read_from_bytes(bytes) else {
+            return Handled::Refused;
+        };
+        let vni = VniId(event.vni.get());
+        match Kind::try_from(event.kind.get()) {
+            Ok(Kind::Wake | Kind::QueueFailed) => {
+                self.device.counters.wakes.add(1);
+                self.device.wakes.wake(vni);
+                Handled::Done
+            }
+            Ok(Kind::PageFault) => {
+                let fault = Fault {
+                    vni,
+                    address: event.address.get(),
+                    pages: event.pages.get(),
+                };
+                match self.faults.with(|queue| queue.push(fault)) {
+                    true => Handled::FaultQueued,
+                    false => Handled::Refused,
+                }
+            }
+            Err(kind) => {
+                self.device.log(
+                    Level::Warning,
+                    format_args!("event of unknown kind {kind} ignored"),
+                );
+                Handled::Refused
+            }
+        }
+    }
+
+    /// Serves one fault; returns false if none was queued. Sleeps while pages are
+    /// faulted in.
+    pub fn serve_fault(&self) -> bool {
+        let Some(fault) = self.faults.with(FaultQueue::pop) else {
+            return false;
+        };
+        let process = self.slots.with(|slots| slots.process(fault.vni).cloned());
+        let result = match process {
+            Some(process) => process.exports.fault_in(fault.address, fault.pages),
+            // It has ended, and the NIC is about to be told.
+            None => Err(Status::Aborted),
+        };
+        let counters = &self.device.counters;
+        match result {
+            Ok(()) => counters.faults_served.add(1),
+            Err(_) => counters.faults_failed.add(1),
+        }
+        let body = control::FaultDone {
+            address: fault.address.into(),
+            pages: fault.pages.into(),
+            status: result.err().unwrap_or(Status::Ok).code().into(),
+        };
+        // The response does not matter: without a wait for it, the worker faults in
+        // the next page at once.
+        let done = Request::new(Opcode::FaultDone, fault.vni, &body);
+        self.device.post(&done);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+use super::*;
+use crate::platform::RequestError;
+use crate::testing::{event, register, Fake};
+use core::sync::atomic::Ordering;
+use qnic_abi::event::Kind;
+use qnic_abi::window::WINDOW_BYTES;
+use qnic_abi::SharedMemory;
+use std::vec::Vec;
+
+fn wake_event(driver: &Driver<Fake>, vni: VniId) {
+    let _ = event(driver, Kind::Wake, vni, 0, 0);
+}
+
+/// Registers a process with this call, which is refused with the status.
+fn refused(driver: &Arc<Driver<Fake>>, mut call: uapi::Register) -> u32 {
+    assert!(driver.register((), 1, &mut call).unwrap().is_none());
+    call.status.get()
+}
+
+fn wait(process: &Process<Fake>, generation: u64, ms: i64) -> Result<u64, CallError> {
+    let mut call = uapi::Wait {
+        generation: generation.into(),
+        timeout_ns: (ms * 1_000_000).into(),
+        ..Default::default()
+    };
+    process.wait(&mut call).map(|()| call.generation.get())
+}
+
+#[test]
+fn each_process_gets_its_own_window_and_port() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let on_nine = uapi::Register {
+        port: 9.into(),
+        ..Default::default()
+    };
+    let mut call = on_nine;
+    let first = driver.register((), 1, &mut call).unwrap().unwrap();
+    assert_eq!((call.port.get(), call.node.get()), (9, 7));
+    assert_eq!(call.doorbell_value.get(), first.doorbell_queue());
+    assert_eq!(refused(&driver, on_nine), Status::PortInUse.code());
+    let others: Vec<_> = (0..3).map(|_| register(&driver)).collect();
+    let exhausted = refused(&driver, uapi::Register::default());
+    assert_eq!(exhausted, Status::Exhausted.code());
+    assert_eq!(fake.nic().processes.len(), 4);
+    let vnis: std::collections::BTreeSet<_> = others.iter().map(Process::vni).collect();
+    assert!(vnis.len() == 3 && !vnis.contains(&first.vni()));
+    drop(others);
+    drop(first);
+    assert!(fake.nic().processes.is_empty());
+}
+
+#[test]
+fn a_process_gets_a_zeroed_window() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    for vni in 0..4 {
+        let offset = driver.geometry().window_offset(VniId(vni));
+        for word in 0..WINDOW_BYTES / 8 {
+            let word = offset + word * 8;
+            fake.sram.store_u64(word, u64::MAX, Ordering::Relaxed);
+        }
+    }
+    let process = register(&driver);
+    let start = process.window_offset();
+    for word in 0..WINDOW_BYTES / 8 {
+        assert_eq!(fake.sram.load_u64(start + word * 8, Ordering::Relaxed), 0);
+    }
+    let end = start + WINDOW_BYTES;
+    assert_eq!(fake.sram.load_u64(end, Ordering::Relaxed), u64::MAX);
+}
+
+#[test]
+fn a_refused_registration_leaves_nothing() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    for _ in 0..10 {
+        let refusal = Status::PortInUse.code();
+        fake.nic().next.push_back(Ok(refusal));
+        assert_eq!(refused(&driver, uapi::Register::default()), refusal);
+    }
+    let mut call = uapi::Register {
+        flags: 2.into(),
+        ..Default::default()
+    };
+    let result = driver.register((), 1, &mut call);
+    assert_eq!(result.err(), Some(CallError::Invalid));
+    register(&driver);
+}
+
+#[test]
+fn a_wake_event_ends_a_wait() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let process = register(&driver);
+    assert!(!process.is_readable());
+    assert_eq!(wait(&process, 0, 1), Err(CallError::TimedOut));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(&process, 0, -1));
+        wake_event(&driver, process.vni());
+        assert_eq!(waiter.join().unwrap(), Ok(1));
+    });
+    assert_eq!(process.host_area().generation.load(Ordering::Relaxed), 1);
+    assert_eq!(wait(&process, 0, 0), Ok(1));
+    // A VNI without a process, and one out of range: nothing happens.
+    wake_event(&driver, VniId(3));
+    wake_event(&driver, VniId(u16::MAX));
+}
+
+fn mark_seen(process: &Process<Fake>) -> Result<u64, CallError> {
+    let mut call = uapi::Wait {
+        flags: uapi::WAIT_SEEN.into(),
+        ..Default::default()
+    };
+    process.wait(&mut call).map(|()| call.generation.get())
+}
+
+#[test]
+fn poll_reports_wake_events_until_they_are_marked_as_seen() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let process = register(&driver);
+    assert!(!process.is_readable());
+    wake_event(&driver, process.vni());
+    assert_eq!(wait(&process, 0, 0), Ok(1));
+    assert!(process.is_readable(), "a waiting thread does not mark it");
+    assert_eq!(mark_seen(&process), Ok(1));
+    assert!(!process.is_readable());
+    let mut unknown = uapi::Wait {
+        flags: 2.into(),
+        ..Default::default()
+    };
+    assert_eq!(process.wait(&mut unknown), Err(CallError::Invalid));
+    driver.begin_removal();
+    assert!(process.is_readable(), "poll reports the loss of the device");
+    assert_eq!(mark_seen(&process), Err(CallError::NoDevice));
+}
+
+#[test]
+fn a_process_can_wake_itself() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let (process, other) = (register(&driver), register(&driver));
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(&process, 0, -1));
+        process.wake(&mut uapi::Wake::default()).unwrap();
+        assert_eq!(waiter.join().unwrap(), Ok(1));
+    });
+    assert!(process.is_readable() && !other.is_readable());
+    let mut malformed = uapi::Wake {
+        reserved: 1.into(),
+        ..Default::default()
+    };
+    assert_eq!(process.wake(&mut malformed), Err(CallError::Invalid));
+    process.close();
+    let closed = process.wake(&mut uapi::Wake::default());
+    assert_eq!(closed, Err(CallError::NotRegistered));
+}
+
+#[test]
+fn removal_wakes_every_waiter_and_fails_every_call() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let process = register(&driver);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(&process, 0, -1));
+        driver.begin_removal();
+        assert_eq!(waiter.join().unwrap(), Err(CallError::NoDevice));
+    });
+    fake.nic().stopped = true;
+    driver.detach();
+    assert_eq!(wait(&process, 0, 0), Err(CallError::NoDevice));
+    let reset = process.reset_queue(&mut uapi::ResetQueue::default());
+    assert_eq!(reset, Err(CallError::NoDevice));
+    let import = process.import(&mut uapi::Import::default());
+    assert_eq!(import, Err(CallError::NoDevice));
+    let register = driver.register((), 1, &mut uapi::Register::default());
+    assert_eq!(register.err(), Some(CallError::NoDevice));
+    let info = driver.info(&mut uapi::Info::default());
+    assert_eq!(info, Err(CallError::NoDevice));
+}
+
+#[test]
+fn a_nic_that_does_not_answer_is_stopped() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let process = register(&driver);
+    fake.nic().next.push_back(Err(RequestError::TimedOut));
+    let result = process.reset_queue(&mut uapi::ResetQueue::default());
+    assert_eq!(result, Err(CallError::NoDevice));
+    assert!(fake.nic().stopped && !driver.is_alive());
+    assert!(fake.log().contains("broken"), "{}", fake.log());
+}
+
+#[test]
+fn a_nic_that_died_is_detected_and_waiters_wake() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    fake.nic().next.push_back(Err(RequestError::TimedOut));
+    driver.check_device();
+    assert!(driver.is_alive(), "without a process there is no request");
+    fake.nic().next.clear();
+    let process = register(&driver);
+    driver.check_device();
+    assert!(driver.is_alive());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(&process, 0, -1));
+        fake.nic().next.push_back(Err(RequestError::TimedOut));
+        driver.check_device();
+        assert_eq!(waiter.join().unwrap(), Err(CallError::NoDevice));
+    });
+    assert!(fake.nic().stopped);
+}
+
+#[test]
+fn only_the_first_close_has_an_effect() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let process = register(&driver);
+    process.close();
+    let again = register(&driver);
+    process.close();
+    drop(process);
+    assert!(fake.nic().processes.contains_key(&again.vni().0));
+    assert!(again.is_open());
+}

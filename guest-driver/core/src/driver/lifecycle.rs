@@ -1,0 +1,126 @@
+//! How the driver of one NIC starts and ends, and what it reports.
+
+use alloc::sync::Arc;
+
+use qnic_abi::control::{Opcode, Statistics};
+use qnic_abi::header::Geometry;
+use qnic_abi::{uapi, VniId, ABI_VERSION};
+
+use crate::device::control_queue::Request;
+use crate::device::{Config, Device};
+use crate::error::{CallError, StartError};
+use crate::memory::fault::FaultQueue;
+use crate::memory::page_table::PageTable;
+use crate::memory::MemoryManager;
+use crate::platform::{Level, Lock};
+use crate::process::slots::Slots;
+
+/// The driver of one NIC: what all its processes share.
+pub struct Driver<P: MemoryManager> {
+    pub(crate) device: Arc<Device<P>>,
+    pub(super) page_table: Arc<PageTable<P>>,
+    pub(super) slots: P::SpinLock<Slots<P>>,
+    pub(super) faults: P::SpinLock<FaultQueue>,
+}
+
+impl<P: MemoryManager> Driver<P> {
+    /// Waits for the SRAM, checks it, and sends Hello to the NIC.
+    ///
+    /// The platform must deliver control responses by now. The wait for the SRAM is
+    /// over before any other step can fail, so the platform may reset the device
+    /// after an error.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(platform: P, config: &Config) -> Result<Arc<Self>, StartError> {
+        let device = Device::start(platform, config)?;
+        let geometry = device.geometry;
+        let driver = Arc::new(Driver {
+            slots: P::SpinLock::new(Slots::new(geometry.windows)?)?,
+            faults: P::SpinLock::new(FaultQueue::new()?)?,
+            page_table: PageTable::new(device.clone())?,
+            device,
+        });
+        driver.device.log(
+            Level::Info,
+            format_args!(
+                "{}: {} windows, {} doorbells, {} frames, {} MiB SRAM",
+                geometry.node,
+                geometry.windows,
+                geometry.doorbells,
+                geometry.frames,
+                geometry.sram_bytes >> 20
+            ),
+        );
+        Ok(driver)
+    }
+
+    /// The system beneath the driver.
+    pub fn platform(&self) -> &P {
+        &self.device.platform
+    }
+
+    /// Layout of the SRAM.
+    pub fn geometry(&self) -> &Geometry {
+        &self.device.geometry
+    }
+
+    /// Returns true if the device is there and works.
+    pub fn is_alive(&self) -> bool {
+        self.device.is_alive()
+    }
+
+    /// Fills in what driver and NIC have counted.
+    ///
+    /// # Errors
+    /// `Invalid`, `NoDevice`.
+    pub fn info(&self, call: &mut uapi::Info) -> Result<(), CallError> {
+        if call.reserved0.get() != 0 {
+            return Err(CallError::Invalid);
+        }
+        let query = Request::bare(Opcode::Query, VniId(0));
+        let (status, response) = self.device.call(&query)?;
+        let (counters, geometry) = (&self.device.counters, &self.device.geometry);
+        *call = uapi::Info {
+            status: status.code().into(),
+            abi_version: ABI_VERSION.into(),
+            node: geometry.node.0.into(),
+            reserved0: 0.into(),
+            windows: geometry.windows.into(),
+            sram_bytes: geometry.sram_bytes.into(),
+            frames: geometry.frames.into(),
+            pages_mapped: counters.pages_mapped.get().into(),
+            pages_inserted: counters.pages_inserted.get().into(),
+            pages_invalidated: counters.pages_invalidated.get().into(),
+            pages_evicted: counters.pages_evicted.get().into(),
+            faults_served: counters.faults_served.get().into(),
+            faults_failed: counters.faults_failed.get().into(),
+            lock_conflicts: counters.lock_conflicts.get().into(),
+            wakes: counters.wakes.get().into(),
+            nic: response.body::<Statistics>().unwrap_or_default(),
+        };
+        Ok(())
+    }
+
+    /// Sends the NIC a request while any process depends on it. The platform calls
+    /// this every few seconds if it cannot see by itself that a device has died. A
+    /// NIC that does not answer is declared broken, and waiters wake.
+    pub fn check_device(&self) {
+        if !self.device.wakes.is_empty() {
+            // The call deals with an error itself.
+            let _ = self.device.call(&Request::bare(Opcode::Query, VniId(0)));
+        }
+    }
+
+    /// The device goes away: every call fails from now on and every waiter wakes.
+    /// SRAM may still be accessed until [`Driver::detach`].
+    pub fn begin_removal(&self) {
+        self.device.lose();
+    }
+
+    /// The device has been reset or is gone: nothing accesses the SRAM any more.
+    pub fn detach(&self) {
+        self.device.detach();
+        self.page_table.wait_for_accesses();
+    }
+}

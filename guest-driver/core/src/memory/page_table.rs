@@ -1,0 +1,126 @@
+//! The shadow page table in the SRAM of this NIC: insertion, and unmapping that
+//! waits for the NIC (N5 to N7).
+
+use alloc::sync::Arc;
+
+use qnic_abi::page_table::Tag;
+
+use super::shadow::{Inserted, Removed, Table, Unmapped};
+use crate::device::Device;
+use crate::platform::{Lock, NoMemory, Platform};
+
+/// How long an unmap waits for the NIC to unlock a page before the NIC is declared
+/// broken, in nanoseconds. A NIC holds a page for one copy.
+const UNLOCK_WAIT_NS: u64 = 2_000_000_000;
+
+/// An unmap that waits longer than this yields the processor between its polls, in
+/// nanoseconds.
+const UNLOCK_SPIN_NS: u64 = 100_000;
+
+/// Polls of a lock word between two readings of the clock.
+const POLLS_PER_CLOCK: u32 = 64;
+
+/// The shadow page table of one NIC.
+pub(crate) struct PageTable<P: Platform> {
+    pub(crate) device: Arc<Device<P>>,
+    table: P::SpinLock<Table>,
+}
+
+impl<P: Platform> PageTable<P> {
+    pub(crate) fn new(device: Arc<Device<P>>) -> Result<Arc<Self>, NoMemory> {
+        let table = Table::new(device.geometry, device.platform.random());
+        Ok(Arc::new(PageTable {
+            table: P::SpinLock::new(table)?,
+            device,
+        }))
+    }
+
+    /// Waits for accesses to the table that are in progress, after [`Device::detach`].
+    pub(crate) fn wait_for_accesses(&self) {
+        self.table.with(|_| ());
+    }
+
+    /// Inserts a page (N5).
+    pub(crate) fn insert(&self, tag: Tag, frame: u32, key: u64) -> Inserted {
+        self.table.with(|table| {
+            if !self.device.is_attached() {
+                return Inserted::OutOfRange;
+            }
+            let inserted = table.insert(self.device.platform.sram(), tag, frame, key);
+            let counters = &self.device.counters;
+            let gone = match inserted {
+                Inserted::Done { evicted, replaced } => {
+                    counters.pages_inserted.add(1);
+                    counters.pages_mapped.add(1);
+                    counters.pages_evicted.add(evicted.is_some().into());
+                    [evicted, replaced]
+                }
+                Inserted::Busy { replaced } => [None, replaced],
+                Inserted::Already | Inserted::OutOfRange => [None; 2],
+            };
+            gone.into_iter().flatten().for_each(|page| self.left(page));
+            inserted
+        })
+    }
+
+    /// Unmaps a page unless the NIC holds it. Neither sleeps nor spins.
+    pub(crate) fn try_unmap(&self, tag: Tag, frame: u32) -> Unmapped {
+        self.unmap_with(|table, sram| table.try_unmap(sram, tag, frame))
+    }
+
+    /// Unmaps a page, and waits until the NIC has unlocked it. May sleep. Never
+    /// returns `Locked`: a NIC that does not unlock the page is stopped.
+    pub(crate) fn unmap(&self, tag: Tag, frame: u32) -> Unmapped {
+        let outcome = self.unmap_with(|table, sram| table.begin_unmap(sram, tag, frame));
+        if outcome != Unmapped::Locked {
+            return outcome;
+        }
+        let Device {
+            platform, counters, ..
+        } = &*self.device;
+        counters.lock_conflicts.add(1);
+        let start = platform.now_ns();
+        loop {
+            for _ in 0..POLLS_PER_CLOCK {
+                let outcome = self.unmap_with(|table, sram| {
+                    let removed = table.finish_unmap(sram, frame);
+                    removed.map_or(Unmapped::Locked, Unmapped::Done)
+                });
+                if outcome != Unmapped::Locked {
+                    return outcome;
+                }
+                core::hint::spin_loop();
+            }
+            let waited = platform.now_ns().saturating_sub(start);
+            if waited > UNLOCK_WAIT_NS {
+                self.device
+                    .declare_broken(format_args!("it holds page frame {frame:#x} for ever"));
+            } else if waited > UNLOCK_SPIN_NS {
+                platform.yield_processor();
+            }
+        }
+    }
+
+    /// Runs an unmap step on the table while the SRAM is there.
+    fn unmap_with(&self, step: impl FnOnce(&mut Table, &P::Sram) -> Unmapped) -> Unmapped {
+        self.table.with(|table| {
+            if !self.device.is_attached() {
+                return Unmapped::Absent;
+            }
+            let outcome = step(table, self.device.platform.sram());
+            if let Unmapped::Done(removed) = outcome {
+                self.left(removed);
+            }
+            outcome
+        })
+    }
+
+    /// A page has left the table. The table's lock is held, so its frame has not
+    /// been freed yet.
+    fn left(&self, removed: Removed) {
+        self.device.counters.pages_mapped.subtract(1);
+        if removed.dirty {
+            self.device.platform.mark_dirty(removed.frame);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What the driver knows about one registered process.
+
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicBool;
+
+use qnic_abi::{Port, VniId};
+
+use crate::device::Wake;
+use crate::directory::export::Exports;
+use crate::directory::import::Imports;
+use crate::memory::MemoryManager;
+
+/// What the driver knows about a registered process.
+pub(crate) struct ProcessState<P: MemoryManager> {
+    pub(crate) vni: VniId,
+    pub(crate) port: Port,
+    pub(crate) wake: Arc<Wake<P>>,
+    pub(crate) exports: Exports<P>,
+    pub(crate) imports: Imports,
+    /// False once closed.
+    pub(crate) open: AtomicBool,
+}
