@@ -15,11 +15,10 @@ use crate::sources::Source;
 /// What must not come back: the words behind "Formerly" in a cell of the glossary that stand
 /// between two of `mark`.
 pub fn replaced(glossary: &str, mark: char) -> BTreeSet<&str> {
-    let former = glossary
-        .lines()
-        .filter_map(|line| Some(line.split_once("Formerly ")?.1));
-    former
-        .flat_map(|line| line.split(mark).skip(1).step_by(2))
+    let former = |line| str::split(str::split_once(line, "Formerly ")?.1, '|').next();
+    let cells = glossary.lines().filter_map(former);
+    cells
+        .flat_map(|cell| cell.split(mark).skip(1).step_by(2))
         .collect()
 }
 
