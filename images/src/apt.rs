@@ -82,12 +82,11 @@ impl<'a> Apt<'a> {
 
     /// The packages that installing `names` would fetch, dependencies included,
     /// taking what it can from `suite`.
-    pub(crate) fn resolve(&self, suite: &str, names: &[&str]) -> Result<Vec<Package>> {
+    pub(crate) fn resolve(&self, suite: &str, names: &str) -> Result<Vec<Package>> {
         let mut install = self.apt("apt-get");
         install.args(["install", "--print-uris", "-qq", "-t", suite]);
-        install.args(names);
-        let wanted = names.join(" ");
-        let uris = self.run("resolve packages", &mut install, &wanted, |_| {})?;
+        install.args(names.split_whitespace());
+        let uris = self.run("resolve packages", &mut install, names, |_| {})?;
         Ok(apt_text::print_uris(&uris))
     }
 

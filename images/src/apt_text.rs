@@ -4,6 +4,9 @@ use std::path::Path;
 
 use crate::distribution::ARCHITECTURE;
 
+/// The private part of apt's configuration.
+const CONFIG: &str = include_str!("../apt.conf");
+
 /// A package that is to be downloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
@@ -47,44 +50,18 @@ pub(crate) enum Trouble {
 /// A configuration that has the host's network settings and nothing else of it.
 ///
 /// `host` is what `apt-config dump` prints. Index targets are left out because
-/// desktop hosts add ones that nobody needs here; hooks, preferences and
+/// desktop hosts add ones that serve nothing here; hooks, preferences and
 /// installed packages because they concern the host only.
 pub(crate) fn config(dir: &Path, host: &str) -> String {
-    let mut text = String::new();
-    for line in host.lines() {
-        let network = line.starts_with("Acquire::") && !line.starts_with("Acquire::IndexTargets");
-        if network {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-    let dir = dir.display();
-    text.push_str(&format!(
-        "Dir::Etc::main \"/dev/null\";\n\
-         Dir::Etc::parts \"/dev/null\";\n\
-         Dir::Etc::preferences \"/dev/null\";\n\
-         Dir::Etc::preferencesparts \"/dev/null\";\n\
-         Dir::Etc::sourcelist \"{dir}/sources.list\";\n\
-         Dir::Etc::sourceparts \"/dev/null\";\n\
-         Dir::State \"{dir}\";\n\
-         Dir::State::lists \"{dir}/lists\";\n\
-         Dir::State::status \"{dir}/status\";\n\
-         Dir::State::extended_states \"{dir}/extended_states\";\n\
-         Dir::Cache \"{dir}\";\n\
-         Dir::Cache::archives \"{dir}/archives\";\n\
-         Dir::Cache::pkgcache \"{dir}/pkgcache.bin\";\n\
-         Dir::Cache::srcpkgcache \"\";\n\
-         Dir::Log \"{dir}\";\n\
-         APT::Architecture \"{ARCHITECTURE}\";\n\
-         APT::Architectures {{ \"{ARCHITECTURE}\"; }};\n\
-         APT::Install-Recommends \"false\";\n\
-         APT::Sandbox::User \"root\";\n\
-         Acquire::ForceHash \"SHA256\";\n\
-         Acquire::GzipIndexes \"true\";\n\
-         Acquire::Languages \"none\";\n\
-         Acquire::Retries \"3\";\n"
-    ));
-    text
+    let network =
+        |line: &&str| line.starts_with("Acquire::") && !line.starts_with("Acquire::IndexTargets");
+    let own = CONFIG
+        .replace("@dir@", &dir.display().to_string())
+        .replace("@architecture@", ARCHITECTURE);
+    let host = host.lines().filter(network);
+    host.chain(own.lines())
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// A sources file for `suites` of `mirror`.

@@ -15,22 +15,8 @@ use crate::kernel_series::KernelSeries;
 use crate::root::{PackageSet, Root};
 
 /// What the module's Kbuild file and the kernel's own build run.
-const PACKAGES: [&str; 14] = [
-    "bash",
-    "binutils",
-    "cargo",
-    "coreutils",
-    "dash",
-    "findutils",
-    "gcc",
-    "grep",
-    "make",
-    "mawk",
-    "perl-base",
-    "rust-src",
-    "rustc",
-    "sed",
-];
+const PACKAGES: &str = "bash binutils cargo coreutils dash findutils gcc grep make mawk \
+                        perl-base rust-src rustc sed";
 
 /// Dependencies that no build uses: they concern an installed system, or
 /// programs that are instrumented.
@@ -59,12 +45,11 @@ pub(crate) const RUST_LIBRARY: &str = "usr/lib/rustlib/src/rust/library";
 
 /// The build root, from the cache or the mirror.
 pub(crate) fn provision(cx: Context<'_>) -> Result<Root> {
-    let mut headers = Vec::new();
+    let mut names = PACKAGES.to_owned();
     for series in KernelSeries::ALL {
-        headers.push(kernel::headers_package(&kernel::release(cx, series)?));
+        let release = kernel::release(cx, series)?;
+        names = format!("{names} {}", kernel::headers_package(&release));
     }
-    let headers = headers.iter().map(String::as_str);
-    let names: Vec<_> = PACKAGES.into_iter().chain(headers).collect();
     let set = PackageSet {
         kind: "build",
         label: "compilers and kernel headers",

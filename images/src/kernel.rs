@@ -78,7 +78,7 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries) -> Result<(Kernel
         kind: "kernel",
         label: &format!("the kernel {release}"),
         suite: series.suite(),
-        names: &[&format!("{IMAGE}{release}")],
+        names: &format!("{IMAGE}{release}"),
         keep: &|name| name.ends_with(&suffix),
     };
     let root = Root::of_packages(cx, &set, |_| Ok(()))?;

@@ -6,10 +6,11 @@
 
 use std::ffi::OsString;
 use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use fs_err as fs;
 use fs_err::os::unix::fs::symlink;
@@ -49,8 +50,8 @@ pub(crate) struct PackageSet<'a> {
     pub(crate) label: &'a str,
     /// The suite that wins where several have a package.
     pub(crate) suite: &'static str,
-    /// The packages asked for; dependencies are added.
-    pub(crate) names: &'a [&'a str],
+    /// The packages asked for, with spaces between them; dependencies are added.
+    pub(crate) names: &'a str,
     /// Which of the resolved packages, by name, are unpacked.
     pub(crate) keep: &'a dyn Fn(&str) -> bool,
 }
@@ -84,7 +85,8 @@ impl Root {
         let name = format!("{}-{}", set.kind, content_key(set.kind, &packages));
         let dir = cx.cache.artefact(&name, cx.progress, |dir| {
             let files = apt.download(&packages, set.label)?;
-            unpack(cx, &files, &packages, dir, set.label)?;
+            cx.progress.step(&format!("unpacking {}", set.label));
+            unpack(cx, &files, &packages, dir)?;
             for file in files {
                 remove_file(&file)?;
             }
@@ -147,7 +149,7 @@ impl Root {
 fn request(set: &PackageSet<'_>) -> String {
     let mut key = Key::new(set.kind, RECIPE);
     key.add(set.suite);
-    for name in set.names {
+    for name in set.names.split_whitespace() {
         key.add(name);
     }
     format!("{}-{}", set.kind, key.finish())
@@ -164,54 +166,36 @@ fn content_key(kind: &str, packages: &[Package]) -> String {
 }
 
 /// Unpacks `files`, downloads of `packages`, into `root`, on as many threads as there are cores.
-fn unpack(
-    cx: Context<'_>,
-    files: &[PathBuf],
-    packages: &[Package],
-    root: &Path,
-    label: &str,
-) -> Result<()> {
-    cx.progress.step(&format!("unpacking {label}"));
+fn unpack(cx: Context<'_>, files: &[PathBuf], packages: &[Package], root: &Path) -> Result<()> {
     for name in MERGED {
-        let inside = root.join("usr").join(name);
-        fs::create_dir_all(&inside)?;
+        fs::create_dir_all(root.join("usr").join(name))?;
         symlink(Path::new("usr").join(name), root.join(name))?;
     }
     let total: u64 = packages.iter().map(|package| package.size).sum();
-    let next = AtomicUsize::new(0);
-    let state = Mutex::new((0, Ok(())));
-    let worker = || loop {
+    let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let worker = || -> Result<()> {
         // Each index is handed out once; nothing else is published through it.
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        let (Some(file), Some(package)) = (files.get(index), packages.get(index)) else {
-            return;
-        };
-        let result = unpack_one(file, root);
-        let mut state = state.lock().unwrap_or_else(|poison| poison.into_inner());
-        if result.is_err() {
-            next.store(files.len(), Ordering::Relaxed);
-            state.1 = result;
-            return;
+        let take = || next.fetch_add(1, Ordering::Relaxed);
+        let jobs = std::iter::repeat_with(take).map_while(|i| files.get(i).zip(packages.get(i)));
+        for (file, package) in jobs {
+            let what = format!("unpack {}", file.display());
+            let unpacked = run(&what, command("dpkg").arg("-x").arg(file).arg(root));
+            // One failure ends the work of all.
+            unpacked.inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
+            let before = done.fetch_add(package.size, Ordering::Relaxed);
+            cx.progress.bytes(before + package.size, total);
         }
-        state.0 += package.size;
-        cx.progress.bytes(state.0, total);
+        Ok(())
     };
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(worker);
-        }
-    });
-    let (_, result) = state.into_inner().unwrap_or_else(|p| p.into_inner());
-    result?;
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        let mut results = workers.into_iter().map(ScopedJoinHandle::join);
+        results.try_for_each(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
     DOCUMENTATION
         .iter()
         .try_for_each(|dir| remove_tree(&root.join(dir)))
-}
-
-fn unpack_one(file: &Path, root: &Path) -> Result<()> {
-    let what = format!("unpack {}", file.display());
-    run(&what, command("dpkg").arg("-x").arg(file).arg(root)).map(drop)
 }
 
 #[cfg(test)]
@@ -237,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_request_depends_on_suite_and_names() {
-        let request_of = |suite, names: &[&str]| {
+        let request_of = |suite, names| {
             request(&PackageSet {
                 kind: "x",
                 label: "x",
@@ -246,8 +230,8 @@ mod tests {
                 keep: &|_| true,
             })
         };
-        assert_eq!(request_of("s", &["a", "b"]), request_of("s", &["a", "b"]));
-        assert_ne!(request_of("s", &["a", "b"]), request_of("t", &["a", "b"]));
-        assert_ne!(request_of("s", &["a", "b"]), request_of("s", &["a"]));
+        assert_eq!(request_of("s", "a b"), request_of("s", "a b"));
+        assert_ne!(request_of("s", "a b"), request_of("t", "a b"));
+        assert_ne!(request_of("s", "a b"), request_of("s", "a"));
     }
 }

@@ -33,7 +33,7 @@ pub(crate) const QEMU: Tool = Tool {
         kind: "qemu",
         label: "QEMU",
         suite: BACKPORTS,
-        names: &["qemu-system-x86", "qemu-utils"],
+        names: "qemu-system-x86 qemu-utils",
         keep: &|_| true,
     },
     finish: |_| Ok(()),
@@ -44,7 +44,7 @@ pub(crate) const QEMU: Tool = Tool {
 /// Reads captures; it may not be able to make them.
 pub(crate) const TSHARK: Tool = Tool {
     name: "tshark",
-    packages: alone("tshark", &["tshark"]),
+    packages: alone("tshark"),
     finish: allow_scripts,
     adapt: |tshark, root| {
         let data = root.dir().join("usr/share/wireshark");
@@ -56,7 +56,7 @@ pub(crate) const TSHARK: Tool = Tool {
 /// Moves the data that bandwidth is compared with.
 pub(crate) const IPERF3: Tool = Tool {
     name: "iperf3",
-    packages: alone("iperf3", &["iperf3"]),
+    packages: alone("iperf3"),
     finish: |_| Ok(()),
     adapt: |_, _| {},
     check: |iperf3| {
@@ -66,12 +66,12 @@ pub(crate) const IPERF3: Tool = Tool {
 };
 
 /// A program in a package of its own name.
-const fn alone(name: &'static str, names: &'static [&'static str]) -> PackageSet<'static> {
+const fn alone(name: &'static str) -> PackageSet<'static> {
     PackageSet {
         kind: name,
         label: name,
         suite: STABLE,
-        names,
+        names: name,
         keep: &|_| true,
     }
 }

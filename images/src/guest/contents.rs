@@ -12,46 +12,22 @@ use crate::key::Key;
 use crate::root::{PackageSet, Root, LIBRARIES};
 
 /// Packages with what goes into the guest, and with what unpacks its modules.
-const PACKAGES: &[&str] = &[
-    "busybox-static",
-    "gzip",
-    "kmod",
-    "libc6",
-    "libgcc-s1",
-    "pciutils",
-    "qemu-guest-agent",
-    "util-linux",
-    "xz-utils",
-    "zstd",
-];
+const PACKAGES: &str = "busybox-static gzip kmod libc6 libgcc-s1 pciutils qemu-guest-agent \
+                        util-linux xz-utils zstd";
 
 /// The one program without libraries; it stands for all that the guest has not.
 const BUSYBOX: &str = "usr/bin/busybox";
 
 /// Other programs that the guest has as the distribution makes them.
-const PROGRAMS: [&str; 8] = [
-    "usr/bin/chrt",
-    "usr/bin/lscpu",
-    "usr/bin/lspci",
-    "usr/bin/prlimit",
-    "usr/bin/setpci",
-    "usr/bin/taskset",
-    "usr/sbin/qemu-ga",
-    "usr/sbin/zramctl",
+const PROGRAMS: [(&str, &str); 2] = [
+    ("usr/bin", "chrt lscpu lspci prlimit setpci taskset"),
+    ("usr/sbin", "qemu-ga zramctl"),
 ];
 
-/// Libraries that programs built elsewhere may need.
-const EXTRA_LIBRARIES: [&str; 7] = [
-    "libc.so.6",
-    "libdl.so.2",
-    "libgcc_s.so.1",
-    "libm.so.6",
-    "libpthread.so.0",
-    "libresolv.so.2",
-    "librt.so.1",
-];
-
+/// The loader, and libraries that programs built elsewhere may need.
 const LOADER: &str = "ld-linux-x86-64.so.2";
+const EXTRA_LIBRARIES: &str =
+    "libc.so.6 libdl.so.2 libgcc_s.so.1 libm.so.6 libpthread.so.0 libresolv.so.2 librt.so.1";
 
 /// Files of this crate: path in the guest, permission bits, content.
 const FILES: [(&str, u32, &str); 7] = [
@@ -76,21 +52,15 @@ const FILES: [(&str, u32, &str); 7] = [
     ),
 ];
 
-/// Directories that nothing is put into here.
-const DIRECTORIES: [(&str, u32); 13] = [
-    ("/dev", 0o755),
-    ("/home", 0o755),
-    ("/mnt", 0o755),
-    ("/opt", 0o755),
-    ("/proc", 0o555),
-    ("/root", 0o700),
-    ("/run", 0o755),
-    ("/sys", 0o555),
-    ("/tmp", 0o1777),
-    ("/usr/local/bin", 0o755),
-    ("/usr/local/sbin", 0o755),
-    ("/var/log", 0o755),
-    ("/var/tmp", 0o1777),
+/// Directories that nothing is put into here, by their permission bits.
+const DIRECTORIES: [(u32, &str); 4] = [
+    (0o555, "/proc /sys"),
+    (0o700, "/root"),
+    (
+        0o755,
+        "/dev /home /mnt /opt /run /usr/local/bin /usr/local/sbin /var/log",
+    ),
+    (0o1777, "/tmp /var/tmp"),
 ];
 
 const LINKS: [(&str, &str); 8] = [
@@ -129,8 +99,10 @@ pub(crate) fn add_to_key(key: &mut Key) {
 /// The tree of the base image, without kernel modules.
 pub(crate) fn tree(tools: &Root) -> Result<Tree> {
     let mut tree = Tree::default();
-    for (path, mode) in DIRECTORIES {
-        tree.put(path, Node::Directory(mode))?;
+    for (mode, paths) in DIRECTORIES {
+        for path in paths.split_whitespace() {
+            tree.put(path, Node::Directory(mode))?;
+        }
     }
     for (path, target) in LINKS {
         tree.put(path, Node::Link(target.to_owned()))?;
@@ -154,8 +126,12 @@ fn put_copy(tree: &mut Tree, tools: &Root, path: &str, mode: u32) -> Result<()> 
 fn put_programs(tree: &mut Tree, tools: &Root) -> Result<()> {
     let library = |name: &str| format!("{LIBRARIES}/{name}");
     put_copy(tree, tools, &library(LOADER), 0o755)?;
-    let programs = PROGRAMS.map(str::to_owned);
-    for path in programs.into_iter().chain(EXTRA_LIBRARIES.map(library)) {
+    let programs = PROGRAMS.iter().flat_map(|(dir, names)| {
+        let names = names.split_whitespace();
+        names.map(move |name| format!("{dir}/{name}"))
+    });
+    let extra = EXTRA_LIBRARIES.split_whitespace().map(library);
+    for path in programs.chain(extra) {
         put_copy(tree, tools, &path, 0o755)?;
         for name in needs(tools, &path)? {
             put_copy(tree, tools, &library(&name), 0o755)?;

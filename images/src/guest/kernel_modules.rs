@@ -15,20 +15,9 @@ use crate::root::Root;
 
 /// Modules a guest may want, as far as the kernel has them as modules: virtio
 /// devices, swap in compressed memory, PCI devices for user-space drivers.
-const WANTED: [&str; 12] = [
-    "virtio_console",
-    "virtio_net",
-    "virtio_blk",
-    "virtio_rng",
-    "virtio_balloon",
-    "vmw_vsock_virtio_transport",
-    "zram",
-    "lz4_compress",
-    "lz4",
-    "loop",
-    "vfio_pci",
-    "vfio_iommu_type1",
-];
+const WANTED: &str = "virtio_console virtio_net virtio_blk virtio_rng virtio_balloon \
+                      vmw_vsock_virtio_transport zram lz4_compress lz4 loop vfio_pci \
+                      vfio_iommu_type1";
 
 /// Files that come with the kernel and that depmod reads besides the modules.
 const LISTS: [&str; 3] = [
@@ -47,7 +36,7 @@ pub(crate) fn select(kernel: &Kernel, tools: &Root, base: &Path) -> Result<()> {
     let directory = directory(base, &kernel.release);
     fs::create_dir_all(&directory)?;
     let mut done = BTreeSet::new();
-    let mut pending: Vec<String> = WANTED.map(str::to_owned).to_vec();
+    let mut pending: Vec<_> = WANTED.split_whitespace().map(str::to_owned).collect();
     while let Some(name) = pending.pop() {
         // What is not there as a module is built into the kernel.
         let Some(path) = paths.get(&name) else {
