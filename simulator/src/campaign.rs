@@ -113,6 +113,14 @@ pub fn run_traced(
     run_with(seed, options, Trace::to(trace))
 }
 
+/// Runs one seed, and returns its trace, too.
+pub fn trace(seed: u64, options: &Options) -> (Result<Report, Failure>, String) {
+    let (trace, kept) = Trace::kept();
+    let result = run_with(seed, options, trace);
+    let bytes = std::mem::take(&mut *lock(&kept));
+    (result, String::from_utf8_lossy(&bytes).into_owned())
+}
+
 fn run_with(seed: u64, options: &Options, trace: Trace) -> Result<Report, Failure> {
     keep_messages();
     SIMULATING.set(true);

@@ -1,7 +1,9 @@
 //! What the world and all tasks of a simulation share.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+
+use qnic_abi::host_area;
 
 use crate::checker::Checker;
 use crate::memory::{Observer, Words};
@@ -60,6 +62,8 @@ pub(crate) struct Common {
     pub(crate) slots: Vec<Slot>,
     phase: AtomicU8,
     pub(crate) phase_changed: Signal,
+    /// How long the stream of writes took, in nanoseconds.
+    pub(crate) stream_time: AtomicU64,
 }
 
 impl Common {
@@ -72,6 +76,7 @@ impl Common {
             settings,
             phase: AtomicU8::new(Phase::Work as u8),
             phase_changed: Signal::default(),
+            stream_time: AtomicU64::new(0),
         }
     }
 
@@ -117,7 +122,10 @@ impl Common {
 
 impl Observer for Common {
     fn stored(&self, slot: usize, offset: usize, value: u64) {
-        if !self.settings.is_sync_worker(slot) {
+        if self.settings.stream.is_some() {
+            let failed = offset == host_area::ERRORS && value != 0;
+            assert!(!failed, "a write of the stream fails");
+        } else if !self.settings.is_sync_worker(slot) {
             lock(&self.oracle).stored(slot, offset, value);
         }
     }

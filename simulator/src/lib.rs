@@ -1,5 +1,5 @@
 //! Deterministic simulation of qnic clusters (X3, U10): the real NIC
-//! ([`qnic_nic`]), the real driver core ([`qnic_driver`]), the real impairment stage of
+//! ([`qnic_nic`]), the real driver core ([`qnic_driver`]), the real emulators of
 //! the links, and the library's own queue code, many nodes in one thread under virtual
 //! time. Everything follows from one seed; a seed repeats a failure exactly.
 //!
@@ -7,7 +7,7 @@
 //!   user (task) ──calls──► driver core ──Platform──► machine: kernel, memory, control queue
 //!      │ window, host area                              ▲ │ requests, event buffers
 //!      ▼                                                │ ▼
-//!    SRAM ◄─────────────────── NIC, polled by the world ── wires: impairment stages
+//!    SRAM ◄─────────────────── NIC, polled by the world ── wires: link emulators
 //!                               │ each store to memory
 //!                               ▼
 //!                             oracle: checks at that moment
@@ -62,6 +62,7 @@ mod sessions;
 mod settings;
 mod sync_worker;
 mod task;
+pub mod throughput;
 mod trace;
 mod wire;
 mod world;

@@ -25,7 +25,7 @@ use crate::memory::{Memory, Observer};
 use crate::platform::{Machine, SimPlatform};
 use crate::process::ProcessContext;
 use crate::schedule::{lock, Event, Incarnation};
-use crate::wire::{name, Arrived, Network, Outlet};
+use crate::wire::{details, summary, Arrived, Network, Outlet};
 
 /// Windows of each NIC.
 const WINDOWS: u32 = 4;
@@ -220,7 +220,7 @@ impl Node {
     /// Has the NIC polled soon.
     pub(crate) fn wake(&mut self) {
         self.idle_since = None;
-        let delay = self.common.schedule.range(50..1500);
+        let delay = self.common.schedule.delay(50..1500);
         self.poll_by(self.common.schedule.now() + delay);
     }
 
@@ -260,9 +260,10 @@ impl Node {
             let after = nic.statistics().stale_frames.get();
             assert!(
                 after == before + 1,
-                "node {}: a frame of another incarnation is taken: {}",
+                "node {}: a frame of another incarnation is taken: {} | {}",
                 self.number,
-                name(&arrived.frame)
+                summary(&arrived.frame),
+                details(&arrived.frame)
             );
         }
         self.wake();
@@ -308,13 +309,13 @@ impl Node {
         match nic.poll(Time(now), &host, &mut wire) {
             Progress::Busy => {
                 self.idle_since = None;
-                let pause = self.common.schedule.range(100..self.common.settings.poll);
+                let pause = self.common.schedule.delay(100..self.common.settings.poll);
                 self.poll_by(now + pause);
             }
             Progress::Idle => {
                 let since = *self.idle_since.get_or_insert(now);
                 if now - since < SLEEP_AFTER || !nic.prepare_sleep(&host) {
-                    self.poll_by(now + self.common.schedule.range(500..3000));
+                    self.poll_by(now + self.common.schedule.delay(500..3000));
                 } else if let Some(Time(deadline)) = nic.next_deadline() {
                     self.poll_by(deadline.max(now + 1));
                 }
@@ -401,6 +402,12 @@ impl Node {
                 .kernel
                 .set_disk(self.common.settings.disk * slowness);
         }
+    }
+
+    /// Frames that its NIC has sent more than once.
+    pub(crate) fn resent(&self) -> u64 {
+        let nic = self.nic.as_ref();
+        nic.map_or(0, |nic| nic.statistics().frames_resent.get())
     }
 
     /// Nothing runs any more: looks for what was left behind.

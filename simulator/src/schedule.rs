@@ -75,6 +75,8 @@ pub(crate) struct Schedule {
     killed: Mutex<BTreeSet<TaskId>>,
     new_tasks: Mutex<Vec<Body>>,
     random: Mutex<fastrand::Rng>,
+    /// Every delay is its shortest, and nothing happens by chance.
+    steady: bool,
     trace: Mutex<Trace>,
     tracing: bool,
 }
@@ -106,8 +108,17 @@ impl Schedule {
             killed: Mutex::default(),
             new_tasks: Mutex::default(),
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
+            steady: false,
             tracing: trace.is_on(),
             trace: Mutex::new(trace),
+        }
+    }
+
+    /// Gives every delay its shortest value, and lets nothing happen by chance.
+    pub(crate) fn steady(self) -> Self {
+        Schedule {
+            steady: true,
+            ..self
         }
     }
 
@@ -126,7 +137,7 @@ impl Schedule {
 
     /// Puts an event into the queue, some time from now.
     pub(crate) fn after(&self, delay: Range<u64>, event: Event) {
-        let delay = self.range(delay);
+        let delay = self.delay(delay);
         self.at(self.now().saturating_add(delay), event);
     }
 
@@ -142,6 +153,14 @@ impl Schedule {
         lock(&self.random).u64(range)
     }
 
+    /// How long something takes, from a range, which must not be empty.
+    pub(crate) fn delay(&self, range: Range<u64>) -> u64 {
+        match self.steady {
+            true => range.start,
+            false => self.range(range),
+        }
+    }
+
     /// A number below `bound`, or 0.
     pub(crate) fn below(&self, bound: usize) -> usize {
         self.range(0..bound.max(1) as u64) as usize
@@ -149,7 +168,7 @@ impl Schedule {
 
     /// Happens so many times in a thousand.
     pub(crate) fn chance(&self, per_mille: u32) -> bool {
-        self.range(0..1000) < u64::from(per_mille)
+        !self.steady && self.range(0..1000) < u64::from(per_mille)
     }
 
     /// Any number.

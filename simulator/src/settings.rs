@@ -176,7 +176,10 @@ pub(crate) struct Settings {
     pub(crate) wires: Impairments,
     /// Wires know which nodes are down, as those within one host do.
     pub(crate) wires_know: bool,
-    /// Mishaps (kill, reset, crash, partition, slow) while the processes work.
+    /// The RDMA worker in the first slot writes a stream of so many bytes each to the one
+    /// in the second, and nothing else happens.
+    pub(crate) stream: Option<u64>,
+    /// Faults (kill, reset, crash, partition, slow) while the processes work.
     pub(crate) injected_faults: u64,
 }
 
@@ -235,6 +238,34 @@ impl Settings {
             wires,
             wires_know: random.bool() || options.lossless,
             injected_faults: random.u64(0..8),
+            stream: None,
+        }
+    }
+
+    /// Two nodes with nothing but a stream of writes from one to the other.
+    pub(crate) fn stream(writes: u32, size: u64, window: u32, wires: Impairments) -> Self {
+        Settings {
+            options: Options {
+                nodes: 2,
+                operations: writes,
+                faults: Faults::NONE,
+                lossless: false,
+            },
+            slots: vec![0, 1],
+            rdma_workers: 2,
+            frames: 96,
+            limits: Limits {
+                window,
+                ..Limits::default()
+            },
+            poll: 200,
+            think: 1,
+            evict: 1,
+            disk: 1,
+            wires,
+            wires_know: true,
+            injected_faults: 0,
+            stream: Some(size),
         }
     }
 }

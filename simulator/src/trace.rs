@@ -2,6 +2,24 @@
 
 use std::fmt;
 use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use crate::schedule::lock;
+
+/// Memory that keeps what is written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        lock(&self.0).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
 
 /// Where trace lines go.
 pub(crate) struct Trace(Option<Box<dyn Write + Send>>);
@@ -16,6 +34,12 @@ impl Trace {
     /// simulation.
     pub(crate) fn to(writer: impl Write + Send + 'static) -> Self {
         Trace(Some(Box::new(writer)))
+    }
+
+    /// To memory, which is returned, too.
+    pub(crate) fn kept() -> (Self, Arc<Mutex<Vec<u8>>>) {
+        let kept = Kept::default();
+        (Trace::to(kept.clone()), kept.0)
     }
 
     pub(crate) fn is_on(&self) -> bool {

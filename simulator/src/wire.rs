@@ -8,13 +8,14 @@ use std::sync::Arc;
 use qnic_abi::wire::{FrameHeader, FrameKind};
 use qnic_abi::NodeId;
 use qnic_links::codec::Frame;
-use qnic_links::emulator::{LinkEmulator, Verdict};
+use qnic_links::emulator::{LinkCounters, LinkEmulator, Verdict};
 use qnic_links::Impairments;
 use qnic_nic::{Channel, Path, Payload, Time, Wire};
 
 use crate::memory::Memory;
 use crate::schedule::{Event, Schedule};
 use crate::sessions::SessionChecker;
+use crate::settings::{Options, Settings};
 
 /// Channels of a wire.
 const CHANNELS: usize = 2;
@@ -37,10 +38,10 @@ pub(crate) struct Network {
     late: bool,
     /// Those that do, with their destinations.
     copies: Vec<(usize, Vec<u8>)>,
-    stages: Vec<LinkEmulator<()>>,
+    emulators: Vec<LinkEmulator<()>>,
     /// What is under way, if the wire is the one within a device process.
     direct: Option<VecDeque<(usize, FrameHeader, Vec<u8>)>>,
-    /// The event that is in the queue for a stage, by its time.
+    /// The event that is in the queue for an emulator, by its time.
     armed: Vec<Option<u64>>,
     /// Frames that were sent.
     pub(crate) sent: u64,
@@ -56,49 +57,65 @@ pub(crate) struct Arrived {
     pub(crate) stale: bool,
 }
 
-/// A short name of a frame for the trace.
-pub(crate) fn name(frame: &FrameHeader) -> impl std::fmt::Display + use<'_> {
-    struct Name<'a>(&'a FrameHeader);
-    impl std::fmt::Display for Name<'_> {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            let frame = self.0;
-            match FrameKind::try_from(frame.kind) {
-                Ok(kind) => write!(f, "{kind:?}")?,
-                Err(number) => write!(f, "kind {number}")?,
-            }
-            write!(
-                f,
-                " {}>{} seq {} ack {}/{} op {:x} offset {} length {}",
-                frame.source_session,
-                frame.destination_session,
-                frame.sequence,
-                frame.acknowledge,
-                frame.delivered,
-                frame.operation,
-                frame.offset,
-                frame.payload_length
-            )
-        }
+/// What a frame is, for traces: its kind and number, bytes of payload, and what it
+/// acknowledges as arrived and as delivered.
+pub(crate) fn summary(frame: &FrameHeader) -> String {
+    let mut text = match FrameKind::try_from(frame.kind) {
+        Ok(kind) => format!("{kind:?}"),
+        Err(number) => format!("kind {number}"),
+    };
+    if frame.sequence.get() != 0 {
+        text += &format!(" #{}", frame.sequence);
     }
-    Name(frame)
+    if frame.payload_length.get() != 0 {
+        text += &format!(", {} bytes", frame.payload_length);
+    }
+    let acks = (frame.acknowledge.get(), frame.delivered.get());
+    if acks != (0, 0) {
+        text += &format!(", ack {}/{}", acks.0, acks.1);
+    }
+    text
+}
+
+/// The fields of a frame that are for those who look for a mistake.
+pub(crate) fn details(frame: &FrameHeader) -> String {
+    format!(
+        "{}>{} op {:x} offset {}",
+        frame.source_session, frame.destination_session, frame.operation, frame.offset
+    )
+}
+
+/// What an emulator has done between two looks at its counters.
+fn wire_did(before: &LinkCounters, after: &LinkCounters) -> String {
+    let done = [
+        ("LOST", after.lost - before.lost),
+        ("CUT", after.cut - before.cut),
+        ("OVERFLOWED", after.overflowed - before.overflowed),
+        ("DUPLICATED", after.duplicated - before.duplicated),
+        ("REORDERED", after.reordered - before.reordered),
+        ("CORRUPTED", after.corrupted - before.corrupted),
+    ];
+    let done = done.into_iter().filter(|(_, count)| *count > 0);
+    done.map(|(what, _)| format!(" {what}")).collect()
 }
 
 impl Network {
-    pub(crate) fn new(
-        schedule: Arc<Schedule>,
-        nodes: usize,
-        wires: Impairments,
-        late: bool,
-    ) -> Self {
+    pub(crate) fn new(schedule: Arc<Schedule>, settings: &Settings) -> Self {
+        let Options {
+            nodes,
+            faults,
+            lossless,
+            ..
+        } = settings.options;
         let count = CHANNELS * nodes * nodes;
-        let stages = (0..count).map(|_| LinkEmulator::new(wires, schedule.any()));
+        let emulators = (0..count).map(|_| LinkEmulator::new(settings.wires, schedule.any()));
         Network {
-            stages: stages.collect(),
+            emulators: emulators.collect(),
             armed: vec![None; count],
             reachable: vec![true; nodes],
             session_checker: SessionChecker::new(nodes),
-            late,
-            direct: None,
+            late: faults.duplicate,
+            direct: lossless.then(VecDeque::new),
             copies: Vec::new(),
             schedule,
             nodes,
@@ -107,18 +124,15 @@ impl Network {
         }
     }
 
-    /// Makes the wire the one within a device process.
-    pub(crate) fn make_lossless(&mut self) {
-        self.direct = Some(VecDeque::new());
-    }
-
     /// Gives all wires new properties; partitions end, and nothing comes late.
     pub(crate) fn set_all(&mut self, wires: Impairments) {
         self.late = false;
-        self.stages.iter_mut().for_each(|stage| stage.set(wires));
+        self.emulators
+            .iter_mut()
+            .for_each(|emulator| emulator.set(wires));
     }
 
-    /// The stages of one direction between two nodes.
+    /// Numbers of the emulators of one direction between two nodes.
     fn links(&self, from: usize, to: usize) -> std::ops::Range<usize> {
         let first = (from * self.nodes + to) * CHANNELS;
         first..first + CHANNELS
@@ -127,12 +141,12 @@ impl Network {
     /// Cuts or mends one direction between two nodes.
     pub(crate) fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
         for link in self.links(from, to) {
-            let stage = &mut self.stages[link];
+            let emulator = &mut self.emulators[link];
             let wires = Impairments {
                 partition: cut,
-                ..*stage.settings()
+                ..*emulator.settings()
             };
-            stage.set(wires);
+            emulator.set(wires);
         }
     }
 
@@ -142,7 +156,7 @@ impl Network {
     }
 
     fn arm(&mut self, link: usize) {
-        let Some(Time(deadline)) = self.stages[link].next_deadline() else {
+        let Some(Time(deadline)) = self.emulators[link].next_deadline() else {
             return;
         };
         if self.armed[link].is_none_or(|armed| deadline < armed) {
@@ -161,14 +175,19 @@ impl Network {
         let now = Time(self.schedule.now());
         loop {
             self.armed[link] = self.armed[link].filter(|armed| *armed > now.0);
-            let Some(arrival) = self.stages[link].poll(now) else {
+            let Some(arrival) = self.emulators[link].poll(now) else {
                 self.arm(link);
                 return None;
             };
             let to = link / CHANNELS % self.nodes;
             match self.decode(&arrival.image) {
                 Some(arrived) => return Some((to, arrived)),
-                None => self.corrupted += 1,
+                None => {
+                    let from = link / CHANNELS / self.nodes;
+                    self.schedule
+                        .trace(format_args!("{to} <- {from}: a corrupted frame"));
+                    self.corrupted += 1;
+                }
             }
         }
     }
@@ -183,9 +202,7 @@ impl Network {
         );
         self.session_checker.sent(frame);
         self.sent += 1;
-        let from = frame.source_node;
-        self.schedule
-            .trace(format_args!("{from} -> {to}: {}", name(frame)));
+        self.trace_sent(frame, "");
         if let Some(direct) = &mut self.direct {
             direct.push_back((to, *frame, bytes));
         }
@@ -201,17 +218,30 @@ impl Network {
     /// The copy of that number, and its destination.
     pub(crate) fn late(&mut self, copy: usize) -> Option<(usize, Arrived)> {
         let (to, image) = std::mem::take(self.copies.get_mut(copy)?);
-        let arrived = self.decode(&image)?;
-        self.schedule
-            .trace(format_args!("late, to {to}: {}", name(&arrived.frame)));
-        Some((to, arrived))
+        Some((to, self.decode(&image)?))
+    }
+
+    fn trace_sent(&self, frame: &FrameHeader, wire_did: &str) {
+        let (from, to) = (frame.source_node, frame.destination_node);
+        self.schedule.trace(format_args!(
+            "{from} -> {to}: {}{wire_did} | {}",
+            summary(frame),
+            details(frame)
+        ));
     }
 
     fn decode(&mut self, image: &[u8]) -> Option<Arrived> {
         let frame = Frame::<Memory>::decode(image).ok()?;
         let mut payload = vec![0; frame.payload().len()];
         frame.payload().read(&mut payload).ok()?;
-        Some(self.classify(*frame.header(), payload))
+        let header = *frame.header();
+        let (from, to) = (header.source_node, header.destination_node);
+        self.schedule.trace(format_args!(
+            "{to} <- {from}: {} | {}",
+            summary(&header),
+            details(&header)
+        ));
+        Some(self.classify(header, payload))
     }
 
     fn classify(&mut self, frame: FrameHeader, payload: Vec<u8>) -> Arrived {
@@ -272,13 +302,13 @@ impl Wire<Memory> for Outlet<'_> {
         let link = network.links(from, to).start + channel as usize;
         let copy = (network.late && network.schedule.chance(LATE)).then(|| image.clone());
         let now = Time(network.schedule.now());
-        let fate = network.stages[link].offer(now, image, ());
-        let note = if fate == Verdict::Passes { "" } else { " LOST" };
-        network
-            .schedule
-            .trace(format_args!("{from} -> {to}: {}{note}", name(frame)));
+        let emulator = &mut network.emulators[link];
+        let before = *emulator.counters();
+        let verdict = emulator.offer(now, image, ());
+        let done = wire_did(&before, emulator.counters());
+        network.trace_sent(frame, &done);
         network.arm(link);
-        if let (Some(copy), Verdict::Passes) = (copy, fate) {
+        if let (Some(copy), Verdict::Passes) = (copy, verdict) {
             network.copies.push((to, copy));
             let number = network.copies.len() - 1;
             network.schedule.after(LATENESS, Event::Late(number));

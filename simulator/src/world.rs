@@ -6,6 +6,7 @@
 //!   nodes: nothing is left
 //! ```
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use crate::common::{Common, Phase, SlotState};
@@ -13,6 +14,7 @@ use crate::node::Node;
 use crate::schedule::{lock, Event, Schedule};
 use crate::settings::{delay_only, Options, Settings};
 use crate::task::Tasks;
+use crate::throughput::Measured;
 use crate::trace::Trace;
 use crate::wire::Network;
 
@@ -97,20 +99,19 @@ impl World {
     pub(crate) fn new(seed: u64, options: &Options, trace: Trace) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let settings = Settings::new(options, &mut random);
-        let schedule = Arc::new(Schedule::new(random.u64(..), trace));
-        schedule.install();
+        let schedule = Schedule::new(random.u64(..), trace);
         schedule.trace(format_args!("seed {seed}, {settings:?}"));
-        let mut network = Network::new(
-            schedule.clone(),
-            options.nodes,
-            settings.wires,
-            settings.options.faults.duplicate,
-        );
-        if options.lossless {
-            network.make_lossless();
-        }
+        Self::with(settings, schedule)
+    }
+
+    /// A world in which nothing has started.
+    pub(crate) fn with(settings: Settings, schedule: Schedule) -> Self {
+        let schedule = Arc::new(schedule);
+        schedule.install();
+        let network = Network::new(schedule.clone(), &settings);
         let common = Arc::new(Common::new(schedule.clone(), settings));
-        let nodes = (0..options.nodes).map(|number| Node::new(&common, number));
+        let nodes = 0..common.settings.options.nodes;
+        let nodes = nodes.map(|number| Node::new(&common, number));
         World {
             nodes: nodes.collect(),
             network,
@@ -127,9 +128,7 @@ impl World {
 
     /// Runs to the end. Panics, with a message, where a promise is broken.
     pub(crate) fn run(&mut self) -> Report {
-        for node in &mut self.nodes {
-            node.start(&mut self.network);
-        }
+        self.start();
         for _ in 0..self.common.settings.injected_faults {
             let within =
                 self.common.settings.think * u64::from(self.common.settings.options.operations);
@@ -144,6 +143,32 @@ impl World {
             lock(&self.common.oracle).audit(slot);
         }
         lock(&self.common.checker).audit();
+        self.exit()
+    }
+
+    /// Runs a stream of writes, and returns what it was like.
+    pub(crate) fn run_stream(&mut self, limit: u64) -> Measured {
+        self.start();
+        self.deadline = limit;
+        self.until(|world| world.everybody(SlotState::Drained));
+        assert!(self.everybody(SlotState::Drained), "the stream is stuck");
+        let measured = Measured {
+            time: self.common.stream_time.load(Ordering::Relaxed),
+            frames: self.network.sent,
+            resent: self.nodes.iter().map(Node::resent).sum(),
+        };
+        self.exit();
+        measured
+    }
+
+    fn start(&mut self) {
+        for node in &mut self.nodes {
+            node.start(&mut self.network);
+        }
+    }
+
+    /// Lets all processes end, and looks at what is left.
+    fn exit(&mut self) -> Report {
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Exit);
         self.until(|world| world.everybody(SlotState::Empty));

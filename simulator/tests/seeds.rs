@@ -1,10 +1,7 @@
 //! The seeds that every test run has.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
-use qnic_sim::campaign::{campaign, Seeds};
-use qnic_sim::{run_traced, Faults, Options};
+use qnic_sim::campaign::{campaign, trace, Seeds};
+use qnic_sim::{Faults, Options};
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -48,32 +45,11 @@ fn without_faults_nothing_fails_either() {
     all_pass(&options, 50);
 }
 
-/// A trace that is kept.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn the_same_seed_gives_the_same_trace() {
     for seed in 0..10 {
-        let trace = || {
-            let kept = Kept::default();
-            let report = run_traced(seed, &Options::default(), kept.clone());
-            let bytes = std::mem::take(&mut *kept.0.lock().unwrap());
-            (report, bytes)
-        };
-        let (first, again) = (trace(), trace());
+        let first = trace(seed, &Options::default());
         assert!(first.1.len() > 1000);
-        assert!(first == again, "seed {seed}");
+        assert!(first == trace(seed, &Options::default()), "seed {seed}");
     }
 }

@@ -129,7 +129,7 @@ impl Oracle {
         slot: usize,
         machine: &Arc<Machine>,
         space: u64,
-        (target, local): (u64, u64),
+        [target, local]: [u64; 2],
     ) {
         let count = self.processes.len();
         let process = &mut self.processes[slot];

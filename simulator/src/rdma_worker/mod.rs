@@ -4,6 +4,7 @@
 //! go into the window through the library's own code ([`qnic::queue`]), and it
 //! blocks for progress as the library does: wake request, another look, wait.
 
+mod stream;
 mod transfer;
 mod window;
 
@@ -56,6 +57,8 @@ struct Exported {
 /// A segment of another process.
 #[derive(Debug, Clone, Copy)]
 struct Imported {
+    /// Slot of that process.
+    target: usize,
     segment: u16,
     key: u64,
     address: u64,
@@ -67,12 +70,11 @@ impl ProcessContext {
     pub(crate) fn run_rdma_worker(&self) {
         let (machine, slot) = (&self.machine, self.slot);
         let schedule = &self.common.schedule;
-        let count = self.common.settings.rdma_workers as u64;
-        let target = 0x40_0000 + schedule.range(0..PAGE_SIZE as u64);
-        let local = 0x80_0000 + schedule.range(0..PAGE_SIZE as u64);
-        let pages = pages(target, SECTION * count + ROOM).chain(pages(local, 2 * HALF));
-        let space = machine.kernel.new_space(pages);
-        lock(&self.common.oracle).begin(slot, machine, space, (target, local));
+        let ranges = self.ranges();
+        let [target, local] = ranges.map(|(address, length)| pages(address, length));
+        let space = machine.kernel.new_space(target.chain(local));
+        let addresses = ranges.map(|(address, _)| address);
+        lock(&self.common.oracle).begin(slot, machine, space, addresses);
         let process = self.register(space);
         let ending = match &process {
             Some(process) => {
@@ -80,7 +82,7 @@ impl ProcessContext {
                 schedule.trace(format_args!("process {slot}: registered, {vni}"));
                 let frames = process.host_area().frames;
                 lock(&self.common.oracle).registered(slot, frames);
-                self.work(process, target, local)
+                self.work(process, ranges)
             }
             None => Err(Ended),
         };
@@ -97,8 +99,21 @@ impl ProcessContext {
         }
     }
 
-    fn work(&self, process: &Process<SimPlatform>, target: u64, local: u64) -> Result<()> {
-        let sections = SECTION * self.common.settings.rdma_workers as u64;
+    /// Target and local segment: address and length.
+    fn ranges(&self) -> Ranges {
+        let settings = &self.common.settings;
+        if let Some(size) = settings.stream {
+            return [(0x40_0000, size), (0x80_0000, size)];
+        }
+        let sections = SECTION * settings.rdma_workers as u64;
+        let offset = || self.common.schedule.range(0..PAGE_SIZE as u64);
+        [
+            (0x40_0000 + offset(), sections + ROOM),
+            (0x80_0000 + offset(), 2 * HALF),
+        ]
+    }
+
+    fn work(&self, process: &Process<SimPlatform>, ranges: Ranges) -> Result<()> {
         let mut worker = RdmaWorker {
             context: self,
             common: &self.common,
@@ -106,21 +121,18 @@ impl ProcessContext {
             slot: self.slot,
             process,
             queue: Queue::new(&self.machine, process),
-            ranges: [(target, sections + ROOM), (local, 2 * HALF)],
+            ranges,
             exported: BTreeMap::new(),
             imported: BTreeMap::new(),
         };
         for name in Name::ALL {
             worker.export(name)?;
         }
-        for _ in 0..self.common.settings.options.operations {
-            if self.common.phase() != Phase::Work {
-                break;
-            }
-            worker.act()?;
-            worker.think()?;
+        match self.common.settings.stream {
+            Some(size) if self.slot == 0 => worker.stream(size)?,
+            Some(_) => {}
+            None => worker.mix()?,
         }
-        worker.drain()?;
         self.rest()?;
         for name in Name::ALL {
             worker.unexport(name)?;
@@ -128,6 +140,9 @@ impl ProcessContext {
         Ok(())
     }
 }
+
+/// Target and local segment: address and length.
+type Ranges = [(u64, u64); 2];
 
 /// A registered process.
 struct RdmaWorker<'a> {
@@ -137,8 +152,7 @@ struct RdmaWorker<'a> {
     slot: usize,
     process: &'a Process<SimPlatform>,
     queue: Queue,
-    /// Target and local segment: address and length.
-    ranges: [(u64, u64); 2],
+    ranges: Ranges,
     exported: BTreeMap<Name, Exported>,
     /// By slot, and whether it is the read-only name.
     imported: BTreeMap<(usize, bool), Imported>,
@@ -154,6 +168,18 @@ impl RdmaWorker<'_> {
             Err(CallError::NotRegistered) if self.schedule.is_killed() => Err(Ended),
             Err(error) => panic!("process {}: {what} fails: {error}", self.slot),
         }
+    }
+
+    /// Does what processes do, in any order, until it has done enough.
+    fn mix(&mut self) -> Result<()> {
+        for _ in 0..self.common.settings.options.operations {
+            if self.common.phase() != Phase::Work {
+                break;
+            }
+            self.act()?;
+            self.think()?;
+        }
+        self.drain()
     }
 
     fn think(&self) -> Result<()> {
@@ -237,6 +263,7 @@ impl RdmaWorker<'_> {
         self.export(name)
     }
 
+    /// Imports a segment of some process, perhaps for reading only.
     fn import(&mut self) -> Result<()> {
         let schedule = self.schedule;
         let target = schedule.below(self.common.settings.rdma_workers);
@@ -249,34 +276,41 @@ impl RdmaWorker<'_> {
             true => 0,
             false => schedule.range(1..40),
         };
+        if let Some(imported) = self.import_from(target, name, wait_ms as u32)? {
+            self.imported.insert((target, read_only), imported);
+        }
+        Ok(())
+    }
+
+    /// Imports a segment of a process, if it is there.
+    fn import_from(&self, target: usize, name: Name, wait_ms: u32) -> Result<Option<Imported>> {
         let mut call = uapi::Import {
             node: (self.common.settings.slots[target] as u16).into(),
             port: port(target).into(),
             name: name.number(target).into(),
-            wait_ms: (wait_ms as u32).into(),
+            wait_ms: wait_ms.into(),
             ..Default::default()
         };
         let result = self.process.import(&mut call);
         self.call("import", result)?;
         let status = Status::try_from(call.status.get()).expect("a known status");
-        schedule.trace(format_args!(
+        self.schedule.trace(format_args!(
             "process {}: imports {name:?} of process {target}: {status:?}",
             self.slot
         ));
         match status {
             Status::Ok => {}
-            Status::NameNotFound | Status::NoSuchNode | Status::PeerGone => return Ok(()),
+            Status::NameNotFound | Status::NoSuchNode | Status::PeerGone => return Ok(None),
             other => panic!("process {}: an import fails: {other}", self.slot),
         }
         assert_eq!(call.access.get(), name.access().bits(), "wrong access");
-        let imported = Imported {
+        Ok(Some(Imported {
+            target,
             segment: call.segment.get(),
             key: call.key.get(),
             address: call.address.get(),
             length: call.length.get(),
-        };
-        self.imported.insert((target, read_only), imported);
-        Ok(())
+        }))
     }
 
     /// Waits until everything under way is complete.

@@ -107,22 +107,35 @@ impl RdmaWorker<'_> {
             })
     }
 
+    /// A command for a range of a segment of another process.
+    pub(super) fn remote(
+        &self,
+        opcode: Opcode,
+        to: &Imported,
+        offset: u64,
+        length: u64,
+    ) -> Descriptor {
+        let mut command = Descriptor::new_zeroed();
+        command.opcode = opcode as u8;
+        command.length = length.into();
+        command.remote_address = (to.address + offset).into();
+        command.remote_key = to.key.into();
+        command.remote_segment = to.segment.into();
+        command.remote_node = (self.common.settings.slots[to.target] as u16).into();
+        command.remote_port = port(to.target).into();
+        command
+    }
+
     /// The remote side of a command, with the mistake in it.
     fn descriptor(&self, draft: &Draft, opcode: Opcode) -> Descriptor {
+        let at = self.slot as u64 * SECTION + draft.start;
+        let mut command = self.remote(opcode, &draft.imported, at, draft.length);
         let Imported {
-            segment,
             key,
             address,
             length,
+            ..
         } = draft.imported;
-        let mut command = Descriptor::new_zeroed();
-        command.opcode = opcode as u8;
-        command.length = draft.length.into();
-        command.remote_address = (address + self.slot as u64 * SECTION + draft.start).into();
-        command.remote_key = key.into();
-        command.remote_segment = segment.into();
-        command.remote_node = (self.common.settings.slots[draft.target] as u16).into();
-        command.remote_port = port(draft.target).into();
         match draft.wrong {
             Some(Wrong::RemoteKey) => command.remote_key = (key ^ 1 << 40).into(),
             Some(Wrong::Address) => command.remote_address = (address + length - 1).into(),
@@ -136,14 +149,21 @@ impl RdmaWorker<'_> {
         command
     }
 
-    fn set_local(&self, command: &mut Descriptor, draft: &Draft, offset: u64) {
-        let Some(local) = self.exported.get(&Name::Local) else {
-            return;
-        };
-        let wrong = u64::from(draft.wrong == Some(Wrong::LocalKey));
-        command.local_address = (self.ranges[1].0 + offset).into();
-        command.local_key = (local.key ^ wrong).into();
-        command.local_segment = local.segment.into();
+    /// The local side of a command.
+    pub(super) fn set_local(&self, command: &mut Descriptor, offset: u64) {
+        if let Some(local) = self.exported.get(&Name::Local) {
+            command.local_address = (self.ranges[1].0 + offset).into();
+            command.local_key = local.key.into();
+            command.local_segment = local.segment.into();
+        }
+    }
+
+    /// The same, with the mistake in it.
+    fn set_drafted(&self, command: &mut Descriptor, draft: &Draft, offset: u64) {
+        self.set_local(command, offset);
+        if draft.wrong == Some(Wrong::LocalKey) {
+            command.local_key = (command.local_key.get() ^ 1).into();
+        }
     }
 
     pub(super) fn write(&mut self) -> Result<()> {
@@ -193,7 +213,7 @@ impl RdmaWorker<'_> {
             command.notification = notification.into();
         }
         match source {
-            Some(at) => self.set_local(&mut command, &draft, at),
+            Some(at) => self.set_drafted(&mut command, &draft, at),
             None => command.flags |= CommandFlags::INLINE.bits(),
         }
         let payload = if inline { data.clone() } else { Vec::new() };
@@ -221,7 +241,7 @@ impl RdmaWorker<'_> {
             return Ok(());
         }
         let mut command = self.descriptor(&draft, Opcode::Read);
-        self.set_local(&mut command, &draft, HALF + local);
+        self.set_drafted(&mut command, &draft, HALF + local);
         let ends = (self.slot, draft.target);
         let expected = lock(&self.common.oracle).expected(ends, draft.start, draft.length);
         self.issue(draft, &command, &[], Kind::Read { expected, local });

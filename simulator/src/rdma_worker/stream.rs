@@ -1,0 +1,44 @@
+//! A stream of writes, as fast as the command queue takes them: what
+//! [`crate::throughput`] measures.
+
+use std::sync::atomic::Ordering;
+
+use qnic::queue::Command;
+use qnic_abi::command::{CommandFlags, Opcode, DEFAULT_INLINE_MAX};
+
+use super::{Name, Queue, RdmaWorker};
+use crate::process::Result;
+
+/// How long it waits for the other process to export its target, in milliseconds.
+const IMPORT_WAIT: u32 = 40;
+
+impl RdmaWorker<'_> {
+    /// Writes to the process in the second slot, and waits until all is delivered.
+    pub(super) fn stream(&mut self, size: u64) -> Result<()> {
+        let target = loop {
+            if let Some(imported) = self.import_from(1, Name::Target, IMPORT_WAIT)? {
+                break imported;
+            }
+        };
+        let mut descriptor = self.remote(Opcode::Write, &target, 0, size);
+        let mut payload = vec![0; size as usize];
+        if size <= DEFAULT_INLINE_MAX as u64 {
+            descriptor.flags |= CommandFlags::INLINE.bits();
+        } else {
+            self.set_local(&mut descriptor, 0);
+            payload.clear();
+        }
+        let start = self.schedule.now();
+        for _ in 0..self.common.settings.options.operations {
+            self.block(None, Queue::has_room)?;
+            let command = Command::new(&descriptor, &payload);
+            if self.queue.put(&command, true) {
+                self.context.ring_doorbell(self.process);
+            }
+        }
+        self.drain()?;
+        let time = self.schedule.now() - start;
+        self.common.stream_time.store(time, Ordering::Relaxed);
+        Ok(())
+    }
+}
