@@ -306,6 +306,7 @@ impl Geometry {
 mod tests {
     use super::*;
 
+    /// The map of SRAM (Q17).
     #[test]
     fn parts_do_not_overlap_and_fit() {
         for frames in [1, 31, 32, 33, 4096, 65_536, 262_144, 1_000_003] {

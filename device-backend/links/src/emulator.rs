@@ -335,6 +335,7 @@ mod tests {
         assert_eq!(out.len(), FRAMES as usize);
     }
 
+    /// Loss and duplication (X4).
     #[test]
     fn chance_keeps_to_its_probability() {
         for (seed, chance) in [(1, 1.0), (2, 5.0), (3, 20.0)] {
@@ -431,6 +432,7 @@ mod tests {
         assert!(link.counters().overflowed > 0);
     }
 
+    /// A partition is changed while frames are in transit (X4).
     #[test]
     fn a_partition_drops_everything_until_it_heals() {
         let delay = Impairments {

@@ -121,6 +121,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Routes take one dimension of a torus after the other (Q16).
     #[test]
     fn routes_are_those_of_the_picture() {
         let torus = Topology::Torus { columns: 3 };

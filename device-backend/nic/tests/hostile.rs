@@ -1,5 +1,5 @@
 //! Guests, drivers and peers that write whatever they like: nothing panics, and
-//! those who behave are not touched.
+//! those who behave are not touched (X8).
 
 mod common;
 

@@ -34,7 +34,7 @@ fn each_operation_does_what_it_says_on_own_and_foreign_words() {
 }
 
 /// Processes and threads of several nodes, the owner's own among them, add to one
-/// word over links that lose 5 % of the frames: each value is seen once.
+/// word over links that lose 5 % of the frames: each value is seen once (U9, U10).
 #[test]
 fn many_increment_one_word_and_each_value_is_seen_once() {
     const NODES: u16 = 3;

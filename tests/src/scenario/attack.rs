@@ -1,4 +1,4 @@
-//! Programs that attack.
+//! Programs that attack (X8).
 
 use std::time::Duration;
 

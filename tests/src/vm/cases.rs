@@ -1,4 +1,5 @@
-//! The cases that boot virtual machines.
+//! The cases that boot virtual machines: they run programs (X1), attack (X8), and
+//! processes, guests and device processes end (X9).
 
 use std::time::{Duration, Instant};
 

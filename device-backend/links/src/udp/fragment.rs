@@ -126,6 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// A frame beyond the MTU (U5).
         #[test]
         fn fragments_in_any_order_make_the_frame(
             frame in prop::collection::vec(any::<u8>(), 1..=MAX_FRAME), room in 100usize..1500, seed: u64,

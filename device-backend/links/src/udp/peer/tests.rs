@@ -97,6 +97,7 @@ impl Pair {
     }
 }
 
+/// Peers find each other and the MTU of the path (U8).
 #[test]
 fn peers_connect_find_the_size_and_exchange_frames() {
     for (mtu, found) in [(9000, SIZES[0]), (1500, 1472), (1450, 1400), (1280, 1232)] {
