@@ -1,5 +1,5 @@
 //! Cases about the wire between nodes of host mode: bad links, several device
-//! processes, partitions (U8, U10, X4, X7).
+//! processes, partitions (U10, X4, X7).
 
 use std::fmt::Write as _;
 use std::path::Path;
