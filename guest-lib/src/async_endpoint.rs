@@ -9,42 +9,37 @@ use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use crate::channel::{Message, Receiver};
-use crate::core::lock;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::notification::poller::Poller;
-use crate::notification::{NotificationId, Signal};
+use crate::notification::{NotificationId, Poller, Signal};
 
-/// The waits of an endpoint for async tasks. All are cancel safe: nothing is taken
-/// by a future that was dropped before it was ready; limit them with
-/// `tokio::time::timeout`.
+/// The waits of an endpoint for async tasks. All are cancel safe: a future that is dropped
+/// before it is ready takes nothing. `tokio::time::timeout` limits them.
 ///
-/// Any number of tasks share one. It is the endpoint's [`Poller`].
+/// Any number of tasks share one `AsyncEndpoint`. It is the endpoint's [`Poller`].
 #[derive(Debug)]
 pub struct AsyncEndpoint {
     endpoint: Endpoint,
     poller: AsyncFd<Poller>,
-    /// Somebody has taken an event of the poller: all look again.
+    /// A task has taken an event of the poller: all look again.
     changed: Notify,
 }
 
 impl AsyncEndpoint {
-    /// Must be called within a tokio runtime whose IO is enabled.
+    /// Registers the endpoint's poller. Must be called within a tokio runtime whose IO is
+    /// enabled.
     ///
     /// # Errors
     /// Those of [`Endpoint::poller`]; [`Error::System`] when the reactor refuses.
     #[allow(unsafe_code)]
     pub fn new(endpoint: &Endpoint) -> Result<Self> {
         let poller = endpoint.poller()?;
-        // SAFETY: the descriptor is the poller's own: it stays open as long as the
-        // poller lives, which the reactor then owns, and is always the same.
+        // SAFETY: the descriptor belongs to the poller and is always the same. It stays
+        // open while the poller lives, which the `AsyncFd` then owns.
         let poller = unsafe { AsyncFd::register_with_interest(poller, Interest::READABLE) };
         Ok(AsyncEndpoint {
             endpoint: endpoint.share(),
-            poller: poller.map_err(|error| Error::System {
-                what: "enter the poller in the reactor".to_owned(),
-                source: error.into(),
-            })?,
+            poller: poller.map_err(|error| Error::system("register the poller", error))?,
             changed: Notify::new(),
         })
     }
@@ -81,11 +76,11 @@ impl AsyncEndpoint {
     /// [`Error::NotificationsLost`], [`Error::DeviceGone`], [`Error::System`]
     pub async fn next(&self) -> Result<Signal> {
         let core = self.endpoint.core();
-        self.until(|| lock(&core.arrivals).next_queued(core)).await
+        self.until(|| core.next_queued()).await
     }
 
-    /// Takes the next message of a channel of this endpoint. A sender that dies
-    /// silently is not found out ([`Receiver::check_peer`]).
+    /// Takes the next message of a channel of this endpoint. It does not notice a sender
+    /// that dies silently ([`Receiver::check_peer`] does).
     ///
     /// # Errors
     /// Those of [`Receiver::try_recv`]; [`Error::DeviceGone`], [`Error::System`].
@@ -94,11 +89,11 @@ impl AsyncEndpoint {
         Ok(receiver.message(length))
     }
 
-    /// Waits until `ready` has something that a notification brings.
+    /// Waits until `ready` returns something that a notification brings.
     async fn until<T>(&self, mut ready: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         loop {
             let mut changed = pin!(self.changed.notified());
-            // From here on no change is missed, whoever takes its event.
+            // From here on no change is missed, whichever task takes its event.
             changed.as_mut().enable();
             if let Some(found) = ready()? {
                 return Ok(found);
@@ -115,10 +110,8 @@ impl AsyncEndpoint {
                 Poll::Pending => readable.as_mut().poll(context).map(Some),
             });
             if let Some(readable) = event.await {
-                let mut readable = readable.map_err(|source| Error::System {
-                    what: "wait for the poller".to_owned(),
-                    source,
-                })?;
+                let readable = readable.map_err(|error| Error::system("poll", error));
+                let mut readable = readable?;
                 readable.clear_ready();
                 self.changed.notify_waiters();
             }

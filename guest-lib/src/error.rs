@@ -1,8 +1,9 @@
-//! What can go wrong, in words that say what, where and what to do.
+//! Errors. Each message says what failed, where, and what to do.
 
 use std::fmt;
 use std::path::PathBuf;
 
+use qnic_abi::command::Opcode;
 use qnic_abi::{NodeId, Port, SegmentName, Status};
 
 use crate::provider::CallError;
@@ -17,24 +18,24 @@ pub enum Error {
     /// The device file or the socket cannot be opened.
     #[error("cannot open {path}: {source} ({hint})")]
     Open {
-        /// What was to be opened.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
         /// What to do about it.
         hint: &'static str,
     },
-    /// The host-mode node cannot be brought up.
+    /// The host-mode node cannot be started.
     #[error("{0}")]
     Host(#[from] qnic_host::ConnectError),
-    /// An environment variable that makes no sense.
+    /// An environment variable has a value that is not valid.
     #[error("{variable}={value}: expected {expected}")]
     Setting {
         /// The variable.
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// What a valid value is.
         expected: &'static str,
     },
     /// Driver or NIC refused a request.
@@ -45,15 +46,16 @@ pub enum Error {
         /// The reason.
         status: Status,
     },
-    /// Transfers failed: all that the fence, flush or ticket waited for (N11).
+    /// Transfers failed: all failures of those that the fence, flush or ticket waited for
+    /// (N11).
     #[error("{0}")]
     Transfer(TransferErrors),
-    /// A range that is not within its segment or buffer.
+    /// A range does not lie within its segment or buffer.
     #[error(
         "{length} bytes at offset {offset} are outside of the {segment} of {segment_length} bytes"
     )]
     OutOfRange {
-        /// What kind of memory it is.
+        /// The kind of memory.
         segment: &'static str,
         /// Its length in bytes.
         segment_length: u64,
@@ -62,7 +64,7 @@ pub enum Error {
         /// Wanted length in bytes.
         length: u64,
     },
-    /// A word whose offset is not a multiple of its width.
+    /// A word is not aligned to its width.
     #[error("a word of {width} bytes at offset {offset} is not aligned")]
     Misaligned {
         /// Wanted offset in bytes.
@@ -70,7 +72,7 @@ pub enum Error {
         /// Width of the word in bytes.
         width: u64,
     },
-    /// A source that is too long to travel inline and is not exported (N10).
+    /// A source is too long to travel inline and is not exported (N10).
     #[error(
         "{length} bytes at {address:#x} are more than the {inline_max} that travel inline and do \
          not lie in an exported segment: export them first"
@@ -83,18 +85,18 @@ pub enum Error {
         /// Longest inline payload in bytes.
         inline_max: u64,
     },
-    /// A segment of another endpoint was named as local memory.
+    /// The local segment of a transfer belongs to another endpoint.
     #[error("the local segment belongs to another endpoint: export the memory on this one too")]
     ForeignSegment,
-    /// A number that is no counted notification (N16).
+    /// The number is not that of a counted notification (N16).
     #[error("{0} is no counted notification: they have the numbers 1 to 1023")]
     BadNotification(u32),
-    /// Something else takes the signals of that counted notification already: a
-    /// handler, or the notification queue (N17).
+    /// A handler or the notification queue takes the signals of that counted
+    /// notification already (N17).
     #[error("notification {0} has a handler or is watched by the queue: end that first")]
     Armed(u32),
-    /// One-shot notifications came faster than they were taken from the queue, and
-    /// so many were dropped since the last such error (N16).
+    /// One-shot notifications arrived faster than they were taken from the queue. So
+    /// many were dropped since the last such error (N16).
     #[error(
         "{0} one-shot notifications were dropped: the queue was full; let senders keep fewer \
          under way"
@@ -103,13 +105,13 @@ pub enum Error {
     /// The endpoint has a [`crate::Poller`] already.
     #[error("this endpoint has a poller already: share that one")]
     Polled,
-    /// A channel of such measures cannot be, or what should be one is none.
+    /// The options of a channel are not valid, or the segment holds no channel.
     #[error("no channel: {0}")]
     BadChannel(&'static str),
-    /// The other end of a channel does not keep to the protocol.
+    /// The other end of a channel violates the protocol.
     #[error("the channel is broken: {0}")]
     ChannelBroken(&'static str),
-    /// A message that does not fit into the slots of its channel.
+    /// A message does not fit into the slots of its channel.
     #[error("a message of {length} bytes is longer than the {limit} bytes of the channel's slots")]
     MessageTooLong {
         /// Its length in bytes.
@@ -127,7 +129,7 @@ pub enum Error {
         node: NodeId,
         /// Port of the other end.
         port: Port,
-        /// How it was found out.
+        /// The status of the transfer that failed.
         status: Status,
     },
     /// A buffer or segment of length zero.
@@ -139,23 +141,23 @@ pub enum Error {
     /// The device is gone: every call on it fails from now on.
     #[error("the qnic device is gone: open it again once it is back")]
     DeviceGone,
-    /// The command queue stands still after a command that was none.
+    /// The command queue has stopped after a malformed command.
     #[error("{0}: something wrote over this process's window; call Endpoint::reset_queue")]
     QueueFailed(Status),
     /// The command was dropped by [`crate::Endpoint::reset_queue`].
     #[error("the command was dropped when the command queue was reset: issue it again")]
     QueueReset,
-    /// A process has died in a lock or a queue, or a place in it was dropped; this
-    /// process is not in it any more ([`crate::sync`]).
-    #[error("{what} is broken, somebody died in it: recover it, then try again")]
+    /// A process has died in the queue of a lock, wait queue or semaphore, or has left it
+    /// out of turn. The caller is not in the queue any more ([`crate::sync`]).
+    #[error("{what} is broken, a process died in its queue: recover it, then try again")]
     Broken {
-        /// Which one.
+        /// The object.
         what: String,
     },
     /// A broken lock that cannot be recovered yet.
     #[error("{what} is held by a process that lives: recover it once that has released it")]
     Held {
-        /// Which one.
+        /// The lock.
         what: String,
     },
     /// The system refused a call.
@@ -163,10 +165,10 @@ pub enum Error {
     System {
         /// The call.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Driver, NIC and library do not understand each other.
+    /// Driver, NIC and library are of different versions.
     #[error("{0}: library and driver are of different versions, install matching ones")]
     Incompatible(String),
 }
@@ -183,8 +185,7 @@ impl Error {
         }
     }
 
-    /// Says whether the process at the other end, its node, or the segment that was
-    /// meant is not there any more.
+    /// Returns true if the process at the other end, its node, or the segment is gone.
     pub fn is_peer_gone(&self) -> bool {
         matches!(
             self.status(),
@@ -205,25 +206,66 @@ impl Error {
         match error {
             CallError::Gone => Error::DeviceGone,
             CallError::TimedOut => Error::TimedOut,
-            CallError::Interrupted => Error::System {
-                what: what(),
-                source: std::io::ErrorKind::Interrupted.into(),
-            },
-            CallError::System(source) => Error::System {
-                what: what(),
-                source,
-            },
+            CallError::Interrupted => Error::system(what(), std::io::ErrorKind::Interrupted),
+            CallError::System(source) => Error::system(what(), source),
         }
     }
 
-    /// Looks at the status that a call brought back.
+    /// A call of the system that failed.
+    pub(crate) fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        Error::System {
+            what: what.into(),
+            source: source.into(),
+        }
+    }
+
+    /// A request that was refused.
+    pub(crate) fn refused(what: impl Into<String>, status: Status) -> Self {
+        let what = what.into();
+        Error::Refused { what, status }
+    }
+
+    /// Returns an error if any transfer failed.
+    pub(crate) fn transfers(failures: Vec<TransferError>) -> Result<()> {
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Transfer(TransferErrors { failures })),
+        }
+    }
+
+    /// Returns an error unless `length` bytes at `offset` lie within memory of `size`
+    /// bytes.
+    pub(crate) fn check_range(
+        memory: &'static str,
+        size: u64,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        if offset <= size && length <= size - offset {
+            return Ok(());
+        }
+        Err(Error::OutOfRange {
+            segment: memory,
+            segment_length: size,
+            offset,
+            length,
+        })
+    }
+
+    /// Returns an error unless `address`, which is that of `offset`, is a multiple of
+    /// `width`.
+    pub(crate) fn check_alignment(address: u64, offset: u64, width: u64) -> Result<()> {
+        match address % width {
+            0 => Ok(()),
+            _ => Err(Error::Misaligned { offset, width }),
+        }
+    }
+
+    /// Returns an error unless the status that a call returned is [`Status::Ok`].
     pub(crate) fn check(code: u32, what: impl FnOnce() -> String) -> Result<()> {
         match Status::try_from(code) {
             Ok(Status::Ok) => Ok(()),
-            Ok(status) => Err(Error::Refused {
-                what: what(),
-                status,
-            }),
+            Ok(status) => Err(Error::refused(what(), status)),
             Err(unknown) => Err(Error::Incompatible(format!(
                 "{}: unknown status {}",
                 what(),
@@ -233,7 +275,7 @@ impl Error {
     }
 }
 
-/// What a transfer does.
+/// The kind of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// From local memory to a remote segment.
@@ -245,11 +287,19 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Place of its kind: operations of one kind complete in the order of issue.
+    /// Index of its kind: operations of one kind complete in the order of issue.
     pub(crate) fn kind(self) -> usize {
         match self {
             Operation::Write => 0,
             Operation::Read | Operation::Atomic => 1,
+        }
+    }
+
+    pub(crate) fn opcode(self) -> Opcode {
+        match self {
+            Operation::Write => Opcode::Write,
+            Operation::Read => Opcode::Read,
+            Operation::Atomic => Opcode::Atomic,
         }
     }
 }
@@ -267,7 +317,7 @@ impl fmt::Display for Operation {
 /// One transfer that failed. It may have moved some of its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferError {
-    /// What it was to do.
+    /// Its kind.
     pub operation: Operation,
     /// Node of the remote process.
     pub node: NodeId,

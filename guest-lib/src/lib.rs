@@ -34,10 +34,31 @@
 //! # }
 //! ```
 //!
-//! Locks, queues, monitors and semaphores: [`sync`].
+//! Locks, queues, monitors and semaphores: [`sync`]. Streams of messages: [`channel`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`].
+//!
+//! # The folders of this crate
+//!
+//! | folder | holds |
+//! |---|---|
+//! | `nic`, `physical`, `async_endpoint` | entry points: open a NIC, register, wait in tasks |
+//! | `channel` | channels, byte streams, shared queues |
+//! | `sync` | locks, wait queues, monitors, semaphores |
+//! | `atomic` | atomic operations on remote words, result records |
+//! | `rdma` | writes, reads, tickets, the library's own writes |
+//! | `notification` | counters, ring, queue, handlers, poller |
+//! | `memory` | buffers, exported and imported segments, maps |
+//! | `endpoint` | the handle of a registered process |
+//! | `core` | command queue, completion, command tracker, waiting; what all folders share |
+//! | `provider` | the platform beneath: guest, host mode |
+//! | `error` | all errors |
+//!
+//! A folder imports from those below it, and adds its own methods to [`Endpoint`]. There is
+//! one exception: `core` holds one field of state for each of `memory`, `notification` and
+//! `atomic`. Those files (`map`, `remote`, `state`, `ring`, `record`) import nothing but
+//! `core::lock`, `core::tracker`, `provider` and `error`.
 
 #[cfg(feature = "tokio")]
 mod async_endpoint;
@@ -51,6 +72,7 @@ mod memory;
 mod model;
 mod nic;
 mod notification;
+pub mod physical;
 pub mod provider;
 mod rdma;
 pub mod sync;
@@ -72,9 +94,9 @@ pub use notification::{
     Armed, Notification, NotificationId, NotificationQueue, OneShot, Poller, Signal,
 };
 pub use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
-pub use rdma::{physical, Source, Ticket};
+pub use rdma::{Source, Ticket};
 
-/// What several threads may use at once (U9).
+/// Fails to compile unless several threads may use a type at once (U9).
 const fn shared<T: Send + Sync>() {}
 
 const _: () = {
@@ -92,4 +114,16 @@ const _: () = {
     shared::<Receiver>();
     shared::<Message<'_>>();
     shared::<Error>();
+    shared::<RemoteU32>();
+    shared::<RemoteU64>();
+    shared::<sync::Participant>();
+    shared::<sync::Lock>();
+    shared::<sync::LockGuard<'_>>();
+    shared::<sync::WaitQueue>();
+    shared::<sync::Waiting<'_>>();
+    shared::<sync::Semaphore>();
+    shared::<sync::Permit<'_>>();
+    shared::<sync::Monitor>();
+    shared::<sync::MonitorGuard<'_>>();
+    shared::<sync::Condition>();
 };

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use qnic_abi::{uapi, Port};
 
+use crate::core::retry;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::memory::buffer::Buffer;
+use crate::memory::{allocate, Buffer};
 use crate::provider::host::{Node, DEFAULT_MEMORY};
 use crate::provider::linux::{Device, DEFAULT_DEVICE};
 use crate::provider::{CallError, Provider, Registration};
@@ -64,9 +65,9 @@ impl Nic {
         Ok(nic)
     }
 
-    /// Becomes the host-mode node behind the socket of a device process (X2), with
-    /// as much memory for buffers as [`HOST_MEMORY_VARIABLE`] says (bytes; 128 MiB
-    /// without it), and physical addresses allowed if [`HOST_PHYSICAL_VARIABLE`] is 1.
+    /// Becomes the host-mode node behind the socket of a device process (X2).
+    /// [`HOST_MEMORY_VARIABLE`] sets its memory for buffers (in bytes; 128 MiB without
+    /// it), and [`HOST_PHYSICAL_VARIABLE`] = 1 allows physical addresses.
     ///
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
@@ -79,8 +80,8 @@ impl Nic {
         Ok(Self::with_provider(Arc::new(node), socket))
     }
 
-    /// [`Nic::open_host`] with `memory` bytes for buffers, a multiple of the page
-    /// size.
+    /// [`Nic::open_host`] with `memory` bytes for buffers, a multiple of the page size,
+    /// and without physical addresses.
     ///
     /// # Errors
     /// [`Error::Host`]
@@ -109,18 +110,14 @@ impl Nic {
 
     pub(crate) fn register_with(&self, port: Port, flags: u32) -> Result<Endpoint> {
         let what = || format!("register on {port} of {}", self.path.display());
-        let outcome = crate::core::retry(|| self.provider.register(port.0, flags));
-        match outcome.map_err(|error| Error::call(what, error))? {
+        match retry(what, || self.provider.register(port.0, flags))? {
             Registration::Done(process) => Ok(Endpoint::new(process, self.provider.clone())),
-            Registration::Refused(status) => Err(Error::Refused {
-                what: what(),
-                status,
-            }),
+            Registration::Refused(status) => Err(Error::refused(what(), status)),
         }
     }
 
-    /// The platform beneath, for tools and tests that speak to the NIC by
-    /// `qnic_abi` instead of an [`Endpoint`].
+    /// The platform beneath, for tools and tests that use `qnic_abi` directly instead of
+    /// an [`Endpoint`].
     pub fn provider(&self) -> &Arc<dyn Provider> {
         &self.provider
     }
@@ -139,46 +136,48 @@ impl Nic {
     /// [`Error::System`], [`Error::DeviceGone`]
     pub fn info(&self) -> Result<uapi::Info> {
         let what = || format!("ask {} for its counters", self.path.display());
-        let info = crate::core::retry(|| self.provider.info());
-        let info = info.map_err(|error| Error::call(what, error))?;
+        let info = retry(what, || self.provider.info())?;
         Error::check(info.status.get(), what)?;
         Ok(info)
     }
 }
 
-fn host_memory() -> Result<usize> {
-    let Some(value) = std::env::var_os(HOST_MEMORY_VARIABLE) else {
-        return Ok(DEFAULT_MEMORY);
+/// The value of an environment variable, or `default` if it is not set.
+fn setting<T>(
+    variable: &'static str,
+    default: T,
+    expected: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T> {
+    let Some(value) = std::env::var_os(variable) else {
+        return Ok(default);
     };
-    let number = value.to_str().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| Error::Setting {
-        variable: HOST_MEMORY_VARIABLE,
-        value: value.to_string_lossy().into_owned(),
-        expected: "a number of bytes",
-    })
+    value
+        .to_str()
+        .and_then(parse)
+        .ok_or_else(|| Error::Setting {
+            variable,
+            value: value.to_string_lossy().into_owned(),
+            expected,
+        })
+}
+
+fn host_memory() -> Result<usize> {
+    let parse = |text: &str| text.parse().ok();
+    setting(
+        HOST_MEMORY_VARIABLE,
+        DEFAULT_MEMORY,
+        "a number of bytes",
+        parse,
+    )
 }
 
 fn host_physical() -> Result<bool> {
-    match std::env::var_os(HOST_PHYSICAL_VARIABLE) {
-        None => Ok(false),
-        Some(value) if value == "0" => Ok(false),
-        Some(value) if value == "1" => Ok(true),
-        Some(value) => Err(Error::Setting {
-            variable: HOST_PHYSICAL_VARIABLE,
-            value: value.to_string_lossy().into_owned(),
-            expected: "0 or 1",
-        }),
-    }
-}
-
-pub(crate) fn allocate(provider: &dyn Provider, length: usize) -> Result<Buffer> {
-    if length == 0 {
-        return Err(Error::EmptyMemory);
-    }
-    let region = provider
-        .allocate(length)
-        .map_err(|error| Error::call(|| format!("allocate {length} bytes"), error))?;
-    Ok(Buffer::new(region))
+    setting(HOST_PHYSICAL_VARIABLE, false, "0 or 1", |text| match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    })
 }
 
 fn open_error(path: &Path, error: CallError, hint: &'static str) -> Error {

@@ -4,71 +4,26 @@
 //! ```text
 //!   thread: record ──► command ──► …  owner's NIC: change  … ──► record, completion
 //! ```
-//! Each command that is under way has a result record of its own; a thread has one
-//! command under way at most, and waits for it.
+//! Each incomplete command has a result record of its own. A thread has one command at a
+//! time, and waits for it.
+
+pub(crate) mod record;
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
 use qnic_abi::atomic::Function;
-use qnic_abi::command::{CommandFlags, Opcode};
-use qnic_abi::host_area::{result_offset, RESULT_RECORDS};
+use qnic_abi::command::CommandFlags;
+use qnic_abi::host_area::result_offset;
 use qnic_abi::shared::Ordering;
 
-use crate::core::{lock, Core};
+use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Operation, Result};
-use crate::memory::segment::RemoteSegment;
-use crate::rdma::ticket::Ticket;
-use crate::rdma::transfer::{remote, summary};
+use crate::memory::RemoteSegment;
+use crate::rdma::Ticket;
 
-/// Result records that are free: bit *i* for record *i*.
-#[derive(Debug)]
-pub(crate) struct Records {
-    free: Mutex<u64>,
-    given_back: Condvar,
-}
-
-const _: () = assert!(RESULT_RECORDS == u64::BITS as usize);
-
-/// A record that belongs to one command.
-struct Record<'a> {
-    records: &'a Records,
-    number: u16,
-}
-
-impl Records {
-    pub(crate) fn new() -> Self {
-        Records {
-            free: Mutex::new(u64::MAX),
-            given_back: Condvar::new(),
-        }
-    }
-
-    /// Takes a record; waits while commands of other threads have all of them.
-    fn take(&self) -> Record<'_> {
-        let mut free = lock(&self.free);
-        while *free == 0 {
-            let woken = self.given_back.wait(free);
-            free = woken.unwrap_or_else(std::sync::PoisonError::into_inner);
-        }
-        let number = free.trailing_zeros();
-        *free &= !(1 << number);
-        Record {
-            records: self,
-            number: number as u16,
-        }
-    }
-}
-
-impl Drop for Record<'_> {
-    fn drop(&mut self) {
-        *lock(&self.records.free) |= 1 << self.number;
-        self.records.given_back.notify_one();
-    }
-}
-
-/// Where an atomic operation works, and on how many bytes.
+/// The memory of an atomic operation: where it is, and how many bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Operand {
     core: Arc<Core>,
@@ -87,12 +42,7 @@ impl Operand {
         length: u64,
     ) -> Result<Self> {
         segment.check(offset, length)?;
-        if segment.address().wrapping_add(offset) % length != 0 {
-            return Err(Error::Misaligned {
-                offset,
-                width: length,
-            });
-        }
+        Error::check_alignment(segment.address() + offset, offset, length)?;
         Ok(Operand {
             core: core.clone(),
             segment: segment.clone(),
@@ -103,16 +53,15 @@ impl Operand {
 
     /// Executes one operation; returns value and detail.
     pub(crate) fn execute(&self, function: Function, operands: [u64; 2]) -> Result<(u64, u64)> {
-        let core = &*self.core;
+        let (core, segment) = (&*self.core, &self.segment);
         let record = core.records.take();
-        let mut descriptor = remote(&self.segment, self.offset, self.length)?;
-        descriptor.opcode = Opcode::Atomic as u8;
+        let (mut descriptor, summary) =
+            segment.describe(Operation::Atomic, self.offset, self.length)?;
         descriptor.flags = CommandFlags::PUBLISH.bits();
         descriptor.function = (function as u16).into();
         descriptor.local_address = operands[0].into();
         descriptor.local_key = operands[1].into();
         descriptor.local_segment = record.number.into();
-        let summary = summary(Operation::Atomic, &self.segment, self.offset, self.length);
         let issued = core.issue(&descriptor, &[], summary, true)?;
         Ticket::new(core, issued).wait()?;
         // Relaxed: ordered behind the acquire load of the completion counter, whose
@@ -136,37 +85,35 @@ mod sealed {
         fn narrow(word: u64) -> Self;
     }
 
-    impl Bits for u32 {
-        const BYTES: u64 = 4;
-        fn widen(self) -> u64 {
-            self.into()
-        }
-        fn narrow(word: u64) -> Self {
-            word as u32
-        }
+    macro_rules! bits {
+        ($($word:ty),*) => {
+            $(impl Bits for $word {
+                const BYTES: u64 = size_of::<$word>() as u64;
+                fn widen(self) -> u64 {
+                    self.into()
+                }
+                fn narrow(word: u64) -> Self {
+                    word as $word
+                }
+            })*
+        };
     }
 
-    impl Bits for u64 {
-        const BYTES: u64 = 8;
-        fn widen(self) -> u64 {
-            self
-        }
-        fn narrow(word: u64) -> Self {
-            word
-        }
-    }
+    bits!(u32, u64);
 }
 
 /// A word in an imported segment that is changed atomically (N20).
 ///
-/// Every method is one command and waits for its result. The NIC of the owner
-/// executes it, exactly once if the method returns `Ok`; after an error of the
-/// transfer, once or not at all. All commands on one word take effect one after the
-/// other, each process's in the order of its calls. A process uses this type for
-/// its own words too, by an import of its own segment; its plain aligned loads
-/// ([`crate::Buffer::load_u64`]) see each change whole. An atomic operation does
-/// not wait for writes that were issued before it: flush them first if it tells
-/// others that they are there.
+/// Every method is one command and waits for its result. The NIC of the owner executes
+/// it: exactly once if the method returns `Ok`, once or not at all after an error of the
+/// transfer. All commands on one word take effect one after the other, those of each
+/// process in the order of its calls.
+///
+/// A process uses this type for its own words too, by an import of its own segment. Its
+/// plain aligned loads ([`crate::Buffer::load_u64`]) see each change whole.
+///
+/// An atomic operation does not wait for writes that were issued before it. A program
+/// flushes them first if the operation announces them to others.
 ///
 /// # Errors
 /// Those of all methods: [`Error::Transfer`], with `AccessDenied` unless the segment
@@ -204,7 +151,7 @@ impl<T: Word> RemoteWord<T> {
         self.call(Function::FetchAdd, [0, 0])
     }
 
-    /// Sets it to one if it is zero; says whether it did (testandset).
+    /// Sets it to one if it is zero; returns true if it did (testandset).
     pub fn test_and_set(&self) -> Result<bool> {
         let before = self.call(Function::TestAndSet, [0, 0])?;
         Ok(before.widen() == 0)
@@ -251,30 +198,5 @@ impl Endpoint {
     /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn atomic_u64(&self, segment: &RemoteSegment, offset: u64) -> Result<RemoteU64> {
         RemoteWord::new(self.core(), segment, offset)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn remote_words_can_be_used_by_many_threads() {
-        fn shared<T: Send + Sync + Clone>() {}
-        shared::<RemoteU32>();
-        shared::<RemoteU64>();
-    }
-
-    #[test]
-    fn each_record_is_taken_once_and_who_finds_none_waits() {
-        let records = Records::new();
-        let mut taken: Vec<_> = (0..RESULT_RECORDS).map(|_| records.take()).collect();
-        let numbers: Vec<_> = taken.iter().map(|record| record.number).collect();
-        assert_eq!(numbers, (0..RESULT_RECORDS as u16).collect::<Vec<_>>());
-        std::thread::scope(|scope| {
-            let late = scope.spawn(|| records.take().number);
-            taken.swap_remove(17);
-            assert_eq!(late.join().unwrap(), 17);
-        });
     }
 }

@@ -1,4 +1,4 @@
-//! What stands where in the segments of a channel.
+//! The layout of the segments of a channel.
 //!
 //! ```text
 //!  receiver's segment (sender: read head, write the rest)      sender's credit segment
@@ -9,12 +9,14 @@
 //!          slot 1 …
 //! ```
 //!
-//! Every field is a little-endian word of 64 bits. What the other side writes is
-//! read once and checked.
+//! Every field is a little-endian word of 64 bits. Each end reads what the other side
+//! writes once, and checks it.
 
 use qnic_abi::PAGE_SIZE;
+use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
+use crate::notification::NotificationId;
 
 /// First word of a head and of a hello: "qnicchan".
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"qnicchan");
@@ -25,7 +27,7 @@ pub(super) const HEAD_BYTES: usize = 40;
 pub(super) const HELLO: usize = 0x40;
 /// Bytes of the hello.
 pub(super) const HELLO_BYTES: usize = 32;
-/// Offset of the sender's word of good-bye.
+/// Offset of the word by which the sender closes the channel.
 pub(super) const SENDER_CLOSED: usize = 0x80;
 /// Offset of the slots.
 const SLOTS: usize = PAGE_SIZE;
@@ -40,7 +42,7 @@ pub(super) const CREDIT_BYTES: usize = 8;
 /// Largest segment of a channel, in bytes.
 const MAX_BYTES: usize = 1 << 30;
 
-/// Measures of a channel.
+/// Numbers and lengths of the slots of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Geometry {
     /// At least 2.
@@ -48,7 +50,7 @@ pub(super) struct Geometry {
     /// Longest message; at least 1.
     pub(super) message_bytes: usize,
     /// Messages consumed for each replenishment: 1 to `slots` − 1, so that a sender
-    /// without credit always has a message on the way that will bring some.
+    /// without credit always has sent a message that will bring some.
     pub(super) refill: usize,
 }
 
@@ -65,9 +67,7 @@ impl Geometry {
             return Err(Error::BadChannel("it needs two slots at least"));
         }
         if message_bytes == 0 {
-            return Err(Error::BadChannel(
-                "messages of no byte at all carry nothing",
-            ));
+            return Err(Error::BadChannel("a message needs one byte at least"));
         }
         if refill == 0 || refill >= slots {
             return Err(Error::BadChannel("refill must be from 1 to slots - 1"));
@@ -77,6 +77,13 @@ impl Geometry {
             return Err(Error::BadChannel("its segment would be longer than 1 GiB"));
         }
         Ok(geometry)
+    }
+
+    /// The head of the receiver's segment.
+    pub(super) fn head(&self, magic: u64, sent: NotificationId) -> [u8; HEAD_BYTES] {
+        let lengths = [self.slots, self.message_bytes, self.refill];
+        let [slots, message_bytes, refill] = lengths.map(|length| length as u64);
+        bytes([magic, slots, message_bytes, refill, sent.number().into()])
     }
 
     /// Distance of two slots.
@@ -109,21 +116,15 @@ impl Geometry {
 pub(super) fn bytes<const N: usize, const BYTES: usize>(words: [u64; N]) -> [u8; BYTES] {
     const { assert!(N * 8 == BYTES) };
     let mut bytes = [0; BYTES];
-    for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
-        chunk.copy_from_slice(&word.to_le_bytes());
-    }
+    bytes.copy_from_slice(words.map(u64::to_le).as_bytes());
     bytes
 }
 
-/// The words of bytes.
+/// The first words of bytes.
 pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
-    let mut words = [0; N];
-    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        let mut little = [0; 8];
-        little.copy_from_slice(chunk);
-        *word = u64::from_le_bytes(little);
-    }
-    words
+    let mut words = [0u64; N];
+    words.as_mut_bytes().copy_from_slice(&bytes[..N * 8]);
+    words.map(u64::from_le)
 }
 
 #[cfg(test)]
@@ -132,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn measures_that_make_no_channel_are_refused() {
+    fn geometries_that_make_no_channel_are_refused() {
         for (slots, bytes, refill) in [
             (0, 1, 1),
             (1, 1, 1),
@@ -168,7 +169,7 @@ mod tests {
         }
 
         #[test]
-        fn any_measures_are_refused_or_bounded(slots: usize, bytes: usize, refill: usize) {
+        fn any_geometry_is_refused_or_bounded(slots: usize, bytes: usize, refill: usize) {
             if let Ok(geometry) = Geometry::new(slots, bytes, refill) {
                 prop_assert!(geometry.segment_bytes() <= MAX_BYTES);
             }

@@ -7,63 +7,69 @@
 //!     └──── `refill` credits ◄──── `replenish` ◄─────────┘ every `refill` messages
 //! ```
 //!
-//! The receiver exports slots and gives the channel a counted notification `sent`;
-//! the sender gives it `replenish`. Both must serve no other purpose while the
-//! channel lives, nor shortly before: they are counted. A sender starts with one
-//! credit less than there are slots, so that a message can be held in place while
-//! all others are under way.
+//! The receiver exports slots and gives the channel a counted notification `sent`; the
+//! sender gives it `replenish`. Both are counted, so they must serve no other purpose while
+//! the channel lives, nor shortly before. A sender starts with one credit less than there
+//! are slots. So the receiver can hold a message in place while all others are on their
+//! way.
 //!
 //! # No deadlock
-//! A sender without credit has `slots` − 1 messages that were not replenished, of
-//! which fewer than `refill` ≤ `slots` − 1 are consumed: so the receiver has one to
-//! consume, and when it has consumed what is there it replenishes. Nothing that
-//! goes the other way needs credit, and an end of the channel needs none either.
+//! A sender without credit has sent `slots` − 1 messages that were not replenished. Fewer
+//! than `refill` ≤ `slots` − 1 of them are consumed, so the receiver has one to consume.
+//! When it has consumed all of them, it replenishes. Writes in the other direction need no
+//! credit, and closing the channel needs none either.
 //!
 //! # Ends
-//! An end that is closed, or dropped, tells the other at once: the receiver gets
-//! what was sent, then [`Error::ChannelClosed`]. If the process or its node is gone,
-//! the other end finds out with its next transfer there; while it waits and nothing
-//! comes it asks every [`PROBE_INTERVAL`]. Then it gets [`Error::PeerLost`], after
-//! what had arrived: within that interval if the process has ended, plus the time
-//! in which the NIC gives a peer up if its node is silent.
+//! An end that is closed, or dropped, tells the other at once: the receiver gets what was
+//! sent, then [`Error::ChannelClosed`]. If the process or its node is gone, the other end
+//! notices with its next transfer there. While it waits and nothing comes, it asks every
+//! [`PROBE_INTERVAL`]. Then it gets [`Error::PeerLost`], after all that had arrived: within
+//! that interval if the process has ended, plus the peer timeout of the NIC if the node is
+//! silent.
 //!
 //! # Many to one
-//! A receiver takes messages of one sender. For many, open a channel for each, with
-//! a notification of its own, and watch those in the
-//! [`NotificationQueue`](crate::NotificationQueue), wait for
-//! [any](crate::Endpoint::wait_any) of them, or [handle](Receiver::handle) each. Or have
-//! all of them in one [shared] queue, whose memory does not grow with their number.
+//! A receiver takes messages of one sender. A program with many senders opens a channel for
+//! each, with a notification of its own. It watches those in the
+//! [`NotificationQueue`](crate::NotificationQueue), waits for
+//! [any](crate::Endpoint::wait_any) of them, or [handles](Receiver::handle) each. Or all
+//! senders use one [shared] queue, whose memory does not grow with their number.
 
 mod layout;
+mod outgoing;
 mod receiver;
 mod sender;
 pub mod shared;
 mod stream;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use qnic_abi::{NodeId, Port, Status};
+use qnic_abi::{NodeId, Port, SegmentName, Status};
 
-use crate::error::{Error, TransferError};
+use crate::core::wait::earlier;
+use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, TransferError};
 use crate::notification::NotificationId;
+use crate::rdma::internal_writes::InternalWrites;
 
 pub use receiver::{Message, Receiver};
 pub use sender::Sender;
 pub use shared::{SharedReceiver, SharedSender};
 pub use stream::{Reader, Writer};
 
-/// How long an end waits for a silent peer before it asks whether it is there.
+/// How long an end waits for a silent peer before it asks whether the peer is there.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Measures of a channel, chosen by its receiver.
+/// Options of a channel, chosen by its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChannelOptions {
-    /// Messages that fit in, at least 2; one less can be under way.
+    /// Messages that fit in, at least 2; one less can be on its way.
     pub slots: usize,
     /// Longest message in bytes, at least 1.
     pub message_bytes: usize,
-    /// The receiver returns credits whenever it has consumed so many messages; 1 to
-    /// `slots` − 1. Few keep the sender going, many save notifications.
+    /// The receiver returns credits whenever it has consumed so many messages: 1 to
+    /// `slots` − 1. A small number keeps the sender going, a large one saves
+    /// notifications.
     pub refill: usize,
     /// Notification of the receiver's process that this channel signals for each
     /// message, and for its end.
@@ -82,18 +88,46 @@ impl ChannelOptions {
     }
 }
 
+/// # Channels
+impl Endpoint {
+    /// Opens the receiving end of a channel under a name (N19).
+    ///
+    /// # Errors
+    /// [`Error::BadChannel`], and those of [`Endpoint::export`].
+    pub fn receiver(&self, name: SegmentName, options: &ChannelOptions) -> Result<Receiver> {
+        Receiver::open(self, name, options)
+    }
+
+    /// Becomes the sending end of a channel that a process has opened, or opens within
+    /// `wait` (N19). `replenish` is a notification of this process that the channel
+    /// signals when there is room for more messages.
+    ///
+    /// # Errors
+    /// [`Error::BadChannel`], and those of [`Endpoint::import`] and [`Endpoint::read`].
+    pub fn sender(
+        &self,
+        node: NodeId,
+        port: Port,
+        name: SegmentName,
+        replenish: NotificationId,
+        wait: Duration,
+    ) -> Result<Sender> {
+        Sender::connect(self, (node, port, name), replenish, wait)
+    }
+}
+
 /// Why a channel has ended.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Closed,
     Lost(NodeId, Port, Status),
-    /// The other end breaks the rules: nothing of it is taken any more.
+    /// The other end violates the protocol: nothing is taken from it any more.
     Broken(&'static str),
 }
 
 impl End {
-    /// What a failed write to the other end means. A segment that was unexported is
-    /// that of a process that goes on: its end would have another status.
+    /// What a failed write to the other end means. A process whose segment is unexported
+    /// goes on; its end would have another status.
     fn of(failure: &TransferError) -> Self {
         match failure.status {
             Status::NoSuchSegment | Status::Aborted => End::Closed,
@@ -110,4 +144,44 @@ impl From<End> for Error {
             End::Broken(why) => Error::ChannelBroken(why),
         }
     }
+}
+
+/// Adds what a failed write says to the reason of an end, if there is none yet. Returns an
+/// error if the channel has ended.
+fn check_end(end: &mut Option<End>, failure: Option<&TransferError>) -> Result<()> {
+    if let Some(failure) = failure {
+        end.get_or_insert(End::of(failure));
+    }
+    end.map_or(Ok(()), |end| Err(end.into()))
+}
+
+/// What ends a wait of [`await_signal`].
+#[derive(PartialEq, Eq)]
+enum Wakeup {
+    /// A signal is pending, or a write has ended.
+    Event,
+    /// Nothing came for [`PROBE_INTERVAL`].
+    Silence,
+    /// The deadline is over.
+    Deadline,
+}
+
+/// Waits until a notification is pending, one of the writes has ended, the deadline is
+/// over, or nothing came for [`PROBE_INTERVAL`].
+fn await_signal(
+    core: &Core,
+    id: NotificationId,
+    writes: &InternalWrites,
+    deadline: Option<Instant>,
+) -> Result<Wakeup> {
+    let probe = core.now() + PROBE_INTERVAL;
+    let event = core.wait_until(earlier(probe, deadline), || {
+        let event = core.pending(id) > 0 || writes.has_ended_one();
+        Ok(event.then_some(Wakeup::Event))
+    })?;
+    Ok(match event {
+        Some(event) => event,
+        None if core.is_over(deadline) => Wakeup::Deadline,
+        None => Wakeup::Silence,
+    })
 }

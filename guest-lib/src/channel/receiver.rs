@@ -6,18 +6,15 @@ use std::time::{Duration, Instant};
 use qnic_abi::{Access, NodeId, Port, SegmentName};
 
 use super::layout::{
-    bytes, words, Geometry, CREDIT_BYTES, HEAD_BYTES, HELLO, HELLO_BYTES, MAGIC, SENDER_CLOSED,
-    SLOT_HEADER,
+    words, Geometry, CREDIT_BYTES, HELLO, HELLO_BYTES, MAGIC, SENDER_CLOSED, SLOT_HEADER,
 };
-use super::{ChannelOptions, End, PROBE_INTERVAL};
+use super::{await_signal, check_end, ChannelOptions, End, Wakeup};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::memory::buffer::Buffer;
-use crate::memory::segment::{RemoteSegment, Segment};
-use crate::notification::handler::Armed;
-use crate::notification::{Notification, NotificationId};
-use crate::rdma::internal_writes::Flight;
+use crate::memory::{Buffer, RemoteSegment, Segment};
+use crate::notification::{Armed, Notification, NotificationId};
+use crate::rdma::internal_writes::InternalWrites;
 
 /// The receiving end of a channel ([`crate::channel`]). It keeps its endpoint
 /// registered. Threads take turns by `&mut`.
@@ -27,11 +24,11 @@ pub struct Receiver {
     geometry: Geometry,
     sent: NotificationId,
     buffer: Buffer,
-    // In front of the segment: good-bye is said before it is unexported.
-    flight: Flight,
-    /// The sender has said hello.
-    greeted: bool,
-    /// How to reach it.
+    // Before the segment: the channel is closed before the segment is unexported.
+    writes: InternalWrites,
+    /// The hello of the sender has arrived.
+    connected: bool,
+    /// How to reach the sender.
     peer: Option<Peer>,
     segment: Segment,
     /// Messages consumed.
@@ -42,7 +39,7 @@ pub struct Receiver {
     end: Option<End>,
 }
 
-/// The way back to the sender.
+/// The sender, as its hello names it.
 #[derive(Debug)]
 struct Peer {
     credit: RemoteSegment,
@@ -51,8 +48,8 @@ struct Peer {
 
 /// A message in place. Dropping it frees its slot for the sender.
 ///
-/// A sender that breaks the rules can write to it meanwhile; so bytes are copied
-/// out, as of every [`Buffer`].
+/// A sender that violates the protocol can write to it meanwhile. So bytes are copied out,
+/// as from every [`Buffer`].
 #[derive(Debug)]
 pub struct Message<'r> {
     receiver: &'r mut Receiver,
@@ -65,7 +62,7 @@ impl Message<'_> {
         self.length
     }
 
-    /// Says whether it has no bytes.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -75,34 +72,24 @@ impl Message<'_> {
     /// # Errors
     /// [`Error::OutOfRange`]
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
-        let end = offset.checked_add(bytes.len());
-        match end {
-            Some(end) if end <= self.length => self.receiver.copy(offset, bytes),
-            _ => Err(Error::OutOfRange {
-                segment: "message",
-                segment_length: self.length as u64,
-                offset: offset as u64,
-                length: bytes.len() as u64,
-            }),
-        }
+        let (size, length) = (self.length as u64, bytes.len() as u64);
+        Error::check_range("message", size, offset as u64, length)?;
+        self.receiver.copy(offset, bytes)
     }
 
     /// Copies all of it out.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.length];
-        // Where it lies was checked when it was taken.
+        // Its range was checked when it was taken.
         drop(self.receiver.copy(0, &mut bytes));
         bytes
     }
 
-    /// Address of its first byte, for who answers himself for the races with a
-    /// sender that breaks the rules; valid while the message lives.
+    /// Address of its first byte, valid while the message lives. The caller handles races
+    /// with a sender that violates the protocol.
     pub fn address(&self) -> u64 {
-        let slot = self
-            .receiver
-            .geometry
-            .slot_in_segment(self.receiver.consumed);
-        self.receiver.buffer.address() + (slot + SLOT_HEADER) as u64
+        let receiver = &self.receiver;
+        receiver.buffer.address() + receiver.message_offset() as u64
     }
 }
 
@@ -113,29 +100,25 @@ impl Drop for Message<'_> {
 }
 
 impl Receiver {
-    pub(crate) fn open(
+    pub(super) fn open(
         endpoint: &Endpoint,
         name: SegmentName,
         options: &ChannelOptions,
     ) -> Result<Self> {
         let geometry = Geometry::new(options.slots, options.message_bytes, options.refill)?;
         let endpoint = endpoint.share();
-        // Signals that nobody waited for before are not this channel's.
-        while endpoint.core().acknowledge(options.sent) {}
+        // Earlier signals do not belong to this channel.
+        endpoint.core().clear_signals(options.sent);
         let buffer = endpoint.allocate(geometry.segment_bytes())?;
-        let measures = [geometry.slots, geometry.message_bytes, geometry.refill];
-        let [slots, message_bytes, refill] = measures.map(|measure| measure as u64);
-        let sent = options.sent.number().into();
-        let head: [u8; HEAD_BYTES] = bytes([MAGIC, slots, message_bytes, refill, sent]);
-        buffer.write(0, &head)?;
+        buffer.write(0, &geometry.head(MAGIC, options.sent))?;
         Ok(Receiver {
-            flight: Flight::new(endpoint.core()),
+            writes: InternalWrites::new(endpoint.core()),
             segment: endpoint.export(name, &buffer, Access::READ | Access::WRITE)?,
             endpoint,
             geometry,
             sent: options.sent,
             buffer,
-            greeted: false,
+            connected: false,
             peer: None,
             consumed: 0,
             unreturned: 0,
@@ -154,8 +137,8 @@ impl Receiver {
         self.endpoint.notification(self.sent)
     }
 
-    /// Takes the next message if it is there; never waits for one. Does not find out
-    /// whether a silent sender is still there.
+    /// Takes the next message if it is there; never waits for one. Does not notice a
+    /// sender that dies silently.
     ///
     /// # Errors
     /// [`Error::ChannelClosed`], [`Error::PeerLost`], [`Error::ChannelBroken`]
@@ -164,21 +147,20 @@ impl Receiver {
         Ok(found.map(|length| self.message(length)))
     }
 
-    /// Asks the sender's NIC whether the sender is still there, and waits for the
-    /// answer: for who waits by other means than [`Receiver::recv`]. Before a sender
-    /// has connected it says yes.
+    /// Asks the sender's NIC whether the sender is still there, and waits for the answer:
+    /// for programs that wait by other means than [`Receiver::recv`]. Returns `Ok` while
+    /// no sender has connected.
     ///
     /// # Errors
     /// [`Error::PeerLost`], [`Error::ChannelClosed`], once all messages that had
     /// arrived are taken; [`Error::DeviceGone`], …
     pub fn check_peer(&mut self) -> Result<()> {
         self.probe()?;
-        if let Some(failure) = self.flight.settle()? {
-            self.end.get_or_insert(End::of(&failure));
-        }
-        match self.end {
-            Some(end) if !self.notification().test() => Err(end.into()),
-            _ => Ok(()),
+        let failure = self.writes.wait_all()?;
+        let end = check_end(&mut self.end, failure.as_ref());
+        match self.notification().test() {
+            true => Ok(()),
+            false => end,
         }
     }
 
@@ -192,20 +174,24 @@ impl Receiver {
         Ok(self.message(length))
     }
 
-    /// Waits for the next message; it stays at hand until it is freed.
+    /// Waits for the next message, which is then the current one until it is freed.
     pub(super) fn next_length(&mut self, timeout: Option<Duration>) -> Result<usize> {
         self.await_message(self.core().deadline(timeout))
     }
 
-    /// Copies bytes of the message at hand out.
+    /// Copies bytes of the current message out.
     pub(super) fn copy(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
-        let start = self.geometry.slot_in_segment(self.consumed) + SLOT_HEADER;
-        self.buffer.read(start + offset, bytes)
+        self.buffer.read(self.message_offset() + offset, bytes)
     }
 
-    /// Lets a handler take all messages, those that are there included, until the
-    /// result is dropped: that closes the channel. The last call brings the error
-    /// with which the channel ended. A sender that dies silently is not found out.
+    /// Offset of the current message.
+    fn message_offset(&self) -> usize {
+        self.geometry.slot_in_segment(self.consumed) + SLOT_HEADER
+    }
+
+    /// Calls a handler for all messages, those that are there included, until the result
+    /// is dropped: that closes the channel. The last call gets the error with which the
+    /// channel ended. It does not notice a sender that dies silently.
     ///
     /// # Errors
     /// Those of [`Endpoint::arm`].
@@ -235,7 +221,7 @@ impl Receiver {
         }
     }
 
-    /// Length of the message that is taken, if one is there.
+    /// Takes the next message, if one is there; returns its length.
     pub(crate) fn look(&mut self) -> Result<Option<usize>> {
         if let Some(end @ End::Broken(_)) = self.end {
             return Err(end.into());
@@ -245,15 +231,15 @@ impl Receiver {
                 return Ok(Some(length));
             }
         }
-        self.end.map_or(Ok(None), |end| Err(end.into()))
+        check_end(&mut self.end, None).map(|()| None)
     }
 
-    /// Goes on by one signal: the length of a message, or nothing that concerns the
-    /// application. Signals come in the order of what they stand for, which is there
-    /// by then; what follows may be there in part.
+    /// Handles one signal; returns the length of the message that it announces, or `None`
+    /// if it announces something else. Signals come in the order of the writes that they
+    /// announce, which are complete by then; later writes may be there in part.
     fn step(&mut self) -> Result<Option<usize>> {
-        if !self.greeted {
-            return self.greet().map(|()| None);
+        if !self.connected {
+            return self.handle_hello().map(|()| None);
         }
         let slot = self.geometry.slot_in_segment(self.consumed);
         let [number, length] = words(&self.buffer.read_vec(slot, SLOT_HEADER)?);
@@ -267,18 +253,18 @@ impl Receiver {
             self.end = Some(End::Closed);
             return Err(Error::ChannelClosed);
         }
-        // A signal of somebody else.
+        // A signal of another process.
         Ok(None)
     }
 
-    /// Answers the hello of the sender.
-    fn greet(&mut self) -> Result<()> {
+    /// Imports the segment that the sender's hello names.
+    fn handle_hello(&mut self) -> Result<()> {
         let hello = self.buffer.read_vec(HELLO, HELLO_BYTES)?;
         let [magic, node_port, replenish, name] = words(&hello);
         if magic != MAGIC {
             return Ok(());
         }
-        self.greeted = true;
+        self.connected = true;
         let (node, port) = (NodeId(node_port as u16), Port((node_port >> 16) as u16));
         let replenish = u32::try_from(replenish).ok().and_then(NotificationId::new);
         let Some(replenish) = replenish else {
@@ -288,8 +274,8 @@ impl Receiver {
             .endpoint
             .import(node, port, SegmentName(name), Duration::ZERO);
         match imported {
-            // A hello can name any segment: only one that looks like a sender's is
-            // ever written to.
+            // A hello can name any segment. Only one that looks like a sender's is ever
+            // written to.
             Ok(credit) if credit.len() == CREDIT_BYTES as u64 => {
                 self.peer = Some(Peer { credit, replenish });
                 Ok(())
@@ -303,7 +289,7 @@ impl Receiver {
         }
     }
 
-    /// Notes that the sender breaks the rules.
+    /// Notes that the sender violates the protocol.
     fn broken(&mut self, why: &'static str) -> Error {
         let end = End::Broken(why);
         self.end = Some(end);
@@ -315,19 +301,10 @@ impl Receiver {
             if let Some(length) = self.look()? {
                 return Ok(length);
             }
-            let probe = self.core().now() + PROBE_INTERVAL;
-            let until = deadline.map_or(probe, |deadline| deadline.min(probe));
-            let (core, flight, sent) = (self.core(), &self.flight, self.sent);
-            let waited = core.wait_for(Some(until), || {
-                let news = core.pending(sent) > 0 || flight.has_news();
-                Ok(news.then_some(()))
-            });
-            let over = deadline.is_some_and(|deadline| self.core().now() >= deadline);
-            match waited {
-                Err(Error::TimedOut) if over => return self.look()?.ok_or(Error::TimedOut),
-                Err(Error::TimedOut) => self.probe()?,
-                Ok(()) => {}
-                Err(error) => return Err(error),
+            match await_signal(self.core(), self.sent, &self.writes, deadline)? {
+                Wakeup::Deadline => return self.look()?.ok_or(Error::TimedOut),
+                Wakeup::Silence => self.probe()?,
+                Wakeup::Event => {}
             }
             self.reap()?;
         }
@@ -336,23 +313,20 @@ impl Receiver {
     /// Asks whether the sender is there; [`Receiver::reap`] gets the answer.
     fn probe(&mut self) -> Result<()> {
         match &self.peer {
-            Some(peer) if self.flight.is_empty() => {
-                self.flight.write(&peer.credit, 0, b"".into(), None)
-            }
+            Some(peer) if self.writes.is_empty() => self.writes.write(&peer.credit, 0, b"", None),
             _ => Ok(()),
         }
     }
 
     fn reap(&mut self) -> Result<()> {
-        let Some(failure) = self.flight.reap()? else {
-            return Ok(());
-        };
-        // A good-bye, if there was one, has arrived before: its signal is pending.
-        self.end.get_or_insert(End::of(&failure));
+        if let Some(failure) = self.writes.reap()? {
+            // If the sender has closed the channel before, the signal of that is pending.
+            self.end.get_or_insert(End::of(&failure));
+        }
         Ok(())
     }
 
-    /// The message at hand is consumed.
+    /// Frees the current message.
     pub(super) fn free(&mut self) {
         self.consumed += 1;
         self.unreturned += 1;
@@ -360,13 +334,12 @@ impl Receiver {
             return;
         }
         self.unreturned = 0;
-        // What it cannot report now it finds again in the next call.
+        // The next call reports what this one cannot.
         drop(self.reap());
         if let Some(Peer { credit, replenish }) = &self.peer {
-            let source = b"".into();
-            // What cannot be issued cannot be awaited by a sender either: device or
-            // queue are broken, which the next call reports.
-            drop(self.flight.write(credit, 0, source, Some(*replenish)));
+            // If this fails, the device or the queue is broken. Then the sender cannot
+            // wait for it either, and the next call reports it.
+            drop(self.writes.write(credit, 0, b"", Some(*replenish)));
         }
     }
 }
@@ -377,9 +350,8 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         if let Some(Peer { credit, replenish }) = &self.peer {
             let closed = 1u64.to_le_bytes();
-            let goodbye = (&closed).into();
-            drop(self.flight.write(credit, 0, goodbye, Some(*replenish)));
+            drop(self.writes.write(credit, 0, &closed, Some(*replenish)));
         }
-        drop(self.flight.settle());
+        drop(self.writes.wait_all());
     }
 }

@@ -4,23 +4,26 @@
 //! ```text
 //!   SharedSender, any number of them                      SharedReceiver
 //!   SemaphoreP: waits for a free slot ──────────────────► free ◄── SemaphoreV: consumed
-//!   FetchAdd: takes the next place ─────────────────────► tail
-//!   writes the message, waits until it is there ────────► slot of that place
-//!   writes the number of the place, signals `sent` ─────►   └──► recv, in the order of places
+//!   FetchAdd: takes the next index ─────────────────────► tail
+//!   writes the message, waits until it is there ────────► slot of that index
+//!   writes the index + 1, signals `sent` ───────────────►   └──► recv, in the order of indices
 //! ```
 //!
 //! A channel has slots for each sender, and its sender writes without asking. Here the
 //! memory is the same for any number of senders, and each message takes three round trips.
-//! The semaphore lets senders in by the order in which they came, so a busy one starves
-//! nobody; the messages of each arrive in their order.
+//! The semaphore lets senders in by the order in which they came, so a busy sender starves
+//! no other. The messages of each sender arrive in their order.
 //!
 //! # Ends
-//! Senders come and go as they please. When the receiver is gone, they get the error of
-//! their operation. A sender that dies between two messages harms nobody; one that dies
-//! while it waits for a slot breaks the queue for those who wait behind it
-//! ([`Error::Broken`]); one that dies with a slot takes that along; and one that dies with
-//! a place leaves a hole that no message can be received behind: the receiver learns after
-//! [`HOLE_LIMIT`], and opens another queue.
+//! Senders may come and go. When the receiver is gone, they get the error of their
+//! operation. The death of a sender has these effects:
+//!
+//! | it dies | effect |
+//! |---|---|
+//! | between two messages | none |
+//! | while it waits for a slot | the senders that wait behind it get [`Error::Broken`] |
+//! | with a slot | the queue has one slot less |
+//! | with an index | a hole: no message behind it can be received; the receiver gets [`Error::ChannelBroken`] after [`HOLE_LIMIT`], and opens another queue |
 
 use std::time::{Duration, Instant};
 
@@ -28,26 +31,32 @@ use qnic_abi::atomic::WaitQueue as Structure;
 use qnic_abi::{Access, NodeId, Port, SegmentName};
 use zerocopy::IntoBytes;
 
-use super::layout::{bytes, words, Geometry, HEAD_BYTES, SLOT_HEADER};
-use super::sender::export;
-use super::{End, PROBE_INTERVAL};
+use super::layout::{Geometry, SLOT_HEADER};
+use super::outgoing::{Kind, Outgoing};
+use super::{check_end, PROBE_INTERVAL};
 use crate::atomic::RemoteU64;
+use crate::core::wait::earlier;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Result, TransferError};
-use crate::memory::buffer::Buffer;
-use crate::memory::segment::{RemoteSegment, Segment};
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, Segment};
 use crate::notification::{Notification, NotificationId};
-use crate::rdma::internal_writes::Flight;
 use crate::sync::{Participant, Semaphore};
 
 /// First word of a head: "qnicmany".
 const MAGIC: u64 = u64::from_le_bytes(*b"qnicmany");
-/// Offset of the semaphore of free slots, behind the head.
+/// Offset of the semaphore of free slots, behind the head, which is that of a channel
+/// whose `refill` is 1.
 const FREE: usize = 0x40;
-/// Offset of the number of places that were taken.
+/// Offset of the number of indices that were taken.
 const TAIL: usize = 0x80;
 
-/// How long a place may be taken without a message in it.
+const SHARED_QUEUE: Kind = Kind {
+    magic: MAGIC,
+    no_such: "that segment is no shared queue",
+    staged_bytes: |geometry| SLOT_HEADER + geometry.message_bytes,
+};
+
+/// How long an index may be taken without a message in its slot.
 pub const HOLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The receiving end of a shared queue ([`crate::channel::shared`]). Threads take turns
@@ -64,7 +73,7 @@ pub struct SharedReceiver {
     consumed: u64,
     /// Slots that could not be given back yet.
     unreturned: u32,
-    /// Since when the next place is known to be taken.
+    /// Since when the next index is known to be taken.
     taken_since: Option<Instant>,
     broken: Option<&'static str>,
 }
@@ -85,23 +94,20 @@ impl SharedReceiver {
     ) -> Result<Self> {
         let geometry = Geometry::new(slots as usize, message_bytes, 1)?;
         let endpoint = participant.endpoint().share();
-        // Signals that nobody waited for before are not this queue's.
-        while endpoint.core().acknowledge(sent) {}
+        // Earlier signals do not belong to this queue.
+        endpoint.core().clear_signals(sent);
         let buffer = endpoint.allocate(geometry.segment_bytes())?;
-        let measures = [geometry.slots, geometry.message_bytes].map(|measure| measure as u64);
-        let head: [u8; HEAD_BYTES] =
-            bytes([MAGIC, measures[0], measures[1], sent.number().into(), 0]);
-        buffer.write(0, &head)?;
+        buffer.write(0, &geometry.head(MAGIC, sent))?;
         let free = Structure {
             value: slots.into(),
             ..Structure::default()
         };
         buffer.write(FREE, free.as_bytes())?;
-        // Senders find it complete.
+        // Only now, when it is complete, can senders import it.
         let segment = endpoint.export(name, &buffer, Access::READ | Access::WRITE)?;
-        let home = endpoint.import(endpoint.node(), endpoint.port(), name, Duration::ZERO)?;
+        let own = endpoint.import(endpoint.node(), endpoint.port(), name, Duration::ZERO)?;
         Ok(SharedReceiver {
-            free: Semaphore::new(participant, &home, FREE as u64)?,
+            free: Semaphore::new(participant, &own, FREE as u64)?,
             endpoint,
             geometry,
             sent,
@@ -124,7 +130,7 @@ impl SharedReceiver {
     /// Takes the next message if it is there.
     ///
     /// # Errors
-    /// [`Error::ChannelBroken`]: a sender has died with its place, or breaks the rules;
+    /// [`Error::ChannelBroken`]: a sender has died with an index, or violates the protocol;
     /// [`Error::DeviceGone`], …
     pub fn try_recv(&mut self) -> Result<Option<Vec<u8>>> {
         if let Some(why) = self.broken {
@@ -160,32 +166,28 @@ impl SharedReceiver {
                 return Ok(message);
             }
             let now = self.endpoint.core().now();
-            self.look_for_hole(now)?;
+            self.check_for_hole(now)?;
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::TimedOut);
             }
-            let look = now + PROBE_INTERVAL;
-            let until = deadline.map_or(look, |deadline| deadline.min(look));
+            let until = earlier(now + PROBE_INTERVAL, deadline);
             let there = || Ok(self.is_there()?.then_some(()));
-            match self.endpoint.core().wait_for(Some(until), there) {
-                Ok(()) | Err(Error::TimedOut) => {}
-                Err(error) => return Err(error),
-            }
+            self.endpoint.core().wait_until(until, there)?;
         }
     }
 
-    /// Says whether the next message is there. Its number is written when all of it is.
+    /// Returns true if the next message is there: its number is written when all of it is.
     fn is_there(&self) -> Result<bool> {
         let slot = self.geometry.slot_in_segment(self.consumed);
         Ok(self.buffer.load_u64(slot)? == self.consumed + 1)
     }
 
-    /// Checks that the next place, if it is taken, was not taken too long ago.
-    fn look_for_hole(&mut self, now: Instant) -> Result<()> {
+    /// Checks that the next index, if it is taken, was not taken too long ago.
+    fn check_for_hole(&mut self, now: Instant) -> Result<()> {
         if self.buffer.load_u64(TAIL)? == self.consumed {
             self.taken_since = None;
         } else if now - *self.taken_since.get_or_insert(now) >= HOLE_LIMIT {
-            return Err(self.break_with("a sender has taken a place and brings no message"));
+            return Err(self.break_with("a sender has taken an index and brings no message"));
         }
         Ok(())
     }
@@ -208,16 +210,9 @@ impl SharedReceiver {
 /// `&mut`, or have one each.
 #[derive(Debug)]
 pub struct SharedSender {
-    geometry: Geometry,
-    sent: NotificationId,
-    remote: RemoteSegment,
+    outgoing: Outgoing,
     free: Semaphore,
     tail: RemoteU64,
-    // In front of what it writes from.
-    flight: Flight,
-    staging: Segment,
-    staged: Buffer,
-    end: Option<End>,
 }
 
 impl SharedSender {
@@ -227,45 +222,21 @@ impl SharedSender {
     /// [`Error::BadChannel`], and those of [`Endpoint::import`] and [`Endpoint::read`].
     pub fn connect(
         participant: &Participant,
-        (node, port, name): (NodeId, Port, SegmentName),
+        receiver: (NodeId, Port, SegmentName),
         wait: Duration,
     ) -> Result<Self> {
         let endpoint = participant.endpoint();
-        let remote = endpoint.import(node, port, name, wait)?;
-        let head = endpoint.allocate(HEAD_BYTES)?;
-        let (segment, _) = export(endpoint, &head, Access::WRITE)?;
-        endpoint
-            .read(&remote, 0, segment.part(0, HEAD_BYTES))?
-            .wait()?;
-        let [magic, slots, message_bytes, sent] = words(&head.read_vec(0, 32)?);
-        if magic != MAGIC {
-            return Err(Error::BadChannel("that segment is no shared queue"));
-        }
-        let [slots, message_bytes] =
-            [slots, message_bytes].map(|word| usize::try_from(word).unwrap_or(usize::MAX));
-        let geometry = Geometry::new(slots, message_bytes, 1)?;
-        let sent = u32::try_from(sent).ok().and_then(NotificationId::new);
-        let Some(sent) = sent.filter(|_| geometry.segment_bytes() as u64 <= remote.len()) else {
-            return Err(Error::BadChannel("its head contradicts itself"));
-        };
-        let staged = endpoint.allocate(SLOT_HEADER + message_bytes)?;
-        let (staging, _) = export(endpoint, &staged, Access::READ)?;
+        let outgoing = Outgoing::connect(endpoint, receiver, wait, &SHARED_QUEUE)?;
         Ok(SharedSender {
-            free: Semaphore::new(participant, &remote, FREE as u64)?,
-            tail: endpoint.atomic_u64(&remote, TAIL as u64)?,
-            flight: Flight::new(endpoint.core()),
-            geometry,
-            sent,
-            remote,
-            staging,
-            staged,
-            end: None,
+            free: Semaphore::new(participant, &outgoing.remote, FREE as u64)?,
+            tail: endpoint.atomic_u64(&outgoing.remote, TAIL as u64)?,
+            outgoing,
         })
     }
 
     /// Longest message in bytes.
     pub fn message_bytes(&self) -> usize {
-        self.geometry.message_bytes
+        self.outgoing.geometry.message_bytes
     }
 
     /// Sends a message; waits for its turn while there is no room. The bytes are copied
@@ -280,7 +251,7 @@ impl SharedSender {
         self.put(message)
     }
 
-    /// Sends a message if there is room; `false` if there is none.
+    /// Sends a message if there is room; returns false if there is none.
     ///
     /// # Errors
     /// Those of [`SharedSender::send`].
@@ -297,55 +268,36 @@ impl SharedSender {
     /// # Errors
     /// [`Error::ChannelClosed`], [`Error::PeerLost`], [`Error::DeviceGone`], …
     pub fn flush(&mut self) -> Result<()> {
-        let failure = self.flight.settle()?;
-        self.judge(failure.as_ref())
+        self.outgoing.flush()
     }
 
-    fn check(&self, message: &[u8]) -> Result<()> {
-        if message.len() > self.geometry.message_bytes {
-            return Err(Error::MessageTooLong {
-                length: message.len(),
-                limit: self.geometry.message_bytes,
-            });
-        }
-        self.judged()
+    fn check(&mut self, message: &[u8]) -> Result<()> {
+        self.outgoing.check_length(message)?;
+        check_end(&mut self.outgoing.end, None)
     }
 
     /// Sends a message; there is room for it.
     fn put(&mut self, message: &[u8]) -> Result<()> {
         // The message before was written from the same bytes.
         self.flush()?;
+        let outgoing = &mut self.outgoing;
         let length = (message.len() as u64).to_le_bytes();
-        self.staged.write(8, &length)?;
-        self.staged.write(SLOT_HEADER, message)?;
-        let place = self.tail.fetch_add(1)?;
-        let slot = self.geometry.slot_in_segment(place);
-        let source = self.staging.part(8, 8 + message.len());
-        self.flight
-            .write(&self.remote, slot + 8, source.into(), None)?;
-        // Who sees the number sees the message: it may lie in several pages.
-        self.flush()?;
-        let number = (place + 1).to_le_bytes();
-        let number = (&number).into();
-        self.flight
-            .write(&self.remote, slot, number, Some(self.sent))
-    }
-
-    fn judge(&mut self, failure: Option<&TransferError>) -> Result<()> {
-        if let Some(failure) = failure {
-            self.end.get_or_insert(End::of(failure));
-        }
-        self.judged()
-    }
-
-    fn judged(&self) -> Result<()> {
-        self.end.map_or(Ok(()), |end| Err(end.into()))
+        outgoing.staged.write(8, &length)?;
+        outgoing.staged.write(SLOT_HEADER, message)?;
+        let index = self.tail.fetch_add(1)?;
+        let slot = outgoing.geometry.slot_in_segment(index);
+        let source = outgoing.staging.part(8, 8 + message.len());
+        let remote = &outgoing.remote;
+        outgoing.writes.write(remote, slot + 8, source, None)?;
+        // A receiver that sees the number sees the message, which may lie in several pages.
+        outgoing.flush()?;
+        outgoing.write(slot, &(index + 1).to_le_bytes())
     }
 }
 
 impl Drop for SharedSender {
     fn drop(&mut self) {
         // What was sent arrives before the process may end with its last endpoint.
-        drop(self.flight.settle());
+        drop(self.outgoing.writes.wait_all());
     }
 }

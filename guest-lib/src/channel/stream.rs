@@ -64,7 +64,7 @@ impl io::Write for Writer {
 pub struct Reader {
     receiver: Receiver,
     timeout: Option<Duration>,
-    /// Length of the message at hand, and how much of it was read.
+    /// Length of the current message, and how much of it was read.
     current: Option<(usize, usize)>,
 }
 
@@ -83,7 +83,7 @@ impl Reader {
         self.timeout = timeout;
     }
 
-    /// The length of the message at hand, and how much of it was read; waits for one.
+    /// Length of the current message, and how much of it was read; waits for one.
     fn current(&mut self) -> crate::Result<(usize, usize)> {
         while self.current.is_none() {
             let length = self.receiver.next_length(self.timeout)?;

@@ -1,4 +1,4 @@
-//! The process's side of the host area: counters and error records.
+//! The process's side of the host area: completion counters and error records.
 
 use qnic_abi::host_area::{
     ErrorRecord, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD, QUEUE_STATUS, READS_DONE, WRITES_DONE,
@@ -10,7 +10,7 @@ use crate::error::Operation;
 
 /// Loads how many operations of a kind are complete.
 ///
-/// Acquire: who sees the number sees the data and the error records behind it
+/// Acquire: a process that sees the number sees the data and the error records behind it
 /// (partner: the NIC's release store).
 pub(crate) fn done<M: SharedMemory + ?Sized>(host_area: &M, operation: Operation) -> u64 {
     let offset = match operation {
@@ -18,6 +18,11 @@ pub(crate) fn done<M: SharedMemory + ?Sized>(host_area: &M, operation: Operation
         Operation::Read | Operation::Atomic => READS_DONE,
     };
     host_area.load_u64(offset, Ordering::Acquire)
+}
+
+/// Loads how many operations of each kind are complete ([`done`]).
+pub(crate) fn all_done<M: SharedMemory + ?Sized>(host_area: &M) -> [u64; 2] {
+    [Operation::Write, Operation::Read].map(|operation| done(host_area, operation))
 }
 
 /// Loads how many commands the NIC has read; their slots are free.
@@ -28,24 +33,19 @@ pub(crate) fn head<M: SharedMemory + ?Sized>(host_area: &M) -> u64 {
     host_area.load_u64(HEAD, Ordering::Acquire)
 }
 
-/// The status that stopped the command queue, if it stands still.
+/// The status that stopped the command queue, if it is stopped.
 pub(crate) fn queue_failure<M: SharedMemory + ?Sized>(host_area: &M) -> Option<Status> {
-    match host_area.load_u64(QUEUE_STATUS, Ordering::Acquire) {
-        0 => None,
-        code => Some(
-            u32::try_from(code)
-                .ok()
-                .and_then(|code| Status::try_from(code).ok())
-                .unwrap_or(Status::QueueFailed),
-        ),
-    }
+    let code = host_area.load_u64(QUEUE_STATUS, Ordering::Acquire);
+    let status = u32::try_from(code).map(Status::try_from);
+    let status = status.ok().and_then(Result::ok);
+    (code != 0).then(|| status.unwrap_or(Status::QueueFailed))
 }
 
 /// Hands the error records behind the first `seen` to `take` as (command number,
 /// status), and returns how many there are now.
 ///
-/// The caller never lets more than [`ERROR_RECORDS`] commands be incomplete at
-/// its last call of this function, so no record is overwritten before it is read.
+/// The caller keeps at most [`ERROR_RECORDS`] commands incomplete from one call to the
+/// next, so no record is overwritten before it is read.
 pub(crate) fn drain_errors<M: SharedMemory + ?Sized>(
     host_area: &M,
     seen: u64,
@@ -55,8 +55,8 @@ pub(crate) fn drain_errors<M: SharedMemory + ?Sized>(
     let written = host_area.load_u64(ERRORS, Ordering::Acquire);
     let oldest = written.saturating_sub(ERROR_RECORDS as u64);
     for record in seen.max(oldest)..written {
-        let place = (record % ERROR_RECORDS as u64) as usize;
-        let offset = ERROR_RING + place * size_of::<ErrorRecord>();
+        let index = (record % ERROR_RECORDS as u64) as usize;
+        let offset = ERROR_RING + index * size_of::<ErrorRecord>();
         let command = host_area.load_u64(offset, Ordering::Relaxed);
         let code = host_area.load_u64(offset + 8, Ordering::Relaxed) as u32;
         take(command, Status::try_from(code).unwrap_or(Status::Malformed));

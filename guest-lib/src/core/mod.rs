@@ -1,47 +1,44 @@
-//! What an endpoint and everything made from it share.
+//! What an endpoint and everything made from it share: the registered process, its
+//! command queue, and the state of the folders above.
 
 pub(crate) mod completion;
 pub mod queue;
 pub(crate) mod tracker;
 pub(crate) mod wait;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qnic_abi::command::Descriptor;
-use qnic_abi::host_area::SIGNAL_COUNTERS;
 use qnic_abi::{uapi, NodeId, Port};
 
-use crate::atomic::Records;
-use crate::core::queue::{Command, WakeRequests};
-use crate::core::tracker::{Claims, Issued, Ledger, Summary};
-use crate::error::{Error, Operation, Result, TransferError, TransferErrors};
+use crate::atomic::record::Records;
+use crate::error::{Error, Operation, Result, TransferError};
 use crate::memory::map::{Exports, Imports};
-use crate::memory::segment::{Remote, RemoteSegment};
-use crate::notification::handler::Handlers;
-use crate::notification::ring::Arrivals;
-use crate::provider::{Process, Provider};
+use crate::notification::state::Notifications;
+use crate::provider::{CallError, Process, Provider};
+use queue::{Command, WakeRequests};
+use tracker::{Claims, Issued, Mark, Summary, Tracker};
 
-/// A registered process and the library's books about it.
+/// A registered process, and what the library knows about it.
 pub(crate) struct Core {
     pub(crate) process: Box<dyn Process>,
     pub(crate) provider: Arc<dyn Provider>,
+    /// Wake requests of threads that wait for anything.
     pub(crate) wakes: WakeRequests,
+    /// Wake requests of threads that wait for a notification.
     pub(crate) signal_wakes: WakeRequests,
     pub(crate) claims: Claims,
-    pub(crate) records: Records,
-    pub(crate) acknowledged: Box<[AtomicU64]>,
-    pub(crate) arrivals: Mutex<Arrivals>,
-    pub(crate) handlers: Handlers,
-    /// It has a [`crate::Poller`].
-    pub(crate) polled: AtomicBool,
-    /// Where the next look at several notifications begins.
-    pub(crate) turn: AtomicUsize,
-    pub(crate) exports: Mutex<Exports>,
-    pub(crate) imports: Mutex<Imports<Weak<Remote>>>,
-    ledger: Mutex<Ledger>,
-    /// Copy of the ledger's generation, for those who wait without its lock.
+    tracker: Mutex<Tracker>,
+    /// Copy of the tracker's generation, for threads that wait without its lock.
     generation: AtomicU64,
+    /// State of [`crate::memory`].
+    pub(crate) exports: Mutex<Exports>,
+    pub(crate) imports: Arc<Mutex<Imports>>,
+    /// State of [`crate::notification`].
+    pub(crate) notifications: Notifications,
+    /// State of [`crate::atomic`].
+    pub(crate) records: Records,
 }
 
 impl Core {
@@ -49,22 +46,19 @@ impl Core {
         Core {
             wakes: WakeRequests::new(process.window()),
             signal_wakes: WakeRequests::for_signals(process.window()),
-            arrivals: Mutex::default(),
-            handlers: Handlers::default(),
-            polled: AtomicBool::new(false),
-            turn: AtomicUsize::new(0),
             process,
             provider,
             claims: Claims::new(),
-            records: Records::new(),
-            acknowledged: (0..SIGNAL_COUNTERS).map(|_| AtomicU64::new(0)).collect(),
-            exports: Mutex::default(),
-            imports: Mutex::default(),
-            ledger: Mutex::new(Ledger::new()),
+            tracker: Mutex::new(Tracker::new()),
             generation: AtomicU64::new(0),
+            exports: Mutex::default(),
+            imports: Arc::default(),
+            notifications: Notifications::default(),
+            records: Records::new(),
         }
     }
 
+    /// Node and port of the process.
     pub(crate) fn name(&self) -> (NodeId, Port) {
         let registration = self.process.registration();
         (
@@ -77,11 +71,18 @@ impl Core {
         self.process.registration().inline_max.get() as usize
     }
 
-    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        lock(&self.ledger)
+    pub(crate) fn tracker(&self) -> MutexGuard<'_, Tracker> {
+        lock(&self.tracker)
     }
 
-    /// Puts a command into the queue; waits while it is full (Q2).
+    /// The tracker after a look at the host area.
+    fn polled_tracker(&self) -> MutexGuard<'_, Tracker> {
+        let mut tracker = self.tracker();
+        tracker.poll(self.process.host_area(), &self.claims);
+        tracker
+    }
+
+    /// Puts a command into the queue; waits while the queue is full (Q2).
     pub(crate) fn issue(
         &self,
         descriptor: &Descriptor,
@@ -90,133 +91,145 @@ impl Core {
         claimed: bool,
     ) -> Result<Issued> {
         let command = Command::new(descriptor, payload);
-        let mut ledger = self.ledger();
-        while !ledger.has_room() {
-            ledger.look(self.process.host_area(), &self.claims);
-            if ledger.has_room() {
+        let (window, area) = (self.process.window(), self.process.host_area());
+        let mut tracker = self.tracker();
+        while !tracker.has_room() {
+            tracker.poll(area, &self.claims);
+            if tracker.has_room() {
                 break;
             }
-            let (seen, generation) = (ledger.seen(), ledger.generation());
-            drop(ledger);
+            let (seen, generation) = (tracker.progress(), tracker.generation());
+            drop(tracker);
             self.wait_for(None, || {
-                if Ledger::present(self.process.host_area()) != seen {
+                if Tracker::current_progress(area) != seen {
                     return Ok(Some(()));
                 }
                 self.check_queue(generation).map(|()| None)
             })?;
-            ledger = self.ledger();
+            tracker = self.tracker();
         }
-        let issued = ledger.enter(summary, &self.claims, claimed);
-        let (window, area) = (self.process.window(), self.process.host_area());
-        let ring = command.publish(window, area, issued.number, ledger.doorbell());
-        drop(ledger);
+        let issued = tracker.enter(summary, &self.claims, claimed);
+        let ring = command.publish(window, area, issued.number, tracker.doorbell());
+        drop(tracker);
         if ring {
             self.process.ring_doorbell();
         }
         Ok(issued)
     }
 
-    /// Reports what nobody has heard of yet: earlier operations of this kind to the same
-    /// process have failed because that, or its node, is gone, and the queue is full of
-    /// others. Each queue of commands would be waited for anew.
+    /// Reports failures that no ticket has reported yet, if the queue is full: earlier
+    /// operations of this kind to the same process failed because that process or its
+    /// node is gone. Without this, a program would wait for each queue of commands anew.
     ///
     /// # Errors
     /// [`Error::Transfer`]
-    pub(crate) fn check_reachable(&self, to: &RemoteSegment, operation: Operation) -> Result<()> {
-        let mut ledger = self.ledger();
-        if ledger.has_room() {
+    pub(crate) fn check_reachable(
+        &self,
+        node: NodeId,
+        port: Port,
+        operation: Operation,
+    ) -> Result<()> {
+        if self.tracker().has_room() {
             return Ok(());
         }
-        ledger.look(self.process.host_area(), &self.claims);
-        if ledger.has_room() {
+        let mut tracker = self.polled_tracker();
+        if tracker.has_room() {
             return Ok(());
         }
-        let failures = ledger.take_unreachable(to.node(), to.port(), operation);
-        match failures.is_empty() {
-            true => Ok(()),
-            false => Err(Error::Transfer(TransferErrors { failures })),
-        }
+        Error::transfers(tracker.take_unreachable(node, port, operation))
     }
 
     /// Waits until a command and all earlier ones of its kind are complete.
-    pub(crate) fn wait_complete(
-        &self,
-        operation: Operation,
-        ordinal: u64,
-        generation: u64,
-    ) -> Result<()> {
-        let host_area = self.process.host_area();
-        self.wait_for(None, || {
-            // Acquire: partner is the release store in `reset_queue`.
-            if self.generation.load(Ordering::Acquire) != generation {
-                return Err(Error::QueueReset);
-            }
-            if completion::done(host_area, operation) >= ordinal {
-                return Ok(Some(()));
-            }
-            self.check_queue(generation).map(|()| None)
+    pub(crate) fn wait_complete(&self, mark: Mark) -> Result<()> {
+        self.wait_for(None, || match self.is_complete(mark)? {
+            true => Ok(Some(())),
+            false => self.check_queue(mark.generation).map(|()| None),
         })
     }
 
-    /// Says whether a command and all earlier ones of its kind are complete.
+    /// Returns true if a command and all earlier ones of its kind are complete.
     ///
     /// # Errors
-    /// [`Error::QueueReset`]: it will never be.
-    pub(crate) fn has_ended(&self, issued: &Issued) -> Result<bool> {
-        // Acquire: partner is the release store in `reset_queue`.
-        if self.generation.load(Ordering::Acquire) != issued.generation {
-            return Err(Error::QueueReset);
-        }
-        Ok(completion::done(self.process.host_area(), issued.operation) >= issued.ordinal)
+    /// [`Error::QueueReset`]: the command will never complete.
+    pub(crate) fn is_complete(&self, mark: Mark) -> Result<bool> {
+        self.check_generation(mark.generation)?;
+        Ok(completion::done(self.process.host_area(), mark.operation) >= mark.ordinal)
     }
 
-    /// The failure of a claimed command that is complete, which ends its claim.
+    /// Takes the failure of a claimed command that is complete, and ends the claim.
     pub(crate) fn take_result(&self, issued: &Issued) -> Option<TransferError> {
-        let mut ledger = self.ledger();
-        ledger.look(self.process.host_area(), &self.claims);
+        let mut tracker = self.polled_tracker();
         self.claims.release(issued);
-        ledger.take_claimed(issued)
+        tracker.take_claimed(issued)
     }
 
     /// Ends the claim of a command whose failure nobody needs to know.
     pub(crate) fn silence(&self, issued: &Issued) {
-        let mut ledger = self.ledger();
+        let mut tracker = self.tracker();
         if !self.claims.silence(issued) {
-            ledger.take_claimed(issued);
+            tracker.take_claimed(issued);
         }
     }
 
-    /// Looks for failures that belong to no ticket, of operations that are complete.
-    pub(crate) fn collect(&self, operation: Operation) -> Result<()> {
-        let mut ledger = self.ledger();
-        ledger.look(self.process.host_area(), &self.claims);
-        let failures = ledger.take_unclaimed(operation);
-        if failures.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Transfer(TransferErrors { failures }))
-        }
+    /// Waits for a command and all earlier ones of its kind, then reports those that
+    /// failed and have no ticket.
+    pub(crate) fn fence(&self, mark: Mark) -> Result<()> {
+        self.wait_complete(mark)?;
+        Error::transfers(self.polled_tracker().take_unclaimed(mark.operation))
+    }
+
+    /// Waits for all commands of a kind that were issued before the call, then reports
+    /// as [`Core::fence`] does.
+    pub(crate) fn flush(&self, operation: Operation) -> Result<()> {
+        let last = self.tracker().last(operation);
+        self.fence(last)
+    }
+
+    /// Waits for all writes that the program has issued before the call, and not for
+    /// the library's own. Reports no failure: each stays with its ticket or fence.
+    pub(crate) fn wait_program_writes(&self) -> Result<()> {
+        let last = self.tracker().last_program_write();
+        self.wait_complete(last)
+    }
+
+    /// Waits for all writes, the library's own included. Reports no failure.
+    pub(crate) fn wait_all_writes(&self) -> Result<()> {
+        let last = self.tracker().last(Operation::Write);
+        self.wait_complete(last)
     }
 
     /// Starts the command queue again after [`Error::QueueFailed`].
     pub(crate) fn reset_queue(&self) -> Result<()> {
-        let mut ledger = self.ledger();
-        ledger.look(self.process.host_area(), &self.claims);
+        let mut tracker = self.polled_tracker();
         let mut call = uapi::ResetQueue::default();
         let what = || "reset the command queue".to_owned();
-        retry(|| self.process.reset_queue(&mut call)).map_err(|error| Error::call(what, error))?;
+        retry(what, || self.process.reset_queue(&mut call))?;
         Error::check(call.status.get(), what)?;
-        ledger.reset(&self.claims);
-        // Release: partner is the acquire load in `wait_complete`.
+        tracker.reset(&self.claims);
+        // Release: partner is the acquire load in `check_generation`.
         self.generation
-            .store(ledger.generation(), Ordering::Release);
+            .store(tracker.generation(), Ordering::Release);
         Ok(())
     }
 
-    fn check_queue(&self, generation: u64) -> Result<()> {
-        if self.generation.load(Ordering::Acquire) != generation {
-            return Err(Error::QueueReset);
+    /// Wakes the sleeping threads of this process, so that they look again.
+    pub(crate) fn wake(&self) -> Result<()> {
+        let what = || "wake this process".to_owned();
+        let mut call = uapi::Wake::default();
+        retry(what, || self.process.wake(&mut call))?;
+        Error::check(call.status.get(), what)
+    }
+
+    fn check_generation(&self, generation: u64) -> Result<()> {
+        // Acquire: partner is the release store in `reset_queue`.
+        match self.generation.load(Ordering::Acquire) == generation {
+            true => Ok(()),
+            false => Err(Error::QueueReset),
         }
+    }
+
+    fn check_queue(&self, generation: u64) -> Result<()> {
+        self.check_generation(generation)?;
         match completion::queue_failure(self.process.host_area()) {
             None => Ok(()),
             Some(status) => Err(Error::QueueFailed(status)),
@@ -232,20 +245,24 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// Locks, also after a panic of another thread: every critical section leaves the
-/// books consistent at each of its steps.
+/// Locks, also after a panic of another thread: every critical section leaves its
+/// state consistent at each of its steps.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Repeats a call that a signal interrupted.
+/// Makes a call of the platform, again if a signal interrupts it.
+///
+/// # Errors
+/// The [`Error`] for a [`CallError`]; `what` names the call.
 pub(crate) fn retry<T>(
-    mut call: impl FnMut() -> std::result::Result<T, crate::provider::CallError>,
-) -> std::result::Result<T, crate::provider::CallError> {
+    what: impl FnOnce() -> String,
+    mut call: impl FnMut() -> std::result::Result<T, CallError>,
+) -> Result<T> {
     loop {
         match call() {
-            Err(crate::provider::CallError::Interrupted) => (),
-            result => return result,
+            Err(CallError::Interrupted) => (),
+            result => return result.map_err(|error| Error::call(what, error)),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The process's side of the window: commands, doorbell and wake request.
 //!
-//! Written against [`SharedMemory`], so that loom runs it on its atomics against the
-//! NIC's side, and the simulator on simulated memory; a program uses
-//! [`crate::Endpoint`], which stands on it.
+//! Written against [`SharedMemory`]: loom runs it on its atomics against the NIC's side,
+//! and the simulator runs it on simulated memory. Programs use [`crate::Endpoint`], which
+//! is built on it.
 
 use std::sync::atomic::AtomicU64;
 
@@ -13,7 +13,7 @@ use qnic_abi::window::{command_offset, AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST}
 use qnic_abi::SharedMemory;
 use zerocopy::IntoBytes;
 
-/// A command as it will stand in the queue.
+/// A command as the queue holds it.
 #[derive(Debug)]
 pub struct Command {
     words: [u64; COMMAND_BYTES / 8],
@@ -24,21 +24,17 @@ impl Command {
     /// A command with its inline payload, at most [`INLINE_CAPACITY`] bytes.
     pub fn new(descriptor: &Descriptor, payload: &[u8]) -> Self {
         debug_assert!(payload.len() <= INLINE_CAPACITY);
-        let mut bytes = [0; COMMAND_BYTES];
+        let mut words = [0u64; COMMAND_BYTES / 8];
+        let bytes = words.as_mut_bytes();
         bytes[..DESCRIPTOR_BYTES].copy_from_slice(descriptor.as_bytes());
         bytes[DESCRIPTOR_BYTES..][..payload.len()].copy_from_slice(payload);
-        let mut words = [0; COMMAND_BYTES / 8];
-        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            let mut little = [0; 8];
-            little.copy_from_slice(chunk);
-            *word = u64::from_le_bytes(little);
-        }
+        let words = words.map(u64::from_le);
         let used = (DESCRIPTOR_BYTES + payload.len()).div_ceil(8);
         Command { words, used }
     }
 
-    /// Puts the command into the slot of `number`, which must be free, and says
-    /// whether the doorbell must be rung. `area` is the host area.
+    /// Puts the command into the slot of `number`, which must be free. Returns true if
+    /// the doorbell must be rung. `area` is the host area.
     pub fn publish<M: SharedMemory + ?Sized>(
         &self,
         window: &M,
@@ -51,26 +47,26 @@ impl Command {
         // Partner: the NIC's acquire load of the first word.
         window.store_u64(slot, self.words[0], Ordering::Release);
         // Partner: the NIC's fence between its stores to AWAKE and HEAD and its
-        // last look at the queue. Either it sees the word above, or this sees its
-        // zero, and with it the head of that moment.
+        // last look at the queue. Either the NIC sees the word above, or this load sees
+        // AWAKE = 0, and with it the head of that moment.
         window.fence();
         window.load_u64(AWAKE, Ordering::Relaxed) == 0 && doorbell.must_ring(area, number)
     }
 }
 
-/// Remembers for which command the doorbell was rung last: until the NIC has read
-/// that one it is on its way to the queue, and finds the later ones too.
+/// Remembers for which command the doorbell was rung last. Until the NIC has read that
+/// command it is on its way to the queue, and finds the later commands too.
 #[derive(Debug, Default)]
 pub struct Doorbell {
     rung_for: Option<u64>,
 }
 
 impl Doorbell {
-    /// The NIC was seen asleep after command `number` was published.
+    /// Called when the NIC was seen asleep after command `number` was published.
     fn must_ring<M: SharedMemory + ?Sized>(&mut self, area: &M, number: u64) -> bool {
         // Relaxed: ordered behind the caller's fence, whose partner stands behind
-        // the NIC's store of the head. A NIC that took the command and fell asleep
-        // since then without seeing the new one has published a later head.
+        // the NIC's store of the head. A NIC that has read the earlier command and has
+        // fallen asleep without seeing the new one has published a later head.
         let head = area.load_u64(HEAD, Ordering::Relaxed);
         if self.rung_for.is_some_and(|rung_for| head <= rung_for) {
             return false;
@@ -89,13 +85,13 @@ pub struct WakeRequests {
 }
 
 impl WakeRequests {
-    /// Requests of those who wait for anything. Continues after what a former
-    /// process may have left in the window.
+    /// Requests of threads that wait for anything. Continues after the value that an
+    /// earlier process left in the window.
     pub fn new<M: SharedMemory + ?Sized>(window: &M) -> Self {
         Self::at(WAKE_REQUEST, window)
     }
 
-    /// Requests of those who wait for a notification only.
+    /// Requests of threads that wait for a notification only.
     pub fn for_signals<M: SharedMemory + ?Sized>(window: &M) -> Self {
         Self::at(SIGNAL_WAKE_REQUEST, window)
     }
@@ -111,15 +107,15 @@ impl WakeRequests {
     /// next notification. The caller looks at the host area once more before it
     /// blocks.
     ///
-    /// Several threads may ask at once: whichever value stands last differs from
-    /// every value that the NIC has acted upon before it was stored.
+    /// Several threads may ask at once: the value that is stored last differs from
+    /// every value that the NIC has acted upon before.
     pub fn request<M: SharedMemory + ?Sized>(&self, window: &M) {
         // Relaxed: only the value matters, it is unique whatever the order.
         let value = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         window.store_u64(self.word, value, Ordering::Relaxed);
         // Partner: the NIC's fence between its update of the host area and its
-        // load of the word. Either it sees the request, or the caller's look
-        // that follows sees the update.
+        // load of the word. Either the NIC sees the request, or the caller's next look
+        // sees the update.
         window.fence();
     }
 }

@@ -1,7 +1,6 @@
 //! Waiting: spin briefly, then sleep until the NIC wakes this process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use qnic_abi::host_area::WAKE_GENERATION;
@@ -12,18 +11,8 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::provider::CallError;
 
-/// Time worth spinning: five times what an interrupt and a wake-up cost, since
-/// shorter budgets expire on both sides of a ping-pong and then stay slow.
-pub(crate) const SPIN: Duration = Duration::from_millis(1);
-
 /// Looks between two readings of the clock, which are slow in an emulated guest.
 const LOOKS: u32 = 256;
-
-/// Processors that this process may use; asked for once, since that reads files.
-pub(crate) fn cores() -> usize {
-    static CORES: OnceLock<usize> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
-}
 
 /// Threads of this process that spin now.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
@@ -32,7 +21,7 @@ static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 struct Spinner;
 
 impl Spinner {
-    /// Enters, and returns how many spun already.
+    /// Counts the calling thread; returns how many threads were spinning before.
     fn enter() -> (Self, usize) {
         // Relaxed: a hint for how long to spin.
         (Spinner, SPINNERS.fetch_add(1, Ordering::Relaxed))
@@ -45,8 +34,13 @@ impl Drop for Spinner {
     }
 }
 
+/// The earlier of a point in time and a deadline, if there is one.
+pub(crate) fn earlier(point: Instant, deadline: Option<Instant>) -> Instant {
+    deadline.map_or(point, |deadline| deadline.min(point))
+}
+
 impl Core {
-    /// The time by the clock of its platform.
+    /// The time by the clock of the platform.
     pub(crate) fn now(&self) -> Instant {
         self.provider.now()
     }
@@ -56,11 +50,16 @@ impl Core {
         timeout.and_then(|timeout| self.now().checked_add(timeout))
     }
 
-    /// Waits until `ready` has something, of whatever the NIC tells: looks, spins,
-    /// sleeps.
+    /// Returns true if a deadline, if there is one, is over.
+    pub(crate) fn is_over(&self, deadline: Option<Instant>) -> bool {
+        deadline.is_some_and(|deadline| self.now() >= deadline)
+    }
+
+    /// Waits until `ready` returns something: looks, spins, sleeps. Any update by the
+    /// NIC wakes the caller.
     ///
     /// # Errors
-    /// What `ready` says, [`Error::TimedOut`], [`Error::DeviceGone`].
+    /// Those of `ready`, [`Error::TimedOut`], [`Error::DeviceGone`].
     pub(crate) fn wait_for<T>(
         &self,
         deadline: Option<Instant>,
@@ -69,17 +68,34 @@ impl Core {
         self.wait_with(&self.wakes, deadline, ready)
     }
 
-    /// The same where only a notification can make `ready` have something: nothing
-    /// else wakes the caller.
+    /// Waits like [`Core::wait_for`] until a point in time. Returns `None` if nothing
+    /// came by then.
     ///
     /// # Errors
-    /// What `ready` says, [`Error::TimedOut`], [`Error::DeviceGone`].
+    /// Those of `ready`, [`Error::DeviceGone`].
+    pub(crate) fn wait_until<T>(
+        &self,
+        until: Instant,
+        ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        match self.wait_for(Some(until), ready) {
+            Ok(found) => Ok(Some(found)),
+            Err(Error::TimedOut) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits like [`Core::wait_for`], for something that only a notification brings:
+    /// nothing else wakes the caller.
+    ///
+    /// # Errors
+    /// Those of `ready`, [`Error::TimedOut`], [`Error::DeviceGone`].
     pub(crate) fn wait_signal<T>(
         &self,
-        deadline: Option<Instant>,
+        timeout: Option<Duration>,
         ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        self.wait_with(&self.signal_wakes, deadline, ready)
+        self.wait_with(&self.signal_wakes, self.deadline(timeout), ready)
     }
 
     fn wait_with<T>(
@@ -102,10 +118,10 @@ impl Core {
         self.block(wakes, deadline, ready)
     }
 
-    /// Waits until `ready` has something without ever sleeping.
+    /// Waits until `ready` returns something, without ever sleeping.
     ///
     /// # Errors
-    /// What `ready` says, [`Error::TimedOut`].
+    /// Those of `ready`, [`Error::TimedOut`].
     pub(crate) fn spin_for<T>(
         &self,
         timeout: Duration,
@@ -115,10 +131,10 @@ impl Core {
         self.spin(timeout, None, &mut ready)?.ok_or(Error::TimedOut)
     }
 
-    /// Sleeps until `ready` has something (`qnic_abi::host_area`, "Blocking").
+    /// Sleeps until `ready` returns something (`qnic_abi::host_area`, "Blocking").
     ///
     /// # Errors
-    /// What `ready` says, [`Error::TimedOut`], [`Error::DeviceGone`].
+    /// Those of `ready`, [`Error::TimedOut`], [`Error::DeviceGone`].
     pub(crate) fn block<T>(
         &self,
         wakes: &WakeRequests,
@@ -128,7 +144,7 @@ impl Core {
         let host_area = self.process.host_area();
         loop {
             // Acquire: a wake event after this load changes the generation
-            // (partner: the driver's increment before it wakes anybody).
+            // (partner: the driver's increment before it wakes any thread).
             let generation =
                 host_area.load_u64(WAKE_GENERATION, qnic_abi::shared::Ordering::Acquire);
             wakes.request(self.process.window());
@@ -148,13 +164,10 @@ impl Core {
         generation: u64,
         deadline: Option<Instant>,
     ) -> std::result::Result<(), CallError> {
-        let timeout_ns = match deadline {
-            None => -1,
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(self.now());
-                i64::try_from(left.as_nanos()).unwrap_or(i64::MAX)
-            }
-        };
+        let timeout_ns = deadline.map_or(-1, |deadline| {
+            let left = deadline.saturating_duration_since(self.now());
+            i64::try_from(left.as_nanos()).unwrap_or(i64::MAX)
+        });
         let mut call = uapi::Wait {
             generation: generation.into(),
             timeout_ns: timeout_ns.into(),
@@ -163,9 +176,9 @@ impl Core {
         self.process.wait(&mut call)
     }
 
-    /// Looks until something is there, `budget` is used up or the deadline is over.
-    /// The clock is read only after the first looks, and the processor offered to
-    /// others: it may be the one that the NIC or the peer needs.
+    /// Looks until `ready` returns something, `budget` is used up or the deadline is
+    /// over. Reads the clock only after the first looks, and then yields the processor:
+    /// the NIC or the peer may need it.
     fn spin<T>(
         &self,
         budget: Duration,

@@ -7,14 +7,13 @@ use qnic_abi::shared::Ordering;
 use crate::error::{Error, Result};
 use crate::provider::Memory;
 
-/// Page-aligned memory of this process, zeroed at first, that can be exported and
-/// that stays mapped while a clone of it or a segment made from it exists.
+/// Page-aligned memory of this process that can be exported, zeroed at first. It stays
+/// mapped while a clone of it or a segment made from it exists.
 ///
-/// Peers and the NIC may write to exported memory at any time, so a buffer gives
-/// no `&[u8]`: bytes are copied in and out, words are loaded and stored
-/// atomically. What a peer wrote before it signalled a notification is visible
-/// after that notification was seen (N18); what it writes without one appears in
-/// no particular order.
+/// Peers and the NIC may write to exported memory at any time. So a buffer gives no
+/// `&[u8]`: bytes are copied in and out, words are loaded and stored atomically. A
+/// process that has seen a notification sees everything that its sender wrote before
+/// (N18). Writes without a notification appear in no particular order.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     memory: Arc<dyn Memory>,
@@ -36,14 +35,14 @@ impl Buffer {
         self.memory.address()
     }
 
-    /// Pointer to the first byte, for who answers himself for the races with
-    /// peers that write there; it is valid while the buffer is mapped.
+    /// Pointer to the first byte, valid while the buffer is mapped. The caller handles
+    /// races with peers that write there.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.address() as *mut u8
     }
 
-    /// Copies bytes out. Those that are being written meanwhile come out old or
-    /// new, eight aligned bytes at a time.
+    /// Copies bytes out. Bytes that are written at the same time come out old or new,
+    /// eight aligned bytes at a time.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]
@@ -58,10 +57,10 @@ impl Buffer {
     /// # Errors
     /// [`Error::OutOfRange`]
     pub fn read_vec(&self, offset: usize, length: usize) -> Result<Vec<u8>> {
+        // Before the memory for it is allocated.
         self.check(offset, length)?;
         let mut bytes = vec![0; length];
-        self.memory.read_bytes(offset, &mut bytes);
-        Ok(bytes)
+        self.read(offset, &mut bytes).map(|()| bytes)
     }
 
     /// Copies bytes in.
@@ -118,25 +117,11 @@ impl Buffer {
     }
 
     fn check(&self, offset: usize, length: usize) -> Result<()> {
-        if offset <= self.len() && length <= self.len() - offset {
-            return Ok(());
-        }
-        Err(Error::OutOfRange {
-            segment: "buffer",
-            segment_length: self.len() as u64,
-            offset: offset as u64,
-            length: length as u64,
-        })
+        Error::check_range("buffer", self.len() as u64, offset as u64, length as u64)
     }
 
     fn check_word(&self, offset: usize, width: usize) -> Result<()> {
         self.check(offset, width)?;
-        if offset % width == 0 {
-            return Ok(());
-        }
-        Err(Error::Misaligned {
-            offset: offset as u64,
-            width: width as u64,
-        })
+        Error::check_alignment(offset as u64, offset as u64, width as u64)
     }
 }

@@ -1,38 +1,42 @@
 //! Export and import maps: from addresses to segments in O(log segments) (N3).
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
-/// Segments by where they start. Segments of one space do not overlap, except
-/// that several may stand for exactly the same range.
+use crate::memory::remote::Remote;
+
+/// Segments by first address. Segments of one space do not overlap, except that several
+/// may cover exactly the same range.
 #[derive(Debug)]
 struct Ranges<S, V> {
     /// (space, first address) to (length, segment), newest last.
     ranges: BTreeMap<(S, u64), Vec<(u64, V)>>,
 }
 
-impl<S: Ord + Copy, V: Copy + PartialEq> Ranges<S, V> {
+impl<S: Ord + Copy, V> Ranges<S, V> {
     fn insert(&mut self, space: S, address: u64, length: u64, value: V) {
         let at = self.ranges.entry((space, address)).or_default();
         at.push((length, value));
     }
 
-    fn remove(&mut self, space: S, address: u64, value: V) {
+    /// Removes the segment at `address` that `matches`.
+    fn remove(&mut self, space: S, address: u64, matches: impl Fn(&V) -> bool) {
         if let Some(at) = self.ranges.get_mut(&(space, address)) {
-            at.retain(|(_, other)| *other != value);
+            at.retain(|(_, value)| !matches(value));
             if at.is_empty() {
                 self.ranges.remove(&(space, address));
             }
         }
     }
 
-    /// The newest segment that holds all of `address .. address + length`, and
-    /// the offset in it.
-    fn find(&self, space: S, address: u64, length: u64) -> Option<(V, u64)> {
+    /// The newest segment that holds all of `address .. address + length`, and the
+    /// offset in it.
+    fn find(&self, space: S, address: u64, length: u64) -> Option<(&V, u64)> {
         let ((found, start), at) = self.ranges.range(..=(space, address)).next_back()?;
         let offset = address - start;
         let fits = |size: u64| offset < size && length <= size - offset;
         let (_, value) = at.iter().rev().find(|(size, _)| fits(*size))?;
-        (*found == space).then_some((*value, offset))
+        (*found == space).then_some((value, offset))
     }
 }
 
@@ -44,14 +48,14 @@ impl<S, V> Default for Ranges<S, V> {
     }
 }
 
-/// What a command needs to know of an exported segment.
+/// What a command has to say about an exported segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exported {
     pub(crate) segment: u16,
     pub(crate) key: u64,
 }
 
-/// Segments that this process exports.
+/// The segments that this process exports.
 #[derive(Debug, Default)]
 pub(crate) struct Exports(Ranges<(), Exported>);
 
@@ -61,60 +65,33 @@ impl Exports {
     }
 
     pub(crate) fn remove(&mut self, address: u64, segment: Exported) {
-        self.0.remove((), address, segment);
+        self.0.remove((), address, |other| *other == segment);
     }
 
     pub(crate) fn find(&self, address: u64, length: u64) -> Option<(Exported, u64)> {
-        self.0.find((), address, length)
+        let (segment, offset) = self.0.find((), address, length)?;
+        Some((*segment, offset))
     }
 }
 
-/// Segments that this process has imported, by (node, port) and a number that the
-/// endpoint gave them.
-#[derive(Debug)]
-pub(crate) struct Imports<V> {
-    ranges: Ranges<(u16, u16), u64>,
-    handles: BTreeMap<u64, V>,
-    next: u64,
-}
+/// The segments that this process has imported, by node and port.
+#[derive(Debug, Default)]
+pub(crate) struct Imports(Ranges<(u16, u16), Weak<Remote>>);
 
-impl<V> Imports<V> {
-    /// A number for a segment, never given before.
-    pub(crate) fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+impl Imports {
+    pub(crate) fn insert(&mut self, remote: &Arc<Remote>) {
+        let (process, weak) = (remote.process(), Arc::downgrade(remote));
+        self.0.insert(process, remote.address, remote.length, weak);
     }
 
-    pub(crate) fn insert(
-        &mut self,
-        process: (u16, u16),
-        address: u64,
-        length: u64,
-        number: u64,
-        handle: V,
-    ) {
-        self.ranges.insert(process, address, length, number);
-        self.handles.insert(number, handle);
+    pub(crate) fn remove(&mut self, remote: &Remote) {
+        let is_this = |other: &Weak<Remote>| std::ptr::eq(other.as_ptr(), remote);
+        self.0.remove(remote.process(), remote.address, is_this);
     }
 
-    pub(crate) fn remove(&mut self, process: (u16, u16), address: u64, number: u64) {
-        self.ranges.remove(process, address, number);
-        self.handles.remove(&number);
-    }
-
-    pub(crate) fn find(&self, process: (u16, u16), address: u64) -> Option<(&V, u64)> {
-        let (number, offset) = self.ranges.find(process, address, 1)?;
-        Some((self.handles.get(&number)?, offset))
-    }
-}
-
-impl<V> Default for Imports<V> {
-    fn default() -> Self {
-        Imports {
-            ranges: Ranges::default(),
-            handles: BTreeMap::new(),
-            next: 0,
-        }
+    pub(crate) fn find(&self, process: (u16, u16), address: u64) -> Option<(Arc<Remote>, u64)> {
+        let (remote, offset) = self.0.find(process, address, 1)?;
+        Some((remote.upgrade()?, offset))
     }
 }
 
@@ -139,14 +116,14 @@ mod tests {
 
     #[test]
     fn processes_do_not_mix() {
-        let mut imports = Imports::default();
-        imports.insert((1, 1), 1000, 100, 7, 'a');
-        imports.insert((1, 2), 500, 10, 8, 'b');
-        assert_eq!(imports.find((1, 1), 1099), Some((&'a', 99)));
-        assert_eq!(imports.find((1, 2), 1000), None);
-        assert_eq!(imports.find((2, 1), 1000), None);
-        imports.remove((1, 1), 1000, 7);
-        assert_eq!(imports.find((1, 1), 1000), None);
+        let mut ranges = Ranges::default();
+        ranges.insert((1, 1), 1000, 100, 'a');
+        ranges.insert((1, 2), 500, 10, 'b');
+        assert_eq!(ranges.find((1, 1), 1099, 1), Some((&'a', 99)));
+        assert_eq!(ranges.find((1, 2), 1000, 1), None);
+        assert_eq!(ranges.find((2, 1), 1000, 1), None);
+        ranges.remove((1, 1), 1000, |value| *value == 'a');
+        assert_eq!(ranges.find((1, 1), 1000, 1), None);
     }
 
     proptest! {

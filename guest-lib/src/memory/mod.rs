@@ -2,7 +2,137 @@
 
 pub(crate) mod buffer;
 pub(crate) mod map;
+pub(crate) mod remote;
 pub(crate) mod segment;
 
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use qnic_abi::control::MAX_IMPORT_WAIT_MS;
+use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
+use qnic_host::SharedRegion;
+
+use crate::core::{lock, retry};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::provider::Provider;
+
 pub use buffer::Buffer;
-pub use segment::{Part, RemoteSegment, Segment};
+pub use remote::RemoteSegment;
+pub use segment::{Part, Segment};
+
+/// Memory of a platform that can be exported.
+pub(crate) fn allocate(provider: &dyn Provider, length: usize) -> Result<Buffer> {
+    if length == 0 {
+        return Err(Error::EmptyMemory);
+    }
+    let what = || format!("allocate {length} bytes");
+    retry(what, || provider.allocate(length)).map(Buffer::new)
+}
+
+/// # Memory
+impl Endpoint {
+    /// Memory that can be exported: page aligned, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::EmptyMemory`], [`Error::System`]
+    pub fn allocate(&self, length: usize) -> Result<Buffer> {
+        allocate(self.core().provider.as_ref(), length)
+    }
+
+    /// Exports a buffer under a name that is unique in this process (N2).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `NameExists` or `Exhausted` among others.
+    pub fn export(&self, name: SegmentName, buffer: &Buffer, access: Access) -> Result<Segment> {
+        let memory = buffer.memory().clone();
+        Segment::export(self.core().clone(), name, memory, access, 0)
+    }
+
+    /// Exports any ordinary memory of this process: any address, any length.
+    /// In a guest it must be anonymous memory, in host mode part of a buffer.
+    ///
+    /// # Safety
+    /// Until the segment is dropped (or, if it never is, for ever):
+    /// `address .. address + length` stays mapped and readable, and writable if
+    /// `access` grants writing or reads are directed there; while peers may write
+    /// to it, this process accesses it only through raw pointers or atomics.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `NameExists`, `Exhausted`, `BadAddress`, `Overlapping`,
+    /// or with the kind of memory that cannot be exported (`NotMapped`,
+    /// `ReadOnlyMemory`, `FileMemory`, `SharedMemory`, `HugetlbMemory`,
+    /// `DeviceMemory`); [`Error::EmptyMemory`].
+    #[allow(unsafe_code)]
+    pub unsafe fn export_range(
+        &self,
+        name: SegmentName,
+        address: *mut u8,
+        length: usize,
+        access: Access,
+    ) -> Result<Segment> {
+        let Some(base) = NonNull::new(address) else {
+            return Err(Error::refused(
+                "export memory at address 0",
+                Status::BadAddress,
+            ));
+        };
+        // SAFETY: the caller promises what `from_raw` asks for.
+        let memory = unsafe { SharedRegion::from_raw(base, length) };
+        Segment::export(self.core().clone(), name, Arc::new(memory), access, 0)
+    }
+
+    /// The offset of `address` in the exported segment that holds all of `length` bytes
+    /// there; O(log segments) (N3). `None` if no single segment does.
+    pub fn export_lookup(&self, address: u64, length: u64) -> Option<u64> {
+        let found = lock(&self.core().exports).find(address, length);
+        found.map(|(_, offset)| offset)
+    }
+
+    /// Imports a segment of another process. That process may run on this node, or be
+    /// this very process. Waits up to `wait` until it exports the segment (N3); zero asks
+    /// once.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `NameNotFound`, `NoSuchNode`, `PeerGone`, `Exhausted`.
+    pub fn import(
+        &self,
+        node: NodeId,
+        port: Port,
+        name: SegmentName,
+        wait: Duration,
+    ) -> Result<RemoteSegment> {
+        let core = self.core();
+        let what = || format!("import segment {:#x} of {node}, {port}", name.0);
+        let until = core.now() + wait.min(Duration::from_millis(MAX_IMPORT_WAIT_MS.into()));
+        let call = retry(what, || {
+            let left = until.saturating_duration_since(core.now());
+            let mut call = uapi::Import {
+                node: node.0.into(),
+                port: port.0.into(),
+                name: name.0.into(),
+                wait_ms: (left.as_micros().div_ceil(1000) as u32).into(),
+                ..Default::default()
+            };
+            core.process.import(&mut call).map(|()| call)
+        })?;
+        Error::check(call.status.get(), what)?;
+        match call.length.get() {
+            0 => Err(Error::refused(what(), Status::BadLength)),
+            _ => Ok(RemoteSegment::new(&core.imports, &call)),
+        }
+    }
+
+    /// The imported segment that holds `address` of a remote process, and the
+    /// offset in it; O(log segments) (N3).
+    pub fn import_lookup(
+        &self,
+        node: NodeId,
+        port: Port,
+        address: u64,
+    ) -> Option<(RemoteSegment, u64)> {
+        let found = lock(&self.core().imports).find((node.0, port.0), address);
+        found.map(|(remote, offset)| (RemoteSegment(remote), offset))
+    }
+}

@@ -1,8 +1,8 @@
-//! Exported and imported segments (N2, N3).
+//! Exported segments (N2).
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use qnic_abi::{uapi, Access, NodeId, Port, SegmentName};
+use qnic_abi::{uapi, Access, SegmentName};
 
 use crate::core::{lock, retry, Core};
 use crate::error::{Error, Result};
@@ -12,9 +12,9 @@ use crate::provider::Memory;
 /// A range of this process's memory that is exported: peers may import it, and it
 /// can be source and destination of this endpoint's own transfers.
 ///
-/// Dropping it unexports it at once: transfers that touch it end with an error on
-/// both sides, and when the drop returns nothing touches the memory any more (N2).
-/// It keeps its endpoint registered and its memory mapped.
+/// Dropping it unexports it at once. Transfers that touch it end with an error on both
+/// sides, and when the drop returns nothing touches the memory any more (N2). It keeps
+/// its endpoint registered and its memory mapped.
 #[derive(Debug)]
 pub struct Segment {
     core: Arc<Core>,
@@ -38,36 +38,34 @@ impl Segment {
         if memory.size() == 0 {
             return Err(Error::EmptyMemory);
         }
+        let (length, address) = (memory.size() as u64, memory.address());
         let what = || {
             format!(
-                "export {} bytes at {:#x} as segment {:#x}",
-                memory.size(),
-                memory.address(),
+                "export {length} bytes at {address:#x} as segment {:#x}",
                 name.0
             )
         };
         let mut call = uapi::Export {
             access: access.bits().into(),
             name: name.0.into(),
-            address: memory.address().into(),
-            length: (memory.size() as u64).into(),
+            address: address.into(),
+            length: length.into(),
             flags: flags.into(),
             ..Default::default()
         };
-        retry(|| core.process.export(&mut call)).map_err(|error| Error::call(what, error))?;
+        retry(what, || core.process.export(&mut call))?;
         Error::check(call.status.get(), what)?;
         let exported = Exported {
             segment: call.segment.get(),
             key: call.key.get(),
         };
-        let base = call.address.get();
         if flags & uapi::PHYSICAL == 0 {
-            lock(&core.exports).insert(base, memory.size() as u64, exported);
+            lock(&core.exports).insert(call.address.get(), length, exported);
         }
         Ok(Segment {
             core,
             memory,
-            base,
+            base: call.address.get(),
             name,
             access,
             exported,
@@ -80,7 +78,7 @@ impl Segment {
         self.name
     }
 
-    /// What peers may do with it.
+    /// The access that peers have.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -97,8 +95,8 @@ impl Segment {
         self.memory.size()
     }
 
-    /// A part of it, as source of a write or destination of a read. Whether it
-    /// lies within the segment is checked where it is used.
+    /// A part of it, as source of a write or destination of a read. The transfer checks
+    /// whether the part lies within the segment.
     pub fn part(&self, offset: usize, length: usize) -> Part<'_> {
         Part {
             segment: self,
@@ -107,7 +105,7 @@ impl Segment {
         }
     }
 
-    /// Unexports it, like dropping it, and says whether that worked.
+    /// Unexports it, like dropping it, and returns an error if that failed.
     ///
     /// # Errors
     /// [`Error::DeviceGone`] among others; the memory is not touched any more then
@@ -124,29 +122,16 @@ impl Segment {
             segment: self.exported.segment.into(),
             ..Default::default()
         };
-        retry(|| self.core.process.unexport(&mut call))
-            .map_err(|error| Error::call(what, error))?;
+        retry(what, || self.core.process.unexport(&mut call))?;
         Error::check(call.status.get(), what)
-    }
-
-    pub(crate) fn is_of(&self, core: &Core) -> bool {
-        std::ptr::eq(Arc::as_ptr(&self.core), core)
-    }
-
-    pub(crate) fn exported(&self) -> Exported {
-        self.exported
-    }
-
-    pub(crate) fn memory(&self) -> &dyn Memory {
-        &*self.memory
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
         if !self.revoked {
-            // A drop cannot report; `unexport` does. The only way to fail is that
-            // the device is gone, and the segment with it.
+            // A drop cannot report; `unexport` does. It fails only if the device is
+            // gone, and the segment with it.
             drop(self.revoke());
         }
     }
@@ -155,99 +140,35 @@ impl Drop for Segment {
 /// A part of a [`Segment`].
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    pub(crate) segment: &'a Segment,
-    pub(crate) offset: usize,
+    segment: &'a Segment,
+    offset: usize,
     pub(crate) length: usize,
 }
 
 impl Part<'_> {
+    /// Checks that it lies within its segment, and the segment belongs to `core`.
+    ///
+    /// # Errors
+    /// [`Error::ForeignSegment`], [`Error::OutOfRange`]
     pub(crate) fn check(&self, core: &Core) -> Result<()> {
-        if !self.segment.is_of(core) {
+        if !std::ptr::eq(Arc::as_ptr(&self.segment.core), core) {
             return Err(Error::ForeignSegment);
         }
-        let size = self.segment.len();
-        if self.offset <= size && self.length <= size - self.offset {
-            return Ok(());
-        }
-        Err(Error::OutOfRange {
-            segment: "local segment",
-            segment_length: size as u64,
-            offset: self.offset as u64,
-            length: self.length as u64,
-        })
-    }
-}
-
-/// A segment of another process, imported (N3). Clones are cheap; dropping the
-/// last one unimports it.
-#[derive(Debug, Clone)]
-pub struct RemoteSegment(pub(crate) Arc<Remote>);
-
-/// What an import brought.
-#[derive(Debug)]
-pub(crate) struct Remote {
-    pub(crate) core: Weak<Core>,
-    /// Number in the import map.
-    pub(crate) number: u64,
-    pub(crate) node: NodeId,
-    pub(crate) port: Port,
-    pub(crate) name: SegmentName,
-    pub(crate) segment: u16,
-    pub(crate) access: Access,
-    pub(crate) address: u64,
-    pub(crate) length: u64,
-    pub(crate) key: u64,
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        if let Some(core) = self.core.upgrade() {
-            lock(&core.imports).remove((self.node.0, self.port.0), self.address, self.number);
-        }
-    }
-}
-
-impl RemoteSegment {
-    /// Node of the process that exports it.
-    pub fn node(&self) -> NodeId {
-        self.0.node
+        let (offset, length) = (self.offset as u64, self.length as u64);
+        Error::check_range("local segment", self.segment.len() as u64, offset, length)
     }
 
-    /// Port of the process that exports it.
-    pub fn port(&self) -> Port {
-        self.0.port
+    /// Address of its first byte, by which transfers name it.
+    pub(crate) fn address(&self) -> u64 {
+        self.segment.base + self.offset as u64
     }
 
-    /// Its name.
-    pub fn name(&self) -> SegmentName {
-        self.0.name
+    pub(crate) fn exported(&self) -> Exported {
+        self.segment.exported
     }
 
-    /// What it grants.
-    pub fn access(&self) -> Access {
-        self.0.access
-    }
-
-    /// Virtual address of its first byte in the process that exports it.
-    pub fn address(&self) -> u64 {
-        self.0.address
-    }
-
-    /// Length in bytes; never zero.
-    #[allow(clippy::len_without_is_empty)]
-    pub fn len(&self) -> u64 {
-        self.0.length
-    }
-
-    pub(crate) fn check(&self, offset: u64, length: u64) -> Result<()> {
-        if offset <= self.len() && length <= self.len() - offset {
-            return Ok(());
-        }
-        Err(Error::OutOfRange {
-            segment: "remote segment",
-            segment_length: self.len(),
-            offset,
-            length,
-        })
+    /// Copies its first bytes out.
+    pub(crate) fn read(&self, bytes: &mut [u8]) {
+        self.segment.memory.read_bytes(self.offset, bytes);
     }
 }

@@ -9,7 +9,7 @@ use qnic_abi::window::{armed_bit, NOTIFICATION_HEAD, SIGNAL_WAKE_REQUEST};
 use qnic_abi::Access;
 
 use super::*;
-use crate::notification::reader::Inbox;
+use crate::notification::reader::RingReader;
 
 /// The counted notification of the models.
 const ID: u32 = 5;
@@ -20,7 +20,7 @@ const ADDRESS: u64 = 0x1000;
 struct Side {
     window: Words,
     area: Words,
-    inbox: Inbox,
+    reader: RingReader,
     wakes: WakeRequests,
     woken: Rc<Notify>,
 }
@@ -31,7 +31,7 @@ impl Side {
     }
 
     fn take(&mut self) -> Option<u32> {
-        self.inbox.take(&self.window, &self.area)
+        self.reader.take(&self.window, &self.area)
     }
 
     /// Looks, and sleeps until the look finds something.
@@ -72,7 +72,7 @@ fn model(notifications: &[u32]) -> (Model, Side) {
         wakes: WakeRequests::for_signals(&model.window),
         window: model.window.part(0, model.window.size()),
         area: model.host_area.part(0, model.host_area.size()),
-        inbox: Inbox::default(),
+        reader: RingReader::default(),
         woken: Rc::new(Notify::new()),
     };
     (model, side)
@@ -108,7 +108,7 @@ fn a_signal_is_not_lost_between_counter_and_queue() {
     check(|| {
         let (model, mut side) = model(&[ID]);
         let nic = spawn(model, &side, 1);
-        side.inbox.arm(&side.window, ID, true);
+        side.reader.arm(&side.window, ID, true);
         let found = side.signals() == 1;
         nic.join().unwrap();
         let entry = side.take();
@@ -124,7 +124,7 @@ fn a_signal_is_not_lost_between_counter_and_queue() {
 fn coalesced_signals_are_all_seen() {
     check(|| {
         let (model, mut side) = model(&[ID, ID]);
-        side.inbox.arm(&side.window, ID, true);
+        side.reader.arm(&side.window, ID, true);
         let nic = spawn(model, &side, 2);
         let mut seen = 0;
         while seen < 2 {

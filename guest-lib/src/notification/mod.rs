@@ -1,139 +1,43 @@
-//! Notifications (N16): a peer signals with a write; of counted ones this process
-//! tests, waits for and acknowledges each by its number, of all together it takes
-//! them from its queue ([`crate::NotificationQueue`]).
+//! Notifications (N16): a peer signals with a write. This process tests, waits for and
+//! acknowledges counted notifications by their numbers ([`Notification`]), or takes all of
+//! them from its queue ([`NotificationQueue`]).
 
 pub(crate) mod handler;
 pub(crate) mod poller;
 pub(crate) mod queue;
 pub(crate) mod reader;
 pub(crate) mod ring;
+pub(crate) mod signal;
+pub(crate) mod state;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use qnic_abi::host_area::{signal_offset, SIGNAL_COUNTERS};
-
-use crate::core::Core;
-use crate::error::{Error, Result};
+use crate::core::{lock, Core};
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use ring::SignalSink;
+use state::Notifications;
 
 pub use handler::Armed;
 pub use poller::Poller;
 pub use queue::NotificationQueue;
-
-/// Number of a counted notification, 1 to 1,023 (N16).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NotificationId(u32);
-
-impl NotificationId {
-    /// Largest number of a counted notification.
-    pub const MAX: u32 = SIGNAL_COUNTERS - 1;
-
-    /// The notification of that number, if there is one.
-    pub const fn new(number: u32) -> Option<Self> {
-        if number >= 1 && number <= Self::MAX {
-            Some(NotificationId(number))
-        } else {
-            None
-        }
-    }
-
-    /// Its number.
-    pub const fn number(self) -> u32 {
-        self.0
-    }
-}
-
-impl TryFrom<u32> for NotificationId {
-    type Error = Error;
-
-    fn try_from(number: u32) -> Result<Self> {
-        Self::new(number).ok_or(Error::BadNotification(number))
-    }
-}
-
-/// A one-shot notification: a number of 1,024 or more that arrives once for each
-/// time that it was sent, in its receiver's notification queue (N16). It can carry
-/// any meaning that sender and receiver agree on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OneShot(u32);
-
-impl OneShot {
-    /// Smallest number of a one-shot notification.
-    pub const MIN: u32 = SIGNAL_COUNTERS;
-
-    /// The notification of that number, if it is that of a one-shot one.
-    pub const fn new(number: u32) -> Option<Self> {
-        if number >= Self::MIN {
-            Some(OneShot(number))
-        } else {
-            None
-        }
-    }
-
-    /// Its number.
-    pub const fn number(self) -> u32 {
-        self.0
-    }
-}
-
-/// What a write can signal, and what comes out of a notification queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Signal {
-    /// A counted notification.
-    Counted(NotificationId),
-    /// A one-shot notification.
-    OneShot(OneShot),
-}
-
-impl Signal {
-    /// The notification of that number; there is none with the number 0.
-    pub const fn new(number: u32) -> Option<Self> {
-        match (NotificationId::new(number), OneShot::new(number)) {
-            (Some(id), _) => Some(Signal::Counted(id)),
-            (None, Some(one_shot)) => Some(Signal::OneShot(one_shot)),
-            (None, None) => None,
-        }
-    }
-
-    /// Its number.
-    pub const fn number(self) -> u32 {
-        match self {
-            Signal::Counted(id) => id.number(),
-            Signal::OneShot(one_shot) => one_shot.number(),
-        }
-    }
-}
-
-impl From<NotificationId> for Signal {
-    fn from(id: NotificationId) -> Self {
-        Signal::Counted(id)
-    }
-}
-
-impl From<OneShot> for Signal {
-    fn from(one_shot: OneShot) -> Self {
-        Signal::OneShot(one_shot)
-    }
-}
+pub use signal::{NotificationId, OneShot, Signal};
 
 /// One counted notification of an endpoint.
 ///
 /// It holds two numbers: how often it was signalled, and how often this process
 /// has acknowledged it. Signals are *pending* while the first is larger.
 ///
-/// Order (N18): who has seen a signal sees all data that its sender wrote to this
-/// node before it.
+/// Order (N18): a process that has seen a signal sees all data that its sender wrote to
+/// this node before it.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification<'e> {
     core: &'e Core,
     id: NotificationId,
 }
 
-impl<'e> Notification<'e> {
-    pub(crate) fn new(core: &'e Core, id: NotificationId) -> Self {
-        Notification { core, id }
-    }
-
+impl Notification<'_> {
     /// Its number.
     pub fn id(&self) -> NotificationId {
         self.id
@@ -141,7 +45,7 @@ impl<'e> Notification<'e> {
 
     /// How often it was signalled since this process registered.
     pub fn signals(&self) -> u64 {
-        self.core.signals(self.id)
+        state::signals(self.core.process.host_area(), self.id)
     }
 
     /// Number of signals that are not acknowledged; never blocks (notfTest).
@@ -149,16 +53,16 @@ impl<'e> Notification<'e> {
         self.core.pending(self.id)
     }
 
-    /// Says whether a signal is pending; never blocks (notfTest).
+    /// Returns true if a signal is pending; never blocks (notfTest).
     pub fn test(&self) -> bool {
         self.pending() > 0
     }
 
-    /// Spins until a signal is pending and returns how many are (notfSpin). It
-    /// never sleeps: for waits that are known to be short.
+    /// Spins until a signal is pending and returns how many are (notfSpin). It never
+    /// sleeps: for waits that are known to be short.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]
+    /// [`crate::Error::TimedOut`]
     pub fn spin(&self, timeout: Duration) -> Result<u64> {
         self.core.spin_for(timeout, || Ok(self.some_pending()))
     }
@@ -167,14 +71,13 @@ impl<'e> Notification<'e> {
     /// then sleeps (notfWait). No timeout means no limit.
     ///
     /// # Errors
-    /// [`Error::TimedOut`], [`Error::DeviceGone`]
+    /// [`crate::Error::TimedOut`], [`crate::Error::DeviceGone`]
     pub fn wait(&self, timeout: Option<Duration>) -> Result<u64> {
-        let ready = || Ok(self.some_pending());
-        self.core.wait_signal(self.core.deadline(timeout), ready)
+        self.core.wait_signal(timeout, || Ok(self.some_pending()))
     }
 
-    /// Acknowledges one pending signal (notfAck); `false` if none is pending.
-    /// Several threads may acknowledge at once: each signal is taken by one.
+    /// Acknowledges one pending signal (notfAck); returns false if none is pending.
+    /// Several threads may acknowledge at once: one of them takes each signal.
     pub fn acknowledge(&self) -> bool {
         self.core.acknowledge(self.id)
     }
@@ -183,10 +86,10 @@ impl<'e> Notification<'e> {
     /// that take, each gets signals of its own.
     ///
     /// # Errors
-    /// [`Error::TimedOut`], [`Error::DeviceGone`]
+    /// [`crate::Error::TimedOut`], [`crate::Error::DeviceGone`]
     pub fn take(&self, timeout: Option<Duration>) -> Result<()> {
         let ready = || Ok(self.acknowledge().then_some(()));
-        self.core.wait_signal(self.core.deadline(timeout), ready)
+        self.core.wait_signal(timeout, ready)
     }
 
     fn some_pending(&self) -> Option<u64> {
@@ -194,54 +97,109 @@ impl<'e> Notification<'e> {
     }
 }
 
-impl Core {
-    /// How often a notification was signalled.
-    pub(crate) fn signals(&self, id: NotificationId) -> u64 {
-        // Acquire: data written before the signal is visible behind it (partner:
-        // the NIC's release store of the counter).
-        let host_area = self.process.host_area();
-        host_area.load_u64(signal_offset(id.0), Ordering::Acquire)
+/// # Notifications
+impl Endpoint {
+    /// A counted notification of this process (N16).
+    pub fn notification(&self, id: NotificationId) -> Notification<'_> {
+        let core = self.core();
+        Notification { core, id }
     }
 
-    /// How many of its signals are not acknowledged.
-    pub(crate) fn pending(&self, id: NotificationId) -> u64 {
-        let acknowledged = self.acknowledged[id.0 as usize].load(Ordering::Acquire);
-        self.signals(id).saturating_sub(acknowledged)
+    /// The notifications of this process that arrive in its queue (N16).
+    pub fn queue(&self) -> NotificationQueue<'_> {
+        NotificationQueue::new(self.core())
     }
 
-    /// Acknowledges one pending signal, if there is one.
-    pub(crate) fn acknowledge(&self, id: NotificationId) -> bool {
-        let signals = self.signals(id);
-        self.acknowledged[id.0 as usize]
-            // Release: what this thread did with the signal's data stays in front
-            // (partner: the acquire load in `pending`).
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |acknowledged| {
-                (acknowledged < signals).then_some(acknowledged + 1)
-            })
-            .is_ok()
+    /// Waits until a signal of one of several counted notifications is pending, and
+    /// returns that notification. If several are pending, they take turns. Acknowledges
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`crate::Error::TimedOut`], [`crate::Error::DeviceGone`]; without any `ids` and
+    /// timeout it waits for ever.
+    pub fn wait_any(
+        &self,
+        ids: &[NotificationId],
+        timeout: Option<Duration>,
+    ) -> Result<NotificationId> {
+        let core = self.core();
+        // Relaxed: any starting point is fair in the long run.
+        let turn = core.notifications.turn.fetch_add(1, Ordering::Relaxed);
+        let start = turn.checked_rem(ids.len()).unwrap_or(0);
+        let (behind, ahead) = ids.split_at(start);
+        let pending = |id: &&NotificationId| core.pending(**id) > 0;
+        core.wait_signal(timeout, || {
+            Ok(ahead.iter().chain(behind).find(pending).copied())
+        })
+    }
+
+    /// Calls `handler` once for each signal of a counted notification, beginning with
+    /// those that are pending, until the result is dropped (notfArm; N17).
+    ///
+    /// A thread of this library calls the handlers of an endpoint, one at a time; their
+    /// notifications take turns. The signal is acknowledged before the call. A handler
+    /// may call this library, arm and disarm; while it waits, the other handlers wait
+    /// too. A handler that panics is not called again. When the device is gone, the calls
+    /// end and nothing reports that.
+    ///
+    /// # Errors
+    /// [`crate::Error::Armed`]: it has a handler, or the queue watches it;
+    /// [`crate::Error::DeviceGone`], [`crate::Error::System`].
+    pub fn arm(
+        &self,
+        id: NotificationId,
+        handler: impl FnMut(NotificationId) + Send + 'static,
+    ) -> Result<Armed> {
+        Armed::new(self.core(), id, Box::new(handler))
+    }
+
+    /// A descriptor for event loops that becomes readable when a notification
+    /// arrives (N17).
+    ///
+    /// # Errors
+    /// [`crate::Error::Polled`]: there is one; [`crate::Error::System`]
+    pub fn poller(&self) -> Result<Poller> {
+        Poller::new(self.core())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Core {
+    /// How many signals of a notification are not acknowledged.
+    pub(crate) fn pending(&self, id: NotificationId) -> u64 {
+        let counters = &self.notifications.counters;
+        counters.pending(self.process.host_area(), id)
+    }
 
-    #[test]
-    fn numbers_are_1_to_1023() {
-        assert_eq!(NotificationId::new(0), None);
-        assert_eq!(NotificationId::new(1).map(NotificationId::number), Some(1));
-        assert!(NotificationId::try_from(1023).is_ok());
-        assert!(matches!(
-            NotificationId::try_from(1024),
-            Err(Error::BadNotification(1024))
-        ));
-        assert_eq!(Signal::new(0), None);
-        assert_eq!(
-            Signal::new(1023),
-            NotificationId::new(1023).map(Signal::from)
-        );
-        assert_eq!(Signal::new(1024), OneShot::new(1024).map(Signal::from));
-        assert_eq!(Signal::new(u32::MAX).map(Signal::number), Some(u32::MAX));
-        assert_eq!(OneShot::new(1023), None);
+    /// Acknowledges one pending signal; returns false if there is none.
+    pub(crate) fn acknowledge(&self, id: NotificationId) -> bool {
+        let counters = &self.notifications.counters;
+        counters.acknowledge(self.process.host_area(), id)
+    }
+
+    /// Acknowledges all signals of a notification that is about to get a new purpose.
+    pub(crate) fn clear_signals(&self, id: NotificationId) {
+        while self.acknowledge(id) {}
+    }
+
+    /// Gives the signals of a notification to a sink; returns true if any are pending.
+    fn arm(&self, id: NotificationId, sink: SignalSink) -> Result<bool> {
+        let Notifications { ring, counters, .. } = &self.notifications;
+        lock(ring).arm(&*self.process, counters, id, sink)
+    }
+
+    fn disarm(&self, id: NotificationId, sink: SignalSink) {
+        lock(&self.notifications.ring).disarm(&*self.process, id, sink);
+    }
+
+    /// The next notification for the queue.
+    pub(crate) fn next_queued(&self) -> Result<Option<Signal>> {
+        let Notifications { ring, counters, .. } = &self.notifications;
+        lock(ring).next_queued(&*self.process, counters)
+    }
+
+    /// The next notification for a handler.
+    fn next_handled(&self) -> Option<NotificationId> {
+        let Notifications { ring, counters, .. } = &self.notifications;
+        lock(ring).next_handled(&*self.process, counters)
     }
 }

@@ -16,13 +16,13 @@ use crate::error::{Error, Result};
 ///   loop { poller.prepare()?;  look: test, remove, try_recv …;  nothing? epoll_wait }
 /// ```
 ///
-/// Who skips [`prepare`](Self::prepare), or polls without looking after it, can sleep
-/// through a notification. An endpoint has one poller at a time, since two would take
-/// each other's events; threads that block in calls of this library do not disturb it.
-/// It keeps its endpoint registered.
+/// An event loop that skips [`prepare`](Self::prepare), or polls without looking after it,
+/// can sleep through a notification. An endpoint has one poller at a time, since two would
+/// take each other's events. Threads that block in calls of this library do not disturb
+/// it. It keeps its endpoint registered.
 #[derive(Debug)]
 pub struct Poller {
-    // First, so that the last descriptor is the core's.
+    // First, so that the descriptor that is closed last is the core's.
     descriptor: OwnedFd,
     seen: AtomicU64,
     core: Arc<Core>,
@@ -31,15 +31,11 @@ pub struct Poller {
 impl Poller {
     pub(crate) fn new(core: &Arc<Core>) -> Result<Self> {
         let what = || "make a descriptor to poll".to_owned();
-        let event = core.process.event();
-        let event = event.map_err(|error| Error::call(what, error))?;
+        let event = retry(what, || core.process.event())?;
         let descriptor = event.try_clone_to_owned();
-        let descriptor = descriptor.map_err(|source| Error::System {
-            what: what(),
-            source,
-        })?;
+        let descriptor = descriptor.map_err(|source| Error::system(what(), source))?;
         // AcqRel: orders a poller behind the end of the one before it.
-        if core.polled.swap(true, Ordering::AcqRel) {
+        if core.notifications.polled.swap(true, Ordering::AcqRel) {
             return Err(Error::Polled);
         }
         Ok(Poller {
@@ -49,10 +45,9 @@ impl Poller {
         })
     }
 
-    /// Ends readability, and asks that the next notification makes the descriptor
-    /// readable again. Says whether there was an event since the last call. Whoever
-    /// calls looks at what it waits for afterwards, and polls only if it finds
-    /// nothing.
+    /// Ends readability; the next notification makes the descriptor readable again.
+    /// Returns true if there was an event since the last call. The caller then looks at
+    /// what it waits for, and polls only if it finds nothing.
     ///
     /// # Errors
     /// [`Error::DeviceGone`], [`Error::System`]
@@ -61,8 +56,8 @@ impl Poller {
             flags: uapi::WAIT_SEEN.into(),
             ..Default::default()
         };
-        let what = || "call events seen".to_owned();
-        retry(|| self.core.process.wait(&mut call)).map_err(|error| Error::call(what, error))?;
+        let what = || "mark events as seen".to_owned();
+        retry(what, || self.core.process.wait(&mut call))?;
         Error::check(call.status.get(), what)?;
         self.core.signal_wakes.request(self.core.process.window());
         let now = call.generation.get();
@@ -86,6 +81,9 @@ impl AsRawFd for Poller {
 impl Drop for Poller {
     fn drop(&mut self) {
         // Release: partner is the swap in `new`.
-        self.core.polled.store(false, Ordering::Release);
+        self.core
+            .notifications
+            .polled
+            .store(false, Ordering::Release);
     }
 }

@@ -1,5 +1,5 @@
-//! The process's side of the notification queue: armed bits and head in the
-//! window, entries in the host area (`qnic_abi::window`, "Notification queue").
+//! The process's side of the notification queue in shared memory: armed bits and head
+//! in the window, entries in the host area (`qnic_abi::window`, "Notification queue").
 //!
 //! Written against [`SharedMemory`], so that loom runs it against the NIC's side.
 
@@ -10,28 +10,28 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::window::{armed_bit, ARMED, NOTIFICATION_HEAD};
 use qnic_abi::SharedMemory;
 
-/// What the process has armed and how far it has read.
+/// Which notifications the process has armed, and how far it has read.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox {
+pub(crate) struct RingReader {
     head: u64,
     armed: [u64; SIGNAL_COUNTERS as usize / 64],
 }
 
-impl Inbox {
-    /// Lets signals of a counted notification enter the queue, or no longer. Who
-    /// arms looks at the notification's counter afterwards: of signals that came
-    /// before there may be no entry.
+impl RingReader {
+    /// Lets signals of a counted notification enter the queue, or no longer. A caller
+    /// that arms looks at the notification's counter afterwards: signals that came
+    /// before may have no entry.
     pub(crate) fn arm<M: SharedMemory + ?Sized>(&mut self, window: &M, number: u32, on: bool) {
         let (offset, bit) = armed_bit(number);
         let word = &mut self.armed[(offset - ARMED) / 8];
         *word = if on { *word | bit } else { *word & !bit };
         window.store_u64(offset, *word, Ordering::Relaxed);
         // Partner: the NIC's fence between its store of the counter and its load of
-        // the bit. Either it sees the bit, or the caller's look sees the signal.
+        // the bit. Either the NIC sees the bit, or the caller's look sees the signal.
         window.fence();
     }
 
-    /// Takes the oldest entry. Of a counted notification the caller looks at the
+    /// Takes the oldest entry. If it is a counted notification, the caller looks at the
     /// counter afterwards: later signals may have coalesced with this entry.
     pub(crate) fn take<M: SharedMemory + ?Sized>(&mut self, window: &M, area: &M) -> Option<u32> {
         // Acquire: the entry stands before the tail, and data and counter before
@@ -41,11 +41,11 @@ impl Inbox {
         }
         let entry = area.load_u64(notification_offset(self.head), Ordering::Relaxed);
         self.head += 1;
-        // Release: the entry is read before the NIC may use its place again
+        // Release: the entry is read before the NIC may use its slot again
         // (partner: the NIC's acquire load).
         window.store_u64(NOTIFICATION_HEAD, self.head, Ordering::Release);
         // Partner: the NIC's fence between its store of the counter and its load of
-        // the head. Either it makes a new entry, or the caller's look sees the
+        // the head. Either the NIC makes a new entry, or the caller's look sees the
         // signal that coalesced.
         window.fence();
         Some(entry as u32)

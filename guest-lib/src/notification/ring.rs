@@ -1,73 +1,71 @@
-//! Who gets what comes out of the notification queue: those who take from
-//! [`crate::NotificationQueue`], or a handler.
+//! The notification ring: hands what arrives to those who take from
+//! [`crate::NotificationQueue`], or to handlers.
 //!
 //! ```text
-//!   host area ──Inbox::take──► counted, watched ──► `queue` ──► queue remove, wait
-//!                              one-shot ───────────►   "
-//!                              counted, handled ──► `handled` ──► dispatcher
+//!   host area ──RingReader::take──► counted, watched ──► `queue` ──► queue remove, wait
+//!                                   one-shot ───────────►   "
+//!                                   counted, handled ──► `handled` ──► dispatcher
 //! ```
 //!
 //! # Invariants
-//! - A counted notification stands in one list, at most once, and stays there while
-//!   signals of it are pending: each of its signals is found, and those of all
-//!   numbers in turn.
-//! - The lists are bounded: by the counted notifications that there are, and by
+//! - A counted notification is in at most one list, at most once. It stays there while
+//!   signals of it are pending: so each of its signals is found, and the notifications
+//!   take turns.
+//! - The lists are bounded: by the number of counted notifications, and by
 //!   [`ONE_SHOT_LIMIT`].
 
 use std::collections::VecDeque;
 
 use qnic_abi::host_area::{ONE_SHOT_ENTRIES, SIGNAL_COUNTERS};
 
-use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::notification::reader::Inbox;
-use crate::notification::{NotificationId, OneShot, Signal};
+use crate::notification::reader::RingReader;
+use crate::notification::signal::{NotificationId, OneShot, Signal};
+use crate::notification::state::Counters;
+use crate::provider::Process;
 
 /// One-shot notifications that wait here to be taken; more are dropped.
 const ONE_SHOT_LIMIT: usize = ONE_SHOT_ENTRIES as usize;
 
-/// Who takes the signals of a counted notification.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taker {
-    /// Who looks at the notification itself.
-    Nobody,
+/// Takes the signals of a counted notification.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum SignalSink {
+    /// Callers of [`crate::Notification`].
+    #[default]
+    Direct,
     /// [`crate::NotificationQueue`].
     Queue,
     /// A handler.
     Handler,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Counted {
-    taker: Taker,
-    /// It stands in the list of its taker.
+    sink: SignalSink,
+    /// It is in the list of its sink.
     listed: bool,
 }
 
-/// What has arrived and was not taken yet.
+/// The notifications that have arrived and were not taken yet.
 #[derive(Debug)]
-pub(crate) struct Arrivals {
-    inbox: Inbox,
+pub(crate) struct NotificationRing {
+    reader: RingReader,
     counted: Box<[Counted]>,
     queue: VecDeque<Signal>,
-    /// One-shot ones in `queue`.
+    /// One-shot notifications in `queue`.
     one_shots: usize,
     handled: VecDeque<NotificationId>,
-    /// One-shot ones that were dropped here.
+    /// One-shot notifications that were dropped here.
     dropped: u64,
-    /// Of those, and of those that the NIC has dropped, how many were reported.
+    /// How many of those, and of those that the NIC has dropped, were reported.
     reported: u64,
 }
 
-impl Default for Arrivals {
+impl Default for NotificationRing {
     fn default() -> Self {
-        let counted = Counted {
-            taker: Taker::Nobody,
-            listed: false,
-        };
-        Arrivals {
-            inbox: Inbox::default(),
-            counted: vec![counted; SIGNAL_COUNTERS as usize].into(),
+        NotificationRing {
+            reader: RingReader::default(),
+            counted: vec![Counted::default(); SIGNAL_COUNTERS as usize].into(),
             queue: VecDeque::new(),
             one_shots: 0,
             handled: VecDeque::new(),
@@ -77,39 +75,42 @@ impl Default for Arrivals {
     }
 }
 
-impl Arrivals {
-    /// Gives the signals of a notification, those that are pending included, to a
-    /// taker. Says whether there are any.
+impl NotificationRing {
+    /// Gives the signals of a notification to a sink, pending ones included. Returns true
+    /// if any are pending.
     ///
     /// # Errors
-    /// [`Error::Armed`]: it has one already.
-    pub(crate) fn arm(&mut self, core: &Core, id: NotificationId, taker: Taker) -> Result<bool> {
+    /// [`Error::Armed`]: it has a sink already.
+    pub(crate) fn arm(
+        &mut self,
+        process: &dyn Process,
+        counters: &Counters,
+        id: NotificationId,
+        sink: SignalSink,
+    ) -> Result<bool> {
         let counted = &mut self.counted[id.number() as usize];
-        if counted.taker != Taker::Nobody {
+        if counted.sink != SignalSink::Direct {
             return Err(Error::Armed(id.number()));
         }
-        counted.taker = taker;
-        self.inbox.arm(core.process.window(), id.number(), true);
-        let pending = core.pending(id) > 0;
+        counted.sink = sink;
+        self.reader.arm(process.window(), id.number(), true);
+        let pending = counters.pending(process.host_area(), id) > 0;
         if pending {
             self.list(id);
         }
         Ok(pending)
     }
 
-    /// Takes the notification away from its taker, if it is this one.
-    pub(crate) fn disarm(&mut self, core: &Core, id: NotificationId, taker: Taker) {
+    /// Takes a notification away from its sink, if it is this one.
+    pub(crate) fn disarm(&mut self, process: &dyn Process, id: NotificationId, sink: SignalSink) {
         let counted = &mut self.counted[id.number() as usize];
-        if counted.taker != taker {
+        if counted.sink != sink {
             return;
         }
-        *counted = Counted {
-            taker: Taker::Nobody,
-            listed: false,
-        };
+        *counted = Counted::default();
         self.queue.retain(|signal| *signal != Signal::Counted(id));
         self.handled.retain(|other| *other != id);
-        self.inbox.arm(core.process.window(), id.number(), false);
+        self.reader.arm(process.window(), id.number(), false);
     }
 
     /// The next notification for the queue. A counted one has pending signals, and
@@ -117,33 +118,41 @@ impl Arrivals {
     ///
     /// # Errors
     /// [`Error::NotificationsLost`], once for those that it counts.
-    pub(crate) fn next_queued(&mut self, core: &Core) -> Result<Option<Signal>> {
+    pub(crate) fn next_queued(
+        &mut self,
+        process: &dyn Process,
+        counters: &Counters,
+    ) -> Result<Option<Signal>> {
         loop {
-            let more = self.move_one(core);
+            let more = self.move_one(process);
             match self.queue.pop_front() {
                 Some(Signal::OneShot(one_shot)) => {
                     self.one_shots -= 1;
                     return Ok(Some(one_shot.into()));
                 }
                 Some(Signal::Counted(id)) => {
-                    if core.pending(id) > 0 {
+                    if counters.pending(process.host_area(), id) > 0 {
                         self.queue.push_back(id.into());
                         return Ok(Some(id.into()));
                     }
                     self.counted[id.number() as usize].listed = false;
                 }
                 None if more => {}
-                None => return self.report_lost(core).map(|()| None),
+                None => return self.report_lost(process).map(|()| None),
             }
         }
     }
 
-    /// The next notification with pending signals that has a handler; it comes again
-    /// in its turn until they are acknowledged.
-    pub(crate) fn next_handled(&mut self, core: &Core) -> Option<NotificationId> {
-        while self.move_one(core) {}
+    /// The next notification with pending signals that has a handler. It comes again in
+    /// its turn until they are acknowledged.
+    pub(crate) fn next_handled(
+        &mut self,
+        process: &dyn Process,
+        counters: &Counters,
+    ) -> Option<NotificationId> {
+        while self.move_one(process) {}
         while let Some(id) = self.handled.pop_front() {
-            if core.pending(id) > 0 {
+            if counters.pending(process.host_area(), id) > 0 {
                 self.handled.push_back(id);
                 return Some(id);
             }
@@ -152,17 +161,15 @@ impl Arrivals {
         None
     }
 
-    /// Moves one entry of the host area to the list where it belongs.
-    fn move_one(&mut self, core: &Core) -> bool {
-        let (window, area) = (core.process.window(), core.process.host_area());
-        let Some(number) = self.inbox.take(window, area) else {
-            return false;
-        };
-        match Signal::new(number) {
-            Some(Signal::Counted(id)) => self.list(id),
-            Some(Signal::OneShot(one_shot)) => self.keep(one_shot),
-            // No NIC enters it.
-            None => {}
+    /// Moves one entry of the host area to its list; returns false if there is none.
+    fn move_one(&mut self, process: &dyn Process) -> bool {
+        let entry = self.reader.take(process.window(), process.host_area());
+        match entry.map(Signal::new) {
+            None => return false,
+            Some(Some(Signal::Counted(id))) => self.list(id),
+            Some(Some(Signal::OneShot(one_shot))) => self.keep(one_shot),
+            // Number 0: no NIC enters it.
+            Some(None) => {}
         }
         true
     }
@@ -172,11 +179,11 @@ impl Arrivals {
         if std::mem::replace(&mut counted.listed, true) {
             return;
         }
-        match counted.taker {
-            Taker::Queue => self.queue.push_back(id.into()),
-            Taker::Handler => self.handled.push_back(id),
+        match counted.sink {
+            SignalSink::Queue => self.queue.push_back(id.into()),
+            SignalSink::Handler => self.handled.push_back(id),
             // It was disarmed while the entry was on its way.
-            Taker::Nobody => counted.listed = false,
+            SignalSink::Direct => counted.listed = false,
         }
     }
 
@@ -189,11 +196,11 @@ impl Arrivals {
         }
     }
 
-    fn report_lost(&mut self, core: &Core) -> Result<()> {
-        let lost = Inbox::lost(core.process.host_area()).wrapping_add(self.dropped);
+    fn report_lost(&mut self, process: &dyn Process) -> Result<()> {
+        let lost = RingReader::lost(process.host_area()).wrapping_add(self.dropped);
         match lost.wrapping_sub(std::mem::replace(&mut self.reported, lost)) {
             0 => Ok(()),
-            news => Err(Error::NotificationsLost(news)),
+            unreported => Err(Error::NotificationsLost(unreported)),
         }
     }
 }

@@ -1,16 +1,14 @@
-//! In host mode: a node in this very process, which speaks to the device process
-//! itself (X2).
+//! Host mode: a node in this process, which speaks to the device process itself (X2).
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use qnic_abi::{uapi, Status};
+use qnic_abi::uapi;
 use qnic_host::{ConnectError, HostError, HostNode, HostProcess};
 
-use super::{CallError, Memory, Process, Provider, Registration};
-use crate::core::wait::{cores, SPIN};
+use super::{spin, CallError, Memory, Process, Provider, Registration};
 
 /// Memory of a host-mode node unless told otherwise, in bytes.
 pub const DEFAULT_MEMORY: usize = 128 << 20;
@@ -55,10 +53,7 @@ impl Provider for Node {
         };
         match self.0.register(&mut call)? {
             Some(process) => Ok(Registration::Done(Box::new(process))),
-            None => {
-                let status = Status::try_from(call.status.get());
-                Ok(Registration::Refused(status.unwrap_or(Status::Malformed)))
-            }
+            None => Ok(Registration::refused(&call)),
         }
     }
 
@@ -72,18 +67,31 @@ impl Provider for Node {
         Ok(info)
     }
 
-    /// The device process needs a core too: on a single one nobody spins.
+    /// The device process needs a processor too: on a single one no thread spins.
     fn spin_budget(&self, spinners: usize) -> Duration {
-        let cores = cores();
-        if cores > 1 && spinners < cores {
-            SPIN
-        } else {
-            Duration::ZERO
-        }
+        spin::budget(spinners, 2)
     }
 }
 
+/// Methods of [`Process`] that the host-mode process has under the same name.
+macro_rules! forward {
+    ($($name:ident($call:ty)),* $(,)?) => {
+        $(fn $name(&self, call: &mut $call) -> Result<(), CallError> {
+            Ok(HostProcess::$name(self, call)?)
+        })*
+    };
+}
+
 impl Process for HostProcess {
+    forward! {
+        export(uapi::Export),
+        unexport(uapi::Unexport),
+        import(uapi::Import),
+        wait(uapi::Wait),
+        wake(uapi::Wake),
+        reset_queue(uapi::ResetQueue),
+    }
+
     fn registration(&self) -> &uapi::Register {
         HostProcess::registration(self)
     }
@@ -100,31 +108,7 @@ impl Process for HostProcess {
         HostProcess::ring_doorbell(self);
     }
 
-    fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
-        Ok(HostProcess::export(self, call)?)
-    }
-
-    fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError> {
-        Ok(HostProcess::unexport(self, call)?)
-    }
-
-    fn import(&self, call: &mut uapi::Import) -> Result<(), CallError> {
-        Ok(HostProcess::import(self, call)?)
-    }
-
-    fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
-        Ok(HostProcess::wait(self, call)?)
-    }
-
-    fn wake(&self, call: &mut uapi::Wake) -> Result<(), CallError> {
-        Ok(HostProcess::wake(self, call)?)
-    }
-
     fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
         Ok(HostProcess::event(self)?)
-    }
-
-    fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), CallError> {
-        Ok(HostProcess::reset_queue(self, call)?)
     }
 }

@@ -1,4 +1,4 @@
-//! In a guest: the character device of the kernel module (unsafe shell).
+//! Guests: the character device of the kernel module (unsafe shell).
 //!
 //! Every registered process is one open file; the kernel takes everything back
 //! when it is closed ([`qnic_abi::uapi`]).
@@ -19,8 +19,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{ioctl, Opcode, Updater};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{CallError, Memory, Process, Provider, Registration};
-use crate::core::wait::{cores, SPIN};
+use super::{spin, CallError, Memory, Process, Provider, Registration};
 
 /// Device file of the first NIC.
 pub const DEFAULT_DEVICE: &str = "/dev/qnic0";
@@ -55,8 +54,7 @@ impl Provider for Device {
         };
         call::<{ uapi::REGISTER }, _>(&file, &mut registration)?;
         if registration.status != Status::Ok.code() {
-            let status = Status::try_from(registration.status.get());
-            return Ok(Registration::Refused(status.unwrap_or(Status::Malformed)));
+            return Ok(Registration::refused(&registration));
         }
         let map = |offset, length, writable| {
             SharedRegion::map_file(&file, offset, length, writable).map_err(CallError::System)
@@ -88,15 +86,10 @@ impl Provider for Device {
         Ok(info)
     }
 
-    /// The NIC does not run on this guest's CPUs, so one spinner is welcome even
-    /// on a single one.
+    /// The NIC does not run on this guest's processors, so one thread spins even on a
+    /// single one.
     fn spin_budget(&self, spinners: usize) -> Duration {
-        let cores = cores();
-        if spinners < cores {
-            SPIN
-        } else {
-            Duration::ZERO
-        }
+        spin::budget(spinners, 1)
     }
 }
 
@@ -109,7 +102,25 @@ struct LinuxProcess {
     registration: uapi::Register,
 }
 
+/// Methods of [`Process`] that are one ioctl.
+macro_rules! ioctls {
+    ($($name:ident($call:ty) = $opcode:expr),* $(,)?) => {
+        $(fn $name(&self, argument: &mut $call) -> Result<(), CallError> {
+            call::<{ $opcode }, _>(&self.file, argument)
+        })*
+    };
+}
+
 impl Process for LinuxProcess {
+    ioctls! {
+        export(uapi::Export) = uapi::EXPORT,
+        unexport(uapi::Unexport) = uapi::UNEXPORT,
+        import(uapi::Import) = uapi::IMPORT,
+        wait(uapi::Wait) = uapi::WAIT,
+        wake(uapi::Wake) = uapi::WAKE,
+        reset_queue(uapi::ResetQueue) = uapi::RESET_QUEUE,
+    }
+
     fn registration(&self) -> &uapi::Register {
         &self.registration
     }
@@ -123,8 +134,8 @@ impl Process for LinuxProcess {
     }
 
     fn ring_doorbell(&self) {
-        // Release keeps the store behind the command that it speaks of; the NIC's
-        // side of the pairing is the arrival of the notification.
+        // Release keeps the store behind the command that it announces; the NIC's
+        // side of the pairing is the arrival of the doorbell's event.
         self.doorbell.store_u16(
             self.registration.doorbell_offset.get() as usize,
             self.registration.doorbell_value.get(),
@@ -132,32 +143,8 @@ impl Process for LinuxProcess {
         );
     }
 
-    fn export(&self, export: &mut uapi::Export) -> Result<(), CallError> {
-        call::<{ uapi::EXPORT }, _>(&self.file, export)
-    }
-
-    fn unexport(&self, unexport: &mut uapi::Unexport) -> Result<(), CallError> {
-        call::<{ uapi::UNEXPORT }, _>(&self.file, unexport)
-    }
-
-    fn import(&self, import: &mut uapi::Import) -> Result<(), CallError> {
-        call::<{ uapi::IMPORT }, _>(&self.file, import)
-    }
-
-    fn wait(&self, wait: &mut uapi::Wait) -> Result<(), CallError> {
-        call::<{ uapi::WAIT }, _>(&self.file, wait)
-    }
-
-    fn wake(&self, wake: &mut uapi::Wake) -> Result<(), CallError> {
-        call::<{ uapi::WAKE }, _>(&self.file, wake)
-    }
-
     fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
         Ok(self.file.as_fd())
-    }
-
-    fn reset_queue(&self, reset: &mut uapi::ResetQueue) -> Result<(), CallError> {
-        call::<{ uapi::RESET_QUEUE }, _>(&self.file, reset)
     }
 }
 

@@ -1,9 +1,10 @@
-//! What the library needs from the platform beneath it: a guest's character
-//! device ([`linux`]) or a host-mode node ([`host`]).
+//! The platform beneath the library: a guest's character device ([`linux`]) or a
+//! host-mode node ([`host`]).
 //!
-//! The control path goes through these traits; on the data path a registered
-//! process reaches its window and its host area as memory ([`Memory`]): mapped
-//! everywhere but in the simulator, which also has a clock and chance of its own.
+//! The control path goes through these traits. On the data path a registered process
+//! reaches its window and its host area as memory ([`Memory`]), which is mapped
+//! everywhere but in the simulator. The simulator also has its own clock and its own
+//! source of random numbers.
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Debug;
@@ -18,8 +19,9 @@ use qnic_host::SharedRegion;
 
 pub mod host;
 pub mod linux;
+mod spin;
 
-/// Why a call did not reach the NIC, or did not come back from it.
+/// Why a call did not reach the NIC, or did not return from it.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The device is gone: removed, broken, or its process ended.
@@ -38,13 +40,13 @@ pub enum CallError {
 
 /// Memory that a process shares with its NIC or with peers.
 ///
-/// As with [`SharedRegion`], accesses that leave it panic; offsets come from checked
+/// As with [`SharedRegion`], an access outside of it panics; offsets come from checked
 /// geometry.
 pub trait Memory: SharedMemory + Debug + Send + Sync {
     /// Virtual address of the first byte in this process.
     fn address(&self) -> u64;
 
-    /// Copies out; bytes that somebody writes at the same time come out old or new.
+    /// Copies out. Bytes that are written at the same time come out old or new.
     fn read_bytes(&self, offset: usize, bytes: &mut [u8]);
 
     /// Copies in.
@@ -65,11 +67,10 @@ impl Memory for SharedRegion {
     }
 }
 
-/// A way to NICs of one node.
+/// A way to the NICs of one node.
 pub trait Provider: Debug + Send + Sync {
     /// Registers a process on a port; port 0 asks for any free one (N1). `flags` are
-    /// those of [`uapi::Register`]. The result's own status says whether the NIC
-    /// accepted.
+    /// those of [`uapi::Register`].
     ///
     /// # Errors
     /// [`CallError`]
@@ -96,9 +97,9 @@ pub trait Provider: Debug + Send + Sync {
         Instant::now()
     }
 
-    /// A number that other processes do not have.
+    /// A random number, so that no other process is likely to have the same.
     fn random(&self) -> u64 {
-        // What a hasher starts from differs from process to process.
+        // The keys of a hasher come from the system's random source.
         RandomState::new().build_hasher().finish()
     }
 }
@@ -112,10 +113,18 @@ pub enum Registration {
     Refused(Status),
 }
 
-/// A registered process. Dropping it takes everything back.
+impl Registration {
+    /// The outcome of a call that was refused.
+    fn refused(call: &uapi::Register) -> Self {
+        let status = Status::try_from(call.status.get());
+        Registration::Refused(status.unwrap_or(Status::Malformed))
+    }
+}
+
+/// A registered process. Dropping it deregisters it and frees all that it holds.
 ///
-/// Calls that the driver or the NIC refuse succeed and say so in the struct's
-/// status field ([`uapi`]).
+/// A call that the driver or the NIC refuses returns `Ok`: the status field of its
+/// argument says why it was refused ([`uapi`]).
 pub trait Process: Debug + Send + Sync {
     /// Port, node, VNI and limits of the process.
     fn registration(&self) -> &uapi::Register;
@@ -141,20 +150,20 @@ pub trait Process: Debug + Send + Sync {
     /// [`CallError`]
     fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError>;
 
-    /// Asks for a segment (N3); blocks up to the time given in the call.
+    /// Imports a segment (N3); blocks up to the time given in the call.
     ///
     /// # Errors
     /// [`CallError`]
     fn import(&self, call: &mut uapi::Import) -> Result<(), CallError>;
 
-    /// Blocks until the wake generation differs from the one in the call, or calls
-    /// it seen ([`uapi::WAIT_SEEN`]).
+    /// Blocks until the wake generation differs from the one in the call; or, with
+    /// [`uapi::WAIT_SEEN`], marks the present generation as seen.
     ///
     /// # Errors
     /// [`CallError::TimedOut`], [`CallError::Gone`], …
     fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError>;
 
-    /// Ends the waits of this process that are under way.
+    /// Ends all waits of this process.
     ///
     /// # Errors
     /// [`CallError`]

@@ -1,5 +1,5 @@
-//! Writes that the library issues for its own ends, and watches itself: their
-//! failures are reported to none of the application's fences.
+//! Writes that the library makes for itself. Their failures go to the part of the library
+//! that made them, or are dropped; no fence of the program reports them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use qnic_abi::command::CommandFlags;
 use crate::core::tracker::Issued;
 use crate::core::Core;
 use crate::error::{Operation, Result, TransferError};
-use crate::memory::segment::RemoteSegment;
+use crate::memory::RemoteSegment;
 use crate::notification::NotificationId;
-use crate::rdma::transfer::Source;
+use crate::rdma::Source;
 
-/// Writes under way, oldest first.
+/// Incomplete writes, oldest first.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct InternalWrites {
     core: Arc<Core>,
     issued: VecDeque<Issued>,
 }
 
-impl Flight {
+impl InternalWrites {
     pub(crate) fn new(core: &Arc<Core>) -> Self {
-        Flight {
+        InternalWrites {
             core: core.clone(),
             issued: VecDeque::new(),
         }
@@ -36,26 +36,26 @@ impl Flight {
     ///
     /// # Errors
     /// Those of [`crate::Endpoint::write`].
-    pub(crate) fn write(
+    pub(crate) fn write<'a>(
         &mut self,
         to: &RemoteSegment,
         offset: usize,
-        source: Source<'_>,
+        source: impl Into<Source<'a>>,
         notification: Option<NotificationId>,
     ) -> Result<()> {
-        let signal = notification.map(Into::into);
-        // Its end is waited for sooner or later.
+        let (offset, signal) = (offset as u64, notification.map(Into::into));
+        // The library waits for its end sooner or later.
         let flags = CommandFlags::PUBLISH;
-        let core = &self.core;
-        let issued = core.write(to, offset as u64, source, signal, flags, true)?;
+        let source = source.into();
+        let issued = self.core.write(to, offset, source, signal, flags, true)?;
         self.issued.push_back(issued);
         Ok(())
     }
 
-    /// Says whether the oldest write has ended, or never will.
-    pub(crate) fn has_news(&self) -> bool {
+    /// Returns true if the oldest write has ended, or never will.
+    pub(crate) fn has_ended_one(&self) -> bool {
         let oldest = self.issued.front();
-        oldest.is_some_and(|issued| self.core.has_ended(issued).unwrap_or(true))
+        oldest.is_some_and(|issued| self.core.is_complete(issued.mark).unwrap_or(true))
     }
 
     /// Forgets the writes that have ended, up to the first that failed.
@@ -64,7 +64,7 @@ impl Flight {
     /// [`crate::Error::QueueReset`]
     pub(crate) fn reap(&mut self) -> Result<Option<TransferError>> {
         while let Some(issued) = self.issued.front().copied() {
-            if !self.core.has_ended(&issued)? {
+            if !self.core.is_complete(issued.mark)? {
                 break;
             }
             self.issued.pop_front();
@@ -75,23 +75,48 @@ impl Flight {
         Ok(None)
     }
 
-    /// Waits until all have ended; the first failure of any.
+    /// Waits until all have ended; returns the first failure.
     ///
     /// # Errors
     /// [`crate::Error::QueueReset`], [`crate::Error::DeviceGone`], …
-    pub(crate) fn settle(&mut self) -> Result<Option<TransferError>> {
+    pub(crate) fn wait_all(&mut self) -> Result<Option<TransferError>> {
         if let Some(last) = self.issued.back() {
-            self.core
-                .wait_complete(Operation::Write, last.ordinal, last.generation)?;
+            self.core.wait_complete(last.mark)?;
         }
         self.reap()
     }
 }
 
-impl Drop for Flight {
+impl Drop for InternalWrites {
     fn drop(&mut self) {
         for issued in &self.issued {
             self.core.silence(issued);
         }
+    }
+}
+
+impl Core {
+    /// Writes a word, does not wait, and drops a failure.
+    ///
+    /// # Errors
+    /// Those of [`crate::Endpoint::write`].
+    pub(crate) fn write_word(
+        &self,
+        to: &RemoteSegment,
+        offset: u64,
+        value: u64,
+        notification: Option<NotificationId>,
+    ) -> Result<()> {
+        let bytes = value.to_le_bytes();
+        let length = bytes.len() as u64;
+        let (mut descriptor, mut summary) = to.describe(Operation::Write, offset, length)?;
+        let mut flags = CommandFlags::INLINE;
+        if let Some(id) = notification {
+            flags |= CommandFlags::NOTIFY;
+            descriptor.notification = id.number().into();
+        }
+        descriptor.flags = flags.bits();
+        summary.silent = true;
+        self.issue(&descriptor, &bytes, summary, false).map(drop)
     }
 }

@@ -1,15 +1,14 @@
-//! What a non-blocking transfer returns.
+//! What a transfer that does not wait returns.
 
 use crate::core::completion;
 use crate::core::tracker::Issued;
 use crate::core::Core;
-use crate::error::{Error, Result, TransferErrors};
+use crate::error::{Error, Result};
 
 /// A transfer that was issued.
 ///
-/// While the ticket lives, the failure of its transfer is reported to nobody
-/// else. Dropping it is fine: the failure then goes to the next fence or flush of
-/// its kind (N11).
+/// While the ticket lives, the failure of its transfer is reported to nothing else.
+/// After it is dropped, the failure goes to the next fence or flush of its kind (N11).
 #[derive(Debug)]
 pub struct Ticket<'e> {
     core: &'e Core,
@@ -32,42 +31,31 @@ impl<'e> Ticket<'e> {
         self.issued.number
     }
 
-    /// Says whether this transfer and all earlier ones of its kind have ended,
-    /// well or not, as far as the NIC has told; it tells at the latest when it
-    /// has nothing left to do for this process. Never blocks.
+    /// Returns true if this transfer and all earlier ones of its kind have ended, with
+    /// success or not, as far as the NIC has reported. The NIC reports at the latest when
+    /// it has nothing left to do for this process. Never blocks.
     pub fn has_ended(&self) -> bool {
-        completion::done(self.core.process.host_area(), self.issued.operation)
-            >= self.issued.ordinal
+        let mark = self.issued.mark;
+        completion::done(self.core.process.host_area(), mark.operation) >= mark.ordinal
     }
 
-    /// Waits until this transfer and all earlier ones of its kind have ended, and
-    /// says how this one did.
+    /// Waits until this transfer and all earlier ones of its kind have ended. Returns an
+    /// error if this one failed.
     ///
     /// # Errors
     /// [`Error::Transfer`] with this transfer only; [`Error::DeviceGone`],
     /// [`Error::QueueFailed`], [`Error::QueueReset`].
     pub fn wait(mut self) -> Result<()> {
-        let Issued {
-            operation,
-            ordinal,
-            generation,
-            ..
-        } = self.issued;
-        self.core.wait_complete(operation, ordinal, generation)?;
+        self.core.wait_complete(self.issued.mark)?;
         self.waited = true;
-        match self.core.take_result(&self.issued) {
-            None => Ok(()),
-            Some(failure) => Err(Error::Transfer(TransferErrors {
-                failures: vec![failure],
-            })),
-        }
+        Error::transfers(self.core.take_result(&self.issued).into_iter().collect())
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if !self.waited && !self.core.claims.release(&self.issued) {
-            self.core.ledger().disclaim(&self.issued);
+            self.core.tracker().disclaim(&self.issued);
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Writes, reads, fences (N9).
+//! Writes and reads as commands.
 
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode, INLINE_CAPACITY};
-use zerocopy::FromZeros;
+use qnic_abi::command::{CommandFlags, Descriptor, INLINE_CAPACITY};
 
-use crate::core::tracker::{Issued, Summary};
+use crate::core::tracker::Issued;
 use crate::core::{lock, Core};
 use crate::error::{Error, Operation, Result};
-use crate::memory::segment::{Part, RemoteSegment};
+use crate::memory::map::Exported;
+use crate::memory::{Part, RemoteSegment};
 use crate::notification::Signal;
 
 /// Where the bytes of a write come from.
@@ -42,14 +42,32 @@ impl<'a> From<Part<'a>> for Source<'a> {
 }
 
 /// Local side of a transfer, checked.
-enum Local {
-    Inline([u8; INLINE_CAPACITY], usize),
-    Memory {
-        address: u64,
-        length: usize,
-        segment: u16,
-        key: u64,
-    },
+enum Local<'a> {
+    Inline(&'a [u8]),
+    Memory(Range),
+}
+
+/// Exported memory of this process.
+struct Range {
+    address: u64,
+    length: u64,
+    exported: Exported,
+}
+
+impl Range {
+    fn of(part: &Part<'_>) -> Self {
+        Range {
+            address: part.address(),
+            length: part.length as u64,
+            exported: part.exported(),
+        }
+    }
+
+    fn describe(&self, descriptor: &mut Descriptor) {
+        descriptor.local_address = self.address.into();
+        descriptor.local_segment = self.exported.segment.into();
+        descriptor.local_key = self.exported.key.into();
+    }
 }
 
 impl Core {
@@ -59,30 +77,31 @@ impl Core {
         to: &RemoteSegment,
         offset: u64,
         source: Source<'_>,
-        notification: Option<Signal>,
+        signal: Option<Signal>,
         flags: CommandFlags,
         claimed: bool,
     ) -> Result<Issued> {
-        let local = self.local(source)?;
-        let mut descriptor = remote(to, offset, local.length())?;
-        descriptor.opcode = Opcode::Write as u8;
+        let mut copy = [0; INLINE_CAPACITY];
+        let local = self.local(source, &mut copy)?;
+        let length = match &local {
+            Local::Inline(bytes) => bytes.len() as u64,
+            Local::Memory(range) => range.length,
+        };
+        let (mut descriptor, summary) = to.describe(Operation::Write, offset, length)?;
         let mut flags = flags;
-        if let Some(signal) = notification {
+        if let Some(signal) = signal {
             flags |= CommandFlags::NOTIFY;
             descriptor.notification = signal.number().into();
         }
-        let payload = match &local {
-            Local::Inline(bytes, length) => {
+        let mut payload: &[u8] = &[];
+        match local {
+            Local::Inline(bytes) => {
                 flags |= CommandFlags::INLINE;
-                &bytes[..*length]
+                payload = bytes;
             }
-            Local::Memory { .. } => {
-                local.describe(&mut descriptor);
-                &[]
-            }
-        };
+            Local::Memory(range) => range.describe(&mut descriptor),
+        }
         descriptor.flags = flags.bits();
-        let summary = summary(Operation::Write, to, offset, local.length());
         self.issue(&descriptor, payload, summary, claimed)
     }
 
@@ -96,150 +115,46 @@ impl Core {
         claimed: bool,
     ) -> Result<Issued> {
         destination.check(self)?;
-        let local = Local::part(&destination);
-        let mut descriptor = remote(from, offset, local.length())?;
-        descriptor.opcode = Opcode::Read as u8;
+        let range = Range::of(&destination);
+        let (mut descriptor, summary) = from.describe(Operation::Read, offset, range.length)?;
         descriptor.flags = flags.bits();
-        local.describe(&mut descriptor);
-        let summary = summary(Operation::Read, from, offset, local.length());
+        range.describe(&mut descriptor);
         self.issue(&descriptor, &[], summary, claimed)
     }
 
-    /// Waits for an operation and all earlier ones of its kind, then reports what
-    /// failed among those without a ticket.
-    pub(crate) fn fence(&self, issued: &Issued) -> Result<()> {
-        self.wait_complete(issued.operation, issued.ordinal, issued.generation)?;
-        self.collect(issued.operation)
-    }
-
-    /// Waits for all operations of a kind that were issued before the call.
-    pub(crate) fn flush(&self, operation: Operation) -> Result<()> {
-        let (ordinal, generation) = {
-            let ledger = self.ledger();
-            (ledger.issued(operation), ledger.generation())
-        };
-        self.wait_complete(operation, ordinal, generation)?;
-        self.collect(operation)
-    }
-
-    /// Waits for all writes that the program has issued before the call. Failures stay
-    /// with whom they belong to.
-    pub(crate) fn publish(&self) -> Result<()> {
-        let (ordinal, generation) = {
-            let ledger = self.ledger();
-            (ledger.published(), ledger.generation())
-        };
-        self.wait_complete(Operation::Write, ordinal, generation)
-    }
-
-    /// Waits for all writes, those of the library too.
-    pub(crate) fn settle_writes(&self) -> Result<()> {
-        let (ordinal, generation) = {
-            let ledger = self.ledger();
-            (ledger.issued(Operation::Write), ledger.generation())
-        };
-        self.wait_complete(Operation::Write, ordinal, generation)
-    }
-
-    /// Decides how the source of a write travels.
-    fn local(&self, source: Source<'_>) -> Result<Local> {
+    /// Decides how the source of a write travels. `copy` takes the bytes of a part that
+    /// travels inline.
+    fn local<'a>(
+        &self,
+        source: Source<'a>,
+        copy: &'a mut [u8; INLINE_CAPACITY],
+    ) -> Result<Local<'a>> {
         let inline_max = self.inline_max().min(INLINE_CAPACITY);
-        let mut bytes = [0; INLINE_CAPACITY];
         match source {
-            Source::Bytes(source) if source.len() <= inline_max => {
-                bytes[..source.len()].copy_from_slice(source);
-                Ok(Local::Inline(bytes, source.len()))
-            }
-            Source::Part(part) if part.length <= inline_max => {
-                part.check(self)?;
-                let memory = part.segment.memory();
-                memory.read_bytes(part.offset, &mut bytes[..part.length]);
-                Ok(Local::Inline(bytes, part.length))
+            Source::Bytes(bytes) if bytes.len() <= inline_max => Ok(Local::Inline(bytes)),
+            Source::Bytes(bytes) => {
+                let (address, length) = (bytes.as_ptr() as u64, bytes.len() as u64);
+                let found = lock(&self.exports).find(address, length);
+                let (exported, _) = found.ok_or(Error::NotExported {
+                    address,
+                    length,
+                    inline_max: inline_max as u64,
+                })?;
+                Ok(Local::Memory(Range {
+                    address,
+                    length,
+                    exported,
+                }))
             }
             Source::Part(part) => {
                 part.check(self)?;
-                Ok(Local::part(&part))
-            }
-            Source::Bytes(source) => {
-                let (address, length) = (source.as_ptr() as u64, source.len());
-                let found = lock(&self.exports).find(address, length as u64);
-                let Some((exported, _)) = found else {
-                    return Err(Error::NotExported {
-                        address,
-                        length: length as u64,
-                        inline_max: inline_max as u64,
-                    });
-                };
-                Ok(Local::Memory {
-                    address,
-                    length,
-                    segment: exported.segment,
-                    key: exported.key,
-                })
+                if part.length > inline_max {
+                    return Ok(Local::Memory(Range::of(&part)));
+                }
+                let bytes = &mut copy[..part.length];
+                part.read(bytes);
+                Ok(Local::Inline(bytes))
             }
         }
-    }
-}
-
-impl Local {
-    fn part(part: &Part<'_>) -> Self {
-        let exported = part.segment.exported();
-        Local::Memory {
-            address: part.segment.address() + part.offset as u64,
-            length: part.length,
-            segment: exported.segment,
-            key: exported.key,
-        }
-    }
-
-    fn length(&self) -> u64 {
-        match self {
-            Local::Inline(_, length) | Local::Memory { length, .. } => *length as u64,
-        }
-    }
-
-    fn describe(&self, descriptor: &mut Descriptor) {
-        if let Local::Memory {
-            address,
-            segment,
-            key,
-            ..
-        } = self
-        {
-            descriptor.local_address = (*address).into();
-            descriptor.local_segment = (*segment).into();
-            descriptor.local_key = (*key).into();
-        }
-    }
-}
-
-/// The remote side of a descriptor.
-pub(crate) fn remote(segment: &RemoteSegment, offset: u64, length: u64) -> Result<Descriptor> {
-    segment.check(offset, length)?;
-    let mut descriptor = Descriptor::new_zeroed();
-    descriptor.length = length.into();
-    descriptor.remote_address = (segment.0.address + offset).into();
-    descriptor.remote_key = segment.0.key.into();
-    descriptor.remote_node = segment.0.node.0.into();
-    descriptor.remote_port = segment.0.port.0.into();
-    descriptor.remote_segment = segment.0.segment.into();
-    Ok(descriptor)
-}
-
-/// What a failure message will say.
-pub(crate) fn summary(
-    operation: Operation,
-    segment: &RemoteSegment,
-    offset: u64,
-    length: u64,
-) -> Summary {
-    Summary {
-        operation,
-        node: segment.node(),
-        port: segment.port(),
-        segment: segment.name(),
-        offset,
-        length,
-        silent: false,
     }
 }

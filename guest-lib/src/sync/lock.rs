@@ -1,30 +1,31 @@
 //! Mutual exclusion (N21): MCS locks, first come, first served.
 //!
 //! ```text
-//!   home: tail ─────────────────────────┐
+//!   owner: tail ────────────────────────┐
 //!                                       ▼
 //!    A (holds)  next ──►  B (waits)  next ──►  C (waits)
 //! ```
-//! Acquire: swap the tail; if somebody was there, write the own name into his
-//! `next` and wait to be woken. Release: if nobody is behind, compare-and-swap the
-//! tail back to nobody; else name him to the home as the holder, then wake him.
+//! - **Acquire**: swap the own name into `tail`. If `tail` named another process, write the
+//!   own name into that process's `next`, and wait for the grant.
+//! - **Release** without a successor: compare-and-swap `tail` back to zero. With a
+//!   successor: write its name into the owner's `holder`, then grant it the lock.
 //!
-//! So whoever was woken is known to the home before it holds the lock: a recovery
-//! does not free a lock under it. Who takes a free lock names itself, and does not
-//! wait for that.
+//! So a process that is woken is named at the owner before it holds the lock: a recovery
+//! does not free the lock under it. A process that takes a free lock writes its own name,
+//! and does not wait for that write.
 
 use qnic_abi::{NodeId, Port};
 
 use crate::atomic::RemoteU64;
 use crate::error::{Error, Result};
-use crate::memory::segment::RemoteSegment;
+use crate::memory::RemoteSegment;
 use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Slot, State};
 
-/// Offset of the name of the last in the queue.
+/// Offset of the name of the last entry of the queue.
 const TAIL: u64 = 0;
-/// Offset of the name of who took the lock last, or is about to.
+/// Offset of the name of the entry that took the lock last, or is about to.
 const HOLDER: u64 = 8;
 
 /// A lock between processes of all nodes (N21).
@@ -54,24 +55,23 @@ impl Lock {
     /// Waits for the lock; first come, first served.
     ///
     /// # Errors
-    /// [`Error::Broken`]: the process that held it, or one that waited, has died;
-    /// this one is not in the queue any more. Those of [`crate::RemoteWord`]: the
-    /// home is gone.
+    /// [`Error::Broken`]: a process that held it or waited for it has died; this one is
+    /// not in the queue any more. Those of [`crate::RemoteWord`]: the owner is gone.
     pub fn acquire(&self) -> Result<LockGuard<'_>> {
         loop {
-            let slot = self.object.enter()?;
+            let slot = self.object.take_slot()?;
             match self.join(&slot) {
                 Ok(before) => return self.hold(slot, before),
                 // A recovery may have thrown its queue away: join the new one.
-                Err(Error::Broken { .. }) if slot.is_doubtful() => {}
+                Err(Error::Broken { .. }) if slot.is_stale() => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Joins with a slot and waits for its turn; returns who stood before it.
+    /// Joins with a slot and waits for the lock; returns the predecessor.
     fn join(&self, slot: &Slot) -> Result<Option<Entry>> {
-        let before = Entry::from_word(slot.joins(self.tail.swap(slot.entry().0))?);
+        let before = Entry::from_word(slot.join(self.tail.swap(slot.entry().0))?);
         if let Some(before) = before {
             self.object.link(before, slot)?;
             self.object
@@ -80,13 +80,13 @@ impl Lock {
         Ok(before)
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
     pub fn try_acquire(&self) -> Result<Option<LockGuard<'_>>> {
-        let slot = self.object.enter()?;
-        match slot.joins(self.tail.compare_swap(0, slot.entry().0))? {
+        let slot = self.object.take_slot()?;
+        match slot.join(self.tail.compare_swap(0, slot.entry().0))? {
             0 => self.hold(slot, None).map(Some),
             _ => slot.leave().map(|()| None),
         }
@@ -104,18 +104,13 @@ impl Lock {
         })
     }
 
-    /// Tells the home who holds the lock, or will; does not wait.
+    /// Writes the name of the present or next holder to the owner; does not wait.
     fn name_holder(&self, holder: Entry) -> Result<()> {
-        let Object {
-            participant,
-            segment,
-            offset,
-            ..
-        } = &self.object;
-        participant.write_word(segment, offset + HOLDER, holder.0, false)
+        let (object, core) = (&self.object, self.object.core());
+        core.write_word(&object.segment, object.offset + HOLDER, holder.0, None)
     }
 
-    /// Says whether a process has died in it.
+    /// Returns true if a process has died in its queue.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -123,39 +118,41 @@ impl Lock {
         self.object.is_broken()
     }
 
-    /// Makes a broken lock free again; `false` if it is not broken, or if somebody
-    /// else does the same.
+    /// Makes a broken lock free again; returns false if it is not broken, or another
+    /// process recovers it.
     ///
     /// What the lock protects may be in any state: repair it first, or after taking
     /// the lock.
     ///
     /// # Errors
-    /// [`Error::Held`]: a process that lives holds it, or was woken to; its release
-    /// does not hurt, try again after it. (A process that took the lock when it was
-    /// free counts as holder from the moment that its name has arrived at the home, a
-    /// message time later.) Those of [`crate::RemoteWord`].
+    /// [`Error::Held`]: a process that lives holds the lock, or was woken to hold it. Try
+    /// again after its release, which does no harm. (A process that took the lock when it
+    /// was free counts as holder once its name has arrived at the owner, a message time
+    /// later.) Those of [`crate::RemoteWord`].
     pub fn recover(&self) -> Result<bool> {
-        let Some(claim) = self.object.claim()? else {
+        let object = &self.object;
+        let Some(claim) = object.claim_recovery()? else {
             return Ok(false);
         };
         if let Some(holder) = Entry::from_word(self.holder.load()?) {
-            if self.object.is_held_by(holder)? {
-                self.object.give_back(claim)?;
+            if object.is_held_by(holder)? {
+                object.cancel_recovery(claim)?;
                 return Err(Error::Held {
-                    what: self.object.what(),
+                    what: object.what(),
                 });
             }
         }
-        // It is in order only after that: who knows it to be joins no old queue.
+        // Empty it before it is intact: a process that sees it intact joins no old queue.
         self.tail.swap(0)?;
-        self.object.revive(claim)
+        object.finish_recovery(claim)
     }
 
     fn release(&self, slot: Slot) -> Result<()> {
+        let core = self.object.core();
         let next = match slot.next()? {
             Some(next) => next,
             None => {
-                self.object.publish()?;
+                core.wait_program_writes()?;
                 let me = slot.entry().0;
                 if self.tail.compare_swap(me, 0)? == me {
                     return slot.leave();
@@ -164,7 +161,7 @@ impl Lock {
             }
         };
         self.name_holder(next)?;
-        self.object.core().settle_writes()?;
+        core.wait_all_writes()?;
         self.object.wake(next, 0)?;
         slot.leave()
     }
@@ -179,18 +176,19 @@ pub struct LockGuard<'a> {
 }
 
 impl LockGuard<'_> {
-    /// The process that stood directly before this one when it joined, by the order
-    /// of the home: the one that held the lock last. `None`: the lock was free.
+    /// The predecessor of this process in the queue, in the order of the owner: the
+    /// process that held the lock before. `None`: the lock was free.
     pub fn predecessor(&self) -> Option<(NodeId, Port)> {
         let before = self.before?;
         Some((NodeId(before.node()), Port(before.port())))
     }
 
-    /// Releases the lock, like dropping it, and says whether that worked. What was
-    /// written before is in the memory of its destination when the next one goes on.
+    /// Releases the lock, like dropping it, and returns an error if that failed. What the
+    /// program wrote before is in the memory of its destination when the next process
+    /// holds the lock.
     ///
     /// # Errors
-    /// [`Error::Broken`]: the one behind has died before he had chained himself up.
+    /// [`Error::Broken`]: the successor has died before it linked itself.
     /// Those of [`crate::RemoteWord`].
     pub fn release(mut self) -> Result<()> {
         self.end()
@@ -206,7 +204,7 @@ impl LockGuard<'_> {
 
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
-        // A drop cannot report; `release` does. Those who wait notice.
+        // A drop cannot report; `release` does. The waiting processes notice.
         drop(self.end());
     }
 }

@@ -2,48 +2,54 @@
 //! (NetVM §8; N21 to N24).
 //!
 //! ```text
-//!   home: OBJECT_BYTES in any       each Participant: an area of slots
+//!   owner: OBJECT_BYTES in any      each Participant: an area of slots
 //!   exported segment, zeroed        ┌──────┬──────┬──────┬───
-//!   ┌──────────────────────┐        │ next │ next │      │
-//!   │ tail / queue │ life  │        │ grant│ grant│      │
-//!   └──────────────────────┘        └──────┴──────┴──────┴───
-//!        ▲ atomic operations              ▲ notifying writes of the
-//!        │ of the home's NIC              │ one before, or of who wakes
+//!   ┌───────────────────────┐       │ next │ next │      │
+//!   │ tail / queue │ epoch  │       │ grant│ grant│      │
+//!   └───────────────────────┘       └──────┴──────┴──────┴───
+//!        ▲ atomic operations             ▲ notifying writes of the
+//!        │ by the owner's NIC            │ predecessor, or of the waker
 //! ```
-//! Who has to wait joins a queue by one atomic operation at the object's home,
-//! chains himself to the one before him, and watches his own slot: he spins, then
-//! sleeps. So waiting costs the network nothing, first come is first served, and
-//! the home's processors do nothing at all.
+//! An *object* is a lock, a wait queue or a semaphore; its *owner* is the process that
+//! exports its memory. A process that has to wait joins the object's queue by one atomic
+//! operation, which returns its predecessor. The process writes its name into the
+//! predecessor's slot: it *links* itself. Then it watches its own slot: it spins, then
+//! sleeps. So waiting loads neither the network nor the owner's processors, and processes
+//! are served in the order in which they joined.
 //!
 //! | | common case | with others |
 //! |---|---|---|
-//! | [`Lock::acquire`] | one atomic operation | and a write to the one before |
+//! | [`Lock::acquire`] | one atomic operation | and a write to the predecessor |
 //! | [`LockGuard::release`] | one atomic operation | or a write and a notifying write |
-//! | [`WaitQueue::insert`] | one atomic operation | and a write to the one before |
+//! | [`WaitQueue::insert`] | one atomic operation | and a write to the predecessor |
 //! | [`WaitQueue::remove`] | one atomic operation and a notifying write | |
 //! | [`Semaphore::wait`], [`Semaphore::signal`] | one atomic operation | and a notifying write |
 //!
 //! # Memory
-//! What a process wrote through the same endpoint before it released a lock,
-//! signalled a semaphore or removed an entry is in the memory of its destination
-//! before the other one goes on.
+//! Before a process releases a lock, signals a semaphore or removes an entry, all that it
+//! wrote through the same endpoint is in the memory of its destinations. So the next
+//! process sees it.
 //!
 //! # Deaths
-//! A process that dies while it holds a lock or stands in a queue breaks the object.
-//! Those who wait look after the one before them and the object every 50 to 500 ms;
-//! they get [`crate::Error::Broken`] within a second after the NIC knows that the
-//! process is gone (at once if it was killed; after the peer timeout, 5 s, if its
-//! node is), three seconds later if they never had to do with that process. A process that dies between its atomic operation and its chaining
-//! itself up is noticed after [`LINK_LIMIT`]. The object stays broken until
-//! somebody calls `recover`; who gets [`crate::Error::Broken`] is in no queue any
-//! more. A semaphore does not know who holds its units: those of a process that
-//! died outside of the queue are lost until `recover` or [`Semaphore::initialize`].
+//! A process that dies while it holds a lock or is in a queue breaks the object.
+//!
+//! - Every waiting process checks its predecessor and the object every 50 to 500 ms. It
+//!   gets [`crate::Error::Broken`] within a second after the NIC knows that the dead
+//!   process is gone, or three seconds later if it never communicated with that process.
+//! - The NIC knows at once of a process that was killed. It knows of a dead node after the
+//!   peer timeout, 5 s.
+//! - A process that dies between its atomic operation and its link is noticed after
+//!   [`LINK_LIMIT`].
+//! - A process that gets [`crate::Error::Broken`] is in no queue any more. The object stays
+//!   broken until a process calls `recover`.
+//! - A semaphore does not know which processes hold its units. The units of a process that
+//!   dies outside of the queue are lost until `recover` or [`Semaphore::initialize`].
 //!
 //! # Timeouts
-//! Who stands in a queue of these algorithms cannot leave it before his turn. So
-//! [`Lock::acquire`], [`Semaphore::wait`] and [`MonitorGuard::wait`] take no
-//! timeout; [`Lock::try_acquire`] and [`Semaphore::try_wait`] do not queue;
-//! [`Waiting::wait`] takes one and leaves the entry in its place.
+//! A process in the queue of these algorithms cannot leave it before its turn. So
+//! [`Lock::acquire`], [`Semaphore::wait`] and [`MonitorGuard::wait`] take no timeout.
+//! [`Lock::try_acquire`] and [`Semaphore::try_wait`] do not queue. [`Waiting::wait`] takes
+//! a timeout and leaves the entry in the queue.
 //!
 //! # Names
 //! A participant uses the notification [`NOTIFICATION`] of its process and exports
@@ -63,23 +69,3 @@ pub use object::{LINK_LIMIT, OBJECT_BYTES};
 pub use participant::{Participant, AREA_NAME, NOTIFICATION};
 pub use queue::{WaitQueue, Waiting};
 pub use semaphore::{Permit, Semaphore};
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn everything_can_be_used_by_many_threads() {
-        fn shared<T: Send + Sync>() {}
-        shared::<Participant>();
-        shared::<Lock>();
-        shared::<LockGuard<'_>>();
-        shared::<WaitQueue>();
-        shared::<Waiting<'_>>();
-        shared::<Semaphore>();
-        shared::<Permit<'_>>();
-        shared::<Monitor>();
-        shared::<MonitorGuard<'_>>();
-        shared::<Condition>();
-    }
-}

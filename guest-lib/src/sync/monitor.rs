@@ -1,4 +1,4 @@
-//! Mesa monitors (N23): a lock, and condition variables to wait for in it.
+//! Mesa monitors (N23): a lock, and condition variables for waiting in it.
 //!
 //! | source | here | does |
 //! |---|---|---|
@@ -7,12 +7,12 @@
 //! | cvwait | [`MonitorGuard::wait`] | insert, release, wait, acquire |
 //! | cvsignal | [`MonitorGuard::signal`] | remove |
 //!
-//! A process joins the queue of the condition while it still holds the lock, so no
-//! signal between its look at the state and its waiting is lost. Who is woken has to
-//! enter again and may find that others were faster: look again.
+//! A process joins the queue of the condition while it still holds the lock. So no signal
+//! between its look at the state and its wait is lost. A process that is woken has to enter
+//! again, and others may enter before it: it looks at the state again.
 
 use crate::error::Result;
-use crate::memory::segment::RemoteSegment;
+use crate::memory::RemoteSegment;
 use crate::sync::lock::{Lock, LockGuard};
 use crate::sync::participant::Participant;
 use crate::sync::queue::WaitQueue;
@@ -68,7 +68,7 @@ impl Condition {
     }
 }
 
-/// Stands for being in a [`Monitor`]; leaves it when dropped.
+/// The right to be in a [`Monitor`]; dropping it leaves the monitor.
 #[derive(Debug)]
 pub struct MonitorGuard<'a> {
     monitor: &'a Monitor,
@@ -76,8 +76,8 @@ pub struct MonitorGuard<'a> {
 }
 
 impl<'a> MonitorGuard<'a> {
-    /// Leaves the monitor, waits to be woken, enters again (cvwait). The state may
-    /// have changed meanwhile: look again.
+    /// Leaves the monitor, waits to be woken, enters again (cvwait). Other processes may
+    /// have changed the state meanwhile: look again.
     ///
     /// # Errors
     /// [`crate::Error::Broken`]: a process has died in the queue of the condition or
@@ -91,7 +91,8 @@ impl<'a> MonitorGuard<'a> {
         monitor.enter()
     }
 
-    /// Wakes the first that waits for a condition (cvsignal); `false` if nobody does.
+    /// Wakes the first process that waits for a condition (cvsignal); returns false if
+    /// none does.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -99,7 +100,7 @@ impl<'a> MonitorGuard<'a> {
         condition.0.remove()
     }
 
-    /// Wakes all that wait for a condition.
+    /// Wakes all processes that wait for a condition.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -108,7 +109,7 @@ impl<'a> MonitorGuard<'a> {
         Ok(())
     }
 
-    /// Leaves the monitor, like dropping it, and says whether that worked (mend).
+    /// Leaves the monitor, like dropping it, and returns an error if that failed (mend).
     ///
     /// # Errors
     /// Those of [`LockGuard::release`]

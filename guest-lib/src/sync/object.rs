@@ -1,114 +1,122 @@
-//! What all objects have in common: a home, a life, and those who wait.
+//! What all objects have in common: an owner, an epoch, and processes that wait.
 //!
 //! ```text
-//!   life:  4n ── somebody found dead ──► 4n+1 ── claimed ──► 4n+3 ── made free ──► 4n+4
-//!          in order                      broken              being recovered       in order
+//!   epoch:  4n ── a dead process found ──► 4n+1 ── claimed ──► 4n+3 ── emptied ──► 4n+4
+//!           intact                         broken              recovering          intact
 //! ```
-//! Whoever finds somebody dead in his queue breaks the object, but only in the life in
-//! which he joined: a queue that a recovery threw away must not break the next one. He is
-//! sure of that if the life was the same, in order, before he joined. Else, at a lock, he
-//! gives up, breaks nothing and joins anew; whether the one behind him is sure, that one
-//! knows. Elsewhere he breaks it all the same: nobody can leave without a trace there.
+//! A process that finds a dead process in its queue breaks the object. It must not break
+//! the next epoch: a recovery may have thrown its queue away in the meantime. Its queue is
+//! surely the present one if the epoch was the same, and intact, before the process joined.
+//! If that is not sure, its queue may be *stale*:
+//!
+//! - At a lock, the process abandons its slot, breaks nothing and joins anew. Its successor
+//!   decides for itself whether its own queue is stale.
+//! - At a wait queue or semaphore, the process breaks the object all the same: it cannot
+//!   leave without a trace, since it might take a signal with it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::atomic::RemoteU64;
+use crate::core::wait::earlier;
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::memory::segment::RemoteSegment;
+use crate::memory::RemoteSegment;
 use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Grant, Slot, State};
 
-/// Memory of an object at its home, in bytes, and its alignment. Zeroed memory is a
+/// Memory of an object at its owner, in bytes, and its alignment. Zeroed memory is a
 /// free lock, an empty queue, a semaphore of value zero.
 pub const OBJECT_BYTES: u64 = 64;
 
-/// Offset of the life, which only grows. Its lowest two bits are 0 while the object is
-/// in order, [`BROKEN`], or [`CLAIMED`] while somebody recovers it.
-const LIFE: u64 = 32;
+/// Offset of the epoch, which only grows. Its lowest two bits are 0 while the object is
+/// intact, else [`BROKEN`] or [`RECOVERING`].
+const EPOCH: u64 = 32;
 const BROKEN: u64 = 1;
-const CLAIMED: u64 = 3;
+const RECOVERING: u64 = 3;
 
-/// A life that no object has reached: nothing is known.
+/// An epoch that no object has reached: nothing is known.
 const UNKNOWN: u64 = u64::MAX;
 
-fn is_in_order(life: u64) -> bool {
-    life & CLAIMED == 0
+fn is_intact(epoch: u64) -> bool {
+    epoch & RECOVERING == 0
 }
 
-/// First and longest time between two looks after the one before.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-
-/// A process that has joined a queue and does not chain itself up for so long
-/// counts as dead. Twice the time after which a NIC gives up a peer.
+/// How long a process that has joined a queue may take to link itself before it counts as
+/// dead: twice the time after which a NIC gives up a peer.
 pub const LINK_LIMIT: Duration = Duration::from_secs(10);
 
-/// An object at its home.
+/// An object at its owner.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) participant: Participant,
     pub(crate) segment: RemoteSegment,
     pub(crate) offset: u64,
     kind: &'static str,
-    life: RemoteU64,
-    /// The life as it was seen last.
+    epoch: RemoteU64,
+    /// The epoch that was seen last.
     known: AtomicU64,
     identity: u64,
-    /// Whether who doubts that his queue is the present one joins anew. Nobody may leave the
-    /// queue of a semaphore or of an event like that: he would take a signal with him.
+    /// A process whose queue may be stale joins anew.
     pub(crate) rejoins: bool,
 }
 
-/// What has become of the one before.
+/// What has become of the predecessor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Other {
-    There,
-    /// He is not in this queue any more.
+enum Predecessor {
+    /// It is in this queue.
+    Present,
+    /// It is not in this queue any more.
     Left,
-    /// His slot does not name this one as the next: he has left and joined anew, or
-    /// the name is still on its way.
+    /// Its slot does not name this one as the next: it has left and joined again, or the
+    /// link is still on its way.
     Unlinked,
-    /// His process is.
+    /// Its process is gone.
     Gone,
 }
 
-/// Looks at longer and longer intervals.
+/// Intervals between two checks, which grow from the first of [`Backoff::LIMITS`] to the
+/// second.
 #[derive(Debug)]
-struct Looks(Duration);
+struct Backoff(Duration);
 
-impl Looks {
+impl Backoff {
+    const LIMITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+    fn new() -> Self {
+        Backoff(Self::LIMITS.0)
+    }
+
     fn next(&mut self, now: Instant) -> Instant {
         let pause = self.0;
-        self.0 = (pause * 2).min(LOOKS.1);
+        self.0 = (pause * 2).min(Self::LIMITS.1);
         now + pause
     }
 }
 
-/// What somebody who waits knows of his queue: lives as long as his place in it, so
-/// that many short waits notice what one long wait does.
+/// What a waiting process knows of its queue. It lives as long as the entry in the queue,
+/// so that many short waits notice what one long wait does.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// The one before, unless he has left.
+    /// The predecessor, unless it has left.
     before: Option<Entry>,
-    /// The life of the object when he began to wait.
-    life: Option<u64>,
-    /// Since when nobody is before him, though he is not the first.
-    nobody_since: Option<Instant>,
-    looks: Looks,
-    /// When to look next.
-    next: Option<Instant>,
+    /// The epoch of the object when the wait began.
+    epoch: Option<u64>,
+    /// Since when there is no predecessor, though the process is not the first.
+    alone_since: Option<Instant>,
+    backoff: Backoff,
+    next_check: Option<Instant>,
 }
 
 impl Watch {
-    /// That of somebody who has just joined behind another one, or as the first.
+    /// Begins when a process has joined behind another one, or as the first.
     pub(crate) fn new(before: Option<Entry>) -> Self {
         Watch {
             before,
-            life: None,
-            nobody_since: None,
-            looks: Looks(LOOKS.0),
-            next: None,
+            epoch: None,
+            alone_since: None,
+            backoff: Backoff::new(),
+            next_check: None,
         }
     }
 }
@@ -122,20 +130,15 @@ impl Object {
     ) -> Result<Self> {
         segment.check(offset, OBJECT_BYTES)?;
         let address = segment.address() + offset;
-        if address % OBJECT_BYTES != 0 {
-            return Err(Error::Misaligned {
-                offset,
-                width: OBJECT_BYTES,
-            });
-        }
-        // The same for all processes, and different for different objects but by
-        // great chance; the two lowest bits are those of a State.
-        let home = u64::from(segment.node().0) << 48 | u64::from(segment.port().0) << 32;
-        let identity = home
+        Error::check_alignment(address, offset, OBJECT_BYTES)?;
+        // The same for all processes. Two objects share it only by a rare chance. The
+        // two lowest bits are those of a State.
+        let owner = u64::from(segment.node().0) << 48 | u64::from(segment.port().0) << 32;
+        let identity = owner
             .wrapping_add(address)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Ok(Object {
-            life: participant.endpoint().atomic_u64(segment, offset + LIFE)?,
+            epoch: participant.endpoint().atomic_u64(segment, offset + EPOCH)?,
             known: AtomicU64::new(UNKNOWN),
             participant: participant.clone(),
             segment: segment.clone(),
@@ -157,36 +160,31 @@ impl Object {
     }
 
     /// Takes a slot for its queue.
-    pub(crate) fn enter(&self) -> Result<Slot> {
-        // Relaxed: whoever finds an old life has more doubts than it must.
+    pub(crate) fn take_slot(&self) -> Result<Slot> {
+        // Relaxed: an old epoch only makes the process less sure of its queue.
         let mut known = self.known.load(Ordering::Relaxed);
-        if !is_in_order(known) {
-            known = self.see_life()?;
+        if !is_intact(known) {
+            known = self.load_epoch()?;
         }
-        self.participant.enter(self.identity, known)
+        self.participant.take_slot(self.identity, known)
     }
 
-    /// Looks at the life, and remembers it.
-    fn see_life(&self) -> Result<u64> {
-        let life = self.life.load()?;
-        self.known.store(life, Ordering::Relaxed);
-        Ok(life)
+    /// Loads the epoch, and remembers it.
+    fn load_epoch(&self) -> Result<u64> {
+        let epoch = self.epoch.load()?;
+        self.known.store(epoch, Ordering::Relaxed);
+        Ok(epoch)
     }
 
-    /// Waits until all that the program wrote before is in the memory it was meant for.
-    pub(crate) fn publish(&self) -> Result<()> {
-        self.core().publish()
-    }
-
-    /// Chains a slot up behind another one.
+    /// Links a slot behind its predecessor.
     pub(crate) fn link(&self, before: Entry, slot: &Slot) -> Result<()> {
         match self.participant.link(before, slot) {
-            Err(error) if error.is_peer_gone() => Err(self.break_under(slot)?),
+            Err(error) if error.is_peer_gone() => Err(self.mark_broken(slot)?),
             linked => linked,
         }
     }
 
-    /// Wakes an entry. Of one that is gone, those behind it take care.
+    /// Wakes an entry. If its process is gone, the entries behind it notice.
     pub(crate) fn wake(&self, entry: Entry, count: u32) -> Result<()> {
         match self.participant.grant(entry, Grant::Woken(count)) {
             Err(error) if error.is_peer_gone() => Ok(()),
@@ -194,11 +192,11 @@ impl Object {
         }
     }
 
-    /// Waits until a slot is woken; returns how many still wait. `is_first` says,
-    /// by what the home says, that nobody stands before it any more.
+    /// Waits until a slot is woken; returns how many entries still wait. `is_first` asks
+    /// the owner whether the entry is the first of the queue.
     ///
     /// # Errors
-    /// [`Error::Broken`], [`Error::TimedOut`], and those of the home.
+    /// [`Error::Broken`], [`Error::TimedOut`], and those of [`crate::RemoteWord`].
     pub(crate) fn await_grant(
         &self,
         slot: &Slot,
@@ -207,24 +205,25 @@ impl Object {
         is_first: impl Fn() -> Result<bool>,
     ) -> Result<u32> {
         let core = self.core();
-        if watch.life.is_none() && slot.granted()?.is_none() {
-            // Whose queue ends before he has seen its life cannot tell it from the next.
-            self.check_life(&mut watch.life)?;
+        if watch.epoch.is_none() && slot.granted()?.is_none() {
+            // If the queue ended before the process saw its epoch, the process could not
+            // tell it from the next one.
+            self.check_epoch(&mut watch.epoch)?;
         }
         loop {
-            let looks = &mut watch.looks;
-            let look = *watch.next.get_or_insert_with(|| looks.next(core.now()));
-            let until = deadline.map_or(look, |deadline| deadline.min(look));
-            match core.wait_for(Some(until), || slot.granted()) {
-                Ok(Grant::Woken(count)) => return Ok(count),
-                Ok(Grant::Lost) => return Err(self.break_under(slot)?),
-                Err(Error::TimedOut) => {}
-                Err(error) => return Err(error),
+            let backoff = &mut watch.backoff;
+            let check = *watch
+                .next_check
+                .get_or_insert_with(|| backoff.next(core.now()));
+            match core.wait_until(earlier(check, deadline), || slot.granted())? {
+                Some(Grant::Woken(count)) => return Ok(count),
+                Some(Grant::Abandoned) => return Err(self.mark_broken(slot)?),
+                None => {}
             }
             let now = core.now();
-            if now >= look {
-                watch.next = None;
-                self.look(slot, watch, now, &is_first)?;
+            if now >= check {
+                watch.next_check = None;
+                self.check(slot, watch, now, &is_first)?;
             }
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::TimedOut);
@@ -232,150 +231,150 @@ impl Object {
         }
     }
 
-    /// Looks after the object and the one before.
-    fn look(
+    /// Checks the object and the predecessor of a waiting slot.
+    fn check(
         &self,
         slot: &Slot,
         watch: &mut Watch,
         now: Instant,
         is_first: &impl Fn() -> Result<bool>,
     ) -> Result<()> {
-        self.check_life(&mut watch.life)?;
+        self.check_epoch(&mut watch.epoch)?;
         let mut waits = false;
-        if let Some(other) = watch.before {
-            match self.look_after(other, slot)? {
-                Other::There => waits = true,
-                Other::Unlinked => {}
-                Other::Gone if !is_first()? => return Err(self.break_under(slot)?),
-                Other::Left | Other::Gone => watch.before = None,
+        if let Some(before) = watch.before {
+            match self.check_predecessor(before, slot)? {
+                Predecessor::Present => waits = true,
+                Predecessor::Unlinked => {}
+                Predecessor::Gone if !is_first()? => return Err(self.mark_broken(slot)?),
+                Predecessor::Left | Predecessor::Gone => watch.before = None,
             }
         }
-        // He must be the first, or his grant is on its way.
+        // Without a predecessor, the slot is the first or its grant is on its way.
         if waits || is_first()? {
-            watch.nobody_since = None;
-        } else if now - *watch.nobody_since.get_or_insert(now) >= LINK_LIMIT {
-            return Err(self.break_under(slot)?);
+            watch.alone_since = None;
+        } else if now - *watch.alone_since.get_or_insert(now) >= LINK_LIMIT {
+            return Err(self.mark_broken(slot)?);
         }
         Ok(())
     }
 
-    /// Checks that the object is in order and was not recovered since the first look. Who
-    /// has claimed it may be dead, too: then somebody who gives up must recover it.
-    fn check_life(&self, first: &mut Option<u64>) -> Result<()> {
-        let life = self.see_life()?;
-        let first = *first.get_or_insert(life);
-        match is_in_order(life) && first == life {
+    /// Checks that the object is intact, and was not recovered since the epoch was `first`
+    /// seen. A recovering object counts as broken: the process that recovers it may have
+    /// died, and then one that gets the error must recover it.
+    fn check_epoch(&self, first: &mut Option<u64>) -> Result<()> {
+        let epoch = self.load_epoch()?;
+        let first = *first.get_or_insert(epoch);
+        match is_intact(epoch) && first == epoch {
             true => Ok(()),
             false => Err(self.broken()),
         }
     }
 
-    /// Looks what has become of the one before.
-    fn look_after(&self, before: Entry, slot: &Slot) -> Result<Other> {
+    /// Finds out what has become of a slot's predecessor.
+    fn check_predecessor(&self, before: Entry, slot: &Slot) -> Result<Predecessor> {
         let all = &self.participant;
         let found = all.state(before);
         let (state, next) = match found.and_then(|state| Ok((state, all.next(before)?))) {
             Ok(found) => found,
             Err(error) if error.is_peer_gone() => {
-                // He may have woken this one before he went, or named it the first.
+                // It may have woken this slot before it died.
                 return match slot.granted()? {
-                    Some(_) => Ok(Other::Left),
-                    None => Ok(Other::Gone),
+                    Some(_) => Ok(Predecessor::Left),
+                    None => Ok(Predecessor::Gone),
                 };
             }
             Err(error) => return Err(error),
         };
         match State::of(state, self.identity) {
-            Some(State::Waiting | State::Holding) if next == slot.entry().0 => Ok(Other::There),
-            Some(State::Waiting | State::Holding) => Ok(Other::Unlinked),
-            Some(State::GivenUp) => Err(self.break_under(slot)?),
-            None => Ok(Other::Left),
+            Some(State::Waiting | State::Holding) if next == slot.entry().0 => {
+                Ok(Predecessor::Present)
+            }
+            Some(State::Waiting | State::Holding) => Ok(Predecessor::Unlinked),
+            Some(State::Abandoned) => Err(self.mark_broken(slot)?),
+            None => Ok(Predecessor::Left),
         }
     }
 
-    /// Breaks the object in whose queue a slot stands, unless that may be a queue of the
-    /// past.
-    pub(crate) fn break_under(&self, slot: &Slot) -> Result<Error> {
-        let life = self.see_life()?;
-        if is_in_order(life) {
-            if self.rejoins && life != slot.known() {
-                slot.doubt();
+    /// Breaks the object in whose queue a slot is, unless that queue may be stale and the
+    /// process joins anew.
+    pub(crate) fn mark_broken(&self, slot: &Slot) -> Result<Error> {
+        let epoch = self.load_epoch()?;
+        if is_intact(epoch) {
+            if self.rejoins && epoch != slot.known_epoch() {
+                slot.mark_stale();
             } else {
-                self.life.compare_swap(life, life | BROKEN)?;
+                self.epoch.compare_swap(epoch, epoch | BROKEN)?;
             }
         }
         Ok(self.broken())
     }
 
-    /// Waits until the one behind a slot has chained himself up, who is known to
-    /// have joined.
+    /// Waits until the successor of a slot, which has joined, has linked itself.
     pub(crate) fn await_next(&self, slot: &Slot) -> Result<Entry> {
         let core = self.core();
-        let (mut looks, mut life) = (Looks(LOOKS.0), None);
+        let (mut backoff, mut epoch) = (Backoff::new(), None);
         let limit = core.now() + LINK_LIMIT;
         loop {
-            match core.wait_for(Some(looks.next(core.now())), || slot.next()) {
-                Err(Error::TimedOut) => {}
-                next => return next,
+            let check = backoff.next(core.now());
+            if let Some(next) = core.wait_until(check, || slot.next())? {
+                return Ok(next);
             }
-            self.check_life(&mut life)?;
+            self.check_epoch(&mut epoch)?;
             if core.now() >= limit {
-                return Err(self.break_under(slot)?);
+                return Err(self.mark_broken(slot)?);
             }
         }
     }
 
-    /// Claims a broken object in order to empty it: nobody else does until
-    /// [`Object::revive`] or [`Object::give_back`]. `None`: it is in order, or somebody
-    /// else has just recovered it. Who claims it and does neither for [`LINK_LIMIT`]
-    /// counts as dead: longer than a message of his can be under way.
-    pub(crate) fn claim(&self) -> Result<Option<u64>> {
-        let life = self.life.load()?;
-        let claim = match life & CLAIMED {
+    /// Claims a broken object, to empty it: no other process does so until
+    /// [`Object::finish_recovery`] or [`Object::cancel_recovery`]. Returns `None` if the
+    /// object is intact, or another process has just recovered it. A claim that neither
+    /// ends within [`LINK_LIMIT`] counts as that of a dead process: no message of it can
+    /// still be on its way then.
+    pub(crate) fn claim_recovery(&self) -> Result<Option<u64>> {
+        let epoch = self.epoch.load()?;
+        let claim = match epoch & RECOVERING {
             0 => return Ok(None),
-            CLAIMED if !self.stands_still(life)? => return Ok(None),
-            CLAIMED => life.wrapping_add(4),
-            _ => life.wrapping_add(CLAIMED - BROKEN),
+            RECOVERING if !self.is_stuck(epoch)? => return Ok(None),
+            RECOVERING => epoch.wrapping_add(4),
+            _ => epoch.wrapping_add(RECOVERING - BROKEN),
         };
-        let claimed = self.life.compare_swap(life, claim)? == life;
+        let claimed = self.epoch.compare_swap(epoch, claim)? == epoch;
         Ok(claimed.then_some(claim))
     }
 
-    /// Says whether the life stays what it is for [`LINK_LIMIT`].
-    fn stands_still(&self, life: u64) -> Result<bool> {
+    /// Returns true if the epoch does not change for [`LINK_LIMIT`].
+    fn is_stuck(&self, epoch: u64) -> Result<bool> {
         let core = self.core();
         let limit = core.now() + LINK_LIMIT;
-        let mut looks = Looks(LOOKS.0);
+        let mut backoff = Backoff::new();
         while core.now() < limit {
-            match core.wait_for(Some(looks.next(core.now())), || Ok(None::<()>)) {
-                Ok(()) | Err(Error::TimedOut) => {}
-                Err(error) => return Err(error),
-            }
-            if self.life.load()? != life {
+            core.wait_until(backoff.next(core.now()), || Ok(None::<()>))?;
+            if self.epoch.load()? != epoch {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Notes that a claimed object is in order again; `false` if the claim has ended.
-    pub(crate) fn revive(&self, claim: u64) -> Result<bool> {
-        Ok(self.life.compare_swap(claim, claim.wrapping_add(1))? == claim)
+    /// Makes a claimed object intact; returns false if the claim has ended.
+    pub(crate) fn finish_recovery(&self, claim: u64) -> Result<bool> {
+        Ok(self.epoch.compare_swap(claim, claim.wrapping_add(1))? == claim)
     }
 
-    /// Notes that a claimed object is still broken.
-    pub(crate) fn give_back(&self, claim: u64) -> Result<()> {
-        let broken = claim.wrapping_add(4 - CLAIMED + BROKEN);
-        self.life.compare_swap(claim, broken).map(drop)
+    /// Makes a claimed object broken again.
+    pub(crate) fn cancel_recovery(&self, claim: u64) -> Result<()> {
+        let broken = claim.wrapping_add(4 - RECOVERING + BROKEN);
+        self.epoch.compare_swap(claim, broken).map(drop)
     }
 
-    /// Says whether the object is broken.
+    /// Returns true if the object is not intact.
     pub(crate) fn is_broken(&self) -> Result<bool> {
-        Ok(!is_in_order(self.see_life()?))
+        Ok(!is_intact(self.load_epoch()?))
     }
 
-    /// Says whether the owner of an entry, which the home knows as the holder of this
-    /// object, is there and holds it, or was woken to and has not noticed yet.
+    /// Returns true if the process of an entry, which the owner names as the holder, is
+    /// there and holds this object, or was woken to hold it and has not noticed yet.
     pub(crate) fn is_held_by(&self, entry: Entry) -> Result<bool> {
         match self.participant.state(entry) {
             Ok(state) => Ok(matches!(
@@ -391,7 +390,7 @@ impl Object {
         Error::Broken { what: self.what() }
     }
 
-    /// The object, for people.
+    /// The object, for messages.
     pub(crate) fn what(&self) -> String {
         format!(
             "the {} at offset {} of segment {:#x} of {}, {}",

@@ -1,4 +1,4 @@
-//! Wait queues (N22): stand in a queue for an event; signal wakes the first.
+//! Wait queues (N22): processes wait in a queue for an event; a signal wakes the first.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, NOBODY};
 
 use crate::atomic::{Operand, RemoteU64};
 use crate::error::{Error, Result};
-use crate::memory::segment::RemoteSegment;
+use crate::memory::RemoteSegment;
 use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::{Entry, Slot};
 
-/// The queue in front of a wait queue or a semaphore.
+/// The queue of a wait queue or a semaphore.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) object: Object,
@@ -36,7 +36,7 @@ impl Queue {
         })
     }
 
-    /// Executes one function; returns an entry or other value, and two numbers.
+    /// Executes one function; returns the result's value, and two numbers.
     pub(crate) fn call(&self, function: Function, entry: u64) -> Result<(u64, u32, u32)> {
         let (value, detail) = self.structure.execute(function, [entry, 0])?;
         let (first, second) = split_detail(detail);
@@ -45,11 +45,11 @@ impl Queue {
 
     /// Executes the function with which a slot joins.
     pub(crate) fn join(&self, function: Function, slot: &Slot) -> Result<(u64, u32, u32)> {
-        slot.joins(self.call(function, slot.entry().0))
+        slot.join(self.call(function, slot.entry().0))
     }
 
-    /// Chains up a slot that has joined behind `before`.
-    pub(crate) fn chain(&self, slot: &Slot, before: u64) -> Result<Option<Entry>> {
+    /// Links a slot that has joined behind `before`.
+    pub(crate) fn link(&self, slot: &Slot, before: u64) -> Result<Option<Entry>> {
         let before = Entry::from_word(before);
         if let Some(before) = before {
             self.object.link(before, slot)?;
@@ -77,12 +77,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes all that was written before visible to whoever is woken.
-    pub(crate) fn publish(&self) -> Result<()> {
-        self.object.publish()
-    }
-
-    /// Wakes whom an operation has returned; `false`: nobody.
+    /// Wakes the entry that an operation has returned; returns false if there is none.
     pub(crate) fn wake(&self, entry: u64, count: u32) -> Result<bool> {
         match Entry::from_word(entry) {
             Some(entry) => self.object.wake(entry, count).map(|()| true),
@@ -92,22 +87,22 @@ impl Queue {
 
     /// Empties a broken queue.
     pub(crate) fn recover(&self, value: u32) -> Result<bool> {
-        let Some(claim) = self.object.claim()? else {
+        let Some(claim) = self.object.claim_recovery()? else {
             return Ok(false);
         };
         let structure = Structure {
             value: value.into(),
             ..Structure::default()
         };
-        // One frame: the home's NIC places it between two operations. The queue is in
-        // order only after that: who knows it to be joins no old one.
+        // One frame: the owner's NIC writes it between two operations. Empty the queue
+        // before it is intact: a process that sees it intact joins no old queue.
         let object = &self.object;
         let bytes = zerocopy::IntoBytes::as_bytes(&structure);
         let endpoint = object.participant.endpoint();
         endpoint
             .write(&object.segment, object.offset, bytes)?
             .wait()?;
-        object.revive(claim)
+        object.finish_recovery(claim)
     }
 }
 
@@ -130,9 +125,9 @@ impl WaitQueue {
     /// # Errors
     /// [`Error::Broken`], and those of [`crate::RemoteWord`]
     pub fn insert(&self) -> Result<Waiting<'_>> {
-        let slot = self.0.object.enter()?;
+        let slot = self.0.object.take_slot()?;
         let (before, _, _) = self.0.join(Function::Enqueue, &slot)?;
-        let before = self.0.chain(&slot, before)?;
+        let before = self.0.link(&slot, before)?;
         Ok(Waiting {
             queue: &self.0,
             slot: Some(slot),
@@ -140,19 +135,19 @@ impl WaitQueue {
         })
     }
 
-    /// Wakes the first that waits, after all that this process wrote before
-    /// (removeQ); `false` if nobody waited: then the signal is lost.
+    /// Wakes the first process that waits, after all that this process wrote before
+    /// (removeQ). Returns false if none waited: then the signal is lost.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
     pub fn remove(&self) -> Result<bool> {
-        self.0.publish()?;
+        self.0.object.core().wait_program_writes()?;
         let (entry, count, _) = self.0.call(Function::Dequeue, 0)?;
         let woken = self.0.wake(entry, count)?;
         Ok(woken || count != NOBODY)
     }
 
-    /// Says whether a process has died in it.
+    /// Returns true if a process has died in it.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -160,8 +155,8 @@ impl WaitQueue {
         self.0.object.is_broken()
     }
 
-    /// Empties a broken queue; `false` if it is not broken, or if somebody else does
-    /// the same. All who waited get [`Error::Broken`] instead of their event.
+    /// Empties a broken queue; returns false if it is not broken, or another process
+    /// recovers it. All waiting processes get [`Error::Broken`] instead of their event.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -170,10 +165,9 @@ impl WaitQueue {
     }
 }
 
-/// A place in a [`WaitQueue`].
+/// An entry in a [`WaitQueue`].
 ///
-/// Dropping it before it was woken breaks the queue for those behind, like the
-/// death of the process.
+/// Dropping it before it was woken breaks the queue, like the death of the process.
 #[derive(Debug)]
 pub struct Waiting<'a> {
     queue: &'a Queue,
@@ -182,11 +176,11 @@ pub struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    /// Waits to be woken (waitQ); at once if it was before. After
-    /// [`Error::TimedOut`] the place is kept: wait again.
+    /// Waits to be woken (waitQ); returns at once if it was woken before. After
+    /// [`Error::TimedOut`] the entry stays in the queue: wait again.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; [`Error::Broken`]: the place is lost; those of
+    /// [`Error::TimedOut`]; [`Error::Broken`]: the entry is lost; those of
     /// [`crate::RemoteWord`].
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
         let Some(slot) = self.slot.take() else {
@@ -207,8 +201,8 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            // An error says that the home is gone, and the queue with it.
-            drop(self.queue.object.break_under(&slot));
+            // An error says that the owner is gone, and the queue with it.
+            drop(self.queue.object.mark_broken(&slot));
         }
     }
 }

@@ -4,7 +4,7 @@ use qnic_abi::atomic::Function;
 
 use crate::atomic::RemoteU32;
 use crate::error::Result;
-use crate::memory::segment::RemoteSegment;
+use crate::memory::RemoteSegment;
 use crate::sync::object::Watch;
 use crate::sync::participant::Participant;
 use crate::sync::queue::Queue;
@@ -33,7 +33,7 @@ impl Semaphore {
         })
     }
 
-    /// Sets the value, for a semaphore that nobody waits for yet; returns what it was.
+    /// Sets the value of a semaphore that no process waits for yet; returns what it was.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -41,7 +41,7 @@ impl Semaphore {
         self.value.swap(value)
     }
 
-    /// The value as it was a moment ago: units that nobody has taken.
+    /// The value as it was a moment ago: units that no process has taken.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -56,10 +56,10 @@ impl Semaphore {
     /// the queue any more. Those of [`crate::RemoteWord`].
     pub fn wait(&self) -> Result<()> {
         let queue = &self.queue;
-        let slot = queue.object.enter()?;
+        let slot = queue.object.take_slot()?;
         let (before, _, value) = queue.join(Function::SemaphoreP, &slot)?;
         if value == 0 {
-            let before = queue.chain(&slot, before)?;
+            let before = queue.link(&slot, before)?;
             queue.wait(&slot, &mut Watch::new(before), None)?;
         }
         slot.leave()
@@ -81,13 +81,13 @@ impl Semaphore {
         Ok(false)
     }
 
-    /// Gives one unit, to the first that waits if anybody does, after all that this
-    /// process wrote before (Ssignal).
+    /// Gives one unit back after all that this process wrote before (Ssignal). The first
+    /// process that waits gets it, if any does.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
     pub fn signal(&self) -> Result<()> {
-        self.queue.publish()?;
+        self.queue.object.core().wait_program_writes()?;
         let (entry, count, _) = self.queue.call(Function::SemaphoreV, 0)?;
         self.queue.wake(entry, count)?;
         Ok(())
@@ -102,7 +102,7 @@ impl Semaphore {
         Ok(Permit(self))
     }
 
-    /// Says whether a process has died in its queue.
+    /// Returns true if a process has died in its queue.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -110,9 +110,10 @@ impl Semaphore {
         self.queue.object.is_broken()
     }
 
-    /// Empties the queue of a broken semaphore and sets its value; `false` if it is
-    /// not broken, or if somebody else does the same. All who waited get
-    /// [`crate::Error::Broken`]. Who knows how many units are out chooses the value.
+    /// Empties the queue of a broken semaphore and sets its value; returns false if it is
+    /// not broken, or another process recovers it. All waiting processes get
+    /// [`crate::Error::Broken`]. The caller knows how many units are taken, and chooses
+    /// the value accordingly.
     ///
     /// # Errors
     /// Those of [`crate::RemoteWord`]
@@ -126,7 +127,7 @@ impl Semaphore {
 pub struct Permit<'a>(&'a Semaphore);
 
 impl Permit<'_> {
-    /// Keeps the unit: somebody else will give it back.
+    /// Keeps the unit: the program gives it back by [`Semaphore::signal`].
     pub fn keep(self) {
         std::mem::forget(self);
     }
@@ -134,7 +135,8 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        // A drop cannot report: who needs to know keeps it and signals himself.
+        // A drop cannot report. A program that needs the result keeps the permit and
+        // calls `signal`.
         drop(self.0.signal());
     }
 }

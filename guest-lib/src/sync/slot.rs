@@ -1,13 +1,13 @@
-//! One place in a queue: a slot in the area of a process, and its name in the
-//! network.
+//! An entry of a queue: a slot in the area of a process, and its name in the network.
 //!
 //! ```text
-//!   +0   next   name of the one behind; written by that one
-//!   +8   grant  1 + those who still wait, or LOST; written by the one who wakes
-//!   +16  state  what its owner does with it; read by the one behind
+//!   +0   next   name of the successor; written by the successor
+//!   +8   grant  1 + entries that still wait, or ABANDONED; written by the waker
+//!   +16  state  what the slot's process does with it; read by the successor
 //! ```
-//! Who gives up a slot tells the one behind, and he the next, so all learn of it
-//! within message times; those who chain themselves up later look.
+//! A process that abandons a slot tells its successor, and that one tells the next. So all
+//! processes behind it learn of it within message times. A process that links itself later
+//! finds the state when it checks its predecessor.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::sync::participant::{was_refused, Area, Participant};
 
-/// Offset of the name of the one behind.
+/// Offset of the name of the successor.
 pub(crate) const NEXT: u64 = 0;
 /// Offset of the grant.
 pub(crate) const GRANT: u64 = 8;
 /// Offset of the state.
 pub(crate) const STATE: u64 = 16;
 
-/// A grant that wakes nobody: the one before has given up.
-const LOST: u64 = 1 << 63;
+/// A grant that wakes nothing: the predecessor has abandoned its slot.
+const ABANDONED: u64 = 1 << 63;
 
 /// Size of a slot in bytes.
 pub(crate) const SLOT_BYTES: u64 = 64;
@@ -31,17 +31,17 @@ pub(crate) const SLOT_BYTES: u64 = 64;
 /// Slots of a participant.
 pub(crate) const SLOTS: u16 = 256;
 
-/// Name of a slot: node, port, life of the participant, slot + 1. Never zero.
+/// Name of a slot: node, port, incarnation of the participant, slot + 1. Never zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry(pub(crate) u64);
 
 impl Entry {
-    pub(crate) fn new(node: u16, port: u16, life: u16, slot: u16) -> Self {
+    pub(crate) fn new(node: u16, port: u16, incarnation: u16, slot: u16) -> Self {
         let word = |part: u16, shift: u32| u64::from(part) << shift;
-        Entry(word(node, 48) | word(port, 32) | word(life, 16) | (u64::from(slot) + 1))
+        Entry(word(node, 48) | word(port, 32) | word(incarnation, 16) | (u64::from(slot) + 1))
     }
 
-    /// The entry of that name; `None` for nobody.
+    /// The entry of that name; `None` for zero.
     pub(crate) fn from_word(word: u64) -> Option<Self> {
         (word as u16 != 0).then_some(Entry(word))
     }
@@ -54,7 +54,7 @@ impl Entry {
         (self.0 >> 32) as u16
     }
 
-    pub(crate) fn life(self) -> u16 {
+    pub(crate) fn incarnation(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
@@ -69,16 +69,15 @@ impl Entry {
     }
 }
 
-/// What the owner of a slot does with it, as one word together with the object that
-/// it is about.
+/// What a process does with its slot; one word together with the identity of the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// Waits, or is about to.
     Waiting = 1,
     /// Holds the lock.
     Holding = 2,
-    /// Has left the queue out of turn: nobody behind it will be woken by it.
-    GivenUp = 3,
+    /// Has left the queue out of turn: it will wake no successor.
+    Abandoned = 3,
 }
 
 impl State {
@@ -87,37 +86,37 @@ impl State {
         identity | self as u64
     }
 
-    /// The state that a word says, if it is about that object.
+    /// The state in a word, if the word is about that object.
     pub(crate) fn of(word: u64, identity: u64) -> Option<Self> {
-        let states = [State::Waiting, State::Holding, State::GivenUp];
+        let states = [State::Waiting, State::Holding, State::Abandoned];
         states
             .into_iter()
             .find(|state| state.word(identity) == word)
     }
 }
 
-/// What has come to a slot that waits.
+/// What a waiting slot receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grant {
-    /// It is woken; so many still wait.
+    /// It is woken; so many entries still wait.
     Woken(u32),
-    /// The one before has given up.
-    Lost,
+    /// The predecessor has abandoned its slot.
+    Abandoned,
 }
 
 impl Grant {
-    /// As it stands in a slot.
+    /// The word in the slot.
     pub(crate) fn word(self) -> u64 {
         match self {
             Grant::Woken(count) => u64::from(count) + 1,
-            Grant::Lost => LOST,
+            Grant::Abandoned => ABANDONED,
         }
     }
 
     fn from_word(word: u64) -> Option<Self> {
         match word {
             0 => None,
-            word if word & LOST != 0 => Some(Grant::Lost),
+            word if word & ABANDONED != 0 => Some(Grant::Abandoned),
             word => Some(Grant::Woken((word - 1) as u32)),
         }
     }
@@ -125,32 +124,37 @@ impl Grant {
 
 /// A slot that is in use.
 ///
-/// One that is dropped without [`Slot::leave`] has left its queue out of turn. It
-/// is not used again: others may still write to it. If it never stood in a queue, nobody
+/// A slot that is dropped without [`Slot::leave`] has left its queue out of turn. It is not
+/// used again, since others may still write to it. If it never was in a queue, no process
 /// knows it, and it is given back.
 #[derive(Debug)]
 pub(crate) struct Slot {
     area: Arc<Area>,
     entry: Entry,
     identity: u64,
-    known: u64,
-    /// Whether it is given up because its queue may be one of the past.
-    doubtful: AtomicBool,
-    /// Whether the operation that joins a queue was refused.
+    known_epoch: u64,
+    /// The slot is abandoned because its queue may be stale.
+    stale: AtomicBool,
+    /// The operation that joins a queue was refused.
     refused: AtomicBool,
     left: bool,
 }
 
 impl Slot {
-    /// Prepares a free slot to stand in the queue of an object, whose life was `known`
+    /// Prepares a free slot for the queue of an object, whose epoch was `known_epoch`
     /// before.
-    pub(crate) fn new(area: &Arc<Area>, entry: Entry, identity: u64, known: u64) -> Result<Self> {
+    pub(crate) fn new(
+        area: &Arc<Area>,
+        entry: Entry,
+        identity: u64,
+        known_epoch: u64,
+    ) -> Result<Self> {
         let slot = Slot {
             area: area.clone(),
             entry,
             identity,
-            known,
-            doubtful: AtomicBool::new(false),
+            known_epoch,
+            stale: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             left: false,
         };
@@ -164,37 +168,36 @@ impl Slot {
         self.entry
     }
 
-    /// The one behind, if he has chained himself up.
+    /// The successor, if it has linked itself.
     pub(crate) fn next(&self) -> Result<Option<Entry>> {
         Ok(Entry::from_word(self.load(NEXT)?))
     }
 
-    /// What has come to it.
+    /// The grant that has arrived.
     pub(crate) fn granted(&self) -> Result<Option<Grant>> {
         Ok(Grant::from_word(self.load(GRANT)?))
     }
 
-    /// The life of its object as it was known before it joined.
-    pub(crate) fn known(&self) -> u64 {
-        self.known
+    /// The epoch of its object as it was known before it joined.
+    pub(crate) fn known_epoch(&self) -> u64 {
+        self.known_epoch
     }
 
-    /// Notes that its queue may be one of the past.
-    pub(crate) fn doubt(&self) {
-        // Relaxed: it is read by the thread that waits with this slot.
-        self.doubtful.store(true, Ordering::Relaxed);
+    /// Notes that its queue may be stale.
+    pub(crate) fn mark_stale(&self) {
+        // Relaxed: the thread that waits with this slot reads it.
+        self.stale.store(true, Ordering::Relaxed);
     }
 
-    /// Says whether its queue may be one of the past: then nothing of its object was
-    /// broken on its account.
-    pub(crate) fn is_doubtful(&self) -> bool {
-        self.doubtful.load(Ordering::Relaxed)
+    /// Returns true if its queue may be stale. Then it has not broken its object.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
     }
 
     /// Takes the result of the operation that joins a queue with it.
-    pub(crate) fn joins<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn join<T>(&self, result: Result<T>) -> Result<T> {
         let refused = result.as_ref().is_err_and(was_refused);
-        // Relaxed: as in `doubt`.
+        // Relaxed: as in `mark_stale`.
         self.refused.store(refused, Ordering::Relaxed);
         result
     }
@@ -203,7 +206,7 @@ impl Slot {
         self.store(STATE, state.word(self.identity))
     }
 
-    /// Gives it back: nobody will write to it any more.
+    /// Gives it back: no process will write to it any more.
     pub(crate) fn leave(mut self) -> Result<()> {
         self.end()
     }
@@ -216,9 +219,8 @@ impl Slot {
     }
 
     fn load(&self, word: u64) -> Result<u64> {
-        self.area
-            .buffer()
-            .load_u64((self.entry.offset() + word) as usize)
+        let offset = (self.entry.offset() + word) as usize;
+        self.area.buffer().load_u64(offset)
     }
 
     fn store(&self, word: u64, value: u64) -> Result<()> {
@@ -233,17 +235,17 @@ impl Drop for Slot {
             return;
         }
         if self.refused.load(Ordering::Relaxed) {
-            // An error says that the memory is gone, and nobody can look at it.
+            // An error says that the memory is gone, so no process can look at it.
             drop(self.end());
             return;
         }
         let told = self
-            .set_state(State::GivenUp)
+            .set_state(State::Abandoned)
             .and_then(|()| match self.next()? {
-                Some(next) => Participant::of(&self.area).grant(next, Grant::Lost),
+                Some(next) => Participant::of(&self.area).grant(next, Grant::Abandoned),
                 None => Ok(()),
             });
-        // Who cannot be told looks himself.
+        // A successor that cannot be told finds the state itself.
         drop(told);
     }
 }
@@ -255,26 +257,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_name_their_parts(node: u16, port: u16, life: u16, slot in 0..SLOTS) {
-            let entry = Entry::new(node, port, life, slot);
-            prop_assert_eq!((entry.node(), entry.port(), entry.life()), (node, port, life));
+        fn entries_name_their_parts(node: u16, port: u16, incarnation: u16, slot in 0..SLOTS) {
+            let entry = Entry::new(node, port, incarnation, slot);
+            let parts = (entry.node(), entry.port(), entry.incarnation());
+            prop_assert_eq!(parts, (node, port, incarnation));
             prop_assert_eq!(entry.offset(), u64::from(slot) * SLOT_BYTES);
             prop_assert_eq!(Entry::from_word(entry.0), Some(entry));
-            let other = Entry::new(node, port, life, (slot + 1) % SLOTS);
+            let other = Entry::new(node, port, incarnation, (slot + 1) % SLOTS);
             prop_assert_eq!(entry.participant(), other.participant());
         }
     }
 
     #[test]
-    fn grants_are_counts_or_lost() {
-        for grant in [Grant::Woken(0), Grant::Woken(u32::MAX), Grant::Lost] {
+    fn words_are_grants_and_zero_is_nothing() {
+        for grant in [Grant::Woken(0), Grant::Woken(u32::MAX), Grant::Abandoned] {
             assert_eq!(Grant::from_word(grant.word()), Some(grant));
         }
         assert_eq!(Grant::from_word(0), None);
-    }
-
-    #[test]
-    fn zero_is_nobody() {
         assert_eq!(Entry::from_word(0), None);
     }
 }

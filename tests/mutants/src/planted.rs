@@ -196,7 +196,7 @@ const PLANTED: &[Planted] = &[
     Planted {
         name: "the library releases a lock before its holder's writes are there",
         file: "guest-lib/src/sync/lock.rs",
-        edit: ("self.object.publish()?;", ""),
+        edit: ("core.wait_program_writes()?;", ""),
     },
     Planted {
         name: "the library does not name the one behind who is woken",

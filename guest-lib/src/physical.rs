@@ -1,14 +1,14 @@
 //! Transfers by physical address, NetVM's writeP and readP, **for comparison only** (N25).
 //!
-//! A physical segment is pinned while it is exported, and the NIC reaches it
-//! without page table, lock or page fault: what a NIC with static pinning would do.
-//! Everything else is as with any segment: it is exported under a name with an
-//! access and a key, imported by peers, and named as source or destination of
-//! [`Endpoint::write`] and [`Endpoint::read`]. A transfer is a writeP or readP when
-//! its segments at both ends are physical; so both ends have to allow it.
+//! A physical segment is pinned while it is exported. The NIC reaches it without page
+//! table, lock or page fault, as a NIC with static pinning would. Everything else is as
+//! with any segment: it is exported under a name with an access and a key, imported by
+//! peers, and named as source or destination of [`Endpoint::write`] and
+//! [`Endpoint::read`]. A transfer is a writeP or readP if its segments at both ends are
+//! physical; so both ends have to allow it.
 //!
 //! # Privilege
-//! [`register`] is refused with `AccessDenied` unless the process may touch all
+//! [`register`] is refused with `AccessDenied` unless the process may access all
 //! memory anyway: in a guest it needs `CAP_SYS_RAWIO`; a host-mode node must have
 //! been started with [`crate::HOST_PHYSICAL_VARIABLE`] or
 //! [`qnic_host::HostNode::allow_physical`]. An ordinary endpoint cannot export
@@ -29,8 +29,7 @@ use qnic_abi::{uapi, Access, Port, SegmentName};
 
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::memory::buffer::Buffer;
-use crate::memory::segment::Segment;
+use crate::memory::{Buffer, Segment};
 use crate::nic::Nic;
 
 /// Registers like [`Nic::register`], and asks for the privilege to export physical

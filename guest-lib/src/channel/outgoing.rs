@@ -1,0 +1,138 @@
+//! What the senders of channels and of shared queues have in common.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
+
+use qnic_abi::{Access, NodeId, Port, SegmentName};
+
+use super::layout::{words, Geometry, HEAD_BYTES};
+use super::{check_end, End};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, RemoteSegment, Segment};
+use crate::notification::NotificationId;
+use crate::rdma::internal_writes::InternalWrites;
+use crate::rdma::Source;
+
+/// What tells a channel from a shared queue.
+pub(super) struct Kind {
+    /// First word of the receiver's segment.
+    pub(super) magic: u64,
+    /// What a segment without it is.
+    pub(super) no_such: &'static str,
+    /// Bytes that a sender stages messages in.
+    pub(super) staged_bytes: fn(&Geometry) -> usize,
+}
+
+/// Messages on their way to a receiver.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) geometry: Geometry,
+    /// Notification of the receiver for each message.
+    pub(super) sent: NotificationId,
+    pub(super) remote: RemoteSegment,
+    // Before what it writes from.
+    pub(super) writes: InternalWrites,
+    pub(super) staging: Segment,
+    pub(super) staged: Buffer,
+    /// Why no more messages can be sent.
+    pub(super) end: Option<End>,
+}
+
+impl Outgoing {
+    /// Connects to a receiver.
+    ///
+    /// # Errors
+    /// [`Error::BadChannel`], and those of [`Endpoint::import`] and [`Endpoint::read`].
+    pub(super) fn connect(
+        endpoint: &Endpoint,
+        (node, port, name): (NodeId, Port, SegmentName),
+        wait: Duration,
+        kind: &Kind,
+    ) -> Result<Self> {
+        let remote = endpoint.import(node, port, name, wait)?;
+        let (geometry, sent) = read_head(endpoint, &remote, kind)?;
+        let staged = endpoint.allocate((kind.staged_bytes)(&geometry))?;
+        let (staging, _) = export(endpoint, &staged, Access::READ)?;
+        Ok(Outgoing {
+            geometry,
+            sent,
+            remote,
+            writes: InternalWrites::new(endpoint.core()),
+            staging,
+            staged,
+            end: None,
+        })
+    }
+
+    /// Checks the length of a message.
+    ///
+    /// # Errors
+    /// [`Error::MessageTooLong`]
+    pub(super) fn check_length(&self, message: &[u8]) -> Result<()> {
+        let (length, limit) = (message.len(), self.geometry.message_bytes);
+        match length <= limit {
+            true => Ok(()),
+            false => Err(Error::MessageTooLong { length, limit }),
+        }
+    }
+
+    /// Writes to the receiver's segment and signals `sent`.
+    pub(super) fn write<'a>(&mut self, offset: usize, source: impl Into<Source<'a>>) -> Result<()> {
+        let sent = Some(self.sent);
+        self.writes.write(&self.remote, offset, source, sent)
+    }
+
+    /// Asks whether the receiver is there, unless a write will tell anyway.
+    pub(super) fn probe(&mut self) -> Result<()> {
+        match self.writes.is_empty() {
+            true => self.writes.write(&self.remote, 0, b"", None),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until all messages are in the receiver's memory.
+    ///
+    /// # Errors
+    /// [`Error::ChannelClosed`], [`Error::PeerLost`], [`Error::DeviceGone`], …
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let failure = self.writes.wait_all()?;
+        check_end(&mut self.end, failure.as_ref())
+    }
+}
+
+/// Exports a buffer under a random name that no process can guess.
+pub(super) fn export(
+    endpoint: &Endpoint,
+    buffer: &Buffer,
+    access: Access,
+) -> Result<(Segment, SegmentName)> {
+    // The keys of a hasher come from the system's random source.
+    let name = SegmentName(RandomState::new().build_hasher().finish());
+    Ok((endpoint.export(name, buffer, access)?, name))
+}
+
+/// Reads and checks the head of a receiver's segment.
+fn read_head(
+    endpoint: &Endpoint,
+    remote: &RemoteSegment,
+    kind: &Kind,
+) -> Result<(Geometry, NotificationId)> {
+    let buffer = endpoint.allocate(HEAD_BYTES)?;
+    let (segment, _) = export(endpoint, &buffer, Access::WRITE)?;
+    let destination = segment.part(0, HEAD_BYTES);
+    endpoint.read(remote, 0, destination)?.wait()?;
+    let [first, slots, message_bytes, refill, sent] = words(&buffer.read_vec(0, HEAD_BYTES)?);
+    if first != kind.magic {
+        return Err(Error::BadChannel(kind.no_such));
+    }
+    let [slots, message_bytes, refill] =
+        [slots, message_bytes, refill].map(|word| usize::try_from(word).unwrap_or(usize::MAX));
+    let geometry = Geometry::new(slots, message_bytes, refill)?;
+    let sent = u32::try_from(sent).ok().and_then(NotificationId::new);
+    match sent {
+        Some(sent) if geometry.segment_bytes() as u64 <= remote.len() => Ok((geometry, sent)),
+        _ => Err(Error::BadChannel("its head contradicts itself")),
+    }
+}

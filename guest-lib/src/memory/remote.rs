@@ -1,0 +1,133 @@
+//! Imported segments (N3).
+
+use std::sync::{Arc, Mutex, Weak};
+
+use qnic_abi::command::Descriptor;
+use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
+use zerocopy::FromZeros;
+
+use crate::core::lock;
+use crate::core::tracker::Summary;
+use crate::error::{Error, Operation, Result, TransferError};
+use crate::memory::map::Imports;
+
+/// A segment of another process, imported (N3). Clones are cheap; dropping the
+/// last one unimports it.
+#[derive(Debug, Clone)]
+pub struct RemoteSegment(pub(crate) Arc<Remote>);
+
+/// The result of an import.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    imports: Weak<Mutex<Imports>>,
+    node: NodeId,
+    port: Port,
+    name: SegmentName,
+    segment: u16,
+    access: Access,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    key: u64,
+}
+
+impl Remote {
+    /// Node and port of the process that exports it.
+    pub(crate) fn process(&self) -> (u16, u16) {
+        (self.node.0, self.port.0)
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some(imports) = self.imports.upgrade() {
+            lock(&imports).remove(self);
+        }
+    }
+}
+
+impl RemoteSegment {
+    /// Enters what an import returned in the map.
+    pub(crate) fn new(imports: &Arc<Mutex<Imports>>, call: &uapi::Import) -> Self {
+        let remote = Arc::new(Remote {
+            imports: Arc::downgrade(imports),
+            node: NodeId(call.node.get()),
+            port: Port(call.port.get()),
+            name: SegmentName(call.name.get()),
+            segment: call.segment.get(),
+            access: Access::from_bits_truncate(call.access.get()),
+            address: call.address.get(),
+            length: call.length.get(),
+            key: call.key.get(),
+        });
+        lock(imports).insert(&remote);
+        RemoteSegment(remote)
+    }
+
+    /// Node of the process that exports it.
+    pub fn node(&self) -> NodeId {
+        self.0.node
+    }
+
+    /// Port of the process that exports it.
+    pub fn port(&self) -> Port {
+        self.0.port
+    }
+
+    /// Its name.
+    pub fn name(&self) -> SegmentName {
+        self.0.name
+    }
+
+    /// The access that it grants.
+    pub fn access(&self) -> Access {
+        self.0.access
+    }
+
+    /// Virtual address of its first byte in the process that exports it.
+    pub fn address(&self) -> u64 {
+        self.0.address
+    }
+
+    /// Length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.0.length
+    }
+
+    pub(crate) fn check(&self, offset: u64, length: u64) -> Result<()> {
+        Error::check_range("remote segment", self.len(), offset, length)
+    }
+
+    /// The descriptor of an operation on `length` bytes at `offset`, with its remote
+    /// side filled in, and what a failure message will say.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]
+    pub(crate) fn describe(
+        &self,
+        operation: Operation,
+        offset: u64,
+        length: u64,
+    ) -> Result<(Descriptor, Summary)> {
+        self.check(offset, length)?;
+        let mut descriptor = Descriptor::new_zeroed();
+        descriptor.opcode = operation.opcode() as u8;
+        descriptor.length = length.into();
+        descriptor.remote_address = (self.address() + offset).into();
+        descriptor.remote_key = self.0.key.into();
+        descriptor.remote_node = self.node().0.into();
+        descriptor.remote_port = self.port().0.into();
+        descriptor.remote_segment = self.0.segment.into();
+        let failure = TransferError {
+            operation,
+            node: self.node(),
+            port: self.port(),
+            segment: self.name(),
+            offset,
+            length,
+            status: Status::Ok,
+        };
+        let silent = false;
+        Ok((descriptor, Summary { failure, silent }))
+    }
+}
