@@ -22,7 +22,7 @@ use syn::{Item, Visibility};
 use crate::references::{self, References};
 
 /// An arrow, and the first line that draws it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Arrow {
     /// The module that names something.
     pub from: String,
@@ -30,12 +30,6 @@ pub struct Arrow {
     pub to: String,
     /// File and line.
     pub place: String,
-}
-
-impl fmt::Display for Arrow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} → {} ({})", self.from, self.to, self.place)
-    }
 }
 
 struct Module {
@@ -47,11 +41,11 @@ struct Module {
 impl Module {
     /// Returns true if one of its items, child modules included, has this name.
     fn defines(&self, name: &str) -> bool {
-        let mut names = self
-            .items
+        let ident = |item| references::head(item).1;
+        self.items
             .iter()
-            .filter_map(|item| references::head(item).1);
-        names.any(|ident| ident == name)
+            .filter_map(ident)
+            .any(|ident| ident == name)
     }
 }
 

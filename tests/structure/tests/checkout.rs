@@ -1,6 +1,7 @@
 //! The checks, applied to the checkout.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 
 use qnic_structure::requirements;
 use qnic_structure::sources::{self, Source};
@@ -10,11 +11,13 @@ fn document_and_others(path: &str) -> (String, Vec<Source>) {
     let extensions = ["rs", "c", "h", "md", "lua", "toml"];
     let mut sources = sources::read(&sources::checkout(), &extensions).unwrap();
     sources.retain(|source| !source.path.starts_with("tests/structure"));
-    let index = sources
-        .iter()
-        .position(|source| source.path == path)
-        .unwrap();
-    (sources.remove(index).text, sources)
+    let index = sources.iter().position(|source| source.path == path);
+    (sources.remove(index.unwrap()).text, sources)
+}
+
+fn assert_none<T: Debug>(found: impl IntoIterator<Item = T>, what: &str) {
+    let found: Vec<_> = found.into_iter().collect();
+    assert!(found.is_empty(), "{what}: {found:#?}");
 }
 
 /// Every code that is cited is defined, and what is not built has no test. Prints for every
@@ -23,31 +26,23 @@ fn document_and_others(path: &str) -> (String, Vec<Source>) {
 fn requirements() {
     let (document, others) = document_and_others("docs/requirements.md");
     let rows = requirements::rows(&document);
-    let defined: BTreeSet<_> = rows.iter().map(|row| row.id.as_str()).collect();
+    let defined: BTreeSet<_> = rows.iter().map(|row| row.0).collect();
     assert_eq!(defined.len(), rows.len(), "a row stands twice");
-
     let citations: Vec<_> = others.iter().flat_map(requirements::citations).collect();
-    let unknown: Vec<_> = citations
+    let unknown = citations
         .iter()
-        .filter(|it| !defined.contains(it.code.as_str()))
-        .collect();
-    assert!(
-        unknown.is_empty(),
-        "cited, but not in docs/requirements.md: {unknown:#?}"
-    );
+        .filter(|cite| !defined.contains(&*cite.code));
+    assert_none(unknown, "cited, but not in docs/requirements.md");
 
-    for row in &rows {
-        let cite = citations.iter().filter(|citation| citation.code == row.id);
-        let tests: BTreeSet<_> = cite.filter_map(|citation| citation.test.as_ref()).collect();
-        println!("{} ({})", row.id, row.state);
+    for (code, state) in rows {
+        let cite = citations.iter().filter(|cite| cite.code == code);
+        let tests: BTreeSet<_> = cite.filter_map(|cite| cite.test.as_ref()).collect();
+        println!("{code} ({state})");
         tests.iter().for_each(|test| println!("    {test}"));
         if tests.is_empty() {
             println!("    no test cites it");
+        } else {
+            assert_ne!(state, "no", "{code} has tests");
         }
-        assert!(
-            row.state != "no" || tests.is_empty(),
-            "{} is tested, but not built",
-            row.id
-        );
     }
 }
