@@ -2,13 +2,13 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufReader};
-use std::path::Path;
 
 use qapi::qga::{guest_exec, guest_exec_status, guest_sync};
 use qapi::{ExecuteError, Qga, Stream};
 
+use crate::dirs::NodeDir;
 use crate::socket::Socket;
-use crate::wait::{stop_in, Patience, Stop};
+use crate::wait::{stop_in, Deadline};
 use crate::{Error, Result};
 
 /// A connection to one node's agent. It serves one at a time: keep it short.
@@ -18,9 +18,11 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Connects, and synchronizes: an answer to somebody before us may still come.
-    pub(crate) fn connect(path: &Path, node: &str, patience: Patience) -> Result<Self> {
-        let socket = Socket::connect(path, patience).map_err(|error| failure(node, &error))?;
+    /// Connects, and synchronizes: an answer to an earlier client may still come.
+    pub(crate) fn connect(dir: &NodeDir, deadline: Deadline) -> Result<Self> {
+        let node = dir.name();
+        let socket = Socket::connect(&dir.agent(), deadline);
+        let socket = socket.map_err(|error| failure(node, &error))?;
         let stream = Stream::new(BufReader::new(socket.clone()), socket);
         let mut agent = Self {
             qga: Qga::new(stream),
@@ -62,7 +64,7 @@ impl Agent {
             .map_err(|error| self.refused(path, error))
     }
 
-    /// Whether the program `pid` has ended. The agent forgets it when it has.
+    /// Returns true if the program `pid` has ended. The agent forgets it when it has.
     pub(crate) fn has_ended(&mut self, pid: i64) -> Result<bool> {
         let status = self.qga.execute(&guest_exec_status { pid });
         status
@@ -75,10 +77,7 @@ impl Agent {
             ExecuteError::Io(error) => failure(&self.node, &error),
             ExecuteError::Qapi(error) => {
                 let message = format!("the guest agent refused {what}: {error}");
-                Error::Guest {
-                    node: self.node.clone(),
-                    message,
-                }
+                Error::guest(&self.node, message)
             }
         }
     }
@@ -94,12 +93,7 @@ fn is_garbage(error: &io::Error) -> bool {
 }
 
 fn failure(node: &str, error: &io::Error) -> Error {
-    if stop_in(error) == Some(Stop::Cancelled) {
-        return Error::Interrupted;
-    }
-    let message = format!("the guest agent does not answer: {error}");
-    Error::Guest {
-        node: node.to_owned(),
-        message,
-    }
+    Error::of_connection(error, || {
+        Error::guest(node, format!("the guest agent does not answer: {error}"))
+    })
 }

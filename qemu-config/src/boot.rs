@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use qnic_images::Program;
 
 use crate::dirs::ClusterDir;
+use crate::lock::LockFile;
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
@@ -24,8 +25,8 @@ use crate::provision::{check_cancel, check_memory, provision, Parts};
 use crate::qemu::{arguments, disk_file, disks_of, Machine};
 use crate::ready::last_words;
 use crate::spawn::{spawn, Bond};
-use crate::state::{ClusterLock, Manifest, Mode, Runtime};
-use crate::wait::Patience;
+use crate::state::{Manifest, Mode, Runtime};
+use crate::wait::Deadline;
 use crate::{device, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
 /// Added to QEMU's niceness, so that the device, which many guests wait for, comes first.
@@ -99,9 +100,9 @@ pub(crate) fn boot(
             options
                 .progress
                 .step(&format!("starting the process {name}"));
-            let patience = Patience::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
+            let deadline = Deadline::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
             let command = device::command(program, &options.device_prefix);
-            let child = device::start(command, spec, &dir, process, dies_with_us, &patience)?;
+            let child = device::start(command, spec, &dir, process, dies_with_us, &deadline)?;
             owned.children.push(child);
         }
     }
@@ -163,7 +164,7 @@ fn make_dir(
     spec: &ClusterSpec,
     options: &BootOptions,
     parts: &Parts,
-) -> Result<(ClusterDir, ClusterLock)> {
+) -> Result<(ClusterDir, LockFile)> {
     let runtime = &options.runtime;
     let making = runtime.lock()?;
     check_name(spec, &making, runtime)?;
@@ -207,17 +208,14 @@ fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Resu
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors);
-    let bond = Bond {
-        dies_with_us,
-        nice: QEMU_NICE,
-    };
+    let bond = Bond::new(dies_with_us, QEMU_NICE);
     let child = spawn(command, bond).map_err(Error::io("start", &qemu.program))?;
     match ProcessId::of(child.id() as i32) {
         Some(id) => id.save(&dir.qemu_pid())?,
         None => {
-            let who = format!("node {}", machine.node.name);
+            let subject = format!("node {}", machine.node.name);
             return Err(Error::Failed {
-                who,
+                subject,
                 what: "QEMU ended at once".to_owned(),
                 log: last_words(&dir),
             });
@@ -237,12 +235,12 @@ fn await_all(
     let (report, reports) = std::sync::mpsc::channel();
     let stop = Cancel::new().map_err(Error::io("open", Path::new("a socket pair")))?;
     let both = || options.cancel.iter().chain([&stop]);
-    let patience = Patience::new(Some(options.ready_limit), both());
+    let deadline = Deadline::new(Some(options.ready_limit), both());
     std::thread::scope(|scope| {
         for node in nodes {
-            let (report, patience) = (report.clone(), patience.clone());
+            let (report, deadline) = (report.clone(), deadline.clone());
             scope.spawn(move || {
-                let ready = node.wait_ready_with(0, options.ready_limit, &patience);
+                let ready = node.wait_ready_with(0, options.ready_limit, &deadline);
                 // The receiver lives until every sender has gone.
                 let _ = report.send((Some(node.name()), ready));
             });
@@ -251,11 +249,11 @@ fn await_all(
             let Some(device) = ProcessId::load(&dir.device(process).pid()) else {
                 continue;
             };
-            let (report, patience) = (report.clone(), Patience::new(None, both()));
+            let (report, deadline) = (report.clone(), Deadline::new(None, both()));
             scope.spawn(move || {
                 let ended = device
                     .open()
-                    .is_none_or(|process| process.wait(&patience).is_ok());
+                    .is_none_or(|process| process.wait(&deadline).is_ok());
                 let _ = report.send((
                     None,
                     if ended {

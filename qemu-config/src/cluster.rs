@@ -315,7 +315,7 @@ impl Cluster {
         let answer = device::ask(&self.dir.device(process).control(), request);
         answer.map_err(|error| match error {
             Error::Failed { what, log, .. } => Error::Failed {
-                who: device::name(process),
+                subject: device::name(process),
                 what,
                 log,
             },

@@ -19,9 +19,8 @@ use crate::{Cancel, Error, Result};
 /// Called with the number of bytes that have gone so far.
 pub type Count<'a> = &'a (dyn Fn(u64) + Sync);
 
-/// Copies `from` of the host to `to` in the guest of `node`.
+/// Copies `from` of the host to `to` in the guest of `dir`.
 pub(crate) fn put(
-    node: &str,
     dir: &NodeDir,
     from: &Path,
     to: &Path,
@@ -29,7 +28,7 @@ pub(crate) fn put(
     cancel: Option<&Cancel>,
 ) -> Result<()> {
     let command = GuestCommand::new(HELPER).arg("unpack").arg(to).with_input();
-    let mut process = GuestProcess::start(node, dir, &command, cancel)?;
+    let mut process = GuestProcess::start(dir, &command, cancel)?;
     let input = process.input();
     let broken = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -45,7 +44,7 @@ pub(crate) fn put(
             let closed = input.close();
             packed.map_err(Error::io("copy", from)).and(closed)
         });
-        let unpacked = finish(&mut process, node, &mut |_| Ok(()));
+        let unpacked = finish(&mut process, dir.name(), &mut |_| Ok(()));
         if unpacked.is_err() {
             process.abandon();
         }
@@ -60,9 +59,8 @@ pub(crate) fn put(
     })
 }
 
-/// Copies `from` of the guest of `node` to `to` on the host; the path of what was made.
+/// Copies `from` of the guest of `dir` to `to` on the host; the path of what was made.
 pub(crate) fn get(
-    node: &str,
     dir: &NodeDir,
     from: &Path,
     to: &Path,
@@ -70,12 +68,12 @@ pub(crate) fn get(
     cancel: Option<&Cancel>,
 ) -> Result<PathBuf> {
     let command = GuestCommand::new(HELPER).arg("pack").arg(from);
-    let mut process = GuestProcess::start(node, dir, &command, cancel)?;
+    let mut process = GuestProcess::start(dir, &command, cancel)?;
     let (reader, mut writer) = UnixStream::pair().map_err(Error::io("copy", from))?;
     std::thread::scope(|scope| {
         let unpacking = scope.spawn(move || archive::unpack(reader, to));
         let mut received = 0;
-        let packed = finish(&mut process, node, &mut |bytes| {
+        let packed = finish(&mut process, dir.name(), &mut |bytes| {
             received += bytes.len() as u64;
             count(received);
             writer.write_all(bytes)
@@ -144,10 +142,7 @@ fn finish(
                 let said = crate::follow::readable(&complaint);
                 let said = said.trim().trim_start_matches("qnic-exec: ");
                 let message = format!("cannot copy: {said} (exit code {})", exit.code());
-                return Err(Error::Guest {
-                    node: node.to_owned(),
-                    message,
-                });
+                return Err(Error::guest(node, message));
             }
             None => {}
         }

@@ -13,7 +13,7 @@ use crate::process::{ProcessId, MARKER};
 use crate::socket::Socket;
 use crate::spawn::{spawn, Bond};
 use crate::state::write;
-use crate::wait::{Patience, Stop};
+use crate::wait::{Deadline, Stop};
 use crate::{ClusterSpec, Error, Result};
 
 /// Lines of its log in an error.
@@ -38,7 +38,7 @@ pub(crate) fn start(
     dir: &ClusterDir,
     process: Option<&str>,
     dies_with_us: bool,
-    patience: &Patience,
+    deadline: &Deadline,
 ) -> Result<Child> {
     let files = dir.device(process);
     let config = spec.device_config(dir, process);
@@ -48,41 +48,32 @@ pub(crate) fn start(
     let log_path = files.log();
     let log = File::create(&log_path).map_err(Error::io("create", &log_path))?;
     let program = PathBuf::from(command.get_program());
-    command
-        .arg("--config")
-        .arg(files.config())
-        .args(["--log-format", "text"]);
+    let arguments = ["--log-format", "text", "--config"];
+    command.args(arguments).arg(files.config());
     command
         .env(MARKER, dir.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log);
-    let mut child = spawn(
-        command,
-        Bond {
-            dies_with_us,
-            nice: 0,
-        },
-    )
-    .map_err(Error::io("start", &program))?;
+    let bond = Bond::new(dies_with_us, 0);
+    let mut child = spawn(command, bond).map_err(Error::io("start", &program))?;
     if let Some(id) = ProcessId::of(child.id() as i32) {
         id.save(&files.pid())?;
     }
     let announced = child
         .stdout
         .take()
-        .map(|output| await_ready(output, patience));
+        .map(|output| await_ready(output, deadline));
     match announced {
         Some(Ok(())) => Ok(child),
         Some(Err(Some(Stop::Cancelled))) => Err(Error::Interrupted),
         _ => {
-            let status = child.try_wait().ok().flatten();
-            let what = match status {
-                Some(status) => format!("ended before it was ready ({status})"),
-                None => "did not get ready".to_owned(),
+            let what = match child.try_wait() {
+                Ok(Some(status)) => format!("ended before it was ready ({status})"),
+                _ => "did not get ready".to_owned(),
             };
             Err(Error::Failed {
-                who: name(process),
+                subject: name(process),
                 what,
                 log: tail(&log_path, TAIL_LINES),
             })
@@ -102,7 +93,7 @@ pub(crate) fn name(process: Option<&str>) -> String {
 pub(crate) fn ended(dir: &ClusterDir, process: Option<&str>) -> Error {
     let log = tail(&dir.device(process).log(), TAIL_LINES);
     Error::Failed {
-        who: name(process),
+        subject: name(process),
         what: "the device process has ended".to_owned(),
         log,
     }
@@ -110,11 +101,11 @@ pub(crate) fn ended(dir: &ClusterDir, process: Option<&str>) -> Error {
 
 /// Waits for the line `ready`; the error is the reason why the wait ended, if that
 /// was not the end of the output.
-fn await_ready(mut output: ChildStdout, patience: &Patience) -> Result<(), Option<Stop>> {
+fn await_ready(mut output: ChildStdout, deadline: &Deadline) -> Result<(), Option<Stop>> {
     use std::os::fd::AsFd;
     let mut said = Vec::new();
     loop {
-        patience.readable(output.as_fd())?;
+        deadline.readable(output.as_fd())?;
         let mut byte = [0];
         match output.read(&mut byte) {
             Ok(1) if byte == *b"\n" => break,
@@ -132,20 +123,35 @@ fn await_ready(mut output: ChildStdout, patience: &Patience) -> Result<(), Optio
 /// Sends a request to the device process that listens at `socket`; an answer that
 /// tells of an error is one.
 pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value> {
-    let silent = |error: std::io::Error| failed(format!("does not answer: {error}"));
-    let mut connection = Socket::connect(socket, Patience::seconds(10)).map_err(silent)?;
-    connection
-        .write_all(format!("{request}\n").as_bytes())
-        .map_err(silent)?;
-    let mut line = String::new();
-    BufReader::new(connection)
-        .read_line(&mut line)
-        .map_err(silent)?;
-    accepted(&line)
+    let connection = Socket::connect(socket, Deadline::seconds(10)).map_err(silent)?;
+    exchange(&mut BufReader::new(connection.clone()), connection, request)
 }
 
-/// Adds the statistics of another device process: its NICs, links, counters and ways. `all`
-/// is null at first.
+/// Sends a request, and takes the answer, which may be an error.
+pub(crate) fn exchange(
+    from: &mut impl BufRead,
+    mut to: impl Write,
+    request: &Value,
+) -> Result<Value> {
+    to.write_all(format!("{request}\n").as_bytes())
+        .map_err(silent)?;
+    let mut line = String::new();
+    from.read_line(&mut line).map_err(silent)?;
+    let answer: Value = serde_json::from_str(&line)
+        .map_err(|error| failed(format!("answered nonsense: {error}")))?;
+    match answer.get("error") {
+        Some(error) => Err(failed(error.as_str().unwrap_or("an error").to_owned())),
+        None => Ok(answer),
+    }
+}
+
+/// The error for a device process that breaks a connection.
+pub(crate) fn silent(error: std::io::Error) -> Error {
+    failed(format!("does not answer: {error}"))
+}
+
+/// Adds the statistics of another device process: its NICs, links, counters and carriers.
+/// `all` is null at first.
 pub fn add_stats(all: &mut Value, mut more: Value) {
     if all.is_null() {
         *all = more;
@@ -169,26 +175,16 @@ pub fn add_stats(all: &mut Value, mut more: Value) {
 /// The error for a device process that does not do what it should.
 pub(crate) fn failed(what: String) -> Error {
     Error::Failed {
-        who: DEVICE.to_owned(),
+        subject: DEVICE.to_owned(),
         what,
         log: String::new(),
-    }
-}
-
-/// The answer in a line; one that tells of an error is one.
-pub(crate) fn accepted(line: &str) -> Result<Value> {
-    let answer: Value = serde_json::from_str(line)
-        .map_err(|error| failed(format!("answered nonsense: {error}")))?;
-    match answer.get("error") {
-        Some(error) => Err(failed(error.as_str().unwrap_or("an error").to_owned())),
-        None => Ok(answer),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Runtime;
+    use crate::testing::TestDir;
     use crate::NodeSpec;
     use std::os::unix::fs::PermissionsExt;
 
@@ -203,18 +199,13 @@ mod tests {
             .with(NodeSpec::new("b"))
     }
 
-    struct Fixture {
-        home: tempfile::TempDir,
-        dir: ClusterDir,
-    }
+    struct Fixture(TestDir);
 
     impl Fixture {
         fn new() -> Self {
-            let home = tempfile::tempdir().unwrap();
-            let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
-            let dir = runtime.dir("c");
-            std::fs::create_dir_all(dir.path()).unwrap();
-            Self { home, dir }
+            let dir = TestDir::new();
+            dir.node();
+            Self(dir)
         }
 
         fn start(&self, script: &str) -> Result<Child> {
@@ -222,17 +213,17 @@ mod tests {
         }
 
         fn start_behind(&self, prefix: &[&str], script: &str) -> Result<Child> {
-            let program = self.home.path().join("device");
+            let program = self.0.path().join("device");
             std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
             let prefix: Vec<_> = prefix.iter().map(|word| (*word).to_owned()).collect();
             start(
                 command(&program, &prefix),
                 &spec(),
-                &self.dir,
+                &self.0.dir,
                 None,
                 true,
-                &Patience::seconds(30),
+                &Deadline::seconds(30),
             )
         }
     }
@@ -241,7 +232,7 @@ mod tests {
     fn a_ready_device_is_recorded() {
         let fixture = Fixture::new();
         let mut child = fixture.start("echo ready; exec tail -f /dev/null").unwrap();
-        let id = ProcessId::load(&fixture.dir.device(None).pid()).unwrap();
+        let id = ProcessId::load(&fixture.0.dir.device(None).pid()).unwrap();
         assert_eq!(id.pid, child.id() as i32);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -250,9 +241,9 @@ mod tests {
     #[test]
     fn a_command_in_front_of_the_device_becomes_it() {
         let fixture = Fixture::new();
-        let script = "test \"$PLACE\" = there && echo ready; exec tail -f /dev/null";
+        let script = "test \"$PREFIX\" = there && echo ready; exec tail -f /dev/null";
         let mut child = fixture
-            .start_behind(&["env", "PLACE=there"], script)
+            .start_behind(&["env", "PREFIX=there"], script)
             .unwrap();
         child.kill().unwrap();
         child.wait().unwrap();

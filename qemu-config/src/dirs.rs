@@ -1,13 +1,13 @@
 //! The files of one cluster and of its nodes, and what is in those that are its own.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use qnic_config::MAX_SOCKET_PATH;
 
-use crate::socket::MAX_PATH;
-use crate::state::{write, ClusterLock, Manifest, COMMAND_SLOTS};
+use crate::lock::LockFile;
+use crate::state::{write, Manifest, COMMAND_SLOTS};
 use crate::{ClusterSpec, Error, Result};
 
 /// The directory of one cluster.
@@ -79,26 +79,17 @@ impl ClusterDir {
         serde_json::from_slice(&fs::read(self.manifest()).ok()?).ok()
     }
 
-    /// Takes the cluster's lock; `None` if somebody has it.
-    pub(crate) fn try_lock(&self) -> Result<Option<ClusterLock>> {
+    /// Takes the cluster's lock, which the program has that boots, owns or removes the
+    /// cluster; `None` if another one has it.
+    pub(crate) fn try_lock(&self) -> Result<Option<LockFile>> {
         let path = self.0.join("lock");
-        let options = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path);
-        let mut file = options.map_err(Error::io("open", &path))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::AGAIN) => return Ok(None),
-            Err(error) => return Err(Error::io("lock", &path)(error.into())),
+        let mut lock = LockFile::try_lock(&path)?;
+        if let Some(LockFile(file)) = &mut lock {
+            let emptied = file.set_len(0);
+            let written = emptied.and_then(|()| write!(file, "{}", std::process::id()));
+            written.map_err(Error::io("write", &path))?;
         }
-        let written = file
-            .set_len(0)
-            .and_then(|()| write!(file, "{}", std::process::id()));
-        written.map_err(Error::io("write", &path))?;
-        Ok(Some(ClusterLock::of(file)))
+        Ok(lock)
     }
 
     /// The process that last took the lock.
@@ -114,12 +105,12 @@ impl ClusterDir {
         let controls = processes.map(|process| self.device(process).control());
         for longest in commands.chain(controls) {
             let length = longest.as_os_str().len();
-            if length > MAX_PATH {
+            if length > MAX_SOCKET_PATH {
                 let message = format!(
                     "the path of a socket, {}, has {length} bytes, {} more than the system allows: \
                      choose shorter names or a shorter XDG_RUNTIME_DIR",
                     longest.display(),
-                    length - MAX_PATH,
+                    length - MAX_SOCKET_PATH,
                 );
                 return Err(Error::Host(message));
             }
@@ -157,6 +148,12 @@ impl DeviceFiles {
 }
 
 impl NodeDir {
+    /// The node's name.
+    pub(crate) fn name(&self) -> &str {
+        let name = self.0.file_name().and_then(|name| name.to_str());
+        name.unwrap_or_default()
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -1,7 +1,10 @@
 //! What can go wrong with a cluster, and what to do about it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use crate::wait::{stop_in, Stop};
 
 /// Result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -24,15 +27,15 @@ pub enum Error {
         /// Where it failed.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// QEMU, a kernel or the guest image could not be had.
     #[error(transparent)]
     Images(#[from] qnic_images::Error),
     /// What was asked for cannot be written to where it should go.
     #[error("cannot write: {0}")]
-    Output(#[source] std::io::Error),
-    /// The person who waits, or the program, gave up.
+    Output(#[source] io::Error),
+    /// The user, or the program, gave up.
     #[error("interrupted")]
     Interrupted,
     /// Something did not happen in time.
@@ -46,10 +49,10 @@ pub enum Error {
         log: String,
     },
     /// A process of the cluster ended, or reported that it cannot go on.
-    #[error("{who}: {what}{}", tail(log))]
+    #[error("{subject}: {what}{}", tail(log))]
     Failed {
         /// The node, or `device`.
-        who: String,
+        subject: String,
         /// What happened to it.
         what: String,
         /// The end of the log that may tell why; may be empty.
@@ -114,7 +117,7 @@ pub enum Error {
     InUse {
         /// The name.
         name: String,
-        /// The process that holds it, if one does.
+        /// The process that has its lock, if one does.
         pid: Option<i32>,
     },
     /// A program that boots or owns the cluster still runs.
@@ -149,8 +152,32 @@ pub enum Error {
 }
 
 impl Error {
+    /// The guest of `node` said `message`, or that is what is wrong with it.
+    pub(crate) fn guest(node: &str, message: impl Into<String>) -> Self {
+        Self::Guest {
+            node: node.to_owned(),
+            message: message.into(),
+        }
+    }
+
+    /// QEMU's monitor of `node` said `message`, or that is what is wrong with it.
+    pub(crate) fn monitor(node: &str, message: impl Into<String>) -> Self {
+        Self::Monitor {
+            node: node.to_owned(),
+            message: message.into(),
+        }
+    }
+
+    /// What `error` of a connection means: a wait was cancelled, or else `failure`.
+    pub(crate) fn of_connection(error: &io::Error, failure: impl FnOnce() -> Self) -> Self {
+        match stop_in(error) {
+            Some(Stop::Cancelled) => Self::Interrupted,
+            _ => failure(),
+        }
+    }
+
     /// For `map_err` of a file operation.
-    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { what, path, source }
     }

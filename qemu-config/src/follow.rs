@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::event::PollFlags;
 use rustix::fs::inotify;
 
-use crate::wait::{Patience, Stop};
+use crate::wait::{Deadline, Stop};
 
 /// Most bytes given back at once.
 const CHUNK: usize = 64 << 10;
@@ -64,7 +64,7 @@ impl Follow {
     pub(crate) fn next(
         &mut self,
         others: &[BorrowedFd<'_>],
-        patience: &Patience,
+        deadline: &Deadline,
     ) -> io::Result<Growth> {
         loop {
             let bytes = self.available()?;
@@ -73,7 +73,7 @@ impl Follow {
             }
             let mut watched = vec![(self.changes.as_fd(), PollFlags::IN)];
             watched.extend(others.iter().map(|fd| (*fd, PollFlags::IN)));
-            match patience.first_ready(&watched)? {
+            match deadline.first_ready(&watched)? {
                 0 => self.forget_changes(),
                 index => {
                     let last = self.available()?;
@@ -140,9 +140,9 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"one").unwrap();
         let mut follow = Follow::open(file.path()).unwrap();
-        let patience = Patience::seconds(30);
+        let deadline = Deadline::seconds(30);
         assert_eq!(
-            follow.next(&[], &patience).unwrap(),
+            follow.next(&[], &deadline).unwrap(),
             Growth::Bytes(b"one".to_vec())
         );
         let writer = std::thread::spawn(move || {
@@ -150,17 +150,17 @@ mod tests {
             file
         });
         assert_eq!(
-            follow.next(&[], &patience).unwrap(),
+            follow.next(&[], &deadline).unwrap(),
             Growth::Bytes(b"two".to_vec())
         );
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         assert_eq!(
-            follow.next(&[ours.as_fd()], &patience).unwrap(),
+            follow.next(&[ours.as_fd()], &deadline).unwrap(),
             Growth::Other(0)
         );
         assert!(is_timeout(
-            &follow.next(&[], &Patience::seconds(0)).unwrap_err()
+            &follow.next(&[], &Deadline::seconds(0)).unwrap_err()
         ));
         drop(writer.join().unwrap());
     }

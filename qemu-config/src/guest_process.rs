@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   1  take a free command slot (a lock file)         one of COMMAND_SLOTS
-//!   2  connect to the slot's port, say Open(nonce)    QEMU holds it until the guest opens
+//!   2  connect to the slot's port, say Open(nonce)    QEMU keeps it until the guest opens
 //!   3  guest agent: start qnic-exec PORT nonce
 //!   4  wait for the preamble, send Start
 //!   5  output and errors as they come, then the end
@@ -24,7 +24,7 @@ use crate::monitor::Monitor;
 use crate::qemu::{command_label, command_port};
 use crate::slot::Slot;
 use crate::socket::Socket;
-use crate::wait::{stop_in, Patience, Stop};
+use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Cancel, Error, Result};
 
 /// Where the helper is in a guest.
@@ -39,7 +39,6 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 /// A command that runs in a guest. Dropping it kills the command.
 pub struct GuestProcess {
-    node: String,
     dir: NodeDir,
     socket: Socket,
     input: GuestInput,
@@ -58,32 +57,28 @@ pub struct GuestInput {
 impl GuestProcess {
     /// Starts `command` on the node with directory `dir`.
     pub(crate) fn start(
-        node: &str,
         dir: &NodeDir,
         command: &GuestCommand,
         cancel: Option<&Cancel>,
     ) -> Result<Self> {
+        let node = dir.name();
         let size = command.start.encoded_len();
         if size > MAX_PAYLOAD {
             let message = format!(
                 "the command has {size} bytes, more than the {MAX_PAYLOAD} that can be sent"
             );
-            return Err(Error::Guest {
-                node: node.to_owned(),
-                message,
-            });
+            return Err(Error::guest(node, message));
         }
-        let patience = Patience::new(Some(START_LIMIT), cancel);
-        let slot = Slot::take(node, dir)?;
+        let deadline = Deadline::new(Some(START_LIMIT), cancel);
+        let slot = Slot::take(dir)?;
         let failed = |error: io::Error| broken(node, &error);
-        let socket = Socket::connect(&dir.command(slot.index), patience.clone()).map_err(failed)?;
-        let to_guest = socket.with_patience(Patience::new(None, cancel));
+        let socket = Socket::connect(&dir.command(slot.index), deadline.clone()).map_err(failed)?;
+        let to_guest = socket.with_deadline(Deadline::new(None, cancel));
         let input = GuestInput {
             socket: Arc::new(Mutex::new(to_guest)),
             node: node.to_owned(),
         };
         let mut process = Self {
-            node: node.to_owned(),
             dir: dir.clone(),
             socket,
             input,
@@ -93,7 +88,7 @@ impl GuestProcess {
         };
         let nonce = random();
         process.input.send(&ToGuest::Open(nonce))?;
-        start_helper(node, dir, &mut process.slot, nonce, &patience)?;
+        start_helper(dir, &mut process.slot, nonce, &deadline)?;
         while !process.decoder.skip_preamble(nonce) {
             process.fill().map_err(failed)?;
         }
@@ -127,7 +122,7 @@ impl GuestProcess {
     /// its QEMU ended or its helper failed, [`Error::NotStarted`] if the command
     /// could not be started.
     pub fn next_event(&mut self, limit: Option<Duration>) -> Result<Option<GuestEvent>> {
-        let whole = Patience::new(limit, self.cancel.as_ref());
+        let whole = Deadline::new(limit, self.cancel.as_ref());
         loop {
             let frame = self
                 .decoder
@@ -136,7 +131,7 @@ impl GuestProcess {
             if let Some(frame) = frame {
                 return self.understand(frame).map(Some);
             }
-            self.socket.set_patience(whole.at_most(SILENCE));
+            self.socket.set_deadline(whole.at_most(SILENCE));
             match self.fill() {
                 Ok(()) => {}
                 Err(error) if stop_in(&error) == Some(Stop::Timeout) => {
@@ -145,7 +140,7 @@ impl GuestProcess {
                     }
                     self.check_helper()?;
                 }
-                Err(error) => return Err(broken(&self.node, &error)),
+                Err(error) => return Err(broken(self.dir.name(), &error)),
             }
         }
     }
@@ -155,7 +150,7 @@ impl GuestProcess {
     /// # Errors
     /// As [`Self::next_event`], and [`Error::Timeout`]; the command is killed then.
     pub fn wait(mut self, limit: Option<Duration>) -> Result<GuestOutput> {
-        let whole = Patience::new(limit, None);
+        let whole = Deadline::new(limit, None);
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {
             match self.next_event(whole.left())? {
@@ -169,7 +164,7 @@ impl GuestProcess {
                     })
                 }
                 None => {
-                    let what = format!("node {}: the end of the command", self.node);
+                    let what = format!("node {}: the end of the command", self.dir.name());
                     let log = crate::follow::readable(&stderr);
                     return Err(Error::Timeout {
                         what,
@@ -189,7 +184,7 @@ impl GuestProcess {
             ToHost::Signaled(signal) => GuestEvent::Exit(GuestExit::Signal(signal)),
             ToHost::NotStarted { errno, message } => {
                 return Err(Error::NotStarted {
-                    node: self.node.clone(),
+                    node: self.dir.name().to_owned(),
                     errno,
                     message,
                 });
@@ -213,14 +208,14 @@ impl GuestProcess {
 
     /// Fails if the guest's side of the port is closed.
     fn check_helper(&self) -> Result<()> {
-        let mut monitor = Monitor::connect(&self.dir.monitor(), &self.node, Patience::seconds(10))?;
+        let mut monitor = Monitor::connect(&self.dir, Deadline::seconds(10))?;
         let label = command_label(self.slot.index);
         let devices = monitor.execute(&qapi::qmp::query_chardev {})?;
         let open = devices
             .iter()
             .any(|device| device.label == label && device.frontend_open);
         // Its last words may have come while we asked.
-        let more = Patience::seconds(0).readable(self.socket.as_fd()).is_ok();
+        let more = Deadline::seconds(0).readable(self.socket.as_fd()).is_ok();
         if open || more {
             return Ok(());
         }
@@ -228,15 +223,12 @@ impl GuestProcess {
     }
 
     fn nonsense(&self, message: &str) -> Error {
-        Error::Guest {
-            node: self.node.clone(),
-            message: message.to_owned(),
-        }
+        Error::guest(self.dir.name(), message)
     }
 }
 
 impl Drop for GuestProcess {
-    /// Closing is not enough: somebody may still have the input.
+    /// Closing is not enough: another thread may still have the input.
     fn drop(&mut self) {
         self.abandon();
     }
@@ -271,32 +263,25 @@ impl GuestInput {
     }
 }
 
-fn start_helper(
-    node: &str,
-    dir: &NodeDir,
-    slot: &mut Slot,
-    nonce: u64,
-    patience: &Patience,
-) -> Result<()> {
-    let mut agent = Agent::connect(&dir.agent(), node, patience.clone())?;
+fn start_helper(dir: &NodeDir, slot: &mut Slot, nonce: u64, deadline: &Deadline) -> Result<()> {
+    let mut agent = Agent::connect(dir, deadline.clone())?;
     if let Some(last) = slot.last_helper() {
         // After a restart the guest's agent has never heard of it.
         let _ = agent.has_ended(last);
     }
     let port = command_port(slot.index);
     let helper = agent.start(HELPER, &["serve", &port, &nonce.to_string()])?;
-    slot.remember(helper).map_err(|error| broken(node, &error))
+    slot.remember(helper)
+        .map_err(|error| broken(dir.name(), &error))
 }
 
 fn broken(node: &str, error: &io::Error) -> Error {
-    if stop_in(error) == Some(Stop::Cancelled) {
-        return Error::Interrupted;
-    }
-    let message = format!("the connection to the command failed: {error}");
-    Error::Guest {
-        node: node.to_owned(),
-        message,
-    }
+    Error::of_connection(error, || {
+        Error::guest(
+            node,
+            format!("the connection to the command failed: {error}"),
+        )
+    })
 }
 
 #[cfg(test)]

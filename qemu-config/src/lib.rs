@@ -42,6 +42,7 @@ mod follow;
 mod guest_command;
 mod guest_process;
 mod kvm_probe;
+mod lock;
 mod logs;
 mod monitor;
 mod node;
@@ -58,6 +59,8 @@ mod socket;
 mod spawn;
 mod state;
 mod teardown;
+#[cfg(test)]
+mod testing;
 mod wait;
 
 pub use accel::{decide, Accel, AccelDecision};

@@ -7,7 +7,7 @@ use rustix::event::PollFlags;
 
 use crate::follow::Follow;
 use crate::process::ProcessId;
-use crate::wait::{Patience, Stop};
+use crate::wait::{Deadline, Stop};
 use crate::{Cancel, Error, Result};
 
 /// A log, and what to call it.
@@ -40,7 +40,7 @@ pub fn follow_logs(
 ) -> Result<()> {
     let mut open = open(logs)?;
     let writer = writer.and_then(ProcessId::open);
-    let patience = Patience::new(None, cancel);
+    let deadline = Deadline::new(None, cancel);
     loop {
         for (index, log) in open.iter_mut().enumerate() {
             drain(index, log, &logs[index].path, sink)?;
@@ -51,7 +51,7 @@ pub fn follow_logs(
             .map(|log| (log.as_fd(), PollFlags::IN))
             .collect();
         watched.push((writer.as_fd(), PollFlags::IN));
-        match patience.first_ready(&watched) {
+        match deadline.first_ready(&watched) {
             Ok(index) if index < open.len() => open[index].forget_changes(),
             Ok(_) | Err(Stop::Timeout) => break,
             Err(Stop::Cancelled) => return Ok(()),

@@ -7,8 +7,9 @@ use std::path::Path;
 use qapi::qmp::{Event, QmpCommand};
 use qapi::{ExecuteError, Qmp, Stream};
 
+use crate::dirs::NodeDir;
 use crate::socket::Socket;
-use crate::wait::{stop_in, Patience, Stop};
+use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Error, Result};
 
 type Connection = Stream<BufReader<Socket>, Socket>;
@@ -21,9 +22,14 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    pub(crate) fn connect(path: &Path, node: &str, patience: Patience) -> Result<Self> {
+    /// Connects to the monitor for commands.
+    pub(crate) fn connect(dir: &NodeDir, deadline: Deadline) -> Result<Self> {
+        Self::connect_to(&dir.monitor(), dir.name(), deadline)
+    }
+
+    fn connect_to(path: &Path, node: &str, deadline: Deadline) -> Result<Self> {
         let failed = |error: io::Error| failure(node, &error);
-        let socket = Socket::connect(path, patience).map_err(failed)?;
+        let socket = Socket::connect(path, deadline).map_err(failed)?;
         let mut stream = Stream::new(BufReader::new(socket.clone()), socket);
         // A monitor that closes before its greeting would panic in the crate.
         if stream.fill_buf().map_err(failed)?.is_empty() {
@@ -46,16 +52,6 @@ impl Monitor {
             .execute(command)
             .map_err(|error| refused(&self.node, error))
     }
-
-    /// Turns the connection into a stream of events.
-    pub(crate) fn into_events(self) -> Events {
-        let (reader, socket) = self.qmp.into_inner().into_inner();
-        socket.set_patience(Patience::seconds(0));
-        Events {
-            buffer: reader.buffer().to_vec(),
-            socket,
-        }
-    }
 }
 
 /// The events of one node's QEMU from the moment of connecting.
@@ -65,6 +61,17 @@ pub(crate) struct Events {
 }
 
 impl Events {
+    /// Connects to the monitor for events.
+    pub(crate) fn connect(dir: &NodeDir, deadline: Deadline) -> Result<Self> {
+        let monitor = Monitor::connect_to(&dir.events(), dir.name(), deadline)?;
+        let (reader, socket) = monitor.qmp.into_inner().into_inner();
+        socket.set_deadline(Deadline::seconds(0));
+        Ok(Self {
+            buffer: reader.buffer().to_vec(),
+            socket,
+        })
+    }
+
     /// Takes the events that have arrived, without waiting for more. Events that are
     /// newer than the crate are left out.
     pub(crate) fn take(&mut self) -> io::Result<Vec<Event>> {
@@ -100,20 +107,12 @@ impl AsFd for Events {
 fn refused(node: &str, error: ExecuteError) -> Error {
     match error {
         ExecuteError::Io(error) => failure(node, &error),
-        ExecuteError::Qapi(error) => Error::Monitor {
-            node: node.to_owned(),
-            message: error.to_string(),
-        },
+        ExecuteError::Qapi(error) => Error::monitor(node, error.to_string()),
     }
 }
 
 fn failure(node: &str, error: &io::Error) -> Error {
-    if stop_in(error) == Some(Stop::Cancelled) {
-        return Error::Interrupted;
-    }
-    let message = format!("the monitor does not answer: {error}");
-    Error::Monitor {
-        node: node.to_owned(),
-        message,
-    }
+    Error::of_connection(error, || {
+        Error::monitor(node, format!("the monitor does not answer: {error}"))
+    })
 }

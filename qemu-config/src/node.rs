@@ -15,11 +15,11 @@ use crate::monitor::Monitor;
 use crate::process::ProcessId;
 use crate::qemu::AGENT_LABEL;
 use crate::ready::{boots_reported, last_words, wait_ready};
-use crate::wait::Patience;
+use crate::wait::Deadline;
 use crate::{Cancel, Error, NodeSpec, Result};
 
 /// Time that QEMU's monitor may take to answer.
-const MONITOR_LIMIT_SECONDS: u64 = 15;
+const MONITOR_LIMIT: Duration = Duration::from_secs(15);
 
 /// A node: its guest and the QEMU that runs it.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl Node {
     /// [`Error::Interrupted`].
     pub fn spawn(&self, command: &GuestCommand) -> Result<GuestProcess> {
         self.check_alive()?;
-        GuestProcess::start(self.name(), &self.dir, command, self.cancel.as_ref())
+        GuestProcess::start(&self.dir, command, self.cancel.as_ref())
     }
 
     /// Copies the file or directory `from` of the host to `to` in the guest, or into
@@ -83,14 +83,7 @@ impl Node {
     /// guest said. Nothing is left at the destination then.
     pub fn put(&self, from: &Path, to: &Path, count: Count<'_>) -> Result<()> {
         self.check_alive()?;
-        copy::put(
-            self.name(),
-            &self.dir,
-            from,
-            to,
-            count,
-            self.cancel.as_ref(),
-        )
+        copy::put(&self.dir, from, to, count, self.cancel.as_ref())
     }
 
     /// Copies the file or directory `from` of the guest to `to` on the host, or into
@@ -100,14 +93,7 @@ impl Node {
     /// As [`Self::put`], the other way round.
     pub fn get(&self, from: &Path, to: &Path, count: Count<'_>) -> Result<PathBuf> {
         self.check_alive()?;
-        copy::get(
-            self.name(),
-            &self.dir,
-            from,
-            to,
-            count,
-            self.cancel.as_ref(),
-        )
+        copy::get(&self.dir, from, to, count, self.cancel.as_ref())
     }
 
     /// A connection to QEMU's monitor. QEMU serves one at a time: drop it soon.
@@ -116,11 +102,7 @@ impl Node {
     /// [`Error::Monitor`] if QEMU does not answer.
     pub fn monitor(&self) -> Result<Monitor> {
         self.check_alive()?;
-        let patience = Patience::new(
-            Some(Duration::from_secs(MONITOR_LIMIT_SECONDS)),
-            self.cancel.as_ref(),
-        );
-        Monitor::connect(&self.dir.monitor(), self.name(), patience)
+        Monitor::connect(&self.dir, self.deadline(MONITOR_LIMIT))
     }
 
     /// How often the guest has reported that it is up, or that it failed to. Taken
@@ -146,7 +128,7 @@ impl Node {
     /// [`Error::Monitor`], or [`Error::Timeout`] if it has not ended within 15 s.
     pub fn power_off(&self) -> Result<()> {
         self.monitor()?.execute(&qmp::quit {})?;
-        self.wait_ended(Duration::from_secs(MONITOR_LIMIT_SECONDS))
+        self.wait_ended(MONITOR_LIMIT)
     }
 
     /// Waits until QEMU has ended, as after a guest's `poweroff`.
@@ -157,15 +139,14 @@ impl Node {
         let Some(qemu) = self.qemu().and_then(ProcessId::open) else {
             return Ok(());
         };
-        qemu.wait(&Patience::new(Some(limit), self.cancel.as_ref()))
-            .map_err(|stop| match stop {
-                crate::wait::Stop::Cancelled => Error::Interrupted,
-                crate::wait::Stop::Timeout => Error::Timeout {
-                    what: format!("node {}: the end of its QEMU", self.name()),
-                    after: limit,
-                    log: String::new(),
-                },
-            })
+        qemu.wait(&self.deadline(limit)).map_err(|stop| match stop {
+            crate::wait::Stop::Cancelled => Error::Interrupted,
+            crate::wait::Stop::Timeout => Error::Timeout {
+                what: format!("node {}: the end of its QEMU", self.name()),
+                after: limit,
+                log: String::new(),
+            },
+        })
     }
 
     /// Stops the virtual CPUs.
@@ -192,24 +173,24 @@ impl Node {
     /// over; [`Error::Timeout`]; [`Error::Interrupted`]. All but the last come with
     /// the end of the console.
     pub fn wait_ready(&self, boots: usize, limit: Duration) -> Result<String> {
-        self.wait_ready_with(
-            boots,
-            limit,
-            &Patience::new(Some(limit), self.cancel.as_ref()),
-        )
+        self.wait_ready_with(boots, limit, &self.deadline(limit))
     }
 
     pub(crate) fn wait_ready_with(
         &self,
         boots: usize,
         limit: Duration,
-        patience: &Patience,
+        deadline: &Deadline,
     ) -> Result<String> {
         let qemu = self
             .qemu()
             .and_then(ProcessId::open)
             .ok_or_else(|| self.ended())?;
-        wait_ready(self.name(), &self.dir, &qemu, boots, limit, patience)
+        wait_ready(&self.dir, &qemu, boots, limit, deadline)
+    }
+
+    fn deadline(&self, limit: Duration) -> Deadline {
+        Deadline::new(Some(limit), self.cancel.as_ref())
     }
 
     fn check_alive(&self) -> Result<()> {
@@ -220,9 +201,9 @@ impl Node {
     }
 
     fn ended(&self) -> Error {
-        let who = format!("node {}", self.name());
+        let subject = format!("node {}", self.name());
         Error::Failed {
-            who,
+            subject,
             what: "its QEMU has ended".to_owned(),
             log: last_words(&self.dir),
         }
@@ -253,9 +234,9 @@ impl Node {
         if self.check_alive().is_err() {
             return NodeState::Dead;
         }
-        let patience = Patience::seconds(3);
+        let deadline = Deadline::seconds(3);
         let ask = || -> Result<NodeState> {
-            let mut monitor = Monitor::connect(&self.dir.monitor(), self.name(), patience)?;
+            let mut monitor = Monitor::connect(&self.dir, deadline)?;
             if !monitor.execute(&qmp::query_status {})?.running {
                 return Ok(NodeState::Paused);
             }

@@ -3,7 +3,8 @@
 use std::process::Child;
 
 use crate::dirs::ClusterDir;
-use crate::state::{ClusterLock, Runtime};
+use crate::lock::LockFile;
+use crate::state::Runtime;
 use crate::{teardown, Result};
 
 /// A cluster that this process must end.
@@ -12,7 +13,7 @@ pub(crate) struct Owned {
     pub(crate) name: String,
     pub(crate) dir: ClusterDir,
     /// Taken when the cluster is ended or detached.
-    pub(crate) lock: Option<ClusterLock>,
+    pub(crate) lock: Option<LockFile>,
     pub(crate) children: Vec<Child>,
 }
 

@@ -1,14 +1,16 @@
 //! Processes named so that a recycled number is never mistaken for them.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use procfs::process::all_processes;
+use procfs::Current;
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
-use crate::wait::{Patience, Stop};
+use crate::wait::{Deadline, Stop};
 
 /// Variable in the environment of every process of a cluster: its state directory.
 pub(crate) const MARKER: &str = "QNIC_CLUSTER_DIR";
@@ -33,10 +35,10 @@ pub(crate) struct Process {
 impl ProcessId {
     /// The process that has number `pid` now, unless there is none or it has ended.
     pub fn of(pid: i32) -> Option<Self> {
-        let stat = Stat::read(pid)?;
+        let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
         (!matches!(stat.state, 'Z' | 'X')).then_some(Self {
             pid,
-            start_ticks: stat.start_ticks,
+            start_ticks: stat.starttime,
         })
     }
 
@@ -60,18 +62,15 @@ impl ProcessId {
 
     /// Resident memory in bytes.
     pub fn resident_bytes(self) -> Option<u64> {
-        let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid)).ok()?;
-        let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
-        self.is_alive()
-            .then(|| pages * rustix::param::page_size() as u64)
+        let process = procfs::process::Process::new(self.pid).ok()?;
+        let pages = process.statm().ok()?.resident;
+        self.is_alive().then(|| pages * procfs::page_size())
     }
 
     /// Seconds since it started.
     pub fn age_seconds(self) -> Option<u64> {
-        let uptime = fs::read_to_string("/proc/uptime").ok()?;
-        let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
-        let started = self.start_ticks / rustix::param::clock_ticks_per_second();
-        Some((uptime as u64).saturating_sub(started))
+        let uptime = procfs::Uptime::current().ok()?.uptime_duration().as_secs();
+        Some(uptime.saturating_sub(self.start_ticks / procfs::ticks_per_second()))
     }
 
     /// What [`Self::save`] wrote to `file`.
@@ -97,8 +96,8 @@ impl Process {
     }
 
     /// Waits until it has ended.
-    pub(crate) fn wait(&self, patience: &Patience) -> Result<(), Stop> {
-        patience.readable(self.fd.as_fd())
+    pub(crate) fn wait(&self, deadline: &Deadline) -> Result<(), Stop> {
+        deadline.readable(self.fd.as_fd())
     }
 }
 
@@ -116,9 +115,9 @@ pub(crate) fn end_all(mut processes: Vec<Process>, steps: &[(Option<Signal>, u64
         if let Some(signal) = signal {
             processes.iter().for_each(|process| process.signal(*signal));
         }
-        let patience = Patience::seconds(*seconds);
+        let deadline = Deadline::seconds(*seconds);
         // One deadline for all: those that have ended return at once.
-        processes.retain(|process| process.wait(&patience).is_err());
+        processes.retain(|process| process.wait(&deadline).is_err());
         if processes.is_empty() {
             break;
         }
@@ -128,53 +127,14 @@ pub(crate) fn end_all(mut processes: Vec<Process>, steps: &[(Option<Signal>, u64
 
 /// Every process that was started for the cluster whose state is in `dir`.
 pub(crate) fn of_cluster(dir: &Path) -> Vec<ProcessId> {
-    let mut wanted = MARKER.as_bytes().to_vec();
-    wanted.push(b'=');
-    wanted.extend_from_slice(dir.as_os_str().as_encoded_bytes());
-    let marked = |pid: &i32| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment
-            .split(|byte| *byte == 0)
-            .any(|variable| variable == wanted)
+    let marked = |process: &procfs::process::Process| {
+        let environment = process.environ().unwrap_or_default();
+        environment.get(OsStr::new(MARKER)).map(OsString::as_os_str) == Some(dir.as_os_str())
     };
-    all_pids()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(marked)
-        .filter_map(ProcessId::of)
+    let all = all_processes().into_iter().flatten().flatten();
+    let ours = all.filter(marked);
+    ours.filter_map(|process| ProcessId::of(process.pid))
         .collect()
-}
-
-fn all_pids() -> io::Result<Vec<i32>> {
-    let names =
-        fs::read_dir("/proc")?.map(|entry| entry.map(|entry| PathBuf::from(entry.file_name())));
-    let names = names.collect::<io::Result<Vec<_>>>()?;
-    Ok(names
-        .iter()
-        .filter_map(|name| name.to_str()?.parse().ok())
-        .collect())
-}
-
-/// The parts of `/proc/PID/stat` that matter here.
-struct Stat {
-    state: char,
-    start_ticks: u64,
-}
-
-impl Stat {
-    fn read(pid: i32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        // The second field is the program's name in parentheses, which may itself
-        // contain spaces and parentheses; the fields after the last one are plain.
-        let (_, plain) = text.rsplit_once(") ")?;
-        let mut fields = plain.split(' ');
-        let state = fields.next()?.chars().next()?;
-        let start_ticks = fields.nth(18)?.parse().ok()?;
-        Some(Self { state, start_ticks })
-    }
 }
 
 #[cfg(test)]
@@ -193,13 +153,6 @@ mod tests {
 
     fn id_of(child: &std::process::Child) -> ProcessId {
         ProcessId::of(child.id() as i32).unwrap()
-    }
-
-    #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_confuse() {
-        let text = "7 (a b) R 9 (c)) S 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 12345 0";
-        let stat = Stat::parse(text).unwrap();
-        assert_eq!((stat.state, stat.start_ticks), ('S', 12345));
     }
 
     #[test]
@@ -249,7 +202,7 @@ mod tests {
             .spawn()
             .unwrap();
         let ready = child.stdout.take().unwrap();
-        Patience::seconds(30).readable(ready.as_fd()).unwrap();
+        Deadline::seconds(30).readable(ready.as_fd()).unwrap();
         let process = id_of(&child).open().unwrap();
         assert_eq!(
             end_all(

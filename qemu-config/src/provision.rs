@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use procfs::Current;
 use qnic_images::{Cache, GuestFile, GuestImage, Program, Provisioner};
 
 use crate::accel::{decide, AccelDecision};
@@ -133,10 +134,5 @@ pub(crate) fn check_memory(spec: &ClusterSpec) -> Result<()> {
 
 /// Memory of this machine that can be used without swapping, if it tells.
 pub fn available_memory() -> Option<ByteSize> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
-    Some(ByteSize(kib << 10))
+    procfs::Meminfo::current().ok()?.mem_available.map(ByteSize)
 }

@@ -64,15 +64,12 @@ pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
     disks(&mut line, machine);
     if machine.node.nic {
         let socket = machine.dir.node(&machine.node.name).nic();
-        line.add("-chardev", "socket,id=nic,path=", Some(&socket), "");
+        line.path("-chardev", "socket,id=nic,path=", &socket, "");
         let (id, config) = (attach::VIRTIO_ID, attach::CONFIG_SIZE);
-        line.plain(
-            "-device",
-            &format!(
-                "vhost-user-test-device-pci,chardev=nic,virtio-id={id},num_vqs={NIC_QUEUES},\
-                 config_size={config},page-per-vq=on"
-            ),
-        );
+        line.device(&format!(
+            "vhost-user-test-device-pci,chardev=nic,virtio-id={id},num_vqs={NIC_QUEUES},\
+             config_size={config},page-per-vq=on"
+        ));
     }
     line.0
         .extend(machine.node.qemu_args.iter().map(OsString::from));
@@ -82,9 +79,8 @@ pub(crate) fn arguments(machine: &Machine<'_>) -> Vec<OsString> {
 fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
     let node = machine.node;
     line.plain("-name", &format!("{}-{}", machine.cluster, node.name));
-    for flag in ["-nodefaults", "-no-user-config"] {
-        line.0.push(flag.into());
-    }
+    line.0
+        .extend(["-nodefaults", "-no-user-config"].map(OsString::from));
     line.plain("-display", "none");
     line.plain("-machine", "q35,memory-backend=ram");
     let (accel, cpu) = match machine.accel {
@@ -97,10 +93,8 @@ fn machine_and_memory(line: &mut Line, machine: &Machine<'_>) {
     line.plain("-m", &format!("{}M", node.memory.whole_mib()));
     // The device process maps the guest's memory: it must be shareable.
     let size = node.memory.0;
-    line.plain(
-        "-object",
-        &format!("memory-backend-memfd,id=ram,size={size},share=on"),
-    );
+    let memory = format!("memory-backend-memfd,id=ram,size={size},share=on");
+    line.plain("-object", &memory);
 }
 
 /// The processors there are. If only one is emulated, a second may come: QEMU emulates
@@ -114,87 +108,49 @@ fn processors(machine: &Machine<'_>) -> String {
 }
 
 fn kernel(line: &mut Line, machine: &Machine<'_>) {
-    line.0.extend([
-        "-kernel".into(),
-        machine.image.vmlinuz.clone().into_os_string(),
-    ]);
-    line.0.extend([
-        "-initrd".into(),
-        machine.image.initrd.clone().into_os_string(),
-    ]);
+    let image = machine.image;
+    for (option, file) in [("-kernel", &image.vmlinuz), ("-initrd", &image.initrd)] {
+        line.0.extend([option.into(), file.into()]);
+    }
     // A kernel that panics restarts at once, which the launcher sees as a reset.
     let name = &machine.node.name;
-    line.plain(
-        "-append",
-        &format!("console=ttyS0 quiet panic=-1 qnic.node={name}"),
-    );
+    let append = format!("console=ttyS0 quiet panic=-1 qnic.node={name}");
+    line.plain("-append", &append);
 }
 
 fn sockets_and_ports(line: &mut Line, machine: &Machine<'_>) {
     let node = machine.dir.node(&machine.node.name);
-    line.add(
-        "-chardev",
-        "file,id=console,append=on,path=",
-        Some(&node.console()),
-        "",
-    );
+    line.log("console", &node.console());
     line.plain("-serial", "chardev:console");
     for (id, path) in [("qmp", node.monitor()), ("events", node.events())] {
-        line.add(
-            "-chardev",
-            &format!("socket,id={id},server=on,wait=off,path="),
-            Some(&path),
-            "",
-        );
+        line.server(id, &path);
         line.plain("-qmp", &format!("chardev:{id}"));
     }
-    line.plain(
-        "-device",
-        &format!("virtio-serial-pci,id=ports,max_ports={}", COMMAND_SLOTS + 3),
-    );
-    line.add(
-        "-chardev",
-        &format!("socket,id={AGENT_LABEL},server=on,wait=off,path="),
-        Some(&node.agent()),
-        "",
-    );
+    let ports = COMMAND_SLOTS + 3;
+    line.device(&format!("virtio-serial-pci,id=ports,max_ports={ports}"));
+    line.server(AGENT_LABEL, &node.agent());
     line.port(AGENT_LABEL, AGENT_PORT);
-    // A file, not a socket: the guest never waits for somebody to listen, and
-    // whoever asks later still learns of it.
-    line.add(
-        "-chardev",
-        "file,id=ready,append=on,path=",
-        Some(&node.ready()),
-        "",
-    );
+    // A file, not a socket: the guest never waits for a reader, and one that comes later
+    // still learns of it.
+    line.log("ready", &node.ready());
     line.port("ready", READY_PORT);
     for slot in 0..COMMAND_SLOTS {
         let label = command_label(slot);
-        line.add(
-            "-chardev",
-            &format!("socket,id={label},server=on,wait=off,path="),
-            Some(&node.command(slot)),
-            "",
-        );
+        line.server(&label, &node.command(slot));
         line.port(&label, &command_port(slot));
     }
 }
 
 /// What fails on the host fails in the guest; QEMU would stop the machine otherwise when
-/// the host's disk is full, and say so to nobody.
+/// the host's disk is full, and report it nowhere.
 fn disks(line: &mut Line, machine: &Machine<'_>) {
     for (disk, _) in disks_of(machine.node) {
         let file = machine.disks.join(disk_file(&machine.node.name, disk));
-        line.add(
-            "-blockdev",
-            &format!("driver=file,node-name={disk},filename="),
-            Some(&file),
-            ",discard=unmap",
-        );
-        line.plain(
-            "-device",
-            &format!("virtio-blk-pci,drive={disk},serial={disk},werror=report,rerror=report"),
-        );
+        let before = format!("driver=file,node-name={disk},filename=");
+        line.path("-blockdev", &before, &file, ",discard=unmap");
+        line.device(&format!(
+            "virtio-blk-pci,drive={disk},serial={disk},werror=report,rerror=report"
+        ));
     }
 }
 
@@ -203,25 +159,38 @@ struct Line(Vec<OsString>);
 
 impl Line {
     fn plain(&mut self, option: &str, value: &str) {
-        self.add(option, value, None, "");
+        self.0.extend([option.into(), value.into()]);
     }
 
-    /// Adds `option` with a value that may have a path in it. QEMU ends a value at a
-    /// comma, and takes two for one.
-    fn add(&mut self, option: &str, before: &str, path: Option<&Path>, after: &str) {
+    fn device(&mut self, value: &str) {
+        self.plain("-device", value);
+    }
+
+    /// Adds `option` with a path in its value. QEMU ends a value at a comma, and takes two
+    /// for one.
+    fn path(&mut self, option: &str, before: &str, path: &Path, after: &str) {
         let mut value = OsString::from(before);
-        if let Some(path) = path {
-            value.push(doubled_commas(path.as_os_str()));
-        }
+        value.push(doubled_commas(path.as_os_str()));
         value.push(after);
         self.0.extend([option.into(), value]);
     }
 
+    /// A character device that is a socket on which QEMU listens.
+    fn server(&mut self, id: &str, path: &Path) {
+        let before = format!("socket,id={id},server=on,wait=off,path=");
+        self.path("-chardev", &before, path, "");
+    }
+
+    /// A character device that is a file which grows.
+    fn log(&mut self, id: &str, path: &Path) {
+        let before = format!("file,id={id},append=on,path=");
+        self.path("-chardev", &before, path, "");
+    }
+
     fn port(&mut self, chardev: &str, name: &str) {
-        self.plain(
-            "-device",
-            &format!("virtserialport,bus=ports.0,chardev={chardev},name={name}"),
-        );
+        self.device(&format!(
+            "virtserialport,bus=ports.0,chardev={chardev},name={name}"
+        ));
     }
 }
 
@@ -237,31 +206,29 @@ fn doubled_commas(text: &OsStr) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Runtime;
+    use crate::testing::TestDir;
     use crate::ByteSize;
 
     fn line_of(node: &NodeSpec, accel: Accel) -> Vec<String> {
-        let home = tempfile::Builder::new().prefix("a,b").tempdir().unwrap();
-        let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
+        let test = TestDir::new();
         let image = GuestImage {
             vmlinuz: "/cache/vmlinuz".into(),
             initrd: "/cache/initrd".into(),
             release: "6.12".into(),
         };
-        let dir = runtime.dir("c");
-        let disks = runtime.disks("c");
+        let disks = test.runtime.disks("c");
         let machine = Machine {
             cluster: "c",
             node,
-            dir: &dir,
+            dir: &test.dir,
             disks: &disks,
             image: &image,
             accel,
         };
-        let home = home.path().to_str().unwrap().replace(',', ",,");
+        let top = test.path().to_str().unwrap().replace(',', ",,");
         let line = arguments(&machine);
         line.iter()
-            .map(|argument| argument.to_str().unwrap().replace(&home, "HOME"))
+            .map(|argument| argument.to_str().unwrap().replace(&top, "TOP"))
             .collect()
     }
 
@@ -276,21 +243,21 @@ mod tests {
             -object memory-backend-memfd,id=ram,size=268435456,share=on \
             -kernel /cache/vmlinuz -initrd /cache/initrd \
             -append console=ttyS0 quiet panic=-1 qnic.node=a \
-            -chardev file,id=console,append=on,path=HOME/r/c/nodes/a/console.log -serial chardev:console \
-            -chardev socket,id=qmp,server=on,wait=off,path=HOME/r/c/nodes/a/qmp.sock -qmp chardev:qmp \
-            -chardev socket,id=events,server=on,wait=off,path=HOME/r/c/nodes/a/events.sock -qmp chardev:events \
+            -chardev file,id=console,append=on,path=TOP/r/c/nodes/a/console.log -serial chardev:console \
+            -chardev socket,id=qmp,server=on,wait=off,path=TOP/r/c/nodes/a/qmp.sock -qmp chardev:qmp \
+            -chardev socket,id=events,server=on,wait=off,path=TOP/r/c/nodes/a/events.sock -qmp chardev:events \
             -device virtio-serial-pci,id=ports,max_ports=11 \
-            -chardev socket,id=agent,server=on,wait=off,path=HOME/r/c/nodes/a/agent.sock \
+            -chardev socket,id=agent,server=on,wait=off,path=TOP/r/c/nodes/a/agent.sock \
             -device virtserialport,bus=ports.0,chardev=agent,name=org.qemu.guest_agent.0 \
-            -chardev file,id=ready,append=on,path=HOME/r/c/nodes/a/ready.log \
+            -chardev file,id=ready,append=on,path=TOP/r/c/nodes/a/ready.log \
             -device virtserialport,bus=ports.0,chardev=ready,name=org.qnic.ready \
-            -chardev socket,id=command0,server=on,wait=off,path=HOME/r/c/nodes/a/command0.sock \
+            -chardev socket,id=command0,server=on,wait=off,path=TOP/r/c/nodes/a/command0.sock \
             -device virtserialport,bus=ports.0,chardev=command0,name=org.qnic.command.0";
         let joined = line.join(" ");
         assert!(joined.starts_with(expected), "{joined}\n{expected}");
-        let end = "-blockdev driver=file,node-name=swap,filename=HOME/d/c/a.swap.raw,discard=unmap \
+        let end = "-blockdev driver=file,node-name=swap,filename=TOP/d/c/a.swap.raw,discard=unmap \
             -device virtio-blk-pci,drive=swap,serial=swap,werror=report,rerror=report \
-            -chardev socket,id=nic,path=HOME/r/c/nodes/a/nic.sock \
+            -chardev socket,id=nic,path=TOP/r/c/nodes/a/nic.sock \
             -device vhost-user-test-device-pci,chardev=nic,virtio-id=39,num_vqs=16,config_size=64,page-per-vq=on \
             -device virtio-rng-pci";
         assert!(joined.ends_with(end), "{joined}\n{end}");

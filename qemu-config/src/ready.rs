@@ -11,9 +11,9 @@ use qapi::qmp::Event;
 
 use crate::dirs::NodeDir;
 use crate::follow::{is_timeout, readable, tail, Follow, Growth};
-use crate::monitor::{Events, Monitor};
+use crate::monitor::Events;
 use crate::process::Process;
-use crate::wait::{stop_in, Patience, Stop};
+use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Error, Result};
 
 /// Lines of a console in an error.
@@ -49,15 +49,15 @@ pub(crate) fn last_words(dir: &NodeDir) -> String {
 
 /// Waits for the report after the first `seen`; the kernel's release.
 pub(crate) fn wait_ready(
-    node: &str,
     dir: &NodeDir,
     qemu: &Process,
     seen: usize,
     limit: Duration,
-    patience: &Patience,
+    deadline: &Deadline,
 ) -> Result<String> {
+    let node = dir.name();
     let failed = |what: String| Error::Failed {
-        who: format!("node {node}"),
+        subject: format!("node {node}"),
         what,
         log: last_words(dir),
     };
@@ -75,7 +75,7 @@ pub(crate) fn wait_ready(
     let mut resets = Resets::default();
     let mut lines = Lines::default();
     loop {
-        resets.attach(node, dir);
+        resets.attach(dir);
         if resets.count > MAX_RESETS {
             let count = resets.count;
             return Err(failed(format!(
@@ -84,7 +84,7 @@ pub(crate) fn wait_ready(
         }
         let mut others: Vec<BorrowedFd<'_>> = vec![qemu.as_fd(), console.as_fd()];
         others.extend(resets.events.as_ref().map(AsFd::as_fd));
-        match follow.next(&others, patience).map_err(unreadable)? {
+        match follow.next(&others, deadline).map_err(unreadable)? {
             Growth::Bytes(bytes) => match lines.push(&bytes, seen) {
                 Some(Report::Ready(release)) => return Ok(release),
                 Some(Report::Failed(reason)) => {
@@ -110,13 +110,12 @@ struct Resets {
 
 impl Resets {
     /// Connects once QEMU listens; a guest whose console shows something does.
-    fn attach(&mut self, node: &str, dir: &NodeDir) {
+    fn attach(&mut self, dir: &NodeDir) {
         if self.attempted || !dir.events().exists() {
             return;
         }
         self.attempted = true;
-        let monitor = Monitor::connect(&dir.events(), node, Patience::seconds(5));
-        self.events = monitor.map(Monitor::into_events).ok();
+        self.events = Events::connect(dir, Deadline::seconds(5)).ok();
         // Some may have come together with the greeting.
         self.take();
     }
@@ -176,13 +175,13 @@ impl Report {
 mod tests {
     use super::*;
     use crate::process::ProcessId;
-    use crate::state::Runtime;
+    use crate::testing::TestDir;
     use std::io::{BufRead, BufReader, Read, Write};
     use std::os::unix::net::UnixListener;
     use std::process::{Child, Command, Stdio};
 
     struct Fixture {
-        _home: tempfile::TempDir,
+        _dir: TestDir,
         dir: NodeDir,
         qemu: Child,
         process: Process,
@@ -190,16 +189,14 @@ mod tests {
 
     impl Fixture {
         fn new(said: &str, console: &str) -> Self {
-            let home = tempfile::tempdir().unwrap();
-            let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
-            let dir = runtime.dir("c").node("a");
-            std::fs::create_dir_all(dir.ready().parent().unwrap()).unwrap();
+            let cluster = TestDir::new();
+            let dir = cluster.node();
             std::fs::write(dir.ready(), said).unwrap();
             std::fs::write(dir.console(), console).unwrap();
             let qemu = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
             let process = ProcessId::of(qemu.id() as i32).unwrap().open().unwrap();
             Self {
-                _home: home,
+                _dir: cluster,
                 dir,
                 qemu,
                 process,
@@ -208,14 +205,8 @@ mod tests {
 
         fn wait(&mut self, seen: usize) -> Result<String> {
             let limit = Duration::from_secs(30);
-            wait_ready(
-                "a",
-                &self.dir,
-                &self.process,
-                seen,
-                limit,
-                &Patience::new(Some(limit), None),
-            )
+            let deadline = Deadline::new(Some(limit), None);
+            wait_ready(&self.dir, &self.process, seen, limit, &deadline)
         }
     }
 

@@ -11,22 +11,19 @@ use rustix::event::PollFlags;
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::{connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::wait::Patience;
-
-/// Longest path of a socket in bytes, as the kernel's address structure limits it.
-pub(crate) const MAX_PATH: usize = 107;
+use crate::wait::Deadline;
 
 /// A connected socket; clones share the connection and the deadline.
 #[derive(Clone)]
 pub(crate) struct Socket {
     stream: Arc<UnixStream>,
-    patience: Arc<Mutex<Patience>>,
+    deadline: Arc<Mutex<Deadline>>,
 }
 
 impl Socket {
     /// Connects to `path`. A server that serves somebody else (QEMU's sockets take
     /// one client at a time) is waited for.
-    pub(crate) fn connect(path: &Path, patience: Patience) -> io::Result<Self> {
+    pub(crate) fn connect(path: &Path, deadline: Deadline) -> io::Result<Self> {
         let fd = socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -34,7 +31,7 @@ impl Socket {
             None,
         )?;
         // The kernel applies the send timeout to a connect that finds the backlog full.
-        set_socket_timeout(&fd, Timeout::Send, patience.left())?;
+        set_socket_timeout(&fd, Timeout::Send, deadline.left())?;
         match connect(&fd, &SocketAddrUnix::new(path)?) {
             Err(rustix::io::Errno::AGAIN) => return Err(crate::wait::Stop::Timeout.into()),
             connected => connected?,
@@ -43,20 +40,20 @@ impl Socket {
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream: Arc::new(stream),
-            patience: Arc::new(Mutex::new(patience)),
+            deadline: Arc::new(Mutex::new(deadline)),
         })
     }
 
     /// Sets how long reads and writes wait from now on.
-    pub(crate) fn set_patience(&self, patience: Patience) {
-        *self.patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
+    pub(crate) fn set_deadline(&self, deadline: Deadline) {
+        *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     }
 
     /// The same connection with a deadline of its own.
-    pub(crate) fn with_patience(&self, patience: Patience) -> Self {
+    pub(crate) fn with_deadline(&self, deadline: Deadline) -> Self {
         Self {
             stream: Arc::clone(&self.stream),
-            patience: Arc::new(Mutex::new(patience)),
+            deadline: Arc::new(Mutex::new(deadline)),
         }
     }
 
@@ -73,12 +70,12 @@ impl Socket {
     }
 
     fn wait(&self, events: PollFlags) -> io::Result<()> {
-        let patience = self
-            .patience
+        let deadline = self
+            .deadline
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        patience.first_ready(&[(self.as_fd(), events)])?;
+        deadline.first_ready(&[(self.as_fd(), events)])?;
         Ok(())
     }
 

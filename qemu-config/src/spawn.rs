@@ -27,6 +27,12 @@ pub(crate) struct Bond {
     pub(crate) nice: i32,
 }
 
+impl Bond {
+    pub(crate) const fn new(dies_with_us: bool, nice: i32) -> Self {
+        Self { dies_with_us, nice }
+    }
+}
+
 struct Request {
     command: Command,
     reply: Sender<io::Result<Child>>,
@@ -52,7 +58,7 @@ pub(crate) fn spawn(mut command: Command, bond: Bond) -> io::Result<Child> {
 fn in_child(bond: Bond, parent: Pid) -> io::Result<()> {
     if bond.dies_with_us {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have ended before that line: then nobody would end us.
+        // The parent may have ended before that line: then nothing would end this one.
         if getppid() != Some(parent) {
             return Err(io::Error::from_raw_os_error(
                 rustix::io::Errno::CHILD.raw_os_error(),
@@ -75,7 +81,7 @@ fn spawner() -> io::Result<&'static Sender<Request>> {
         .name("spawner".into())
         .spawn(move || {
             for mut request in requests {
-                // Whoever asked may have given up, and then has no use for the child.
+                // If the request was given up, the child has no use.
                 if let Err(unwanted) = request.reply.send(request.command.spawn()) {
                     if let Ok(mut child) = unwanted.0 {
                         let _ = child.kill();
@@ -91,7 +97,7 @@ fn spawner() -> io::Result<&'static Sender<Request>> {
 mod tests {
     use super::*;
     use crate::process::ProcessId;
-    use crate::wait::Patience;
+    use crate::wait::Deadline;
     use std::io::{BufRead, BufReader, Read};
     use std::process::Stdio;
 
@@ -101,21 +107,10 @@ mod tests {
         command
             .args(["-c", "echo $$; cut -d' ' -f5,19 /proc/$$/stat"])
             .stdout(Stdio::piped());
-        let mut child = spawn(
-            command,
-            Bond {
-                dies_with_us: true,
-                nice: 10,
-            },
-        )
-        .unwrap();
+        let mut child = spawn(command, Bond::new(true, 10)).unwrap();
         let mut output = String::new();
-        child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut output)
-            .unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_to_string(&mut output).unwrap();
         assert!(child.wait().unwrap().success());
         let pid = output.lines().next().unwrap().to_owned();
         assert_eq!(output.lines().nth(1), Some(format!("{pid} 10").as_str()));
@@ -130,14 +125,7 @@ mod tests {
         if std::env::var_os(VICTIM).is_some() {
             let mut command = Command::new("tail");
             command.args(["-f", "/dev/null"]);
-            let mut child = spawn(
-                command,
-                Bond {
-                    dies_with_us: true,
-                    nice: 0,
-                },
-            )
-            .unwrap();
+            let mut child = spawn(command, Bond::new(true, 0)).unwrap();
             println!("child {}", child.id());
             std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
             child.kill().unwrap();
@@ -146,14 +134,9 @@ mod tests {
         }
         let name = "spawn::tests::a_child_ends_with_a_parent_that_is_killed";
         let mut victim = Command::new(std::env::current_exe().unwrap());
-        victim
-            .args(["--exact", name, "--nocapture"])
-            .env(VICTIM, "1");
-        let mut victim = victim
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        victim.args(["--exact", name, "--nocapture"]);
+        victim.env(VICTIM, "1").stdin(Stdio::piped());
+        let mut victim = victim.stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(victim.stdout.take().unwrap());
         let pid = output.lines().map_while(Result::ok).find_map(|line| {
             let (_, pid) = line.split_once("child ")?;
@@ -162,19 +145,12 @@ mod tests {
         let child = ProcessId::of(pid.unwrap()).unwrap().open().unwrap();
         victim.kill().unwrap();
         victim.wait().unwrap();
-        child.wait(&Patience::seconds(30)).unwrap();
+        child.wait(&Deadline::seconds(30)).unwrap();
     }
 
     #[test]
     fn a_program_that_does_not_exist_is_an_error() {
-        let error = spawn(
-            Command::new("/nowhere/x"),
-            Bond {
-                dies_with_us: false,
-                nice: 0,
-            },
-        )
-        .unwrap_err();
+        let error = spawn(Command::new("/nowhere/x"), Bond::new(false, 0)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accel::Accel;
 use crate::dirs::ClusterDir;
+use crate::lock::LockFile;
 use crate::process::ProcessId;
 use crate::{ClusterSpec, Error, Result};
 
@@ -62,27 +63,6 @@ pub(crate) struct Manifest {
     /// Seconds since 1970.
     pub(crate) created: u64,
     pub(crate) disks: PathBuf,
-}
-
-/// Held by the program that boots, owns or removes a cluster.
-#[derive(Debug)]
-pub(crate) struct ClusterLock {
-    file: File,
-}
-
-impl ClusterLock {
-    /// The lock that `file` holds.
-    pub(crate) fn of(file: File) -> Self {
-        Self { file }
-    }
-}
-
-impl Drop for ClusterLock {
-    /// A process that is being started elsewhere in this program may hold a copy of
-    /// the descriptor, so closing ours is not enough.
-    fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-    }
 }
 
 impl Runtime {
@@ -198,7 +178,7 @@ impl Runtime {
         &self,
         spec: &ClusterSpec,
         manifest: &Manifest,
-    ) -> Result<(ClusterDir, ClusterLock)> {
+    ) -> Result<(ClusterDir, LockFile)> {
         let dir = self.dir(&spec.name);
         dir.check_paths(spec)?;
         make_dir(dir.path())?;
@@ -244,11 +224,8 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestDir;
     use crate::NodeSpec;
-
-    fn runtime(home: &Path) -> Runtime {
-        Runtime::at(home.join("run"), home.join("disks")).unwrap()
-    }
 
     fn manifest(runtime: &Runtime) -> Manifest {
         Manifest {
@@ -262,10 +239,10 @@ mod tests {
 
     #[test]
     fn a_cluster_is_made_found_locked_and_removed() {
-        let home = tempfile::tempdir().unwrap();
-        let runtime = runtime(home.path());
+        let test = TestDir::new();
+        let runtime = &test.runtime;
         let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
-        let (dir, lock) = runtime.create(&spec, &manifest(&runtime)).unwrap();
+        let (dir, lock) = runtime.create(&spec, &manifest(runtime)).unwrap();
         assert_eq!(runtime.names(), ["c"]);
         assert_eq!(runtime.detached_names(), ["c"]);
         assert_eq!(ClusterSpec::load(&dir.cluster_file()).unwrap(), spec);
@@ -285,9 +262,9 @@ mod tests {
 
     #[test]
     fn a_socket_path_that_is_too_long_is_refused_before_anything_is_made() {
-        let home = tempfile::tempdir().unwrap();
-        let runtime =
-            Runtime::at(home.path().join("r".repeat(100)), home.path().join("d")).unwrap();
+        let test = TestDir::new();
+        let long = test.path().join("r".repeat(100));
+        let runtime = Runtime::at(long, test.path().join("d")).unwrap();
         let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
         let error = runtime
             .create(&spec, &manifest(&runtime))

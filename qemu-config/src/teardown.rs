@@ -13,10 +13,11 @@ use std::collections::HashSet;
 use rustix::process::Signal;
 
 use crate::dirs::ClusterDir;
+use crate::lock::LockFile;
 use crate::monitor::Monitor;
 use crate::process::{end_all, of_cluster, Process, ProcessId};
-use crate::state::{ClusterLock, Mode, Runtime};
-use crate::wait::Patience;
+use crate::state::{Mode, Runtime};
+use crate::wait::Deadline;
 use crate::{Error, Result};
 
 /// What is sent, and the seconds waited after it. QEMU was asked before.
@@ -79,12 +80,7 @@ pub(crate) fn sweep_one(runtime: &Runtime, name: &str) -> Result<bool> {
 }
 
 /// Ends everything in `dir` and removes it. `_lock` shows that nobody else does.
-pub(crate) fn end(
-    runtime: &Runtime,
-    name: &str,
-    dir: &ClusterDir,
-    _lock: ClusterLock,
-) -> Result<()> {
+pub(crate) fn end(runtime: &Runtime, name: &str, dir: &ClusterDir, _lock: LockFile) -> Result<()> {
     let processes = processes_of(dir);
     ask_to_quit(dir);
     let left = end_all(processes, &STEPS);
@@ -116,10 +112,10 @@ fn processes_of(dir: &ClusterDir) -> Vec<Process> {
 fn ask_to_quit(dir: &ClusterDir) {
     std::thread::scope(|scope| {
         for node in node_names(dir) {
-            let socket = dir.node(&node).monitor();
+            let node = dir.node(&node);
             scope.spawn(move || {
                 // One that does not listen gets a signal next.
-                if let Ok(mut monitor) = Monitor::connect(&socket, &node, Patience::seconds(2)) {
+                if let Ok(mut monitor) = Monitor::connect(&node, Deadline::seconds(2)) {
                     let _ = monitor.execute(&qapi::qmp::quit {});
                 }
             });
@@ -145,34 +141,30 @@ mod tests {
     use crate::accel::Accel;
     use crate::process::MARKER;
     use crate::state::Manifest;
+    use crate::testing::TestDir;
     use crate::{ClusterSpec, NodeSpec};
     use std::path::Path;
     use std::process::{Child, Command, Stdio};
 
     struct Fixture {
-        _home: tempfile::TempDir,
-        runtime: Runtime,
-        dir: ClusterDir,
-        lock: Option<ClusterLock>,
+        test: TestDir,
+        lock: Option<LockFile>,
     }
 
     impl Fixture {
         fn new(mode: Mode) -> Self {
-            let home = tempfile::tempdir().unwrap();
-            let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
+            let test = TestDir::new();
             let manifest = Manifest {
                 mode,
                 accel: Accel::Tcg,
                 owner: None,
                 created: 0,
-                disks: runtime.disks("c"),
+                disks: test.runtime.disks("c"),
             };
             let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
-            let (dir, lock) = runtime.create(&spec, &manifest).unwrap();
+            let (_, lock) = test.runtime.create(&spec, &manifest).unwrap();
             Self {
-                _home: home,
-                runtime,
-                dir,
+                test,
                 lock: Some(lock),
             }
         }
@@ -182,7 +174,7 @@ mod tests {
             let mut child = Command::new("sh");
             child
                 .args(["-c", "trap '' TERM; echo; read forever"])
-                .env(MARKER, self.dir.path());
+                .env(MARKER, self.test.dir.path());
             let mut child = child
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -201,16 +193,16 @@ mod tests {
     fn everything_goes_even_what_was_never_written_down() {
         let mut fixture = Fixture::new(Mode::Detached);
         fixture.lock = None;
-        fixture.dir.mark_booted().unwrap();
+        fixture.test.dir.mark_booted().unwrap();
         let mut unrecorded = fixture.stubborn();
         let mut recorded = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let id = ProcessId::of(recorded.id() as i32).unwrap();
-        id.save(&fixture.dir.node("a").qemu_pid()).unwrap();
-        down(&fixture.runtime, "c").unwrap();
+        id.save(&fixture.test.dir.node("a").qemu_pid()).unwrap();
+        down(&fixture.test.runtime, "c").unwrap();
         assert!(!unrecorded.wait().unwrap().success() && !recorded.wait().unwrap().success());
-        assert!(is_gone(fixture.dir.path()) && is_gone(&fixture.runtime.disks("c")));
+        assert!(is_gone(fixture.test.dir.path()) && is_gone(&fixture.test.runtime.disks("c")));
         assert!(matches!(
-            down(&fixture.runtime, "c"),
+            down(&fixture.test.runtime, "c"),
             Err(Error::NoSuchCluster { .. })
         ));
     }
@@ -225,8 +217,8 @@ mod tests {
             start_ticks: id.start_ticks - 1,
             ..id
         };
-        earlier.save(&fixture.dir.device(None).pid()).unwrap();
-        down(&fixture.runtime, "c").unwrap();
+        earlier.save(&fixture.test.dir.device(None).pid()).unwrap();
+        down(&fixture.test.runtime, "c").unwrap();
         assert!(id.is_alive());
         stranger.kill().unwrap();
         stranger.wait().unwrap();
@@ -236,11 +228,11 @@ mod tests {
     fn a_cluster_with_a_living_owner_is_not_taken_down_by_others() {
         let fixture = Fixture::new(Mode::Attached);
         assert!(matches!(
-            down(&fixture.runtime, "c"),
+            down(&fixture.test.runtime, "c"),
             Err(Error::Owned { .. })
         ));
-        assert!(sweep(&fixture.runtime).unwrap().is_empty());
-        assert!(fixture.dir.path().exists());
+        assert!(sweep(&fixture.test.runtime).unwrap().is_empty());
+        assert!(fixture.test.dir.path().exists());
     }
 
     #[test]
@@ -252,15 +244,15 @@ mod tests {
         ] {
             let mut fixture = Fixture::new(mode);
             if booted {
-                fixture.dir.mark_booted().unwrap();
+                fixture.test.dir.mark_booted().unwrap();
             }
             fixture.lock = None;
             assert_eq!(
-                !sweep(&fixture.runtime).unwrap().is_empty(),
+                !sweep(&fixture.test.runtime).unwrap().is_empty(),
                 swept,
                 "{mode:?} {booted}"
             );
-            assert_eq!(is_gone(fixture.dir.path()), swept);
+            assert_eq!(is_gone(fixture.test.dir.path()), swept);
         }
     }
 }

@@ -74,7 +74,7 @@ impl AsFd for Cancel {
 
 /// How long to wait, and for whom to stop.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct Deadline {
     until: Option<Instant>,
     cancels: Vec<Cancel>,
 }
@@ -88,7 +88,7 @@ pub(crate) enum Stop {
     Cancelled,
 }
 
-impl Patience {
+impl Deadline {
     /// Waits for `limit`, `None` for ever, unless one of `cancels` is pulled.
     pub(crate) fn new<'a>(
         limit: Option<Duration>,
@@ -185,8 +185,8 @@ mod tests {
     fn a_cancel_ends_waits_for_all_and_for_good() {
         let cancel = Cancel::new().unwrap();
         let (quiet, _other) = UnixStream::pair().unwrap();
-        let patience = Patience::new(None, Some(&cancel));
-        let waiter = std::thread::spawn(move || patience.readable(quiet.as_fd()));
+        let deadline = Deadline::new(None, Some(&cancel));
+        let waiter = std::thread::spawn(move || deadline.readable(quiet.as_fd()));
         assert!(!cancel.is_cancelled());
         cancel.cancel();
         assert_eq!(waiter.join().unwrap(), Err(Stop::Cancelled));
@@ -196,9 +196,9 @@ mod tests {
     #[test]
     fn a_wait_ends_in_time() {
         let (quiet, mut other) = UnixStream::pair().unwrap();
-        let patience = Patience::new(Some(Duration::from_millis(20)), None);
-        assert_eq!(patience.readable(quiet.as_fd()), Err(Stop::Timeout));
+        let deadline = Deadline::new(Some(Duration::from_millis(20)), None);
+        assert_eq!(deadline.readable(quiet.as_fd()), Err(Stop::Timeout));
         io::Write::write_all(&mut other, &[1]).unwrap();
-        assert_eq!(patience.readable(quiet.as_fd()), Ok(()));
+        assert_eq!(deadline.readable(quiet.as_fd()), Ok(()));
     }
 }

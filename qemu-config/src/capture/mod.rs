@@ -1,22 +1,22 @@
 //! Captures of what runs over a cluster's links, and the dissector for them (X5).
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 
 use serde_json::{json, Value};
 
 use crate::device;
 use crate::socket::Socket;
-use crate::wait::{stop_in, Patience, Stop};
+use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Cancel, Error, Result};
 
 /// Wireshark's dissector for captures, in Lua: `tshark -X lua_script:FILE`.
 pub const DISSECTOR: &str = include_str!("qnic.lua");
 
-/// Bytes that are copied in one piece.
-const PIECE: usize = 1 << 16;
+/// Bytes that are copied at once.
+const CHUNK: usize = 1 << 16;
 
 /// Seconds that the device process may say nothing while it ends a capture.
-const PATIENCE: u64 = 20;
+const LIMIT_SECONDS: u64 = 20;
 
 /// What to capture, beside the links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,36 +42,30 @@ impl CaptureOptions {
 }
 
 /// Copies the capture that `request` asks for to `out`, until it ends or `cancel` is
-/// pulled; then what is under way still comes, and the statistics. Says how many bytes.
+/// pulled; then what is under way still comes, and the statistics. Returns the number of bytes.
 pub(crate) fn copy(
     socket: &std::path::Path,
     request: &Value,
     cancel: &Cancel,
     out: &mut dyn Write,
 ) -> Result<u64> {
-    let mut connection = Socket::connect(socket, Patience::seconds(PATIENCE))
-        .map_err(|error| device::failed(format!("does not answer: {error}")))?;
-    let silent = |error: io::Error| device::failed(format!("does not answer: {error}"));
-    connection
-        .write_all(format!("{request}\n").as_bytes())
-        .map_err(silent)?;
-    let mut stream = BufReader::with_capacity(PIECE, connection.clone());
-    let mut line = String::new();
-    stream.read_line(&mut line).map_err(silent)?;
-    device::accepted(&line)?;
-    connection.set_patience(Patience::new(None, Some(cancel)));
+    let limit = Deadline::seconds(LIMIT_SECONDS);
+    let connection = Socket::connect(socket, limit).map_err(device::silent)?;
+    let mut stream = BufReader::with_capacity(CHUNK, connection.clone());
+    device::exchange(&mut stream, connection.clone(), request)?;
+    connection.set_deadline(Deadline::new(None, Some(cancel)));
     let mut total = 0;
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; CHUNK];
     loop {
         let length = match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(length) => length,
             Err(error) if stop_in(&error) == Some(Stop::Cancelled) => {
                 connection.end_output();
-                connection.set_patience(Patience::seconds(PATIENCE));
+                connection.set_deadline(Deadline::seconds(LIMIT_SECONDS));
                 continue;
             }
-            Err(error) => return Err(silent(error)),
+            Err(error) => return Err(device::silent(error)),
         };
         out.write_all(&piece[..length]).map_err(Error::Output)?;
         out.flush().map_err(Error::Output)?;

@@ -95,14 +95,12 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::state::Runtime;
+    use crate::testing::TestDir;
 
     /// What a device process of the cluster file `text` runs, after it went through the text
     /// that the process reads; and the directory of the cluster.
     fn handed_over(text: &str, host: Option<&str>, process: Option<&str>) -> (Config, PathBuf) {
-        let home = tempfile::tempdir().unwrap();
-        let runtime = Runtime::at(home.path().join("r"), home.path().join("d")).unwrap();
-        let dir = runtime.dir("c");
+        let dir = TestDir::new().dir;
         let spec = ClusterSpec::parse(text, Path::new("/c/c.toml")).unwrap();
         let spec = host.map_or_else(|| spec.clone(), |host| spec.on_host(host).unwrap());
         let config = spec.device_config(&dir, process);
