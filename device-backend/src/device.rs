@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 use crate::attach::{self, Port, Socket, SocketError};
 use crate::capture::{Captures, Names};
-use crate::engine::{self, Command, Engine, EngineGone, EngineHandle, Node};
+use crate::engine::{self, Engine, EngineGone, EngineHandle, Node};
 use crate::metrics::{self, Stats};
 use crate::ram;
 use crate::sram::{Sram, SramError};
@@ -96,7 +96,7 @@ pub struct Stopper(EngineHandle);
 impl Stopper {
     /// Makes [`Device::wait`] return.
     pub fn stop(&self) {
-        let _ = self.0.send(Command::Stop);
+        let _ = self.0.send(Engine::stop);
     }
 }
 
@@ -107,7 +107,7 @@ impl Device {
     /// [`StartError`]; nothing is left behind then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let (handle, commands, wake) = engine::channel()?;
+        let (handle, commands) = engine::channel()?;
         let mut fabric = Fabric::new();
         let mut limits = Limits::default();
         let network = config.network.as_ref();
@@ -132,7 +132,7 @@ impl Device {
 
         let names = config.nics.iter().map(|nic| nic.name.clone()).collect();
         let window = config.engine.poll_window();
-        let engine = Engine::new(fabric, names, commands, wake, window)?;
+        let engine = Engine::new(fabric, names, commands, window)?;
         let mut device = Device {
             engine: handle,
             engine_thread: Some(spawn("engine", move || engine.run())?),
@@ -180,15 +180,13 @@ impl Device {
         metrics::collect(&self.engine).map_err(|EngineGone| ()).ok()
     }
 
-    /// Announces that the machine of a node is about to be paused: its NIC is not reset
-    /// when its queues stop, and serves its peers on. A paused machine must go on before
-    /// it is reset, or its NIC writes into memory that has another use by then.
-    /// `false`: no driver has started that node's NIC.
+    /// Announces a pause of the machine of a node: its NIC is not reset when its queues
+    /// stop, and continues to serve its peers. A paused machine must continue before it is
+    /// reset, or its NIC writes into memory that has another use by then. Returns false if
+    /// no driver has started that node's NIC.
     pub fn expect_pause(&self, node: u16) -> bool {
-        let asked = self
-            .engine
-            .ask(|answer| Command::ExpectPause { node, answer });
-        asked.unwrap_or(false)
+        let running = self.engine.ask(move |engine| engine.expect_pause(node));
+        running.unwrap_or(false)
     }
 
     /// Waits until the device is stopped by its [`Stopper`], ends its threads and

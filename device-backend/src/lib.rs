@@ -52,3 +52,6 @@ pub use qnic_config::{
     NicSettings, ProcessSettings, ShmSettings, UdpSettings,
 };
 pub use sram::SramError;
+
+/// The result of a request whose errors are only reported to a client.
+type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -3,51 +3,50 @@
 //! | request | answer |
 //! |---|---|
 //! | `{"cmd":"stats"}` | [`Stats`]: the NICs, the engine, the memory of the process |
-//! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes what links do ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
-//! | `{"cmd":"net_clear","links":LINKS}` | makes them do nothing: `{"changed":N}` |
-//! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of what runs over links (docs/capture.md), until it has had `count` frames or the client shuts down its side; both numbers may be left out |
-//! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not reset and serves its peers on. A paused machine must go on before it is reset |
+//! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes impairments ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
+//! | `{"cmd":"net_clear","links":LINKS}` | removes all impairments: `{"changed":N}` |
+//! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of the frames on links (docs/capture.md), until `count` frames were sent or the client shuts down its side; both numbers are optional |
+//! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not reset and continues to serve its peers. A paused machine must continue before it is reset |
 //!
 //! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
 //! `{"one_way":[0,1]}`.
 //!
 //! Anything else is answered with `{"error":"…"}`.
 
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use qnic_abi::NodeId;
 use qnic_links::{ImpairmentChange, LinkSet};
-use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::capture::{CaptureSettings, Captures};
-use crate::engine::{Command, EngineGone, EngineHandle, Report};
+use crate::engine::{EngineGone, EngineHandle, Report};
 use crate::stop::Stop;
 
 /// Longest request in bytes.
 const MAX_REQUEST: u64 = 4096;
 
-/// How long a client may keep the server waiting.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time that the server waits for a client.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Deserialize)]
 #[serde(tag = "cmd", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
     Stats {},
     NetSet {
-        links: Links,
+        links: LinkSet,
         change: ImpairmentChange,
     },
     NetClear {
-        links: Links,
+        links: LinkSet,
     },
     ExpectPause {
         node: u16,
     },
     Capture {
-        links: Links,
+        links: LinkSet,
         #[serde(default = "whole_frames")]
         snaplen: u32,
         #[serde(default)]
@@ -58,33 +57,6 @@ enum Request {
 /// Room for any frame.
 fn whole_frames() -> u32 {
     1 << 16
-}
-
-/// Links, by the numbers of nodes.
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "snake_case")]
-enum Links {
-    All,
-    At(u16),
-    Between(u16, u16),
-    OneWay(u16, u16),
-}
-
-impl From<Links> for LinkSet {
-    fn from(links: Links) -> Self {
-        match links {
-            Links::All => LinkSet::All,
-            Links::At(node) => LinkSet::At(NodeId(node)),
-            Links::Between(a, b) => LinkSet::Between(NodeId(a), NodeId(b)),
-            Links::OneWay(a, b) => LinkSet::OneWay(NodeId(a), NodeId(b)),
-        }
-    }
-}
-
-/// The answer to a change of links.
-#[derive(Serialize)]
-struct Changed {
-    changed: usize,
 }
 
 /// The answer to `stats`.
@@ -99,11 +71,6 @@ pub struct Stats {
     pub rss_anon_bytes: u64,
 }
 
-#[derive(Serialize)]
-struct Failure {
-    error: String,
-}
-
 /// Serves clients, one after the other, until `stop` is raised.
 pub(crate) fn serve(
     listener: &UnixListener,
@@ -111,26 +78,7 @@ pub(crate) fn serve(
     mut captures: Captures,
     stop: &Stop,
 ) {
-    loop {
-        let mut fds = [
-            PollFd::new(stop, PollFlags::IN),
-            PollFd::new(listener, PollFlags::IN),
-        ];
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
-        }
-        if !fds[0].revents().is_empty() {
-            return;
-        }
-        if fds[1].revents().is_empty() {
-            continue;
-        }
-        let client = match listener.accept() {
-            Ok((client, _)) => client,
-            Err(_) if stop.comes_within(PATIENCE) => return,
-            Err(_) => continue,
-        };
+    while let Some(client) = stop.accept(listener) {
         let served = stop
             .watch(&client)
             .and_then(|()| converse(&client, engine, &mut captures));
@@ -146,8 +94,8 @@ fn converse(
     engine: &EngineHandle,
     captures: &mut Captures,
 ) -> std::io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut lines = BufReader::new(client);
     let mut line = String::new();
     loop {
@@ -157,7 +105,7 @@ fn converse(
         }
         let say = |answer: &str| (&*client).write_all(format!("{answer}\n").as_bytes());
         let answer = match serde_json::from_str(&line) {
-            Ok(Request::Stats {}) => stats(engine).and_then(|stats| json(&stats)),
+            Ok(Request::Stats {}) => stats(engine),
             Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
             Ok(Request::NetClear { links }) => set_links(engine, links, None),
             Ok(Request::ExpectPause { node }) => expect_pause(engine, node),
@@ -167,66 +115,54 @@ fn converse(
                 count,
             }) => {
                 let settings = CaptureSettings {
-                    links: links.into(),
+                    links,
                     snaplen,
                     count,
                 };
-                return match captures.begin(client, engine, &settings) {
-                    Ok(()) => Ok(()),
-                    Err(error) => say(&failure(error)),
-                };
+                let begun = captures.begin(client, engine, settings);
+                return begun.or_else(|error| say(&failure(error)));
             }
             Err(error) => Err(format!(
                 "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"capture\", \
                  \"expect_pause\""
-            )),
+            )
+            .into()),
         };
         say(&answer.unwrap_or_else(failure))?;
     }
 }
 
-fn failure(error: String) -> String {
-    json(&Failure { error }).unwrap_or_default()
+fn failure(error: impl Display) -> String {
+    serde_json::json!({ "error": error.to_string() }).to_string()
 }
 
 fn set_links(
     engine: &EngineHandle,
-    links: Links,
+    links: LinkSet,
     change: Option<ImpairmentChange>,
-) -> Result<String, String> {
-    let links = links.into();
-    let changed = engine.ask(|answer| Command::SetLinks {
-        links,
-        change,
-        answer,
-    });
-    let changed = changed.map_err(|error| error.to_string())?;
-    let changed = changed.map_err(|error| error.to_string())?;
+) -> crate::Fallible<String> {
+    let changed = engine.ask(move |engine| engine.set_links(links, change))??;
     tracing::info!(?links, ?change, changed, "links changed");
-    json(&Changed { changed })
+    Ok(serde_json::json!({ "changed": changed }).to_string())
 }
 
-fn expect_pause(engine: &EngineHandle, node: u16) -> Result<String, String> {
-    let expected = engine.ask(|answer| Command::ExpectPause { node, answer });
-    match expected.map_err(|error| error.to_string())? {
+fn expect_pause(engine: &EngineHandle, node: u16) -> crate::Fallible<String> {
+    let expected = engine.ask(move |engine| engine.expect_pause(node))?;
+    match expected {
         true => Ok("{}".to_owned()),
         false => Err(format!(
             "node {node} has no NIC here that a driver has started: nothing can be paused"
-        )),
+        ))?,
     }
 }
 
-fn json(value: &impl Serialize) -> Result<String, String> {
-    serde_json::to_string(value).map_err(|error| error.to_string())
-}
-
-fn stats(engine: &EngineHandle) -> Result<Stats, String> {
-    collect(engine).map_err(|error| error.to_string())
+fn stats(engine: &EngineHandle) -> crate::Fallible<String> {
+    Ok(serde_json::to_string(&collect(engine)?)?)
 }
 
 /// Asks the engine, and the system for the memory of the process.
 pub(crate) fn collect(engine: &EngineHandle) -> Result<Stats, EngineGone> {
-    let report = engine.ask(|answer| Command::Report { answer })?;
+    let report = engine.ask(|engine| engine.report())?;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     Ok(Stats {
         report,

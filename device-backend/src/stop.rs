@@ -1,7 +1,7 @@
-//! How a thread that waits for sockets is told to end.
+//! Ends a thread that waits for sockets.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,8 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::notifier::Notifier;
 
-/// Tells one thread to end: wakes it from waiting, and shuts down the socket that
-/// it may be reading from.
+/// Time until the next attempt to accept a client after one that failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Ends one thread: wakes it from waiting, and shuts down the socket that it may be
+/// reading from.
 #[derive(Debug)]
 pub(crate) struct Stop {
     signal: Notifier,
@@ -24,8 +27,10 @@ struct State {
 }
 
 impl Stop {
+    /// One that is not raised.
+    ///
     /// # Errors
-    /// What the system says to an eventfd.
+    /// Returns the error of the operating system.
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Stop {
             signal: Notifier::new()?,
@@ -43,20 +48,43 @@ impl Stop {
         }
     }
 
-    /// Waits for it up to `timeout` and says whether it came.
-    pub(crate) fn comes_within(&self, timeout: Duration) -> bool {
-        let mut fds = [PollFd::new(self, PollFlags::IN)];
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
-        rustix::event::poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0)
+    /// Waits until the thread must end, or one of `others` is readable. Returns whether
+    /// each of them is, or `None` if the thread must end.
+    ///
+    /// # Errors
+    /// Returns the error of the operating system.
+    pub(crate) fn wait<const N: usize>(
+        &self,
+        others: [BorrowedFd<'_>; N],
+        timeout: Option<Duration>,
+    ) -> std::io::Result<Option<[bool; N]>> {
+        let timeout = timeout.map(Timespec::try_from).transpose();
+        let timeout = timeout.map_err(std::io::Error::other)?;
+        let all = std::iter::once(self.as_fd()).chain(others);
+        let mut fds: Vec<_> = all
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, timeout.as_ref()))?;
+        let is_ready = |index: usize| !fds[index].revents().is_empty();
+        Ok((!is_ready(0)).then(|| std::array::from_fn(|index| is_ready(index + 1))))
+    }
+
+    /// Waits for the next client of `listener`; `None` if the thread must end.
+    pub(crate) fn accept(&self, listener: &UnixListener) -> Option<UnixStream> {
+        loop {
+            self.wait([listener.as_fd()], None).ok().flatten()?;
+            match listener.accept() {
+                Ok((client, _)) => return Some(client),
+                Err(error) => tracing::warn!("cannot accept a client: {error}"),
+            }
+            self.wait([], Some(RETRY_INTERVAL)).ok().flatten()?;
+        }
     }
 
     /// The thread is going to read from `stream`.
     ///
     /// # Errors
-    /// If it must end instead, or what the system says.
+    /// Returns an error if the thread must end instead, or that of the operating system.
     pub(crate) fn watch(&self, stream: &UnixStream) -> std::io::Result<()> {
         let mut state = self.lock();
         if state.raised {
@@ -66,7 +94,7 @@ impl Stop {
         Ok(())
     }
 
-    /// The thread has done with the stream.
+    /// The thread does not use the stream any more.
     pub(crate) fn unwatch(&self) {
         self.lock().current = None;
     }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines that may come in one [`PERIOD`].
+/// Most lines in one [`PERIOD`].
 const BURST: u32 = 24;
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -25,14 +25,14 @@ impl Throttle {
         }))
     }
 
-    /// Says whether one more line may be written now. The first one of a new
-    /// period is preceded by how many were left out in the last.
+    /// Returns true if one more line may be written now. Before the first one of a new
+    /// period, logs how many were left out in the last one.
     pub(crate) fn allows(&self) -> bool {
         let mut count = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if count.period_start.elapsed() >= PERIOD {
             let left_out = count.lines.saturating_sub(BURST);
             if left_out > 0 {
-                tracing::warn!(left_out, "log lines were left out, they came too fast");
+                tracing::warn!(left_out, "log lines were left out, there were too many");
             }
             *count = Count {
                 period_start: Instant::now(),
@@ -44,12 +44,13 @@ impl Throttle {
     }
 }
 
-/// Writes a log line that a guest or a front end caused, unless there were too
-/// many: `throttled!(throttle, warn, field = value, "message")`.
+/// Writes a log line about a NIC that a guest or a front end caused, unless there were
+/// too many: `throttled!(nic, warn, field = value, "message")`, where `nic` has a `name`
+/// and a `throttle`.
 macro_rules! throttled {
-    ($throttle:expr, $level:ident, $($arguments:tt)*) => {
-        if $throttle.allows() {
-            tracing::$level!($($arguments)*);
+    ($nic:expr, $level:ident, $($arguments:tt)*) => {
+        if $nic.throttle.allows() {
+            tracing::$level!(nic = $nic.name, $($arguments)*);
         }
     };
 }

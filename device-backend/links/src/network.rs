@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use qnic_abi::NodeId;
 use qnic_nic::Time;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::codec;
 use crate::emulator::{Arrival, LinkCounters, LinkEmulator};
@@ -58,17 +58,28 @@ pub enum LinkError {
     NoSuchLink,
 }
 
-/// A set of links.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A set of links. In JSON: `"all"`, `{"at":1}`, `{"one_way":[0,1]}`, `{"between":[0,1]}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum LinkSet {
     /// Every link.
     All,
     /// All links that begin or end at a node.
-    At(NodeId),
+    At(#[serde(deserialize_with = "node")] NodeId),
     /// One direction.
-    OneWay(NodeId, NodeId),
+    OneWay(
+        #[serde(deserialize_with = "node")] NodeId,
+        #[serde(deserialize_with = "node")] NodeId,
+    ),
     /// Both directions.
-    Between(NodeId, NodeId),
+    Between(
+        #[serde(deserialize_with = "node")] NodeId,
+        #[serde(deserialize_with = "node")] NodeId,
+    ),
+}
+
+fn node<'de, D: Deserializer<'de>>(number: D) -> Result<NodeId, D::Error> {
+    u16::deserialize(number).map(NodeId)
 }
 
 impl LinkSet {

@@ -1,22 +1,20 @@
-//! The thread of one NIC that accepts front ends and listens to them, one at a time.
+//! The thread of one NIC that accepts front ends and handles their messages, one front
+//! end at a time.
 //!
 //! It ends when the process stops: an eventfd wakes it from waiting, and the
 //! socket that it may be reading from is shut down.
 
 use std::io::{ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::front_end::FrontEnd;
 use super::Port;
-use crate::engine::{Action, Command};
 use crate::stop::Stop;
 use crate::throttle::throttled;
 
@@ -24,47 +22,11 @@ use crate::throttle::throttled;
 const HEADER_BYTES: usize = 12;
 const SET_BACKEND_REQ_FD: u32 = 21;
 
-/// How long to wait before a front end that could not be accepted is tried again.
-const RETRY: Duration = Duration::from_secs(1);
-
-/// What there is to do.
-struct Ready {
-    stop: bool,
-    stream: bool,
-    listener: bool,
-}
-
 /// Serves the front ends of a NIC until `stop` is raised.
 pub(crate) fn serve(port: &Arc<Port>, listener: &UnixListener, stop: &Stop) {
     let mut epoch = 0;
-    loop {
-        match wait(listener, None, stop) {
-            Ok(ready) if !ready.stop => {}
-            _ => return,
-        }
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                let name = &port.name;
-                throttled!(
-                    port.throttle,
-                    warn,
-                    nic = name,
-                    "cannot accept a front end: {error}"
-                );
-                if stop.comes_within(RETRY) {
-                    return;
-                }
-                continue;
-            }
-        };
-        throttled!(
-            port.throttle,
-            info,
-            nic = port.name,
-            pid = peer(&stream),
-            "front end connected"
-        );
+    while let Some(stream) = stop.accept(listener) {
+        throttled!(port, info, pid = peer(&stream), "front end connected");
         let front_end = Arc::new(Mutex::new(FrontEnd::new(port.clone(), epoch)));
         let connection = Connection {
             port,
@@ -72,11 +34,10 @@ pub(crate) fn serve(port: &Arc<Port>, listener: &UnixListener, stop: &Stop) {
             listener,
             stop,
         };
-        if let Err(error) = connection.converse(stream) {
+        if let Err(error) = connection.run(stream) {
             throttled!(
-                port.throttle,
+                port,
                 warn,
-                nic = port.name,
                 "the connection to the front end failed: {error}"
             );
         }
@@ -84,11 +45,11 @@ pub(crate) fn serve(port: &Arc<Port>, listener: &UnixListener, stop: &Stop) {
         let mut front_end = front_end.lock().unwrap_or_else(PoisonError::into_inner);
         front_end.disconnect();
         epoch = front_end.epoch();
-        throttled!(port.throttle, info, nic = port.name, "front end gone");
+        throttled!(port, info, "front end gone");
     }
 }
 
-/// A conversation with one front end.
+/// A connection with one front end.
 struct Connection<'a> {
     port: &'a Port,
     front_end: &'a Arc<Mutex<FrontEnd>>,
@@ -97,15 +58,11 @@ struct Connection<'a> {
 }
 
 impl Connection<'_> {
-    /// Handles messages until the front end is gone, sends nonsense, or the
+    /// Handles messages until the front end is gone, sends a malformed message, or the
     /// process stops.
-    fn converse(mut self, stream: UnixStream) -> Result<(), Error> {
-        let slot = self.port.slot;
-        let connect = |answer| Command::Nic {
-            slot,
-            action: Action::Connect { answer },
-        };
-        if self.port.engine.ask(connect).is_err() {
+    fn run(mut self, stream: UnixStream) -> Result<(), Error> {
+        let connected = self.port.ask(|nic, _| nic.connect());
+        if connected.is_err() {
             return Ok(());
         }
         match self.stop.watch(&stream) {
@@ -116,12 +73,12 @@ impl Connection<'_> {
         let watched = stream.try_clone().map_err(Error::SocketError)?;
         let mut protocol = BackendReqHandler::from_stream(stream, self.front_end.clone());
         loop {
-            let ready = wait(self.listener, Some(watched.as_fd()), self.stop)
-                .map_err(Error::SocketError)?;
-            if ready.stop {
+            let sources = [watched.as_fd(), self.listener.as_fd()];
+            let ready = self.stop.wait(sources, None);
+            let Some([stream, listener]) = ready.map_err(Error::SocketError)? else {
                 return Ok(());
-            }
-            if ready.stream {
+            };
+            if stream {
                 self.keep_channel(&watched);
                 match protocol.handle_request() {
                     Ok(()) => {}
@@ -130,7 +87,7 @@ impl Connection<'_> {
                     Err(_) if self.lock().take_refused() => {}
                     Err(error) => return Err(error),
                 }
-            } else if ready.listener {
+            } else if listener {
                 self.turn_away();
             }
         }
@@ -142,9 +99,9 @@ impl Connection<'_> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a descriptor of the channel that the next message brings, if it does:
-    /// a front end that never answers there must not hold up the end of the
-    /// connection, and `vhost` gives no way to the channel once it has it.
+    /// Keeps a descriptor of the channel if the next message brings it: a front end that
+    /// never responds there must not delay the end of the connection, and `vhost` gives
+    /// no access to the channel once it has it.
     fn keep_channel(&self, stream: &UnixStream) {
         if self.lock().wants_channel() {
             if let Some(channel) = peek_channel(stream) {
@@ -157,9 +114,8 @@ impl Connection<'_> {
     fn turn_away(&mut self) {
         if let Ok((other, _)) = self.listener.accept() {
             throttled!(
-                self.port.throttle,
+                self.port,
                 warn,
-                nic = self.port.name,
                 pid = peer(&other),
                 "turned a second front end away: this NIC serves one at a time"
             );
@@ -168,7 +124,7 @@ impl Connection<'_> {
 }
 
 /// The descriptor that the next message brings, if it is SET_BACKEND_REQ_FD. The
-/// message stays where it is.
+/// message is not consumed.
 fn peek_channel(stream: &UnixStream) -> Option<UnixStream> {
     let mut header = [0; HEADER_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -188,31 +144,4 @@ fn peek_channel(stream: &UnixStream) -> Option<UnixStream> {
 
 fn peer(stream: &UnixStream) -> i32 {
     rustix::net::sockopt::socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get())
-}
-
-fn wait(
-    listener: &UnixListener,
-    stream: Option<BorrowedFd<'_>>,
-    stop: &Stop,
-) -> std::io::Result<Ready> {
-    let mut fds = vec![
-        PollFd::new(stop, PollFlags::IN),
-        PollFd::new(listener, PollFlags::IN),
-    ];
-    if let Some(stream) = stream {
-        fds.push(PollFd::from_borrowed_fd(stream, PollFlags::IN));
-    }
-    loop {
-        match rustix::event::poll(&mut fds, None) {
-            Ok(_) => break,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let ready = |place: usize| fds.get(place).is_some_and(|fd| !fd.revents().is_empty());
-    Ok(Ready {
-        stop: ready(0),
-        listener: ready(1),
-        stream: ready(2),
-    })
 }

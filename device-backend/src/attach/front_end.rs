@@ -1,8 +1,8 @@
 //! The vhost-user messages of one connection.
 //!
 //! State that the front end builds up message by message stays here; the engine
-//! gets a queue when it is complete and enabled. Every command to the engine is
-//! waited for, so the front end's next message finds it done.
+//! gets a queue when it is complete and enabled. Every call waits for the engine, so
+//! its effect precedes the front end's next message.
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ use vhost::VhostUserMemoryRegionBase;
 use super::mapper::Mapper;
 use super::vring::Vring;
 use super::Port;
-use crate::engine::{Action, Answer, Command};
+use crate::engine::{Context, NicSlot};
 use crate::memory::table::{MappedTable, TableEntry, TableError};
 use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
@@ -31,9 +31,9 @@ use crate::throttle::throttled;
 const VERSION_1: u64 = 1 << 32;
 
 /// `VIRTIO_F_ORDER_PLATFORM`: the guest orders its accesses to queues with the fences
-/// that real devices need. The weaker ones between its own processors are none to a
-/// thread of the host when QEMU emulates one processor: a kick or an interrupt that was
-/// suppressed a moment too late would be lost for good.
+/// that real devices need. When QEMU emulates one processor, the weaker fences between
+/// the guest's own processors do not order its accesses for a thread of the host: a kick
+/// or an interrupt that was suppressed a moment too late would be lost for good.
 const ORDER_PLATFORM: u64 = 1 << 36;
 
 /// Virtio features offered.
@@ -63,12 +63,12 @@ pub(crate) struct FrontEnd {
     started: bool,
     /// Numbers the starts, of all connections of this NIC.
     epoch: u64,
-    /// The last error was a refusal that the connection survives.
+    /// The connection survives the last error.
     refused: bool,
 }
 
 impl FrontEnd {
-    /// A front end that has said nothing yet. `epoch` is the number of the last start.
+    /// A front end that has sent nothing yet. `epoch` is the number of the last start.
     pub(crate) fn new(port: Arc<Port>, epoch: u64) -> Self {
         let vrings = std::iter::repeat_with(Vring::default).take(port.queues());
         FrontEnd {
@@ -89,7 +89,7 @@ impl FrontEnd {
         self.epoch
     }
 
-    /// Says whether the channel to the front end is still to come.
+    /// Returns true if the channel to the front end has not come yet.
     pub(crate) fn wants_channel(&self) -> bool {
         self.mapper.is_none()
     }
@@ -99,53 +99,45 @@ impl FrontEnd {
         self.next_channel = Some(channel);
     }
 
-    /// Says, once, whether the last error is one that the connection survives.
+    /// Returns true, once, if the connection survives the last error.
     pub(crate) fn take_refused(&mut self) -> bool {
         std::mem::take(&mut self.refused)
     }
 
-    /// Gives everything back that the front end gave. Waits for the engine.
+    /// Drops everything that the front end gave. Waits for the engine.
     pub(crate) fn disconnect(&mut self) {
         self.mapper = None;
-        let _ = self.ask(|answer| Action::Disconnect { answer });
+        let _ = self.ask(NicSlot::disconnect);
     }
 
-    /// Asks the engine about this NIC and waits for the answer.
-    fn ask<T>(&self, make: impl FnOnce(Answer<T>) -> Action) -> Result<T> {
-        let slot = self.port.slot;
-        let command = |answer| Command::Nic {
-            slot,
-            action: make(answer),
-        };
-        self.port.engine.ask(command).map_err(|error| {
+    /// Runs `work` with the NIC on the engine thread, and waits for its result.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut NicSlot, &mut Context<'_>) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.port.ask(work).map_err(|error| {
             tracing::debug!(nic = self.port.name, "{error}");
             Error::BackendInternalError
         })
     }
 
-    /// An answer that says no, after which the connection goes on.
+    /// Fails a request without ending the connection.
     fn refuse<T>(&mut self) -> Result<T> {
         self.refused = true;
         Err(Error::InvalidParam)
     }
 
     fn vring(&mut self, index: u32) -> Result<&mut Vring> {
-        let place = usize::try_from(index).unwrap_or(usize::MAX);
-        self.vrings.get_mut(place).ok_or(Error::InvalidParam)
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        self.vrings.get_mut(index).ok_or(Error::InvalidParam)
     }
 
-    /// Takes an eventfd; one that is none counts as not given.
+    /// Takes an eventfd. A descriptor that is no eventfd counts as not given.
     fn notifier(&mut self, what: &str, index: u8, file: Option<File>) -> Option<Notifier> {
         match file.map(|file| Notifier::adopt(file.into())).transpose() {
             Ok(notifier) => notifier,
             Err(error) => {
-                throttled!(
-                    self.port.throttle,
-                    warn,
-                    nic = self.port.name,
-                    index,
-                    "{what}: {error}"
-                );
+                throttled!(self.port, warn, index, "{what}: {error}");
                 None
             }
         }
@@ -159,21 +151,16 @@ impl FrontEnd {
         self.started = true;
         self.epoch += 1;
         let epoch = self.epoch;
-        let place = |queue: usize| self.vrings.get(queue).map_or(0, |vring| vring.base as u16);
-        let places = [place(CONTROL_QUEUE), place(EVENT_QUEUE)];
-        let goes_on = self.ask(|answer| Action::Start {
-            epoch,
-            places,
-            answer,
-        })?;
+        let base = |queue: usize| self.vrings.get(queue).map_or(0, |vring| vring.base as u16);
+        let indices = [base(CONTROL_QUEUE), base(EVENT_QUEUE)];
+        let continues = self.ask(move |nic, cx| nic.start(cx, epoch, indices))?;
         match &self.mapper {
-            // The SRAM has stayed where it was.
-            _ if goes_on => {}
+            // The SRAM is still mapped.
+            _ if continues => {}
             Some(mapper) => mapper.map(epoch),
             None => throttled!(
-                self.port.throttle,
+                self.port,
                 error,
-                nic = self.port.name,
                 features = ?self.protocol_features,
                 "the front end offers no channel for SHMEM_MAP, so the guest cannot see the SRAM; \
                  QEMU 11 or newer is needed"
@@ -188,43 +175,33 @@ impl FrontEnd {
         let vring = self.vrings.get(queue).ok_or(Error::InvalidParam)?;
         let started = match vring.setup(&self.table, doorbell) {
             Ok(None) => Ok(()),
-            Ok(Some(setup)) => self.ask(|answer| Action::StartQueue {
-                queue,
-                setup,
-                answer,
-            })?,
+            Ok(Some(setup)) => self.ask(move |nic, cx| nic.start_queue(cx, queue, setup))?,
             Err(error) => Err(error),
         };
         if let Err(error) = started {
-            throttled!(
-                self.port.throttle,
-                warn,
-                nic = self.port.name,
-                queue,
-                "the queue cannot start: {error}"
-            );
+            throttled!(self.port, warn, queue, "the queue cannot start: {error}");
         }
         Ok(())
     }
 
-    /// Stops a queue; returns its place in the available ring if it ran.
+    /// Stops a queue, and keeps its available index if it ran.
     fn stop_queue(&mut self, index: u32) -> Result<()> {
         self.started = false;
         let queue = index as usize;
-        let stopped = self.ask(|answer| Action::StopQueue { queue, answer })?;
-        if let Some(place) = stopped {
-            self.vring(index)?.base = u32::from(place);
+        let stopped = self.ask(move |nic, cx| nic.stop_queue(cx, queue))?;
+        if let Some(base) = stopped {
+            self.vring(index)?.base = u32::from(base);
         }
         Ok(())
     }
 
-    /// The device stops: nothing touches the guest's memory when this returns.
+    /// The device stops: nothing accesses the guest's memory when this returns.
     fn stop_device(&mut self) -> Result<()> {
         self.started = false;
         for vring in &mut self.vrings {
             vring.enabled = false;
         }
-        self.ask(|answer| Action::Reset { answer })
+        self.ask(NicSlot::reset)
     }
 
     fn map_memory(
@@ -257,9 +234,8 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
     fn set_features(&mut self, features: u64) -> Result<()> {
         if features & !FEATURES != 0 {
             throttled!(
-                self.port.throttle,
+                self.port,
                 warn,
-                nic = self.port.name,
                 features = format!("{features:#x}"),
                 "the front end wants features that were not offered"
             );
@@ -299,16 +275,11 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
         let (table, memory, refused) = match replaced {
             Ok((table, memory)) => (table, memory, false),
             Err(error) => {
-                throttled!(
-                    self.port.throttle,
-                    error,
-                    nic = self.port.name,
-                    "memory table refused: {error}"
-                );
+                throttled!(self.port, error, "memory table refused: {error}");
                 (MappedTable::default(), GuestMemory::default(), true)
             }
         };
-        self.ask(|answer| Action::SetMemory { memory, answer })?;
+        self.ask(move |nic, cx| nic.set_memory(cx, memory))?;
         self.table = table;
         if refused {
             return self.refuse();
@@ -367,11 +338,7 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
             return Ok(());
         }
         let queue = usize::from(index);
-        self.ask(|answer| Action::SetCall {
-            queue,
-            call: copy,
-            answer,
-        })
+        self.ask(move |nic, _| nic.set_call(queue, copy))
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {

@@ -1,12 +1,10 @@
 //! The thread that asks the front end to map the SRAM.
 //!
-//! It waits for the front end's answer, which comes only when the front end has
-//! done with the messages of the start that is under way; so the connection
-//! thread cannot do it.
+//! It waits for the front end's response, which comes only when the front end has
+//! handled the messages of the present start; so the connection thread cannot do it.
 
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -14,15 +12,13 @@ use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{Backend, Error as ProtocolError, VhostUserFrontendReqHandler};
 
 use super::Port;
-use crate::engine::{Action, Command};
 use crate::throttle::throttled;
 
-/// The mapper of one connection. Ends, and is waited for, when it is dropped.
+/// The mapper of one connection. Dropping it ends its thread and waits for it.
 #[derive(Debug)]
 pub(crate) struct Mapper {
-    /// Number of the start to map for.
-    epoch: Arc<AtomicU64>,
-    request: Option<SyncSender<()>>,
+    /// Takes the numbers of starts to map for.
+    epochs: Option<Sender<u64>>,
     /// The socket that the thread may be waiting on.
     socket: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
@@ -35,34 +31,28 @@ impl Mapper {
         backend: Backend,
         socket: Option<UnixStream>,
     ) -> std::io::Result<Self> {
-        let epoch = Arc::new(AtomicU64::new(0));
-        let (request, requests) = mpsc::sync_channel(1);
-        let latest = epoch.clone();
+        let (epochs, requests) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("map-{}", port.name))
-            .spawn(move || run(&port, &backend, &latest, &requests))?;
+            .spawn(move || run(&port, &backend, &requests))?;
         Ok(Mapper {
-            epoch,
-            request: Some(request),
+            epochs: Some(epochs),
             socket,
             thread: Some(thread),
         })
     }
 
-    /// Asks for the mapping of start number `epoch`; only the newest counts.
+    /// Requests the mapping for start number `epoch`; only the newest request counts.
     pub(crate) fn map(&self, epoch: u64) {
-        // Partner: the acquire load in `run`.
-        self.epoch.store(epoch, Ordering::Release);
-        if let Some(request) = &self.request {
-            // Full: the thread has not taken the last request yet and will see the epoch.
-            let _ = request.try_send(());
+        if let Some(epochs) = &self.epochs {
+            let _ = epochs.send(epoch);
         }
     }
 }
 
 impl Drop for Mapper {
     fn drop(&mut self) {
-        self.request = None;
+        self.epochs = None;
         if let Some(socket) = &self.socket {
             let _ = socket.shutdown(std::net::Shutdown::Both);
         }
@@ -72,22 +62,20 @@ impl Drop for Mapper {
     }
 }
 
-fn run(port: &Port, backend: &Backend, epoch: &AtomicU64, requests: &Receiver<()>) {
-    while requests.recv().is_ok() {
-        // Partner: the release store in `map`.
-        let epoch = epoch.load(Ordering::Acquire);
+fn run(port: &Port, backend: &Backend, requests: &Receiver<u64>) {
+    while let Ok(request) = requests.recv() {
+        let epoch = requests.try_iter().last().unwrap_or(request);
         if !map(port, backend) {
             continue;
         }
-        let action = Action::Mapped { epoch };
-        let slot = port.slot;
-        if port.engine.send(Command::Nic { slot, action }).is_err() {
+        let mapped = port.ask(move |nic, cx| nic.mapped(cx, epoch));
+        if mapped.is_err() {
             break;
         }
     }
 }
 
-/// Asks the front end to map the SRAM and says whether it is mapped now.
+/// Asks the front end to map the SRAM. Returns true if it is mapped now.
 fn map(port: &Port, backend: &Backend) -> bool {
     let request = VhostUserMMap {
         shmid: qnic_abi::attach::SRAM_REGION,
@@ -110,11 +98,6 @@ fn map(port: &Port, backend: &Backend) -> bool {
         );
         return true;
     }
-    throttled!(
-        port.throttle,
-        warn,
-        nic = port.name,
-        "the front end did not map the SRAM: {error}"
-    );
+    throttled!(port, warn, "the front end did not map the SRAM: {error}");
     false
 }

@@ -3,9 +3,9 @@
 //! ```text
 //!   socket ──accept──► [connection] thread ──┬─ [front_end]: vhost-user messages
 //!                                            │      collects rings, maps memory
-//!                                            │      ──[Command, waits]──► engine
+//!                                            │      ──[ask, waits]──► engine
 //!                                            └─ [mapper] thread: SHMEM_MAP of the SRAM,
-//!                                                   ──[Mapped]──► engine
+//!                                                   ──[ask]──► engine
 //! ```
 //!
 //! # Why crate `vhost` directly
@@ -13,17 +13,17 @@
 //! each doorbell would be handed from one thread to another; it has no hook for
 //! SET_VRING_ENABLE, which is when the SRAM must be mapped; and it holds the
 //! device's lock while a worker handles an event. Here one thread per NIC speaks
-//! the protocol, may block in it without harm to anybody else, and gives the
-//! engine finished actions.
+//! the protocol and may block in it without delaying other NICs; it asks the engine for
+//! complete actions only.
 //!
 //! # Rules of QEMU that this keeps (all seen to kill QEMU when broken)
 //! - SHMEM_MAP goes out from a thread of its own, at the first SET_VRING_ENABLE of
 //!   every start: the mapping is lost at each reset. That it exists already is an
 //!   error that counts as mapped.
-//! - SET_VRING_ADDR is never answered with an error; a ring that is nowhere shows
-//!   when the queue starts.
+//! - SET_VRING_ADDR never fails; a ring outside of memory is refused when the queue
+//!   starts.
 //! - CONFIGURE_MEM_SLOTS is not offered.
-//! - Reads of the configuration space beyond its end give zeroes.
+//! - Reads of the configuration space beyond its end return zeroes.
 //! - The SRAM in a memory table is not RAM.
 
 mod connection;
@@ -36,7 +36,7 @@ use std::fs::File;
 
 use qnic_abi::attach::{CONFIG_SIZE, FIRST_DOORBELL};
 
-use crate::engine::EngineHandle;
+use crate::engine::{Context, EngineGone, EngineHandle, NicSlot};
 use crate::identity::FileIdentity;
 use crate::throttle::Throttle;
 
@@ -59,15 +59,26 @@ pub(crate) struct Port {
     pub(crate) sram: File,
     /// Its size in bytes.
     pub(crate) sram_bytes: u64,
-    /// What tells it from RAM.
+    /// Identifies it among the regions of a memory table.
     pub(crate) sram_identity: FileIdentity,
     /// Limits the log lines about this NIC.
     pub(crate) throttle: Throttle,
-    /// The way to the engine.
+    /// Reaches the engine.
     pub(crate) engine: EngineHandle,
 }
 
 impl Port {
+    /// Runs `work` with the NIC on the engine thread, and waits for its result.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::ask`].
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut NicSlot, &mut Context<'_>) -> T + Send + 'static,
+    ) -> Result<T, EngineGone> {
+        self.engine.ask_nic(self.slot, work)
+    }
+
     /// Number of virtqueues.
     pub(crate) fn queues(&self) -> usize {
         FIRST_DOORBELL + self.doorbells

@@ -1,4 +1,4 @@
-//! Listening sockets: taken only when nobody listens there, removed at the end.
+//! Listening sockets: bound only if no other process listens there, removed at the end.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -11,7 +11,7 @@ use qnic_config::MAX_SOCKET_PATH;
 /// Why a socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error("socket {} is in use by another process; stop it or choose another path", .0.display())]
     InUse(PathBuf),
     /// Something else has that name.
@@ -34,7 +34,7 @@ pub enum SocketError {
     System {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
 }
@@ -51,7 +51,7 @@ impl Socket {
     /// Listens on `path`. A socket that a dead process left there is replaced.
     ///
     /// # Errors
-    /// [`SocketError`].
+    /// Returns [`SocketError`] if the path cannot be listened on.
     pub(crate) fn bind(path: &Path) -> Result<Self, SocketError> {
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             return Err(SocketError::TooLong(path.to_owned()));
@@ -89,7 +89,7 @@ fn identity(path: &Path) -> Option<FileIdentity> {
     FileIdentity::of_path(path).ok()
 }
 
-/// Removes a socket on which nobody listens.
+/// Removes a socket on which no process listens.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let system = |error| refused(path, error);
     let kind = std::fs::symlink_metadata(path).map_err(system)?.file_type();

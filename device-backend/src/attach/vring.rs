@@ -1,4 +1,4 @@
-//! What a front end has said about one virtqueue so far.
+//! The settings of one virtqueue, as far as the front end has sent them.
 
 use crate::engine::QueueSetup;
 use crate::memory::table::MappedTable;
@@ -9,7 +9,7 @@ use crate::notifier::Notifier;
 pub(crate) struct Vring {
     /// Number of entries.
     pub(crate) size: u32,
-    /// Place in the available ring to start from.
+    /// Available index to start from.
     pub(crate) base: u32,
     /// Addresses in the front end's process: descriptors, available, used.
     pub(crate) addresses: Option<[u64; 3]>,
@@ -17,7 +17,7 @@ pub(crate) struct Vring {
     pub(crate) kick: Option<Notifier>,
     /// Interrupt.
     pub(crate) call: Option<Notifier>,
-    /// Raised when the queue fails.
+    /// Signalled when the queue fails.
     pub(crate) error: Option<Notifier>,
     /// Whether the front end has enabled it.
     pub(crate) enabled: bool,
@@ -25,10 +25,10 @@ pub(crate) struct Vring {
 
 impl Vring {
     /// What the engine needs to run the queue; `None` if the driver has not set it
-    /// up at all.
+    /// up at all. A doorbell needs no rings.
     ///
     /// # Errors
-    /// Why the queue cannot run. A doorbell needs no rings.
+    /// Returns a sentence that says why the queue cannot run.
     pub(crate) fn setup(
         &self,
         table: &MappedTable,

@@ -1,14 +1,14 @@
-//! Captures: what runs over links, as a stream of pcapng blocks (X5).
+//! Captures: the frames on links as a stream of pcapng blocks (X5).
 //!
 //! ```text
-//!   engine thread              thread of the capture        client
-//!   Tap::see ──[bounded queue]──► CaptureFile ──socket──►   a file, Wireshark
-//!        └─ full: counted                                     │
-//!   Untap ◄──────── thread that reads ◄── end of input ───────┘
+//!   engine thread                 thread of the capture        client
+//!   Tap::record ──[bounded queue]──► CaptureFile ──socket──►   a file, Wireshark
+//!        └─ full: counted                                        │
+//!   untap ◄──────── thread that reads ◄── end of input ──────────┘
 //! ```
 //!
 //! The engine never waits: what does not fit into the queue of a slow client is lost
-//! to the capture, counted per link, and told in the capture (`epb_dropcount` of the
+//! to the capture, counted per link, and recorded in the capture (`epb_dropcount` of the
 //! next frame, `isb_ifdrop` at the end). A client that shuts down its side gets what
 //! is queued, the statistics, and the end of the stream.
 
@@ -16,7 +16,7 @@ mod file;
 mod queue;
 
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::TryRecvError;
@@ -28,21 +28,21 @@ use pcap_file::PcapError;
 use qnic_abi::NodeId;
 use qnic_links::{LinkSet, TapId};
 
-use crate::engine::{Command, EngineHandle};
+use crate::engine::EngineHandle;
 use file::CaptureFile;
 use queue::Queue;
 
 /// Most captures at a time.
 const MAX_CAPTURES: usize = 8;
 
-/// How long a client may take nothing at all.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time that a client may read nothing.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The line before the stream.
 const ACCEPTED: &[u8] = b"{\"capturing\":true}\n";
 
-/// Bytes that go to the client in one piece.
-const PIECE: usize = 1 << 16;
+/// Bytes that are written to the client at once.
+const BUFFER: usize = 1 << 16;
 
 /// Names of the nodes of this process.
 pub(crate) type Names = BTreeMap<NodeId, String>;
@@ -79,43 +79,43 @@ impl Captures {
         }
     }
 
-    /// Begins one; `Err` says why that cannot be.
+    /// Begins one.
+    ///
+    /// # Errors
+    /// Returns a sentence that says why it cannot begin.
     pub(crate) fn begin(
         &mut self,
         client: &UnixStream,
         engine: &EngineHandle,
-        settings: &CaptureSettings,
-    ) -> Result<(), String> {
+        settings: CaptureSettings,
+    ) -> crate::Fallible<()> {
         self.running.retain(|capture| !capture.thread.is_finished());
         if self.running.len() >= MAX_CAPTURES {
-            return Err(format!("{MAX_CAPTURES} captures run already"));
+            Err(format!("{MAX_CAPTURES} captures run already"))?;
         }
-        let text = |error: std::io::Error| error.to_string();
-        let client = client.try_clone().map_err(text)?;
-        client.set_read_timeout(None).map_err(text)?;
-        client.set_write_timeout(Some(PATIENCE)).map_err(text)?;
-        let stream = client.try_clone().map_err(text)?;
+        let client = client.try_clone()?;
+        client.set_read_timeout(None)?;
+        client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+        let stream = client.try_clone()?;
         let (tap, queue) = queue::channel(settings.snaplen);
-        let answer = engine.ask(|answer| Command::Tap {
-            links: settings.links,
-            tap: Box::new(tap),
-            answer,
-        });
-        let answer = answer.map_err(|error| error.to_string())?;
-        let (tap, now) = answer.map_err(|error| error.to_string())?;
+        let links = settings.links;
+        let (tap, now) = engine.ask(move |engine| engine.tap(links, Box::new(tap)))??;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let epoch = since
-            .unwrap_or_default()
-            .saturating_sub(Duration::from_nanos(now.0));
-        let (names, settings, of_thread) = (self.names.clone(), *settings, engine.clone());
-        let work = move || {
-            run(&stream, &queue, &names, epoch, &settings, &of_thread, tap);
+        let session = Session {
+            stream,
+            queue,
+            names: self.names.clone(),
+            epoch: since
+                .unwrap_or_default()
+                .saturating_sub(Duration::from_nanos(now.0)),
+            settings,
+            engine: engine.clone(),
+            tap,
         };
         let thread = std::thread::Builder::new().name("capture".to_owned());
-        let thread = thread.spawn(work).map_err(|error| {
-            let _ = engine.send(Command::Untap { tap });
-            error.to_string()
-        })?;
+        let thread = thread
+            .spawn(move || session.run())
+            .inspect_err(|_| untap(engine, tap))?;
         self.running.push(Capture { client, thread });
         Ok(())
     }
@@ -136,77 +136,75 @@ impl Drop for Captures {
     }
 }
 
-/// Runs one capture to its end.
-fn run(
-    stream: &UnixStream,
-    queue: &Queue,
-    names: &Names,
+/// What the threads of one capture work with.
+struct Session {
+    stream: UnixStream,
+    queue: Queue,
+    names: Arc<Names>,
+    /// Wall-clock time of the engine's time 0.
     epoch: Duration,
-    settings: &CaptureSettings,
-    engine: &EngineHandle,
+    settings: CaptureSettings,
+    engine: EngineHandle,
     tap: TapId,
-) {
-    std::thread::scope(|scope| {
-        let end = || {
-            wait_for_end(stream);
-            // Without the tap the queue ends. An engine that is gone has none.
-            let _ = engine.send(Command::Untap { tap });
-        };
-        if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, end) {
-            tracing::error!("capture not started: no thread can be had: {error}");
-            let _ = engine.send(Command::Untap { tap });
-            return;
+}
+
+impl Session {
+    /// Runs the capture to its end.
+    fn run(&self) {
+        let (stream, engine, tap) = (&self.stream, &self.engine, self.tap);
+        std::thread::scope(|scope| {
+            let end = || {
+                wait_for_end(stream);
+                untap(engine, tap);
+            };
+            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, end) {
+                tracing::error!("capture not started: cannot start a thread: {error}");
+                return untap(engine, tap);
+            }
+            let lost = || self.queue.lost_in_all();
+            match self.write() {
+                Ok(frames) => tracing::info!(frames, lost = lost(), "capture ended"),
+                Err(error) => tracing::warn!("capture ended: {error}"),
+            }
+            // Wakes the other thread, unless that has ended the capture.
+            let _ = stream.shutdown(Shutdown::Both);
+        });
+    }
+
+    /// Writes frames until the queue ends or there are enough. Returns their number.
+    fn write(&self) -> Result<u64, PcapError> {
+        let CaptureSettings { snaplen, count, .. } = self.settings;
+        let mut buffer = BufWriter::with_capacity(BUFFER, &self.stream);
+        buffer.write_all(ACCEPTED).map_err(PcapError::IoError)?;
+        let mut file = CaptureFile::new(buffer, &self.names, self.epoch, snaplen)?;
+        file.get_mut().flush().map_err(PcapError::IoError)?;
+        let mut frames = 0;
+        while count == 0 || frames < count {
+            let record = match self.queue.try_next() {
+                Ok(record) => Some(record),
+                Err(TryRecvError::Disconnected) => None,
+                Err(TryRecvError::Empty) => {
+                    // The client gets all there is before this thread waits.
+                    file.get_mut().flush().map_err(PcapError::IoError)?;
+                    self.queue.next()
+                }
+            };
+            let Some(record) = record else { break };
+            file.frame(&record)?;
+            frames += 1;
         }
-        match write(stream, queue, names, epoch, settings) {
-            Ok(frames) => tracing::info!(frames, lost = queue.lost_in_all(), "capture ended"),
-            Err(error) => tracing::warn!("capture ended: {error}"),
-        }
-        // Wakes the other thread, if it is not its doing.
-        let _ = stream.shutdown(Shutdown::Both);
-    });
+        let mut buffer = file.finish(&self.queue.lost())?;
+        buffer.flush().map_err(PcapError::IoError)?;
+        Ok(frames)
+    }
+}
+
+/// Ends the tap, and with it the queue. An engine that has ended has no taps.
+fn untap(engine: &EngineHandle, tap: TapId) {
+    let _ = engine.send(move |engine| engine.untap(tap));
 }
 
 /// Reads until the client, or the end of the device, closes that direction.
 fn wait_for_end(mut stream: &UnixStream) {
-    let mut ignored = [0; 64];
-    loop {
-        match stream.read(&mut ignored) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return,
-        }
-    }
-}
-
-/// Writes frames until the queue ends or there are enough; says how many.
-fn write(
-    stream: &UnixStream,
-    queue: &Queue,
-    names: &Names,
-    epoch: Duration,
-    settings: &CaptureSettings,
-) -> Result<u64, PcapError> {
-    let mut piece = BufWriter::with_capacity(PIECE, stream);
-    piece.write_all(ACCEPTED).map_err(PcapError::IoError)?;
-    let mut file = CaptureFile::new(piece, names, epoch, settings.snaplen)?;
-    file.get_mut().flush().map_err(PcapError::IoError)?;
-    let mut frames = 0;
-    while settings.count == 0 || frames < settings.count {
-        let record = match queue.try_next() {
-            Ok(record) => Some(record),
-            Err(TryRecvError::Disconnected) => None,
-            Err(TryRecvError::Empty) => {
-                // The client sees all there is before this thread waits.
-                file.get_mut().flush().map_err(PcapError::IoError)?;
-                queue.next()
-            }
-        };
-        let Some(record) = record else { break };
-        file.frame(&record)?;
-        frames += 1;
-    }
-    let mut piece = file.finish(&queue.lost())?;
-    piece.flush().map_err(PcapError::IoError)?;
-    Ok(frames)
+    let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }

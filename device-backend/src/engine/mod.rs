@@ -1,31 +1,31 @@
 //! The engine: one thread that runs all NICs of the process.
 //!
 //! ```text
-//!   connection threads ──[Command, with an answer]──┐
-//!   kick eventfds ───────────[epoll]──────────────┐ │
-//!                                                 ▼ ▼
+//!   other threads ──[functions, by EngineHandle]──┐
+//!   kick eventfds ───────────[epoll]────────────┐ │
+//!                                               ▼ ▼
 //!   round: receive from links and other processes
-//!          for each NIC  poll ─► control requests ─► replies ─► events ─► interrupt
+//!          for each NIC  poll ─► control requests ─► responses ─► events ─► interrupt
 //!          flush to other processes
 //!                                                     │
 //!        work found ──► next round                    │ none for the poll window:
 //!                                                     ▼
-//!                              prepare_sleep on every NIC, all say yes ─► epoll_wait
+//!                              prepare_sleep on every NIC, all return true ─► epoll_wait
 //! ```
 //!
 //! # Ownership
-//! Rings, guest memories, SRAMs and NICs belong to this thread alone; others hand
-//! it finished [`Command`]s and wait for the answer. Once a stop, a new memory
-//! table or a disconnection has been answered, nothing here touches what was
-//! there before.
+//! Rings, guest memories, SRAMs and NICs belong to this thread alone; other threads send
+//! it functions through an [`EngineHandle`] and wait for the result. Once a stop, a new
+//! memory table or a disconnection has returned, nothing here accesses what was there
+//! before.
 //!
 //! # Waiting (performance.md, "Waiting policy")
-//! The thread polls for [`crate::EngineSettings::poll_window`] after the
-//! last work, tells the processes so by their *awake* words, and sleeps. It never
-//! yields. While work keeps coming it still looks at commands and kicks every
+//! The thread polls for [`crate::config::EngineSettings::poll_window`] after the last
+//! work, announces to the processes by their *awake* words that it stops polling, and
+//! sleeps. It never yields. While there is work it still checks commands and kicks every
 //! [`CHECK_ROUNDS`] rounds.
 
-mod command;
+mod handle;
 mod nic_slot;
 mod node;
 mod poller;
@@ -34,31 +34,28 @@ mod ring;
 mod traffic;
 
 use std::num::NonZeroU64;
-use std::sync::mpsc::Receiver;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use qnic_links::{Fabric, ImpairmentChange, Impairments, LinkError, LinkSet};
+use qnic_links::{Fabric, ImpairmentChange, Impairments, LinkError, LinkSet, Tap, TapId};
 use qnic_nic::{Progress, Time};
 
-pub(crate) use command::{channel, Action, Answer, Command, EngineGone, EngineHandle, QueueSetup};
-use nic_slot::NicSlot;
+pub(crate) use handle::{channel, Commands, EngineGone, EngineHandle};
+pub(crate) use nic_slot::{Context, NicSlot};
 pub(crate) use node::Node;
 use poller::{Poller, Token};
 pub use report::{
     EngineReport, NetworkReport, NicCounters, NicReport, NicState, NicStatistics, Report,
 };
+pub(crate) use ring::QueueSetup;
 
-use crate::notifier::Notifier;
-
-/// Rounds with work between two looks at commands and kicks.
+/// Rounds with work between two checks of commands and kicks.
 const CHECK_ROUNDS: u64 = 32;
 
-/// The engine thread's state.
+/// The state of the engine thread.
 pub(crate) struct Engine {
     fabric: Fabric<Node>,
     nics: Vec<NicSlot>,
-    commands: Receiver<Command>,
+    commands: Commands,
     poller: Poller,
     started: Instant,
     poll_window: Duration,
@@ -67,30 +64,28 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine for the NICs of `fabric`, in the order of its slots.
+    /// An engine for the NICs of `fabric`, with names in the order of its slots.
     ///
     /// # Errors
-    /// What the system says to an epoll.
+    /// Returns the error of the operating system.
     pub(crate) fn new(
         fabric: Fabric<Node>,
         names: Vec<String>,
-        commands: Receiver<Command>,
-        wake: Arc<Notifier>,
+        commands: Commands,
         poll_window: Duration,
     ) -> std::io::Result<Self> {
         let poller = Poller::new()?;
-        poller.add(&*wake, Token::Command)?;
-        let nic_slot = |(slot, name)| {
-            let doorbells = fabric.nic(slot).geometry().doorbells as usize;
-            NicSlot::new(slot, name, doorbells)
-        };
+        poller.add(&*commands.wake, Token::Command)?;
         for (index, carrier) in fabric.carriers().iter().enumerate() {
             poller.add(carrier.descriptor(), Token::Carrier(index))?;
         }
-        let nics = names.into_iter().enumerate().map(nic_slot).collect();
+        let nics = names.into_iter().enumerate().map(|(slot, name)| {
+            let doorbells = fabric.nic(slot).geometry().doorbells as usize;
+            NicSlot::new(slot, name, doorbells)
+        });
         Ok(Engine {
+            nics: nics.collect(),
             fabric,
-            nics,
             commands,
             poller,
             started: Instant::now(),
@@ -100,9 +95,9 @@ impl Engine {
         })
     }
 
-    /// Runs until [`Command::Stop`].
+    /// Runs until [`Engine::stop`].
     pub(crate) fn run(mut self) {
-        // Sleeps end when they should, and not up to 50 µs later, if the system agrees.
+        // Sleeps end in time, and not up to 50 µs later, if the system agrees.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let window = self.poll_window.as_nanos() as u64;
         let mut last_work = self.now();
@@ -113,16 +108,16 @@ impl Engine {
                 last_work = now;
             } else if now.0 - last_work.0 >= window && self.may_sleep() {
                 self.counters.sleeps += 1;
-                self.look(self.time_to_deadline());
+                self.check(self.time_to_deadline());
                 last_work = self.now();
                 continue;
             }
             if self.counters.rounds % CHECK_ROUNDS == 0 {
-                self.look(Some(Duration::ZERO));
+                self.check(Some(Duration::ZERO));
             }
         }
         for slot in 0..self.nics.len() {
-            self.nics[slot].disconnect(&mut self.fabric, Time(0), &self.poller);
+            self.with_nic(slot, NicSlot::disconnect);
         }
     }
 
@@ -130,19 +125,19 @@ impl Engine {
         Time(self.started.elapsed().as_nanos() as u64)
     }
 
-    /// Gives every NIC a turn and says whether one of them had work.
+    /// Gives every NIC a turn. Returns true if one of them had work.
     fn round(&mut self, now: Time) -> bool {
         let mut busy = self.fabric.receive(now);
-        for nic_slot in &mut self.nics {
-            busy |= self.fabric.poll(nic_slot.slot(), now) == Progress::Busy;
-            busy |= nic_slot.serve(&mut self.fabric, now);
+        for nic in &mut self.nics {
+            busy |= self.fabric.poll(nic.slot(), now) == Progress::Busy;
+            busy |= nic.serve(&mut self.fabric, now);
         }
         self.fabric.flush(now);
         busy
     }
 
-    /// Asks every NIC whether it can sleep: each tells its processes and looks
-    /// once more.
+    /// Returns true if every NIC can sleep: each announces it to its processes and checks
+    /// once more for work.
     fn may_sleep(&mut self) -> bool {
         let now = self.now();
         let fabric = &mut self.fabric;
@@ -156,89 +151,96 @@ impl Engine {
         Some(Duration::from_nanos(first.0.saturating_sub(self.now().0)))
     }
 
-    /// Takes commands and kicks, waiting for the first of them up to `timeout`.
-    fn look(&mut self, timeout: Option<Duration>) {
+    /// Handles commands and kicks, after waiting up to `timeout` for the first of them.
+    fn check(&mut self, timeout: Option<Duration>) {
         let mut commands = false;
         for token in self.poller.wait(timeout) {
             match token {
                 Token::Command => commands = true,
-                // The next round looks at it.
+                // The next round receives from it.
                 Token::Carrier(_) => {}
                 Token::Kick { slot, queue } => {
                     self.counters.kicks += 1;
-                    if let Some(nic_slot) = self.nics.get_mut(slot) {
-                        nic_slot.kick(&mut self.fabric, queue);
+                    if let Some(nic) = self.nics.get_mut(slot) {
+                        nic.kick(&mut self.fabric, queue);
                     }
                 }
             }
         }
         if commands {
-            while let Ok(command) = self.commands.try_recv() {
-                self.execute(command);
+            while let Ok(command) = self.commands.receiver.try_recv() {
+                command(self);
             }
         }
     }
 
-    fn execute(&mut self, command: Command) {
-        let now = self.now();
-        let (slot, action) = match command {
-            Command::Stop => {
-                self.stopping = true;
-                return;
-            }
-            Command::Report { answer } => {
-                let _ = answer.send(self.report());
-                return;
-            }
-            Command::ExpectPause { node, answer } => {
-                let (fabric, now) = (&self.fabric, self.now());
-                let mut nics = self.nics.iter_mut();
-                let nic_slot =
-                    nics.find(|nic_slot| fabric.nic(nic_slot.slot()).geometry().node.0 == node);
-                let _ = answer.send(nic_slot.is_some_and(|nic_slot| nic_slot.expect_pause(now)));
-                return;
-            }
-            Command::SetLinks {
-                links,
-                change,
-                answer,
-            } => {
-                let _ = answer.send(self.set_links(links, change));
-                return;
-            }
-            Command::Tap { links, tap, answer } => {
-                let tapped = self.fabric.tap(links, tap);
-                let _ = answer.send(tapped.map(|tap| (tap, now)));
-                return;
-            }
-            Command::Untap { tap } => {
-                self.fabric.network_mut().untap(tap);
-                return;
-            }
-            Command::Nic { slot, action } => (slot, action),
+    /// Calls `work` with the NIC of a slot.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub(crate) fn with_nic<T>(
+        &mut self,
+        slot: usize,
+        work: impl FnOnce(&mut NicSlot, &mut Context<'_>) -> T,
+    ) -> T {
+        let mut context = Context {
+            now: self.now(),
+            fabric: &mut self.fabric,
+            poller: &self.poller,
         };
-        if let Some(nic_slot) = self.nics.get_mut(slot) {
-            nic_slot.execute(&mut self.fabric, now, &self.poller, action);
-        }
+        work(&mut self.nics[slot], &mut context)
     }
 
-    fn set_links(
+    /// Ends the engine thread.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    /// Announces a pause of the machine of a node. Returns false if its NIC does not run.
+    pub(crate) fn expect_pause(&mut self, node: u16) -> bool {
+        let (fabric, now) = (&self.fabric, self.now());
+        let mut nics = self.nics.iter_mut();
+        nics.find(|nic| fabric.nic(nic.slot()).geometry().node.0 == node)
+            .is_some_and(|nic| nic.expect_pause(now))
+    }
+
+    /// Changes the impairments of links, or removes them without a `change`. Returns the
+    /// number of links.
+    ///
+    /// # Errors
+    /// As [`qnic_links::Network::set`].
+    pub(crate) fn set_links(
         &mut self,
         links: LinkSet,
         change: Option<ImpairmentChange>,
     ) -> Result<usize, LinkError> {
-        let network = self.fabric.network_mut();
-        network.set(links, |impairments| {
+        self.fabric.network_mut().set(links, |impairments| {
             *impairments =
                 change.map_or(Impairments::NONE, |change| change.applied_to(*impairments));
         })
     }
 
-    fn report(&self) -> Report {
-        let nics = self
-            .nics
-            .iter()
-            .map(|nic_slot| nic_slot.report(&self.fabric));
+    /// Gives the frames on links to a tap. Returns its name and the present time.
+    ///
+    /// # Errors
+    /// As [`Fabric::tap`].
+    pub(crate) fn tap(
+        &mut self,
+        links: LinkSet,
+        tap: Box<dyn Tap>,
+    ) -> Result<(TapId, Time), LinkError> {
+        let id = self.fabric.tap(links, tap)?;
+        Ok((id, self.now()))
+    }
+
+    /// Ends a tap.
+    pub(crate) fn untap(&mut self, tap: TapId) {
+        self.fabric.network_mut().untap(tap);
+    }
+
+    /// All counters.
+    pub(crate) fn report(&self) -> Report {
+        let nics = self.nics.iter().map(|nic| nic.report(&self.fabric));
         Report {
             nics: nics.collect(),
             engine: self.counters.clone(),

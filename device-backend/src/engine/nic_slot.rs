@@ -1,4 +1,4 @@
-//! One NIC's place in the engine: its queues and what flows through them.
+//! The slot of one NIC in the engine: its queues and its state.
 //!
 //! ```text
 //!          start, mapped              stopped, reset, disconnected
@@ -8,13 +8,13 @@
 //!                              Paused ───────────────────────┘ started elsewhere
 //! ```
 //!
-//! A start is numbered by its connection; that the SRAM is mapped counts only for
-//! the start that is under way.
+//! The connection numbers its starts; a mapping of the SRAM counts only for the present
+//! start.
 //!
-//! QEMU stops the queues alike for a pause and for a reset, after which the guest's
-//! memory is somebody else's. So a NIC is reset when its queues stop, unless who
-//! pauses the machine has announced that. A paused guest's memory stays what it was:
-//! its NIC goes on serving its peers (N1); requests, replies and events wait.
+//! QEMU stops the queues in the same way for a pause and for a reset, after which the
+//! guest's memory may have another use. So a NIC is reset when its queues stop, unless a
+//! pause of the machine was announced. A paused guest's memory stays what it was: its NIC
+//! continues to serve its peers (N1); requests, responses and events wait.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -26,24 +26,30 @@ use qnic_links::Fabric;
 use qnic_nic::env::Host;
 use qnic_nic::Time;
 
-use super::command::{Action, QueueSetup};
 use super::node::Node;
 use super::poller::{Poller, Token};
 use super::report::{NicCounters, NicReport, NicState};
-use super::ring::{Buffer, Ring};
+use super::ring::{Buffer, QueueSetup, Ring};
 use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
 use crate::throttle::{throttled, Throttle};
 
-/// How long after its announcement a machine may be paused, in nanoseconds: beyond it,
-/// queues that stop are a reset again.
-const PAUSE_COMES_WITHIN: u64 = 30_000_000_000;
+/// Longest time between the announcement of a pause and the pause, in nanoseconds. When
+/// queues stop later, that is a reset.
+const PAUSE_TIMEOUT: u64 = 30_000_000_000;
 
-/// A request whose reply comes later.
+/// A request whose response comes later.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending {
     pub(super) head: u16,
-    pub(super) reply: Buffer,
+    pub(super) response: Buffer,
+}
+
+/// What a command works with, besides the slot.
+pub(crate) struct Context<'a> {
+    pub(super) now: Time,
+    pub(super) fabric: &'a mut Fabric<Node>,
+    pub(super) poller: &'a Poller,
 }
 
 #[derive(Debug)]
@@ -51,26 +57,26 @@ pub(super) enum Phase {
     Down,
     Mapping(u64),
     Running,
-    /// The machine is paused; places of the control and event queues.
+    /// The machine is paused; available indices of the control and event queues.
     Paused([u16; 2]),
 }
 
-/// One NIC's place in the engine.
+/// The slot of one NIC in the engine.
 #[derive(Debug)]
 pub(crate) struct NicSlot {
     pub(super) slot: usize,
     pub(super) name: String,
     pub(super) connected: bool,
     pub(super) phase: Phase,
-    /// When the queues stop up to then, the machine is paused.
+    /// If the queues stop up to then, the machine is paused.
     expects_pause: Option<Time>,
     pub(super) control: Option<Ring>,
     pub(super) events: Option<Ring>,
     pub(super) doorbells: Vec<Option<Notifier>>,
     /// Requests may be waiting in the control queue.
-    pub(super) look_for_requests: bool,
-    /// Requests that the NIC will answer later, by their tokens. Tokens are never
-    /// used twice, so an answer from before a reset finds nothing here.
+    pub(super) requests_due: bool,
+    /// Requests to which the NIC responds later, by their tokens. Tokens are never used
+    /// twice, so a response from before a reset finds nothing here.
     pub(super) pending: HashMap<u64, Pending>,
     pub(super) next_token: u64,
     pub(super) counters: NicCounters,
@@ -88,7 +94,7 @@ impl NicSlot {
             control: None,
             events: None,
             doorbells: std::iter::repeat_with(|| None).take(doorbells).collect(),
-            look_for_requests: false,
+            requests_due: false,
             pending: HashMap::new(),
             next_token: 0,
             counters: NicCounters::default(),
@@ -100,164 +106,92 @@ impl NicSlot {
         self.slot
     }
 
-    /// Executes a command.
-    pub(crate) fn execute(
-        &mut self,
-        fabric: &mut Fabric<Node>,
-        now: Time,
-        poller: &Poller,
-        action: Action,
-    ) {
-        // An asker that has gone does not wait for the answer any more.
-        match action {
-            Action::Connect { answer } => {
-                self.connected = true;
-                let _ = answer.send(());
-            }
-            Action::Disconnect { answer } => {
-                self.disconnect(fabric, now, poller);
-                let _ = answer.send(());
-            }
-            Action::SetMemory { memory, answer } => {
-                self.set_memory(fabric, memory);
-                let _ = answer.send(());
-            }
-            Action::Start {
-                epoch,
-                places,
-                answer,
-            } => {
-                let _ = answer.send(self.start(fabric, now, epoch, places));
-            }
-            Action::Mapped { epoch } => self.mapped(fabric, now, epoch),
-            Action::StartQueue {
-                queue,
-                setup,
-                answer,
-            } => {
-                let _ = answer.send(self.start_queue(fabric, poller, queue, setup));
-            }
-            Action::SetCall {
-                queue,
-                call,
-                answer,
-            } => {
-                if let Some(ring) = self.ring(queue) {
-                    ring.set_call(call);
-                }
-                let _ = answer.send(());
-            }
-            Action::StopQueue { queue, answer } => {
-                self.pause_or_halt(fabric, now);
-                let _ = answer.send(self.stop_queue(poller, queue));
-            }
-            Action::Reset { answer } => {
-                self.halt(fabric, now);
-                self.stop_queues(poller);
-                let _ = answer.send(());
-            }
-        }
+    /// A front end has connected.
+    pub(crate) fn connect(&mut self) {
+        self.connected = true;
     }
 
-    fn ring(&mut self, queue: usize) -> Option<&mut Ring> {
-        match queue {
-            CONTROL_QUEUE => self.control.as_mut(),
-            EVENT_QUEUE => self.events.as_mut(),
-            _ => None,
-        }
-    }
-
-    /// Starts the device, or lets it go on (`true`).
-    fn start(
-        &mut self,
-        fabric: &mut Fabric<Node>,
-        now: Time,
-        epoch: u64,
-        places: [u16; 2],
-    ) -> bool {
+    /// The driver has started the device, or the machine continues after a pause: then
+    /// `indices` are the available indices at which the control and event queues were
+    /// stopped, and the result is true. Otherwise the SRAM is about to be mapped.
+    pub(crate) fn start(&mut self, cx: &mut Context<'_>, epoch: u64, indices: [u16; 2]) -> bool {
         // Queues that were never used look like those of a reset device.
-        let goes_on =
-            places != [0; 2] && matches!(self.phase, Phase::Paused(stopped) if stopped == places);
-        if !goes_on {
-            self.halt(fabric, now);
+        let continues =
+            indices != [0; 2] && matches!(self.phase, Phase::Paused(stopped) if stopped == indices);
+        if !continues {
+            self.halt(cx);
             self.phase = Phase::Mapping(epoch);
             return false;
         }
         self.phase = Phase::Running;
         self.expects_pause = None;
-        self.look_for_requests = true;
-        // Doorbells may have been rung that nobody has heard.
+        self.requests_due = true;
+        // Doorbells rung during the pause were not handled.
         for doorbell in 0..self.doorbells.len() as u32 {
-            fabric.with(self.slot, now, |nic, _, _| nic.handle_doorbell(doorbell));
+            cx.fabric.nic_mut(self.slot).handle_doorbell(doorbell);
         }
-        throttled!(
-            self.throttle,
-            info,
-            nic = self.name,
-            "the machine goes on, and its device"
-        );
+        throttled!(self, info, "the machine and its device continue");
         true
     }
 
-    /// A pause of the machine was announced; `false` if the device does not run.
+    /// Announces a pause of the machine. Returns false if the device does not run.
     pub(crate) fn expect_pause(&mut self, now: Time) -> bool {
         let running = matches!(self.phase, Phase::Running);
-        self.expects_pause = running.then(|| now.after(PAUSE_COMES_WITHIN));
+        self.expects_pause = running.then(|| now.after(PAUSE_TIMEOUT));
         running
     }
 
-    /// A queue stops.
-    fn pause_or_halt(&mut self, fabric: &mut Fabric<Node>, now: Time) {
+    /// The first queue stops: the machine is paused, or the device reset.
+    fn pause_or_halt(&mut self, cx: &mut Context<'_>) {
         match self.phase {
             Phase::Paused(_) => {}
-            Phase::Running if self.expects_pause.is_some_and(|until| now <= until) => {
-                let place = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::next_available);
-                self.phase = Phase::Paused([place(&self.control), place(&self.events)]);
+            Phase::Running if self.expects_pause.is_some_and(|until| cx.now <= until) => {
+                let index = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::next_available);
+                self.phase = Phase::Paused([index(&self.control), index(&self.events)]);
                 self.counters.pauses += 1;
-                throttled!(
-                    self.throttle,
-                    info,
-                    nic = self.name,
-                    "the machine is paused"
-                );
+                throttled!(self, info, "the machine is paused");
             }
-            _ => self.halt(fabric, now),
+            _ => self.halt(cx),
         }
     }
 
-    /// Resets the NIC if it runs. Afterwards nothing touches the guest's memory.
-    fn halt(&mut self, fabric: &mut Fabric<Node>, now: Time) {
+    /// Resets the NIC if it runs. Afterwards nothing accesses the guest's memory.
+    fn halt(&mut self, cx: &mut Context<'_>) {
         let phase = std::mem::replace(&mut self.phase, Phase::Down);
         self.expects_pause = None;
         self.pending.clear();
-        self.look_for_requests = false;
+        self.requests_due = false;
         if matches!(phase, Phase::Running | Phase::Paused(_)) {
             self.counters.resets += 1;
-            throttled!(
-                self.throttle,
-                info,
-                nic = self.name,
-                "device stopped, NIC reset"
-            );
-            fabric.with(self.slot, now, |nic, host, wire| nic.reset(now, host, wire));
+            throttled!(self, info, "device stopped, NIC reset");
+            let now = cx.now;
+            cx.fabric
+                .with(self.slot, now, |nic, host, wire| nic.reset(now, host, wire));
         }
     }
 
-    /// The front end is gone.
-    pub(crate) fn disconnect(&mut self, fabric: &mut Fabric<Node>, now: Time, poller: &Poller) {
-        self.halt(fabric, now);
-        self.stop_queues(poller);
+    /// Virtio reset.
+    pub(crate) fn reset(&mut self, cx: &mut Context<'_>) {
+        self.halt(cx);
+        for queue in 0..FIRST_DOORBELL + self.doorbells.len() {
+            self.remove_queue(cx, queue);
+        }
+    }
+
+    /// The front end is gone: everything that it gave is dropped.
+    pub(crate) fn disconnect(&mut self, cx: &mut Context<'_>) {
+        self.reset(cx);
         self.connected = false;
-        let node = fabric.host_mut(self.slot);
+        let node = cx.fabric.host_mut(self.slot);
         node.memory = GuestMemory::default();
         node.sram.clear();
     }
 
     /// The guest has other memory from now on.
-    fn set_memory(&mut self, fabric: &mut Fabric<Node>, memory: GuestMemory) {
-        let geometry = *fabric.nic(self.slot).geometry();
+    pub(crate) fn set_memory(&mut self, cx: &mut Context<'_>, memory: GuestMemory) {
+        let geometry = *cx.fabric.nic(self.slot).geometry();
         let frames = memory.end().div_ceil(PAGE_SIZE as u64);
-        let known = fabric.host(self.slot).memory().end() == memory.end();
+        let known = cx.fabric.host(self.slot).memory().end() == memory.end();
         let status = if frames <= geometry.frames {
             Status::Ok
         } else {
@@ -267,26 +201,20 @@ impl NicSlot {
             }
             Status::SramTooSmall
         };
-        fabric.with(self.slot, Time(0), |nic, _, _| nic.set_unusable(status));
-        fabric.host_mut(self.slot).memory = memory;
-        let memory = fabric.host(self.slot).memory();
-        let control = self
-            .control
-            .as_mut()
-            .map_or(Ok(()), |ring| ring.check(memory));
-        let events = self
-            .events
-            .as_mut()
-            .map_or(Ok(()), |ring| ring.check(memory));
-        self.settle("control", control);
-        self.settle("event", events);
+        cx.fabric.nic_mut(self.slot).set_unusable(status);
+        cx.fabric.host_mut(self.slot).memory = memory;
+        let memory = cx.fabric.host(self.slot).memory();
+        let check =
+            |ring: &mut Option<Ring>| ring.as_mut().map_or(Ok(()), |ring| ring.check(memory));
+        let (control, events) = (check(&mut self.control), check(&mut self.events));
+        self.report_failure("control", control);
+        self.report_failure("event", events);
     }
 
     fn report_small_sram(&self, frames: u64, geometry: &Geometry) {
         throttled!(
-            self.throttle,
+            self,
             error,
-            nic = self.name,
             guest_frames = frames,
             sram_frames = geometry.frames,
             sram_bytes = geometry.sram_bytes,
@@ -296,55 +224,48 @@ impl NicSlot {
         );
     }
 
-    /// The SRAM is mapped: lets the driver in, which waits for the magic word.
-    fn mapped(&mut self, fabric: &mut Fabric<Node>, now: Time, epoch: u64) {
+    /// The SRAM is mapped in start number `epoch`: lets the driver in, which waits for the
+    /// magic word.
+    pub(crate) fn mapped(&mut self, cx: &mut Context<'_>, epoch: u64) {
         if !matches!(self.phase, Phase::Mapping(expected) if expected == epoch) {
             return;
         }
-        let session = wall_clock();
-        fabric.with(self.slot, now, |nic, host, _| {
-            nic.start(now, host, session);
-        });
+        let (now, session) = (cx.now, wall_clock());
+        cx.fabric
+            .with(self.slot, now, |nic, host, _| nic.start(now, host, session));
         self.phase = Phase::Running;
-        self.look_for_requests = true;
+        self.requests_due = true;
         self.counters.starts += 1;
-        throttled!(
-            self.throttle,
-            info,
-            nic = self.name,
-            epoch,
-            "device started, SRAM mapped"
-        );
+        throttled!(self, info, epoch, "device started, SRAM mapped");
     }
 
-    fn start_queue(
+    /// A queue is complete and enabled.
+    ///
+    /// # Errors
+    /// Returns a sentence that says why the queue cannot run.
+    pub(crate) fn start_queue(
         &mut self,
-        fabric: &Fabric<Node>,
-        poller: &Poller,
+        cx: &mut Context<'_>,
         queue: usize,
         setup: QueueSetup,
     ) -> Result<(), String> {
-        self.stop_queue(poller, queue);
-        let token = Token::Kick {
-            slot: self.slot,
-            queue,
-        };
-        let memory = fabric.host(self.slot).memory();
+        self.remove_queue(cx, queue);
+        let slot = self.slot;
+        let memory = cx.fabric.host(slot).memory();
         let watch = |kick: &Notifier| {
-            poller
-                .add(kick, token)
-                .map_err(|error| format!("cannot watch its kick: {error}"))
+            let watched = cx.poller.add(kick, Token::Kick { slot, queue });
+            watched.map_err(|error| format!("cannot watch its kick: {error}"))
         };
-        if let Some(place) = queue.checked_sub(FIRST_DOORBELL) {
-            let place = self.doorbells.get_mut(place).ok_or("no such queue")?;
+        if let Some(doorbell) = queue.checked_sub(FIRST_DOORBELL) {
+            let doorbell = self.doorbells.get_mut(doorbell).ok_or("no such queue")?;
             watch(&setup.kick)?;
-            *place = Some(setup.kick);
+            *doorbell = Some(setup.kick);
             return Ok(());
         }
         let mut ring = Ring::new(setup, memory).map_err(|error| error.to_string())?;
         watch(ring.kick())?;
         if queue == CONTROL_QUEUE {
-            self.look_for_requests = true;
+            self.requests_due = true;
             self.control = Some(ring);
         } else {
             ring.want_kicks(memory, false)
@@ -354,24 +275,37 @@ impl NicSlot {
         Ok(())
     }
 
-    fn stop_queue(&mut self, poller: &Poller, queue: usize) -> Option<u16> {
-        if let Some(place) = queue.checked_sub(FIRST_DOORBELL) {
-            let kick = self.doorbells.get_mut(place)?.take()?;
-            poller.remove(&kick);
+    /// Sets the interrupt of a queue that runs.
+    pub(crate) fn set_call(&mut self, queue: usize, call: Option<Notifier>) {
+        let ring = match queue {
+            CONTROL_QUEUE => &mut self.control,
+            EVENT_QUEUE => &mut self.events,
+            _ => return,
+        };
+        if let Some(ring) = ring {
+            ring.set_call(call);
+        }
+    }
+
+    /// A queue stops, and with it the device, which is paused if that was announced.
+    /// Returns the available index of the queue if it ran.
+    pub(crate) fn stop_queue(&mut self, cx: &mut Context<'_>, queue: usize) -> Option<u16> {
+        self.pause_or_halt(cx);
+        self.remove_queue(cx, queue)
+    }
+
+    fn remove_queue(&mut self, cx: &mut Context<'_>, queue: usize) -> Option<u16> {
+        if let Some(doorbell) = queue.checked_sub(FIRST_DOORBELL) {
+            let kick = self.doorbells.get_mut(doorbell)?.take()?;
+            cx.poller.remove(&kick);
             return None;
         }
         let ring = match queue {
             CONTROL_QUEUE => self.control.take(),
             _ => self.events.take(),
         }?;
-        poller.remove(ring.kick());
+        cx.poller.remove(ring.kick());
         Some(ring.next_available())
-    }
-
-    fn stop_queues(&mut self, poller: &Poller) {
-        for queue in 0..FIRST_DOORBELL + self.doorbells.len() {
-            self.stop_queue(poller, queue);
-        }
     }
 
     pub(crate) fn report(&self, fabric: &Fabric<Node>) -> NicReport {
@@ -392,8 +326,7 @@ impl NicSlot {
     }
 }
 
-/// Nanoseconds since 1970: a session number that no device process before this one
-/// has used.
+/// Nanoseconds since 1970: a session number that no earlier device process has used.
 fn wall_clock() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)

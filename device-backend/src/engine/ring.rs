@@ -1,9 +1,9 @@
 //! A split virtqueue with buffers, seen from the device.
 //!
 //! Everything in the rings is written by a guest that may be hostile. A chain of
-//! an unexpected shape goes back with length 0 and is counted; rings that make no
-//! sense put the queue into a failed state, which the front end is told by the
-//! queue's error eventfd, and which ends with the next start of the queue.
+//! an unexpected shape is returned with length 0 and counted. Malformed rings put the
+//! queue into a failed state: the queue's error eventfd notifies the front end, and the
+//! next start of the queue ends the state.
 //!
 //! Neither indirect descriptors nor event indices are offered: a request is two
 //! descriptors, and the plain flags suppress what needs suppressing.
@@ -13,9 +13,29 @@ use std::sync::atomic::{fence, Ordering};
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::command::QueueSetup;
 use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
+
+/// A virtqueue that is complete. Addresses are guest-physical.
+#[derive(Debug)]
+pub(crate) struct QueueSetup {
+    /// Number of entries.
+    pub(crate) size: u16,
+    /// Descriptor table.
+    pub(crate) descriptors: u64,
+    /// Available ring.
+    pub(crate) available: u64,
+    /// Used ring.
+    pub(crate) used: u64,
+    /// Available index at which it starts.
+    pub(crate) next_available: u16,
+    /// Doorbell of the queue.
+    pub(crate) kick: Notifier,
+    /// Interrupt of the queue.
+    pub(crate) call: Option<Notifier>,
+    /// Signalled when the queue fails.
+    pub(crate) error: Option<Notifier>,
+}
 
 /// Largest queue that is accepted.
 pub(crate) const MAX_QUEUE_SIZE: u16 = 1024;
@@ -51,7 +71,7 @@ pub(crate) struct Buffer {
 /// A descriptor chain: its head and its first buffers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chain {
-    /// Names the chain when it is given back.
+    /// Names the chain when it is returned.
     pub(crate) head: u16,
     buffers: [Option<Buffer>; 3],
 }
@@ -60,8 +80,8 @@ impl Chain {
     /// The two buffers of a chain of exactly a readable one and a writable one.
     pub(crate) fn request(&self) -> Option<(Buffer, Buffer)> {
         match self.buffers {
-            [Some(request), Some(reply), None] if !request.writable && reply.writable => {
-                Some((request, reply))
+            [Some(request), Some(response), None] if !request.writable && response.writable => {
+                Some((request, response))
             }
             _ => None,
         }
@@ -88,10 +108,10 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Takes a queue that was set up.
+    /// Starts a queue.
     ///
     /// # Errors
-    /// [`RingError`] if it cannot work.
+    /// Returns [`RingError`] if it cannot work.
     pub(crate) fn new(setup: QueueSetup, memory: &GuestMemory) -> Result<Self, RingError> {
         let mut queue = Queue::new(MAX_QUEUE_SIZE).map_err(|_| RingError::Setup)?;
         queue
@@ -132,12 +152,12 @@ impl Ring {
         usize::from(self.queue.size())
     }
 
-    /// Place in the available ring.
+    /// Its available index.
     pub(crate) fn next_available(&self) -> u16 {
         self.queue.next_avail()
     }
 
-    /// Looks again whether the rings are in the guest's memory, which has changed.
+    /// Checks again that the rings are in the guest's memory, which has changed.
     pub(crate) fn check(&mut self, memory: &GuestMemory) -> Result<(), RingError> {
         if self.failed.is_none() && !self.queue.is_valid(memory.ram()) {
             return Err(self.fail(RingError::Outside));
@@ -146,7 +166,7 @@ impl Ring {
     }
 
     /// Takes the next chain. A queue that fails or has failed has none; the error
-    /// comes once.
+    /// is returned once.
     pub(crate) fn pop(&mut self, memory: &GuestMemory) -> Result<Option<Chain>, RingError> {
         if self.failed.is_some() {
             return Ok(None);
@@ -175,8 +195,8 @@ impl Ring {
         Ok(Some(Chain { head, buffers }))
     }
 
-    /// Gives a chain back with `length` bytes written into it.
-    pub(crate) fn give_back(
+    /// Returns a chain to the driver, with `length` bytes written into it.
+    pub(crate) fn return_chain(
         &mut self,
         memory: &GuestMemory,
         head: u16,
@@ -195,8 +215,8 @@ impl Ring {
         }
     }
 
-    /// Asks the driver to kick, or not to, when it adds buffers. With `true`,
-    /// says whether buffers came in the meantime.
+    /// Asks the driver to kick, or not to, when it adds buffers. If it is to, returns true
+    /// if buffers were added in the meantime.
     pub(crate) fn want_kicks(
         &mut self,
         memory: &GuestMemory,
@@ -215,11 +235,11 @@ impl Ring {
         result.map_err(|_| self.fail(RingError::Outside))
     }
 
-    /// Interrupts the driver if chains were given back since the last time and it
-    /// wants to know. Says whether it did.
+    /// Interrupts the driver if chains were returned since the last time and it has not
+    /// suppressed interrupts. Returns true if it was interrupted.
     ///
     /// Partner of the fence: the driver stores its flag, executes a full fence
-    /// and looks at the used index.
+    /// and loads the used index.
     pub(crate) fn signal(&mut self, memory: &GuestMemory) -> bool {
         if !std::mem::take(&mut self.used_since_signal) {
             return false;

@@ -1,4 +1,4 @@
-//! What flows through the queues of a NIC: kicks, requests, replies, events.
+//! What flows through the queues of a NIC: kicks, requests, responses, events.
 
 use qnic_abi::attach::{CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
@@ -22,39 +22,37 @@ impl NicSlot {
     /// A queue was kicked.
     pub(crate) fn kick(&mut self, fabric: &mut Fabric<Node>, queue: usize) {
         match queue {
-            CONTROL_QUEUE => self.look_for_requests = true,
+            CONTROL_QUEUE => self.requests_due = true,
             EVENT_QUEUE => {}
             _ if !matches!(self.phase, Phase::Running) => {}
             doorbell => {
                 self.counters.doorbells += 1;
                 let doorbell = (doorbell - FIRST_DOORBELL) as u32;
-                fabric.with(self.slot, Time(0), |nic, _, _| {
-                    nic.handle_doorbell(doorbell)
-                });
+                fabric.nic_mut(self.slot).handle_doorbell(doorbell);
             }
         }
     }
 
-    /// Moves requests, replies and events; says whether there were any.
+    /// Moves requests, responses and events. Returns true if there were any.
     pub(crate) fn serve(&mut self, fabric: &mut Fabric<Node>, now: Time) -> bool {
         if !matches!(self.phase, Phase::Running) {
             return false;
         }
         let moved = |counters: &NicCounters| counters.control_requests + counters.events;
         let moved_before = moved(&self.counters);
-        if self.look_for_requests {
+        if self.requests_due {
             let served = self.serve_control(fabric, now);
-            self.settle("control", served);
+            self.report_failure("control", served);
         }
-        let replied = self.serve_replies(fabric);
-        self.settle("control", replied);
+        let responded = self.serve_responses(fabric);
+        self.report_failure("control", responded);
         let delivered = self.serve_events(fabric);
-        self.settle("event", delivered);
+        self.report_failure("event", delivered);
         let memory = fabric.host(self.slot).memory();
         for ring in [&mut self.control, &mut self.events].into_iter().flatten() {
             self.counters.interrupts += u64::from(ring.signal(memory));
         }
-        self.look_for_requests || moved(&self.counters) != moved_before
+        self.requests_due || moved(&self.counters) != moved_before
     }
 
     fn serve_control(&mut self, fabric: &mut Fabric<Node>, now: Time) -> Result<(), RingError> {
@@ -66,7 +64,7 @@ impl NicSlot {
                 None => None,
             };
             let Some(chain) = chain else {
-                self.look_for_requests = false;
+                self.requests_due = false;
                 break;
             };
             self.serve_request(fabric, now, chain)?;
@@ -82,12 +80,12 @@ impl NicSlot {
     ) -> Result<(), RingError> {
         let mut bytes = [0; REQUEST_BYTES];
         let memory = fabric.host(self.slot).memory();
-        let request = chain.request().filter(|(request, reply)| {
+        let request = chain.request().filter(|(request, response)| {
             request.length as usize == REQUEST_BYTES
-                && reply.length as usize >= REPLY_BYTES
+                && response.length as usize >= REPLY_BYTES
                 && memory.read(request.address, &mut bytes).is_ok()
         });
-        let Some((_, reply)) = request else {
+        let Some((_, response)) = request else {
             return self.refuse(fabric, chain.head, CONTROL_QUEUE);
         };
         self.counters.control_requests += 1;
@@ -95,13 +93,13 @@ impl NicSlot {
         self.next_token += 1;
         let pending = Pending {
             head: chain.head,
-            reply,
+            response,
         };
         let answer = fabric.with(self.slot, now, |nic, host, wire| {
             nic.handle_control(now, host, wire, &bytes, token)
         });
         match answer {
-            Some(answer) => self.reply(fabric.host(self.slot).memory(), pending, &answer),
+            Some(answer) => self.respond(fabric.host(self.slot).memory(), pending, &answer),
             None => {
                 self.pending.insert(token, pending);
                 Ok(())
@@ -109,19 +107,17 @@ impl NicSlot {
         }
     }
 
-    fn serve_replies(&mut self, fabric: &mut Fabric<Node>) -> Result<(), RingError> {
-        while let Some((token, answer)) =
-            fabric.with(self.slot, Time(0), |nic, _, _| nic.poll_reply())
-        {
+    fn serve_responses(&mut self, fabric: &mut Fabric<Node>) -> Result<(), RingError> {
+        while let Some((token, response)) = fabric.nic_mut(self.slot).poll_reply() {
             if let Some(pending) = self.pending.remove(&token) {
-                self.reply(fabric.host(self.slot).memory(), pending, &answer)?;
-                self.look_for_requests = true;
+                self.respond(fabric.host(self.slot).memory(), pending, &response)?;
+                self.requests_due = true;
             }
         }
         Ok(())
     }
 
-    fn reply(
+    fn respond(
         &mut self,
         memory: &GuestMemory,
         pending: Pending,
@@ -130,9 +126,9 @@ impl NicSlot {
         let Some(ring) = &mut self.control else {
             return Ok(());
         };
-        let written = memory.write(pending.reply.address, answer);
+        let written = memory.write(pending.response.address, answer);
         let length = if written.is_ok() { REPLY_BYTES } else { 0 };
-        ring.give_back(memory, pending.head, length)
+        ring.return_chain(memory, pending.head, length)
     }
 
     fn serve_events(&mut self, fabric: &mut Fabric<Node>) -> Result<(), RingError> {
@@ -157,26 +153,25 @@ impl NicSlot {
                 self.refuse(fabric, chain.head, EVENT_QUEUE)?;
                 continue;
             };
-            let event = fabric.with(self.slot, Time(0), |nic, _, _| nic.poll_event());
+            let event = fabric.nic_mut(self.slot).poll_event();
             let memory = fabric.host(self.slot).memory();
             let Some((event, ring)) = event.zip(self.events.as_mut()) else {
                 break;
             };
             let written = memory.write(buffer.address, event.as_bytes());
             let length = if written.is_ok() { EVENT_BYTES } else { 0 };
-            ring.give_back(memory, chain.head, length)?;
+            ring.return_chain(memory, chain.head, length)?;
             self.counters.events += 1;
         }
         Ok(())
     }
 
-    /// Gives a chain of the wrong shape back.
+    /// Returns a malformed chain to the driver.
     fn refuse(&mut self, fabric: &Fabric<Node>, head: u16, queue: usize) -> Result<(), RingError> {
         self.counters.malformed_chains += 1;
         throttled!(
-            self.throttle,
+            self,
             warn,
-            nic = self.name,
             queue,
             "the guest posted a descriptor chain that is no request and no event buffer"
         );
@@ -185,22 +180,21 @@ impl NicSlot {
             _ => &mut self.events,
         };
         match ring {
-            Some(ring) => ring.give_back(fabric.host(self.slot).memory(), head, 0),
+            Some(ring) => ring.return_chain(fabric.host(self.slot).memory(), head, 0),
             None => Ok(()),
         }
     }
 
     /// Counts and reports a queue that has just failed.
-    pub(super) fn settle(&mut self, queue: &str, result: Result<(), RingError>) {
+    pub(super) fn report_failure(&mut self, queue: &str, result: Result<(), RingError>) {
         if let Err(error) = result {
             self.counters.failed_queues += 1;
-            self.look_for_requests = false;
+            self.requests_due = false;
             throttled!(
-                self.throttle,
+                self,
                 warn,
-                nic = self.name,
                 queue,
-                "the queue stands still until the guest starts it again: {error}"
+                "the queue is stopped until the guest starts it again: {error}"
             );
         }
     }

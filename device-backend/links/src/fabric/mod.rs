@@ -137,6 +137,11 @@ impl<H: Host> Fabric<H> {
         &self.slots[slot].nic
     }
 
+    /// The NIC of a slot, to be changed.
+    pub fn nic_mut(&mut self, slot: usize) -> &mut Nic {
+        &mut self.slots[slot].nic
+    }
+
     /// The node of a slot.
     pub fn host(&self, slot: usize) -> &H {
         &self.slots[slot].host
