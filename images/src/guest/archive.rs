@@ -1,8 +1,7 @@
 //! Archives that the kernel unpacks into its initial RAM file system.
 //!
 //! The format is "newc" cpio. Entries are sorted and carry neither times nor
-//! owners, so equal trees give equal bytes. Archives can be put one behind the
-//! other; later entries replace earlier ones.
+//! owners, so equal trees give equal bytes.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -43,7 +42,8 @@ impl Tree {
     /// Puts `node` at `path`, replacing what is there.
     ///
     /// # Errors
-    /// [`Error::BadGuestFile`] for a path that is relative, not UTF-8, or leaves the root.
+    /// [`Error::BadGuestFile`] for a path that is relative, not UTF-8, or leaves the root,
+    /// and for anything else in place of a directory.
     pub(crate) fn put(&mut self, path: impl AsRef<Path>, node: Node) -> Result<()> {
         let name = guest_name(path.as_ref())?;
         let mut parent = name.as_str();
@@ -51,6 +51,13 @@ impl Tree {
             let above_node = self.nodes.entry(above.to_owned());
             above_node.or_insert(Node::Directory(0o755));
             parent = above;
+        }
+        let replaced = self.nodes.get(&name);
+        if matches!(replaced, Some(Node::Directory(_))) && !matches!(node, Node::Directory(_)) {
+            return Err(Error::BadGuestFile {
+                path: path.as_ref().to_owned(),
+                reason: "a directory of the guest is there",
+            });
         }
         self.nodes.insert(name, node);
         Ok(())
@@ -68,18 +75,6 @@ impl Tree {
     /// Whether something is at `path`, a path without the leading slash.
     pub(crate) fn contains(&self, path: &str) -> bool {
         self.nodes.contains_key(path)
-    }
-
-    /// Paths without the leading slash, in order, with what is there.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
-        self.nodes.iter().map(|(path, node)| (path.as_str(), node))
-    }
-
-    /// Leaves out the directories that `has` knows: unpacking them again would
-    /// change their permissions.
-    pub(crate) fn drop_directories(&mut self, has: impl Fn(&str) -> bool) {
-        self.nodes
-            .retain(|path, node| !(matches!(node, Node::Directory(_)) && has(path)));
     }
 
     /// Writes the tree as one archive to `path`.
@@ -148,15 +143,6 @@ fn guest_name(path: &Path) -> Result<String> {
         [top, _, ..] if MERGED.contains(top) => Ok(format!("usr/{}", parts.join("/"))),
         _ => Ok(parts.join("/")),
     }
-}
-
-/// Puts archives one behind the other into `path`.
-pub(crate) fn concatenate(archives: &[&Path], path: &Path) -> Result<()> {
-    let mut out = File::create(path)?;
-    for archive in archives {
-        io::copy(&mut File::open(archive)?, &mut out)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -259,21 +245,20 @@ mod tests {
         let text = || Node::Text(0o644, Vec::new());
         tree.put("/bin/tool", text()).unwrap();
         tree.put("/lib/modules/1/x.ko", text()).unwrap();
-        let paths = |tree: &Tree| {
-            tree.iter()
-                .map(|(path, _)| path.to_owned())
-                .collect::<Vec<_>>()
-        };
-        let all = "usr usr/bin usr/bin/tool usr/lib usr/lib/modules usr/lib/modules/1 \
-                   usr/lib/modules/1/x.ko";
-        assert_eq!(paths(&tree).join(" "), all);
-        tree.drop_directories(|path| path != "usr/lib/modules/1");
-        let rest = [
-            "usr/bin/tool",
-            "usr/lib/modules/1",
-            "usr/lib/modules/1/x.ko",
-        ];
-        assert_eq!(paths(&tree), rest);
+        let paths: Vec<_> = tree.nodes.keys().map(String::as_str).collect();
+        let expected = "usr usr/bin usr/bin/tool usr/lib usr/lib/modules usr/lib/modules/1 \
+                        usr/lib/modules/1/x.ko";
+        assert_eq!(paths.join(" "), expected);
+    }
+
+    #[test]
+    fn a_directory_gets_other_permissions_but_is_not_replaced() {
+        let mut tree = Tree::default();
+        tree.put("/a/b", Node::Directory(0o700)).unwrap();
+        tree.put("/a", Node::Directory(0o500)).unwrap();
+        let error = tree.put("/a", Node::Link("b".into())).unwrap_err();
+        assert!(error.to_string().starts_with("/a cannot go into"));
+        assert_eq!(tree.nodes["a"], Node::Directory(0o500));
     }
 
     #[test]

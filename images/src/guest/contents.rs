@@ -91,12 +91,15 @@ pub(crate) fn tools(cx: Context<'_>) -> Result<Root> {
 
 /// Adds to `key` what this module decides.
 pub(crate) fn add_to_key(key: &mut Key) {
+    key.add(format!(
+        "{PROGRAMS:?} {EXTRA_LIBRARIES} {DIRECTORIES:?} {LINKS:?}"
+    ));
     for (path, mode, text) in FILES {
         key.add(path).add(mode.to_le_bytes()).add(text);
     }
 }
 
-/// The tree of the base image, without kernel modules.
+/// The tree that every guest has, without kernel modules.
 pub(crate) fn tree(tools: &Root) -> Result<Tree> {
     let mut tree = Tree::default();
     for (mode, paths) in DIRECTORIES {

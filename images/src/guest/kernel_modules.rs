@@ -8,10 +8,16 @@ use fs_err as fs;
 
 use crate::cache::remove_file;
 use crate::command::run;
+use crate::context::Context;
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::key::files_below;
+use crate::key::{files_below, Key};
 use crate::root::Root;
+
+/// Version of the code that selects modules; part of their keys.
+const RECIPE: u32 = 1;
+/// Where the driver goes, below `/lib/modules/<release>`.
+const DRIVER: &str = "extra/qnic.ko";
 
 /// Modules a guest may want, as far as the kernel has them as modules: virtio
 /// devices, swap in compressed memory, PCI devices for user-space drivers.
@@ -26,15 +32,32 @@ const LISTS: [&str; 3] = [
     "modules.order",
 ];
 
-/// Copies the wanted modules of `kernel`, and those they depend on, uncompressed
-/// into their [`directory`] below `base`, and makes the tables there.
-pub(crate) fn select(kernel: &Kernel, tools: &Root, base: &Path) -> Result<()> {
+/// Adds to `key` what this module decides.
+pub(crate) fn add_to_key(key: &mut Key) {
+    key.add(WANTED).add(LISTS.concat());
+}
+
+/// A directory with the wanted modules of `kernel`, and those they depend on,
+/// uncompressed.
+pub(crate) fn provision(
+    cx: Context<'_>,
+    kernel: &Kernel,
+    kernel_root: &Root,
+    tools: &Root,
+) -> Result<PathBuf> {
+    let mut key = Key::new("modules", RECIPE);
+    key.add(kernel_root.key()).add(tools.key());
+    add_to_key(&mut key);
+    let name = format!("modules-{}", key.finish());
+    cx.cache
+        .artefact(&name, cx.progress, |dir| select(kernel, tools, dir))
+}
+
+fn select(kernel: &Kernel, tools: &Root, dir: &Path) -> Result<()> {
     let paths: BTreeMap<String, PathBuf> = files_below(&kernel.modules, |_| false)?
         .into_iter()
         .filter_map(|path| Some((module_name(&path)?, path)))
         .collect();
-    let directory = directory(base, &kernel.release);
-    fs::create_dir_all(&directory)?;
     let mut done = BTreeSet::new();
     let mut pending: Vec<_> = WANTED.split_whitespace().map(str::to_owned).collect();
     while let Some(name) = pending.pop() {
@@ -43,26 +66,41 @@ pub(crate) fn select(kernel: &Kernel, tools: &Root, base: &Path) -> Result<()> {
             continue;
         };
         if done.insert(name) {
-            let file = copy_uncompressed(&kernel.modules, path, &directory, tools)?;
+            let file = copy_uncompressed(&kernel.modules, path, dir, tools)?;
             pending.extend(dependencies(&file, tools)?);
         }
     }
-    for list in LISTS {
-        fs::copy(kernel.modules.join(list), directory.join(list))?;
-    }
-    index(tools, base, &kernel.release)
+    LISTS
+        .iter()
+        .try_for_each(|list| copy(&kernel.modules.join(list), &dir.join(list)))
 }
 
-/// Makes the tables from which `modprobe` knows the modules of `release` below `base`.
-pub(crate) fn index(tools: &Root, base: &Path, release: &str) -> Result<()> {
+/// Puts `modules` of the kernel `release` and the `driver` below `base`, with the tables
+/// from which `modprobe` knows them; returns the directory of all releases.
+pub(crate) fn index(
+    modules: &Path,
+    driver: Option<&Path>,
+    tools: &Root,
+    base: &Path,
+    release: &str,
+) -> Result<PathBuf> {
+    let all = base.join("lib/modules");
+    for file in files_below(modules, |_| false)? {
+        copy(&modules.join(&file), &all.join(release).join(file))?;
+    }
+    if let Some(driver) = driver {
+        copy(driver, &all.join(release).join(DRIVER))?;
+    }
     let mut depmod = tools.command("usr/bin/kmod", "depmod");
     depmod.arg("--basedir").arg(base).arg(release);
-    run("make the tables of the kernel modules", &mut depmod).map(drop)
+    run("make the tables of the kernel modules", &mut depmod)?;
+    Ok(all)
 }
 
-/// Where the modules of `release` are below `base`.
-pub(crate) fn directory(base: &Path, release: &str) -> PathBuf {
-    base.join("lib/modules").join(release)
+/// Copies a file; missing directories are made.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    Ok(fs::copy(from, to).map(drop)?)
 }
 
 /// Names of the modules that the module in `file` depends on.
@@ -94,8 +132,7 @@ fn uncompressor(suffix: &str) -> Option<&'static str> {
 /// its suffix; returns where it is then.
 fn copy_uncompressed(from: &Path, path: &Path, to: &Path, tools: &Root) -> Result<PathBuf> {
     let (from, to) = (from.join(path), to.join(path));
-    fs::create_dir_all(to.parent().unwrap_or(&to))?;
-    fs::copy(&from, &to)?;
+    copy(&from, &to)?;
     let suffix = to.extension().unwrap_or_default().to_string_lossy();
     let Some(program) = uncompressor(&format!(".{suffix}")) else {
         return Ok(to);
