@@ -1,10 +1,9 @@
-//! The shadow page table against an oracle (N5, N6, N7): whatever is entered,
-//! evicted, unmapped, forced out, locked, written to and cleaned, in any order and
-//! with the real code of driver and NIC, the NIC finds exactly the pages that the
-//! oracle says are entered, with their own frames and keys, and every page that was
-//! written to is reported dirty once.
+//! The shadow page table against an oracle (N5, N6, N7): pages are inserted, evicted,
+//! unmapped, forced out, locked, written to and cleaned, in any order and with the real
+//! code of driver and NIC. The NIC finds exactly the pages that the oracle has as
+//! mapped, with their own frames and keys, and every page that was written to is
+//! reported dirty once.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -17,36 +16,15 @@ use qnic_driver::shadow::{Dirty, Inserted, Removed, Table, Unmapped};
 use qnic_nic::page_table::{
     lock_page, lock_pages, page_key, unlock_page, unlock_page_dirty, LockedPage,
 };
+use qnic_nic::testing::Sram;
 
 const FRAMES: u64 = 16;
 
 /// Pages of the test: eight that share a row of four entries, four of another row.
 const ROWS: [(u64, usize); 2] = [(5, 8), (6, 4)];
 
-/// Longest run of pages that the NIC locks behind one fence.
-const RUN: usize = 4;
-
-/// SRAM of one thread.
-struct Sram(RefCell<Vec<u8>>);
-
-impl SharedMemory for Sram {
-    fn size(&self) -> usize {
-        self.0.borrow().len()
-    }
-    fn load_u32(&self, offset: usize, _: Ordering) -> u32 {
-        u32::from_le_bytes(self.0.borrow()[offset..offset + 4].try_into().unwrap())
-    }
-    fn store_u32(&self, offset: usize, value: u32, _: Ordering) {
-        self.0.borrow_mut()[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
-    }
-    fn load_u64(&self, offset: usize, _: Ordering) -> u64 {
-        u64::from_le_bytes(self.0.borrow()[offset..offset + 8].try_into().unwrap())
-    }
-    fn store_u64(&self, offset: usize, value: u64, _: Ordering) {
-        self.0.borrow_mut()[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
-    }
-    fn fence(&self) {}
-}
+/// Longest page span that the NIC locks behind one fence.
+const SPAN: usize = 4;
 
 #[derive(Debug, Clone)]
 enum Operation {
@@ -56,7 +34,7 @@ enum Operation {
     Finish,
     IsDirty { tag: usize, frame: u32 },
     Lock { tag: usize },
-    LockRun { first: usize, length: usize },
+    LockSpan { first: usize, length: usize },
     Unlock { dirty: bool },
 }
 
@@ -73,12 +51,12 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => Just(Operation::Finish),
         2 => page.prop_map(|(tag, frame)| Operation::IsDirty { tag, frame }),
         4 => tag.clone().prop_map(|tag| Operation::Lock { tag }),
-        1 => (tag, 1..=RUN).prop_map(|(first, length)| Operation::LockRun { first, length }),
+        1 => (tag, 1..=SPAN).prop_map(|(first, length)| Operation::LockSpan { first, length }),
         6 => any::<bool>().prop_map(|dirty| Operation::Unlock { dirty }),
     ]
 }
 
-/// An entered page, as the oracle knows it.
+/// An mapped page, as the oracle knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Page {
     tag: Tag,
@@ -92,7 +70,7 @@ struct World {
     table: Table,
     tags: Vec<Tag>,
     /// Entered pages by frame.
-    entered: BTreeMap<u32, Page>,
+    mapped: BTreeMap<u32, Page>,
     /// Pages that were forced out while the NIC held them, by frame.
     leaving: BTreeMap<u32, Page>,
     /// What the NIC holds, last locked last.
@@ -113,11 +91,11 @@ impl World {
                 .take(count)
         };
         World {
-            sram: Sram(RefCell::new(vec![0; geometry.sram_bytes as usize])),
+            sram: Sram::new(geometry.sram_bytes as usize),
             table: Table::new(geometry, seed),
             geometry,
             tags: ROWS.into_iter().flat_map(of_row).collect(),
-            entered: BTreeMap::new(),
+            mapped: BTreeMap::new(),
             leaving: BTreeMap::new(),
             held: Vec::new(),
         }
@@ -127,28 +105,28 @@ impl World {
         self.held.iter().any(|page| frame_number(page) == frame)
     }
 
-    /// The frame of a page, if it is entered.
+    /// The frame of a page, if it is mapped.
     fn frame_of(&self, tag: Tag) -> Option<u32> {
-        let mut found = self.entered.iter().filter(|(_, page)| page.tag == tag);
+        let mut found = self.mapped.iter().filter(|(_, page)| page.tag == tag);
         found.next().map(|(frame, _)| *frame)
     }
 
-    /// Frames entered in the row of a page.
+    /// Frames mapped in the row of a page.
     fn row_of(&self, tag: Tag) -> Vec<u32> {
         let row = tag.row(self.geometry.rows);
         let same = |page: &Page| page.tag.row(self.geometry.rows) == row;
-        let frames = self.entered.iter().filter(|(_, page)| same(page));
+        let frames = self.mapped.iter().filter(|(_, page)| same(page));
         frames.map(|(frame, _)| *frame).collect()
     }
 
     fn left(&mut self, removed: Removed) {
         assert!(!self.is_held(removed.frame));
-        let page = self.entered.remove(&removed.frame);
+        let page = self.mapped.remove(&removed.frame);
         assert_eq!(page.map(|page| page.dirty), Some(removed.dirty));
     }
 
     fn insert(&mut self, tag: Tag, frame: u32, key: u64) {
-        let before = self.entered.get(&frame).copied();
+        let before = self.mapped.get(&frame).copied();
         let held = self.is_held(frame);
         let others: Vec<_> = self
             .row_of(tag)
@@ -173,13 +151,13 @@ impl World {
                     self.left(removed);
                 }
                 let dirty = false;
-                self.entered.insert(frame, Page { tag, key, dirty });
+                self.mapped.insert(frame, Page { tag, key, dirty });
             }
         }
     }
 
     fn unmap(&mut self, tag: Tag, frame: u32, forced: bool) {
-        let known = self.entered.get(&frame).is_some_and(|page| page.tag == tag);
+        let known = self.mapped.get(&frame).is_some_and(|page| page.tag == tag);
         let outcome = if forced {
             self.table.begin_unmap(&self.sram, tag, frame)
         } else {
@@ -194,14 +172,14 @@ impl World {
             Unmapped::Locked => {
                 assert!(known && self.is_held(frame));
                 if forced {
-                    let page = self.entered.remove(&frame).unwrap();
+                    let page = self.mapped.remove(&frame).unwrap();
                     self.leaving.insert(frame, page);
                 }
             }
         }
     }
 
-    /// Looks after all that leave by force.
+    /// Finishes all forced unmaps that the NIC permits.
     fn finish(&mut self) {
         for (frame, page) in self.leaving.clone() {
             let removed = self.table.finish_unmap(&self.sram, frame);
@@ -216,7 +194,7 @@ impl World {
 
     fn is_dirty(&mut self, tag: Tag, frame: u32) {
         let held = self.is_held(frame);
-        let page = self.entered.get_mut(&frame).filter(|page| page.tag == tag);
+        let page = self.mapped.get_mut(&frame).filter(|page| page.tag == tag);
         let expected = match &page {
             None => Dirty::Absent,
             Some(page) if !page.dirty => Dirty::Clean,
@@ -240,16 +218,16 @@ impl World {
 
     fn locked(&mut self, page: LockedPage) {
         let key = page_key(&self.sram, &self.geometry, &page);
-        let entered = self.entered[&frame_number(&page)];
-        assert_eq!(key, Key(entered.key));
+        let mapped = self.mapped[&frame_number(&page)];
+        assert_eq!(key, Key(mapped.key));
         self.held.push(page);
     }
 
-    fn lock_run(&mut self, first: usize, length: usize) {
+    fn lock_span(&mut self, first: usize, length: usize) {
         let tags: Vec<_> = self.tags.iter().copied().skip(first).take(length).collect();
         let frames = tags.iter().map_while(|tag| self.frame_of(*tag));
         let expected: Vec<_> = frames.collect();
-        let mut pages: [Option<LockedPage>; RUN] = Default::default();
+        let mut pages: [Option<LockedPage>; SPAN] = Default::default();
         let count = lock_pages(
             &self.sram,
             &self.geometry,
@@ -271,7 +249,7 @@ impl World {
             return unlock_page(&self.sram, &self.geometry, page);
         }
         unlock_page_dirty(&self.sram, &self.geometry, page);
-        let page = self.entered.get_mut(&frame);
+        let page = self.mapped.get_mut(&frame);
         let page = page.or_else(|| self.leaving.get_mut(&frame));
         page.expect("a held frame changes hands").dirty = true;
     }
@@ -290,17 +268,17 @@ impl World {
             Operation::Finish => self.finish(),
             Operation::IsDirty { tag, frame } => self.is_dirty(self.tags[tag], frame),
             Operation::Lock { tag } => self.lock(self.tags[tag]),
-            Operation::LockRun { first, length } => self.lock_run(first, length),
+            Operation::LockSpan { first, length } => self.lock_span(first, length),
             Operation::Unlock { dirty } => self.unlock(dirty),
         }
     }
 
-    /// What the table says is what the oracle knows, and the NIC finds it.
+    /// The table is as the oracle has it.
     fn check(&self) {
         let mut found = BTreeMap::new();
         for row in 0..self.geometry.rows {
-            for place in 0..ROW_ENTRIES {
-                let entry = self.geometry.entry_offset(row, place);
+            for index in 0..ROW_ENTRIES {
+                let entry = self.geometry.entry_offset(row, index);
                 let Some(frame) = frame_of(self.sram.load_u32(entry, Ordering::Relaxed)) else {
                     continue;
                 };
@@ -310,11 +288,11 @@ impl World {
                 let word = self.geometry.key_word(frame);
                 let key = self.sram.load_u64(word, Ordering::Relaxed);
                 let twice = found.insert(frame, (tag, key));
-                assert_eq!(twice, None, "frame {frame} is entered twice");
+                assert_eq!(twice, None, "frame {frame} is mapped twice");
             }
         }
         let known: BTreeMap<_, _> = self
-            .entered
+            .mapped
             .iter()
             .map(|(frame, page)| (*frame, (page.tag, page.key)))
             .collect();
@@ -336,10 +314,10 @@ impl World {
             self.unlock(false);
         }
         self.finish();
-        for (frame, page) in self.entered.clone() {
+        for (frame, page) in self.mapped.clone() {
             self.unmap(page.tag, frame, false);
         }
-        assert!(self.entered.is_empty() && self.leaving.is_empty());
+        assert!(self.mapped.is_empty() && self.leaving.is_empty());
         self.check();
     }
 }
@@ -350,7 +328,7 @@ proptest! {
         ..ProptestConfig::with_failure_persistence(WithSource("proptest-regressions"))
     })]
     #[test]
-    fn the_nic_finds_what_was_entered(
+    fn the_nic_finds_what_was_mapped(
         seed in any::<u64>(),
         operations in prop::collection::vec(operation(), 1..160),
     ) {
@@ -373,16 +351,16 @@ fn a_full_row_loses_any_of_its_pages() {
             world.insert(tag, frame as u32, 1);
         }
         world.check();
-        assert_eq!(world.entered.len(), 4);
-        let gone = (0..5).find(|frame| !world.entered.contains_key(frame));
+        assert_eq!(world.mapped.len(), 4);
+        let gone = (0..5).find(|frame| !world.mapped.contains_key(frame));
         *victims.entry(gone).or_insert(0) += 1;
     }
     assert_eq!(victims.len(), 4, "{victims:?}");
     assert!(!victims.contains_key(&Some(4)));
 }
 
-/// What a page was written with stays known when its frame is wanted for another
-/// page: while it leaves by force, and when the other page finds no room.
+/// The dirty bit of a page is kept when its frame is wanted for another page: while
+/// the page leaves by force, and when the other page finds no room.
 #[test]
 fn a_frame_that_is_wanted_elsewhere_keeps_its_dirty_bit() {
     let mut world = World::new(1);
@@ -394,7 +372,7 @@ fn a_frame_that_is_wanted_elsewhere_keeps_its_dirty_bit() {
     world.unlock(true);
     world.insert(row[0], 0, 1);
     world.finish();
-    assert!(world.leaving.is_empty() && world.entered.is_empty());
+    assert!(world.leaving.is_empty() && world.mapped.is_empty());
 
     world.insert(other_row, 9, 1);
     world.lock(other_row);
@@ -408,15 +386,15 @@ fn a_frame_that_is_wanted_elsewhere_keeps_its_dirty_bit() {
     world.wind_up();
 }
 
-/// What a broken device writes into the table leads nowhere.
+/// What a broken device writes into the table does no harm.
 #[test]
 fn entries_beyond_the_frames_are_harmless() {
     let mut world = World::new(1);
-    for place in 0..ROW_ENTRIES {
-        let entry = world.geometry.entry_offset(5, place);
+    for index in 0..ROW_ENTRIES {
+        let entry = world.geometry.entry_offset(5, index);
         world
             .sram
-            .store_u32(entry, u32::MAX - place as u32, Ordering::Relaxed);
+            .store_u32(entry, u32::MAX - index as u32, Ordering::Relaxed);
     }
     let tag = world.tags[0];
     let inserted = world.table.insert(&world.sram, tag, 3, 9);

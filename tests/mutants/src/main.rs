@@ -7,10 +7,11 @@
 //! | simulator | the bugs in [`planted`] (U10) | the simulator, in 1,000 seeds |
 //!
 //! ```text
-//! cargo run -p qnic-mutants                      all suites, as tables in Markdown
+//! cargo run -p qnic-mutants                      all suites
 //! cargo run -p qnic-mutants -- SUITE [TEXT]      one, in functions whose names contain TEXT
 //! cargo run -p qnic-mutants -- simulator [TEXT]  bugs whose names contain TEXT
 //! ```
+//! A campaign prints its table; without TEXT it also writes it to `docs/proofs`.
 //!
 //! Exit status: 0 if each mutant is noticed, or known to pass, 1 if not.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 mod harmless;
 mod mutant;
 mod planted;
+mod report;
 mod scratch;
 mod suite;
 mod workbench;
@@ -25,6 +27,7 @@ mod workbench;
 use std::process::ExitCode;
 
 use anyhow::{bail, Result};
+use report::Report;
 use suite::{Suite, SUITES};
 use workbench::{Outcome, Workbench};
 
@@ -66,10 +69,8 @@ fn run_models(suite: &'static Suite, filter: &str) -> Result<bool> {
     let bench = Workbench::new(suite)?;
     bench.check_sources()?;
     let mut counts = Counts::default();
-    println!(
-        "{}\n\n| file | function | mutant | result |\n|---|---|---|---|",
-        suite.name
-    );
+    let columns = ["file", "function", "mutant", "result"];
+    let mut report = Report::new(suite.name, suite.title, &columns);
     for source in suite.sources {
         let original = source.read()?;
         for mutant in mutant::all(&original)? {
@@ -77,29 +78,28 @@ fn run_models(suite: &'static Suite, filter: &str) -> Result<bool> {
                 continue;
             }
             bench.put(source, &mutant.apply(&original))?;
-            let result = judge(
-                &bench.run()?,
-                harmless::reason(source, &mutant),
-                &mut counts,
-            );
-            println!(
-                "| {} | {} | {} | {result} |",
-                source.name(),
-                mutant.function,
-                mutant.what
-            );
+            let reason = harmless::reason(source, &mutant);
+            let result = classify(&bench.run()?, reason, &mut counts);
+            report.row(&[source.name(), &mutant.function, &mutant.what, &result]);
         }
         bench.put(source, &original)?;
     }
-    println!(
-        "\n{} mutants fail a model, {} pass for a known reason, {} are no programs, {} UNEXPECTED\n",
-        counts.noticed, counts.known, counts.no_program, counts.unexpected
+    let Counts {
+        noticed,
+        known,
+        no_program,
+        unexpected,
+    } = counts;
+    let summary = format!(
+        "{noticed} mutants fail a model, {known} pass for a known reason, {no_program} are no \
+         programs, {unexpected} are unexpected."
     );
-    Ok(counts.unexpected == 0)
+    report.finish(&summary, filter.is_empty())?;
+    Ok(unexpected == 0)
 }
 
 /// The result of a mutant in words.
-fn judge(outcome: &Outcome, harmless: Option<&str>, counts: &mut Counts) -> String {
+fn classify(outcome: &Outcome, harmless: Option<&str>, counts: &mut Counts) -> String {
     match (outcome, harmless) {
         (Outcome::Failed(models), None) => {
             counts.noticed += 1;

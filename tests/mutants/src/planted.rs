@@ -6,6 +6,7 @@
 
 use anyhow::{ensure, Context, Result};
 
+use crate::report::Report;
 use crate::scratch::Scratch;
 
 /// Seeds that are tried for each bug.
@@ -228,8 +229,8 @@ impl Planted {
     }
 }
 
-/// Plants each bug whose name contains `filter`, and prints which seed finds it.
-/// Returns whether all were found.
+/// Plants each bug whose name contains `filter`, and reports which seed finds it.
+/// Returns true if all were found.
 ///
 /// # Errors
 /// A bug does not fit the source any more, the sources as they are fail, or
@@ -239,21 +240,28 @@ pub(crate) fn campaign(filter: &str) -> Result<bool> {
     scratch.copy_checkout()?;
     let sound = simulate(&scratch).context("without any planted bug")?;
     ensure!(sound.is_none(), "without any planted bug: {sound:?}");
-    println!("| planted bug | seed | what the simulator says |\n|---|---|---|");
-    let mut missed = 0;
+    let columns = ["planted bug", "seed", "what the simulator says"];
+    let mut report = Report::new("simulator", "Planted bugs", &columns);
+    let (mut found, mut missed) = (0, 0);
     for bug in PLANTED.iter().filter(|bug| bug.name.contains(filter)) {
         let source = scratch.read(bug.file)?;
         scratch.write(bug.file, &bug.plant(&source)?)?;
-        let found = simulate(&scratch).with_context(|| bug.name)?;
+        let failure = simulate(&scratch).with_context(|| bug.name)?;
         scratch.write(bug.file, &source)?;
-        match found {
-            Some((seed, message)) => println!("| {} | {seed} | {message} |", bug.name),
+        let (seed, message) = match failure {
+            Some((seed, message)) => {
+                found += 1;
+                (seed.to_string(), message)
+            }
             None => {
                 missed += 1;
-                println!("| {} | - | **NOT FOUND** in {SEEDS} seeds |", bug.name);
+                ("-".into(), format!("**NOT FOUND** in {SEEDS} seeds"))
             }
-        }
+        };
+        report.row(&[bug.name, &seed, &message]);
     }
+    let summary = format!("{found} bugs are found, {missed} are not.");
+    report.finish(&summary, filter.is_empty())?;
     Ok(missed == 0)
 }
 

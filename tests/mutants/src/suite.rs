@@ -58,6 +58,8 @@ impl Source {
 pub(crate) struct Suite {
     /// Name on the command line, and of its workspace.
     pub(crate) name: &'static str,
+    /// Heading of its table.
+    pub(crate) title: &'static str,
     /// The files.
     pub(crate) sources: &'static [Source],
     /// What cargo is told to run the models, and what the test program is told.
@@ -71,6 +73,7 @@ pub(crate) struct Suite {
 pub(crate) const SUITES: [Suite; 3] = [
     Suite {
         name: "page-table",
+        title: "Mutants: the shadow page table",
         sources: &[
             Source {
                 path: "guest-driver/core/src/memory/shadow.rs",
@@ -89,6 +92,7 @@ pub(crate) const SUITES: [Suite; 3] = [
     },
     Suite {
         name: "queues",
+        title: "Mutants: the queues between a process and its NIC",
         sources: &[
             Source {
                 path: "guest-lib/src/notification/reader.rs",
@@ -127,6 +131,7 @@ pub(crate) const SUITES: [Suite; 3] = [
     },
     Suite {
         name: "ring",
+        title: "Mutants: rings between device processes",
         sources: &[Source {
             path: "device-backend/links/src/shm/ring.rs",
             copy: "links/src/shm/ring.rs",

@@ -1,6 +1,6 @@
-//! The host's side of the shadow page table in SRAM (N4 to N7).
+//! The driver's side of the shadow page table in SRAM (N4 to N7).
 //!
-//! [`Table`] holds no lock: whoever calls it with `&mut` is the only writer of
+//! [`Table`] holds no lock: the caller with `&mut` is the only writer of
 //! rows, reverse mappings, keys and the driver's dirty bits. In the driver that
 //! is the spin lock of the page table; in the loom model it is one thread.
 //!
@@ -15,24 +15,24 @@
 //!                                                       wait for lock == 0, vpn := 0
 //! ```
 //!
-//! isPageDirty cleans a page that stays entered, and takes it away from the NIC
-//! for that moment in the same way: what the NIC is writing is never taken for
+//! isPageDirty cleans a page that stays mapped, and makes it absent to the NIC for
+//! that moment in the same way: a page that the NIC is writing to never counts as
 //! clean (N7).
 //!
-//! Which of these orders are needed is shown in `docs/proofs.md`: without any one
-//! of them a model in `tests/page_lock` fails. Where a store is relaxed, a fence or
+//! `docs/proofs.md` shows that each of these orders is needed: without any one of
+//! them a model in `tests/page_lock` fails. Where a store is relaxed, a fence or
 //! a later release orders it.
 //!
 //! # Invariants
-//! - A frame has at most one tag, and a tag that stands in the physical map stands
-//!   in exactly one entry of its row.
-//! - A frame is given a tag only while its lock word is zero: so no lock that was
-//!   taken under an older tag is ever taken for one under the new tag.
-//! - A frame that is leaving by force gets no tag until its dirty bit was read: what
-//!   the NIC wrote under the old tag is not forgotten.
+//! - A frame has at most one tag, and a tag in the physical map is in exactly one
+//!   entry of its row.
+//! - A frame gets a tag only while its lock word is zero: so a lock that was taken
+//!   under an older tag never counts as one under the new tag.
+//! - A frame that is leaving by force gets no tag until its dirty bit was read: the
+//!   driver learns what the NIC wrote under the old tag.
 //!
-//! What the SRAM says about frames is checked against the geometry before it is
-//! used as an index.
+//! A frame number from the SRAM is checked against the geometry before it is used as
+//! an index.
 
 use core::sync::atomic::Ordering;
 
@@ -44,30 +44,30 @@ use qnic_abi::SharedMemory;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Inserted {
-    /// The page is entered; another page of the row had to leave if `evicted`.
+    /// The page is mapped; another page of the row had to leave if `evicted`.
     Done {
         /// A page that left because the row was full.
         evicted: Option<Removed>,
-        /// A page that left because the frame was entered under another tag.
+        /// A page that left because the frame was mapped under another tag.
         replaced: Option<Removed>,
     },
-    /// It was entered already.
+    /// It was mapped already.
     Already,
     /// The NIC holds the frame, or every page of the row: try again.
     Busy {
-        /// A page that left because the frame was entered under another tag.
+        /// A page that left because the frame was mapped under another tag.
         replaced: Option<Removed>,
     },
     /// The physical map does not cover the frame.
     OutOfRange,
 }
 
-/// A page that was taken out.
+/// A page that was unmapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
     /// Its frame.
     pub frame: u32,
-    /// The NIC has written to it since it was entered.
+    /// The NIC has written to it since it was inserted.
     pub dirty: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct Removed {
 pub enum Unmapped {
     /// The NIC will not touch the frame under this tag again.
     Done(Removed),
-    /// The frame is not entered under this tag (it was evicted before).
+    /// The frame is not mapped under this tag (it was evicted before).
     Absent,
     /// The NIC holds the page. After `try_unmap` it is still entered; after
     /// `begin_unmap` it is out and the caller waits with [`Table::finish_unmap`].
@@ -88,18 +88,18 @@ pub enum Unmapped {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Dirty {
-    /// The NIC has not written to the page since it was entered or cleaned.
+    /// The NIC has not written to the page since it was inserted or cleaned.
     Clean,
-    /// It has. The page counts as clean from now on: everything that it had
+    /// It has. The page counts as clean from now on: everything that the NIC had
     /// written is visible to the caller.
     Cleaned,
     /// It has, and holds the page: the page still counts as dirty.
     Locked,
-    /// The frame is not entered under this tag.
+    /// The frame is not mapped under this tag.
     Absent,
 }
 
-/// Host side of the page table in an SRAM.
+/// The driver's side of the page table in an SRAM.
 #[derive(Debug)]
 pub struct Table {
     geometry: Geometry,
@@ -116,7 +116,7 @@ impl Table {
         }
     }
 
-    /// Enters `tag` → `frame` with `key` (N5). A full row loses a random page
+    /// Inserts `tag` → `frame` with `key` (N5). A full row loses a random page
     /// that the NIC does not hold.
     pub fn insert<M: SharedMemory>(
         &mut self,
@@ -154,13 +154,13 @@ impl Table {
         // Relaxed, as in `clean`: validate releases both.
         sram.store_u64(self.geometry.key_word(frame), key, Ordering::Relaxed);
         self.validate(sram, tag, frame);
-        // Release; partner: the NIC's acquire load of the row: whoever finds the
-        // entry finds reverse mapping, key and dirty bit of its frame.
+        // Release; partner: the NIC's acquire load of the row: with the entry it
+        // finds reverse mapping, key and dirty bit of its frame.
         sram.store_u32(entry, entry_of(frame), Ordering::Release);
         Inserted::Done { evicted, replaced }
     }
 
-    /// Takes `tag` → `frame` out unless the NIC holds the page (N6).
+    /// Unmaps `tag` → `frame` unless the NIC holds the page (N6).
     pub fn try_unmap<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Unmapped {
         if !self.invalidate(sram, tag, frame) {
             return Unmapped::Absent;
@@ -173,7 +173,7 @@ impl Table {
         Unmapped::Done(self.removed(sram, frame))
     }
 
-    /// Takes `tag` → `frame` out (N6). With [`Unmapped::Locked`] the NIC cannot
+    /// Unmaps `tag` → `frame` (N6). With [`Unmapped::Locked`] the NIC cannot
     /// lock the page again, but still holds it.
     pub fn begin_unmap<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Unmapped {
         if !self.invalidate(sram, tag, frame) {
@@ -190,8 +190,8 @@ impl Table {
         }
     }
 
-    /// Looks once more after [`Table::begin_unmap`] said Locked: `None` while the
-    /// NIC holds the page.
+    /// Checks again after [`Table::begin_unmap`] returned Locked: `None` while the NIC
+    /// holds the page.
     pub fn finish_unmap<M: SharedMemory>(&mut self, sram: &M, frame: u32) -> Option<Removed> {
         if self.is_locked(sram, frame) {
             return None;
@@ -201,11 +201,11 @@ impl Table {
         Some(self.removed(sram, frame))
     }
 
-    /// isPageDirty (N7): says whether the NIC has written to a page, and cleans it.
+    /// isPageDirty (N7): finds out whether the NIC has written to a page, and cleans it.
     ///
     /// A dirty page is absent to the NIC while it is being cleaned.
     pub fn is_page_dirty<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Dirty {
-        if !self.is_entered(sram, tag, frame) {
+        if !self.is_mapped(sram, tag, frame) {
             return Dirty::Absent;
         }
         if !self.is_dirty(sram, frame) {
@@ -226,15 +226,16 @@ impl Table {
         }
     }
 
-    /// Says whether `tag` is what the physical map has for `frame`.
-    fn is_entered<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
+    /// Returns true if `frame` has this tag in the physical map.
+    fn is_mapped<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
         u64::from(frame) < self.geometry.frames
             && sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed) == tag.word()
     }
 
     /// First half of unmapPage: clears the reverse mapping and fences, if it is `tag`.
+    /// Returns true if it was.
     fn invalidate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
-        if !self.is_entered(sram, tag, frame) {
+        if !self.is_mapped(sram, tag, frame) {
             return false;
         }
         let word = self.geometry.vpn_word(frame);
@@ -246,14 +247,14 @@ impl Table {
         true
     }
 
-    /// Makes `tag` the reverse mapping of a frame: the NIC may have it. Release;
+    /// Makes `tag` the reverse mapping of a frame: the NIC may lock it. Release;
     /// partner: the NIC's acquire load in lockPage, behind which it finds key,
     /// dirty bit and content of the frame.
     fn validate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) {
         sram.store_u64(self.geometry.vpn_word(frame), tag.word(), Ordering::Release);
     }
 
-    /// Says whether the NIC holds a frame. Acquire; partner: the NIC's release
+    /// Returns true if the NIC holds a frame. Acquire; partner: the NIC's release
     /// store in unlockPage: its accesses to the page are over.
     fn is_locked<M: SharedMemory>(&self, sram: &M, frame: u32) -> bool {
         sram.load_u32(self.geometry.lock_word(frame), Ordering::Acquire) != 0
@@ -273,8 +274,8 @@ impl Table {
         tag: Tag,
     ) -> Option<(usize, Option<Removed>)> {
         let row = tag.row(self.geometry.rows);
-        for place in 0..ROW_ENTRIES {
-            let offset = self.geometry.entry_offset(row, place);
+        for index in 0..ROW_ENTRIES {
+            let offset = self.geometry.entry_offset(row, index);
             if frame_of(sram.load_u32(offset, Ordering::Relaxed)).is_none() {
                 return Some((offset, None));
             }
@@ -307,8 +308,8 @@ impl Table {
 
     fn clear_entry<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) {
         let row = tag.row(self.geometry.rows);
-        for place in 0..ROW_ENTRIES {
-            let offset = self.geometry.entry_offset(row, place);
+        for index in 0..ROW_ENTRIES {
+            let offset = self.geometry.entry_offset(row, index);
             if sram.load_u32(offset, Ordering::Relaxed) == entry_of(frame) {
                 // Relaxed: a NIC that still finds the entry trusts the reverse
                 // mapping alone.
@@ -317,17 +318,17 @@ impl Table {
         }
     }
 
-    /// Says whether the NIC has written to a frame since it was cleaned (N7). Exact
-    /// behind [`Table::is_locked`], which acquires what the NIC has stored.
+    /// Returns true if the NIC has written to a frame since it was cleaned (N7). Exact
+    /// after [`Table::is_locked`], which acquires what the NIC has stored.
     fn is_dirty<M: SharedMemory>(&self, sram: &M, frame: u32) -> bool {
         let ours = sram.load_u32(self.geometry.dirty_driver_word(frame), Ordering::Relaxed);
         let nics = sram.load_u32(self.geometry.dirty_nic_word(frame), Ordering::Relaxed);
         (ours ^ nics) >> (frame % 32) & 1 == 0
     }
 
-    /// Cleans a frame: its bit becomes the complement of the NIC's (N7). The other
-    /// bits of the word are this side's too. The frame is neither valid nor locked:
-    /// the NIC's bit does not change, and it sees this one when it sees the frame
+    /// Cleans a frame: its bit becomes the complement of the NIC's (N7). The driver
+    /// owns the other bits of the word too. The frame is neither valid nor locked: the
+    /// NIC's bit does not change, and the NIC sees this one once it sees the frame
     /// valid again.
     fn clean<M: SharedMemory>(&self, sram: &M, frame: u32) {
         let bit = 1u32 << (frame % 32);
@@ -338,7 +339,7 @@ impl Table {
         sram.store_u32(word, clean, Ordering::Relaxed);
     }
 
-    /// xorshift64*: spreads victims; predicting it gains nobody anything.
+    /// xorshift64*: spreads victims. It need not be unpredictable.
     fn random(&mut self) -> u64 {
         self.victim_seed ^= self.victim_seed >> 12;
         self.victim_seed ^= self.victim_seed << 25;

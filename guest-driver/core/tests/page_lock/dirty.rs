@@ -1,5 +1,5 @@
-//! The dirty-bit race (N7; NetVM §4.3.2.1): whatever the NIC has written, the
-//! driver learns of, however often it cleans the page meanwhile.
+//! The dirty-bit race (N7; NetVM §4.3.2.1): the driver learns of everything that the NIC
+//! has written, however often it cleans the page meanwhile.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use qnic_driver::shadow::{Dirty, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page_dirty};
 
-use crate::world::{beside, entered, nic_writes, tag, World};
+use crate::world::{concurrently, mapped, nic_writes, tag, World};
 
 /// The NIC writes `value` into a page by DMA. The kernel may read the page at the
 /// same time, so its content is an atomic here.
@@ -25,15 +25,15 @@ fn dma(world: &World, content: &AtomicU32, value: u32) -> bool {
 /// A page that is cleaned while the NIC writes to it twice: what the kernel has
 /// saved each time that the page was dirty is in the end what is in the page.
 #[test]
-fn a_modified_page_is_never_taken_for_clean() {
+fn a_modified_page_never_counts_as_clean() {
     static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
+        let (world, mut table) = mapped(1, 1);
         let content = Arc::new(AtomicU32::new(0));
         // It is dirty from the start.
         assert!(dma(&world, &content, 1));
         let memory = content.clone();
-        let (mut saved, _) = beside(
+        let (mut saved, _) = concurrently(
             &world,
             move |world| dma(world, &memory, 2),
             |world| {
@@ -60,10 +60,10 @@ fn a_modified_page_is_never_taken_for_clean() {
 #[test]
 fn a_write_is_seen_now_or_later() {
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
+        let (world, mut table) = mapped(1, 1);
         let content = Arc::new(AtomicU32::new(0));
         let memory = content.clone();
-        let (now, wrote) = beside(
+        let (now, wrote) = concurrently(
             &world,
             move |world| dma(world, &memory, 1),
             |world| match table.is_page_dirty(world, tag(0), 0) {
@@ -72,7 +72,7 @@ fn a_write_is_seen_now_or_later() {
                     true
                 }
                 Dirty::Clean | Dirty::Locked => false,
-                Dirty::Absent => panic!("nobody takes it out"),
+                Dirty::Absent => panic!("no other side unmaps it"),
             },
         );
         let later = table.is_page_dirty(&*world, tag(0), 0) == Dirty::Cleaned;
@@ -84,11 +84,11 @@ fn a_write_is_seen_now_or_later() {
 /// Two frames whose bits share a word: marking one and cleaning the other lose
 /// neither, because each word has one writer.
 #[test]
-fn neighbours_in_a_word_do_not_disturb_each_other() {
+fn bits_of_one_word_are_independent() {
     loom::model(|| {
-        let (world, mut table) = entered(2, 1);
+        let (world, mut table) = mapped(2, 1);
         assert!(nic_writes(&world, tag(1)).is_some());
-        let (cleaned, wrote) = beside(
+        let (cleaned, wrote) = concurrently(
             &world,
             |world| nic_writes(world, tag(0)).is_some(),
             |world| table.is_page_dirty(world, tag(1), 1),

@@ -1,4 +1,4 @@
-//! A full row loses a page for a new one (N5): never one that the NIC holds.
+//! A full row evicts a page for a new one (N5): never one that the NIC holds.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -6,16 +6,16 @@ use std::sync::Mutex;
 use qnic_abi::page_table::ROW_ENTRIES;
 use qnic_driver::shadow::Inserted;
 
-use crate::world::{beside, enter, entered, key, nic_writes, tag};
+use crate::world::{concurrently, insert, key, mapped, nic_writes, tag};
 
-/// The frame that [`enter`] of a fifth page makes free when nobody disturbs it.
+/// The frame that [`insert`] of a fifth page makes free when the NIC holds no page.
 fn first_choice(seed: u64) -> u32 {
     let frame = Mutex::new(None);
     let frame = std::sync::Arc::new(frame);
     let found = frame.clone();
     loom::model(move || {
-        let (world, mut table) = entered(ROW_ENTRIES, seed);
-        let inserted = enter(&world, &mut table, tag(ROW_ENTRIES), 4, key(ROW_ENTRIES));
+        let (world, mut table) = mapped(ROW_ENTRIES, seed);
+        let inserted = insert(&world, &mut table, tag(ROW_ENTRIES), 4, key(ROW_ENTRIES));
         let Inserted::Done {
             evicted: Some(removed),
             ..
@@ -33,18 +33,18 @@ fn first_choice(seed: u64) -> u32 {
 /// not hold it, with its dirty bit; else another one leaves. The kernel then has
 /// the frame to itself, and the new page is found.
 #[test]
-fn a_victim_leaves_only_when_the_nic_does_not_hold_it() {
+fn no_page_is_evicted_that_the_nic_holds() {
     static OUTCOMES: Mutex<BTreeSet<bool>> = Mutex::new(BTreeSet::new());
     let seed = 1;
     let victim = first_choice(seed);
     loom::model(move || {
-        let (world, mut table) = entered(ROW_ENTRIES, seed);
-        let (removed, wrote) = beside(
+        let (world, mut table) = mapped(ROW_ENTRIES, seed);
+        let (removed, wrote) = concurrently(
             &world,
             move |world| nic_writes(world, tag(victim as usize)).is_some(),
             |world| {
                 let index = ROW_ENTRIES;
-                let inserted = enter(world, &mut table, tag(index), 4, key(index));
+                let inserted = insert(world, &mut table, tag(index), 4, key(index));
                 let Inserted::Done {
                     evicted: Some(removed),
                     ..

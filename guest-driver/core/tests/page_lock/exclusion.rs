@@ -6,17 +6,19 @@ use std::sync::Mutex;
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page};
 
-use crate::world::{beside, enter, entered, key, nic_writes, tag, use_locked, World};
+use crate::world::{
+    concurrently, force_out, insert, key, mapped, nic_writes, tag, use_locked, World,
+};
 
-/// What became of a page that both sides went for: unmapped, locked.
+/// What became of a page that both sides wanted: unmapped, locked.
 type Outcome = (bool, bool);
 
 /// All outcomes of unmapPage without force against one lockPage.
 fn outcomes() -> BTreeSet<Outcome> {
     static SEEN: Mutex<BTreeSet<Outcome>> = Mutex::new(BTreeSet::new());
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        let (unmapped, locked) = beside(
+        let (world, mut table) = mapped(1, 1);
+        let (unmapped, locked) = concurrently(
             &world,
             |world| nic_writes(world, tag(0)).is_some(),
             |world| match table.try_unmap(world, tag(0), 0) {
@@ -25,11 +27,11 @@ fn outcomes() -> BTreeSet<Outcome> {
                     true
                 }
                 Unmapped::Locked => false,
-                Unmapped::Absent => panic!("nobody else takes it out"),
+                Unmapped::Absent => panic!("no other side unmaps it"),
             },
         );
         SEEN.lock().unwrap().insert((unmapped, locked));
-        // Still entered, or out: the NIC finds it again, or it does not.
+        // Still mapped, or out: the NIC finds it again, or it does not.
         assert_eq!(world.entry(0) == 0, unmapped);
         assert_eq!(nic_writes(&world, tag(0)).is_none(), unmapped);
     });
@@ -50,20 +52,12 @@ fn all_outcomes_of_the_exclusion_occur() {
     assert!(seen.contains(&(true, true)), "the NIC first, then the host");
 }
 
-/// Takes a page out with force: the mapping stays invalid, and the driver waits.
-/// Says whether the page was dirty.
+/// Unmaps the page with force. Returns true if it was dirty.
 fn force(table: &mut Table, world: &World) -> bool {
-    let mut outcome = table.begin_unmap(world, tag(0), 0);
-    while outcome == Unmapped::Locked {
-        loom::thread::yield_now();
-        if let Some(removed) = table.finish_unmap(world, 0) {
-            outcome = Unmapped::Done(removed);
-        }
+    match force_out(world, table, tag(0), 0) {
+        Unmapped::Done(removed) => removed.dirty,
+        other => panic!("no other side unmaps it: {other:?}"),
     }
-    let Unmapped::Done(removed) = outcome else {
-        panic!("nobody else takes it out");
-    };
-    removed.dirty
 }
 
 /// unmapPage with force: when it is over the NIC does not touch the page any
@@ -72,8 +66,8 @@ fn force(table: &mut Table, world: &World) -> bool {
 fn a_forced_unmap_ends_with_the_page_to_itself() {
     static WAITED: Mutex<BTreeSet<bool>> = Mutex::new(BTreeSet::new());
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        let (dirty, wrote) = beside(
+        let (world, mut table) = mapped(1, 1);
+        let (dirty, wrote) = concurrently(
             &world,
             |world| nic_writes(world, tag(0)).is_some(),
             |world| {
@@ -90,13 +84,13 @@ fn a_forced_unmap_ends_with_the_page_to_itself() {
     assert_eq!(WAITED.lock().unwrap().len(), 2, "both ends of the race");
 }
 
-/// A NIC that comes back for a page at once, and looks at what it knew of it,
-/// does not get it after it was taken out, nor is it then taken for the holder.
+/// A NIC that tries a page again at once, with what it loaded before, does not lock it
+/// after it was unmapped, and does not count as its holder then.
 #[test]
 fn a_nic_that_comes_back_is_kept_out() {
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        beside(
+        let (world, mut table) = mapped(1, 1);
+        concurrently(
             &world,
             |world| [(); 2].map(|()| nic_writes(world, tag(0))),
             |world| {
@@ -111,8 +105,8 @@ fn a_nic_that_comes_back_is_kept_out() {
 #[test]
 fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        beside(
+        let (world, mut table) = mapped(1, 1);
+        concurrently(
             &world,
             |world| {
                 let g = &world.geometry;
@@ -140,11 +134,11 @@ fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
 /// does not get it while the NIC holds it, nor before it is known whether the NIC
 /// wrote to it.
 #[test]
-fn a_frame_that_leaves_by_force_is_not_entered_elsewhere() {
+fn a_frame_that_leaves_by_force_is_not_mapped_elsewhere() {
     static OUTCOMES: Mutex<BTreeSet<(bool, bool)>> = Mutex::new(BTreeSet::new());
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        let (found, wrote) = beside(
+        let (world, mut table) = mapped(1, 1);
+        let (found, wrote) = concurrently(
             &world,
             |world| nic_writes(world, tag(0)).is_some(),
             |world| match table.begin_unmap(world, tag(0), 0) {
@@ -154,13 +148,13 @@ fn a_frame_that_leaves_by_force_is_not_entered_elsewhere() {
                     assert_eq!(other, Inserted::Busy { replaced: None });
                     None
                 }
-                Unmapped::Absent => panic!("nobody else takes it out"),
+                Unmapped::Absent => panic!("no other side unmaps it"),
             },
         );
         OUTCOMES.lock().unwrap().insert((found.is_some(), wrote));
         let removed = found.or_else(|| table.finish_unmap(&*world, 0)).unwrap();
         assert_eq!(removed.dirty, wrote);
-        let other = enter(&world, &mut table, tag(1), 0, key(1));
+        let other = insert(&world, &mut table, tag(1), 0, key(1));
         assert!(matches!(other, Inserted::Done { replaced: None, .. }));
         assert_eq!(nic_writes(&world, tag(1)), Some(key(1)));
     });

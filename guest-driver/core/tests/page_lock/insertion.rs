@@ -4,22 +4,22 @@ use loom::sync::Arc;
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_page, page_key, unlock_page_dirty};
 
-use crate::world::{beside, enter, entered, geometry, key, nic_writes, tag, World};
+use crate::world::{concurrently, geometry, insert, key, mapped, nic_writes, tag, World};
 
-/// Whoever finds the entry finds reverse mapping, key, dirty bit and content: no
-/// page is reported absent because its entry is half written.
+/// With the entry the NIC finds reverse mapping, key, dirty bit and content: it reports
+/// no page absent because the entry is half written.
 #[test]
 fn no_entry_is_seen_half_written() {
     loom::model(|| {
         let world = Arc::new(World::new());
         let mut table = Table::new(geometry(), 1);
-        let (_, (found, locked)) = beside(
+        let (_, (found, locked)) = concurrently(
             &world,
             |world| {
                 let found = world.entry(0) != 0;
                 (found, nic_writes(world, tag(0)))
             },
-            |world| assert!(done(enter(world, &mut table, tag(0), 0, key(0)))),
+            |world| assert!(done(insert(world, &mut table, tag(0), 0, key(0)))),
         );
         assert!(locked.is_some() || !found);
         let unmapped = table.try_unmap(&*world, tag(0), 0);
@@ -37,8 +37,8 @@ fn done(inserted: Inserted) -> bool {
 #[test]
 fn a_frame_that_changes_hands_keeps_name_and_key_together() {
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        let (second, wrote) = beside(
+        let (world, mut table) = mapped(1, 1);
+        let (second, wrote) = concurrently(
             &world,
             |world| {
                 let first = nic_writes(world, tag(0));
@@ -50,8 +50,8 @@ fn a_frame_that_changes_hands_keeps_name_and_key_together() {
             |world| match table.try_unmap(world, tag(0), 0) {
                 Unmapped::Done(_) => {
                     world.reuse(0);
-                    // Busy if a NIC with an old entry just looks.
-                    done(enter(world, &mut table, tag(1), 0, key(1)))
+                    // Busy if a NIC with an old entry has it locked.
+                    done(insert(world, &mut table, tag(1), 0, key(1)))
                 }
                 _ => false,
             },
@@ -64,20 +64,20 @@ fn a_frame_that_changes_hands_keeps_name_and_key_together() {
     });
 }
 
-/// A page that is taken out and entered again with another key (its segment was
+/// A page that is taken out and inserted again with another key (its segment was
 /// exported anew) is never reached with the old key, also when the driver then
-/// fails to take it out and leaves it entered.
+/// fails to take it out and leaves it mapped.
 #[test]
-fn a_page_that_is_entered_again_has_its_new_key() {
+fn a_page_that_is_inserted_again_has_its_new_key() {
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        beside(
+        let (world, mut table) = mapped(1, 1);
+        concurrently(
             &world,
             |world| nic_writes(world, tag(0)),
             |world| {
                 if let Unmapped::Done(_) = table.try_unmap(world, tag(0), 0) {
                     world.reuse(0);
-                    if done(enter(world, &mut table, tag(0), 0, 99)) {
+                    if done(insert(world, &mut table, tag(0), 0, 99)) {
                         if let Unmapped::Done(_) = table.try_unmap(world, tag(0), 0) {
                             world.reuse(0);
                         }
@@ -93,8 +93,8 @@ fn a_page_that_is_entered_again_has_its_new_key() {
 #[test]
 fn a_page_that_is_replaced_leaves_first() {
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        let (inserted, found) = beside(
+        let (world, mut table) = mapped(1, 1);
+        let (inserted, found) = concurrently(
             &world,
             |world| {
                 let g = &world.geometry;
@@ -124,7 +124,7 @@ fn a_page_that_is_replaced_leaves_first() {
         match table.try_unmap(&*world, tag(0), 0) {
             Unmapped::Done(removed) => assert_eq!(removed.dirty, wrote_to_new),
             Unmapped::Absent => assert!(is_out),
-            Unmapped::Locked => panic!("nobody holds it"),
+            Unmapped::Locked => panic!("the NIC does not hold it"),
         }
     });
 }

@@ -1,9 +1,9 @@
 //! The SRAM words and the memory that the models share, and what the NIC does
 //! with a page.
 //!
-//! A frame's content is a loom cell. Whoever has the page writes to it: the NIC
-//! while it has it locked, the driver (as the kernel that reuses it) while it is
-//! not entered. Two that have it at once are a data race, which loom reports.
+//! A frame's content is a loom cell. The owner of the page writes to it: the NIC
+//! while it has the page locked, the driver (as the kernel that reuses it) while the
+//! page is not mapped. Two owners at once are a data race, which loom reports.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use loom::sync::Arc;
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{Tag, ROW_ENTRIES};
 use qnic_abi::{NodeId, SharedMemory, VniId, PAGE_SHIFT};
-use qnic_driver::shadow::{Inserted, Table};
+use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_page, page_key, unlock_page_dirty, LockedPage};
 
 /// Frames of the model, enough to fill a row and one more.
@@ -26,7 +26,7 @@ pub(crate) fn geometry() -> Geometry {
     Geometry::new(NodeId(0), FRAMES.into(), 1, 1).unwrap()
 }
 
-/// The `index`th page whose frame is entered in [`ROW`].
+/// The `index`th page whose frame is mapped in [`ROW`].
 pub(crate) fn tag(index: usize) -> Tag {
     (0u64..)
         .map(|page| Tag::new(VniId(0), page << PAGE_SHIFT))
@@ -35,7 +35,7 @@ pub(crate) fn tag(index: usize) -> Tag {
         .unwrap()
 }
 
-/// The key under which a page is entered for the first time.
+/// The key under which a page is mapped for the first time.
 pub(crate) fn key(index: usize) -> u64 {
     70 + index as u64
 }
@@ -69,8 +69,8 @@ impl World {
         }
     }
 
-    /// Changes the content of a frame as its only user.
-    #[allow(unsafe_code, reason = "a loom cell is how loom detects two users")]
+    /// Changes the content of a frame as its owner.
+    #[allow(unsafe_code, reason = "a loom cell is how loom detects two owners")]
     fn use_frame(&self, frame: u32, change: impl FnOnce(&mut u64)) {
         // SAFETY: what the models show; loom reports a race otherwise.
         self.contents[frame as usize].with_mut(|content| change(unsafe { &mut *content }));
@@ -81,7 +81,7 @@ impl World {
         self.use_frame(frame, |content| *content = 0);
     }
 
-    /// A word of the row, as a look without any order finds it.
+    /// An entry of the row, as a relaxed load returns it.
     pub(crate) fn entry(&self, entry: usize) -> u32 {
         self.load_u32(self.geometry.entry_offset(ROW, entry), Ordering::Relaxed)
     }
@@ -108,19 +108,19 @@ impl SharedMemory for World {
     }
 }
 
-/// The kernel puts a page into a frame, and the driver enters it.
-pub(crate) fn enter(world: &World, table: &mut Table, tag: Tag, frame: u32, key: u64) -> Inserted {
+/// The kernel puts a page into a frame, and the driver inserts it.
+pub(crate) fn insert(world: &World, table: &mut Table, tag: Tag, frame: u32, key: u64) -> Inserted {
     world.use_frame(frame, |content| *content = key);
     table.insert(world, tag, frame, key)
 }
 
-/// A world in which page `i` is entered in frame `i` with its key, clean, for each
+/// A world in which page `i` is mapped in frame `i` with its key, clean, for each
 /// `i` below `pages`; `seed` decides which victims leave first.
-pub(crate) fn entered(pages: usize, seed: u64) -> (Arc<World>, Table) {
+pub(crate) fn mapped(pages: usize, seed: u64) -> (Arc<World>, Table) {
     let world = Arc::new(World::new());
     let mut table = Table::new(geometry(), seed);
     for index in 0..pages {
-        let inserted = enter(&world, &mut table, tag(index), index as u32, key(index));
+        let inserted = insert(&world, &mut table, tag(index), index as u32, key(index));
         assert!(matches!(
             inserted,
             Inserted::Done {
@@ -132,20 +132,32 @@ pub(crate) fn entered(pages: usize, seed: u64) -> (Arc<World>, Table) {
     (world, table)
 }
 
+/// Unmaps a page with force: its mapping stays invalid, and the driver waits for the NIC.
+pub(crate) fn force_out(world: &World, table: &mut Table, tag: Tag, frame: u32) -> Unmapped {
+    let mut outcome = table.begin_unmap(world, tag, frame);
+    while outcome == Unmapped::Locked {
+        loom::thread::yield_now();
+        if let Some(removed) = table.finish_unmap(world, frame) {
+            outcome = Unmapped::Done(removed);
+        }
+    }
+    outcome
+}
+
 /// Frame of a locked page.
 pub(crate) fn frame(page: &LockedPage) -> u32 {
     (page.address() >> PAGE_SHIFT) as u32
 }
 
-/// Uses a locked page: it holds what belongs to its key. Gives the key.
+/// Uses a locked page: it holds what belongs to its key. Returns the key.
 pub(crate) fn use_locked(world: &World, page: &LockedPage) -> u64 {
     let key = page_key(world, &world.geometry, page).0;
     world.use_frame(frame(page), |content| assert_eq!(*content, key));
     key
 }
 
-/// The NIC's side: locks a page, writes to it, unlocks it. Gives the key under
-/// which it found it.
+/// The NIC's side: locks a page, writes to it, unlocks it. Returns the key under
+/// which the page was mapped.
 pub(crate) fn nic_writes(world: &World, tag: Tag) -> Option<u64> {
     let page = lock_page(world, &world.geometry, tag)?;
     let key = use_locked(world, &page);
@@ -153,8 +165,8 @@ pub(crate) fn nic_writes(world: &World, tag: Tag) -> Option<u64> {
     Some(key)
 }
 
-/// Runs the NIC beside the driver; gives the driver's result and the NIC's.
-pub(crate) fn beside<N: 'static, D>(
+/// Runs the NIC and the driver concurrently; returns the driver's result and the NIC's.
+pub(crate) fn concurrently<N: 'static, D>(
     world: &Arc<World>,
     nic: impl FnOnce(&World) -> N + 'static,
     driver: impl FnOnce(&World) -> D,

@@ -8,11 +8,13 @@ use loom::sync::Arc;
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_pages, unlock_page_dirty, LockedPage};
 
-use crate::world::{beside, enter, entered, geometry, key, nic_writes, tag, use_locked, World};
+use crate::world::{
+    concurrently, force_out, geometry, insert, key, mapped, nic_writes, tag, use_locked, World,
+};
 
 /// The NIC locks the first `pages` pages, writes to those it got, unlocks them.
-/// Gives the keys under which it found them.
-fn nic_writes_burst(world: &World, pages: usize) -> Vec<u64> {
+/// Returns the keys under which they were mapped.
+fn nic_writes_span(world: &World, pages: usize) -> Vec<u64> {
     let mut locked: [Option<LockedPage>; 2] = Default::default();
     let tags = (0..pages).map(tag);
     let count = lock_pages(world, &world.geometry, tags, &mut locked[..pages]);
@@ -26,35 +28,29 @@ fn nic_writes_burst(world: &World, pages: usize) -> Vec<u64> {
     keys
 }
 
-/// The driver takes one page of a burst out, by force or not; the burst ends
-/// before it or has it, and the kernel has its frame to itself.
+/// The driver unmaps one page of a span, with force or without; the span ends before
+/// the page or has it, and the kernel owns the frame alone.
 fn one_page_leaves(leaving: usize, forced: bool) {
     static SEEN: Mutex<BTreeSet<(usize, bool, bool, usize)>> = Mutex::new(BTreeSet::new());
     loom::model(move || {
-        let (world, mut table) = entered(2, 1);
+        let (world, mut table) = mapped(2, 1);
         let frame = leaving as u32;
-        let (removed, keys) = beside(
+        let (removed, keys) = concurrently(
             &world,
-            |world| nic_writes_burst(world, 2),
+            |world| nic_writes_span(world, 2),
             |world| {
-                let mut outcome = if forced {
-                    table.begin_unmap(world, tag(leaving), frame)
+                let outcome = if forced {
+                    force_out(world, &mut table, tag(leaving), frame)
                 } else {
                     table.try_unmap(world, tag(leaving), frame)
                 };
-                while forced && outcome == Unmapped::Locked {
-                    loom::thread::yield_now();
-                    if let Some(removed) = table.finish_unmap(world, frame) {
-                        outcome = Unmapped::Done(removed);
-                    }
-                }
                 match outcome {
                     Unmapped::Done(removed) => {
                         world.reuse(frame);
                         Some(removed)
                     }
                     Unmapped::Locked => None,
-                    Unmapped::Absent => panic!("nobody else takes it out"),
+                    Unmapped::Absent => panic!("no other side unmaps it"),
                 }
             },
         );
@@ -63,9 +59,9 @@ fn one_page_leaves(leaving: usize, forced: bool) {
             assert_eq!(removed.dirty, had);
             assert_eq!(nic_writes(&world, tag(leaving)), None);
         }
-        // Whatever was marked for the burst is free again.
+        // The span holds no lock any more.
         let expected = if removed.is_some() { leaving } else { 2 };
-        assert_eq!(nic_writes_burst(&world, 2).len(), expected);
+        assert_eq!(nic_writes_span(&world, 2).len(), expected);
         for frame in 0..2 {
             assert_ne!(
                 table.try_unmap(&*world, tag(frame), frame as u32),
@@ -77,43 +73,43 @@ fn one_page_leaves(leaving: usize, forced: bool) {
     });
     let seen = SEEN.lock().unwrap();
     let outcome = |unmapped, locked| seen.contains(&(leaving, forced, unmapped, locked));
-    assert!(outcome(true, leaving), "the host takes it out");
+    assert!(outcome(true, leaving), "the host unmaps it");
     assert!(outcome(true, 2), "one after the other");
     assert!(forced || outcome(false, 2), "the NIC has it");
     assert!(forced || outcome(false, leaving), "neither has it");
 }
 
 #[test]
-fn the_first_page_of_a_burst_leaves() {
+fn the_first_page_of_a_span_leaves() {
     one_page_leaves(0, false);
 }
 
 #[test]
-fn the_last_page_of_a_burst_leaves() {
+fn the_last_page_of_a_span_leaves() {
     one_page_leaves(1, false);
 }
 
 #[test]
-fn the_first_page_of_a_burst_is_forced_out() {
+fn the_first_page_of_a_span_is_forced_out() {
     one_page_leaves(0, true);
 }
 
 #[test]
-fn the_last_page_of_a_burst_is_forced_out() {
+fn the_last_page_of_a_span_is_forced_out() {
     one_page_leaves(1, true);
 }
 
 /// As for a single page: the entry leads to all of it.
 #[test]
-fn no_entry_of_a_burst_is_seen_half_written() {
+fn no_entry_of_a_span_is_seen_half_written() {
     loom::model(|| {
         let world = Arc::new(World::new());
         let mut table = Table::new(geometry(), 1);
-        let (_, (found, keys)) = beside(
+        let (_, (found, keys)) = concurrently(
             &world,
-            |world| (world.entry(0) != 0, nic_writes_burst(world, 1)),
+            |world| (world.entry(0) != 0, nic_writes_span(world, 1)),
             |world| {
-                let inserted = enter(world, &mut table, tag(0), 0, key(0));
+                let inserted = insert(world, &mut table, tag(0), 0, key(0));
                 assert!(matches!(inserted, Inserted::Done { .. }));
             },
         );
@@ -121,18 +117,18 @@ fn no_entry_of_a_burst_is_seen_half_written() {
     });
 }
 
-/// As for a single page: an old look does not lead to an old key.
+/// As for a single page: an entry that was loaded before does not lead to an old key.
 #[test]
-fn a_page_of_a_burst_that_is_entered_again_has_its_new_key() {
+fn a_page_of_a_span_that_is_inserted_again_has_its_new_key() {
     loom::model(|| {
-        let (world, mut table) = entered(1, 1);
-        beside(
+        let (world, mut table) = mapped(1, 1);
+        concurrently(
             &world,
-            |world| nic_writes_burst(world, 1),
+            |world| nic_writes_span(world, 1),
             |world| {
                 if let Unmapped::Done(_) = table.try_unmap(world, tag(0), 0) {
                     world.reuse(0);
-                    let _ = enter(world, &mut table, tag(0), 0, 99);
+                    let _ = insert(world, &mut table, tag(0), 0, 99);
                 }
             },
         );
