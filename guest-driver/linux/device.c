@@ -4,9 +4,9 @@
  * Rust part.
  *
  * Order in probe: configuration, queues, SRAM, event buffers, device ready, Hello.
- * The device must not be reset between "ready" and its answer, which says that the
- * SRAM is there (its process would take the emulator down), so everything that can
- * fail comes before "ready", and qnic_rs_start() waits for the answer first of all.
+ * A reset between "ready" and the answer to Hello, which says that the SRAM is there,
+ * would kill the device process and the emulator with it. So everything that can fail
+ * comes before "ready", and qnic_rs_start() waits for the answer first of all.
  */
 #include <linux/idr.h>
 #include <linux/io.h>
@@ -17,7 +17,7 @@
 #include <linux/virtio_config.h>
 #include <linux/virtio_pci.h>
 
-#include "border.h"
+#include "ffi.h"
 #include "shim.h"
 
 static DEFINE_IDA(qnic_ids);
@@ -124,7 +124,7 @@ static int post_events(struct qnic_dev *dev)
 	return 0;
 }
 
-/* QEMU does not tell that the device process is gone; its silence does. */
+/* QEMU does not report that the device process is gone: the driver has to ask. */
 static void watchdog_run(struct work_struct *work)
 {
 	struct qnic_dev *dev = container_of(to_delayed_work(work), struct qnic_dev, watchdog);
@@ -182,7 +182,7 @@ static void dev_stop(struct qnic_dev *dev)
 		cancel_work_sync(&dev->workers[i].work);
 }
 
-/* From the device's being ready on; the queues are there. */
+/* From "ready" on; the queues are there. */
 static int dev_start(struct qnic_dev *dev, const u8 *config)
 {
 	unsigned long flags;

@@ -12,7 +12,7 @@
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
-#include "border.h"
+#include "ffi.h"
 #include "shim.h"
 
 struct qnic_file {
@@ -25,7 +25,7 @@ struct qnic_file {
 	struct mm_struct *mm;		/* that of the process */
 	struct mmu_notifier end;	/* tells when mm ends */
 	struct work_struct end_work;
-	struct page *void_page;		/* stands for SRAM and doorbell once the device is gone */
+	struct page *dummy_page;		/* replaces SRAM and doorbell once the device is gone */
 };
 
 /* The address space has ended, though another process may hold the file open. */
@@ -74,7 +74,7 @@ static int qnic_release(struct inode *inode, struct file *file)
 		mmu_notifier_unregister(&f->end, f->mm);
 		cancel_work_sync(&f->end_work);
 		qnic_rs_release(f->process);
-		put_page(f->void_page);
+		put_page(f->dummy_page);
 	}
 	mutex_lock(&f->dev->files_lock);
 	list_del(&f->link);
@@ -97,8 +97,8 @@ static int file_register(struct qnic_file *f, u8 *argument)
 	void *process = NULL;
 	int ret;
 
-	f->void_page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
-	if (!f->void_page)
+	f->dummy_page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
+	if (!f->dummy_page)
 		return -ENOMEM;
 	f->mm = current->mm;
 	f->end.ops = &file_end_ops;
@@ -114,7 +114,7 @@ err_notifier:
 	mmu_notifier_unregister(&f->end, f->mm);
 	cancel_work_sync(&f->end_work);
 err_page:
-	put_page(f->void_page);
+	put_page(f->dummy_page);
 	return ret;
 }
 
@@ -153,7 +153,7 @@ static __poll_t qnic_poll(struct file *file, poll_table *table)
 	struct qnic_file *f = file->private_data;
 	void *process = file_process(f);
 	__poll_t events = 0;
-	u32 bits;
+	s32 bits;
 
 	if (!process)
 		return EPOLLERR;
@@ -166,7 +166,7 @@ static __poll_t qnic_poll(struct file *file, poll_table *table)
 	return events;
 }
 
-/* Window or doorbell; the first frame stands in vm_private_data. */
+/* Window or doorbell; the first frame is in vm_private_data. */
 static vm_fault_t device_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -175,12 +175,12 @@ static vm_fault_t device_fault(struct vm_fault *vmf)
 	vm_fault_t ret;
 
 	/*
-	 * The lock makes revoking complete: a mapping of the device that is made
-	 * before `revoked` is set is taken away after it.
+	 * The lock makes revoking complete: a mapping of the device that was made
+	 * before `revoked` is set is unmapped after it.
 	 */
 	mutex_lock(&f->dev->map_lock);
 	if (f->dev->revoked)
-		frame = page_to_pfn(f->void_page);
+		frame = page_to_pfn(f->dummy_page);
 	else
 		frame += (vmf->address - vma->vm_start) >> PAGE_SHIFT;
 	ret = vmf_insert_pfn(vma, vmf->address, frame);
@@ -240,7 +240,7 @@ static int qnic_mmap(struct file *file, struct vm_area_struct *vma)
 			       vma->vm_flags & VM_WRITE, &value);
 	if (kind < 0)
 		return kind;
-	/* A child has no part in its parent's window. */
+	/* A child does not inherit its parent's window. */
 	vm_flags_mod(vma, VM_DONTEXPAND | VM_DONTDUMP | VM_DONTCOPY, VM_MAYEXEC);
 	if (kind == QNIC_MAP_HOST_AREA) {
 		vm_flags_clear(vma, VM_MAYWRITE);
@@ -267,7 +267,7 @@ const struct file_operations qnic_fops = {
 	.mmap = qnic_mmap,
 };
 
-/* Takes SRAM and doorbells out of every process; the device cannot be opened any more. */
+/* Unmaps SRAM and doorbells from every process; the device cannot be opened any more. */
 void qnic_revoke_mappings(struct qnic_dev *dev)
 {
 	struct qnic_file *f;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Address spaces: watched ranges, looking up and bringing in their pages. Host
- * areas. Nothing is pinned: frames are looked up, and the notifier takes them
- * back before the kernel changes or frees a page. Only who may touch all memory
- * anyway can ask for pinned memory, to compare (N25).
+ * Address spaces: interval notifiers, lookup and faulting in of pages. Host areas.
+ * Nothing is pinned: frames are looked up, and the notifier unmaps them from the NIC
+ * before the kernel changes or frees a page. Only a process that may access all
+ * memory anyway can ask for pinned memory, to compare (N25).
  */
 #include <linux/capability.h>
 #include <linux/gfp.h>
@@ -14,11 +14,11 @@
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 
-#include "border.h"
+#include "ffi.h"
 #include "shim.h"
 
-struct qnic_watch {
-	struct mmu_interval_notifier notifier;
+struct qnic_notifier {
+	struct mmu_interval_notifier interval;
 	void *region;
 };
 
@@ -44,7 +44,7 @@ void qnic_space_put(struct mm_struct *mm)
 
 /*
  * Only private anonymous memory that the process can write is exported: such a
- * page belongs to this process alone, so the device can harm nobody else. The
+ * page belongs to this process alone, so the device can harm no other process. The
  * mmap lock is held. Result: 0, -errno, or QNIC_MEMORY_* for the first mapping that
  * is of another kind.
  */
@@ -72,67 +72,67 @@ static int check_range(struct mm_struct *mm, unsigned long start, unsigned long 
 	return checked < end ? -EFAULT : 0;
 }
 
-static bool watch_invalidate(struct mmu_interval_notifier *notifier,
-			     const struct mmu_notifier_range *range, unsigned long sequence)
+static bool notifier_invalidate(struct mmu_interval_notifier *interval,
+				const struct mmu_notifier_range *range, unsigned long sequence)
 {
-	struct qnic_watch *watch = container_of(notifier, struct qnic_watch, notifier);
+	struct qnic_notifier *notifier = container_of(interval, struct qnic_notifier, interval);
 
-	return qnic_rs_invalidate(watch->region, watch, range->start, range->end,
+	return qnic_rs_invalidate(notifier->region, notifier, range->start, range->end,
 				  mmu_notifier_range_blockable(range), sequence);
 }
 
-static const struct mmu_interval_notifier_ops watch_ops = { .invalidate = watch_invalidate };
+static const struct mmu_interval_notifier_ops notifier_ops = { .invalidate = notifier_invalidate };
 
-s32 qnic_watch_new(struct mm_struct *mm, u64 start, u64 bytes, void *region,
-		   struct qnic_watch **result)
+s32 qnic_notifier_new(struct mm_struct *mm, u64 start, u64 bytes, void *region,
+		   struct qnic_notifier **result)
 {
-	struct qnic_watch *watch;
+	struct qnic_notifier *notifier;
 	int ret;
 
 	if (!mmget_not_zero(mm))
 		return -ESRCH;
-	watch = kzalloc(sizeof(*watch), GFP_KERNEL_ACCOUNT);
-	if (!watch) {
+	notifier = kzalloc(sizeof(*notifier), GFP_KERNEL_ACCOUNT);
+	if (!notifier) {
 		mmput(mm);
 		return -ENOMEM;
 	}
-	watch->region = region;
+	notifier->region = region;
 	mmap_read_lock(mm);
 	ret = check_range(mm, start, start + bytes);
 	mmap_read_unlock(mm);
 	if (!ret)
-		ret = mmu_interval_notifier_insert(&watch->notifier, mm, start, bytes, &watch_ops);
+		ret = mmu_interval_notifier_insert(&notifier->interval, mm, start, bytes, &notifier_ops);
 	mmput(mm);
 	if (ret)
-		kfree(watch);
+		kfree(notifier);
 	else
-		*result = watch;
+		*result = notifier;
 	return ret;
 }
 
-void qnic_watch_free(struct qnic_watch *watch)
+void qnic_notifier_free(struct qnic_notifier *notifier)
 {
-	mmu_interval_notifier_remove(&watch->notifier);
-	kfree(watch);
+	mmu_interval_notifier_remove(&notifier->interval);
+	kfree(notifier);
 }
 
-void qnic_watch_set(struct qnic_watch *watch, u64 sequence)
+void qnic_notifier_set_seq(struct qnic_notifier *notifier, u64 sequence)
 {
-	mmu_interval_set_seq(&watch->notifier, sequence);
+	mmu_interval_set_seq(&notifier->interval, sequence);
 }
 
-bool qnic_watch_changed(struct qnic_watch *watch, u64 sequence)
+bool qnic_notifier_retry(struct qnic_notifier *notifier, u64 sequence)
 {
-	return mmu_interval_read_retry(&watch->notifier, sequence);
+	return mmu_interval_read_retry(&notifier->interval, sequence);
 }
 
-s32 qnic_watch_lookup(struct qnic_watch *watch, u64 start, u32 count, bool fault, u64 *frames,
+s32 qnic_notifier_lookup(struct qnic_notifier *notifier, u64 start, u32 count, bool fault, u64 *frames,
 		      u64 *sequence)
 {
-	struct mm_struct *mm = watch->notifier.mm;
+	struct mm_struct *mm = notifier->interval.mm;
 	unsigned long pfns[QNIC_FAULT_PAGES];
 	struct hmm_range range = {
-		.notifier = &watch->notifier,
+		.notifier = &notifier->interval,
 		.start = start,
 		.end = start + ((u64)count << PAGE_SHIFT),
 		.hmm_pfns = pfns,
@@ -145,7 +145,7 @@ s32 qnic_watch_lookup(struct qnic_watch *watch, u64 start, u32 count, bool fault
 		return -EINVAL;
 	if (!mmget_not_zero(mm))
 		return -ESRCH;
-	range.notifier_seq = mmu_interval_read_begin(&watch->notifier);
+	range.notifier_seq = mmu_interval_read_begin(&notifier->interval);
 	*sequence = range.notifier_seq;
 	mmap_read_lock(mm);
 	ret = check_range(mm, start, range.end);

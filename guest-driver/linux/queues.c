@@ -8,7 +8,7 @@
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
 
-#include "border.h"
+#include "ffi.h"
 #include "shim.h"
 
 /* ---- control queue ---- */
@@ -16,12 +16,12 @@
 /*
  * One request; shared by the thread that waits, if one does, and the queue.
  *
- * Interrupts of the control queue are off from a post to the next wait: a reply
- * that nobody waits for is taken in when the queue is looked at next.
+ * Interrupts of the control queue are off from a post to the next wait: a response
+ * for which no thread waits is taken when the queue is used next.
  */
 struct qnic_request {
 	u8 request[QNIC_REQUEST_BYTES];
-	u8 reply[QNIC_REPLY_BYTES];
+	u8 response[QNIC_REPLY_BYTES];
 	struct completion done;
 	refcount_t references;
 	bool failed;
@@ -33,7 +33,7 @@ static void request_put(struct qnic_request *request)
 		kfree(request);
 }
 
-/* The queue gives a request back. */
+/* The device has returned a request. */
 static void request_finish(struct qnic_request *request, bool failed)
 {
 	request->failed = failed;
@@ -41,8 +41,8 @@ static void request_finish(struct qnic_request *request, bool failed)
 	request_put(request);
 }
 
-/* Takes the replies that are there, which makes room; control_lock is held. */
-static void take_replies(struct virtqueue *queue)
+/* Takes the responses that are there, which makes room; control_lock is held. */
+static void take_responses(struct virtqueue *queue)
 {
 	struct qnic_dev *dev = queue->vdev->priv;
 	struct qnic_request *request;
@@ -50,19 +50,19 @@ static void take_replies(struct virtqueue *queue)
 	bool room = false;
 
 	while ((request = virtqueue_get_buf(queue, &bytes))) {
-		request_finish(request, bytes < sizeof(request->reply));
+		request_finish(request, bytes < sizeof(request->response));
 		room = true;
 	}
 	if (room)
 		wake_up_all(&dev->control_room);
 }
 
-/* From here on a reply interrupts; those before it are taken. control_lock is held. */
-static void interrupt_on_reply(struct virtqueue *queue)
+/* From here on a response interrupts; those before it are taken. control_lock is held. */
+static void interrupt_on_response(struct virtqueue *queue)
 {
 	do {
 		virtqueue_disable_cb(queue);
-		take_replies(queue);
+		take_responses(queue);
 	} while (!virtqueue_enable_cb(queue));
 }
 
@@ -73,13 +73,13 @@ void qnic_control_callback(struct virtqueue *queue)
 
 	spin_lock_irqsave(&dev->control_lock, flags);
 	if (dev->control_waits)
-		interrupt_on_reply(queue);
+		interrupt_on_response(queue);
 	else
-		take_replies(queue);
+		take_responses(queue);
 	spin_unlock_irqrestore(&dev->control_lock, flags);
 }
 
-/* A thread starts, or ends, to wait for replies or for room. */
+/* A thread begins, or ends, to wait for responses or for room. */
 static void control_wait(struct qnic_dev *dev, int threads)
 {
 	struct virtqueue *queue = dev->queues[QNIC_CONTROL];
@@ -88,7 +88,7 @@ static void control_wait(struct qnic_dev *dev, int threads)
 	spin_lock_irqsave(&dev->control_lock, flags);
 	dev->control_waits += threads;
 	if (!dev->stopped && threads > 0)
-		interrupt_on_reply(queue);
+		interrupt_on_response(queue);
 	else if (!dev->stopped && !dev->control_waits)
 		virtqueue_disable_cb(queue);
 	spin_unlock_irqrestore(&dev->control_lock, flags);
@@ -96,7 +96,7 @@ static void control_wait(struct qnic_dev *dev, int threads)
 
 /*
  * 0, -ENOSPC or -ENODEV; on success the queue holds a reference. Requests that
- * the device may answer late leave half of the queue to the others.
+ * the device may answer late leave half of the queue free.
  */
 static int request_submit(struct qnic_dev *dev, struct qnic_request *request, bool late)
 {
@@ -106,11 +106,11 @@ static int request_submit(struct qnic_dev *dev, struct qnic_request *request, bo
 	int ret = -ENODEV;
 
 	sg_init_one(&out, request->request, sizeof(request->request));
-	sg_init_one(&in, request->reply, sizeof(request->reply));
+	sg_init_one(&in, request->response, sizeof(request->response));
 	spin_lock_irqsave(&dev->control_lock, flags);
 	if (dev->stopped)
 		goto out;
-	take_replies(queue);
+	take_responses(queue);
 	ret = -ENOSPC;
 	if (late && queue->num_free <= virtqueue_get_vring_size(queue) / 2)
 		goto out;
@@ -150,7 +150,7 @@ s32 qnic_post(struct qnic_dev *dev, const u8 *bytes, u32 timeout_ms)
 	return ret == -ENOSPC ? -ETIME : ret;
 }
 
-s32 qnic_request(struct qnic_dev *dev, const u8 *bytes, u8 *reply, u32 timeout_ms,
+s32 qnic_request(struct qnic_dev *dev, const u8 *bytes, u8 *response, u32 timeout_ms,
 		 bool interruptible)
 {
 	unsigned long timeout = msecs_to_jiffies(timeout_ms);
@@ -184,14 +184,14 @@ s32 qnic_request(struct qnic_dev *dev, const u8 *bytes, u8 *reply, u32 timeout_m
 	else if (request->failed)
 		ret = -ENODEV;
 	else
-		memcpy(reply, request->reply, sizeof(request->reply));
+		memcpy(response, request->response, sizeof(request->response));
 out:
 	control_wait(dev, -1);
 	request_put(request);
 	return ret;
 }
 
-/* Resets the device: it touches no memory any more, and requests fail. */
+/* Resets the device: it accesses no memory any more, and requests fail. */
 void qnic_stop(struct qnic_dev *dev)
 {
 	struct qnic_request *request;
@@ -216,7 +216,7 @@ void qnic_stop(struct qnic_dev *dev)
 
 /* ---- event queue ---- */
 
-/* Starts an idle worker; if all are busy, one of them finds the fault. */
+/* Starts an idle worker; if all are busy, one of them will find the fault. */
 static void worker_start(struct qnic_dev *dev)
 {
 	int i;
@@ -238,9 +238,9 @@ int qnic_event_post(struct qnic_dev *dev, struct qnic_event *event)
 }
 
 /*
- * Takes events until there are none. It stops, with `stalled` set and a worker
- * told to go on, when the fault queue is full, or after so many events that other
- * interrupts should have their turn.
+ * Takes events until there are none. It stops early, sets `stalled` and starts a
+ * worker to go on, when the fault queue is full, or after so many events that other
+ * interrupts should run.
  */
 void qnic_event_callback(struct virtqueue *queue)
 {
@@ -291,7 +291,7 @@ void qnic_worker_run(struct work_struct *work)
 		} while (qnic_rs_serve_fault(dev->driver));
 		clear_bit(index, &dev->busy_workers);
 		smp_mb__after_atomic();
-		/* What came while all workers were busy is this one's. */
+		/* This worker serves what came while all of them were busy. */
 	} while ((READ_ONCE(dev->stalled) || qnic_rs_serve_fault(dev->driver)) &&
 		 !test_and_set_bit(index, &dev->busy_workers));
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the C files of the module share among themselves. The border to the Rust
- * part is border.h.
+ * What the C files of the module share among themselves. The interface to the Rust
+ * part is ffi.h.
  *
  *   device.c   virtio probe and removal, module
  *   queues.c   control and event queue, fault workers
  *   file.c     character device, mmap
- *   memory.c   watched ranges of address spaces, host areas
+ *   memory.c   interval notifiers, page lookup, host areas
  *   support.c  allocation, locks, waiting, log
  */
 #ifndef QNIC_SHIM_H
@@ -23,7 +23,7 @@
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
-/* Numbers of the device's ABI; rust/src/border.rs asserts that they are right. */
+/* Numbers of the device's ABI; rust/src/lib.rs asserts that they are right. */
 #include "abi.h"
 
 /* Faults that are served at the same time. */
@@ -32,7 +32,7 @@
 /* Buffers on the event queue. */
 #define QNIC_EVENTS 64
 
-/* Time between two looks whether the device still lives. */
+/* Time between two checks that the device answers. */
 #define QNIC_WATCHDOG_SECONDS 2
 
 struct virtio_device;
@@ -68,7 +68,7 @@ struct qnic_dev {
 	struct virtqueue *queues[QNIC_QUEUES_MAX];
 	spinlock_t control_lock;	/* control queue */
 	wait_queue_head_t control_room;
-	int control_waits;		/* threads that want its interrupts */
+	int control_waits;		/* threads that need its interrupts */
 	struct mutex stop_lock;
 	bool stopped;			/* under control_lock: reset, for good */
 
@@ -78,7 +78,7 @@ struct qnic_dev {
 	unsigned long busy_workers;
 	struct qnic_worker workers[QNIC_WORKERS];
 
-	struct delayed_work watchdog;	/* finds out that the device process has died */
+	struct delayed_work watchdog;	/* detects that the device process has died */
 
 	struct mutex files_lock;
 	struct list_head files;

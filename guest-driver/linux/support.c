@@ -16,7 +16,7 @@
 #include <linux/spinlock.h>
 #include <linux/wait.h>
 
-#include "border.h"
+#include "ffi.h"
 #include "shim.h"
 
 void *qnic_alloc(u64 bytes)
@@ -144,8 +144,8 @@ u64 qnic_now_ns(void)
 	return ktime_get_ns();
 }
 
-/* As the kernel polls registers: asleep, so that the host can run the device. */
-void qnic_give_way(void)
+/* Sleeps, as the kernel does between polls of a register: the host can run the device. */
+void qnic_yield(void)
 {
 	usleep_range(25, 50);
 }

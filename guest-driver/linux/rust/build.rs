@@ -1,60 +1,116 @@
-//! Fails the build when the two sides of the border differ.
+//! Makes the Rust side of the C headers, so that the two cannot differ.
 //!
-//! - Every function that `border.h` declares has a twin with the same types in
-//!   `src/border.rs` (called by Rust) or `src/entry.rs` (called by C), and the
-//!   other way round.
-//! - The numbers of `abi.h` become Rust constants, which `src/lib.rs` compares
-//!   with the crate qnic-abi.
+//! | header | generated | used by |
+//! |---|---|---|
+//! | `ffi.h`, functions of the shim | declarations, opaque types, constants | `src/ffi.rs` |
+//! | `ffi.h`, functions `qnic_rs_…` | for each a constant of its type, which the compiler compares | `src/entry.rs` |
+//! | `abi.h` | constants, which are compared with the crate qnic-abi | `src/lib.rs` |
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::{env, fs};
 
 fn main() {
-    for file in ["../border.h", "../abi.h", "src/border.rs", "src/entry.rs"] {
+    for file in ["../ffi.h", "../abi.h"] {
         println!("cargo::rerun-if-changed={file}");
     }
-    let c = c_functions(&read("../border.h"));
-    let mut rust = rust_functions(&read("src/border.rs"));
-    rust.extend(rust_functions(&read("src/entry.rs")));
-    let mut differences = 0;
-    for name in c
-        .keys()
-        .chain(rust.keys().filter(|name| !c.contains_key(*name)))
-    {
-        let (in_c, in_rust) = (c.get(name), rust.get(name));
-        if in_c != in_rust {
-            differences += 1;
-            println!("cargo::error={name}: border.h has {in_c:?}, Rust has {in_rust:?}");
-        }
-    }
+    let header = read("../ffi.h");
+    let functions = functions(&header);
+    let (entries, shim): (Vec<_>, Vec<_>) = functions
+        .iter()
+        .partition(|function| function.name.starts_with("qnic_rs_"));
     assert!(
-        !c.is_empty() && differences == 0,
-        "{differences} differences at the border"
+        !entries.is_empty() && !shim.is_empty(),
+        "ffi.h is not understood"
     );
-    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let constants = c_constants(&read("../abi.h"));
-    fs::write(format!("{out}/abi_h.rs"), constants).expect("OUT_DIR is writable");
+
+    let mut ffi = constants(&header, "i32");
+    for name in opaque_types(&header) {
+        let name = camel_case(name);
+        writeln!(ffi, "#[repr(C)]\npub(crate) struct {name}([u8; 0]);").unwrap();
+    }
+    ffi.push_str("extern \"C\" {\n");
+    for Function {
+        name,
+        arguments,
+        result,
+    } in shim
+    {
+        let list: Vec<_> = arguments
+            .iter()
+            .map(|(name, of)| format!("{name}: {of}"))
+            .collect();
+        writeln!(
+            ffi,
+            "    pub(crate) fn {name}({}){result};",
+            list.join(", ")
+        )
+        .unwrap();
+    }
+    ffi.push_str("}\n");
+    write("ffi.rs", &ffi);
+
+    let mut types = String::new();
+    for Function {
+        name,
+        arguments,
+        result,
+    } in entries
+    {
+        let list: Vec<_> = arguments.iter().map(|(_, of)| of.as_str()).collect();
+        let list = list.join(", ");
+        writeln!(
+            types,
+            "const _: unsafe extern \"C\" fn({list}){result} = {name};"
+        )
+        .unwrap();
+    }
+    write("entry.rs", &types);
+    write("abi_h.rs", &constants(&read("../abi.h"), "u64"));
 }
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// `#define NAME number` as `const NAME: u64 = number;`.
-fn c_constants(header: &str) -> String {
+fn write(name: &str, text: &str) {
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    fs::write(format!("{out}/{name}"), text).expect("OUT_DIR is writable");
+}
+
+/// `#define NAME number` as a constant of this type.
+fn constants(header: &str, of: &str) -> String {
     let defines = header
         .lines()
         .filter_map(|line| line.strip_prefix("#define "));
     defines
-        .filter_map(|define| define.split_once(char::is_whitespace))
-        .map(|(name, value)| {
-            let value = value.trim().trim_end_matches('u');
-            format!("const {name}: u64 = {value};\n")
+        .filter_map(|define| {
+            let mut words = define.split_whitespace();
+            let (name, value) = (words.next()?, words.next()?.trim_end_matches('u'));
+            Some(format!("pub(crate) const {name}: {of} = {value};\n"))
         })
         .collect()
 }
 
-/// Drops `/* … */` and lines that start with `#` or `//`.
+/// Names of the structs that a header declares and does not define.
+fn opaque_types(header: &str) -> BTreeSet<&str> {
+    header
+        .lines()
+        .filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(';'))
+        .filter(|name| !name.contains(' '))
+        .collect()
+}
+
+/// A function in Rust's notation.
+struct Function {
+    name: String,
+    /// Names and types.
+    arguments: Vec<(String, String)>,
+    /// Empty, or with the arrow.
+    result: String,
+}
+
+/// Drops `/* … */` and lines that start with `#`.
 fn strip(source: &str) -> String {
     let mut text = String::new();
     let mut rest = source;
@@ -63,10 +119,36 @@ fn strip(source: &str) -> String {
         rest = after.split_once("*/").map_or("", |(_, after)| after);
     }
     text.push_str(rest);
-    text.lines()
-        .filter(|line| !matches!(line.trim_start().as_bytes(), [b'#', ..] | [b'/', b'/', ..]))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+/// The functions that a C header declares.
+fn functions(header: &str) -> Vec<Function> {
+    let text = strip(header);
+    let prototypes = text
+        .split(';')
+        .filter_map(|statement| statement.split_once('('));
+    let parsed = prototypes.map(|(front, list)| {
+        let end = list.rfind(')').expect("a prototype ends with )");
+        let (list, attributes) = list.split_at(end);
+        let (name, result) = declaration(front);
+        let result = match result.as_str() {
+            "c_void" if attributes.contains("__noreturn") => " -> !".to_owned(),
+            "c_void" => String::new(),
+            other => format!(" -> {other}"),
+        };
+        let arguments = split_arguments(list);
+        let arguments = arguments
+            .iter()
+            .filter(|argument| argument.trim() != "void");
+        Function {
+            name,
+            arguments: arguments.map(|argument| declaration(argument)).collect(),
+            result,
+        }
+    });
+    parsed.collect()
 }
 
 /// Splits at commas that are not within parentheses.
@@ -85,69 +167,41 @@ fn split_arguments(list: &str) -> Vec<String> {
         }
         arguments.last_mut().expect("never empty").push(c);
     }
-    arguments.retain(|argument| !argument.trim().is_empty());
     arguments
 }
 
-/// Functions of a C header: name to signature in Rust's notation.
-fn c_functions(header: &str) -> BTreeMap<String, String> {
-    let mut functions = BTreeMap::new();
-    for statement in strip(header).split(';') {
-        let Some((front, list)) = statement.split_once('(') else {
-            continue;
-        };
-        let end = list.rfind(')').expect("a prototype ends with )");
-        let (list, attributes) = list.split_at(end);
-        let front = front.trim();
-        let start = front.rfind([' ', '*']).expect("a prototype has a type") + 1;
-        let (result, name) = front.split_at(start);
-        let arguments: Vec<_> = match list.trim() {
-            "void" => Vec::new(),
-            list => split_arguments(list)
-                .iter()
-                .map(|a| c_type(a, true))
-                .collect(),
-        };
-        let result = match c_type(result, false).as_str() {
-            "c_void" if attributes.contains("__noreturn") => " -> !".to_owned(),
-            "c_void" => String::new(),
-            other => format!(" -> {other}"),
-        };
-        functions.insert(
-            name.to_owned(),
-            format!("({}){result}", arguments.join(", ")),
-        );
-    }
-    functions
-}
-
-/// A C type, with the name of the argument behind it if `named`, in Rust's notation.
-fn c_type(text: &str, named: bool) -> String {
+/// Name and type of a C declaration such as `const u8 *config`.
+fn declaration(text: &str) -> (String, String) {
     let text = text.trim();
     if let Some((result, rest)) = text.split_once("(*") {
-        let (_, list) = rest.split_once(")(").expect("a pointer to a function");
+        let (name, list) = rest.split_once(")(").expect("a pointer to a function");
         let list = list.strip_suffix(')').expect("a pointer to a function");
-        let arguments: Vec<_> = split_arguments(list)
+        let types: Vec<_> = split_arguments(list)
             .iter()
-            .map(|a| c_type(a, false))
+            .map(|of| rust_type(of))
             .collect();
-        let result = c_type(result, false);
-        return format!("extern \"C\" fn({}) -> {result}", arguments.join(", "));
+        let pointer = format!(
+            "extern \"C\" fn({}) -> {}",
+            types.join(", "),
+            rust_type(result)
+        );
+        return (name.to_owned(), pointer);
     }
+    let start = text.rfind([' ', '*']).expect("a declaration has a type") + 1;
+    (text[start..].to_owned(), rust_type(&text[..start]))
+}
+
+fn rust_type(text: &str) -> String {
     let stars = text.matches('*').count();
     let mut words: Vec<&str> = text
         .split([' ', '*', '\t'])
         .filter(|w| !w.is_empty())
         .collect();
-    if named {
-        words.pop();
-    }
     let is_const = words.contains(&"const");
     words.retain(|word| !matches!(*word, "const" | "struct"));
     let base = match words.join(" ").as_str() {
         "void" => "c_void".to_owned(),
-        "bool" => "bool".to_owned(),
-        number @ ("u8" | "u16" | "u32" | "u64") => number.to_owned(),
+        name @ ("bool" | "u8" | "u16" | "u32" | "u64") => name.to_owned(),
         "s32" => "i32".to_owned(),
         "s64" => "i64".to_owned(),
         name => camel_case(name),
@@ -162,40 +216,4 @@ fn c_type(text: &str, named: bool) -> String {
 fn camel_case(name: &str) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     name.split('_').map(capital).collect()
-}
-
-/// Functions that a Rust file declares or defines with the C ABI.
-fn rust_functions(source: &str) -> BTreeMap<String, String> {
-    let source = strip(source);
-    let mut functions = BTreeMap::new();
-    for text in source.split("fn qnic_").skip(1) {
-        let end = text
-            .find(['{', ';'])
-            .expect("a function has a body or an end");
-        let (name, signature) = text[..end]
-            .split_once('(')
-            .expect("a function has arguments");
-        let close = signature.rfind(')').expect("arguments end with )");
-        let (list, result) = match signature.rfind("->") {
-            Some(arrow) if arrow > close => (&signature[..close], signature[arrow + 2..].trim()),
-            _ => (&signature[..close], ""),
-        };
-        let arguments: Vec<_> = split_arguments(list)
-            .iter()
-            .map(|a| {
-                a.split_once(':')
-                    .expect("an argument has a type")
-                    .1
-                    .trim()
-                    .to_owned()
-            })
-            .collect();
-        let result = match result {
-            "" => String::new(),
-            result => format!(" -> {result}"),
-        };
-        let signature = format!("({}){result}", arguments.join(", "));
-        functions.insert(format!("qnic_{name}"), signature);
-    }
-    functions
 }

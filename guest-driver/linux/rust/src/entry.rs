@@ -1,4 +1,4 @@
-//! What the shim calls: the entry points of `border.h`.
+//! What the shim calls: the entry points of `ffi.h`.
 //!
 //! A `driver` is an `Arc<Driver>`, a `process` a `Box<Process>`, a `region` an
 //! `Arc<Region>`, each as a raw pointer.
@@ -17,8 +17,28 @@ use qnic_driver::platform::Level;
 use qnic_driver::{check_config, CallError, Handled, Region, StartError};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::border::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicWatch};
+use crate::ffi::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicNotifier};
 use crate::platform::{AddressSpace, Driver, Kernel, Notifier, Process};
+
+// Each entry point has the type that ffi.h declares.
+include!(concat!(env!("OUT_DIR"), "/entry.rs"));
+
+/// All calls of the character device.
+pub(crate) const CALLS: [u32; 8] = [
+    uapi::REGISTER,
+    uapi::EXPORT,
+    uapi::UNEXPORT,
+    uapi::IMPORT,
+    uapi::WAIT,
+    uapi::RESET_QUEUE,
+    uapi::WAKE,
+    uapi::INFO,
+];
+
+/// Size of the argument of a call, which its ioctl number contains.
+pub(crate) const fn argument_bytes(command: u32) -> u32 {
+    command >> 16 & 0x3fff
+}
 
 /// Length of the host area's mapping in bytes.
 const HOST_AREA_BYTES: u64 = (HOST_PAGES * PAGE_SIZE) as u64;
@@ -108,7 +128,7 @@ unsafe extern "C" fn qnic_rs_start(
     let started = check_config(config).and_then(|config| Driver::start(kernel, &config));
     match started {
         Ok(started) => {
-            // SAFETY: the shim passes a place for one pointer.
+            // SAFETY: the shim passes a pointer to a variable.
             unsafe { *driver = Arc::into_raw(started).cast_mut().cast() };
             0
         }
@@ -190,7 +210,7 @@ unsafe extern "C" fn qnic_rs_register(
     // SAFETY: the shim's buffer has room for every argument.
     let result = unsafe { with_argument(argument, call) };
     if let Some(registered) = registered {
-        // SAFETY: the shim passes a place for one pointer.
+        // SAFETY: the shim passes a pointer to a variable.
         unsafe { *process = Box::into_raw(Box::new(registered)).cast() };
     }
     result
@@ -224,18 +244,10 @@ unsafe extern "C" fn qnic_rs_call(process: *mut c_void, command: u32, argument: 
 
 #[no_mangle]
 extern "C" fn qnic_rs_argument_bytes(command: u32) -> i32 {
-    let bytes = match command {
-        uapi::REGISTER => size_of::<uapi::Register>(),
-        uapi::EXPORT => size_of::<uapi::Export>(),
-        uapi::UNEXPORT => size_of::<uapi::Unexport>(),
-        uapi::IMPORT => size_of::<uapi::Import>(),
-        uapi::WAIT => size_of::<uapi::Wait>(),
-        uapi::RESET_QUEUE => size_of::<uapi::ResetQueue>(),
-        uapi::WAKE => size_of::<uapi::Wake>(),
-        uapi::INFO => size_of::<uapi::Info>(),
-        _ => return -errno::ENOTTY,
-    };
-    bytes as i32
+    match CALLS.contains(&command) {
+        true => argument_bytes(command) as i32,
+        false => -errno::ENOTTY,
+    }
 }
 
 #[no_mangle]
@@ -253,16 +265,16 @@ unsafe extern "C" fn qnic_rs_mapping(
     }
     let (kind, what) = match (offset, length) {
         (uapi::MMAP_WINDOW, length) if length == WINDOW_BYTES as u64 => {
-            (border::MAP_WINDOW, process.window_offset() as u64)
+            (ffi::QNIC_MAP_WINDOW, process.window_offset() as u64)
         }
         (uapi::MMAP_DOORBELL, length) if length == PAGE_SIZE as u64 => {
-            (border::MAP_DOORBELL, process.doorbell_queue().into())
+            (ffi::QNIC_MAP_DOORBELL, process.doorbell_queue().into())
         }
         (uapi::MMAP_HOST_AREA, HOST_AREA_BYTES) if writable => return -errno::EACCES,
-        (uapi::MMAP_HOST_AREA, HOST_AREA_BYTES) => (border::MAP_HOST_AREA, 0),
+        (uapi::MMAP_HOST_AREA, HOST_AREA_BYTES) => (ffi::QNIC_MAP_HOST_AREA, 0),
         _ => return -errno::EINVAL,
     };
-    // SAFETY: the shim passes a place for one word.
+    // SAFETY: the shim passes a pointer to a variable.
     unsafe { *value = what };
     kind
 }
@@ -280,15 +292,15 @@ unsafe extern "C" fn qnic_rs_waiters(process: *mut c_void) -> *mut c_void {
 }
 
 #[no_mangle]
-unsafe extern "C" fn qnic_rs_poll(process: *mut c_void) -> u32 {
+unsafe extern "C" fn qnic_rs_poll(process: *mut c_void) -> i32 {
     // SAFETY: the shim has not released the process.
     let process = unsafe { process_of(process) };
     let mut bits = 0;
     if process.is_readable() {
-        bits |= border::POLL_READABLE;
+        bits |= ffi::QNIC_POLL_READABLE;
     }
     if !process.is_open() {
-        bits |= border::POLL_GONE;
+        bits |= ffi::QNIC_POLL_GONE;
     }
     bits
 }
@@ -308,16 +320,16 @@ unsafe extern "C" fn qnic_rs_release(process: *mut c_void) {
 #[no_mangle]
 unsafe extern "C" fn qnic_rs_invalidate(
     region: *mut c_void,
-    watch: *mut QnicWatch,
+    notifier: *mut QnicNotifier,
     start: u64,
     end: u64,
     may_sleep: bool,
     sequence: u64,
 ) -> bool {
-    // SAFETY: the region lives until qnic_watch_free has returned.
+    // SAFETY: the region lives until qnic_notifier_free has returned.
     let region = unsafe { &*region.cast::<Region<Kernel>>() };
     region.invalidate(start, end, may_sleep, || {
-        // SAFETY: this is the notifier's callback, and `watch` its notifier.
-        unsafe { Notifier::begin_invalidation(watch, sequence) }
+        // SAFETY: this is the notifier's callback, and `notifier` its notifier.
+        unsafe { Notifier::begin_invalidation(notifier, sequence) }
     })
 }

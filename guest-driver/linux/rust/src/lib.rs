@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   kernel ──► shim (C): device.c queues.c file.c memory.c support.c
-//!                │ qnic_rs_…  (entry)          ▲ qnic_…  (border)
+//!                │ qnic_rs_…  (entry)          ▲ qnic_…  (ffi)
 //!                ▼                             │
 //!              this crate: platform, sync, sram, entry
 //!                │
@@ -12,8 +12,8 @@
 //!              qnic-driver (guest-driver/core): all decisions
 //! ```
 //!
-//! `border.h` and `border.rs` declare the same functions; the build script fails
-//! on a difference. All unsafe code of the Rust part is in this crate.
+//! The build script makes the Rust declarations of both directions from `ffi.h`.
+//! All unsafe code of the Rust part is in this crate.
 //!
 //! Allocation: up to a page cannot fail (the core's infallible allocations are
 //! smaller, [`qnic_driver::platform::SMALL_BYTES`]); what is larger is asked for
@@ -22,8 +22,8 @@
 
 extern crate alloc;
 
-mod border;
 mod entry;
+mod ffi;
 mod platform;
 mod sram;
 mod sync;
@@ -41,19 +41,20 @@ use qnic_driver::platform::Level;
 mod abi_h {
     use qnic_abi::{attach, control, event, host_area, uapi};
 
+    use crate::entry::{argument_bytes, CALLS};
+
     include!(concat!(env!("OUT_DIR"), "/abi_h.rs"));
 
     const fn same(name: u64, definition: u64) {
         assert!(name == definition, "abi.h differs from the crate qnic-abi");
     }
 
-    const fn largest(sizes: &[usize]) -> u64 {
-        let mut largest = 0;
-        let mut index = 0;
-        while index < sizes.len() {
-            if sizes[index] > largest {
-                largest = sizes[index];
-            }
+    /// Size of the largest argument of a call.
+    const fn largest_argument() -> u64 {
+        let (mut largest, mut index) = (0, 0);
+        while index < CALLS.len() {
+            let bytes = argument_bytes(CALLS[index]);
+            largest = if bytes > largest { bytes } else { largest };
             index += 1;
         }
         largest as u64
@@ -75,19 +76,7 @@ mod abi_h {
         same(QNIC_EVENT_BYTES, event::EVENT_BYTES as u64);
         same(QNIC_HOST_PAGES, host_area::HOST_PAGES as u64);
         same(QNIC_FAULT_PAGES, event::MAX_FAULT_PAGES as u64);
-        same(
-            QNIC_ARGUMENT_BYTES,
-            largest(&[
-                size_of::<uapi::Register>(),
-                size_of::<uapi::Export>(),
-                size_of::<uapi::Unexport>(),
-                size_of::<uapi::Import>(),
-                size_of::<uapi::Wait>(),
-                size_of::<uapi::ResetQueue>(),
-                size_of::<uapi::Wake>(),
-                size_of::<uapi::Info>(),
-            ]),
-        );
+        same(QNIC_ARGUMENT_BYTES, largest_argument());
         same(QNIC_IOCTL_REGISTER, uapi::REGISTER as u64);
         same(QNIC_IOCTL_INFO, uapi::INFO as u64);
     };
@@ -106,12 +95,12 @@ unsafe impl GlobalAlloc for KernelAllocator {
         }
         let bytes = layout.size().max(layout.align());
         // SAFETY: any number of bytes may be asked for.
-        unsafe { border::qnic_alloc(bytes as u64) }.cast()
+        unsafe { ffi::qnic_alloc(bytes as u64) }.cast()
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, _: Layout) {
         // SAFETY: the caller gives back what `alloc` returned.
-        unsafe { border::qnic_free(memory.cast()) }
+        unsafe { ffi::qnic_free(memory.cast()) }
     }
 }
 
@@ -155,12 +144,12 @@ fn log(level: Level, message: fmt::Arguments<'_>) {
         Level::Info => 2,
     };
     // SAFETY: `length` bytes of `bytes` were written.
-    unsafe { border::qnic_log(level, line.bytes.as_ptr(), line.length as u64) }
+    unsafe { ffi::qnic_log(level, line.bytes.as_ptr(), line.length as u64) }
 }
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     log(Level::Error, format_args!("{info}"));
     // SAFETY: stops this thread with an oops; nothing of it runs on.
-    unsafe { border::qnic_bug() }
+    unsafe { ffi::qnic_bug() }
 }

@@ -12,7 +12,7 @@ use qnic_abi::PAGE_SIZE;
 use qnic_driver::platform::{HostArea, Level, MemoryError, NoMemory, RequestError, Timeout};
 use qnic_driver::{MemoryManager, Platform, Region};
 
-use crate::border::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicPin, QnicWatch};
+use crate::ffi::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicNotifier, QnicPin};
 use crate::sram::Sram;
 use crate::sync::{Mutex, SpinLock, Waiters};
 
@@ -52,7 +52,7 @@ impl Kernel {
 impl Drop for Kernel {
     fn drop(&mut self) {
         // SAFETY: self owns this reference.
-        unsafe { border::qnic_dev_put(self.dev.as_ptr()) }
+        unsafe { ffi::qnic_dev_put(self.dev.as_ptr()) }
     }
 }
 
@@ -69,7 +69,7 @@ impl AddressSpace {
     /// `mm` points to a `struct mm_struct` that is alive now.
     pub(crate) unsafe fn new(mm: NonNull<MmStruct>) -> Self {
         // SAFETY: the caller's promise.
-        unsafe { border::qnic_space_get(mm.as_ptr()) };
+        unsafe { ffi::qnic_space_get(mm.as_ptr()) };
         AddressSpace(mm)
     }
 }
@@ -77,13 +77,13 @@ impl AddressSpace {
 impl Drop for AddressSpace {
     fn drop(&mut self) {
         // SAFETY: taken in `new`.
-        unsafe { border::qnic_space_put(self.0.as_ptr()) }
+        unsafe { ffi::qnic_space_put(self.0.as_ptr()) }
     }
 }
 
 /// An interval notifier, and the reference on the region that it calls.
 pub(crate) struct Notifier {
-    raw: NonNull<QnicWatch>,
+    raw: NonNull<QnicNotifier>,
     region: *const Region<Kernel>,
 }
 
@@ -94,9 +94,9 @@ unsafe impl Sync for Notifier {}
 
 impl Drop for Notifier {
     fn drop(&mut self) {
-        // SAFETY: made in `watch`; no callback runs after it.
-        unsafe { border::qnic_watch_free(self.raw.as_ptr()) };
-        // SAFETY: the reference that `watch` left with the notifier.
+        // SAFETY: made in `register_notifier`; no callback runs after it.
+        unsafe { ffi::qnic_notifier_free(self.raw.as_ptr()) };
+        // SAFETY: the reference that `register_notifier` left with the notifier.
         drop(unsafe { Arc::from_raw(self.region) });
     }
 }
@@ -117,7 +117,7 @@ impl Notifier {
             let mut sequence = 0;
             // SAFETY: the notifier is alive; `raw` has room for `count` frames.
             let result = unsafe {
-                border::qnic_watch_lookup(
+                ffi::qnic_notifier_lookup(
                     self.raw.as_ptr(),
                     start,
                     count as u32,
@@ -137,7 +137,7 @@ impl Notifier {
             }
             let current = || {
                 // SAFETY: the notifier is alive, and the region's lock is held.
-                !unsafe { border::qnic_watch_changed(self.raw.as_ptr(), sequence) }
+                !unsafe { ffi::qnic_notifier_retry(self.raw.as_ptr(), sequence) }
             };
             match region.install(first, frames.get(..count).unwrap_or(&[]), current) {
                 Err(MemoryError::Stale) => {}
@@ -151,19 +151,19 @@ impl Notifier {
     ///
     /// # Safety
     /// Called by the notifier's callback only.
-    pub(crate) unsafe fn begin_invalidation(watch: *mut QnicWatch, sequence: u64) {
+    pub(crate) unsafe fn begin_invalidation(notifier: *mut QnicNotifier, sequence: u64) {
         // SAFETY: the caller's promise.
-        unsafe { border::qnic_watch_set(watch, sequence) }
+        unsafe { ffi::qnic_notifier_set_seq(notifier, sequence) }
     }
 }
 
-/// What a result of the shim's that is not zero means.
+/// The error for a result of the shim that is not zero.
 fn memory_error(result: i32) -> MemoryError {
     match result {
-        border::MEMORY_DEVICE => MemoryError::Device,
-        border::MEMORY_HUGETLB => MemoryError::Hugetlb,
-        border::MEMORY_SHARED => MemoryError::Shared,
-        border::MEMORY_FILE => MemoryError::FileBacked,
+        ffi::QNIC_MEMORY_DEVICE => MemoryError::Device,
+        ffi::QNIC_MEMORY_HUGETLB => MemoryError::Hugetlb,
+        ffi::QNIC_MEMORY_SHARED => MemoryError::Shared,
+        ffi::QNIC_MEMORY_FILE => MemoryError::FileBacked,
         _ => match -result {
             errno::ENOMEM => MemoryError::NoMemory,
             errno::ESRCH => MemoryError::SpaceGone,
@@ -178,13 +178,13 @@ fn memory_error(result: i32) -> MemoryError {
 /// Pinned pages.
 pub(crate) struct Pin(NonNull<QnicPin>);
 
-// SAFETY: a list of pages that nobody else touches.
+// SAFETY: a list of pages that nothing else accesses.
 unsafe impl Send for Pin {}
 
 impl Drop for Pin {
     fn drop(&mut self) {
         // SAFETY: made in `pin`; the core drops it where it may sleep.
-        unsafe { border::qnic_pin_free(self.0.as_ptr()) }
+        unsafe { ffi::qnic_pin_free(self.0.as_ptr()) }
     }
 }
 
@@ -207,14 +207,14 @@ impl HostArea for Area {
     fn addresses(&self) -> [u64; HOST_PAGES] {
         core::array::from_fn(|page| {
             // SAFETY: the area lives as long as self.
-            unsafe { border::qnic_host_area_address(self.0.as_ptr(), page as u32) }
+            unsafe { ffi::qnic_host_area_address(self.0.as_ptr(), page as u32) }
         })
     }
 
     fn store_generation(&self, generation: u64) {
         // SAFETY: the area lives as long as self.
         unsafe {
-            border::qnic_host_area_store(self.0.as_ptr(), WAKE_GENERATION as u32, generation);
+            ffi::qnic_host_area_store(self.0.as_ptr(), WAKE_GENERATION as u32, generation);
         }
     }
 }
@@ -222,7 +222,7 @@ impl HostArea for Area {
 impl Drop for Area {
     fn drop(&mut self) {
         // SAFETY: made in `new_host_area`.
-        unsafe { border::qnic_host_area_free(self.0.as_ptr()) }
+        unsafe { ffi::qnic_host_area_free(self.0.as_ptr()) }
     }
 }
 
@@ -239,22 +239,22 @@ impl Platform for Kernel {
 
     fn now_ns(&self) -> u64 {
         // SAFETY: no precondition.
-        unsafe { border::qnic_now_ns() }
+        unsafe { ffi::qnic_now_ns() }
     }
 
     fn yield_processor(&self) {
         // SAFETY: the core calls it where it may sleep.
-        unsafe { border::qnic_give_way() }
+        unsafe { ffi::qnic_yield() }
     }
 
     fn random(&self) -> u64 {
         // SAFETY: no precondition.
-        unsafe { border::qnic_random() }
+        unsafe { ffi::qnic_random() }
     }
 
     fn frames(&self) -> u64 {
         // SAFETY: no precondition.
-        unsafe { border::qnic_frames() }
+        unsafe { ffi::qnic_frames() }
     }
 
     fn request(
@@ -266,19 +266,19 @@ impl Platform for Kernel {
             Timeout::Uninterruptible(ms) => (ms, false),
             Timeout::Interruptible(ms) => (ms, true),
         };
-        let mut reply = [0; REPLY_BYTES];
+        let mut response = [0; REPLY_BYTES];
         // SAFETY: both buffers have the sizes that the shim knows from abi.h.
         let result = unsafe {
-            border::qnic_request(
+            ffi::qnic_request(
                 self.dev.as_ptr(),
                 request.as_ptr(),
-                reply.as_mut_ptr(),
+                response.as_mut_ptr(),
                 timeout_ms,
                 interruptible,
             )
         };
         match -result {
-            0 => Ok(reply),
+            0 => Ok(response),
             errno::EINTR => Err(RequestError::Interrupted),
             errno::ETIME => Err(RequestError::TimedOut),
             errno::EBUSY => Err(RequestError::TooMany),
@@ -288,7 +288,7 @@ impl Platform for Kernel {
 
     fn post(&self, request: &[u8; REQUEST_BYTES], timeout_ms: u32) -> Result<(), RequestError> {
         // SAFETY: the buffer has the size that the shim knows from abi.h.
-        let result = unsafe { border::qnic_post(self.dev.as_ptr(), request.as_ptr(), timeout_ms) };
+        let result = unsafe { ffi::qnic_post(self.dev.as_ptr(), request.as_ptr(), timeout_ms) };
         match -result {
             0 => Ok(()),
             errno::ETIME => Err(RequestError::TimedOut),
@@ -298,24 +298,24 @@ impl Platform for Kernel {
 
     fn stop_device(&self) {
         // SAFETY: the core calls it where it may sleep.
-        unsafe { border::qnic_stop(self.dev.as_ptr()) }
+        unsafe { ffi::qnic_stop(self.dev.as_ptr()) }
     }
 
     fn mark_dirty(&self, frame: u32) {
         // SAFETY: the core passes frames that this platform looked up, and whose
         // address space still owns them.
-        unsafe { border::qnic_mark_dirty(frame.into()) }
+        unsafe { ffi::qnic_mark_dirty(frame.into()) }
     }
 
     fn new_host_area(&self) -> Result<Area, NoMemory> {
         // SAFETY: no precondition.
-        let raw = unsafe { border::qnic_host_area_new() };
+        let raw = unsafe { ffi::qnic_host_area_new() };
         NonNull::new(raw).map(Area).ok_or(NoMemory)
     }
 
     fn doorbell_offset(&self, queue: u16) -> u32 {
         // SAFETY: the device structure lives as long as self.
-        unsafe { border::qnic_doorbell_offset(self.dev.as_ptr(), queue) }
+        unsafe { ffi::qnic_doorbell_offset(self.dev.as_ptr(), queue) }
     }
 
     fn new_waiters(&self) -> Result<Waiters, NoMemory> {
@@ -342,9 +342,9 @@ impl MemoryManager for Kernel {
         let argument: *mut c_void = kept.cast_mut().cast();
         let mut raw = core::ptr::null_mut();
         // SAFETY: the address space's structure is alive; `kept` is until
-        // qnic_watch_free has returned, or the call failed.
+        // qnic_notifier_free has returned, or the call failed.
         let result = unsafe {
-            border::qnic_watch_new(
+            ffi::qnic_notifier_new(
                 space.0.as_ptr(),
                 region.address(),
                 bytes,
@@ -364,15 +364,15 @@ impl MemoryManager for Kernel {
 
     fn may_use_physical(&self) -> bool {
         // SAFETY: no precondition.
-        unsafe { border::qnic_may_use_physical() }
+        unsafe { ffi::qnic_may_use_physical() }
     }
 
     /// The core calls it on behalf of the calling process only.
     fn pin(&self, _: &AddressSpace, address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
         let mut raw = core::ptr::null_mut();
         let mut physical = 0;
-        // SAFETY: both results have a place to go.
-        let result = unsafe { border::qnic_pin_new(address, length, &mut raw, &mut physical) };
+        // SAFETY: both pointers are of variables here.
+        let result = unsafe { ffi::qnic_pin_new(address, length, &mut raw, &mut physical) };
         match (result, NonNull::new(raw)) {
             (0, Some(raw)) => Ok((Pin(raw), physical)),
             _ => Err(memory_error(result)),

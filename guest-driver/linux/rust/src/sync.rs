@@ -8,97 +8,89 @@ use core::ptr::NonNull;
 
 use qnic_driver::platform::{self, NoMemory, Waited};
 
-use crate::border::{self, errno};
+use crate::ffi::{self, errno};
 
-/// `struct mutex` around a value.
-pub(crate) struct Mutex<T> {
+/// A lock of the kernel around a value: `spinlock_t` with interrupts off while it is
+/// held, or `struct mutex`.
+pub(crate) struct Lock<T, const SPIN: bool> {
     raw: NonNull<c_void>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only reached with the lock held.
-unsafe impl<T: Send> Send for Mutex<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Mutex<T> {}
+pub(crate) type Mutex<T> = Lock<T, false>;
+pub(crate) type SpinLock<T> = Lock<T, true>;
 
-impl<T: Send> platform::Lock<T> for Mutex<T> {
+// SAFETY: the value is only reached with the lock held.
+unsafe impl<T: Send, const SPIN: bool> Send for Lock<T, SPIN> {}
+// SAFETY: as above.
+unsafe impl<T: Send, const SPIN: bool> Sync for Lock<T, SPIN> {}
+
+impl<T, const SPIN: bool> Lock<T, SPIN> {
+    /// Runs `f` with the value, then unlocks.
+    ///
+    /// # Safety
+    /// The lock is held; locking a spin lock returned `flags`.
+    unsafe fn run<R>(&self, flags: u64, f: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: the lock is held, so no other reference to the value exists.
+        let result = f(unsafe { &mut *self.value.get() });
+        // SAFETY: the caller's promise.
+        unsafe {
+            match SPIN {
+                true => ffi::qnic_spin_unlock(self.raw.as_ptr(), flags),
+                false => ffi::qnic_mutex_unlock(self.raw.as_ptr()),
+            }
+        }
+        result
+    }
+}
+
+impl<T: Send, const SPIN: bool> platform::Lock<T> for Lock<T, SPIN> {
     fn new(value: T) -> Result<Self, NoMemory> {
         // SAFETY: no precondition.
-        let raw = NonNull::new(unsafe { border::qnic_mutex_new() }).ok_or(NoMemory)?;
-        Ok(Mutex {
-            raw,
+        let raw = unsafe {
+            match SPIN {
+                true => ffi::qnic_spin_new(),
+                false => ffi::qnic_mutex_new(),
+            }
+        };
+        Ok(Lock {
+            raw: NonNull::new(raw).ok_or(NoMemory)?,
             value: UnsafeCell::new(value),
         })
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let mut flags = 0;
         // SAFETY: the lock lives as long as self.
-        unsafe { border::qnic_mutex_lock(self.raw.as_ptr()) };
-        // SAFETY: the lock is held, so nobody else refers to the value.
-        let result = f(unsafe { &mut *self.value.get() });
+        unsafe {
+            match SPIN {
+                true => flags = ffi::qnic_spin_lock(self.raw.as_ptr()),
+                false => ffi::qnic_mutex_lock(self.raw.as_ptr()),
+            }
+        }
         // SAFETY: locked above.
-        unsafe { border::qnic_mutex_unlock(self.raw.as_ptr()) };
-        result
+        unsafe { self.run(flags, f) }
     }
 }
 
 impl<T: Send> platform::Mutex<T> for Mutex<T> {
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         // SAFETY: the lock lives as long as self.
-        if !unsafe { border::qnic_mutex_trylock(self.raw.as_ptr()) } {
-            return None;
-        }
-        // SAFETY: the lock is held, so nobody else refers to the value.
-        let result = f(unsafe { &mut *self.value.get() });
+        let locked = unsafe { ffi::qnic_mutex_trylock(self.raw.as_ptr()) };
         // SAFETY: locked above.
-        unsafe { border::qnic_mutex_unlock(self.raw.as_ptr()) };
-        Some(result)
+        locked.then(|| unsafe { self.run(0, f) })
     }
 }
 
-impl<T> Drop for Mutex<T> {
+impl<T, const SPIN: bool> Drop for Lock<T, SPIN> {
     fn drop(&mut self) {
-        // SAFETY: nobody holds or waits for a lock that is dropped.
-        unsafe { border::qnic_mutex_free(self.raw.as_ptr()) }
-    }
-}
-
-/// `spinlock_t` around a value, with interrupts off while it is held.
-pub(crate) struct SpinLock<T> {
-    raw: NonNull<c_void>,
-    value: UnsafeCell<T>,
-}
-
-// SAFETY: the value is only reached with the lock held.
-unsafe impl<T: Send> Send for SpinLock<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for SpinLock<T> {}
-
-impl<T: Send> platform::Lock<T> for SpinLock<T> {
-    fn new(value: T) -> Result<Self, NoMemory> {
-        // SAFETY: no precondition.
-        let raw = NonNull::new(unsafe { border::qnic_spin_new() }).ok_or(NoMemory)?;
-        Ok(SpinLock {
-            raw,
-            value: UnsafeCell::new(value),
-        })
-    }
-
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: the lock lives as long as self.
-        let flags = unsafe { border::qnic_spin_lock(self.raw.as_ptr()) };
-        // SAFETY: the lock is held, so nobody else refers to the value.
-        let result = f(unsafe { &mut *self.value.get() });
-        // SAFETY: locked above, which returned these flags.
-        unsafe { border::qnic_spin_unlock(self.raw.as_ptr(), flags) };
-        result
-    }
-}
-
-impl<T> Drop for SpinLock<T> {
-    fn drop(&mut self) {
-        // SAFETY: nobody holds or waits for a lock that is dropped.
-        unsafe { border::qnic_spin_free(self.raw.as_ptr()) }
+        // SAFETY: no thread holds or waits for a lock that is dropped.
+        unsafe {
+            match SPIN {
+                true => ffi::qnic_spin_free(self.raw.as_ptr()),
+                false => ffi::qnic_mutex_free(self.raw.as_ptr()),
+            }
+        }
     }
 }
 
@@ -115,7 +107,7 @@ unsafe impl Sync for Waiters {}
 impl Waiters {
     pub(crate) fn new() -> Result<Self, NoMemory> {
         // SAFETY: no precondition.
-        let raw = NonNull::new(unsafe { border::qnic_waiters_new() }).ok_or(NoMemory)?;
+        let raw = NonNull::new(unsafe { ffi::qnic_waiters_new() }).ok_or(NoMemory)?;
         Ok(Waiters { raw })
     }
 
@@ -125,7 +117,7 @@ impl Waiters {
     }
 }
 
-/// Evaluates a condition for [`border::qnic_wait`].
+/// Evaluates a condition for [`ffi::qnic_wait`].
 extern "C" fn evaluate(context: *const c_void) -> bool {
     // SAFETY: `wait` below passes the address of such a reference, which lives
     // until qnic_wait returns.
@@ -139,7 +131,7 @@ impl platform::Waiters for Waiters {
         let context: *const &dyn Fn() -> bool = &ready;
         // SAFETY: `evaluate` gets the context that it expects, valid throughout.
         let result =
-            unsafe { border::qnic_wait(self.raw.as_ptr(), evaluate, context.cast(), timeout) };
+            unsafe { ffi::qnic_wait(self.raw.as_ptr(), evaluate, context.cast(), timeout) };
         match -result {
             0 => Waited::Ready,
             errno::ETIME => Waited::TimedOut,
@@ -149,13 +141,13 @@ impl platform::Waiters for Waiters {
 
     fn wake_all(&self) {
         // SAFETY: the queue lives as long as self.
-        unsafe { border::qnic_waiters_wake(self.raw.as_ptr()) }
+        unsafe { ffi::qnic_waiters_wake(self.raw.as_ptr()) }
     }
 }
 
 impl Drop for Waiters {
     fn drop(&mut self) {
-        // SAFETY: nobody waits on a queue that is dropped.
-        unsafe { border::qnic_waiters_free(self.raw.as_ptr()) }
+        // SAFETY: no thread waits on a queue that is dropped.
+        unsafe { ffi::qnic_waiters_free(self.raw.as_ptr()) }
     }
 }

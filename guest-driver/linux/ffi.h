@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The border between the C shim and the Rust part of the module.
+ * The functions that the C shim and the Rust part of the module call of each other.
  *
- * rust/src/border.rs declares the same functions in the same order; the build
- * script of the Rust part reads both files and fails on any difference. Types
- * are restricted to those that it can compare: integers of fixed width, bool,
- * and pointers.
+ * The build script of the Rust part makes its declarations from this file. Types are
+ * restricted to those that it understands: integers of fixed width, bool, and
+ * pointers to them, to void, to functions and to the structs declared here.
  *
  * "Atomic" functions are called with a spin lock held or from an interrupt.
  */
-#ifndef QNIC_BORDER_H
-#define QNIC_BORDER_H
+#ifndef QNIC_FFI_H
+#define QNIC_FFI_H
 
 #include <linux/types.h>
 
 struct qnic_dev;
-struct qnic_watch;
+struct qnic_notifier;
 struct qnic_host_area;
 struct qnic_pin;
 struct mm_struct;
 
-/* What a process may map, as qnic_rs_mapping() tells it. */
+/* What a process may map: results of qnic_rs_mapping(). */
 #define QNIC_MAP_WINDOW		0	/* value: offset in SRAM */
 #define QNIC_MAP_DOORBELL	1	/* value: virtqueue */
 #define QNIC_MAP_HOST_AREA	2	/* value: not used */
@@ -29,7 +28,7 @@ struct mm_struct;
 #define QNIC_POLL_READABLE	1
 #define QNIC_POLL_GONE		2
 
-/* Kinds of memory that are not exported; results above zero of qnic_watch_*(). */
+/* Kinds of memory that are not exported; results above zero of qnic_notifier_*(). */
 #define QNIC_MEMORY_DEVICE	1
 #define QNIC_MEMORY_HUGETLB	2
 #define QNIC_MEMORY_SHARED	3
@@ -47,15 +46,15 @@ void *qnic_rs_get(void *driver);
 void qnic_rs_put(void *driver);
 /* Fails all calls and wakes all waiters. */
 void qnic_rs_begin_removal(void *driver);
-/* Nothing touches the SRAM after it. */
+/* Nothing accesses the SRAM after it. */
 void qnic_rs_detach(void *driver);
 /* Atomic: room for one more event? */
 bool qnic_rs_event_room(void *driver);
-/* Atomic: takes an event; true: a fault waits for qnic_rs_serve_fault(). */
+/* Atomic: handles an event; true: a fault waits for qnic_rs_serve_fault(). */
 bool qnic_rs_event(void *driver, const u8 *event);
 /* Serves one fault; false: there was none. */
 bool qnic_rs_serve_fault(void *driver);
-/* Asks the device for a sign of life; called every few seconds. */
+/* Checks that the device answers; called every few seconds. */
 void qnic_rs_check_device(void *driver);
 /* Registers the calling process on mm; *process stays NULL if it was refused. */
 s32 qnic_rs_register(void *driver, struct mm_struct *mm, u32 pid, u8 *argument, void **process);
@@ -65,20 +64,20 @@ s32 qnic_rs_info(void *driver, u8 *argument);
 s32 qnic_rs_call(void *process, u32 command, u8 *argument);
 /* Size of the argument of a call; -errno if there is no such call. */
 s32 qnic_rs_argument_bytes(u32 command);
-/* What lies at an offset of the device file: QNIC_MAP_* or -errno. */
+/* What is at an offset of the device file: QNIC_MAP_* or -errno. */
 s32 qnic_rs_mapping(void *process, u64 offset, u64 length, bool writable, u64 *value);
 /* The host area of a process. */
 struct qnic_host_area *qnic_rs_host_area(void *process);
-/* The waiting threads of a process. */
+/* The wait queue of a process. */
 void *qnic_rs_waiters(void *process);
 /* QNIC_POLL_* bits. */
-u32 qnic_rs_poll(void *process);
-/* Takes everything back from a process; may be called again. */
+s32 qnic_rs_poll(void *process);
+/* Ends a process; may be called again. */
 void qnic_rs_close(void *process);
 /* Frees it, closed or not. */
 void qnic_rs_release(void *process);
-/* The kernel takes pages of a watched range away; false: try again. */
-bool qnic_rs_invalidate(void *region, struct qnic_watch *watch, u64 start, u64 end, bool may_sleep, u64 sequence);
+/* The kernel changes or frees pages of a region; false: try again. */
+bool qnic_rs_invalidate(void *region, struct qnic_notifier *notifier, u64 start, u64 end, bool may_sleep, u64 sequence);
 
 /* ---- implemented in the shim, called by Rust ---- */
 
@@ -91,7 +90,7 @@ void qnic_free(void *memory);
 
 /* A line of the kernel's log; level 0: error, 1: warning, 2: information. Atomic. */
 void qnic_log(u32 level, const u8 *text, u64 bytes);
-/* The driver's own mistake: oops. */
+/* A bug of the driver: oops. */
 void qnic_bug(void) __noreturn;
 
 /* Locks; NULL: no memory. */
@@ -105,27 +104,27 @@ void qnic_spin_free(void *lock);
 u64 qnic_spin_lock(void *lock);
 void qnic_spin_unlock(void *lock, u64 flags);
 
-/* Waiting threads. qnic_wait: 0, -ETIME or -EINTR; a negative time is no limit. */
+/* Wait queues. qnic_wait: 0, -ETIME or -EINTR; a negative time is no limit. */
 void *qnic_waiters_new(void);
 void qnic_waiters_free(void *waiters);
 void qnic_waiters_wake(void *waiters);
 s32 qnic_wait(void *waiters, bool (*ready)(const void *), const void *context, s64 timeout_ns);
 
 /*
- * Time, chance, memory size. qnic_give_way() leaves the processor to others between
- * two looks at a word that the device changes; it may sleep.
+ * Time, random numbers, memory size. qnic_yield() yields the processor between two
+ * polls of a word that the device changes; it may sleep.
  */
 u64 qnic_now_ns(void);
-void qnic_give_way(void);
+void qnic_yield(void);
 u64 qnic_random(void);
 u64 qnic_frames(void);
 
 /*
- * The device. qnic_request: 0, -EINTR, -ETIME, -ENODEV, or -EBUSY when too many
- * interruptible requests were under way all the time.
+ * The device. qnic_request: 0, -EINTR, -ETIME, -ENODEV, or -EBUSY if too many
+ * interruptible requests were in flight all the time.
  */
-s32 qnic_request(struct qnic_dev *dev, const u8 *request, u8 *reply, u32 timeout_ms, bool interruptible);
-/* Does not wait for the reply, only for room: 0, -ETIME or -ENODEV. */
+s32 qnic_request(struct qnic_dev *dev, const u8 *request, u8 *response, u32 timeout_ms, bool interruptible);
+/* Does not wait for the response, only for room: 0, -ETIME or -ENODEV. */
 s32 qnic_post(struct qnic_dev *dev, const u8 *request, u32 timeout_ms);
 void qnic_stop(struct qnic_dev *dev);
 u32 qnic_doorbell_offset(struct qnic_dev *dev, u16 queue);
@@ -137,26 +136,26 @@ void qnic_host_area_free(struct qnic_host_area *area);
 u64 qnic_host_area_address(struct qnic_host_area *area, u32 page);
 void qnic_host_area_store(struct qnic_host_area *area, u32 offset, u64 value);
 
-/* Address spaces: they are not kept alive, only their handles are. */
+/* Address spaces: a reference keeps the handle alive, not the memory. */
 void qnic_space_get(struct mm_struct *mm);
 void qnic_space_put(struct mm_struct *mm);
 
 /*
- * Watched ranges. region is given to qnic_rs_invalidate() until qnic_watch_free()
- * has returned. Results: 0, -errno or QNIC_MEMORY_*.
+ * Interval notifiers. region is passed to qnic_rs_invalidate() until
+ * qnic_notifier_free() has returned. Results: 0, -errno or QNIC_MEMORY_*.
  */
-s32 qnic_watch_new(struct mm_struct *mm, u64 start, u64 bytes, void *region, struct qnic_watch **watch);
-void qnic_watch_free(struct qnic_watch *watch);
-/* The invalidation that is under way is number sequence; the region's lock is held. */
-void qnic_watch_set(struct qnic_watch *watch, u64 sequence);
+s32 qnic_notifier_new(struct mm_struct *mm, u64 start, u64 bytes, void *region, struct qnic_notifier **notifier);
+void qnic_notifier_free(struct qnic_notifier *notifier);
+/* The invalidation in progress has this sequence number; the region's lock is held. */
+void qnic_notifier_set_seq(struct qnic_notifier *notifier, u64 sequence);
 /* Has the range been invalidated since? The region's lock is held. */
-bool qnic_watch_changed(struct qnic_watch *watch, u64 sequence);
+bool qnic_notifier_retry(struct qnic_notifier *notifier, u64 sequence);
 /*
- * Looks up count pages from start on, brings them in for writing if fault is
- * set. frames[i]: frame + 1 if the page is there and writable, else 0. Results as
- * of qnic_watch_new().
+ * Looks up count pages from start on; faults them in for writing if fault is set.
+ * frames[i]: frame + 1 if the page is there and writable, else 0. Results as of
+ * qnic_notifier_new().
  */
-s32 qnic_watch_lookup(struct qnic_watch *watch, u64 start, u32 count, bool fault, u64 *frames, u64 *sequence);
+s32 qnic_notifier_lookup(struct qnic_notifier *notifier, u64 start, u32 count, bool fault, u64 *frames, u64 *sequence);
 /* Atomic. */
 void qnic_mark_dirty(u64 frame);
 
