@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::progress::Progress;
 
-/// The cache, and what is told of progress.
+/// The cache, and what receives progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) cache: &'a Cache,

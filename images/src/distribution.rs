@@ -1,4 +1,4 @@
-//! Which distribution the guests and tools come from, in one place.
+//! Which distribution the guests and tools come from.
 
 /// The stable release that everything is taken from.
 pub(crate) const STABLE: &str = "trixie";

@@ -122,20 +122,15 @@ fn newest(available: &[Available], suite: &str) -> Result<Option<String>> {
             package.name.strip_prefix(HEADERS) == Some(release) && package.version == version
         })
     };
-    let complete = here()
+    let mut complete = here()
         .filter_map(|package| Some((package.name.strip_prefix(IMAGE)?, &package.version)))
         // The package without a version in its name only names the current one.
         .filter(|(release, _)| release.starts_with(|c: char| c.is_ascii_digit()))
         .filter(|(release, version)| has_headers(release, version));
-    let mut newest = None;
-    for (release, version) in complete {
-        if match newest {
-            Some((_, best)) => is_newer(version, best)?,
-            None => true,
-        } {
-            newest = Some((release, version));
-        }
-    }
+    let newest = complete.try_fold(None, |best: Option<(&str, &String)>, found| match best {
+        Some((_, version)) if !is_newer(found.1, version)? => Ok::<_, Error>(best),
+        _ => Ok(Some(found)),
+    })?;
     Ok(newest.map(|(release, _)| release.to_owned()))
 }
 
@@ -148,32 +143,33 @@ fn is_newer(version: &str, than: &str) -> Result<bool> {
 mod tests {
     use super::*;
 
-    fn available(name: &str, version: &str, suite: &str) -> Available {
-        Available {
-            name: name.into(),
-            version: version.into(),
-            suite: suite.into(),
-        }
+    /// Reads lines of name, version and suite.
+    fn available(table: &str) -> Vec<Available> {
+        let package = |line: &str| {
+            let mut words = line.split_whitespace().map(str::to_owned);
+            Some(Available {
+                name: format!("linux-{}cloud-amd64", words.next()?),
+                version: words.next()?,
+                suite: words.next()?,
+            })
+        };
+        table.lines().filter_map(package).collect()
     }
 
     #[test]
     fn the_newest_complete_kernel_of_the_suite_is_chosen() {
-        let list = [
-            available("linux-image-7.1.7-cloud-amd64", "7.1.7-1", "new"),
-            available("linux-image-7.2.9-cloud-amd64", "7.2.9-1", "new"),
-            available("linux-headers-7.2.9-cloud-amd64", "7.2.9-1", "new"),
-            available("linux-image-7.2.12-cloud-amd64", "7.2.12-1~bpo13+1", "new"),
-            available(
-                "linux-headers-7.2.12-cloud-amd64",
-                "7.2.12-1~bpo13+1",
-                "new",
-            ),
-            available("linux-headers-7.3.4-cloud-amd64", "7.3.4-1", "new"),
-            available("linux-image-cloud-amd64", "7.2.12-1", "new"),
-            available("linux-headers-cloud-amd64", "7.2.12-1", "new"),
-            available("linux-image-6.12.107-cloud-amd64", "6.12.107-1", "old"),
-            available("linux-headers-6.12.107-cloud-amd64", "6.12.107-1", "old"),
-        ];
+        let list = available(
+            "image-7.1.7-       7.1.7-1           new
+             image-7.2.9-       7.2.9-1           new
+             headers-7.2.9-     7.2.9-1           new
+             image-7.2.12-      7.2.12-1~bpo13+1  new
+             headers-7.2.12-    7.2.12-1~bpo13+1  new
+             headers-7.3.4-     7.3.4-1           new
+             image-             7.2.12-1          new
+             headers-           7.2.12-1          new
+             image-6.12.107-    6.12.107-1        old
+             headers-6.12.107-  6.12.107-1        old",
+        );
         let newest_in = |suite| newest(&list, suite).unwrap();
         assert_eq!(newest_in("new").as_deref(), Some("7.2.12-cloud-amd64"));
         assert_eq!(newest_in("old").as_deref(), Some("6.12.107-cloud-amd64"));
@@ -182,20 +178,9 @@ mod tests {
 
     #[test]
     fn versions_are_ordered_as_the_package_manager_orders_them() {
-        let ascending = [
-            "0.9~rc1",
-            "0.9",
-            "0.9a",
-            "0.9+b1",
-            "0.10",
-            "6.9.7-1",
-            "6.12.94-1",
-            "6.12.107-1~bpo12+1",
-            "6.12.107-1",
-            "7.2.9-1~bpo13+1",
-            "7.2.12-1~bpo13+1",
-            "1:0.1",
-        ];
+        let ascending = "0.9~rc1 0.9 0.9a 0.9+b1 0.10 6.9.7-1 6.12.94-1 6.12.107-1~bpo12+1 \
+                         6.12.107-1 7.2.9-1~bpo13+1 7.2.12-1~bpo13+1 1:0.1";
+        let ascending: Vec<_> = ascending.split_whitespace().collect();
         for pair in ascending.windows(2) {
             assert!(is_newer(pair[1], pair[0]).unwrap(), "{pair:?}");
             assert!(!is_newer(pair[0], pair[1]).unwrap(), "{pair:?}");
@@ -205,10 +190,7 @@ mod tests {
 
     #[test]
     fn headers_of_another_version_do_not_count() {
-        let list = [
-            available("linux-image-7.2-cloud-amd64", "7.2-2", "s"),
-            available("linux-headers-7.2-cloud-amd64", "7.2-1", "s"),
-        ];
+        let list = available("image-7.2- 7.2-2 s\nheaders-7.2- 7.2-1 s");
         assert_eq!(newest(&list, "s").unwrap(), None);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Tool {
     pub(crate) packages: PackageSet<'static>,
     /// Completes a new root: what the packages' own scripts would have done.
     pub(crate) finish: fn(&Path) -> Result<()>,
-    /// Adds what the program has to be told about its root.
+    /// Adds arguments and variables that point the program to its root.
     pub(crate) adapt: fn(&mut Program, &Root),
     /// Fails unless the program does what it is wanted for.
     pub(crate) check: fn(&Program) -> Result<()>,

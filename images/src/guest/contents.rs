@@ -91,12 +91,8 @@ pub(crate) fn tools(cx: Context<'_>) -> Result<Root> {
 
 /// Adds to `key` what this module decides.
 pub(crate) fn add_to_key(key: &mut Key) {
-    key.add(format!(
-        "{PROGRAMS:?} {EXTRA_LIBRARIES} {DIRECTORIES:?} {LINKS:?}"
-    ));
-    for (path, mode, text) in FILES {
-        key.add(path).add(mode.to_le_bytes()).add(text);
-    }
+    let tables = (PROGRAMS, EXTRA_LIBRARIES, DIRECTORIES, LINKS, FILES);
+    key.add(format!("{tables:?}"));
 }
 
 /// The tree that every guest has, without kernel modules.

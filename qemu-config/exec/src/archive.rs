@@ -2,8 +2,8 @@
 //!
 //! The stream is a tar archive whose only top entry is named like the source,
 //! followed by its SHA-256. Unpacking fills a directory beside the destination
-//! first and renames when the checksum has been found right, so that nobody sees
-//! half of it. The same code runs on both sides.
+//! first and renames it once the checksum is right, so that half of it is never
+//! seen. The same code runs on both sides.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
@@ -76,17 +76,13 @@ fn add(builder: &mut Builder<impl Write>, path: &Path, name: &Path) -> io::Resul
     let kind = metadata.file_type();
     if kind.is_dir() {
         builder.append_dir(name, path)?;
-        let mut children: Vec<_> = fs::read_dir(path)
-            .and_then(|entries| {
-                entries
-                    .map(|entry| entry.map(|entry| entry.file_name()))
-                    .collect()
-            })
-            .map_err(|error: io::Error| named(path, error))?;
-        children.sort();
+        let mut children = fs::read_dir(path)
+            .and_then(|entries| entries.collect::<io::Result<Vec<_>>>())
+            .map_err(|error| named(path, error))?;
+        children.sort_by_key(|child| child.file_name());
         children
             .iter()
-            .try_for_each(|child| add(builder, &path.join(child), &name.join(child)))
+            .try_for_each(|child| add(builder, &child.path(), &name.join(child.file_name())))
     } else if kind.is_symlink() {
         let target = fs::read_link(path).map_err(|error| named(path, error))?;
         let mut header = header_of(&metadata, 0);
@@ -95,10 +91,8 @@ fn add(builder: &mut Builder<impl Write>, path: &Path, name: &Path) -> io::Resul
     } else if kind.is_file() {
         add_file(builder, path, name, &metadata).map_err(|error| named(path, error))
     } else {
-        Err(named(
-            path,
-            io::Error::other("is neither a file, a directory nor a link: it cannot be copied"),
-        ))
+        let message = "is neither a file, a directory nor a link: it cannot be copied";
+        Err(named(path, io::Error::other(message)))
     }
 }
 

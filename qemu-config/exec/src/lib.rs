@@ -10,7 +10,7 @@
 //!      ◀──────────  Stdout, Stderr, Exited       │      group of its own
 //! ```
 //!
-//! Output moves when there is some: nobody polls. Everything is bytes. When the
+//! Output moves when there is some: nothing polls. Everything is bytes. When the
 //! host's end goes away, however it goes, the command's process group is killed;
 //! one helper process serves one command, so that a crash costs only that command.
 //!

@@ -242,12 +242,11 @@ mod tests {
 
         #[test]
         fn garbage_never_panics(garbage in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let mut decoder = Decoder::default();
-            decoder.push(&garbage);
-            while let Ok(Some(_)) = decoder.next_frame::<ToGuest>() {}
-            let mut decoder = Decoder::default();
-            decoder.push(&garbage);
-            while let Ok(Some(_)) = decoder.next_frame::<ToHost>() {}
+            let (mut to_guest, mut to_host) = (Decoder::default(), Decoder::default());
+            to_guest.push(&garbage);
+            while let Ok(Some(_)) = to_guest.next_frame::<ToGuest>() {}
+            to_host.push(&garbage);
+            while let Ok(Some(_)) = to_host.next_frame::<ToHost>() {}
         }
 
         #[test]
@@ -264,6 +263,18 @@ mod tests {
             prop_assert!(open);
             prop_assert_eq!(decoder.next_frame::<ToHost>(), Ok(Some(ToHost::Exited(3))));
         }
+    }
+
+    #[test]
+    fn the_version_stands_for_these_bytes() {
+        let mut bytes = Vec::new();
+        ToHost::Stdout(b"ab".to_vec()).encode(&mut bytes);
+        ToHost::Exited(3).encode(&mut bytes);
+        ToGuest::Open(300).encode(&mut bytes);
+        let expected = [
+            4, 0, 0, 0, 0, 2, 97, 98, 2, 0, 0, 0, 2, 3, 3, 0, 0, 0, 0, 172, 2,
+        ];
+        assert_eq!((bytes.as_slice(), PREAMBLE[7]), (expected.as_slice(), 2));
     }
 
     #[test]

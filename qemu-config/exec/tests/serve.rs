@@ -1,4 +1,4 @@
-//! The guest's side over a socket pair in place of a virtio-serial port.
+//! The guest's side over a socket pair instead of a virtio-serial port.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use qnic_exec::guest::serve;
 use qnic_exec::wire::{Decoder, Frame, Start, ToGuest, ToHost};
 
 const NONCE: u64 = 42;
-const PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Host {
     stream: UnixStream,
@@ -20,7 +20,7 @@ struct Host {
 impl Host {
     fn connect() -> Self {
         let (stream, port) = UnixStream::pair().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
         let guest = std::thread::spawn(move || serve(port.into(), NONCE));
         let mut host = Self {
             stream,
