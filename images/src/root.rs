@@ -29,7 +29,7 @@ const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 /// Where the libraries are.
 pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// Directories that are links into `usr` since the distribution merged them.
-const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
+pub(crate) const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 /// What no program needs.
 const DOCUMENTATION: [&str; 8] = [
     "usr/share/doc",

@@ -4,17 +4,15 @@
 //! owners, so equal trees give equal bytes.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
 use cpio::newc::{self, Builder, ModeFileType};
-use fs_err::{self as fs, File};
+use fs_err as fs;
 
 use crate::error::{Error, Result};
 use crate::key::files_below;
-
-/// Top-level directories that are links into `usr`.
-const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
+use crate::root::MERGED;
 
 /// What is at a path of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,9 +75,8 @@ impl Tree {
         self.nodes.contains_key(path)
     }
 
-    /// Writes the tree as one archive to `path`.
-    pub(crate) fn write(&self, path: &Path) -> Result<()> {
-        let mut out = io::BufWriter::with_capacity(1 << 20, File::create(path)?);
+    /// Writes the tree as one archive to `out`.
+    pub(crate) fn write(&self, mut out: impl Write) -> Result<()> {
         for (index, (name, node)) in self.nodes.iter().enumerate() {
             // Inode numbers must differ, or the kernel makes hard links.
             let inode = index as u32 + 1;
@@ -88,9 +85,9 @@ impl Tree {
                 path: Path::new("/").join(name),
                 reason: "files of 4 GiB or more do not fit the format",
             })?;
-            let mut writer = node.builder(name).ino(inode).write(out, size);
+            let mut writer = node.builder(name).ino(inode).write(&mut out, size);
             writer.write_all(&content)?;
-            out = writer.finish()?;
+            writer.finish()?;
         }
         Ok(newc::trailer(out)?.flush()?)
     }
@@ -154,37 +151,34 @@ mod tests {
 
     use super::*;
 
-    fn sample(dir: &Path) -> Tree {
-        let host = dir.join("program");
-        fs::write(&host, "content").unwrap();
-        let mut tree = Tree::default();
-        tree.put("/usr/bin/b", Node::Copy(0o755, host)).unwrap();
-        tree.put("/a", Node::Text(0o644, b"abc".to_vec())).unwrap();
-        tree.put("/bin", Node::Link("usr/bin".into())).unwrap();
-        tree.put("/tmp", Node::Directory(0o1777)).unwrap();
-        tree
+    fn written(tree: &Tree) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        tree.write(&mut bytes).unwrap();
+        bytes
     }
 
     #[test]
     fn equal_trees_give_equal_bytes() {
-        let dir = tempfile::tempdir().unwrap();
-        let (one, two) = (dir.path().join("1.cpio"), dir.path().join("2.cpio"));
-        sample(dir.path()).write(&one).unwrap();
-        File::open(dir.path().join("program"))
-            .unwrap()
-            .set_modified(std::time::SystemTime::UNIX_EPOCH)
-            .unwrap();
-        sample(dir.path()).write(&two).unwrap();
-        assert_eq!(fs::read(one).unwrap(), fs::read(two).unwrap());
+        let host = tempfile::NamedTempFile::new().unwrap();
+        let sample = || {
+            let program = Node::Copy(0o755, host.path().to_owned());
+            let mut tree = Tree::default();
+            tree.put("/usr/bin/b", program).unwrap();
+            tree.put("/a", Node::Text(0o644, b"abc".to_vec())).unwrap();
+            tree.put("/bin", Node::Link("usr/bin".into())).unwrap();
+            tree.put("/tmp", Node::Directory(0o1777)).unwrap();
+            written(&tree)
+        };
+        let first = sample();
+        let long_ago = std::time::SystemTime::UNIX_EPOCH;
+        host.as_file().set_modified(long_ago).unwrap();
+        assert_eq!(first, sample());
     }
 
     #[test]
     fn the_bytes_are_those_of_the_format() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("x.cpio");
         let mut tree = Tree::default();
         tree.put("/a", Node::Text(0o644, b"abc".to_vec())).unwrap();
-        tree.write(&path).unwrap();
         let header = |fields: [u32; 13]| {
             let fields = fields.map(|field| format!("{field:08x}"));
             format!("070701{}", fields.concat())
@@ -194,13 +188,11 @@ mod tests {
         let file = header([1, 0o100644, 0, 0, 1, 0, 3, 0, 0, 0, 0, 2, 0]);
         let trailer = header([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 11, 0]);
         let expected = format!("{file}a\0abc\0{trailer}TRAILER!!!\0\0\0\0");
-        let text = fs::read_to_string(path).unwrap();
+        let text = String::from_utf8(written(&tree)).unwrap();
         assert_eq!(text.to_lowercase(), expected.to_lowercase());
     }
 
-    fn read_back(path: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
-        let mut file = fs::read(path).unwrap();
-        let mut rest = io::Cursor::new(&mut file);
+    fn read_back(mut rest: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
         let mut found = BTreeMap::new();
         loop {
             let mut reader = newc::Reader::new(rest).unwrap();
@@ -223,14 +215,11 @@ mod tests {
             files in btree_map("/[a-c]{1,3}/[d-f]{1,9}", vec(any::<u8>(), 0..50), 0..9),
             mode in 0..0o10000_u32,
         ) {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("x.cpio");
             let mut tree = Tree::default();
             for (name, content) in &files {
                 tree.put(name, Node::Text(mode, content.clone())).unwrap();
             }
-            tree.write(&path).unwrap();
-            let mut found = read_back(&path);
+            let mut found = read_back(&written(&tree));
             found.retain(|_, (mode, _)| *mode & 0o170000 == 0o100000);
             let expected = files.into_iter().map(|(name, content)| {
                 (name.trim_start_matches('/').to_owned(), (mode | 0o100000, content))

@@ -9,7 +9,7 @@ use crate::distribution::STABLE;
 use crate::error::{Error, Result};
 use crate::guest::archive::{Node, Tree};
 use crate::key::Key;
-use crate::root::{PackageSet, Root, LIBRARIES};
+use crate::root::{PackageSet, Root, LIBRARIES, MERGED};
 
 /// Packages with what goes into the guest, and with what unpacks its modules.
 const PACKAGES: &str = "busybox-static gzip kmod libc6 libgcc-s1 pciutils qemu-guest-agent \
@@ -63,12 +63,9 @@ const DIRECTORIES: [(u32, &str); 4] = [
     (0o1777, "/tmp /var/tmp"),
 ];
 
-const LINKS: [(&str, &str); 8] = [
-    ("/bin", "usr/bin"),
+/// Links besides those of [`MERGED`].
+const LINKS: [(&str, &str); 4] = [
     ("/init", "usr/bin/busybox"),
-    ("/lib", "usr/lib"),
-    ("/lib64", "usr/lib64"),
-    ("/sbin", "usr/sbin"),
     ("/etc/mtab", "/proc/self/mounts"),
     (
         "/usr/lib64/ld-linux-x86-64.so.2",
@@ -102,6 +99,9 @@ pub(crate) fn tree(tools: &Root) -> Result<Tree> {
         for path in paths.split_whitespace() {
             tree.put(path, Node::Directory(mode))?;
         }
+    }
+    for name in MERGED {
+        tree.put(format!("/{name}"), Node::Link(format!("usr/{name}")))?;
     }
     for (path, target) in LINKS {
         tree.put(path, Node::Link(target.to_owned()))?;

@@ -23,8 +23,11 @@ mod archive;
 mod contents;
 mod kernel_modules;
 
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use fs_err::File;
 
 use crate::context::Context;
 use crate::error::Result;
@@ -90,7 +93,8 @@ pub(crate) fn provision(
                 let node = Node::Copy(file.mode, file.host_path.clone());
                 tree.put(&file.guest_path, node)?;
             }
-            tree.write(&dir.join("initrd.cpio"))
+            let file = File::create(dir.join("initrd.cpio"))?;
+            tree.write(BufWriter::with_capacity(1 << 20, file))
         })?;
     Ok(GuestImage {
         vmlinuz: kernel.vmlinuz,
