@@ -4,7 +4,7 @@
 //! | campaign | what is broken | what must notice |
 //! |---|---|---|
 //! | a [`suite`] | every fence and every store is removed, every two stores are swapped, every ordering is weakened, in files that models run (N5, N6, N7, N16) | the models |
-//! | simulator | the bugs in [`planted`] (U10) | the simulator, in 1,000 seeds |
+//! | simulator | the bugs in `planted.txt` (U10) | the simulator, in 1,000 seeds |
 //!
 //! ```text
 //! cargo run -p qnic-mutants                      all suites
@@ -114,7 +114,7 @@ fn classify(outcome: &Outcome, harmless: Option<&str>, counts: &mut Counts) -> S
             counts.known += 1;
             reason.to_owned()
         }
-        (Outcome::DoesNotCompile, _) => {
+        (Outcome::DoesNotCompile(_), _) => {
             counts.no_program += 1;
             "does not compile".into()
         }

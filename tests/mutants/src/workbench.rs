@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use anyhow::{ensure, Result};
+use anyhow::{bail, ensure, Result};
 
 use crate::scratch::Scratch;
 use crate::suite::{Source, Suite};
@@ -15,8 +15,8 @@ pub(crate) enum Outcome {
     Passed,
     /// These failed.
     Failed(Vec<String>),
-    /// There is no such program.
-    DoesNotCompile,
+    /// There is no such program; what the compiler says.
+    DoesNotCompile(String),
 }
 
 /// The workspace.
@@ -53,8 +53,10 @@ impl Workbench {
     /// # Errors
     /// Cargo cannot be started, or says something that is not understood.
     pub(crate) fn run(&self) -> Result<Outcome> {
-        if !self.cargo(&["--no-run"])?.status.success() {
-            return Ok(Outcome::DoesNotCompile);
+        let built = self.cargo(&["--no-run"])?;
+        if !built.status.success() {
+            let message = String::from_utf8_lossy(&built.stderr).into_owned();
+            return Ok(Outcome::DoesNotCompile(message));
         }
         let mut arguments = vec!["--"];
         arguments.extend(self.suite.filter);
@@ -79,11 +81,11 @@ impl Workbench {
     /// They do not.
     pub(crate) fn check_sources(&self) -> Result<()> {
         let outcome = self.run()?;
-        ensure!(
-            outcome == Outcome::Passed,
-            "without any mutation: {outcome:?}"
-        );
-        Ok(())
+        match outcome {
+            Outcome::Passed => Ok(()),
+            Outcome::Failed(models) => bail!("without any mutation, models fail: {models:?}"),
+            Outcome::DoesNotCompile(message) => bail!("without any mutation: {message}"),
+        }
     }
 
     fn cargo(&self, arguments: &[&str]) -> Result<Output> {
