@@ -4,7 +4,7 @@ use std::io::{BufWriter, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic_sim::campaign::{self, Campaign, Seeds, Summary};
 use qnic_sim::{Failure, Faults, Options as Simulation};
@@ -12,8 +12,8 @@ use qnic_sim::{Failure, Faults, Options as Simulation};
 /// Options of `qnic sim`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Faults: loss, delay, reorder, duplicate, corrupt, partition, evict, kill, revoke,
-reset, crash, slow; all; none.
+Faults: loss, delay, reorder, duplicate, corrupt, partition, evict, unavailable, kill,
+revoke, reset, crash, slow; all; none.
 
 Examples:
   cargo qnic sim --seed 42                    one simulation; its trace on stdout,
@@ -56,7 +56,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "LIST", default_value = "none")]
     without: String,
     /// The wire is the one within a device process: nothing is lost or late, and spans
-    /// of pages travel in a frame; only evict, kill, revoke, reset and slow happen
+    /// of pages travel in a frame; loss, delay, reorder, duplicate, corrupt, partition
+    /// and crash do not happen
     #[arg(long)]
     lossless: bool,
     /// Look for a smaller simulation that fails, too
@@ -79,43 +80,32 @@ fn hours(text: &str) -> Result<Duration> {
 
 /// The faults of a list.
 fn faults(list: &str) -> Result<Faults> {
-    let mut faults = Faults::NONE;
-    for name in list.split(',') {
-        match (name, faults.switch(name)) {
-            ("all", _) => faults = Faults::ALL,
-            ("none", _) => {}
-            (_, Some(switch)) => *switch = true,
-            (_, None) => bail!(
-                "there is no fault \"{name}\"; there are {}, all and none",
-                Faults::NAMES.join(", ")
-            ),
-        }
-    }
-    Ok(faults)
+    let named = |name| match name {
+        "all" => Ok(Faults::all()),
+        "none" => Ok(Faults::empty()),
+        _ => Faults::named(name).with_context(|| {
+            let names = Faults::all().names();
+            format!("there is no fault \"{name}\"; there are {names}, all and none")
+        }),
+    };
+    list.split(',').map(named).collect()
 }
 
 /// Runs simulations.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let mut simulation = Simulation {
-        nodes: options.nodes.into(),
-        operations: options.operations,
-        faults: Faults::NONE,
-        lossless: options.lossless,
-    };
-    match (faults(&options.faults), faults(&options.without)) {
-        (Ok(with), Ok(without)) => {
-            simulation.faults = with;
-            for name in without.names() {
-                if let Some(switch) = simulation.faults.switch(name) {
-                    *switch = false;
-                }
-            }
-        }
+    let faults = match (faults(&options.faults), faults(&options.without)) {
+        (Ok(with), Ok(without)) => with - without,
         (Err(error), _) | (_, Err(error)) => {
             eprintln!("error: {error}");
             return Ok(ExitCode::from(2));
         }
-    }
+    };
+    let simulation = Simulation {
+        nodes: options.nodes.into(),
+        operations: options.operations,
+        faults,
+        lossless: options.lossless,
+    };
     let failures = match options.seed {
         Some(seed) if options.shrink => campaign::run(seed, &simulation).err(),
         Some(seed) => one(seed, &simulation),
@@ -234,9 +224,9 @@ mod tests {
 
     #[test]
     fn lists_of_faults_are_read() {
-        assert_eq!(faults("all").unwrap(), Faults::ALL);
-        assert_eq!(faults("none").unwrap(), Faults::NONE);
-        assert_eq!(faults("kill,evict").unwrap().names(), ["evict", "kill"]);
+        assert_eq!(faults("all").unwrap(), Faults::all());
+        assert_eq!(faults("none").unwrap(), Faults::empty());
+        assert_eq!(faults("kill,evict").unwrap().names(), "evict,kill");
         assert!(faults("rust").unwrap_err().to_string().contains("rust"));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use crate::schedule::lock;
-use crate::settings::{Faults, Options};
+use crate::settings::Options;
 use crate::trace::Trace;
 use crate::world::{Report, World};
 
@@ -40,13 +40,11 @@ impl Failure {
             command += &format!(" --operations {operations}");
         }
         if faults != defaults.faults {
-            let names = faults.names();
-            let list = if names.is_empty() {
-                "none".to_owned()
-            } else {
-                names.join(",")
+            let names = match faults.is_empty() {
+                true => "none".to_owned(),
+                false => faults.names(),
             };
-            command += &format!(" --faults {list}");
+            command += &format!(" --faults {names}");
         }
         if lossless {
             command += " --lossless";
@@ -225,6 +223,7 @@ fn add(total: &mut Report, one: &Report) {
     total.increments += one.increments;
     total.sync_operations += one.sync_operations;
     total.bytes += one.bytes;
+    total.bounced += one.bounced;
     total.injected_faults += one.injected_faults;
 }
 
@@ -257,13 +256,11 @@ fn fails(seed: u64, options: &Options) -> Option<Failure> {
 /// Options with one thing less each, the largest step first.
 fn smaller(options: &Options) -> Vec<Options> {
     let mut list = Vec::new();
-    for name in Faults::NAMES {
-        let mut fewer = *options;
-        if let Some(switch) = fewer.faults.switch(name) {
-            if std::mem::take(switch) {
-                list.push(fewer);
-            }
-        }
+    for fault in options.faults {
+        list.push(Options {
+            faults: options.faults - fault,
+            ..*options
+        });
     }
     if options.nodes > 2 {
         list.push(Options {
@@ -285,6 +282,7 @@ fn smaller(options: &Options) -> Vec<Options> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Faults;
 
     #[test]
     fn a_failure_names_the_command_that_repeats_it() {
@@ -295,8 +293,7 @@ mod tests {
         };
         assert_eq!(failure.replay(), "cargo qnic sim --seed 7");
         failure.options.nodes = 2;
-        failure.options.faults = Faults::NONE;
-        failure.options.faults.kill = true;
+        failure.options.faults = Faults::KILL;
         assert_eq!(
             failure.replay(),
             "cargo qnic sim --seed 7 --nodes 2 --faults kill"
@@ -315,7 +312,7 @@ mod tests {
         let least = Options {
             nodes: 2,
             operations: 1,
-            faults: Faults::NONE,
+            faults: Faults::empty(),
             lossless: false,
         };
         assert!(smaller(&least).is_empty());

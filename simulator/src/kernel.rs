@@ -11,7 +11,7 @@
 //! frame changes its owner. A sequence number for each watch makes a frame that
 //! was looked up before an invalidation stale.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -47,6 +47,8 @@ struct Space {
 #[derive(Default)]
 struct State {
     spaces: BTreeMap<u64, Space>,
+    /// Space and number of the pages that cannot be brought in for the device.
+    unavailable: BTreeSet<(u64, u64)>,
     next: u64,
 }
 
@@ -244,6 +246,29 @@ impl Kernel {
         panic!("no page can be reclaimed: the driver never lets go");
     }
 
+    /// Takes a page away if it can, and brings it in for the device no more; or does so
+    /// again.
+    pub(crate) fn set_available(&self, space: u64, page: u64, available: bool) {
+        let mut state = lock(&self.state);
+        if available {
+            state.unavailable.remove(&(space, page));
+        } else {
+            state.unavailable.insert((space, page));
+            drop(state);
+            // One that the driver holds fast stays where it is.
+            let _taken = self.reclaim(space, page, false);
+        }
+    }
+
+    /// Makes a page resident for the device, if it can be brought in.
+    fn make_available(&self, space: u64, page: u64) -> Result<u32, MemoryError> {
+        let unavailable = lock(&self.state).unavailable.contains(&(space, page));
+        match unavailable {
+            true => Err(MemoryError::NotMapped),
+            false => self.make_resident(space, page),
+        }
+    }
+
     /// Makes a page resident; returns its frame, valid until the next wait.
     fn make_resident(&self, space: u64, page: u64) -> Result<u32, MemoryError> {
         if let Some(frame) = self.look_up(space, page)?.0 {
@@ -326,7 +351,7 @@ impl Kernel {
             let count = if lookup == 0 { count } else { 1 };
             let mut frames = Vec::new();
             for page in start..start + count as u64 {
-                match self.make_resident(notifier.space, page) {
+                match self.make_available(notifier.space, page) {
                     Ok(frame) => frames.push(Some(frame)),
                     Err(error) if frames.is_empty() => return Err(error),
                     Err(_) => break,

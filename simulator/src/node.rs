@@ -25,6 +25,7 @@ use crate::memory::{Memory, Observer};
 use crate::platform::{Machine, SimPlatform};
 use crate::process::ProcessContext;
 use crate::schedule::{lock, Event, Incarnation};
+use crate::settings::Faults;
 use crate::wire::{details, summary, Arrived, Network, Outlet};
 
 /// Windows of each NIC.
@@ -38,9 +39,6 @@ const EVENT_BUFFERS: usize = 6;
 
 /// A NIC that had nothing to do for so long goes to sleep, in nanoseconds.
 const SLEEP_AFTER: u64 = 5000;
-
-/// Every peer is granted a window of so many frames at least.
-const MIN_WINDOW: u32 = 16;
 
 /// Workers of a driver that serve page faults.
 const WORKERS: usize = 2;
@@ -350,11 +348,17 @@ impl Node {
         };
         let number = self.number;
         let limits = &self.common.settings.limits;
-        let slots = limits.window.max(MIN_WINDOW) as usize * self.common.settings.options.nodes;
-        let held = nic.statistics().bounce_bytes.get();
+        let frames = limits.window as usize * self.common.settings.options.nodes;
+        let statistics = nic.statistics();
+        let held = statistics.frames_held.get() as usize;
         assert!(
-            held <= (slots * PAGE_SIZE) as u64,
-            "node {number}: {held} bytes of bounce memory for {slots} slots"
+            held <= frames,
+            "node {number}: {held} frames wait for pages, and {frames} fit into its windows"
+        );
+        let bytes = statistics.bounce_bytes.get();
+        assert!(
+            bytes <= (held * PAGE_SIZE) as u64,
+            "node {number}: {bytes} bytes of bounce memory for {held} frames"
         );
         for frame in 0..machine.geometry.frames as u32 {
             let word = machine.geometry.lock_word(frame);
@@ -404,10 +408,10 @@ impl Node {
         }
     }
 
-    /// Frames that its NIC has sent more than once.
-    pub(crate) fn resent(&self) -> u64 {
-        let nic = self.nic.as_ref();
-        nic.map_or(0, |nic| nic.statistics().frames_resent.get())
+    /// Frames that its NIC has sent more than once, and those that waited for pages.
+    pub(crate) fn resent_and_bounced(&self) -> (u64, u64) {
+        let statistics = self.nic.as_ref().map(Nic::statistics);
+        statistics.map_or((0, 0), |s| (s.frames_resent.get(), s.bounces.get()))
     }
 
     /// Nothing runs any more: looks for what was left behind.
@@ -428,16 +432,20 @@ impl Node {
         for (what, count) in left {
             assert_eq!(count, 0, "node {number}: the NIC keeps {count} {what}");
         }
-        assert_eq!(
-            statistics.bounce_bytes.get(),
-            0,
-            "node {number}: bounce memory is left"
-        );
-        assert_eq!(
-            statistics.malformed_commands.get(),
-            0,
-            "node {number}: a command was found malformed"
-        );
+        let settings = &self.common.settings;
+        let resent = match settings.options.lossless {
+            true => statistics.frames_resent.get(),
+            false => 0,
+        };
+        let wrong = [
+            ("bytes of bounce memory", statistics.bounce_bytes.get()),
+            ("malformed commands", statistics.malformed_commands.get()),
+            ("malformed frames", statistics.malformed_frames.get()),
+            ("frames sent again on a lossless wire", resent),
+        ];
+        for (what, count) in wrong {
+            assert_eq!(count, 0, "node {number}: {count} {what}");
+        }
         for frame in 0..machine.geometry.frames as u32 {
             let tag = machine.geometry.vpn_word(frame);
             let tag = machine.sram.load_u64(tag, Ordering::Relaxed);
@@ -469,7 +477,7 @@ fn populate(common: &Arc<Common>, machine: &Arc<Machine>, driver: &Arc<Driver<Si
             }
         });
     }
-    if common.settings.options.faults.evict {
+    if common.settings.options.faults.contains(Faults::EVICT) {
         let (common, evicted) = (common.clone(), machine.clone());
         machine.run(move || {
             let schedule = &common.schedule;

@@ -5,108 +5,59 @@ use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use qnic_nic::Limits;
 
-/// Which faults happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Faults {
-    /// Frames are lost.
-    pub loss: bool,
-    /// Frames take their time, now more, now less.
-    pub delay: bool,
-    /// Frames overtake each other.
-    pub reorder: bool,
-    /// Frames arrive twice.
-    pub duplicate: bool,
-    /// Frames are corrupted on their way.
-    pub corrupt: bool,
-    /// Ways between nodes are cut for a while, in one direction or both.
-    pub partition: bool,
-    /// Kernels take pages away.
-    pub evict: bool,
-    /// Processes are killed.
-    pub kill: bool,
-    /// Segments are revoked while transfers use them.
-    pub revoke: bool,
-    /// NICs are reset, as by a guest that reboots.
-    pub reset: bool,
-    /// Nodes lose their power, and most come back.
-    pub crash: bool,
-    /// Drivers and disks of single nodes are slow for a while.
-    pub slow: bool,
+bitflags::bitflags! {
+    /// Which faults happen.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Faults: u16 {
+        /// Frames are lost.
+        const LOSS = 1 << 0;
+        /// Frames take their time, now more, now less.
+        const DELAY = 1 << 1;
+        /// Frames overtake each other.
+        const REORDER = 1 << 2;
+        /// Frames arrive twice.
+        const DUPLICATE = 1 << 3;
+        /// Frames are corrupted by the wire.
+        const CORRUPT = 1 << 4;
+        /// Routes between nodes are cut for a while, in one direction or both.
+        const PARTITION = 1 << 5;
+        /// Kernels take pages away.
+        const EVICT = 1 << 6;
+        /// Pages cannot be brought in for a while.
+        const UNAVAILABLE = 1 << 7;
+        /// Processes are killed.
+        const KILL = 1 << 8;
+        /// Segments are revoked while transfers use them.
+        const REVOKE = 1 << 9;
+        /// NICs are reset, as by a guest that reboots.
+        const RESET = 1 << 10;
+        /// Nodes lose their power, and most come back.
+        const CRASH = 1 << 11;
+        /// Drivers and disks of single nodes are slow for a while.
+        const SLOW = 1 << 12;
+    }
 }
 
 impl Faults {
-    /// Everything.
-    pub const ALL: Faults = Faults {
-        loss: true,
-        delay: true,
-        reorder: true,
-        duplicate: true,
-        corrupt: true,
-        partition: true,
-        evict: true,
-        kill: true,
-        revoke: true,
-        reset: true,
-        crash: true,
-        slow: true,
-    };
+    /// What a wire does, and what no device process would hide from its NICs: none of
+    /// these happens on a lossless wire.
+    const LOSSY: Faults = Faults::LOSS
+        .union(Faults::DELAY)
+        .union(Faults::REORDER)
+        .union(Faults::DUPLICATE)
+        .union(Faults::CORRUPT)
+        .union(Faults::PARTITION)
+        .union(Faults::CRASH);
 
-    /// Nothing.
-    pub const NONE: Faults = Faults {
-        loss: false,
-        delay: false,
-        reorder: false,
-        duplicate: false,
-        corrupt: false,
-        partition: false,
-        evict: false,
-        kill: false,
-        revoke: false,
-        reset: false,
-        crash: false,
-        slow: false,
-    };
-
-    /// Names of all faults, as the command line has them.
-    pub const NAMES: [&'static str; 12] = [
-        "loss",
-        "delay",
-        "reorder",
-        "duplicate",
-        "corrupt",
-        "partition",
-        "evict",
-        "kill",
-        "revoke",
-        "reset",
-        "crash",
-        "slow",
-    ];
-
-    /// The switch of a fault by its name.
-    pub fn switch(&mut self, name: &str) -> Option<&mut bool> {
-        Some(match name {
-            "loss" => &mut self.loss,
-            "delay" => &mut self.delay,
-            "reorder" => &mut self.reorder,
-            "duplicate" => &mut self.duplicate,
-            "corrupt" => &mut self.corrupt,
-            "partition" => &mut self.partition,
-            "evict" => &mut self.evict,
-            "kill" => &mut self.kill,
-            "revoke" => &mut self.revoke,
-            "reset" => &mut self.reset,
-            "crash" => &mut self.crash,
-            "slow" => &mut self.slow,
-            _ => return None,
-        })
+    /// The fault of that name, as the command line has it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::from_name(&name.to_ascii_uppercase())
     }
 
-    /// Names of the faults that happen.
-    pub fn names(&self) -> Vec<&'static str> {
-        let mut faults = *self;
-        let on = |name: &&'static str| faults.switch(name).is_some_and(|switch| *switch);
-        Self::NAMES.into_iter().filter(on).collect()
+    /// Names of the faults that happen, separated by commas.
+    pub fn names(&self) -> String {
+        let names: Vec<_> = self.iter_names().map(|(name, _)| name).collect();
+        names.join(",").to_ascii_lowercase()
     }
 }
 
@@ -120,8 +71,7 @@ pub struct Options {
     /// Which faults happen.
     pub faults: Faults,
     /// The wire is the one within a device process: frames arrive in order, once, with
-    /// runs of pages in them. What wires do, and what no device process would hide
-    /// from its NICs, does not happen: the first six faults, and crash.
+    /// spans of pages in them. The first six faults, and crash, do not happen.
     pub lossless: bool,
 }
 
@@ -130,14 +80,7 @@ impl Options {
     pub(crate) fn possible_faults(&self) -> Faults {
         match self.lossless {
             false => self.faults,
-            true => Faults {
-                evict: self.faults.evict,
-                kill: self.faults.kill,
-                revoke: self.faults.revoke,
-                reset: self.faults.reset,
-                slow: self.faults.slow,
-                ..Faults::NONE
-            },
+            true => self.faults - Faults::LOSSY,
         }
     }
 }
@@ -147,7 +90,7 @@ impl Default for Options {
         Options {
             nodes: 4,
             operations: 80,
-            faults: Faults::ALL,
+            faults: Faults::all(),
             lossless: false,
         }
     }
@@ -192,8 +135,7 @@ pub(crate) fn delay_only(delay: u64) -> Impairments {
 }
 
 impl Settings {
-    /// Says whether the process at a slot is a worker: one that synchronizes with
-    /// others.
+    /// Returns true if the processes in a slot are sync workers.
     pub(crate) fn is_sync_worker(&self, slot: usize) -> bool {
         slot >= self.rdma_workers
     }
@@ -203,7 +145,7 @@ impl Settings {
         let mut slots: Vec<usize> = (0..options.nodes).collect();
         slots.extend((0..options.nodes).filter(|_| random.bool()));
         let rdma_workers = slots.len();
-        // One worker less than nodes at least, so that most homes are remote.
+        // One sync worker less than nodes at least, so that most objects are remote.
         let without = random.usize(0..=options.nodes);
         slots.extend((0..options.nodes).filter(|node| *node != without));
         let percent = |random: &mut fastrand::Rng, on: bool, most: f64| {
@@ -212,16 +154,15 @@ impl Settings {
             Probability::percent(if on { share * most } else { 0.0 })
         };
         let delay = random.u64(500..20_000);
-        let jitter = if faults.delay {
-            random.u64(0..delay)
-        } else {
-            0
+        let jitter = match faults.contains(Faults::DELAY) {
+            true => random.u64(0..delay),
+            false => 0,
         };
         let wires = Impairments {
-            loss: percent(random, faults.loss, 20.0),
-            reorder: percent(random, faults.reorder, 20.0),
-            duplicate: percent(random, faults.duplicate, 20.0),
-            corrupt: percent(random, faults.corrupt, 20.0),
+            loss: percent(random, faults.contains(Faults::LOSS), 20.0),
+            reorder: percent(random, faults.contains(Faults::REORDER), 20.0),
+            duplicate: percent(random, faults.contains(Faults::DUPLICATE), 20.0),
+            corrupt: percent(random, faults.contains(Faults::CORRUPT), 20.0),
             jitter: Span::nanoseconds(jitter),
             ..delay_only(delay)
         };
@@ -248,7 +189,7 @@ impl Settings {
             options: Options {
                 nodes: 2,
                 operations: writes,
-                faults: Faults::NONE,
+                faults: Faults::empty(),
                 lossless: false,
             },
             slots: vec![0, 1],

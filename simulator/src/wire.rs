@@ -15,7 +15,7 @@ use qnic_nic::{Channel, Path, Payload, Time, Wire};
 use crate::memory::Memory;
 use crate::schedule::{Event, Schedule};
 use crate::sessions::SessionChecker;
-use crate::settings::{Options, Settings};
+use crate::settings::{Faults, Options, Settings};
 
 /// Channels of a wire.
 const CHANNELS: usize = 2;
@@ -114,7 +114,7 @@ impl Network {
             armed: vec![None; count],
             reachable: vec![true; nodes],
             session_checker: SessionChecker::new(nodes),
-            late: faults.duplicate,
+            late: faults.contains(Faults::DUPLICATE),
             direct: lossless.then(VecDeque::new),
             copies: Vec::new(),
             schedule,

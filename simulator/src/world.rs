@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use crate::common::{Common, Phase, SlotState};
 use crate::node::Node;
+use crate::oracle::UnavailablePage;
 use crate::schedule::{lock, Event, Schedule};
-use crate::settings::{delay_only, Options, Settings};
+use crate::settings::{delay_only, Faults, Options, Settings};
 use crate::task::Tasks;
 use crate::throughput::Measured;
 use crate::trace::Trace;
@@ -38,8 +39,8 @@ const MOMENT: u64 = 40_000;
 /// More events than any simulation has: something goes round in circles.
 const EVENTS: u64 = 2_000_000;
 
-/// What breaks something.
-type Break = fn(&mut World);
+/// What injects a fault.
+type Injection = fn(&mut World);
 
 /// Something that was broken and will be repaired.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +51,8 @@ enum ActiveFault {
     Route(usize, usize),
     /// The node is slow.
     Slow(usize),
+    /// A page of the process in a slot cannot be brought in.
+    Unavailable(UnavailablePage),
 }
 
 /// What a simulation was like.
@@ -75,7 +78,9 @@ pub struct Report {
     pub sync_operations: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
-    /// Mishaps that happened.
+    /// Frames that waited for pages at nodes that are up at the end.
+    pub bounced: u64,
+    /// Faults that were injected.
     pub injected_faults: u64,
 }
 
@@ -155,7 +160,11 @@ impl World {
         let measured = Measured {
             time: self.common.stream_time.load(Ordering::Relaxed),
             frames: self.network.sent,
-            resent: self.nodes.iter().map(Node::resent).sum(),
+            resent: self
+                .nodes
+                .iter()
+                .map(|node| node.resent_and_bounced().0)
+                .sum(),
         };
         self.exit();
         measured
@@ -295,14 +304,16 @@ impl World {
             return;
         }
         let faults = self.common.settings.options.faults;
-        let kinds: [(bool, Break); 5] = [
-            (faults.kill, World::kill),
-            (faults.reset, World::reset),
-            (faults.crash, World::crash),
-            (faults.partition, World::cut),
-            (faults.slow, World::slow),
+        let kinds: [(Faults, Injection); 6] = [
+            (Faults::KILL, World::kill),
+            (Faults::RESET, World::reset),
+            (Faults::CRASH, World::crash),
+            (Faults::PARTITION, World::cut),
+            (Faults::SLOW, World::slow),
+            (Faults::UNAVAILABLE, World::make_unavailable),
         ];
-        let kinds: Vec<_> = kinds.into_iter().filter(|(on, _)| *on).collect();
+        let kinds = kinds.into_iter().filter(|(kind, _)| faults.contains(*kind));
+        let kinds: Vec<_> = kinds.collect();
         if !kinds.is_empty() {
             self.injected_faults += 1;
             kinds[self.schedule.below(kinds.len())].1(self);
@@ -398,6 +409,17 @@ impl World {
         self.activate(ActiveFault::Slow(node), 1_000_000..50_000_000);
     }
 
+    /// Takes a page from a process that transfers, and brings it in no more.
+    fn make_unavailable(&mut self) {
+        let slot = self.schedule.below(self.common.settings.rdma_workers);
+        let page = lock(&self.common.oracle).make_unavailable(slot, &self.schedule);
+        if let Some(page) = page {
+            self.schedule
+                .trace(format_args!("fault: {page:?} is unavailable"));
+            self.activate(ActiveFault::Unavailable(page), 1000..20_000_000);
+        }
+    }
+
     fn repair(&mut self, number: usize) {
         let Some(fault) = self.active_faults[number].take() else {
             return;
@@ -417,6 +439,9 @@ impl World {
                 lock(&self.common.oracle).disturb_route(a, b, settled);
             }
             ActiveFault::Slow(node) => self.nodes[node].set_slowness(1),
+            ActiveFault::Unavailable(page) => {
+                lock(&self.common.oracle).make_available(page, self.schedule.now());
+            }
         }
     }
 
@@ -432,6 +457,8 @@ impl World {
     /// Ends all machines, so that their tasks end too.
     fn switch_off(&mut self) -> Report {
         let time = self.schedule.now();
+        let bounced = self.nodes.iter().map(|node| node.resent_and_bounced().1);
+        let bounced = bounced.sum();
         for node in &mut self.nodes {
             node.crash();
         }
@@ -454,6 +481,7 @@ impl World {
             increments: checked.increments,
             sync_operations: lock(&self.common.checker).completed(),
             bytes: checked.bytes,
+            bounced,
             injected_faults: self.injected_faults,
         }
     }

@@ -18,20 +18,17 @@ const MOST_LINES: usize = 200;
 
 /// A run of two nodes with these faults: what processes do, each frame that is sent and
 /// what the wire does with it, and each that arrives over a lossy wire.
-fn check_trace(seed: u64, faults: &[&str], lossless: bool, operations: u32, golden: ExpectFile) {
-    let mut options = Options {
+fn check_trace(seed: u64, faults: Faults, lossless: bool, operations: u32, golden: ExpectFile) {
+    let options = Options {
         nodes: 2,
         operations,
-        faults: Faults::NONE,
+        faults,
         lossless,
     };
-    for name in faults {
-        *options.faults.switch(name).expect("a fault") = true;
-    }
     let (report, trace) = trace(seed, &options);
     report.expect("every promise is kept");
     let wire = if lossless { "lossless" } else { "lossy" };
-    let mut text = format!("seed {seed}, {wire} wire, {}\n\n", faults.join(", "));
+    let mut text = format!("seed {seed}, {wire} wire, {}\n\n", faults.names());
     for line in trace.lines() {
         let (_, what) = line.split_once("] ").expect("a time");
         // The settings, and what the driver says of its geometry, are not behaviour.
@@ -48,37 +45,38 @@ fn check_trace(seed: u64, faults: &[&str], lossless: bool, operations: u32, gold
 #[test]
 fn what_is_lost_is_sent_again() {
     let golden = expect_file!["golden/loss.txt"];
-    check_trace(29, &["loss"], false, 8, golden);
+    check_trace(29, Faults::LOSS, false, 8, golden);
 }
 
 #[test]
 fn any_wire_delivers_once() {
-    let faults = ["loss", "delay", "reorder", "duplicate", "corrupt"];
-    check_trace(16, &faults, false, 8, expect_file!["golden/any-wire.txt"]);
+    let delayed = Faults::DELAY | Faults::REORDER;
+    let faults = delayed | Faults::LOSS | Faults::DUPLICATE | Faults::CORRUPT;
+    check_trace(16, faults, false, 8, expect_file!["golden/any-wire.txt"]);
 }
 
 #[test]
 fn writes_to_absent_pages_wait_for_them() {
     let golden = expect_file!["golden/absent-pages.txt"];
-    check_trace(35, &["evict"], true, 8, golden);
+    check_trace(35, Faults::EVICT, true, 8, golden);
 }
 
 #[test]
 fn peers_learn_of_deaths() {
     let golden = expect_file!["golden/deaths.txt"];
-    check_trace(31, &["kill", "revoke"], true, 12, golden);
+    check_trace(31, Faults::KILL | Faults::REVOKE, true, 12, golden);
 }
 
 #[test]
 fn sessions_begin_anew_after_a_reset() {
     let golden = expect_file!["golden/resets.txt"];
-    check_trace(5, &["loss", "reset"], false, 8, golden);
+    check_trace(5, Faults::LOSS | Faults::RESET, false, 8, golden);
 }
 
 #[test]
 fn a_cut_route_is_found_dead() {
     let golden = expect_file!["golden/cut-routes.txt"];
-    check_trace(5, &["partition", "crash"], false, 8, golden);
+    check_trace(5, Faults::PARTITION | Faults::CRASH, false, 8, golden);
 }
 
 /// Bytes of each write, and how many writes: some thousand frames each.

@@ -18,6 +18,7 @@ fn all_pass(options: &Options, count: u64) {
     // The campaign was no idle one.
     assert!(summary.total.complete > 20 * count, "{summary:?}");
     assert!(summary.total.notifications > count, "{summary:?}");
+    assert!(summary.total.bounced > count, "{summary:?}");
     assert!(summary.total.increments > count, "{summary:?}");
     assert!(summary.total.sync_operations > 20 * count, "{summary:?}");
 }
@@ -39,7 +40,7 @@ fn seeds_on_the_wire_within_a_device_process_keep_every_promise() {
 #[test]
 fn without_faults_nothing_fails_either() {
     let options = Options {
-        faults: Faults::NONE,
+        faults: Faults::empty(),
         ..Options::default()
     };
     all_pass(&options, 50);

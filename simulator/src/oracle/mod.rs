@@ -19,14 +19,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use qnic_abi::host_area::HOST_PAGES;
-use qnic_abi::PAGE_SIZE;
+use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
 use self::notifications::ExpectedNotification;
 use self::transfer::{Export, Op};
 pub(crate) use self::transfer::{ExportState, Kind, Plan};
 use crate::expected_bytes::{difference, ExpectedByte, ExpectedBytes};
-use crate::increments::{self, Count};
+use crate::increments::{self, Count, ROOM};
 use crate::platform::Machine;
+use crate::schedule::Schedule;
 
 mod notifications;
 mod stores;
@@ -38,6 +39,10 @@ pub(crate) const SECTION: u64 = 3 * PAGE_SIZE as u64 + 700;
 /// Bytes of the local segment that take what is read; as many in front of them
 /// are the source of what is written.
 pub(crate) const HALF: u64 = 5 * PAGE_SIZE as u64;
+
+/// How long the answer to a page fault takes at most that found the page unavailable, in
+/// nanoseconds.
+const ANSWERED: u64 = 200_000;
 
 /// First number of the notifications of a sender to any target.
 pub(crate) fn first_notification(sender: usize) -> u32 {
@@ -70,6 +75,25 @@ struct Process {
     notifications: BTreeMap<(usize, u32, u32), Vec<ExpectedNotification>>,
     signals: BTreeMap<u32, u64>,
     exports: BTreeMap<u64, Export>,
+    /// Pages of it that cannot be brought in, and until when that may show.
+    unavailable: u32,
+    unavailable_until: u64,
+}
+
+impl Process {
+    /// Returns true if a transfer from or to it may find a page unavailable.
+    fn lacks_pages(&self, now: u64) -> bool {
+        self.unavailable > 0 || now < self.unavailable_until
+    }
+}
+
+/// A page of a process that transfers, which cannot be brought in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnavailablePage {
+    slot: usize,
+    incarnation: u32,
+    space: u64,
+    page: u64,
 }
 
 /// Counts of what was checked, for people.
@@ -114,6 +138,8 @@ impl Oracle {
             notifications: BTreeMap::new(),
             signals: BTreeMap::new(),
             exports: BTreeMap::new(),
+            unavailable: 0,
+            unavailable_until: 0,
         };
         Oracle {
             processes: nodes.iter().map(process).collect(),
@@ -146,6 +172,7 @@ impl Oracle {
         process.source = ExpectedBytes::new(HALF);
         process.issued = [0; 2];
         process.errors = 0;
+        (process.unavailable, process.unavailable_until) = (0, 0);
         process.signals.clear();
         process.exports.clear();
     }
@@ -203,6 +230,45 @@ impl Oracle {
     pub(crate) fn is_live(&self, slot: usize, key: u64) -> Option<bool> {
         let export = self.processes[slot].exports.get(&key)?;
         Some(export.state == ExportState::Live)
+    }
+
+    /// Makes a page of a process unavailable to its NIC.
+    pub(crate) fn make_unavailable(
+        &mut self,
+        slot: usize,
+        schedule: &Schedule,
+    ) -> Option<UnavailablePage> {
+        let target = self.target_length();
+        let process = &mut self.processes[slot];
+        let view = process.view.as_ref()?;
+        let address = match schedule.below(2) {
+            0 => process.target + schedule.range(0..target),
+            _ => process.local + schedule.range(0..2 * HALF),
+        };
+        let page = UnavailablePage {
+            slot,
+            incarnation: process.incarnation,
+            space: view.space,
+            page: address >> PAGE_SHIFT,
+        };
+        let kernel = &view.machine.kernel;
+        kernel.set_available(page.space, page.page, false);
+        process.unavailable += 1;
+        self.revoke_local(slot);
+        self.disturb_target(slot);
+        Some(page)
+    }
+
+    /// The page can be brought in again.
+    pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
+        let process = &mut self.processes[page.slot];
+        let same = process.incarnation == page.incarnation;
+        if let Some(view) = process.view.as_ref().filter(|_| same) {
+            let kernel = &view.machine.kernel;
+            kernel.set_available(page.space, page.page, true);
+            process.unavailable -= 1;
+            process.unavailable_until = now + ANSWERED;
+        }
     }
 
     fn disturb_target(&mut self, slot: usize) {
@@ -310,6 +376,8 @@ impl Oracle {
             target.sections[slot].open(plan.start, plan.length);
         }
         let unsettled = self.unsettled.get(&pair(node, self.processes[slot].node));
+        let unsettled = unsettled.is_some_and(|until| now < *until);
+        let lacks_pages = [slot, plan.target].map(|end| self.processes[end].lacks_pages(now));
         let process = &mut self.processes[slot];
         let ordinal = &mut process.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
         let number = *ordinal;
@@ -339,7 +407,7 @@ impl Oracle {
             issued: now,
             incarnation,
             stale,
-            disturbed: revoking || unsettled.is_some_and(|until| now < *until),
+            disturbed: revoking || unsettled || lacks_pages.contains(&true),
             failed: None,
             plan,
         });
@@ -370,6 +438,11 @@ impl Oracle {
     /// Number of transfers under way of a process.
     pub(crate) fn open(&self, slot: usize) -> usize {
         self.processes[slot].ops.len()
+    }
+
+    /// Bytes of a target: a section for each sender, and the word.
+    fn target_length(&self) -> u64 {
+        self.processes.len() as u64 * SECTION + ROOM
     }
 
     fn peek(&self, slot: usize, address: u64, length: u64) -> Option<Vec<u8>> {

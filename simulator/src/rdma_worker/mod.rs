@@ -19,6 +19,7 @@ use crate::oracle::{ExportState, HALF, SECTION};
 use crate::platform::SimPlatform;
 use crate::process::{pages, port, Ended, ProcessContext, Result};
 use crate::schedule::{lock, Schedule};
+use crate::settings::Faults;
 use window::Queue;
 
 /// Names of the segments of a process.
@@ -191,10 +192,8 @@ impl RdmaWorker<'_> {
 
     /// Does one thing.
     fn act(&mut self) -> Result<()> {
-        let revoke = match self.common.settings.options.faults.revoke {
-            true => 20,
-            false => 0,
-        };
+        let faults = self.common.settings.options.faults;
+        let revoke = 20 * u64::from(faults.contains(Faults::REVOKE));
         match self.schedule.range(0..1000 + revoke) {
             0..=149 => self.import(),
             150..=599 => self.write(),
