@@ -306,7 +306,7 @@ fn several_queues_can_fail_in_one_poll() {
     cluster.settle();
 }
 
-/// Found by the workload: the new process waited for an answer for ever.
+/// Found by a random workload: the new process waited for an answer for ever.
 #[test]
 fn a_request_that_overtakes_the_end_of_the_process_before_is_answered() {
     let (mut cluster, _, (b, sb)) = pair();
