@@ -2,12 +2,14 @@
 //!
 //! A module is a file or an inline module; test code (`#[cfg(test)]`, feature `testing`) is
 //! left out. An arrow goes from a module that names something, in a `use` or in its code, to
-//! the module that *defines* it: re-exports are followed. So
-//! - a parent may declare and re-export its children without an arrow to them; once its own
-//!   code uses what it re-exports, that is an arrow like any other;
-//! - a child that uses what its parent defines is an arrow to the parent. If the parent's code
-//!   uses the child, too, both stand in a circle: what the child needs then belongs into a file
-//!   beside it.
+//! the module that *defines* it: re-exports are followed, so a folder may re-export what its
+//! files define. At every level of the tree, the children of a module, each with all that is
+//! below it, must not import each other in a circle.
+//!
+//! A module and its own children are one room, so no circle is seen between these two: it
+//! declares them and uses what they define; they extend what it defines (`impl Core` in a file
+//! of `core/`). The field's practice is the same, and the compiler keeps the rest: a child sees
+//! the private fields of its parents, a neighbour does not.
 //!
 //! Methods are called without a path and draw no arrow. Private fields keep them where their
 //! type is defined, or below.
@@ -22,7 +24,7 @@ use syn::{Item, Visibility};
 use crate::references::{self, References};
 
 /// An arrow, and the first line that draws it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Arrow {
     /// The module that names something.
     pub from: String,
@@ -201,26 +203,6 @@ fn is_below(path: &str, parent: &str) -> bool {
         .is_some_and(|rest| rest.starts_with("::"))
 }
 
-/// A shortest circle of arrows, or none.
-pub fn circle(arrows: &[Arrow]) -> Option<Vec<&Arrow>> {
-    let way_back = |first| {
-        let mut reached = BTreeSet::new();
-        let mut ways: VecDeque<Vec<&Arrow>> = VecDeque::from([vec![first]]);
-        while let Some(way) = ways.pop_front() {
-            let end = way.last()?.to.as_str();
-            if end == way[0].from {
-                return Some(way);
-            }
-            if reached.insert(end) {
-                let next = arrows.iter().filter(|arrow| arrow.from == end);
-                ways.extend(next.map(|arrow| [&way[..], &[arrow]].concat()));
-            }
-        }
-        None
-    };
-    arrows.iter().filter_map(way_back).min_by_key(Vec::len)
-}
-
 /// The arrows between the children of a module, each with all that is below it.
 pub fn between_children(arrows: &[Arrow], parent: &str) -> Vec<Arrow> {
     let child = |path: &str| {
@@ -233,4 +215,34 @@ pub fn between_children(arrows: &[Arrow], parent: &str) -> Vec<Arrow> {
         (from != to).then_some(Arrow { from, to, place })
     };
     arrows.iter().filter_map(between).collect()
+}
+
+/// A circle among the children of a module, whichever it is, or none.
+pub fn circle(arrows: &[Arrow]) -> Option<Vec<Arrow>> {
+    let above = |path: &Arrow| {
+        let from = Some(path.from.clone());
+        std::iter::successors(from, |path| Some(path.rsplit_once("::")?.0.to_owned()))
+    };
+    let parents: BTreeSet<_> = arrows.iter().flat_map(above).collect();
+    let circle = |parent: &String| shortest_circle(&between_children(arrows, parent));
+    parents.iter().find_map(circle)
+}
+
+fn shortest_circle(arrows: &[Arrow]) -> Option<Vec<Arrow>> {
+    let way_back = |first| {
+        let mut reached = BTreeSet::new();
+        let mut ways = VecDeque::from([vec![first]]);
+        while let Some(way) = ways.pop_front() {
+            let end: &Arrow = way[way.len() - 1];
+            if end.to == way[0].from {
+                return Some(way.into_iter().cloned().collect());
+            }
+            if reached.insert(&end.to) {
+                let next = arrows.iter().filter(|arrow| arrow.from == end.to);
+                ways.extend(next.map(|arrow| [&way[..], &[arrow]].concat()));
+            }
+        }
+        None
+    };
+    arrows.iter().filter_map(way_back).min_by_key(Vec::len)
 }
