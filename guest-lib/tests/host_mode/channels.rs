@@ -4,13 +4,13 @@ use std::io::{Read, Write};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use qnic::channel::{Reader, Writer};
+use qnic::channel::{Reader, Writer, PROBE_INTERVAL};
 use qnic::{
     Access, ChannelOptions, Endpoint, Error, NodeId, NotificationId, Port, Receiver, SegmentName,
     Sender, Signal, Status,
 };
 
-use crate::cluster::{pattern, Cluster, SOON};
+use crate::cluster::{pattern, status, Cluster, BOTH, SOON};
 
 const NAME: SegmentName = SegmentName(0xc4a);
 const SENT: NotificationId = NotificationId::new(10).unwrap();
@@ -54,10 +54,8 @@ fn messages_of_all_lengths_arrive_in_order_and_in_place() {
         for number in 0..500 {
             let message = ends.receiver.recv(Some(SOON)).unwrap();
             assert_eq!(message.len(), length(number));
-            assert!(
-                message.to_vec() == pattern(number, length(number)),
-                "{number}"
-            );
+            let right = message.to_vec() == pattern(number, length(number));
+            assert!(right, "{number}");
             assert!(message.read(1, &mut vec![0; length(number)]).is_err());
         }
     });
@@ -80,8 +78,7 @@ fn a_full_channel_holds_the_sender_back() {
             let message = number.to_le_bytes();
             ends.sender.send(&message, Some(SOON)).unwrap();
         }
-        let full = ends.sender.send(b"x", SHORT);
-        assert!(matches!(full, Err(Error::TimedOut)), "{full:?}");
+        assert_error!(ends.sender.send(b"x", SHORT), Error::TimedOut);
         for number in 0..1000u64 {
             let first = ends.receiver.recv(Some(SOON)).unwrap();
             assert_eq!(first.to_vec(), number.to_le_bytes());
@@ -108,8 +105,7 @@ fn a_closed_channel_delivers_what_was_sent_then_ends() {
         assert_eq!(message.to_vec(), [number; 100]);
     }
     for _ in 0..2 {
-        let end = ends.receiver.recv(Some(SOON));
-        assert!(matches!(end, Err(Error::ChannelClosed)));
+        assert_error!(ends.receiver.recv(Some(SOON)), Error::ChannelClosed);
     }
     ends.sending.flush().unwrap();
 }
@@ -124,10 +120,9 @@ fn a_sender_without_credit_learns_that_the_receiver_closed() {
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| ends.sender.send(b"3", None));
         drop(ends.receiver);
-        assert!(matches!(blocked.join().unwrap(), Err(Error::ChannelClosed)));
+        assert_error!(blocked.join().unwrap(), Error::ChannelClosed);
     });
-    let again = ends.sender.send(b"4", None);
-    assert!(matches!(again, Err(Error::ChannelClosed)));
+    assert_error!(ends.sender.send(b"4", None), Error::ChannelClosed);
     // Its failures are nobody else's.
     drop(ends.sender);
     ends.sending.flush().unwrap();
@@ -151,8 +146,7 @@ fn a_channel_that_is_broken_stays_broken() {
     let said = stranger.write_fenced_notify(&channel, 0x40, &hello[..], SENT);
     said.unwrap();
     for _ in 0..3 {
-        let broken = receiver.recv(None).map(drop);
-        assert!(matches!(broken, Err(Error::ChannelBroken(_))), "{broken:?}");
+        assert_error!(receiver.recv(None), Error::ChannelBroken(_));
     }
 }
 
@@ -162,29 +156,21 @@ fn a_receiver_that_never_met_its_sender_can_close() {
     let mut sender = ends.sender;
     sender.send(b"1", None).unwrap();
     drop(ends.receiver);
-    let end = loop {
-        if let Err(error) = sender.send(b"2", None) {
-            break error;
-        }
-    };
-    assert!(matches!(end, Error::ChannelClosed), "{end}");
+    let mut sends = std::iter::repeat_with(|| sender.send(b"2", None));
+    assert_error!(sends.find(Result::is_err).unwrap(), Error::ChannelClosed);
 }
 
 /// Silence is no end: the sender is asked, and its NIC answers.
 #[test]
 fn a_silent_sender_is_not_taken_for_a_dead_one() {
-    let cluster = Cluster::new(2);
-    let options = ChannelOptions::new(4, 100, SENT);
-    let [a, b] = [0, 1].map(|node| cluster.nic(node).register(Port(1)).unwrap());
-    let mut receiver = b.receiver(NAME, &options).unwrap();
-    let mut sender = a.sender(NodeId(1), Port(1), NAME, REPLENISH, SOON).unwrap();
+    let mut ends = ends(&ChannelOptions::new(4, 100, SENT));
+    let (sender, receiver) = (&mut ends.sender, &mut ends.receiver);
     sender.send(b"last words", None).unwrap();
     sender.flush().unwrap();
-    let message = receiver.recv(Some(SOON)).unwrap();
-    assert_eq!(message.to_vec(), b"last words");
-    drop(message);
-    let silent = receiver.recv(Some(3 * qnic::channel::PROBE_INTERVAL)).err();
-    assert!(matches!(silent, Some(Error::TimedOut)));
+    let message = receiver.recv(Some(SOON)).unwrap().to_vec();
+    assert_eq!(message, b"last words");
+    let silence = Some(3 * PROBE_INTERVAL);
+    assert_error!(receiver.recv(silence), Error::TimedOut);
     receiver.check_peer().unwrap();
     sender.send(b"more", None).unwrap();
     assert_eq!(receiver.recv(Some(SOON)).unwrap().to_vec(), b"more");
@@ -194,37 +180,27 @@ fn a_silent_sender_is_not_taken_for_a_dead_one() {
 fn what_makes_no_channel_is_refused() {
     let cluster = Cluster::new(2);
     let [a, b] = [0, 1].map(|node| cluster.nic(node).register(Port(1)).unwrap());
-    let bad = b.receiver(NAME, &ChannelOptions::new(1, 8, SENT));
-    assert!(matches!(bad, Err(Error::BadChannel(_))));
+    let options = ChannelOptions::new(1, 8, SENT);
+    assert_error!(b.receiver(NAME, &options), Error::BadChannel(_));
     let buffer = b.allocate(4096).unwrap();
-    let both = qnic::Access::READ | qnic::Access::WRITE;
-    let _segment = b.export(NAME, &buffer, both).unwrap();
+    let _segment = b.export(NAME, &buffer, BOTH).unwrap();
+    let connect = |name, wait| a.sender(NodeId(1), Port(1), name, REPLENISH, wait);
     for head in [0, u64::from_le_bytes(*b"qnicchan")] {
         buffer.store_u64(0, head).unwrap();
-        let bad = a.sender(NodeId(1), Port(1), NAME, REPLENISH, SOON);
-        assert!(matches!(bad, Err(Error::BadChannel(_))));
+        assert_error!(connect(NAME, SOON), Error::BadChannel(_));
     }
-    let nobody = a.sender(
-        NodeId(1),
-        Port(1),
-        SegmentName(1),
-        REPLENISH,
-        Duration::ZERO,
-    );
-    assert_eq!(nobody.unwrap_err().status(), Some(Status::NameNotFound));
+    let nobody = status(connect(SegmentName(1), Duration::ZERO));
+    assert_eq!(nobody, Status::NameNotFound);
 }
 
 #[test]
 fn long_messages_are_refused_and_nothing_is_sent() {
     let mut ends = ends(&ChannelOptions::new(2, 10, SENT));
-    let long = ends.sender.send(&[0; 11], None);
-    assert!(matches!(
-        long,
-        Err(Error::MessageTooLong {
-            length: 11,
-            limit: 10
-        })
-    ));
+    let (length, limit) = match ends.sender.send(&[0; 11], None) {
+        Err(Error::MessageTooLong { length, limit }) => (length, limit),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((length, limit), (11, 10));
     ends.sender.send(&[7; 10], None).unwrap();
     let message = ends.receiver.recv(Some(SOON)).unwrap();
     assert_eq!(message.to_vec(), [7; 10]);
@@ -256,12 +232,8 @@ fn a_stream_whose_reader_is_gone_is_a_broken_pipe() {
     let ends = ends(&ChannelOptions::new(4, 1000, SENT));
     drop(ends.receiver);
     let mut writer = Writer::new(ends.sender);
-    let error = loop {
-        if let Err(error) = writer.write_all(&[1; 5000]) {
-            break error;
-        }
-    };
-    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+    let error = std::iter::repeat_with(|| writer.write_all(&[1; 5000])).find_map(Result::err);
+    assert_eq!(error.unwrap().kind(), std::io::ErrorKind::BrokenPipe);
 }
 
 /// Many to one: a channel for each sender, all in one queue.
@@ -300,11 +272,11 @@ fn a_receiver_of_many_channels_takes_them_from_its_queue() {
             let Signal::Counted(id) = queue.wait(Some(SOON)).unwrap() else {
                 panic!("no one-shot notification was sent");
             };
-            let place = id.number() as usize - 100;
-            match receivers[place].try_recv() {
+            let index = id.number() as usize - 100;
+            match receivers[index].try_recv() {
                 Ok(Some(message)) => {
-                    assert_eq!(message.to_vec(), next[place].to_le_bytes());
-                    next[place] += 1;
+                    assert_eq!(message.to_vec(), next[index].to_le_bytes());
+                    next[index] += 1;
                 }
                 Ok(None) => {}
                 Err(Error::ChannelClosed) => open -= 1,
@@ -332,8 +304,7 @@ fn a_handler_takes_the_messages_of_a_channel() {
         let message = messages.recv_timeout(SOON).unwrap().unwrap();
         assert_eq!(message, number.to_le_bytes());
     }
-    let end = messages.recv_timeout(SOON).unwrap();
-    assert!(matches!(end, Err(Error::ChannelClosed)));
+    assert_error!(messages.recv_timeout(SOON).unwrap(), Error::ChannelClosed);
     drop(armed);
     assert!(messages.recv().is_err());
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use qnic::provider::host::Node;
 use qnic::{
-    Access, Buffer, Endpoint, Nic, NodeId, NotificationId, Port, RemoteSegment, Segment,
-    SegmentName,
+    Access, Buffer, Endpoint, Error, Nic, NodeId, NotificationId, Port, RemoteSegment, Segment,
+    SegmentName, Signal, Source, Status,
 };
 use qnic_device::{ByteSize, Config, Device, NetworkSettings, NicSettings};
 use qnic_links::units::{Probability, Span};
@@ -123,11 +123,112 @@ impl Peer {
         let (node, port) = (other.endpoint.node(), other.endpoint.port());
         self.endpoint.import(node, port, NAME, SOON).unwrap()
     }
+
+    /// Writes, and waits for the end of the write.
+    pub(crate) fn write<'a>(&self, to: &RemoteSegment, offset: u64, source: impl Into<Source<'a>>) {
+        self.endpoint.write_fenced(to, offset, source).unwrap();
+    }
+
+    /// Writes and signals [`ONE`].
+    pub(crate) fn write_notify<'a>(
+        &self,
+        to: &RemoteSegment,
+        offset: u64,
+        source: impl Into<Source<'a>>,
+    ) {
+        let ticket = self.endpoint.write_notify(to, offset, source, ONE);
+        drop(ticket.unwrap());
+    }
+
+    /// Writes, signals [`ONE`], and waits for the end of the write.
+    pub(crate) fn write_fenced_notify<'a>(
+        &self,
+        to: &RemoteSegment,
+        offset: u64,
+        source: impl Into<Source<'a>>,
+    ) {
+        let ended = self.endpoint.write_fenced_notify(to, offset, source, ONE);
+        ended.unwrap();
+    }
+
+    /// Signals a notification.
+    pub(crate) fn signal(&self, to: &RemoteSegment, signal: impl Into<Signal>) {
+        drop(self.endpoint.write_notify(to, 0, b"", signal).unwrap());
+    }
+
+    /// Waits for a signal of a notification and acknowledges it.
+    pub(crate) fn take(&self, id: NotificationId) {
+        self.endpoint.notification(id).take(Some(SOON)).unwrap();
+    }
+
+    /// Reads into the own buffer, at `to`.
+    pub(crate) fn read(&self, from: &RemoteSegment, offset: u64, to: usize, length: usize) {
+        let part = self.segment.part(to, length);
+        self.endpoint.read_fenced(from, offset, part).unwrap();
+    }
+
+    /// Stores bytes in the own buffer.
+    pub(crate) fn fill(&self, offset: usize, bytes: &[u8]) {
+        self.buffer.write(offset, bytes).unwrap();
+    }
+
+    /// Bytes of the own buffer.
+    pub(crate) fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
+        self.buffer.read_vec(offset, length).unwrap()
+    }
+
+    /// A word of the own buffer.
+    pub(crate) fn word(&self, offset: usize) -> u64 {
+        self.buffer.load_u64(offset).unwrap()
+    }
+
+    /// Writes all of the own buffer until that fails, and returns the error.
+    pub(crate) fn write_until_error(&self, to: &RemoteSegment) -> Error {
+        let source = self.segment.part(0, self.buffer.len());
+        loop {
+            if let Err(error) = self.endpoint.write_fenced(to, 0, source) {
+                return error;
+            }
+        }
+    }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// A process on each of two nodes.
+pub(crate) struct Pair {
+    pub(crate) a: Peer,
+    pub(crate) b: Peer,
+    /// The buffer of `b`, imported by `a`.
+    pub(crate) remote: RemoteSegment,
+    pub(crate) cluster: Cluster,
+}
+
+/// Two processes with buffers of so many bytes.
+pub(crate) fn pair(length: usize) -> Pair {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, length));
+    Pair {
+        remote: a.import(&b),
+        a,
+        b,
+        cluster,
+    }
+}
+
+/// A process on each of so many ports of so many nodes.
+pub(crate) fn peers(nics: &[Nic], ports: u16, length: usize) -> Vec<Peer> {
+    let on = |nic| (1..=ports).map(move |port| Peer::new(nic, port, length));
+    nics.iter().flat_map(on).collect()
+}
+
+/// The status with which a call failed.
+pub(crate) fn status<T>(result: qnic::Result<T>) -> Status {
+    let error = result.map(drop).unwrap_err();
+    error.status().unwrap_or_else(|| panic!("{error}"))
+}
+
+/// Bytes that differ from index to index and from seed to seed.
 pub(crate) fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (0..length)
-        .map(|place| (place.wrapping_mul(131) ^ (place >> 8) ^ seed.wrapping_mul(29)) as u8)
+        .map(|index| (index.wrapping_mul(131) ^ (index >> 8) ^ seed.wrapping_mul(29)) as u8)
         .collect()
 }

@@ -3,7 +3,7 @@
 
 use qnic::{Access, Error, NodeId, Port, SegmentName, Status};
 
-use crate::cluster::{Cluster, Peer, BOTH, SOON};
+use crate::cluster::{status, Cluster, Peer, BOTH, NAME, SOON};
 
 #[test]
 fn names_are_unique_and_ranges_do_not_overlap() {
@@ -13,8 +13,8 @@ fn names_are_unique_and_ranges_do_not_overlap() {
     let name = SegmentName(1);
     let first = peer.endpoint.export(name, &buffer, Access::READ).unwrap();
     let other = peer.endpoint.allocate(4096).unwrap();
-    let error = peer.endpoint.export(name, &other, BOTH).unwrap_err();
-    assert_eq!(error.status(), Some(Status::NameExists), "{error}");
+    let refused = status(peer.endpoint.export(name, &other, BOTH));
+    assert_eq!(refused, Status::NameExists);
     drop(first);
     peer.endpoint.export(name, &other, BOTH).unwrap();
 }
@@ -24,20 +24,13 @@ fn one_range_can_have_several_names_with_different_access() {
     let cluster = Cluster::new(2);
     let a = Peer::new(&cluster.nic(0), 1, 4096);
     let b = Peer::with_access(&cluster.nic(1), 1, 4096, Access::READ);
-    let _writable = b
-        .endpoint
-        .export(SegmentName(2), &b.buffer, Access::WRITE)
-        .unwrap();
+    let name = SegmentName(2);
+    let _writable = b.endpoint.export(name, &b.buffer, Access::WRITE).unwrap();
     let readable = a.import(&b);
-    let writable = a
-        .endpoint
-        .import(NodeId(1), Port(1), SegmentName(2), SOON)
-        .unwrap();
-    a.endpoint.write_fenced(&writable, 0, b"twice").unwrap();
-    a.endpoint
-        .read_fenced(&readable, 0, a.segment.part(0, 5))
-        .unwrap();
-    assert_eq!(a.buffer.read_vec(0, 5).unwrap(), b"twice");
+    let writable = a.endpoint.import(NodeId(1), Port(1), name, SOON).unwrap();
+    a.write(&writable, 0, b"twice");
+    a.read(&readable, 0, 0, 5);
+    assert_eq!(a.bytes(0, 5), b"twice");
 }
 
 #[test]
@@ -45,16 +38,10 @@ fn memory_outside_of_the_arena_is_refused_with_a_reason() {
     let cluster = Cluster::new(1);
     let endpoint = cluster.nic(0).register(Port(1)).unwrap();
     let mut ordinary = vec![0u8; 8192];
+    let (start, length) = (ordinary.as_mut_ptr(), ordinary.len());
     // SAFETY: the vector outlives the call, which fails.
-    let error = unsafe {
-        endpoint.export_range(
-            SegmentName(1),
-            ordinary.as_mut_ptr(),
-            ordinary.len(),
-            Access::READ,
-        )
-    };
-    let error = error.unwrap_err();
+    let refused = unsafe { endpoint.export_range(SegmentName(1), start, length, Access::READ) };
+    let error = refused.unwrap_err();
     assert!(matches!(error, Error::System { .. }));
     assert!(error.to_string().contains("arena"), "{error}");
 }
@@ -76,30 +63,23 @@ fn slices_of_exported_memory_can_be_written_from() {
     };
     let segment = segment.unwrap();
     assert_eq!(a.export_lookup(segment.address() + 10, 10), Some(10));
-    let remote = a
-        .import(NodeId(1), Port(1), crate::cluster::NAME, SOON)
-        .unwrap();
+    let remote = a.import(NodeId(1), Port(1), NAME, SOON).unwrap();
     a.write_fenced(&remote, 0, bytes).unwrap();
-    assert_eq!(b.buffer.read_vec(0, 5000).unwrap(), bytes);
+    assert_eq!(b.bytes(0, 5000), bytes);
 }
 
 #[test]
-fn more_segments_than_there_are_places_are_refused() {
+fn more_segments_than_there_is_room_for_are_refused() {
     let cluster = Cluster::new(1);
     let endpoint = cluster.nic(0).register(Port(1)).unwrap();
     let buffers: Vec<_> = (0..257).map(|_| endpoint.allocate(1).unwrap()).collect();
-    let mut segments = Vec::new();
-    let refused = buffers.iter().zip(0..).find_map(|(buffer, name)| {
-        match endpoint.export(SegmentName(name), buffer, Access::READ) {
-            Ok(segment) => {
-                segments.push(segment);
-                None
-            }
-            Err(error) => Some(error),
-        }
-    });
-    assert_eq!(refused.unwrap().status(), Some(Status::Exhausted));
-    assert_eq!(segments.len(), 256);
+    let mut exports = buffers
+        .iter()
+        .zip(0..)
+        .map(|(buffer, name)| endpoint.export(SegmentName(name), buffer, Access::READ));
+    let segments: Vec<_> = exports.by_ref().take(256).map(Result::unwrap).collect();
+    assert_eq!(status(exports.next().unwrap()), Status::Exhausted);
+    drop(segments);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use qnic::{Error, Status};
+use qnic::{Error, SegmentName, Status};
 
-use crate::cluster::{Cluster, Peer, ONE, SOON};
+use crate::cluster::{pair, Cluster, Peer, ONE, SOON};
 
 #[test]
 fn nothing_is_left_when_processes_end() {
@@ -33,8 +33,8 @@ fn a_node_leaves_and_comes_back() {
     for round in 0..5u8 {
         let b = Peer::new(&cluster.nic(1), 1, 4096);
         let remote = a.import(&b);
-        a.endpoint.write_fenced(&remote, 0, &[round; 50]).unwrap();
-        assert_eq!(b.buffer.read_vec(0, 50).unwrap(), [round; 50]);
+        a.write(&remote, 0, &[round; 50]);
+        assert_eq!(b.bytes(0, 50), [round; 50]);
     }
 }
 
@@ -43,20 +43,12 @@ fn a_node_leaves_and_comes_back() {
 #[test]
 fn unexport_aborts_transfers_that_run() {
     const LENGTH: usize = 1 << 20;
-    let cluster = Cluster::new(2);
-    let (nic_a, nic_b) = (cluster.nic(0), cluster.nic(1));
-    let a = Peer::new(&nic_a, 1, LENGTH);
-    a.buffer.write(0, &vec![1; LENGTH]).unwrap();
-    let b = Peer::new(&nic_b, 1, LENGTH);
-    let remote = a.import(&b);
+    let pair = pair(LENGTH);
+    let (a, b) = (pair.a, pair.b);
+    a.fill(0, &vec![1; LENGTH]);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| loop {
-            let source = a.segment.part(0, LENGTH);
-            if let Err(error) = a.endpoint.write_fenced(&remote, 0, source) {
-                break error;
-            }
-        });
-        while b.buffer.load_u64(0).unwrap() == 0 {
+        let writer = scope.spawn(|| a.write_until_error(&pair.remote));
+        while b.word(0) == 0 {
             std::thread::yield_now();
         }
         b.segment.unexport().unwrap();
@@ -75,35 +67,23 @@ fn unexport_aborts_transfers_that_run() {
 
 #[test]
 fn everybody_learns_that_the_device_is_gone() {
-    let mut cluster = Cluster::new(2);
-    let (a, b) = (
-        Peer::new(&cluster.nic(0), 1, 1 << 20),
-        Peer::new(&cluster.nic(1), 1, 1 << 20),
-    );
-    let remote = a.import(&b);
+    let mut pair = pair(1 << 20);
+    let (a, b, remote) = (&pair.a, &pair.b, &pair.remote);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| b.endpoint.notification(ONE).wait(None));
         let importer = scope.spawn(|| {
             let (node, port) = (a.endpoint.node(), a.endpoint.port());
-            b.endpoint
-                .import(node, port, qnic::SegmentName(404), 10 * SOON)
+            b.endpoint.import(node, port, SegmentName(404), 10 * SOON)
         });
-        let writer = scope.spawn(|| loop {
-            let source = a.segment.part(0, 1 << 20);
-            if let Err(error) = a.endpoint.write_fenced(&remote, 0, source) {
-                break error;
-            }
-        });
+        let writer = scope.spawn(|| a.write_until_error(remote));
         while b.buffer.load_u64((1 << 20) - 8).is_err() {}
         let start = Instant::now();
-        cluster.kill_device();
-        assert!(matches!(waiter.join().unwrap(), Err(Error::DeviceGone)));
-        assert!(matches!(importer.join().unwrap(), Err(Error::DeviceGone)));
+        pair.cluster.kill_device();
+        assert_error!(waiter.join().unwrap(), Error::DeviceGone);
+        assert_error!(importer.join().unwrap(), Error::DeviceGone);
         assert!(matches!(writer.join().unwrap(), Error::DeviceGone));
         assert!(start.elapsed() < Duration::from_secs(10));
     });
-    assert!(matches!(
-        a.endpoint.write_fenced(&remote, 0, b"x"),
-        Err(Error::DeviceGone)
-    ));
+    let late = a.endpoint.write_fenced(remote, 0, b"x");
+    assert_error!(late, Error::DeviceGone);
 }

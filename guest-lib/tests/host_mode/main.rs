@@ -3,6 +3,16 @@
 //! Each test has a device of its own, in this process, and nodes that are parts
 //! of this process or processes of their own.
 
+/// Checks that a result is an error of this kind.
+macro_rules! assert_error {
+    ($result:expr, $error:pat) => {
+        match $result {
+            Err($error) => {}
+            other => panic!("{:?}", other.map(drop)),
+        }
+    };
+}
+
 mod atomics;
 mod channels;
 mod cluster;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use qnic::{Error, NotificationId, OneShot, Poller, Signal};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use crate::cluster::{Cluster, Peer, ONE, SOON};
+use crate::cluster::{pair, Cluster, Peer, ONE, SOON};
 
 fn id(number: u32) -> NotificationId {
     NotificationId::new(number).unwrap()
@@ -17,33 +17,26 @@ fn one_shot(number: u32) -> OneShot {
     OneShot::new(number).unwrap()
 }
 
-fn pair(cluster: &Cluster) -> (Peer, Peer) {
-    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
-    (a, b)
-}
-
 #[test]
 fn one_shots_arrive_once_each_and_in_order() {
-    let cluster = Cluster::new(2);
-    let (a, b) = pair(&cluster);
-    let remote = a.import(&b);
+    let pair = pair(4096);
+    let (a, b, remote) = (&pair.a, &pair.b, &pair.remote);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..5000u32 {
                 // Never more under way than the queue has room for.
                 if number >= 400 {
-                    a.endpoint.notification(ONE).take(Some(SOON)).unwrap();
+                    a.take(ONE);
                 }
-                let signal = one_shot(1024 + number);
-                a.endpoint.write_notify(&remote, 0, b"", signal).unwrap();
+                a.signal(remote, one_shot(1024 + number));
             }
             a.endpoint.flush().unwrap();
         });
-        let back = b.import(&a);
+        let back = b.import(a);
         for number in 0..5000 {
             let next = b.endpoint.queue().wait(Some(SOON)).unwrap();
             assert_eq!(next, Signal::from(one_shot(1024 + number)));
-            b.endpoint.write_notify(&back, 0, b"", ONE).unwrap();
+            b.signal(&back, ONE);
         }
         b.endpoint.flush().unwrap();
     });
@@ -52,18 +45,14 @@ fn one_shots_arrive_once_each_and_in_order() {
 
 #[test]
 fn a_flood_of_one_shots_is_bounded_counted_and_hurts_no_counted_ones() {
-    let cluster = Cluster::new(2);
-    let (a, b) = pair(&cluster);
-    let remote = a.import(&b);
+    let pair = pair(4096);
+    let (a, b, remote) = (&pair.a, &pair.b, &pair.remote);
     b.endpoint.queue().watch(ONE).unwrap();
     const SENT: u64 = 3000;
     for number in 0..SENT as u32 {
-        let signal = one_shot(5000 + number);
-        a.endpoint.write_notify(&remote, 0, b"", signal).unwrap();
+        a.signal(remote, one_shot(5000 + number));
     }
-    a.endpoint
-        .write_fenced_notify(&remote, 0, b"", ONE)
-        .unwrap();
+    a.write_fenced_notify(remote, 0, b"");
     b.endpoint.notification(ONE).wait(Some(SOON)).unwrap();
     let (mut arrived, mut lost, mut counted) = (0u64, 0, 0);
     loop {
@@ -101,8 +90,7 @@ fn many_senders_share_one_queue() {
             receiver.endpoint.queue().watch(id(100 + sender)).unwrap();
             scope.spawn(move || {
                 for _ in 0..EACH {
-                    let signal = id(100 + sender);
-                    peer.endpoint.write_notify(&remote, 0, b"", signal).unwrap();
+                    peer.signal(&remote, id(100 + sender));
                 }
                 peer.endpoint.flush().unwrap();
             });
@@ -123,11 +111,10 @@ fn many_senders_share_one_queue() {
 #[test]
 fn handlers_answer_while_the_application_does_something_else() {
     const ROUNDS: u64 = 300;
-    let cluster = Cluster::new(2);
-    let (a, b) = pair(&cluster);
-    let (remote, back) = (a.import(&b), b.import(&a));
+    let pair = pair(4096);
+    let (a, remote, back) = (&pair.a, &pair.remote, pair.b.import(&pair.a));
     let (sender, calls) = channel();
-    let endpoint = std::sync::Arc::new(b.endpoint);
+    let endpoint = std::sync::Arc::new(pair.b.endpoint);
     let armed = [1, 2].map(|number| {
         let (own, back, sender) = (endpoint.clone(), back.clone(), sender.clone());
         let handler = move |id: NotificationId| {
@@ -138,17 +125,12 @@ fn handlers_answer_while_the_application_does_something_else() {
     });
     for _ in 0..ROUNDS {
         for number in [1, 2] {
-            a.endpoint
-                .write_notify(&remote, 0, b"", id(number))
-                .unwrap();
+            a.signal(remote, id(number));
         }
     }
     for number in [1, 2] {
         for _ in 0..ROUNDS {
-            a.endpoint
-                .notification(id(number))
-                .take(Some(SOON))
-                .unwrap();
+            a.take(id(number));
         }
     }
     drop(armed);
@@ -166,16 +148,15 @@ fn readable(poller: &Poller, limit: Duration) -> bool {
 
 #[test]
 fn the_descriptor_is_readable_from_the_next_notification_on() {
-    let cluster = Cluster::new(2);
-    let (a, b) = pair(&cluster);
-    let remote = a.import(&b);
+    let pair = pair(4096);
+    let (a, b, remote) = (&pair.a, &pair.b, &pair.remote);
     let poller = b.endpoint.poller().unwrap();
-    assert!(matches!(b.endpoint.poller(), Err(Error::Polled)));
+    assert_error!(b.endpoint.poller(), Error::Polled);
     poller.prepare().unwrap();
     assert!(!readable(&poller, Duration::ZERO));
     for _ in 0..100 {
         assert!(!b.endpoint.notification(ONE).test());
-        a.endpoint.write_notify(&remote, 0, b"", ONE).unwrap();
+        a.signal(remote, ONE);
         assert!(readable(&poller, SOON));
         // A thread that blocks in the meantime takes nothing away.
         b.endpoint.notification(ONE).wait(Some(SOON)).unwrap();
@@ -185,7 +166,7 @@ fn the_descriptor_is_readable_from_the_next_notification_on() {
     }
     drop(poller);
     // Made after the event, it tells of it.
-    a.endpoint.write_notify(&remote, 0, b"", ONE).unwrap();
+    a.signal(remote, ONE);
     b.endpoint.notification(ONE).wait(Some(SOON)).unwrap();
     let poller = b.endpoint.poller().unwrap();
     poller.prepare().unwrap();
@@ -196,19 +177,18 @@ fn the_descriptor_is_readable_from_the_next_notification_on() {
 #[test]
 fn an_event_loop_loses_no_notification_beside_sleeping_threads() {
     const ROUNDS: u64 = 2000;
-    let cluster = Cluster::new(2);
-    let (a, b) = pair(&cluster);
-    let remote = a.import(&b);
+    let pair = pair(4096);
+    let (a, b, remote) = (&pair.a, &pair.b, &pair.remote);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..ROUNDS {
-                b.endpoint.notification(id(2)).take(Some(SOON)).unwrap();
+                b.take(id(2));
             }
         });
         scope.spawn(|| {
             for round in 0..ROUNDS {
-                a.endpoint.write_notify(&remote, 0, b"", ONE).unwrap();
-                a.endpoint.write_notify(&remote, 0, b"", id(2)).unwrap();
+                a.signal(remote, ONE);
+                a.signal(remote, id(2));
                 if round % 7 == 0 {
                     a.endpoint.flush().unwrap();
                 }
@@ -245,17 +225,15 @@ fn a_poller_learns_that_the_device_is_gone() {
 
 #[test]
 fn one_of_several_notifications_wakes() {
-    let cluster = Cluster::new(2);
-    let (a, b) = pair(&cluster);
-    let remote = a.import(&b);
+    let pair = pair(4096);
+    let (a, b, remote) = (&pair.a, &pair.b, &pair.remote);
     let ids = [1, 7, 1023].map(id);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..300 {
                 let signal = ids[round % 3];
-                a.endpoint
-                    .write_fenced_notify(&remote, 0, b"", signal)
-                    .unwrap();
+                let signalled = a.endpoint.write_fenced_notify(remote, 0, b"", signal);
+                signalled.unwrap();
             }
         });
         for _ in 0..300 {
@@ -263,6 +241,6 @@ fn one_of_several_notifications_wakes() {
             assert!(b.endpoint.notification(id).acknowledge());
         }
     });
-    let none = b.endpoint.wait_any(&ids, Some(Duration::from_millis(5)));
-    assert!(matches!(none, Err(Error::TimedOut)));
+    let short = Some(Duration::from_millis(5));
+    assert_error!(b.endpoint.wait_any(&ids, short), Error::TimedOut);
 }

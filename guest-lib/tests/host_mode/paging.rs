@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::cluster::{pattern, Cluster, Peer, ONE, SOON};
+use crate::cluster::{pattern, Cluster, Peer, ONE};
 
 const LENGTH: usize = 1 << 20;
 
@@ -23,23 +23,13 @@ fn transfers_survive_evictions_on_both_sides() {
         });
         for round in 0..20 {
             let bytes = pattern(round, LENGTH);
-            a.buffer.write(0, &bytes).unwrap();
-            let source = a.segment.part(0, LENGTH);
-            a.endpoint
-                .write_fenced_notify(&remote, 0, source, ONE)
-                .unwrap();
-            b.endpoint.notification(ONE).take(Some(SOON)).unwrap();
-            assert!(
-                b.buffer.read_vec(0, LENGTH).unwrap() == bytes,
-                "write {round}"
-            );
-            a.buffer.write(0, &vec![0; LENGTH]).unwrap();
-            let destination = a.segment.part(0, LENGTH);
-            a.endpoint.read_fenced(&remote, 0, destination).unwrap();
-            assert!(
-                a.buffer.read_vec(0, LENGTH).unwrap() == bytes,
-                "read {round}"
-            );
+            a.fill(0, &bytes);
+            a.write_fenced_notify(&remote, 0, a.segment.part(0, LENGTH));
+            b.take(ONE);
+            assert!(b.bytes(0, LENGTH) == bytes, "write {round}");
+            a.fill(0, &vec![0; LENGTH]);
+            a.read(&remote, 0, 0, LENGTH);
+            assert!(a.bytes(0, LENGTH) == bytes, "read {round}");
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -58,11 +48,11 @@ fn an_evicted_page_costs_one_fault() {
     let a = Peer::new(&cluster.nic(0), 1, 4096);
     let b = Peer::new(&nic, 1, 4096);
     let remote = a.import(&b);
-    a.endpoint.write_fenced(&remote, 0, b"resident").unwrap();
+    a.write(&remote, 0, b"resident");
     assert_eq!(nic.info().unwrap().faults_served.get(), 0);
     node.node().evict(b.buffer.address(), 1);
     assert_eq!(nic.info().unwrap().pages_mapped.get(), 0);
-    a.endpoint.write_fenced(&remote, 0, b"absent!!").unwrap();
+    a.write(&remote, 0, b"absent!!");
     assert_eq!(nic.info().unwrap().faults_served.get(), 1);
-    assert_eq!(b.buffer.read_vec(0, 8).unwrap(), b"absent!!");
+    assert_eq!(b.bytes(0, 8), b"absent!!");
 }

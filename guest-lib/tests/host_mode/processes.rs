@@ -42,6 +42,12 @@ pub(crate) fn finish(child: Child) -> String {
     String::from_utf8(stdout).unwrap()
 }
 
+/// Kills a process with signal 9.
+pub(crate) fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn two_processes_play_ping_pong() {
     let cluster = Cluster::new(2);
@@ -77,21 +83,15 @@ fn a_killed_process_is_gone_for_its_peers() {
     let court = a.endpoint.allocate(LENGTH).unwrap();
     let _court = a.endpoint.export(COURT, &court, BOTH).unwrap();
     let bytes = LENGTH.to_string();
-    let mut victim = start(&cluster, 1, "ping_pong", &["0", "1000000", &bytes]);
+    let victim = start(&cluster, 1, "ping_pong", &["0", "1000000", &bytes]);
     let remote = a
         .endpoint
         .import(qnic::NodeId(1), Port(PORT), COURT, SOON)
         .unwrap();
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| loop {
-            let source = a.segment.part(0, LENGTH);
-            if let Err(error) = a.endpoint.write_fenced(&remote, 0, source) {
-                break error;
-            }
-        });
+        let writer = scope.spawn(|| a.write_until_error(&remote));
         // The victim is about to wait for a ball; no signal ever comes.
-        victim.kill().unwrap();
-        victim.wait().unwrap();
+        kill(victim);
         let error = writer.join().unwrap();
         assert!(
             matches!(
@@ -103,10 +103,8 @@ fn a_killed_process_is_gone_for_its_peers() {
     });
     let heir = Peer::new(&cluster.nic(1), 7, 4096);
     let remote = a.import(&heir);
-    a.endpoint
-        .write_fenced_notify(&remote, 0, b"heir", ONE)
-        .unwrap();
-    heir.endpoint.notification(ONE).take(Some(SOON)).unwrap();
+    a.write_fenced_notify(&remote, 0, b"heir");
+    heir.take(ONE);
 }
 
 /// What `collect` uses.
@@ -138,7 +136,7 @@ fn the_receiver_of_a_killed_sender_gets_what_was_sent_then_an_error() {
     let endpoint = cluster.nic(0).register(COLLECTOR).unwrap();
     let options = ChannelOptions::new(16, 64, ONE);
     let mut channel = endpoint.receiver(lines_of(1), &options).unwrap();
-    let mut victim = start(&cluster, 1, "collect", &["1000000", "0", "1"]);
+    let victim = start(&cluster, 1, "collect", &["1000000", "0", "1"]);
     let mut lines = 0;
     let mut take = |channel: &mut Receiver| {
         let line = channel.recv(Some(FOUND_OUT))?.to_vec();
@@ -149,8 +147,7 @@ fn the_receiver_of_a_killed_sender_gets_what_was_sent_then_an_error() {
     for _ in 0..100 {
         take(&mut channel).unwrap();
     }
-    victim.kill().unwrap();
-    victim.wait().unwrap();
+    kill(victim);
     let error: qnic::Error = loop {
         if let Err(error) = take(&mut channel) {
             break error;
@@ -165,7 +162,7 @@ fn the_receiver_of_a_killed_sender_gets_what_was_sent_then_an_error() {
 fn the_sender_to_a_killed_receiver_gets_an_error_even_without_credit() {
     let cluster = Cluster::new(2);
     let endpoint = cluster.nic(0).register(Port(1)).unwrap();
-    let mut victim = start(&cluster, 1, "collect", &["1000000", "1", "0"]);
+    let victim = start(&cluster, 1, "collect", &["1000000", "1", "0"]);
     let channel = endpoint.sender(qnic::NodeId(1), COLLECTOR, lines_of(0), ONE, SOON);
     let mut channel = channel.unwrap();
     // Stopped, it takes no more: the sender runs out of credit.
@@ -182,8 +179,7 @@ fn the_sender_to_a_killed_receiver_gets_an_error_even_without_credit() {
     assert!(matches!(full, qnic::Error::TimedOut), "{full}");
     std::thread::scope(|scope| {
         let blocked = scope.spawn(|| channel.send(b"no credit", Some(FOUND_OUT)));
-        victim.kill().unwrap();
-        victim.wait().unwrap();
+        kill(victim);
         let error = blocked.join().unwrap().unwrap_err();
         assert!(matches!(error, qnic::Error::PeerLost { .. }), "{error}");
     });

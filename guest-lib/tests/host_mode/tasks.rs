@@ -7,7 +7,7 @@ use qnic::{AsyncEndpoint, ChannelOptions, Error, NodeId, NotificationId, OneShot
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::cluster::{Cluster, Peer, ONE, SOON};
+use crate::cluster::{pair, Cluster, Peer, ONE, SOON};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
@@ -27,16 +27,11 @@ fn id(number: u32) -> NotificationId {
 fn many_tasks_wait_on_one_endpoint() {
     const TASKS: u32 = 8;
     const ROUNDS: u32 = 200;
-    let cluster = Cluster::new(2);
-    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
-    let remote = a.import(&b);
+    let pair = pair(4096);
     let runtime = runtime();
     let _context = runtime.enter();
-    let waits = Arc::new(AsyncEndpoint::new(&b.endpoint).unwrap());
-    assert!(matches!(
-        AsyncEndpoint::new(&b.endpoint),
-        Err(Error::Polled)
-    ));
+    let waits = Arc::new(AsyncEndpoint::new(&pair.b.endpoint).unwrap());
+    assert_error!(AsyncEndpoint::new(&pair.b.endpoint), Error::Polled);
     let mut tasks = JoinSet::new();
     for task in 1..=TASKS {
         let waits = waits.clone();
@@ -57,11 +52,11 @@ fn many_tasks_wait_on_one_endpoint() {
         scope.spawn(|| {
             for round in 0..ROUNDS {
                 for task in 1..=TASKS {
-                    a.endpoint.write_notify(&remote, 0, b"", id(task)).unwrap();
+                    pair.a.signal(&pair.remote, id(task));
                 }
-                let one_shot = OneShot::new(5000 + round).unwrap();
-                a.endpoint.write_notify(&remote, 0, b"", one_shot).unwrap();
-                a.endpoint.flush().unwrap();
+                pair.a
+                    .signal(&pair.remote, OneShot::new(5000 + round).unwrap());
+                pair.a.endpoint.flush().unwrap();
             }
         });
         runtime.block_on(async {
@@ -74,16 +69,14 @@ fn many_tasks_wait_on_one_endpoint() {
 
 #[test]
 fn a_wait_that_is_dropped_takes_nothing() {
-    let cluster = Cluster::new(2);
-    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
-    let remote = a.import(&b);
+    let pair = pair(4096);
     let runtime = runtime();
     let _context = runtime.enter();
-    let waits = AsyncEndpoint::new(&b.endpoint).unwrap();
+    let waits = AsyncEndpoint::new(&pair.b.endpoint).unwrap();
     runtime.block_on(async {
         let short = Duration::from_millis(20);
         assert!(timeout(short, waits.take(ONE)).await.is_err());
-        a.endpoint.write_notify(&remote, 0, b"", ONE).unwrap();
+        pair.a.signal(&pair.remote, ONE);
         let pending = timeout(SOON, waits.wait(ONE)).await.unwrap();
         assert_eq!(pending.unwrap(), 1);
         timeout(SOON, waits.take(ONE)).await.unwrap().unwrap();
@@ -113,11 +106,8 @@ fn a_task_receives_messages() {
                 let message = timeout(SOON, waits.recv(&mut receiver)).await.unwrap();
                 assert_eq!(message.unwrap().to_vec(), number.to_le_bytes());
             }
-            let end = timeout(SOON, waits.recv(&mut receiver))
-                .await
-                .unwrap()
-                .err();
-            assert!(matches!(end, Some(Error::ChannelClosed)));
+            let end = timeout(SOON, waits.recv(&mut receiver)).await.unwrap();
+            assert_error!(end, Error::ChannelClosed);
         });
     });
 }
@@ -137,7 +127,7 @@ fn tasks_learn_that_the_device_is_gone() {
         };
         tokio::select! {
             ended = timeout(SOON, wait) => {
-                assert!(matches!(ended.unwrap(), Err(Error::DeviceGone)));
+                assert_error!(ended.unwrap(), Error::DeviceGone);
             }
             () = gone => {}
         }

@@ -1,44 +1,35 @@
 //! Several threads of one process share an endpoint.
 
-use crate::cluster::{pattern, Cluster, Peer, ONE, SOON};
+use crate::cluster::{pair, pattern, peers, Cluster, Peer, ONE};
 
 const THREADS: usize = 8;
 const SHARE: usize = 128 << 10;
 
 #[test]
 fn eight_threads_use_one_endpoint_at_once() {
-    let cluster = Cluster::new(2);
-    let (a, b) = (
-        Peer::new(&cluster.nic(0), 1, THREADS * SHARE),
-        Peer::new(&cluster.nic(1), 1, THREADS * SHARE),
-    );
-    let remote = a.import(&b);
+    let pair = pair(THREADS * SHARE);
+    let (a, b, remote) = (&pair.a, &pair.b, &pair.remote);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (a, b, remote) = (&a, &b, &remote);
             scope.spawn(move || {
                 let start = thread * SHARE;
                 for round in 0..30 {
                     let length = [1, 96, 97, 5000, SHARE][round % 5];
                     let bytes = pattern(thread * 100 + round, length);
-                    a.buffer.write(start, &bytes).unwrap();
+                    a.fill(start, &bytes);
                     let source = a.segment.part(start, length);
                     let ticket = a.endpoint.write(remote, start as u64, source).unwrap();
                     ticket.wait().unwrap();
-                    assert!(b.buffer.read_vec(start, length).unwrap() == bytes);
-                    a.buffer.write(start, &vec![0; length]).unwrap();
-                    let destination = a.segment.part(start, length);
-                    a.endpoint
-                        .read_fenced(remote, start as u64, destination)
-                        .unwrap();
-                    assert!(a.buffer.read_vec(start, length).unwrap() == bytes);
+                    assert!(b.bytes(start, length) == bytes);
+                    a.fill(start, &vec![0; length]);
+                    a.read(remote, start as u64, start, length);
+                    assert!(a.bytes(start, length) == bytes);
                 }
-                a.endpoint.write_notify(remote, 0, b"", ONE).unwrap();
+                a.signal(remote, ONE);
             });
         }
     });
-    let signals = (0..THREADS).all(|_| b.endpoint.notification(ONE).take(Some(SOON)).is_ok());
-    assert!(signals);
+    (0..THREADS).for_each(|_| b.take(ONE));
     a.endpoint.flush().unwrap();
 }
 
@@ -70,10 +61,7 @@ fn several_processes_on_every_node_exchange_with_all_others() {
     const PORTS: u16 = 2;
     let cluster = Cluster::new(NODES);
     let nics: Vec<_> = (0..NODES).map(|node| cluster.nic(node)).collect();
-    let peers: Vec<_> = nics
-        .iter()
-        .flat_map(|nic| (1..=PORTS).map(move |port| Peer::new(nic, port, 64 << 10)))
-        .collect();
+    let peers = peers(&nics, PORTS, 64 << 10);
     std::thread::scope(|scope| {
         for (from, peer) in peers.iter().enumerate() {
             let peers = &peers;
@@ -82,18 +70,13 @@ fn several_processes_on_every_node_exchange_with_all_others() {
                     let remote = peer.import(other);
                     let bytes = pattern(from, 1000);
                     let offset = from * 1000;
-                    peer.buffer.write(60_000, &bytes).unwrap();
+                    peer.fill(60_000, &bytes);
                     let source = peer.segment.part(60_000, 1000);
-                    peer.endpoint
-                        .write_fenced_notify(&remote, offset as u64, source, ONE)
-                        .unwrap();
+                    peer.write_fenced_notify(&remote, offset as u64, source);
                 }
-                for _ in peers {
-                    peer.endpoint.notification(ONE).take(Some(SOON)).unwrap();
-                }
+                peers.iter().for_each(|_| peer.take(ONE));
                 for from in 0..peers.len() {
-                    let got = peer.buffer.read_vec(from * 1000, 1000).unwrap();
-                    assert!(got == pattern(from, 1000));
+                    assert!(peer.bytes(from * 1000, 1000) == pattern(from, 1000));
                 }
             });
         }

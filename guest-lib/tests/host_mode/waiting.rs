@@ -4,20 +4,16 @@ use std::time::{Duration, Instant};
 
 use qnic::{Error, NotificationId};
 
-use crate::cluster::{Cluster, Peer, ONE, SOON};
+use crate::cluster::{pair, ONE, SOON};
 
 #[test]
 fn waits_end_in_time() {
-    let cluster = Cluster::new(1);
-    let peer = Peer::new(&cluster.nic(0), 1, 4096);
-    let notification = peer.endpoint.notification(ONE);
+    let pair = pair(4096);
+    let notification = pair.a.endpoint.notification(ONE);
     for timeout in [0, 1, 30].map(Duration::from_millis) {
         let start = Instant::now();
-        assert!(matches!(
-            notification.wait(Some(timeout)),
-            Err(Error::TimedOut)
-        ));
-        assert!(matches!(notification.spin(timeout), Err(Error::TimedOut)));
+        assert_error!(notification.wait(Some(timeout)), Error::TimedOut);
+        assert_error!(notification.spin(timeout), Error::TimedOut);
         assert!(start.elapsed() >= 2 * timeout);
         assert!(start.elapsed() < 2 * timeout + SOON);
     }
@@ -27,20 +23,15 @@ fn waits_end_in_time() {
 /// loses a wake-up.
 #[test]
 fn no_wake_up_is_lost_whatever_the_pace() {
-    let cluster = Cluster::new(2);
-    let (a, b) = (
-        Peer::new(&cluster.nic(0), 1, 4096),
-        Peer::new(&cluster.nic(1), 1, 4096),
-    );
-    let (to_a, to_b) = (b.import(&a), a.import(&b));
+    let pair = pair(4096);
+    let (a, b) = (&pair.a, &pair.b);
+    let to_a = b.import(a);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..600u64 {
-                b.endpoint.notification(ONE).take(Some(SOON)).unwrap();
-                assert_eq!(b.buffer.load_u64(0).unwrap(), round);
-                b.endpoint
-                    .write_fenced_notify(&to_a, 0, &round.to_le_bytes(), ONE)
-                    .unwrap();
+                b.take(ONE);
+                assert_eq!(b.word(0), round);
+                b.write_fenced_notify(&to_a, 0, &round.to_le_bytes());
             }
         });
         for round in 0..600u64 {
@@ -50,11 +41,9 @@ fn no_wake_up_is_lost_whatever_the_pace() {
             while Instant::now() < until {
                 std::hint::spin_loop();
             }
-            a.endpoint
-                .write_notify(&to_b, 0, &round.to_le_bytes(), ONE)
-                .unwrap();
-            a.endpoint.notification(ONE).take(Some(SOON)).unwrap();
-            assert_eq!(a.buffer.load_u64(0).unwrap(), round);
+            a.write_notify(&pair.remote, 0, &round.to_le_bytes());
+            a.take(ONE);
+            assert_eq!(a.word(0), round);
         }
     });
     a.endpoint.flush().unwrap();
@@ -62,29 +51,21 @@ fn no_wake_up_is_lost_whatever_the_pace() {
 
 #[test]
 fn many_threads_sleep_on_notifications_of_one_endpoint() {
-    let cluster = Cluster::new(2);
-    let (a, b) = (
-        Peer::new(&cluster.nic(0), 1, 4096),
-        Peer::new(&cluster.nic(1), 1, 4096),
-    );
-    let remote = a.import(&b);
+    let pair = pair(4096);
     let ids = [1, 2, 500, 1023].map(|id| NotificationId::new(id).unwrap());
     std::thread::scope(|scope| {
-        let waiters = ids.map(|id| {
-            let endpoint = &b.endpoint;
-            scope.spawn(move || {
-                for _ in 0..50 {
-                    endpoint.notification(id).take(Some(SOON)).unwrap();
-                }
-            })
-        });
+        for id in ids {
+            let b = &pair.b;
+            scope.spawn(move || (0..50).for_each(|_| b.take(id)));
+        }
         for _ in 0..50 {
             for id in ids {
-                a.endpoint.write_fenced_notify(&remote, 0, b"", id).unwrap();
+                let signalled = pair
+                    .a
+                    .endpoint
+                    .write_fenced_notify(&pair.remote, 0, b"", id);
+                signalled.unwrap();
             }
-        }
-        for waiter in waiters {
-            waiter.join().unwrap();
         }
     });
 }
