@@ -1,6 +1,6 @@
 //! Provisions what is named on the command line and prints where it is.
 //!
-//! `cargo run -p qnic-images --example provision -- [qemu|kernel|module|image|guest|doctor]…`
+//! `cargo run -p qnic-images --example provision -- qemu kernel guest`
 
 use std::env;
 use std::path::Path;
@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use qnic_images::{Cache, GuestFile, KernelSeries, Progress, Provisioner, Report, Result};
+
+const WHAT: &str = "qemu, tshark, iperf3, kernel, module, image, guest, doctor";
 
 struct Lines;
 
@@ -41,6 +43,8 @@ fn provision() -> Result<()> {
         for series in KernelSeries::ALL {
             match what.as_str() {
                 "qemu" => println!("{:?}", provisioner.qemu()?),
+                "tshark" => println!("{:?}", provisioner.tshark()?),
+                "iperf3" => println!("{:?}", provisioner.iperf3()?),
                 "kernel" => println!("{:?}", provisioner.kernel(series)?),
                 "module" => println!("{:?}", provisioner.module(series, &repo)?),
                 "image" => println!("{:?}", provisioner.guest_image(series, None, &[])?),
@@ -55,9 +59,7 @@ fn provision() -> Result<()> {
                     let image = provisioner.guest_image(series, Some(&module), &[this])?;
                     println!("{image:?}");
                 }
-                other => {
-                    eprintln!("{other}: not one of qemu, kernel, module, image, guest, doctor")
-                }
+                other => eprintln!("{other}: not one of {WHAT}"),
             }
             eprintln!("{what} ({series}): {:.1} s", start.elapsed().as_secs_f64());
         }
