@@ -15,7 +15,7 @@ use qnic_links::{Carrier, ClusterKey, Fabric, ShmCarrier, ShmPeer, UdpCarrier, U
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
-use crate::attach::{self, Port, Socket, SocketError};
+use crate::attach::{self, Attachment, Socket, SocketError};
 use crate::capture::{Captures, Names};
 use crate::engine::{self, Engine, EngineGone, EngineHandle, Node};
 use crate::metrics::{self, Stats};
@@ -114,9 +114,9 @@ impl Device {
         if let Some(time) = network.and_then(|network| network.peer_timeout) {
             limits.peer_timeout = time.get();
         }
-        let mut ports = Vec::with_capacity(config.nics.len());
+        let mut attachments = Vec::with_capacity(config.nics.len());
         for settings in &config.nics {
-            ports.push(add_nic(&mut fabric, settings, &limits, &handle)?);
+            attachments.push(add_nic(&mut fabric, settings, &limits, &handle)?);
         }
         let mut callers = None;
         if let Some(network) = &config.network {
@@ -139,11 +139,11 @@ impl Device {
             servers: Vec::new(),
             _callers: callers,
         };
-        for (port, socket) in ports.into_iter().zip(sockets) {
-            let port = Arc::new(port);
-            let name = port.name.clone();
+        for (attachment, socket) in attachments.into_iter().zip(sockets) {
+            let attachment = Arc::new(attachment);
+            let name = attachment.name.clone();
             device.serve(&name, socket, move |socket, stop| {
-                attach::serve(&port, socket.listener(), stop);
+                attach::serve(&attachment, socket.listener(), stop);
             })?;
         }
         if let Some(socket) = metrics {
@@ -239,7 +239,7 @@ fn add_nic(
     settings: &NicSettings,
     limits: &Limits,
     engine: &EngineHandle,
-) -> Result<Port, StartError> {
+) -> Result<Attachment, StartError> {
     let name = || settings.name.clone();
     let sram_error = |error| StartError::Sram {
         name: name(),
@@ -260,7 +260,7 @@ fn add_nic(
     let sram = Sram::new(&settings.name, sram_bytes).map_err(sram_error)?;
     let mut config_space = [0; CONFIG_SIZE];
     config_space.copy_from_slice(nic.config_space().as_bytes());
-    let port = Port {
+    let attachment = Attachment {
         slot: fabric.len(),
         name: name(),
         doorbells: settings.doorbells as usize,
@@ -274,7 +274,7 @@ fn add_nic(
     fabric
         .add(nic, Node::new(sram))
         .map_err(|duplicate| ConfigError::new("nic.node", duplicate.to_string()))?;
-    Ok(port)
+    Ok(attachment)
 }
 
 /// Adds the ways to other processes. The socket where those of this host call is given

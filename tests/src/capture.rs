@@ -27,7 +27,7 @@ const DONE_BY_LINKS: [(&str, &str); 4] = [
     ("qnic.link.outcome == 1", "lost"),
     ("qnic.link.corrupted == 1", "corrupted"),
     ("qnic.link.duplicated == 1", "duplicated"),
-    ("qnic.link.held_back == 1", "reordered"),
+    ("qnic.link.reordered == 1", "reordered"),
 ];
 
 /// A capture that runs; a thread of its own reads what comes.
@@ -242,7 +242,7 @@ fn relations_are_right(wireshark: &Wireshark, file: &Path) -> Result<()> {
         "qnic.operation",
         "qnic.retransmission_of",
         "qnic.acknowledged_in",
-        "qnic.reply_to",
+        "qnic.response_to",
         "qnic.kind",
     ];
     let frames = wireshark.fields(file, "qnic", &FIELDS)?;

@@ -273,6 +273,7 @@ impl<T: Copy> LinkEmulator<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::impairments;
     use crate::units::{Probability, Rate, Span};
     use proptest::prelude::*;
 
@@ -313,10 +314,6 @@ mod tests {
         (link, out)
     }
 
-    fn percent(percent: f64) -> Probability {
-        Probability::percent(percent)
-    }
-
     /// Within five standard deviations of a binomial with [`FRAMES`] draws.
     fn close(count: u64, probability: f64) -> bool {
         let frames = f64::from(FRAMES);
@@ -339,11 +336,7 @@ mod tests {
     #[test]
     fn chance_keeps_to_its_probability() {
         for (seed, chance) in [(1, 1.0), (2, 5.0), (3, 20.0)] {
-            let settings = Impairments {
-                loss: percent(chance),
-                duplicate: percent(chance),
-                ..Impairments::NONE
-            };
+            let settings = impairments(&format!("loss {chance}% duplicate {chance}%"));
             let (link, out) = run(settings, seed);
             let counters = link.counters();
             let probability = chance / 100.0;
@@ -358,11 +351,7 @@ mod tests {
 
     #[test]
     fn corruption_changes_a_frame_and_no_other() {
-        let settings = Impairments {
-            corrupt: percent(10.0),
-            ..Impairments::NONE
-        };
-        let (link, out) = run(settings, 4);
+        let (link, out) = run(impairments("corrupt 10.0%"), 4);
         let damaged = out
             .iter()
             .zip(0..)
@@ -374,12 +363,7 @@ mod tests {
 
     #[test]
     fn delay_and_jitter_keep_the_order() {
-        let settings = Impairments {
-            delay: Span::nanoseconds(1_000_000),
-            jitter: Span::nanoseconds(200_000),
-            ..Impairments::NONE
-        };
-        let (_, out) = run(settings, 5);
+        let (_, out) = run(impairments("delay 1000us jitter 200us"), 5);
         assert_eq!(out.len(), FRAMES as usize);
         let mut total = 0;
         for (index, (at, image)) in out.iter().enumerate() {
@@ -393,11 +377,7 @@ mod tests {
 
     #[test]
     fn only_reordered_frames_are_overtaken() {
-        let settings = Impairments {
-            reorder: percent(5.0),
-            ..Impairments::NONE
-        };
-        let (link, out) = run(settings, 6);
+        let (link, out) = run(impairments("reorder 5.0%"), 6);
         assert_eq!(out.len(), FRAMES as usize);
         let mut late = 0;
         let mut highest = 0;
@@ -415,11 +395,7 @@ mod tests {
     /// 100 bytes each µs are 800 Mbit/s; half of that passes, the rest does not fit.
     #[test]
     fn a_rate_lets_so_much_pass_and_no_more() {
-        let settings = Impairments {
-            rate: Some(Rate::bits_per_second(400_000_000)),
-            ..Impairments::NONE
-        };
-        let mut link = LinkEmulator::new(settings, 7);
+        let mut link = LinkEmulator::new(impairments("rate 400Mbit"), 7);
         let mut passed = 0u64;
         for now in (0..200_000_000).step_by(1000).map(Time) {
             link.offer(now, image(0), ());
@@ -435,14 +411,8 @@ mod tests {
     /// A partition is changed while frames are in transit (X4).
     #[test]
     fn a_partition_drops_everything_until_it_heals() {
-        let delay = Impairments {
-            delay: Span::nanoseconds(1000),
-            ..Impairments::NONE
-        };
-        let cut = Impairments {
-            partition: true,
-            ..delay
-        };
+        let delay = impairments("delay 1us");
+        let cut = impairments("delay 1us partition");
         let mut link = LinkEmulator::new(delay, 8);
         assert_eq!(link.offer(Time(0), image(0), ()), Verdict::Passes);
         link.set(cut);
@@ -456,27 +426,16 @@ mod tests {
 
     #[test]
     fn bytes_in_transit_are_bounded() {
-        let settings = Impairments {
-            delay: Span::MAX,
-            ..Impairments::NONE
-        };
-        let mut link = LinkEmulator::new(settings, 9);
+        let mut link = LinkEmulator::new(impairments("delay 10m"), 9);
         let big = vec![0; 1 << 20];
-        let verdicts: Vec<_> = (0..70)
-            .map(|_| link.offer(Time(0), big.clone(), ()))
-            .collect();
-        assert_eq!(
-            verdicts
-                .iter()
-                .filter(|verdict| **verdict == Verdict::Passes)
-                .count(),
-            64
-        );
+        let verdicts = (0..70).map(|_| link.offer(Time(0), big.clone(), ()));
+        let passed = verdicts.filter(|verdict| *verdict == Verdict::Passes);
+        assert_eq!(passed.count(), 64);
         assert_eq!(link.counters().overflowed, 6);
     }
 
-    fn impairments() -> impl Strategy<Value = Impairments> {
-        let chance = || (0u32..=100).prop_map(|value| percent(f64::from(value)));
+    fn any_impairments() -> impl Strategy<Value = Impairments> {
+        let chance = || (0u32..=100).prop_map(|value| Probability::percent(f64::from(value)));
         let time = || (0u64..10_000_000).prop_map(Span::nanoseconds);
         let rate = prop::option::of((1u64..10_000_000_000).prop_map(Rate::bits_per_second));
         let chances = (chance(), chance(), chance(), chance());
@@ -497,7 +456,7 @@ mod tests {
 
         /// Every frame is accounted for, and the same seed gives the same run.
         #[test]
-        fn frames_are_conserved_and_runs_repeat(settings in impairments(), seed: u64) {
+        fn frames_are_conserved_and_runs_repeat(settings in any_impairments(), seed: u64) {
             let go = || {
                 let mut link = LinkEmulator::new(settings, seed);
                 let mut out = Vec::new();

@@ -24,28 +24,28 @@ use crate::units::{Probability, Rate, Span};
 #[serde(deny_unknown_fields, default)]
 pub struct Impairments {
     /// Frames that are lost.
-    #[serde(skip_serializing_if = "never")]
+    #[serde(skip_serializing_if = "is_none")]
     pub loss: Probability,
     /// Delay of every frame.
-    #[serde(skip_serializing_if = "zero")]
+    #[serde(skip_serializing_if = "is_none")]
     pub delay: Span,
     /// Largest deviation from `delay`, evenly distributed. Order is kept.
-    #[serde(skip_serializing_if = "zero")]
+    #[serde(skip_serializing_if = "is_none")]
     pub jitter: Span,
     /// Frames that later frames may overtake.
-    #[serde(skip_serializing_if = "never")]
+    #[serde(skip_serializing_if = "is_none")]
     pub reorder: Probability,
     /// Frames that arrive twice.
-    #[serde(skip_serializing_if = "never")]
+    #[serde(skip_serializing_if = "is_none")]
     pub duplicate: Probability,
     /// Frames of which some bits flip.
-    #[serde(skip_serializing_if = "never")]
+    #[serde(skip_serializing_if = "is_none")]
     pub corrupt: Probability,
     /// Bits per second that pass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// All frames are dropped.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "is_none")]
     pub partition: bool,
 }
 
@@ -54,21 +54,13 @@ pub struct Impairments {
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs)]
 pub struct ImpairmentChange {
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<Probability>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder: Option<Probability>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicate: Option<Probability>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub corrupt: Option<Probability>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub partition: Option<bool>,
 }
 
@@ -89,12 +81,8 @@ impl ImpairmentChange {
     }
 }
 
-fn never(probability: &Probability) -> bool {
-    probability.is_never()
-}
-
-fn zero(span: &Span) -> bool {
-    span.is_zero()
+fn is_none<T: Default + PartialEq>(setting: &T) -> bool {
+    *setting == T::default()
 }
 
 impl Impairments {
@@ -119,20 +107,20 @@ impl Impairments {
 impl fmt::Display for Impairments {
     /// As on the command line: `loss 5% delay 1ms`; `none`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut words = Vec::new();
-        let rates = [
-            ("loss", self.loss),
-            ("reorder", self.reorder),
-            ("duplicate", self.duplicate),
-            ("corrupt", self.corrupt),
+        let chance =
+            |name, value: Probability| (!value.is_never()).then(|| format!("{name} {value}"));
+        let time = |name, value: Span| (!value.is_zero()).then(|| format!("{name} {value}"));
+        let words = [
+            chance("loss", self.loss),
+            chance("reorder", self.reorder),
+            chance("duplicate", self.duplicate),
+            chance("corrupt", self.corrupt),
+            time("delay", self.delay),
+            time("jitter", self.jitter),
+            self.rate.map(|rate| format!("rate {rate}")),
+            self.partition.then(|| "partition".to_owned()),
         ];
-        let times = [("delay", self.delay), ("jitter", self.jitter)];
-        let rates = rates.iter().filter(|(_, value)| !value.is_never());
-        words.extend(rates.map(|(name, value)| format!("{name} {value}")));
-        let times = times.iter().filter(|(_, value)| !value.is_zero());
-        words.extend(times.map(|(name, value)| format!("{name} {value}")));
-        words.extend(self.rate.map(|rate| format!("rate {rate}")));
-        words.extend(self.partition.then(|| "partition".to_owned()));
+        let words: Vec<_> = words.into_iter().flatten().collect();
         f.write_str(&match words.is_empty() {
             true => "none".to_owned(),
             false => words.join(" "),
@@ -143,23 +131,14 @@ impl fmt::Display for Impairments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::impairments;
 
     #[test]
     fn a_change_leaves_the_other_settings() {
-        let before = Impairments {
-            loss: Probability::percent(5.0),
-            partition: true,
-            ..Impairments::NONE
-        };
         let change: ImpairmentChange =
             serde_json::from_str(r#"{"loss":"1%","delay":"2ms"}"#).unwrap();
-        let after = Impairments {
-            loss: Probability::percent(1.0),
-            delay: Span::nanoseconds(2_000_000),
-            partition: true,
-            ..Impairments::NONE
-        };
-        assert_eq!(change.applied_to(before), after);
+        let after = change.applied_to(impairments("loss 5% partition"));
+        assert_eq!(after, impairments("loss 1% delay 2ms partition"));
         assert!(serde_json::from_str::<ImpairmentChange>(r#"{"lost":"1%"}"#).is_err());
     }
 
@@ -179,5 +158,6 @@ mod tests {
         };
         let shown = "loss 5% reorder 2% duplicate 1% corrupt 0.5% delay 1ms jitter 1us rate 1Mbit partition";
         assert_eq!(all.to_string(), shown);
+        assert_eq!(impairments(shown), all);
     }
 }

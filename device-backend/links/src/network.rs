@@ -109,12 +109,8 @@ pub struct LinkReport {
     pub counters: LinkCounters,
 }
 
-#[derive(Debug)]
-struct Link {
-    from: NodeId,
-    to: NodeId,
-    emulator: LinkEmulator<InTransit>,
-}
+/// One direction of a link: the nodes where it begins and ends.
+type Hop = (NodeId, NodeId);
 
 /// Where a frame comes from and goes to.
 #[derive(Debug, Clone, Copy)]
@@ -128,12 +124,11 @@ struct InTransit {
 /// The links between nodes, as this process emulates them.
 #[derive(Debug, Default)]
 pub struct Network {
-    /// In the order of (from, to).
-    links: Vec<Link>,
-    /// Indices of `links`, by (from, to).
-    routes: BTreeMap<(NodeId, NodeId), Box<[usize]>>,
+    links: BTreeMap<Hop, LinkEmulator<InTransit>>,
+    /// The links of each route, by (from, to).
+    routes: BTreeMap<(NodeId, NodeId), Box<[Hop]>>,
     /// Links on which frames may be in transit.
-    active: Vec<usize>,
+    active: Vec<Hop>,
     /// It was made by [`Network::new`]: links can be changed.
     changeable: bool,
     /// Frames at the end of their routes.
@@ -158,29 +153,36 @@ impl Network {
             return Err(format!("{} nodes, at most {MAX_NODES}", nodes.len()));
         }
         plan.topology.check(nodes.len())?;
-        let mut paths = BTreeMap::new();
-        let sources = (0..nodes.len()).filter(|index| local.contains(&nodes[*index]));
-        for (from, to) in sources.flat_map(|from| (0..nodes.len()).map(move |to| (from, to))) {
-            let mut path = vec![nodes[from]];
-            let route = plan.topology.route(nodes.len(), from, to);
-            path.extend(route.into_iter().map(|index| nodes[index]));
-            paths.insert((nodes[from], nodes[to]), path);
-        }
-        let links = make_links(plan, &nodes, &paths)?;
-        let index = |hop: &[NodeId]| {
-            let found = links.binary_search_by_key(&(hop[0], hop[1]), |link| (link.from, link.to));
-            found.unwrap_or_else(|_| unreachable!("every hop was made a link"))
-        };
-        let routes = paths.iter().map(|(ends, path)| {
-            let indices = path.windows(2).map(index);
-            (*ends, indices.collect())
-        });
         let mut network = Network {
-            routes: routes.collect(),
             changeable: true,
             ..Network::default()
         };
-        network.links = links;
+        let sources = (0..nodes.len()).filter(|index| local.contains(&nodes[*index]));
+        for (from, to) in sources.flat_map(|from| (0..nodes.len()).map(move |to| (from, to))) {
+            let route = plan.topology.route(nodes.len(), from, to);
+            let path: Vec<_> = std::iter::once(from).chain(route).collect();
+            let hops = path.windows(2).map(|hop| (nodes[hop[0]], nodes[hop[1]]));
+            let hops: Box<[Hop]> = hops.collect();
+            for hop in &hops {
+                // A link has the same randomness in whichever process emulates it.
+                let seed = plan.seed ^ u64::from(hop.0 .0) << 48 ^ u64::from(hop.1 .0) << 32;
+                let link = LinkEmulator::new(plan.default, seed);
+                network.links.entry(*hop).or_insert(link);
+            }
+            network.routes.insert((nodes[from], nodes[to]), hops);
+        }
+        for (from, to, impairments) in &plan.links {
+            let index = |node| nodes.binary_search(node).ok();
+            let joined = index(from)
+                .zip(index(to))
+                .is_some_and(|(from, to)| plan.topology.joins(nodes.len(), from, to));
+            if !joined {
+                return Err(format!("no link joins {from} and {to}"));
+            }
+            if let Some(link) = network.links.get_mut(&(*from, *to)) {
+                link.set(*impairments);
+            }
+        }
         network.update_busy();
         Ok(network)
     }
@@ -195,12 +197,12 @@ impl Network {
     pub fn is_clear(&self, from: NodeId, to: NodeId) -> bool {
         !self.busy || {
             let waiting = self.arrived.iter().any(|(node, _)| *node == to);
-            let clear = |link: &usize| self.links[*link].emulator.is_clear();
+            let clear = |hop: &Hop| self.links[hop].is_clear();
             !waiting && self.route(from, to).iter().all(clear)
         }
     }
 
-    fn route(&self, from: NodeId, to: NodeId) -> &[usize] {
+    fn route(&self, from: NodeId, to: NodeId) -> &[Hop] {
         let route = self.routes.get(&(from, to));
         route.map_or(&[], |route| route)
     }
@@ -230,10 +232,8 @@ impl Network {
         if !self.arrived.is_empty() {
             return Some(Time(0));
         }
-        let active = self.active.iter().map(|index| &self.links[*index]);
-        active
-            .filter_map(|link| link.emulator.next_deadline())
-            .min()
+        let active = self.active.iter().map(|hop| &self.links[hop]);
+        active.filter_map(LinkEmulator::next_deadline).min()
     }
 
     /// Changes the impairments of links and returns the number of links.
@@ -249,11 +249,11 @@ impl Network {
             return Err(LinkError::Fixed);
         }
         let mut count = 0;
-        for link in &mut self.links {
-            if links.contains(link.from, link.to) {
-                let mut settings = *link.emulator.settings();
+        for ((from, to), link) in &mut self.links {
+            if links.contains(*from, *to) {
+                let mut settings = *link.settings();
                 change(&mut settings);
-                link.emulator.set(settings);
+                link.set(settings);
                 count += 1;
             }
         }
@@ -270,8 +270,8 @@ impl Network {
     /// Returns [`LinkError::NoSuchLink`] if a link is named and does not exist.
     pub fn tap(&mut self, links: LinkSet, tap: Box<dyn Tap>) -> Result<TapId, LinkError> {
         let named = matches!(links, LinkSet::OneWay(..) | LinkSet::Between(..));
-        let exists = |link: &Link| links.contains(link.from, link.to);
-        if named && self.changeable && !self.links.iter().any(exists) {
+        let exists = |(from, to): &Hop| links.contains(*from, *to);
+        if named && self.changeable && !self.links.keys().any(exists) {
             return Err(LinkError::NoSuchLink);
         }
         Ok(self.taps.add(links, tap))
@@ -294,8 +294,7 @@ impl Network {
         let Some(route) = self.routes.get(&(record.from, record.to)) else {
             return self.taps.record(record);
         };
-        for Link { from, to, .. } in route.iter().map(|index| &self.links[*index]) {
-            let (from, to) = (*from, *to);
+        for (from, to) in route.iter().copied() {
             self.taps.record(&TapRecord {
                 from,
                 to,
@@ -320,14 +319,14 @@ impl Network {
 
     /// Every link.
     pub fn report(&self) -> Vec<LinkReport> {
-        let report = |link: &Link| LinkReport {
-            from: link.from.0,
-            to: link.to.0,
-            impairments: *link.emulator.settings(),
-            in_transit: link.emulator.in_transit(),
-            counters: *link.emulator.counters(),
-        };
-        self.links.iter().map(report).collect()
+        let links = self.links.iter().map(|((from, to), link)| LinkReport {
+            from: from.0,
+            to: to.0,
+            impairments: *link.settings(),
+            in_transit: link.in_transit(),
+            counters: *link.counters(),
+        });
+        links.collect()
     }
 
     /// Frames that arrived damaged: their checksum did not match.
@@ -340,12 +339,12 @@ impl Network {
     fn forward_due(&mut self, now: Time) -> bool {
         let mut forwarded = false;
         let mut position = 0;
-        while let Some(index) = self.active.get(position).copied() {
-            while let Some(arrival) = self.poll_link(index, now) {
+        while let Some(hop) = self.active.get(position).copied() {
+            while let Some(arrival) = self.poll_link(hop, now) {
                 forwarded = true;
                 self.forward(arrival.at, arrival.image, arrival.tag);
             }
-            match self.links[index].emulator.in_transit() {
+            match self.links[&hop].in_transit() {
                 0 => drop(self.active.swap_remove(position)),
                 _ => position += 1,
             }
@@ -354,19 +353,17 @@ impl Network {
     }
 
     /// The next frame that has come to the end of a link.
-    fn poll_link(&mut self, index: usize, now: Time) -> Option<Arrival<InTransit>> {
+    fn poll_link(&mut self, hop: Hop, now: Time) -> Option<Arrival<InTransit>> {
         let Network { links, taps, .. } = self;
-        let link = &mut links[index];
-        let ends = (link.from, link.to);
-        link.emulator.poll_or_cut(now, |at, image| {
+        links.get_mut(&hop)?.poll_or_cut(now, |at, image| {
             if taps.is_on() {
-                taps.record(&tap_record(at, ends, Outcome::CutInTransit, image));
+                taps.record(&tap_record(at, hop, Outcome::CutInTransit, image));
             }
         })
     }
 
     fn update_busy(&mut self) {
-        let clear = self.links.iter().all(|link| link.emulator.is_clear());
+        let clear = self.links.values().all(LinkEmulator::is_clear);
         self.busy = !clear || !self.arrived.is_empty();
     }
 
@@ -374,30 +371,28 @@ impl Network {
     fn forward(&mut self, now: Time, image: Vec<u8>, mut frame: InTransit) {
         let route = self.routes.get(&(frame.from, frame.to));
         let route = route.map_or(&[][..], |route| route);
-        while let Some(index) = route.get(frame.hops) {
+        while let Some(hop) = route.get(frame.hops).copied() {
             frame.hops += 1;
-            let Link { from, to, emulator } = &mut self.links[*index];
-            let ends = (*from, *to);
-            if emulator.is_clear() {
+            let Some(link) = self.links.get_mut(&hop).filter(|link| !link.is_clear()) else {
                 if self.taps.is_on() {
                     self.taps
-                        .record(&tap_record(now, ends, Outcome::Passes, &image));
+                        .record(&tap_record(now, hop, Outcome::Passes, &image));
                 }
                 continue;
-            }
-            let idle = emulator.in_transit() == 0;
+            };
+            let idle = link.in_transit() == 0;
             let shown = self.taps.is_on().then(|| image.clone());
-            let before = *emulator.counters();
-            let verdict = emulator.offer(now, image, frame);
+            let before = *link.counters();
+            let verdict = link.offer(now, image, frame);
             if let Some(shown) = shown {
                 self.taps.record(&TapRecord {
-                    flags: TapFlags::between(&before, emulator.counters()),
-                    ..tap_record(now, ends, verdict.into(), &shown)
+                    flags: TapFlags::between(&before, link.counters()),
+                    ..tap_record(now, hop, verdict.into(), &shown)
                 });
             }
-            if idle && emulator.in_transit() > 0 {
+            if idle && link.in_transit() > 0 {
                 self.busy = true;
-                self.active.push(*index);
+                self.active.push(hop);
             }
             return;
         }
@@ -407,12 +402,7 @@ impl Network {
 }
 
 /// A record of a frame of this process on the link between `from` and `to`.
-fn tap_record(
-    at: Time,
-    (from, to): (NodeId, NodeId),
-    outcome: Outcome,
-    image: &[u8],
-) -> TapRecord<'_> {
+fn tap_record(at: Time, (from, to): Hop, outcome: Outcome, image: &[u8]) -> TapRecord<'_> {
     let bytes = codec::without_checksum(image);
     TapRecord {
         at,
@@ -425,71 +415,30 @@ fn tap_record(
     }
 }
 
-/// The links of all paths, in the order of their ends.
-fn make_links(
-    plan: &NetworkPlan,
-    nodes: &[NodeId],
-    paths: &BTreeMap<(NodeId, NodeId), Vec<NodeId>>,
-) -> Result<Vec<Link>, String> {
-    let mut settings = BTreeMap::new();
-    for hop in paths.values().flat_map(|path| path.windows(2)) {
-        settings.insert((hop[0], hop[1]), plan.default);
-    }
-    for (from, to, impairments) in &plan.links {
-        let index = |node| nodes.binary_search(node).ok();
-        let joined = index(from)
-            .zip(index(to))
-            .is_some_and(|(from, to)| plan.topology.joins(nodes.len(), from, to));
-        if !joined {
-            return Err(format!("no link joins {from} and {to}"));
-        }
-        if let Some(known) = settings.get_mut(&(*from, *to)) {
-            *known = *impairments;
-        }
-    }
-    let links = settings.into_iter().map(|((from, to), settings)| Link {
-        from,
-        to,
-        // A link has the same randomness in whichever process emulates it.
-        emulator: LinkEmulator::new(
-            settings,
-            plan.seed ^ u64::from(from.0) << 48 ^ u64::from(to.0) << 32,
-        ),
-    });
-    Ok(links.collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codec::tests::image;
-    use crate::units::{Probability, Span};
+    use crate::testing::impairments;
 
     fn nodes(count: u16) -> Vec<NodeId> {
         (0..count).map(NodeId).collect()
     }
 
-    fn network(topology: Topology, count: u16, default: Impairments) -> Network {
+    fn network(topology: Topology, count: u16, default: &str) -> Network {
         let plan = NetworkPlan {
             topology,
             nodes: nodes(count),
-            default,
+            default: impairments(default),
             links: Vec::new(),
             seed: 1,
         };
         Network::new(&plan, &nodes(count)).unwrap()
     }
 
-    fn delay(nanoseconds: u64) -> Impairments {
-        Impairments {
-            delay: Span::nanoseconds(nanoseconds),
-            ..Impairments::NONE
-        }
-    }
-
     #[test]
     fn latencies_of_the_hops_add_up() {
-        let mut network = network(Topology::Torus { columns: 3 }, 9, delay(1000));
+        let mut network = network(Topology::Torus { columns: 3 }, 9, "delay 1us");
         let (from, to) = (NodeId(0), NodeId(4));
         assert!(!network.is_clear(from, to));
         network.send(Time(0), from, to, image(0, 4));
@@ -500,18 +449,14 @@ mod tests {
 
     #[test]
     fn a_network_without_impairments_is_clear() {
-        let network = network(Topology::Mesh, 4, Impairments::NONE);
+        let network = network(Topology::Mesh, 4, "");
         assert!(network.is_clear(NodeId(0), NodeId(3)));
         assert_eq!(network.report().len(), 12);
     }
 
     #[test]
     fn damage_is_caught_and_counted() {
-        let corrupt = Impairments {
-            corrupt: Probability::percent(100.0),
-            ..Impairments::NONE
-        };
-        let mut network = network(Topology::Ring, 4, corrupt);
+        let mut network = network(Topology::Ring, 4, "corrupt 100%");
         for number in 0..100 {
             network.send(Time(0), NodeId(0), NodeId(1), image(number, 1));
         }
@@ -521,20 +466,22 @@ mod tests {
 
     #[test]
     fn links_change_one_by_one_and_the_route_is_clear_again() {
-        let mut network = network(Topology::Ring, 4, Impairments::NONE);
+        let mut network = network(Topology::Ring, 4, "");
         let (a, b, c) = (NodeId(0), NodeId(1), NodeId(2));
-        let set = |to: Impairments| move |now: &mut Impairments| *now = to;
-        assert_eq!(network.set(LinkSet::OneWay(a, b), set(delay(10))), Ok(1));
+        let set = |to| move |now: &mut Impairments| *now = impairments(to);
+        assert_eq!(network.set(LinkSet::OneWay(a, b), set("delay 10ns")), Ok(1));
         assert!(!network.is_clear(a, b) && !network.is_clear(a, c));
         assert!(network.is_clear(b, a) && network.is_clear(b, c));
         network.send(Time(0), a, c, image(0, 4));
-        assert_eq!(network.set(LinkSet::All, set(Impairments::NONE)), Ok(8));
+        assert_eq!(network.set(LinkSet::All, set("")), Ok(8));
         assert!(!network.is_clear(a, b), "a frame is still in transit");
         assert_eq!(network.poll(Time(10)), Some((c, image(0, 4))));
         assert_eq!(network.poll(Time(10)), None);
         assert!(network.is_clear(a, b));
-        assert!(network.set(LinkSet::Between(a, c), set(delay(1))).is_err());
-        assert_eq!(network.set(LinkSet::At(b), set(delay(1))), Ok(4));
+        assert!(network
+            .set(LinkSet::Between(a, c), set("delay 1ns"))
+            .is_err());
+        assert_eq!(network.set(LinkSet::At(b), set("delay 1ns")), Ok(4));
     }
 
     #[test]
@@ -542,15 +489,19 @@ mod tests {
         let mut plan = NetworkPlan {
             topology: Topology::Ring,
             nodes: nodes(4),
-            links: vec![(NodeId(0), NodeId(1), delay(5))],
+            links: vec![(NodeId(0), NodeId(1), impairments("delay 5ns"))],
             ..NetworkPlan::default()
         };
         let network = Network::new(&plan, &nodes(2)).unwrap();
         let first = &network.report()[0];
-        assert_eq!((first.from, first.to, first.impairments), (0, 1, delay(5)));
-        plan.links.push((NodeId(0), NodeId(2), delay(5)));
+        assert_eq!(
+            (first.from, first.to, first.impairments),
+            (0, 1, impairments("delay 5ns"))
+        );
+        plan.links
+            .push((NodeId(0), NodeId(2), impairments("delay 5ns")));
         assert!(Network::new(&plan, &nodes(2)).is_err());
-        plan.links[1] = (NodeId(0), NodeId(9), delay(5));
+        plan.links[1] = (NodeId(0), NodeId(9), impairments("delay 5ns"));
         assert!(Network::new(&plan, &nodes(2)).is_err());
     }
 }

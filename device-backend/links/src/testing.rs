@@ -1,4 +1,4 @@
-//! Carriers of several processes, driven by one thread: for tests.
+//! For tests: carriers of several processes, driven by one thread.
 
 use std::time::{Duration, Instant};
 
@@ -6,21 +6,35 @@ use qnic_nic::Time;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::carrier::{Carrier, CarrierReport, ProcessReport};
+use crate::impairment::Impairments;
+
+/// Impairments as they are printed: `loss 5% delay 1ms partition`.
+pub(crate) fn impairments(text: &str) -> Impairments {
+    let mut words = text.split_whitespace();
+    let settings = std::iter::from_fn(|| match words.next()? {
+        "partition" => Some(("partition".to_owned(), true.into())),
+        name => Some((name.to_owned(), words.next()?.into())),
+    });
+    serde_json::from_value(serde_json::Value::Object(settings.collect())).unwrap()
+}
 
 /// Longest time for a test.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Processes, `None` if they do not run, and the frames that each has received.
-pub(crate) struct Processes<C> {
+pub(crate) struct Processes<C, X = ()> {
     started: Instant,
+    /// What they share.
+    pub(crate) context: X,
     pub(crate) carriers: Vec<Option<C>>,
     pub(crate) frames: Vec<Vec<Vec<u8>>>,
 }
 
-impl<C: Carrier> Processes<C> {
-    pub(crate) fn new(carriers: Vec<Option<C>>) -> Self {
+impl<C: Carrier, X> Processes<C, X> {
+    pub(crate) fn new(carriers: Vec<Option<C>>, context: X) -> Self {
         Processes {
             started: Instant::now(),
+            context,
             frames: vec![Vec::new(); carriers.len()],
             carriers,
         }
@@ -84,5 +98,28 @@ impl<C: Carrier> Processes<C> {
             out.extend_from_slice(frame);
             true
         });
+    }
+
+    /// Sends frames of these lengths on each of the links (from, number of the peer, to),
+    /// waits for all, and returns what was sent to each process.
+    pub(crate) fn send_all(
+        &mut self,
+        rounds: usize,
+        links: &[(usize, usize, usize)],
+        lengths: [usize; 4],
+    ) -> Vec<Vec<Vec<u8>>> {
+        let mut sent = vec![Vec::new(); self.carriers.len()];
+        for round in 0..rounds {
+            for (from, peer, to) in links {
+                let frame = vec![(round * 4 + from) as u8; lengths[(round + from) % 4]];
+                self.send(*from, *peer, &frame);
+                sent[*to].push(frame);
+            }
+        }
+        self.until("all frames", |processes| {
+            let mut pairs = processes.frames.iter().zip(&sent);
+            pairs.all(|(arrived, sent)| arrived.len() >= sent.len())
+        });
+        sent
     }
 }

@@ -14,7 +14,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::front_end::FrontEnd;
-use super::Port;
+use super::Attachment;
 use crate::stop::Stop;
 use crate::throttle::throttled;
 
@@ -23,35 +23,31 @@ const HEADER_BYTES: usize = 12;
 const SET_BACKEND_REQ_FD: u32 = 21;
 
 /// Serves the front ends of a NIC until `stop` is raised.
-pub(crate) fn serve(port: &Arc<Port>, listener: &UnixListener, stop: &Stop) {
+pub(crate) fn serve(nic: &Arc<Attachment>, listener: &UnixListener, stop: &Stop) {
     let mut epoch = 0;
     while let Some(stream) = stop.accept(listener) {
-        throttled!(port, info, pid = peer(&stream), "front end connected");
-        let front_end = Arc::new(Mutex::new(FrontEnd::new(port.clone(), epoch)));
+        throttled!(nic, info, pid = peer(&stream), "front end connected");
+        let front_end = Arc::new(Mutex::new(FrontEnd::new(nic.clone(), epoch)));
         let connection = Connection {
-            port,
+            nic,
             front_end: &front_end,
             listener,
             stop,
         };
         if let Err(error) = connection.run(stream) {
-            throttled!(
-                port,
-                warn,
-                "the connection to the front end failed: {error}"
-            );
+            throttled!(nic, warn, "the connection to the front end failed: {error}");
         }
         stop.unwatch();
         let mut front_end = front_end.lock().unwrap_or_else(PoisonError::into_inner);
         front_end.disconnect();
         epoch = front_end.epoch();
-        throttled!(port, info, "front end gone");
+        throttled!(nic, info, "front end gone");
     }
 }
 
 /// A connection with one front end.
 struct Connection<'a> {
-    port: &'a Port,
+    nic: &'a Attachment,
     front_end: &'a Arc<Mutex<FrontEnd>>,
     listener: &'a UnixListener,
     stop: &'a Stop,
@@ -61,7 +57,7 @@ impl Connection<'_> {
     /// Handles messages until the front end is gone, sends a malformed message, or the
     /// process stops.
     fn run(mut self, stream: UnixStream) -> Result<(), Error> {
-        let connected = self.port.ask(|nic, _| nic.connect());
+        let connected = self.nic.ask(|port, _| port.connect());
         if connected.is_err() {
             return Ok(());
         }
@@ -114,7 +110,7 @@ impl Connection<'_> {
     fn turn_away(&mut self) {
         if let Ok((other, _)) = self.listener.accept() {
             throttled!(
-                self.port,
+                self.nic,
                 warn,
                 pid = peer(&other),
                 "turned a second front end away: this NIC serves one at a time"

@@ -20,8 +20,8 @@ use vhost::VhostUserMemoryRegionBase;
 
 use super::mapper::Mapper;
 use super::vring::Vring;
-use super::Port;
-use crate::engine::{Context, NicSlot};
+use super::Attachment;
+use crate::engine::{Context, NicPort};
 use crate::memory::table::{MappedTable, TableEntry, TableError};
 use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
@@ -51,7 +51,7 @@ const PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFeatures::
 
 /// One connected front end.
 pub(crate) struct FrontEnd {
-    port: Arc<Port>,
+    nic: Arc<Attachment>,
     table: MappedTable,
     vrings: Vec<Vring>,
     protocol_features: VhostUserProtocolFeatures,
@@ -69,11 +69,11 @@ pub(crate) struct FrontEnd {
 
 impl FrontEnd {
     /// A front end that has sent nothing yet. `epoch` is the number of the last start.
-    pub(crate) fn new(port: Arc<Port>, epoch: u64) -> Self {
-        let vrings = std::iter::repeat_with(Vring::default).take(port.queues());
+    pub(crate) fn new(nic: Arc<Attachment>, epoch: u64) -> Self {
+        let vrings = std::iter::repeat_with(Vring::default).take(nic.queues());
         FrontEnd {
             vrings: vrings.collect(),
-            port,
+            nic,
             table: MappedTable::default(),
             protocol_features: VhostUserProtocolFeatures::empty(),
             next_channel: None,
@@ -107,16 +107,16 @@ impl FrontEnd {
     /// Drops everything that the front end gave. Waits for the engine.
     pub(crate) fn disconnect(&mut self) {
         self.mapper = None;
-        let _ = self.ask(NicSlot::disconnect);
+        let _ = self.ask(NicPort::disconnect);
     }
 
     /// Runs `work` with the NIC on the engine thread, and waits for its result.
     fn ask<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut NicSlot, &mut Context<'_>) -> T + Send + 'static,
+        work: impl FnOnce(&mut NicPort, &mut Context<'_>) -> T + Send + 'static,
     ) -> Result<T> {
-        self.port.ask(work).map_err(|error| {
-            tracing::debug!(nic = self.port.name, "{error}");
+        self.nic.ask(work).map_err(|error| {
+            tracing::debug!(nic = self.nic.name, "{error}");
             Error::BackendInternalError
         })
     }
@@ -137,7 +137,7 @@ impl FrontEnd {
         match file.map(|file| Notifier::adopt(file.into())).transpose() {
             Ok(notifier) => notifier,
             Err(error) => {
-                throttled!(self.port, warn, index, "{what}: {error}");
+                throttled!(self.nic, warn, index, "{what}: {error}");
                 None
             }
         }
@@ -153,13 +153,13 @@ impl FrontEnd {
         let epoch = self.epoch;
         let base = |queue: usize| self.vrings.get(queue).map_or(0, |vring| vring.base as u16);
         let indices = [base(CONTROL_QUEUE), base(EVENT_QUEUE)];
-        let continues = self.ask(move |nic, cx| nic.start(cx, epoch, indices))?;
+        let continues = self.ask(move |port, cx| port.start(cx, epoch, indices))?;
         match &self.mapper {
             // The SRAM is still mapped.
             _ if continues => {}
             Some(mapper) => mapper.map(epoch),
             None => throttled!(
-                self.port,
+                self.nic,
                 error,
                 features = ?self.protocol_features,
                 "the front end offers no channel for SHMEM_MAP, so the guest cannot see the SRAM; \
@@ -175,11 +175,11 @@ impl FrontEnd {
         let vring = self.vrings.get(queue).ok_or(Error::InvalidParam)?;
         let started = match vring.setup(&self.table, doorbell) {
             Ok(None) => Ok(()),
-            Ok(Some(setup)) => self.ask(move |nic, cx| nic.start_queue(cx, queue, setup))?,
+            Ok(Some(setup)) => self.ask(move |port, cx| port.start_queue(cx, queue, setup))?,
             Err(error) => Err(error),
         };
         if let Err(error) = started {
-            throttled!(self.port, warn, queue, "the queue cannot start: {error}");
+            throttled!(self.nic, warn, queue, "the queue cannot start: {error}");
         }
         Ok(())
     }
@@ -188,7 +188,7 @@ impl FrontEnd {
     fn stop_queue(&mut self, index: u32) -> Result<()> {
         self.started = false;
         let queue = index as usize;
-        let stopped = self.ask(move |nic, cx| nic.stop_queue(cx, queue))?;
+        let stopped = self.ask(move |port, cx| port.stop_queue(cx, queue))?;
         if let Some(base) = stopped {
             self.vring(index)?.base = u32::from(base);
         }
@@ -201,14 +201,14 @@ impl FrontEnd {
         for vring in &mut self.vrings {
             vring.enabled = false;
         }
-        self.ask(NicSlot::reset)
+        self.ask(NicPort::reset)
     }
 
     fn map_memory(
         &self,
         entries: Vec<TableEntry>,
     ) -> std::result::Result<(MappedTable, GuestMemory), TableError> {
-        let table = MappedTable::map(entries, self.port.sram_identity, &self.table)?;
+        let table = MappedTable::map(entries, self.nic.sram_identity, &self.table)?;
         let memory = table.memory()?;
         Ok((table, memory))
     }
@@ -234,7 +234,7 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
     fn set_features(&mut self, features: u64) -> Result<()> {
         if features & !FEATURES != 0 {
             throttled!(
-                self.port,
+                self.nic,
                 warn,
                 features = format!("{features:#x}"),
                 "the front end wants features that were not offered"
@@ -275,11 +275,11 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
         let (table, memory, refused) = match replaced {
             Ok((table, memory)) => (table, memory, false),
             Err(error) => {
-                throttled!(self.port, error, "memory table refused: {error}");
+                throttled!(self.nic, error, "memory table refused: {error}");
                 (MappedTable::default(), GuestMemory::default(), true)
             }
         };
-        self.ask(move |nic, cx| nic.set_memory(cx, memory))?;
+        self.ask(move |port, cx| port.set_memory(cx, memory))?;
         self.table = table;
         if refused {
             return self.refuse();
@@ -338,7 +338,7 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
             return Ok(());
         }
         let queue = usize::from(index);
-        self.ask(move |nic, _| nic.set_call(queue, copy))
+        self.ask(move |port, _| port.set_call(queue, copy))
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
@@ -366,7 +366,7 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
         size: u32,
         _flags: VhostUserConfigFlags,
     ) -> Result<Vec<u8>> {
-        let space = &self.port.config_space;
+        let space = &self.nic.config_space;
         let byte = |at: u32| space.get(at as usize).copied().unwrap_or(0);
         let end = offset.saturating_add(size);
         Ok((offset..end).map(byte).collect())
@@ -390,14 +390,14 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
         let features = self.protocol_features;
         backend.set_reply_ack_flag(features.contains(VhostUserProtocolFeatures::REPLY_ACK));
         backend.set_shmem_flag(features.contains(VhostUserProtocolFeatures::SHMEM));
-        match Mapper::start(self.port.clone(), backend, channel) {
+        match Mapper::start(self.nic.clone(), backend, channel) {
             Ok(mapper) => self.mapper = Some(mapper),
-            Err(error) => tracing::error!(nic = self.port.name, "cannot start a thread: {error}"),
+            Err(error) => tracing::error!(nic = self.nic.name, "cannot start a thread: {error}"),
         }
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
-        Ok(VhostUserShMemConfig::new(1, &[self.port.sram_bytes]))
+        Ok(VhostUserShMemConfig::new(1, &[self.nic.sram_bytes]))
     }
 
     fn set_gpu_socket(&mut self, _backend: GpuBackend) -> Result<()> {

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags};
 use vhost::vhost_user::{Backend, Error as ProtocolError, VhostUserFrontendReqHandler};
 
-use super::Port;
+use super::Attachment;
 use crate::throttle::throttled;
 
 /// The mapper of one connection. Dropping it ends its thread and waits for it.
@@ -27,14 +27,14 @@ pub(crate) struct Mapper {
 impl Mapper {
     /// Starts the thread. `socket` is the channel of `backend`.
     pub(crate) fn start(
-        port: Arc<Port>,
+        nic: Arc<Attachment>,
         backend: Backend,
         socket: Option<UnixStream>,
     ) -> std::io::Result<Self> {
         let (epochs, requests) = mpsc::channel();
         let thread = std::thread::Builder::new()
-            .name(format!("map-{}", port.name))
-            .spawn(move || run(&port, &backend, &requests))?;
+            .name(format!("map-{}", nic.name))
+            .spawn(move || run(&nic, &backend, &requests))?;
         Ok(Mapper {
             epochs: Some(epochs),
             socket,
@@ -62,13 +62,13 @@ impl Drop for Mapper {
     }
 }
 
-fn run(port: &Port, backend: &Backend, requests: &Receiver<u64>) {
+fn run(nic: &Attachment, backend: &Backend, requests: &Receiver<u64>) {
     while let Ok(request) = requests.recv() {
         let epoch = requests.try_iter().last().unwrap_or(request);
-        if !map(port, backend) {
+        if !map(nic, backend) {
             continue;
         }
-        let mapped = port.ask(move |nic, cx| nic.mapped(cx, epoch));
+        let mapped = nic.ask(move |port, cx| port.mapped(cx, epoch));
         if mapped.is_err() {
             break;
         }
@@ -76,16 +76,16 @@ fn run(port: &Port, backend: &Backend, requests: &Receiver<u64>) {
 }
 
 /// Asks the front end to map the SRAM. Returns true if it is mapped now.
-fn map(port: &Port, backend: &Backend) -> bool {
+fn map(nic: &Attachment, backend: &Backend) -> bool {
     let request = VhostUserMMap {
         shmid: qnic_abi::attach::SRAM_REGION,
         padding: [0; 7],
         fd_offset: 0,
         shm_offset: 0,
-        len: port.sram_bytes,
+        len: nic.sram_bytes,
         flags: VhostUserMMapFlags::WRITABLE.bits(),
     };
-    let Err(error) = backend.shmem_map(&request, &port.sram) else {
+    let Err(error) = backend.shmem_map(&request, &nic.sram) else {
         return true;
     };
     let protocol = error
@@ -93,11 +93,11 @@ fn map(port: &Port, backend: &Backend) -> bool {
         .and_then(|inner| inner.downcast_ref::<ProtocolError>());
     if matches!(protocol, Some(ProtocolError::FrontendInternalError)) {
         tracing::debug!(
-            nic = port.name,
+            nic = nic.name,
             "the front end says that the SRAM is mapped already"
         );
         return true;
     }
-    throttled!(port, warn, "the front end did not map the SRAM: {error}");
+    throttled!(nic, warn, "the front end did not map the SRAM: {error}");
     false
 }

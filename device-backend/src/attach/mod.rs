@@ -36,7 +36,7 @@ use std::fs::File;
 
 use qnic_abi::attach::{CONFIG_SIZE, FIRST_DOORBELL};
 
-use crate::engine::{Context, EngineGone, EngineHandle, NicSlot};
+use crate::engine::{Context, EngineGone, EngineHandle, NicPort};
 use crate::identity::FileIdentity;
 use crate::throttle::Throttle;
 
@@ -46,7 +46,7 @@ pub use socket::SocketError;
 
 /// What a connection needs to know of its NIC.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct Attachment {
     /// Slot in the engine.
     pub(crate) slot: usize,
     /// Name for logs.
@@ -67,14 +67,14 @@ pub(crate) struct Port {
     pub(crate) engine: EngineHandle,
 }
 
-impl Port {
+impl Attachment {
     /// Runs `work` with the NIC on the engine thread, and waits for its result.
     ///
     /// # Errors
     /// As [`EngineHandle::ask`].
     pub(crate) fn ask<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut NicSlot, &mut Context<'_>) -> T + Send + 'static,
+        work: impl FnOnce(&mut NicPort, &mut Context<'_>) -> T + Send + 'static,
     ) -> Result<T, EngineGone> {
         self.engine.ask_nic(self.slot, work)
     }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::Arc;
 
-use super::nic_slot::{Context, NicSlot};
+use super::nic_port::{Context, NicPort};
 use super::Engine;
 use crate::notifier::Notifier;
 
@@ -77,7 +77,7 @@ impl EngineHandle {
     pub(crate) fn ask_nic<T: Send + 'static>(
         &self,
         slot: usize,
-        work: impl FnOnce(&mut NicSlot, &mut Context<'_>) -> T + Send + 'static,
+        work: impl FnOnce(&mut NicPort, &mut Context<'_>) -> T + Send + 'static,
     ) -> Result<T, EngineGone> {
         self.ask(move |engine| engine.with_nic(slot, work))
     }

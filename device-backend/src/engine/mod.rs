@@ -26,7 +26,7 @@
 //! [`CHECK_ROUNDS`] rounds.
 
 mod handle;
-mod nic_slot;
+mod nic_port;
 mod node;
 mod poller;
 mod report;
@@ -40,7 +40,7 @@ use qnic_links::{Fabric, ImpairmentChange, Impairments, LinkError, LinkSet, Tap,
 use qnic_nic::{Progress, Time};
 
 pub(crate) use handle::{channel, Commands, EngineGone, EngineHandle};
-pub(crate) use nic_slot::{Context, NicSlot};
+pub(crate) use nic_port::{Context, NicPort};
 pub(crate) use node::Node;
 use poller::{Poller, Token};
 pub use report::{
@@ -54,7 +54,7 @@ const CHECK_ROUNDS: u64 = 32;
 /// The state of the engine thread.
 pub(crate) struct Engine {
     fabric: Fabric<Node>,
-    nics: Vec<NicSlot>,
+    nics: Vec<NicPort>,
     commands: Commands,
     poller: Poller,
     started: Instant,
@@ -81,7 +81,7 @@ impl Engine {
         }
         let nics = names.into_iter().enumerate().map(|(slot, name)| {
             let doorbells = fabric.nic(slot).geometry().doorbells as usize;
-            NicSlot::new(slot, name, doorbells)
+            NicPort::new(slot, name, doorbells)
         });
         Ok(Engine {
             nics: nics.collect(),
@@ -117,7 +117,7 @@ impl Engine {
             }
         }
         for slot in 0..self.nics.len() {
-            self.with_nic(slot, NicSlot::disconnect);
+            self.with_nic(slot, NicPort::disconnect);
         }
     }
 
@@ -181,7 +181,7 @@ impl Engine {
     pub(crate) fn with_nic<T>(
         &mut self,
         slot: usize,
-        work: impl FnOnce(&mut NicSlot, &mut Context<'_>) -> T,
+        work: impl FnOnce(&mut NicPort, &mut Context<'_>) -> T,
     ) -> T {
         let mut context = Context {
             now: self.now(),

@@ -8,7 +8,7 @@ use qnic_nic::env::{Host, HostMemory};
 use qnic_nic::Time;
 use zerocopy::IntoBytes;
 
-use super::nic_slot::{NicSlot, Pending, Phase};
+use super::nic_port::{NicPort, Pending, Phase};
 use super::node::Node;
 use super::report::NicCounters;
 use super::ring::{Chain, Ring, RingError};
@@ -18,7 +18,7 @@ use crate::throttle::throttled;
 /// Requests or event buffers taken in one turn.
 const BATCH: usize = 32;
 
-impl NicSlot {
+impl NicPort {
     /// A queue was kicked.
     pub(crate) fn kick(&mut self, fabric: &mut Fabric<Node>, queue: usize) {
         match queue {

@@ -18,13 +18,14 @@
 pub(crate) mod table;
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use qnic_nic::env::{Change, HostMemory, OutOfRange, Width};
 use vm_memory::{
     Bytes, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MemoryRegionAddress,
-    VolatileMemory, VolatileSlice,
+    VolatileMemory, VolatileMemoryError, VolatileSlice,
 };
 
 // `modify` adds to little-endian words in place.
@@ -113,7 +114,27 @@ impl GuestMemory {
             .map_err(|_| OutOfRange)
     }
 
-    /// Checks the whole range before the first byte of it is touched.
+    /// Calls `access` for each part of `address .. address + length` that lies in one
+    /// region, with its offsets from `address`; for none if not all of it is memory.
+    #[inline]
+    fn by_piece(
+        &self,
+        address: u64,
+        length: usize,
+        mut access: impl FnMut(Range<usize>, VolatileSlice<'_>) -> Result<(), VolatileMemoryError>,
+    ) -> Result<(), OutOfRange> {
+        self.check(address, length)?;
+        let mut done = 0;
+        while done < length {
+            let piece = self.piece(address + done as u64, length - done)?;
+            let end = done + piece.len();
+            access(done..end, piece).map_err(|_| OutOfRange)?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// Checks the whole range before the first byte of it is accessed.
     fn check(&self, address: u64, length: usize) -> Result<(), OutOfRange> {
         if self.contains(address, length as u64) {
             Ok(())
@@ -139,27 +160,15 @@ impl HostMemory for GuestMemory {
     }
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfRange> {
-        self.check(address, bytes.len())?;
-        let mut done = 0;
-        while done < bytes.len() {
-            let piece = self.piece(address + done as u64, bytes.len() - done)?;
-            let into = &mut bytes[done..done + piece.len()];
-            piece.read_slice(into, 0).map_err(|_| OutOfRange)?;
-            done += piece.len();
-        }
-        Ok(())
+        self.by_piece(address, bytes.len(), |range, piece| {
+            piece.read_slice(&mut bytes[range], 0)
+        })
     }
 
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), OutOfRange> {
-        self.check(address, bytes.len())?;
-        let mut done = 0;
-        while done < bytes.len() {
-            let piece = self.piece(address + done as u64, bytes.len() - done)?;
-            let from = &bytes[done..done + piece.len()];
-            piece.write_slice(from, 0).map_err(|_| OutOfRange)?;
-            done += piece.len();
-        }
-        Ok(())
+        self.by_piece(address, bytes.len(), |range, piece| {
+            piece.write_slice(&bytes[range], 0)
+        })
     }
 
     /// Partner: the acquire load of the process that reads the word.
@@ -174,36 +183,28 @@ impl HostMemory for GuestMemory {
     /// time delays nobody. Partner of release and acquire: whoever else changes or
     /// loads the word, on a processor of the guest or in its NIC.
     fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
-        match width {
-            Width::Four => {
-                let piece = self.piece(address, size_of::<u32>())?;
-                let word: &AtomicU32 = piece.get_atomic_ref(0).map_err(|_| OutOfRange)?;
+        macro_rules! modify {
+            ($atomic:ty, $word:ty) => {{
+                let piece = self.piece(address, width.bytes())?;
+                let word: &$atomic = piece.get_atomic_ref(0).map_err(|_| OutOfRange)?;
                 let before = match change {
-                    Change::Add(value) => word.fetch_add(value as u32, Ordering::AcqRel),
-                    Change::Swap(new) => word.swap(new as u32, Ordering::AcqRel),
-                    Change::CompareSwap { expected, new } => either(word.compare_exchange(
-                        expected as u32,
-                        new as u32,
-                        Ordering::AcqRel,
-                        Ordering::Acquire,
-                    )),
+                    Change::Add(value) => word.fetch_add(value as $word, Ordering::AcqRel),
+                    Change::Swap(new) => word.swap(new as $word, Ordering::AcqRel),
+                    Change::CompareSwap { expected, new } => word
+                        .compare_exchange(
+                            expected as $word,
+                            new as $word,
+                            Ordering::AcqRel,
+                            Ordering::Acquire,
+                        )
+                        .unwrap_or_else(|before| before),
                 };
                 Ok(before.into())
-            }
-            Width::Eight => {
-                let piece = self.piece(address, size_of::<u64>())?;
-                let word: &AtomicU64 = piece.get_atomic_ref(0).map_err(|_| OutOfRange)?;
-                Ok(match change {
-                    Change::Add(value) => word.fetch_add(value, Ordering::AcqRel),
-                    Change::Swap(new) => word.swap(new, Ordering::AcqRel),
-                    Change::CompareSwap { expected, new } => either(word.compare_exchange(
-                        expected,
-                        new,
-                        Ordering::AcqRel,
-                        Ordering::Acquire,
-                    )),
-                })
-            }
+            }};
+        }
+        match width {
+            Width::Four => modify!(AtomicU32, u32),
+            Width::Eight => modify!(AtomicU64, u64),
         }
     }
 
@@ -224,13 +225,6 @@ impl HostMemory for GuestMemory {
             done += into.len().min(from.len());
         }
         Ok(())
-    }
-}
-
-/// What a word was before an exchange, done or not.
-fn either<T>(exchanged: Result<T, T>) -> T {
-    match exchanged {
-        Ok(before) | Err(before) => before,
     }
 }
 

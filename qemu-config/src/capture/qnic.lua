@@ -9,7 +9,7 @@
 --   qnic.retransmission_of   the same number of the same session went by this link before
 --   qnic.acknowledged_in     first frame of the other side that acknowledges this one
 --   qnic.acknowledges        last frame that this one is the first to acknowledge
---   qnic.reply_to, .reply_in request and answer, by the number of the operation
+--   qnic.response_to, .response_in   request and response, by the number of the operation
 
 local PSEUDO = 8
 local HEADER = 120
@@ -25,8 +25,8 @@ local KINDS = {
 local WRITE, READ_REQUEST, READ_REPLY, ACK, NAK = 1, 2, 3, 4, 5
 local IMPORT_REQUEST, IMPORT_REPLY, HELLO, HELLO_REPLY = 7, 8, 10, 11
 local ATOMIC, ATOMIC_REPLY = 12, 13
--- What answers a request that carries the number of an operation.
-local reply_of = {
+-- The kind of the response to a request that carries the number of an operation.
+local response_of = {
     [READ_REQUEST] = READ_REPLY,
     [ATOMIC] = ATOMIC_REPLY,
     [IMPORT_REQUEST] = IMPORT_REPLY,
@@ -45,20 +45,20 @@ local STATUSES = {
 }
 
 local OUTCOMES = {
-    [0] = "passes", [1] = "lost", [2] = "cut by a partition", [3] = "dropped: queue full",
-    [4] = "dropped: nobody takes it", [5] = "cut by a partition while under way",
+    [0] = "passes", [1] = "lost", [2] = "dropped: partition", [3] = "dropped: queue full",
+    [4] = "dropped: destination not running", [5] = "dropped in transit: partition",
 }
-local CUT_UNDER_WAY = 5
+local CUT_IN_TRANSIT = 5
 
 local qnic = Proto("qnic", "qnic system-area network")
 
 local link = {
     version = ProtoField.uint8("qnic.link.version", "Version of the pseudo header"),
     outcome = ProtoField.uint8("qnic.link.outcome", "Outcome", base.DEC, OUTCOMES),
-    marks = ProtoField.uint16("qnic.link.marks", "Marks", base.HEX),
+    flags = ProtoField.uint16("qnic.link.flags", "Flags", base.HEX),
     duplicated = ProtoField.bool("qnic.link.duplicated", "Arrives twice", 16, nil, 0x1),
-    held_back = ProtoField.bool("qnic.link.held_back", "Held back", 16, nil, 0x2),
-    corrupted = ProtoField.bool("qnic.link.corrupted", "Damaged", 16, nil, 0x4),
+    reordered = ProtoField.bool("qnic.link.reordered", "Reordered", 16, nil, 0x2),
+    corrupted = ProtoField.bool("qnic.link.corrupted", "Corrupted", 16, nil, 0x4),
     foreign = ProtoField.bool("qnic.link.foreign", "From another process", 16, nil, 0x8),
     from = ProtoField.uint16("qnic.link.from", "Link from node"),
     to = ProtoField.uint16("qnic.link.to", "Link to node"),
@@ -99,20 +99,20 @@ local flags = {
 }
 
 local payload = ProtoField.bytes("qnic.payload", "Payload")
-local last_sequence = ProtoField.uint64("qnic.last_sequence", "Last sequence number of the run")
+local last_sequence = ProtoField.uint64("qnic.last_sequence", "Last sequence number of the frame")
 local relation = {
     retransmission_of = ProtoField.framenum("qnic.retransmission_of", "Retransmission of", base.NONE, frametype.RETRANS_PREV),
     acknowledged_in = ProtoField.framenum("qnic.acknowledged_in", "Acknowledged in", base.NONE, frametype.ACK),
     acknowledges = ProtoField.framenum("qnic.acknowledges", "Acknowledges up to frame", base.NONE, frametype.ACK),
-    reply_to = ProtoField.framenum("qnic.reply_to", "Reply to", base.NONE, frametype.REQUEST),
-    reply_in = ProtoField.framenum("qnic.reply_in", "Reply in", base.NONE, frametype.RESPONSE),
+    response_to = ProtoField.framenum("qnic.response_to", "Response to", base.NONE, frametype.REQUEST),
+    response_in = ProtoField.framenum("qnic.response_in", "Response in", base.NONE, frametype.RESPONSE),
     refuses = ProtoField.framenum("qnic.refuses", "Refuses", base.NONE, frametype.REQUEST),
 }
 
 local experts = {
     retransmission = ProtoExpert.new("qnic.expert.retransmission", "Retransmission", expert.group.SEQUENCE, expert.severity.NOTE),
     dropped = ProtoExpert.new("qnic.expert.dropped", "The link drops this frame", expert.group.SEQUENCE, expert.severity.WARN),
-    damaged = ProtoExpert.new("qnic.expert.damaged", "The link damages this frame", expert.group.CHECKSUM, expert.severity.WARN),
+    corrupted = ProtoExpert.new("qnic.expert.corrupted", "The link corrupts this frame", expert.group.CHECKSUM, expert.severity.WARN),
     refused = ProtoExpert.new("qnic.expert.refused", "Refused", expert.group.RESPONSE_CODE, expert.severity.NOTE),
     malformed = ProtoExpert.new("qnic.expert.malformed", "Not a frame of this version", expert.group.MALFORMED, expert.severity.ERROR),
 }
@@ -125,11 +125,11 @@ for _, entry in ipairs(header) do table.insert(fields, entry[4]) end
 for _, field in ipairs(flags) do table.insert(fields, field) end
 qnic.fields = fields
 qnic.experts = {
-    experts.retransmission, experts.dropped, experts.damaged, experts.refused, experts.malformed,
+    experts.retransmission, experts.dropped, experts.corrupted, experts.refused, experts.malformed,
 }
 
--- What frames have to do with each other; found when a frame is first seen.
-local relations, transmitted, conversations, requests
+-- Relations between frames; found when a frame is first seen.
+local relations, transmitted, sessions, requests
 
 function qnic.init()
     -- By frame number: table of relation name to frame number.
@@ -137,8 +137,8 @@ function qnic.init()
     -- By link, ends, session and sequence: last frame that carried it.
     transmitted = {}
     -- By ends and session: frames by sequence, and the number up to which they are acknowledged.
-    conversations = {}
-    -- By the node that asks, its session, kind of answer, operation and offset: frame.
+    sessions = {}
+    -- By requester, its session, kind of response, operation and offset: frame.
     requests = {}
 end
 
@@ -147,12 +147,12 @@ local function relate(frame, name, other)
     relations[frame][name] = relations[frame][name] or other
 end
 
-local function conversation(from, to, session)
+local function session_of(from, to, session)
     local key = string.format("%d>%d/%s", from, to, session)
-    local known = conversations[key]
+    local known = sessions[key]
     if not known then
         known = { frames = {}, acknowledged = nil }
-        conversations[key] = known
+        sessions[key] = known
     end
     return known
 end
@@ -172,7 +172,7 @@ local function acknowledge(known, first, last, frame)
         known.frames[sequence] = nil
     end
     if last > first and last - first > REACH then
-        -- Whatever a frame says, there is no more to do than there are frames.
+        -- Whatever a frame claims, the work is bounded by the number of frames.
         local from, to = first:tonumber(), last:tonumber()
         local chosen = {}
         for sequence in pairs(known.frames) do
@@ -191,8 +191,8 @@ end
 
 local ZERO = UInt64(0)
 
--- How many numbers a frame takes: one for each page of the destination (runs).
-local function pieces(f)
+-- Number of sequence numbers of a frame: one for each page of the destination.
+local function fragments(f)
     if f.payload_length == 0 or (f.kind ~= WRITE and f.kind ~= READ_REPLY) then return 1 end
     local offset = f.address:band(UInt64(PAGE - 1)):tonumber()
     return (offset + f.payload_length + PAGE - 1) // PAGE
@@ -205,7 +205,7 @@ local function learn(number, hop, f)
         local key = string.format("%s|%d>%d/%s#%s", hop, from, to, source, f.sequence:tohex())
         if transmitted[key] then relate(number, "retransmission_of", transmitted[key]) end
         transmitted[key] = number
-        local known = conversation(from, to, source)
+        local known = session_of(from, to, source)
         if not known.acknowledged or f.sequence > known.acknowledged then
             local sequence = f.sequence:tonumber()
             known.frames[sequence] = known.frames[sequence] or {}
@@ -214,8 +214,8 @@ local function learn(number, hop, f)
             if not known.last or f.sequence > known.last then known.last = f.sequence end
         end
     end
-    -- What the other side has sent, and this frame says to have arrived.
-    local back = conversation(to, from, destination)
+    -- What the other side has sent and this frame acknowledges.
+    local back = session_of(to, from, destination)
     if back.first and (not back.acknowledged or f.acknowledge > back.acknowledged) then
         local first = back.acknowledged and back.acknowledged + 1 or back.first
         local last = f.acknowledge < back.last and f.acknowledge or back.last
@@ -224,45 +224,45 @@ local function learn(number, hop, f)
         back.acknowledged = f.acknowledge
     end
     if f.kind == ACK and back.first then
-        -- The bit map: what of a stretch beyond the first gap has arrived.
-        for place, word in ipairs({ f.length, f.address, f.key, f.argument }) do
+        -- The bit map: frames beyond the first gap that have arrived.
+        for index, word in ipairs({ f.length, f.address, f.key, f.argument }) do
             if word ~= ZERO then
                 for bit = 0, 63 do
                     if word:rshift(bit):band(1) ~= ZERO then
-                        local sequence = f.acknowledge + f.offset + (2 + (place - 1) * 64 + bit)
+                        local sequence = f.acknowledge + f.offset + (2 + (index - 1) * 64 + bit)
                         acknowledge(back, sequence, sequence, number)
                     end
                 end
             end
         end
     end
-    -- Requests are known by the node that asks; a request that is sent again keeps its first frame.
+    -- Requests are known by their requester; a request that is sent again keeps its first frame.
     local function ask(kind, detail)
         local key = string.format("%d/%s/%d/%s", from, source, kind, detail)
         requests[key] = requests[key] or number
     end
-    local function answer(kind, detail, name)
+    local function respond(kind, detail, name)
         local request = requests[string.format("%d/%s/%d/%s", to, destination, kind, detail)]
         if request then
-            relate(number, name or "reply_to", request)
-            if not name then relate(request, "reply_in", number) end
+            relate(number, name or "response_to", request)
+            if not name then relate(request, "response_in", number) end
         end
     end
     local operation = f.operation:tohex()
     if f.kind == HELLO then
         ask(HELLO_REPLY, to)
     elseif f.kind == HELLO_REPLY then
-        answer(HELLO_REPLY, from)
-    elseif reply_of[f.kind] then
-        ask(reply_of[f.kind], operation)
+        respond(HELLO_REPLY, from)
+    elseif response_of[f.kind] then
+        ask(response_of[f.kind], operation)
     else
-        -- Nothing has asked for a frame that is no reply.
-        answer(f.kind, operation)
+        -- A frame that is no response matches no request.
+        respond(f.kind, operation)
     end
     if f.sequence ~= ZERO then
-        for piece = 0, pieces(f) - 1 do ask(NAK, to .. "#" .. (f.sequence + piece):tohex()) end
+        for index = 0, fragments(f) - 1 do ask(NAK, to .. "#" .. (f.sequence + index):tohex()) end
     end
-    if f.kind == NAK then answer(NAK, from .. "#" .. f.argument:tohex(), "refuses") end
+    if f.kind == NAK then respond(NAK, from .. "#" .. f.argument:tohex(), "refuses") end
 end
 
 -- Adds the fields of the frame header; returns their values by name.
@@ -285,9 +285,9 @@ local function add_pseudo(range, tree)
     local branch = tree:add(range, "Link")
     branch:add_le(link.version, range(0, 1))
     branch:add_le(link.outcome, range(1, 1))
-    local marks = branch:add_le(link.marks, range(2, 2))
-    for _, name in ipairs({ "duplicated", "held_back", "corrupted", "foreign" }) do
-        marks:add_le(link[name], range(2, 2))
+    local flags_item = branch:add_le(link.flags, range(2, 2))
+    for _, name in ipairs({ "duplicated", "reordered", "corrupted", "foreign" }) do
+        flags_item:add_le(link[name], range(2, 2))
     end
     branch:add_le(link.from, range(4, 2))
     branch:add_le(link.to, range(6, 2))
@@ -295,14 +295,14 @@ local function add_pseudo(range, tree)
     branch:append_text(string.format(": %d > %d, %s", range(4, 2):le_uint(),
         range(6, 2):le_uint(), OUTCOMES[outcome] or "?"))
     if outcome ~= 0 then branch:add_proto_expert_info(experts.dropped, "Link: " .. (OUTCOMES[outcome] or "?")) end
-    if range(2, 2):le_uint() & 4 ~= 0 then branch:add_proto_expert_info(experts.damaged) end
+    if range(2, 2):le_uint() & 4 ~= 0 then branch:add_proto_expert_info(experts.corrupted) end
     return outcome
 end
 
 local function describe(f)
     local text = KINDS[f.kind] or ("kind " .. f.kind)
     if f.sequence ~= ZERO then text = text .. " seq=" .. tostring(f.sequence) end
-    if pieces(f) > 1 then text = text .. "-" .. tostring(f.sequence + (pieces(f) - 1)) end
+    if fragments(f) > 1 then text = text .. "-" .. tostring(f.sequence + (fragments(f) - 1)) end
     text = text .. " ack=" .. tostring(f.acknowledge) .. " del=" .. tostring(f.delivered)
     if f.payload_length > 0 then text = text .. " len=" .. f.payload_length end
     if f.kind == NAK then text = text .. " " .. (STATUSES[f.status] or f.status) end
@@ -332,16 +332,16 @@ function qnic.dissector(buffer, pinfo, root)
         return
     end
     if frame:len() > HEADER then tree:add(payload, frame(HEADER)) end
-    if not pinfo.visited and outcome ~= CUT_UNDER_WAY then
+    if not pinfo.visited and outcome ~= CUT_IN_TRANSIT then
         learn(pinfo.number, tostring(buffer(4, 4):bytes()), f)
     end
-    if pieces(f) > 1 then
-        tree:add(last_sequence, f.sequence + (pieces(f) - 1)):set_generated()
+    if fragments(f) > 1 then
+        tree:add(last_sequence, f.sequence + (fragments(f) - 1)):set_generated()
     end
     local text = describe(f)
     tree:append_text(", " .. text)
     local found = relations[pinfo.number] or {}
-    for _, name in ipairs({ "retransmission_of", "acknowledged_in", "acknowledges", "reply_to", "reply_in", "refuses" }) do
+    for _, name in ipairs({ "retransmission_of", "acknowledged_in", "acknowledges", "response_to", "response_in", "refuses" }) do
         if found[name] then tree:add(relation[name], found[name]):set_generated() end
     end
     if found.retransmission_of then

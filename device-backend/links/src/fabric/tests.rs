@@ -12,8 +12,7 @@ use super::*;
 use crate::carrier::CarrierReport;
 use crate::codec::tests::{header, image};
 use crate::tap::{Outcome, TapFlags, TapRecord};
-use crate::units::{Probability, Span};
-use crate::Impairments;
+use crate::testing::impairments;
 
 const NOW: Time = Time(1);
 
@@ -81,11 +80,11 @@ fn there_is_no_route_to_an_unknown_node_itself_or_a_stopped_nic() {
     assert_eq!(taken(&fabric), [0, 0, 0]);
 }
 
-fn impaired(nodes: &[u16], default: Impairments) -> Fabric<SimHost> {
+fn impaired(nodes: &[u16], default: &str) -> Fabric<SimHost> {
     let mut fabric = fabric(nodes, nodes.len());
     let plan = NetworkPlan {
         nodes: nodes.iter().copied().map(NodeId).collect(),
-        default,
+        default: impairments(default),
         ..NetworkPlan::default()
     };
     fabric.join(&plan).unwrap();
@@ -103,17 +102,13 @@ fn a_route_is_lossless_only_if_it_stays_so() {
     assert_eq!(path(&mut fixed, 2), None);
     let all = fixed.network_mut().set(LinkSet::All, |_| {});
     assert_eq!(all, Err(LinkError::Fixed));
-    let mut joined = impaired(&[0, 1], Impairments::NONE);
+    let mut joined = impaired(&[0, 1], "");
     assert_eq!(path(&mut joined, 1), Some(false));
 }
 
 #[test]
 fn an_impaired_link_delivers_later_with_what_it_was_given() {
-    let delay = Impairments {
-        delay: Span::nanoseconds(1000),
-        ..Impairments::NONE
-    };
-    let mut fabric = impaired(&[0, 1], delay);
+    let mut fabric = impaired(&[0, 1], "delay 1us");
     assert!(send(&mut fabric, 0, 1));
     assert_eq!(fabric.next_deadline(), Some(NOW.after(1000)));
     assert!(!fabric.receive(NOW.after(999)));
@@ -124,11 +119,7 @@ fn an_impaired_link_delivers_later_with_what_it_was_given() {
 
 #[test]
 fn damaged_frames_do_not_reach_a_nic() {
-    let corrupt = Impairments {
-        corrupt: Probability::percent(100.0),
-        ..Impairments::NONE
-    };
-    let mut fabric = impaired(&[0, 1], corrupt);
+    let mut fabric = impaired(&[0, 1], "corrupt 100%");
     for _ in 0..50 {
         assert!(send(&mut fabric, 0, 1));
     }
@@ -232,44 +223,22 @@ fn taps_record_each_link_and_what_it_does() {
     assert!(send(&mut fabric, 0, 2));
     assert_eq!(notes.take(), [first, second]);
 
-    let set = |fabric: &mut Fabric<SimHost>, to: Impairments| {
-        let link = LinkSet::OneWay(NodeId(1), NodeId(2));
+    let set = |fabric: &mut Fabric<SimHost>, to| {
+        let (link, to) = (LinkSet::OneWay(NodeId(1), NodeId(2)), impairments(to));
         fabric.network_mut().set(link, |now| *now = to).unwrap();
     };
-    let certain = Probability::percent(100.0);
-    let corrupt = Impairments {
-        corrupt: certain,
-        duplicate: certain,
-        ..Impairments::NONE
-    };
-    set(&mut fabric, corrupt);
+    set(&mut fabric, "corrupt 100% duplicate 100%");
     send(&mut fabric, 0, 2);
     fabric.receive(NOW);
     let flags = TapFlags::CORRUPTED | TapFlags::DUPLICATED;
     assert_eq!(notes.take(), [first, hop(1, 2, Outcome::Passes, flags)]);
-    set(
-        &mut fabric,
-        Impairments {
-            loss: certain,
-            ..Impairments::NONE
-        },
-    );
+    set(&mut fabric, "loss 100%");
     send(&mut fabric, 0, 2);
     assert_eq!(notes.take(), [first, hop(1, 2, Outcome::Lost, none)]);
 
-    let slow = Impairments {
-        delay: Span::nanoseconds(1000),
-        ..Impairments::NONE
-    };
-    set(&mut fabric, slow);
+    set(&mut fabric, "delay 1us");
     send(&mut fabric, 0, 2);
-    set(
-        &mut fabric,
-        Impairments {
-            partition: true,
-            ..slow
-        },
-    );
+    set(&mut fabric, "delay 1us partition");
     send(&mut fabric, 0, 2);
     fabric.receive(NOW.after(1000));
     let [cut, late] = [Outcome::Cut, Outcome::CutInTransit].map(|what| hop(1, 2, what, none));

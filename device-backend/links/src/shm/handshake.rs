@@ -71,25 +71,15 @@ pub(super) enum Refused {
     /// Its message is no hello.
     #[error("its message is not a qnic hello")]
     Malformed,
-    /// It has another version.
-    #[error("it has version {found} of the shared-memory link, this process version {VERSION}: use the same build")]
-    Version {
-        /// Its version.
-        found: u32,
-    },
-    /// Its frames have another version.
-    #[error(
-        "its frames have version {found}, those of this process {WIRE_VERSION}: use the same build"
-    )]
-    WireVersion {
-        /// Their version.
-        found: u32,
-    },
-    /// Its rings have another size.
-    #[error("its rings have {found} bytes, those of this process {BYTES}: use the same build")]
-    RingSize {
-        /// Their size.
+    /// It is of another build.
+    #[error("its {what} is {found}, that of this process {own}: use the same build")]
+    Build {
+        /// What differs.
+        what: &'static str,
+        /// Its value.
         found: u64,
+        /// The value of this process.
+        own: u64,
     },
     /// It runs as another user.
     #[error("it runs as user {found}, this process as user {own}")]
@@ -252,27 +242,28 @@ pub(super) fn receive_hello(socket: &UnixStream) -> Result<Option<Hello>, Refuse
     }
 }
 
+fn same(what: &'static str, found: impl Into<u64>, own: impl Into<u64>) -> Result<(), Refused> {
+    let (found, own) = (found.into(), own.into());
+    match found == own {
+        true => Ok(()),
+        false => Err(Refused::Build { what, found, own }),
+    }
+}
+
 fn parse(message: &Message, descriptors: Vec<OwnedFd>) -> Result<Hello, Refused> {
     if message.magic != MAGIC {
         return Err(Refused::Malformed);
     }
-    if message.version.get() != VERSION {
-        let found = message.version.get();
-        return Err(Refused::Version { found });
-    }
+    let version = message.version.get();
+    same("version of the shared-memory link", version, VERSION)?;
     match message.kind.get() {
         HELLO => {}
         REFUSAL => return Err(Refused::ByPeer(text(&message.text))),
         _ => return Err(Refused::Malformed),
     }
-    if message.wire_version.get() != u32::from(WIRE_VERSION) {
-        let found = message.wire_version.get();
-        return Err(Refused::WireVersion { found });
-    }
-    if message.ring_bytes.get() != BYTES as u64 {
-        let found = message.ring_bytes.get();
-        return Err(Refused::RingSize { found });
-    }
+    let wire_version = message.wire_version.get();
+    same("frame version", wire_version, u32::from(WIRE_VERSION))?;
+    same("ring size in bytes", message.ring_bytes.get(), BYTES as u64)?;
     let [memory, notifier] =
         <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Refused::NoDescriptors)?;
     Ok(Hello {

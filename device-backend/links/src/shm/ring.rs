@@ -339,58 +339,23 @@ impl<M: SharedMemory> Consumer<M> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use qnic_nic::testing::Sram;
     use std::collections::VecDeque;
-    use std::sync::atomic::AtomicU64;
-    use std::sync::Arc;
-
-    /// A ring in private memory.
-    #[derive(Debug, Clone)]
-    struct Words(Arc<[AtomicU64]>);
-
-    impl Words {
-        fn new(capacity: usize) -> Self {
-            let words = (RECORDS + capacity) / WORD;
-            Words((0..words).map(|_| AtomicU64::new(0)).collect())
-        }
-    }
-
-    impl SharedMemory for Words {
-        fn size(&self) -> usize {
-            self.0.len() * WORD
-        }
-
-        fn load_u32(&self, _: usize, _: Ordering) -> u32 {
-            unreachable!("all words have 8 bytes")
-        }
-
-        fn store_u32(&self, _: usize, _: u32, _: Ordering) {
-            unreachable!("all words have 8 bytes")
-        }
-
-        fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
-            self.0[offset / WORD].load(order)
-        }
-
-        fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
-            self.0[offset / WORD].store(value, order);
-        }
-
-        fn fence(&self) {
-            std::sync::atomic::fence(Ordering::SeqCst);
-        }
-    }
 
     const CAPACITY: usize = 16 << 10;
 
-    fn ring() -> (Words, Producer<Words>, Consumer<Words>) {
-        let words = Words::new(CAPACITY);
-        let ends = (Producer::new(words.clone()), Consumer::new(words.clone()));
-        (words, ends.0, ends.1)
+    fn memory() -> Sram {
+        Sram::new(RECORDS + CAPACITY)
+    }
+
+    fn ring(memory: &Sram) -> (Producer<&Sram>, Consumer<&Sram>) {
+        (Producer::new(memory), Consumer::new(memory))
     }
 
     #[test]
     fn the_longest_record_fits_and_a_longer_one_never() {
-        let (_, mut producer, mut consumer) = ring();
+        let memory = memory();
+        let (mut producer, mut consumer) = ring(&memory);
         let longest = vec![7; MAX_RECORD];
         assert_eq!(producer.push(&longest), Ok(true));
         assert_eq!(producer.push(&vec![7; MAX_RECORD + 1]), Ok(false));
@@ -403,7 +368,8 @@ mod tests {
 
     #[test]
     fn a_sleeping_consumer_is_woken_once() {
-        let (_, mut producer, mut consumer) = ring();
+        let memory = memory();
+        let (mut producer, mut consumer) = ring(&memory);
         assert_eq!(consumer.prepare_sleep(), Ok(true));
         assert_eq!(producer.push(b"one"), Ok(true));
         assert!(producer.flush());
@@ -420,8 +386,9 @@ mod tests {
     fn each_broken_rule_has_its_name() {
         let high = CAPACITY as u64;
         for found in [8 * high, high + 8, 4] {
-            let (words, _, mut consumer) = ring();
-            words.store_u64(TAIL, found, Ordering::Relaxed);
+            let memory = memory();
+            let (_, mut consumer) = ring(&memory);
+            memory.store_u64(TAIL, found, Ordering::Relaxed);
             let (low, broken) = (0, consumer.pop().unwrap_err());
             assert_eq!(broken, Broken::Tail { found, low, high });
         }
@@ -431,17 +398,19 @@ mod tests {
             (u64::MAX, 64),
             (MAX_RECORD as u64 + 1, high),
         ] {
-            let (words, _, mut consumer) = ring();
-            words.store_u64(TAIL, there, Ordering::Relaxed);
-            words.store_u64(RECORDS, length, Ordering::Relaxed);
+            let memory = memory();
+            let (_, mut consumer) = ring(&memory);
+            memory.store_u64(TAIL, there, Ordering::Relaxed);
+            memory.store_u64(RECORDS, length, Ordering::Relaxed);
             let most = (there - 8).min(MAX_RECORD as u64);
             assert_eq!(consumer.pop(), Err(Broken::Record { length, most }));
         }
-        let (words, mut producer, _) = ring();
+        let memory = memory();
+        let (mut producer, _) = ring(&memory);
         while producer.push(&[1; 4000]).unwrap() {}
         let _ = producer.flush();
         let found = producer.tail + 8;
-        words.store_u64(HEAD, found, Ordering::Relaxed);
+        memory.store_u64(HEAD, found, Ordering::Relaxed);
         let (low, high) = (0, producer.tail);
         let broken = producer.push(&[1; 4000]).unwrap_err();
         assert_eq!(broken, Broken::Head { found, low, high });
@@ -474,7 +443,8 @@ mod tests {
         /// often the ring wraps; it is full only if it has no room.
         #[test]
         fn records_come_out_as_they_went_in(steps in prop::collection::vec(step(), 1..400)) {
-            let (_, mut producer, mut consumer) = ring();
+            let memory = memory();
+            let (mut producer, mut consumer) = ring(&memory);
             let (mut queue, mut used, mut number) = (VecDeque::new(), 0, 0u8);
             for step in steps {
                 match step {
@@ -515,7 +485,8 @@ mod tests {
         fn any_words_are_survived(
             steps in prop::collection::vec((step(), 0usize..40, any::<u64>(), 0u32..64), 1..200),
         ) {
-            let (words, mut producer, mut consumer) = ring();
+            let memory = memory();
+            let (mut producer, mut consumer) = ring(&memory);
             for (step, place, word, shift) in steps {
                 let offset = match place {
                     0 => TAIL,
@@ -523,7 +494,7 @@ mod tests {
                     2 => ASLEEP,
                     place => RECORDS + place * 408,
                 };
-                words.store_u64(offset, word >> shift, Ordering::Relaxed);
+                memory.store_u64(offset, word >> shift, Ordering::Relaxed);
                 let whole = match step {
                     Step::Push(length) => producer.push(&vec![1; length]).is_ok(),
                     Step::Flush => {

@@ -1,6 +1,5 @@
 //! Tests of the carrier: several processes in one, and a hostile one.
 
-use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixListener;
 
 use qnic_abi::shared::Ordering;
@@ -13,38 +12,19 @@ use super::ring::{Producer, MAX_RECORD};
 use super::*;
 use crate::testing::Processes;
 
-/// Processes that are configured to know each other.
-struct World {
-    directory: TempDir,
-    processes: Processes<ShmCarrier>,
-}
-
-impl Deref for World {
-    type Target = Processes<ShmCarrier>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.processes
-    }
-}
-
-impl DerefMut for World {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.processes
-    }
-}
+/// Processes that are configured to know each other, and the directory of their sockets.
+type World = Processes<ShmCarrier, TempDir>;
 
 impl World {
-    fn new(count: usize) -> Self {
-        let mut world = World {
-            directory: tempfile::tempdir().unwrap(),
-            processes: Processes::new((0..count).map(|_| None).collect()),
-        };
+    fn start_all(count: usize) -> Self {
+        let carriers = (0..count).map(|_| None).collect();
+        let mut world = Processes::new(carriers, tempfile::tempdir().unwrap());
         (0..count).for_each(|process| world.start(process));
         world
     }
 
     fn socket(&self, process: usize) -> PathBuf {
-        self.directory.path().join(format!("p{process}"))
+        self.context.path().join(format!("p{process}"))
     }
 
     /// Its peers are the others, in the order of their numbers.
@@ -65,22 +45,10 @@ impl World {
 
 #[test]
 fn frames_of_all_lengths_reach_their_process_in_order() {
-    let mut world = World::new(3);
-    world.until("all joined", Processes::connected);
-    let mut sent = [Vec::new(), Vec::new(), Vec::new()];
-    for round in 0..300usize {
-        for (from, process, to) in [(0, 0, 1), (1, 1, 2), (2, 0, 0)] {
-            let length = [96, MAX_RECORD, 700, 97][(round + from) % 4];
-            let frame = vec![(round * 4 + from) as u8; length];
-            world.send(from, process, &frame);
-            sent[to].push(frame);
-        }
-    }
-    let all = |world: &Processes<_>| {
-        let mut pairs = world.frames.iter().zip(&sent);
-        pairs.all(|(came, sent)| came.len() >= sent.len())
-    };
-    world.until("all frames", all);
+    let mut world = World::start_all(3);
+    world.until("all connected", Processes::connected);
+    let lengths = [96, MAX_RECORD, 700, 97];
+    let sent = world.send_all(300, &[(0, 0, 1), (1, 1, 2), (2, 0, 0)], lengths);
     assert_eq!(world.frames, sent);
     assert_eq!(world.about(0, 0).frames_sent, 300);
     assert_eq!(world.about(1, 0).frames_received, 300);
@@ -89,7 +57,7 @@ fn frames_of_all_lengths_reach_their_process_in_order() {
 #[test]
 fn a_process_that_ends_is_noticed_and_connected_again_when_it_returns() {
     for killed in [0, 1] {
-        let mut world = World::new(2);
+        let mut world = World::start_all(2);
         let other = 1 - killed;
         world.until("joined", Processes::connected);
         world.carriers[killed] = None;
@@ -107,7 +75,7 @@ fn a_process_that_ends_is_noticed_and_connected_again_when_it_returns() {
 /// A frame beyond what fits is dropped and counted, and those before it are not harmed.
 #[test]
 fn a_full_ring_drops_frames_and_counts_them() {
-    let mut world = World::new(2);
+    let mut world = World::start_all(2);
     world.until("joined", Processes::connected);
     let count = mapping::CAPACITY / MAX_RECORD + 100;
     for number in 0..count {
@@ -133,7 +101,7 @@ struct Impostor {
 
 impl Impostor {
     fn new() -> Self {
-        let mut world = World::new(2);
+        let mut world = World::start_all(2);
         world.carriers[0] = None;
         let path = world.socket(1);
         let socket = handshake::connect(&path).unwrap();
@@ -182,7 +150,7 @@ fn a_bad_hello_is_refused_with_its_reason_and_counted() {
     one.rejected(1);
     let why = one.response().unwrap_err();
     assert!(
-        why.contains("version 99 of the shared-memory link"),
+        why.contains("version of the shared-memory link is 99"),
         "{why}"
     );
 

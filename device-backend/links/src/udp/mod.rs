@@ -58,7 +58,6 @@ pub struct UdpCarrier {
     socket: Socket,
     number: u64,
     peers: Vec<(SocketAddr, Peer)>,
-    batch: Batch,
     buffers: Vec<Vec<u8>>,
     /// The last system call received nothing.
     drained: bool,
@@ -74,14 +73,11 @@ impl std::fmt::Debug for UdpCarrier {
     }
 }
 
+/// A socket, and the datagrams that wait to be sent on it: datagrams of one length to
+/// one peer; the last may be shorter.
 struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
-}
-
-/// Datagrams of one length to one peer that wait to be sent; the last may be shorter.
-#[derive(Debug, Default)]
-struct Batch {
     bytes: Vec<u8>,
     segment: usize,
     /// Bytes of complete datagrams.
@@ -90,69 +86,71 @@ struct Batch {
     destination: Option<SocketAddr>,
 }
 
-/// The output of datagrams to one peer.
-struct ToPeer<'a> {
-    batch: &'a mut Batch,
-    socket: &'a Socket,
-}
-
-impl<'a> ToPeer<'a> {
-    /// Sends what waits for another peer first.
-    fn new(batch: &'a mut Batch, socket: &'a Socket, destination: SocketAddr) -> Self {
-        if batch.destination != Some(destination) {
-            batch.send_complete(socket);
-            batch.destination = Some(destination);
-        }
-        ToPeer { batch, socket }
-    }
-}
-
-impl Output for ToPeer<'_> {
+impl Output for Socket {
     fn buffer(&mut self) -> &mut Vec<u8> {
-        &mut self.batch.bytes
+        &mut self.bytes
     }
 
     fn finish(&mut self) {
-        let batch = &mut *self.batch;
-        let length = batch.bytes.len() - batch.complete;
-        if length > batch.segment {
-            batch.send_complete(self.socket);
+        let length = self.bytes.len() - self.complete;
+        if length > self.segment {
+            self.flush();
         }
-        if batch.complete == 0 {
-            batch.segment = length;
+        if self.complete == 0 {
+            self.segment = length;
         }
-        batch.complete = batch.bytes.len();
-        let segments = batch.complete / batch.segment.max(1);
-        let full = segments >= self.socket.state.max_gso_segments()
-            || batch.complete + batch.segment > MAX_BATCH;
-        if length < batch.segment || full {
-            batch.send_complete(self.socket);
+        self.complete = self.bytes.len();
+        let segments = self.complete / self.segment.max(1);
+        let full =
+            segments >= self.state.max_gso_segments() || self.complete + self.segment > MAX_BATCH;
+        if length < self.segment || full {
+            self.flush();
         }
-    }
-}
-
-impl Batch {
-    /// Sends the complete datagrams and keeps the one that is being made.
-    fn send_complete(&mut self, socket: &Socket) {
-        if let Some(destination) = self.destination.filter(|_| self.complete > 0) {
-            socket.send(destination, &self.bytes[..self.complete], self.segment);
-        }
-        self.bytes.drain(..self.complete);
-        self.complete = 0;
     }
 }
 
 impl Socket {
-    /// What the system does not accept is lost, as on any wire.
-    fn send(&self, destination: SocketAddr, contents: &[u8], segment: usize) {
-        let transmit = Transmit {
-            destination,
-            ecn: None,
-            contents,
-            segment_size: (segment < contents.len()).then_some(segment),
-            src_ip: None,
-        };
-        let _lost = self.state.send(UdpSockRef::from(&self.socket), &transmit);
+    fn bind(address: SocketAddr) -> std::io::Result<Self> {
+        let socket = UdpSocket::bind(address)?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        // As much as the system grants; less is only slower.
+        let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
+        let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
+        Ok(Socket {
+            socket,
+            state,
+            bytes: Vec::new(),
+            segment: 0,
+            complete: 0,
+            destination: None,
+        })
+    }
+
+    /// The output to a peer. Sends what waits for another peer first.
+    fn to(&mut self, destination: SocketAddr) -> &mut Self {
+        if self.destination != Some(destination) {
+            self.flush();
+            self.destination = Some(destination);
+        }
+        self
+    }
+
+    /// Sends the complete datagrams and keeps the one that is being made. What the system
+    /// does not accept is lost, as on any wire.
+    fn flush(&mut self) {
+        let contents = &self.bytes[..self.complete];
+        if let Some(destination) = self.destination.filter(|_| !contents.is_empty()) {
+            let transmit = Transmit {
+                destination,
+                ecn: None,
+                contents,
+                segment_size: (self.segment < contents.len()).then_some(self.segment),
+                src_ip: None,
+            };
+            let _lost = self.state.send(UdpSockRef::from(&self.socket), &transmit);
+        }
+        self.bytes.drain(..self.complete);
+        self.complete = 0;
     }
 }
 
@@ -167,11 +165,7 @@ impl UdpCarrier {
         key: ClusterKey,
         peers: &[UdpPeer],
     ) -> std::io::Result<Self> {
-        let socket = UdpSocket::bind(listen)?;
-        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // As much as the system grants; less is only slower.
-        let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
-        let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
+        let socket = Socket::bind(listen)?;
         let clock = SystemTime::now().duration_since(UNIX_EPOCH);
         let session = clock.map_or(1, |since| since.as_nanos() as u64);
         let peer = |peer: &UdpPeer| {
@@ -181,10 +175,9 @@ impl UdpCarrier {
         Ok(UdpCarrier {
             name: name.to_owned(),
             key,
-            socket: Socket { socket, state },
+            socket,
             number: process_number(name),
             peers: peers.iter().map(peer).collect(),
-            batch: Batch::default(),
             buffers: vec![vec![0; RECEIVE_BUFFER]; BATCH_SIZE],
             drained: false,
             rejected: 0,
@@ -206,8 +199,7 @@ impl UdpCarrier {
                 continue;
             }
             busy = true;
-            let mut output = ToPeer::new(&mut self.batch, &self.socket, *address);
-            let change = peer.tick(now, &self.key, &mut output);
+            let change = peer.tick(now, &self.key, self.socket.to(*address));
             log(&self.name, peer, change, self.rejected);
         }
         busy
@@ -225,9 +217,9 @@ impl UdpCarrier {
             self.rejected += 1;
             return;
         };
-        let (destination, peer) = &mut self.peers[index];
-        let mut output = ToPeer::new(&mut self.batch, &self.socket, *destination);
-        let (received, change) = peer.receive(now, &self.key, header, body, &mut output);
+        let (address, peer) = &mut self.peers[index];
+        let output = self.socket.to(*address);
+        let (received, change) = peer.receive(now, &self.key, header, body, output);
         log(&self.name, peer, change, self.rejected);
         match received {
             Received::Nothing => {}
@@ -262,13 +254,12 @@ fn log(own: &str, peer: &Peer, change: Option<Change>, rejected: u64) {
 impl Carrier for UdpCarrier {
     fn send(&mut self, _now: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool) {
         if let Some((address, peer)) = self.peers.get_mut(process) {
-            let mut output = ToPeer::new(&mut self.batch, &self.socket, *address);
-            peer.send(&self.key, &mut output, fill);
+            peer.send(&self.key, self.socket.to(*address), fill);
         }
     }
 
     fn flush(&mut self, _now: Time) {
-        self.batch.send_complete(&self.socket);
+        self.socket.flush();
     }
 
     fn receive(&mut self, now: Time, take: &mut dyn FnMut(usize, &[u8])) -> bool {
@@ -346,7 +337,8 @@ mod tests {
             let others: Vec<_> = others.cloned().collect();
             UdpCarrier::new(&names[index], peers[index].address, key(*byte), &others).unwrap()
         };
-        Processes::new(keys.iter().enumerate().map(carrier).map(Some).collect())
+        let carriers = keys.iter().enumerate().map(carrier).map(Some);
+        Processes::new(carriers.collect(), ())
     }
 
     fn connected(world: &Processes<UdpCarrier>) -> bool {
@@ -359,28 +351,11 @@ mod tests {
     fn frames_of_all_lengths_reach_their_process_in_batches() {
         let mut world = world(&[1, 1, 1]);
         world.until("all connected", connected);
-        let mut sent = [Vec::new(), Vec::new(), Vec::new()];
-        for round in 0..40usize {
-            for (from, process, to) in [(0, 0, 1), (0, 1, 2), (1, 0, 0), (2, 1, 1)] {
-                let length = [96, 4192, 4192, 700][(round + from) % 4];
-                let frame = vec![(round * 4 + from) as u8; length];
-                world.send(from, process, &frame);
-                sent[to].push(frame);
-            }
-        }
-        let all = |world: &Processes<_>| {
-            world
-                .frames
-                .iter()
-                .zip(&sent)
-                .all(|(a, b)| a.len() >= b.len())
-        };
-        world.until("all frames", all);
-        for (mut came, mut sent) in world.frames.into_iter().zip(sent) {
-            came.sort();
-            sent.sort();
-            assert_eq!(came, sent);
-        }
+        let links = [(0, 0, 1), (0, 1, 2), (1, 0, 0), (2, 1, 1)];
+        let mut sent = world.send_all(40, &links, [96, 4192, 4192, 700]);
+        sent.iter_mut().for_each(|frames| frames.sort());
+        world.frames.iter_mut().for_each(|frames| frames.sort());
+        assert_eq!(world.frames, sent);
     }
 
     #[test]

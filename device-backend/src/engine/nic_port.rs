@@ -1,4 +1,4 @@
-//! The slot of one NIC in the engine: its queues and its state.
+//! The port of one NIC: its queues and its state in the device process.
 //!
 //! ```text
 //!          start, mapped              stopped, reset, disconnected
@@ -45,7 +45,7 @@ pub(super) struct Pending {
     pub(super) response: Buffer,
 }
 
-/// What a command works with, besides the slot.
+/// What a command works with, besides the port.
 pub(crate) struct Context<'a> {
     pub(super) now: Time,
     pub(super) fabric: &'a mut Fabric<Node>,
@@ -61,9 +61,9 @@ pub(super) enum Phase {
     Paused([u16; 2]),
 }
 
-/// The slot of one NIC in the engine.
+/// The port of one NIC: the device process's side of it.
 #[derive(Debug)]
-pub(crate) struct NicSlot {
+pub(crate) struct NicPort {
     pub(super) slot: usize,
     pub(super) name: String,
     pub(super) connected: bool,
@@ -83,9 +83,9 @@ pub(crate) struct NicSlot {
     pub(super) throttle: Throttle,
 }
 
-impl NicSlot {
+impl NicPort {
     pub(crate) fn new(slot: usize, name: String, doorbells: usize) -> Self {
-        NicSlot {
+        NicPort {
             slot,
             name,
             connected: false,
