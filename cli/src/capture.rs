@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic_cluster::{Cancel, CaptureOptions, Cluster, Links, DISSECTOR};
+use qnic_cluster::{Cancel, CaptureOptions, Links, DISSECTOR};
 
 use crate::{net, ui};
 
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     let links = links(options.link.as_deref(), options.node.as_deref())?;
     let cancel = Cancel::on_signals()?;
-    let cluster = Cluster::find(&ui::runtime()?, options.cluster.as_deref(), Some(&cancel))?;
+    let cluster = ui::find(options.cluster.as_deref(), Some(&cancel))?;
     let settings = CaptureOptions {
         snaplen: options.snaplen,
         count: options.count,

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{bail, Result};
 use clap::Args;
-use qnic_cluster::{Cancel, Cluster};
+use qnic_cluster::Cancel;
 
-use crate::ui;
+use crate::ui::{self, ClusterOption};
 
 /// Options of `qnic cp`.
 #[derive(Args)]
@@ -28,9 +28,8 @@ pub(crate) struct Options {
     from: String,
     /// Where to: PATH, or NODE:PATH
     to: String,
-    /// The cluster; needed if several run
-    #[arg(long, short)]
-    cluster: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterOption,
 }
 
 /// One end of a copy.
@@ -64,7 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         }
     };
     let cancel = Cancel::on_signals()?;
-    let cluster = Cluster::find(&ui::runtime()?, options.cluster.as_deref(), Some(&cancel))?;
+    let cluster = options.cluster.find(Some(&cancel))?;
     let node = cluster.node(node)?;
     let message = format!("{} to {}", options.from, options.to);
     let bar = ui::spinner(&message);

@@ -8,6 +8,8 @@ use qnic_cluster::{decide, AccelChoice, ByteSize, Runtime};
 use qnic_images::{Cache, Report, State};
 use serde::Serialize;
 
+use crate::ui;
+
 /// Memory that the smallest useful cluster, two guests and what builds them, needs.
 const LEAST_MEMORY: ByteSize = ByteSize::mib(1024);
 
@@ -19,7 +21,7 @@ Examples:
   cargo qnic doctor --json | jq '.findings[] | select(.state == \"missing\")'
 
 States: ok (there, and used), later (not there yet; it is made or downloaded when
-first needed), missing (somebody has to do what it says).
+first needed), missing (do what it says).
 
 Exit status: 0 if nothing is missing, 1 otherwise.")]
 pub(crate) struct Options {
@@ -58,7 +60,7 @@ impl Finding {
 
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let mut findings = vec![accelerator(), memory(), place()];
+    let mut findings = vec![accelerator(), memory(), clusters()];
     let report = Report::of(&Cache::of_user()?);
     findings.extend(
         report
@@ -88,34 +90,22 @@ fn accelerator() -> Finding {
 
 fn memory() -> Finding {
     let Some(available) = qnic_cluster::available_memory() else {
-        return Finding::new(
-            "memory",
-            State::Ready,
-            "/proc/meminfo does not say how much is free",
-        );
+        let unknown = "/proc/meminfo does not say how much is free";
+        return Finding::new("memory", State::Ready, unknown);
     };
-    let enough = available >= LEAST_MEMORY;
-    let state = if enough { State::Ready } else { State::Missing };
-    let advice = if enough {
-        String::new()
-    } else {
-        format!("; end something: two guests need {LEAST_MEMORY}")
-    };
-    Finding::new(
-        "memory",
-        state,
-        format!("{}MiB free{advice}", available.whole_mib()),
-    )
+    let mut detail = format!("{}MiB free", available.whole_mib());
+    if available >= LEAST_MEMORY {
+        return Finding::new("memory", State::Ready, detail);
+    }
+    detail += &format!("; end something: two guests need {LEAST_MEMORY}");
+    Finding::new("memory", State::Missing, detail)
 }
 
-fn place() -> Finding {
+fn clusters() -> Finding {
     match Runtime::from_env() {
         Ok(runtime) => {
-            let detail = format!(
-                "{}; {} running",
-                runtime.root().display(),
-                runtime.names().len()
-            );
+            let running = runtime.names().len();
+            let detail = format!("{}; {running} running", runtime.root().display());
             Finding::new("clusters", State::Ready, detail)
         }
         Err(error) => Finding::new("clusters", State::Missing, error.to_string()),
@@ -123,23 +113,14 @@ fn place() -> Finding {
 }
 
 fn text(diagnosis: &Diagnosis) -> String {
-    let width = diagnosis
-        .findings
-        .iter()
-        .map(|finding| finding.subject.len())
-        .max()
-        .unwrap_or(0);
-    let line = |finding: &Finding| {
-        format!(
-            "{:7}  {:width$}  {}\n",
-            finding.state, finding.subject, finding.detail
-        )
+    let row = |finding: &Finding| {
+        let state = format!("{:7}", finding.state);
+        [state, finding.subject.clone(), finding.detail.clone()]
     };
-    let lines: String = diagnosis.findings.iter().map(line).collect();
-    let verdict = if diagnosis.good {
-        "nothing is missing"
-    } else {
-        "something is missing: see above"
+    let rows: Vec<_> = diagnosis.findings.iter().map(row).collect();
+    let verdict = match diagnosis.good {
+        true => "nothing is missing",
+        false => "something is missing: see above",
     };
-    format!("{lines}{verdict}\n")
+    format!("{}{verdict}\n", ui::aligned(&rows))
 }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use qnic_cluster::{follow_logs, print_logs, Cancel, Cluster, Log};
+use qnic_cluster::{follow_logs, print_logs, Cancel, Log};
 
-use crate::ui;
+use crate::ui::ClusterOption;
 
 /// Options of `qnic logs`.
 #[derive(Args)]
@@ -21,9 +21,8 @@ Exit status: 0.")]
 pub(crate) struct Options {
     /// The node
     node: String,
-    /// The cluster; needed if several run
-    #[arg(long, short)]
-    cluster: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterOption,
     /// Go on with what is added
     #[arg(long, short)]
     follow: bool,
@@ -41,7 +40,7 @@ pub(crate) struct Options {
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
-    let cluster = Cluster::find(&ui::runtime()?, options.cluster.as_deref(), Some(&cancel))?;
+    let cluster = options.cluster.find(Some(&cancel))?;
     let node = cluster.node(&options.node)?;
     let everything = !(options.console || options.qemu || options.device);
     let mut logs = Vec::new();

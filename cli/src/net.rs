@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::{ensure, Result};
 use clap::{Args, Subcommand};
-use qnic_cluster::{Cluster, ClusterSpec, ImpairmentChange, Links, Shape};
+use qnic_cluster::{ClusterSpec, ImpairmentChange, Links, Probability, Rate, Shape, Span};
 use serde_json::Value;
 
-use crate::ui;
+use crate::ui::ClusterOption;
 
 /// Options of `qnic net`.
 #[derive(Args)]
@@ -22,7 +22,7 @@ Examples:
 
 A link does what the cluster file says until it is changed; \"set\" changes what is
 named and leaves the rest, \"clear\" ends everything. Frames that are under way when a
-link is changed keep their fate, but for a partition.
+link is changed go on as they would have, but for a partition.
 
 Exit status: 0 when done, 1 on an error, 2 for a wrong command line.")]
 pub(crate) struct Options {
@@ -42,9 +42,8 @@ enum Action {
 
 #[derive(Args)]
 struct Show {
-    /// The cluster; needed if several run
-    #[arg(long, short)]
-    cluster: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterOption,
     /// Print what the device process answers, as JSON
     #[arg(long)]
     json: bool,
@@ -56,44 +55,42 @@ struct Set {
     link: String,
     #[command(flatten)]
     change: Change,
-    /// The cluster; needed if several run
-    #[arg(long, short)]
-    cluster: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterOption,
 }
 
 #[derive(Args)]
 struct Clear {
     /// all, a node, A:B or A>B
     link: String,
-    /// The cluster; needed if several run
-    #[arg(long, short)]
-    cluster: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterOption,
 }
 
-/// Values are checked by the types that they stand for, when they are read.
+/// Changes of [`ImpairmentChange`].
 #[derive(Args)]
 struct Change {
     /// Frames that vanish, such as 5%
     #[arg(long, value_name = "PERCENT")]
-    loss: Option<String>,
+    loss: Option<Probability>,
     /// How long every frame takes, such as 1ms
     #[arg(long, value_name = "TIME")]
-    delay: Option<String>,
+    delay: Option<Span>,
     /// How much longer or shorter than that, at random
     #[arg(long, value_name = "TIME")]
-    jitter: Option<String>,
+    jitter: Option<Span>,
     /// Frames that later ones may overtake
     #[arg(long, value_name = "PERCENT")]
-    reorder: Option<String>,
+    reorder: Option<Probability>,
     /// Frames that arrive twice
     #[arg(long, value_name = "PERCENT")]
-    duplicate: Option<String>,
+    duplicate: Option<Probability>,
     /// Frames of which some bits flip; the checksum catches them
     #[arg(long, value_name = "PERCENT")]
-    corrupt: Option<String>,
+    corrupt: Option<Probability>,
     /// Bits per second, such as 1Gbit
     #[arg(long, value_name = "RATE")]
-    rate: Option<String>,
+    rate: Option<Rate>,
     /// Nothing passes
     #[arg(long, value_name = "on|off")]
     partition: Option<Switch>,
@@ -108,13 +105,13 @@ enum Switch {
 impl Change {
     fn read(&self) -> Result<ImpairmentChange> {
         let change = ImpairmentChange {
-            loss: parse("--loss", self.loss.as_deref())?,
-            delay: parse("--delay", self.delay.as_deref())?,
-            jitter: parse("--jitter", self.jitter.as_deref())?,
-            reorder: parse("--reorder", self.reorder.as_deref())?,
-            duplicate: parse("--duplicate", self.duplicate.as_deref())?,
-            corrupt: parse("--corrupt", self.corrupt.as_deref())?,
-            rate: parse("--rate", self.rate.as_deref())?,
+            loss: self.loss,
+            delay: self.delay,
+            jitter: self.jitter,
+            reorder: self.reorder,
+            duplicate: self.duplicate,
+            corrupt: self.corrupt,
+            rate: self.rate,
             partition: self.partition.map(|switch| switch == Switch::On),
         };
         ensure!(
@@ -125,22 +122,11 @@ impl Change {
     }
 }
 
-fn parse<T: std::str::FromStr>(option: &str, text: Option<&str>) -> Result<Option<T>>
-where
-    T::Err: std::fmt::Display,
-{
-    let value = text.map(str::parse).transpose();
-    value.map_err(|error| anyhow::anyhow!("{option}: {error}"))
-}
-
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let find = |name: &Option<String>| -> Result<Cluster> {
-        Ok(Cluster::find(&ui::runtime()?, name.as_deref(), None)?)
-    };
     match &options.action {
         Action::Show(show) => {
-            let cluster = find(&show.cluster)?;
+            let cluster = show.cluster.find(None)?;
             let mut stats = cluster.device_stats()?;
             let network = stats["network"].take();
             match show.json {
@@ -157,11 +143,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         }
         Action::Set(set) => {
             let change = set.change.read()?;
-            let changed = find(&set.cluster)?.set_links(&links(&set.link), Some(&change))?;
+            let changed = set
+                .cluster
+                .find(None)?
+                .set_links(&links(&set.link), Some(&change))?;
             println!("{changed} directions of links changed");
         }
         Action::Clear(clear) => {
-            let changed = find(&clear.cluster)?.set_links(&links(&clear.link), None)?;
+            let changed = clear
+                .cluster
+                .find(None)?
+                .set_links(&links(&clear.link), None)?;
             println!("{changed} directions of links cleared");
         }
     }
@@ -189,69 +181,66 @@ fn table(spec: &ClusterSpec, network: &Value) -> String {
         .map_or(Shape::Mesh, |net| net.topology);
     let mut text = format!("topology {shape:?}\n").to_lowercase();
     let name = |number: &Value| {
-        let found = spec
-            .nodes
-            .iter()
-            .find(|node| spec.node_number(&node.name).map(u64::from) == number.as_u64());
+        let is_it = |name: &str| spec.node_number(name).map(u64::from) == number.as_u64();
+        let found = spec.nodes.iter().find(|node| is_it(&node.name));
         found.map_or_else(|| format!("node {number}"), |node| node.name.clone())
     };
-    for link in network["links"].as_array().into_iter().flatten() {
-        let impairments = link["impairments"].as_object();
-        let words = impairments.into_iter().flatten().map(|(key, value)| {
-            let value = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
-            format!("{key} {value}")
-        });
-        let words: Vec<_> = words.collect();
+    for link in list(&network["links"]) {
+        let impairments = link["impairments"].as_object().into_iter().flatten();
+        let words: Vec<_> = impairments
+            .map(|(key, value)| format!("{key} {}", plain(value)))
+            .collect();
         let does = if words.is_empty() {
-            "-".to_owned()
+            "-"
         } else {
-            words.join(" ")
+            &words.join(" ")
         };
-        text.push_str(&format!(
-            "{}>{}  {does}\n",
-            name(&link["from"]),
-            name(&link["to"])
-        ));
-        let counters = link["counters"].as_object();
-        let counted = counters
-            .into_iter()
-            .flatten()
-            .filter(|(_, value)| value.as_u64() != Some(0));
-        let counted: Vec<_> = counted
+        text += &format!("{}>{}  {does}\n", name(&link["from"]), name(&link["to"]));
+        let counters = link["counters"].as_object().into_iter().flatten();
+        let counted: Vec<_> = counters
+            .filter(|(_, value)| value.as_u64() != Some(0))
             .map(|(key, value)| format!("{value} {key}"))
             .collect();
         if !counted.is_empty() {
-            text.push_str(&format!("      {}\n", counted.join(", ")));
+            text += &format!("      {}\n", counted.join(", "));
         }
     }
-    text.push_str(&format!("damaged frames caught: {}\n", network["damaged"]));
-    for carrier in network["carriers"].as_array().into_iter().flatten() {
-        text.push_str(&format!(
-            "{} at {}: {} connections or datagrams rejected\n",
-            carrier["kind"].as_str().unwrap_or("?"),
-            carrier["address"].as_str().unwrap_or("?"),
-            carrier["rejected"]
-        ));
-        for process in carrier["processes"].as_array().into_iter().flatten() {
+    text += &format!("damaged frames caught: {}\n", network["damaged"]);
+    for carrier in list(&network["carriers"]) {
+        text += &format!(
+            "{} at {}: {} calls or datagrams of strangers\n",
+            plain(&carrier["kind"]),
+            plain(&carrier["address"]),
+            carrier["strangers"]
+        );
+        for process in list(&carrier["processes"]) {
             let state = match process["connected"].as_bool() {
                 Some(true) => "answers",
                 _ => "SILENT",
             };
-            text.push_str(&format!(
+            text += &format!(
                 "  {} at {}: {state}, pieces up to {} bytes, {} frames sent, {} received, {} dropped, {} replayed\n",
-                process["name"].as_str().unwrap_or("?"),
-                process["address"].as_str().unwrap_or("?"),
+                plain(&process["name"]),
+                plain(&process["address"]),
                 process["mtu"],
                 process["frames_sent"],
                 process["frames_received"],
                 process["dropped"],
                 process["replayed"],
-            ));
+            );
         }
     }
     text
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// A value as text: a string without its quotes.
+pub(crate) fn plain(value: &Value) -> String {
+    let text = value.as_str().map(str::to_owned);
+    text.unwrap_or_else(|| value.to_string())
 }
 
 #[cfg(test)]
@@ -270,23 +259,22 @@ mod tests {
 
     #[test]
     fn values_are_checked_and_something_must_change() {
-        let change = |loss: Option<&str>| Change {
-            loss: loss.map(str::to_owned),
-            delay: None,
-            jitter: None,
-            reorder: None,
-            duplicate: None,
-            corrupt: None,
-            rate: None,
-            partition: None,
-        };
-        assert!(change(Some("5%")).read().unwrap().loss.is_some());
-        let wrong = change(Some("5")).read().unwrap_err().to_string();
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            change: Change,
+        }
+        let parse = |arguments: &[&str]| <Line as clap::Parser>::try_parse_from(arguments);
+        let change = parse(&["net", "--loss", "5%", "--partition", "off"]).unwrap();
+        let change = change.change.read().unwrap();
+        assert_eq!(change.loss, Some(Probability::percent(5.0)));
+        assert_eq!(change.partition, Some(false));
+        let wrong = parse(&["net", "--loss", "5"]).err().unwrap().to_string();
         assert!(
-            wrong.starts_with("--loss: expected a percentage"),
+            wrong.contains("'--loss <PERCENT>': expected a percentage"),
             "{wrong}"
         );
-        assert!(change(None).read().is_err());
+        assert!(parse(&["net"]).unwrap().change.read().is_err());
     }
 
     #[test]

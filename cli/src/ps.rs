@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use indicatif::HumanBytes;
-use qnic_cluster::{overview, ClusterOverview, Mode, NodeState, ProcessOverview};
+use qnic_cluster::{overview, ClusterOverview, Mode, ProcessOverview};
 
 use crate::ui;
 
@@ -45,63 +45,37 @@ fn table(clusters: &[ClusterOverview]) -> String {
     ];
     let mut rows = vec![head.map(str::to_owned)];
     for cluster in clusters {
-        let mode = if cluster.mode == Mode::Attached {
-            " (attached)"
-        } else {
-            ""
+        let mode = match cluster.mode {
+            Mode::Attached => " (attached)",
+            Mode::Detached => "",
         };
         let name = format!("{}{mode}", cluster.name);
+        let mut add = |node: String, facts: [String; 4], used: Option<&ProcessOverview>| {
+            let [state, kernel, cpus, ram] = facts;
+            let [pid, uptime, memory] = process(used);
+            let cluster = name.clone();
+            rows.push([cluster, node, state, kernel, cpus, ram, pid, uptime, memory]);
+        };
         for node in &cluster.nodes {
-            let [pid, uptime, memory] = process(node.qemu.as_ref());
-            let cpus = format!("{} {}", node.cpus, cluster.accel);
-            let ram = HumanBytes(node.memory_bytes).to_string();
-            let state = state(node.state).to_owned();
-            let kernel = node.kernel.to_owned();
-            rows.push([
-                name.clone(),
-                node.name.clone(),
-                state,
-                kernel,
-                cpus,
-                ram,
-                pid,
-                uptime,
-                memory,
-            ]);
+            let facts = [
+                format!("{:?}", node.state).to_lowercase(),
+                node.kernel.to_owned(),
+                format!("{} {}", node.cpus, cluster.accel),
+                HumanBytes(node.memory_bytes).to_string(),
+            ];
+            add(node.name.clone(), facts, node.qemu.as_ref());
         }
         for device in &cluster.devices {
-            let [pid, uptime, memory] = process(Some(&device.process));
             let state = if device.process.alive {
                 "running"
             } else {
                 "dead"
-            }
-            .to_owned();
-            let none = || "-".to_owned();
-            rows.push([
-                name.clone(),
-                format!("({})", device.name),
-                state,
-                none(),
-                none(),
-                none(),
-                pid,
-                uptime,
-                memory,
-            ]);
+            };
+            let facts = [state, "-", "-", "-"].map(str::to_owned);
+            add(format!("({})", device.name), facts, Some(&device.process));
         }
     }
-    aligned(&rows)
-}
-
-fn state(state: NodeState) -> &'static str {
-    match state {
-        NodeState::Ready => "ready",
-        NodeState::Booting => "booting",
-        NodeState::Paused => "paused",
-        NodeState::Dead => "dead",
-        NodeState::Silent => "silent",
-    }
+    ui::aligned(&rows)
 }
 
 fn process(process: Option<&ProcessOverview>) -> [String; 3] {
@@ -124,34 +98,9 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<_> = (0..N).map(width).collect();
-    let line = |row: &[String; N]| {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        format!("{}\n", line.trim_end())
-    };
-    rows.iter().map(line).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn columns_are_aligned() {
-        let rows = [["A", "B"], ["long", "x"]].map(|row| row.map(str::to_owned));
-        assert_eq!(aligned(&rows), "A     B\nlong  x\n");
-    }
 
     #[test]
     fn durations_are_short() {

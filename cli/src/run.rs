@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Result};
 use clap::Args;
-use qnic_cluster::{Cancel, Cluster, Error, GuestCommand, GuestEvent, GuestInput, Node};
+use qnic_cluster::{Cancel, Error, GuestCommand, GuestEvent, GuestInput, Node};
 
-use crate::ui;
+use crate::ui::{self, ClusterOption};
 
 /// Exit status when time is over, as `timeout` gives it.
 const TIMED_OUT: u8 = 124;
@@ -45,9 +45,8 @@ that is not 0. Besides, as in other tools:
 pub(crate) struct Options {
     /// The node, or "all"
     node: String,
-    /// The cluster; needed if several run
-    #[arg(long, short)]
-    cluster: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterOption,
     /// Kill the command after this many seconds
     #[arg(long, short, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
@@ -76,7 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn try_run(options: &Options) -> Result<u8> {
     let cancel = Cancel::on_signals()?;
-    let cluster = Cluster::find(&ui::runtime()?, options.cluster.as_deref(), Some(&cancel))?;
+    let cluster = options.cluster.find(Some(&cancel))?;
     let all = options.node == "all";
     if options.input && all {
         bail!("standard input can go to one node only, not to all");

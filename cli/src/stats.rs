@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use qnic_cluster::{Cancel, Cluster};
+use qnic_cluster::Cancel;
 use serde_json::Value;
 
-use crate::ui;
+use crate::net;
+use crate::ui::{self, ClusterOption};
 
 /// Options of `qnic stats`.
 #[derive(Args)]
@@ -24,9 +25,8 @@ Exit status: 0.")]
 pub(crate) struct Options {
     /// The node
     node: String,
-    /// The cluster; needed if several run
-    #[arg(long, short)]
-    cluster: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterOption,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Options {
 /// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
-    let cluster = Cluster::find(&ui::runtime()?, options.cluster.as_deref(), Some(&cancel))?;
+    let cluster = options.cluster.find(Some(&cancel))?;
     let node = cluster.node(&options.node)?;
     let stats = cluster.device_stats_of(node.name())?;
     let nic = find(&stats, node.name())
@@ -62,12 +62,9 @@ fn lines(nic: &Value) -> String {
             None => rows.push((name, value)),
         }
     }
-    let width = rows.iter().map(|row| row.0.len()).max().unwrap_or(0);
-    let line = |(name, value): (&String, &Value)| match value.as_str() {
-        Some(text) => format!("{name:width$}  {text}\n"),
-        None => format!("{name:width$}  {value}\n"),
-    };
-    rows.into_iter().map(line).collect()
+    let row = |(name, value): (&String, &Value)| [name.clone(), net::plain(value)];
+    let rows: Vec<_> = rows.into_iter().map(row).collect();
+    ui::aligned(&rows)
 }
 
 #[cfg(test)]

@@ -89,44 +89,14 @@ fn cargo(root: &Path) -> Command {
 
 /// Formatting, lints and documentation; each is one test.
 fn static_checks(root: &Path) -> Result<Counts> {
-    let lint = [
-        "clippy",
-        "--workspace",
-        "--features",
-        FEATURES,
-        "--all-targets",
-        "--quiet",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    let lint_guests = [
-        "clippy",
-        "-p",
-        "qnic-cluster",
-        "--test",
-        "plain_guests",
-        "--quiet",
-        "--",
-        "-D",
-        "warnings",
-    ];
-    let checks: [(&str, &str, &[&str]); 4] = [
-        ("static::format", "fmt", &["fmt", "--all", "--check"]),
+    let lint = format!("--workspace --features {FEATURES} --all-targets --quiet -- -D warnings");
+    let lint_guests = "-p qnic-cluster --test plain_guests --quiet -- -D warnings";
+    let document = format!("--workspace --features {FEATURES} --no-deps --quiet");
+    let checks = [
+        ("static::format", "fmt", "--all --check"),
         ("static::lints", "clippy", &lint),
-        ("static::lints_of_guest_tests", "clippy", &lint_guests),
-        (
-            "static::documentation",
-            "doc",
-            &[
-                "doc",
-                "--workspace",
-                "--features",
-                FEATURES,
-                "--no-deps",
-                "--quiet",
-            ],
-        ),
+        ("static::lints_of_guest_tests", "clippy", lint_guests),
+        ("static::documentation", "doc", &document),
     ];
     let mut counts = Counts::default();
     for (name, tool, arguments) in checks {
@@ -137,7 +107,8 @@ fn static_checks(root: &Path) -> Result<Counts> {
         }
         println!("test {name} …");
         let status = cargo(root)
-            .args(arguments)
+            .arg(tool)
+            .args(arguments.split(' '))
             .env("RUSTDOCFLAGS", "-D warnings")
             .status()
             .with_context(|| format!("start cargo {tool}"))?;

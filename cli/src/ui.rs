@@ -1,4 +1,4 @@
-//! What people see while things take time, and how failures are told.
+//! What all commands share: the choice of a cluster, tables, progress, failures.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use clap::Args;
 use indicatif::{HumanBytes, MultiProgress, ProgressBar, ProgressStyle};
-use qnic_cluster::{Error, Progress, Runtime};
+use qnic_cluster::{Cancel, Cluster, Error, Progress, Runtime};
 
 /// Exit status of a wrong command line or cluster file.
 pub(crate) const WRONG_INPUT: u8 = 2;
@@ -44,7 +45,44 @@ pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Ok(runtime)
 }
 
-/// A spinner with a message, or nothing where nobody would see it.
+/// The option that names a cluster.
+#[derive(Args)]
+pub(crate) struct ClusterOption {
+    /// The cluster; needed if several run
+    #[arg(long, short)]
+    cluster: Option<String>,
+}
+
+impl ClusterOption {
+    /// The cluster that is meant. Its waits end when `cancel` is pulled.
+    pub(crate) fn find(&self, cancel: Option<&Cancel>) -> anyhow::Result<Cluster> {
+        find(self.cluster.as_deref(), cancel)
+    }
+}
+
+/// The cluster `name`, or the only one.
+pub(crate) fn find(name: Option<&str>, cancel: Option<&Cancel>) -> anyhow::Result<Cluster> {
+    Ok(Cluster::find(&runtime()?, name, cancel)?)
+}
+
+/// Rows as text with aligned columns.
+pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or(0)
+    };
+    let widths: [_; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths);
+        let cells: Vec<_> = cells
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A spinner with a message, or nothing where it could not be seen.
 pub(crate) fn spinner(message: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner()
         .with_style(style("{spinner} {msg}"))
@@ -125,5 +163,16 @@ impl Drop for Moving {
     fn drop(&mut self) {
         // A terminal that has gone shows nothing anyway.
         let _ = self.lines.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["A", "B"], ["long", "x"]].map(|row| row.map(str::to_owned));
+        assert_eq!(aligned(&rows), "A     B\nlong  x\n");
     }
 }

@@ -41,7 +41,7 @@ A cluster file:
 Only the names are required.
 
 Exit status: 0 once every guest is ready, 1 if one failed (nothing is left running
-then), 2 for a mistake in the file, 130 if interrupted.")]
+then), 2 for an error in the file, 130 if interrupted.")]
 pub(crate) struct Options {
     /// The cluster file
     file: PathBuf,

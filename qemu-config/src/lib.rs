@@ -86,6 +86,7 @@ pub use progress::{Progress, Silent};
 pub use provision::available_memory;
 pub use qapi::qmp;
 pub use qnic_config::{ByteSize, ConfigError};
+pub use qnic_links::units::{Probability, Rate, Span};
 pub use qnic_links::{ImpairmentChange, Impairments, Shape};
 pub use state::{Mode, Runtime, COMMAND_SLOTS};
 pub use teardown::{down, sweep};

@@ -1,4 +1,4 @@
-//! Rules that hold in more than one place.
+//! Rules that hold in more than one section.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use crate::ConfigError;
 /// Longest path that fits into a Unix socket address, in bytes.
 pub const MAX_SOCKET_PATH: usize = 107;
 
-/// Values that may stand in one place only, with the key that had each first.
+/// Values that may stand at one key only, with the key that had each first.
 #[derive(Debug)]
 pub struct Unique<V>(HashMap<V, String>);
 

@@ -209,7 +209,7 @@ impl Config {
     /// Reads the configuration file `file`.
     ///
     /// # Errors
-    /// Returns the first error, with its place.
+    /// Returns the first error, with its location.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|error| {
             ConfigError::new("", format!("cannot read {}: {error}", file.display()))
@@ -220,7 +220,7 @@ impl Config {
     /// Parses `text`, the content of the configuration file `file`.
     ///
     /// # Errors
-    /// Returns the first error, with its place.
+    /// Returns the first error, with its location.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
         crate::parse(text, file, |config: Self| {
             config.check()?;
@@ -262,13 +262,34 @@ impl Config {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const GOOD: &str = "[[nic]]\nname = \"a\"\nnode = 0\nsocket = \"/tmp/a\"\nram = \"256MiB\"\n";
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         Config::parse(text, Path::new("q.toml"))
+    }
+
+    /// Expects an error on a line that contains a text.
+    fn assert_error(text: &str, line: usize, part: &str) {
+        let error = parse(text).expect_err(text).to_string();
+        let location = format!("q.toml:{line}:");
+        assert!(error.starts_with(&location), "{error}\n{text}");
+        assert!(error.contains(part), "{error}\n{text}");
+    }
+
+    /// Each row, `from => to | line | error` with `\n` for a line end, replaces a part of a
+    /// good file, and expects an error.
+    pub(crate) fn assert_errors(good: &str, table: &str) {
+        for row in table.trim().lines() {
+            let cells: Vec<_> = row.split('|').collect();
+            let (from, to) = cells[0].split_once("=>").unwrap();
+            let [from, to] = [from, to].map(|text| text.trim().replace("\\n", "\n"));
+            assert!(good.contains(&from), "{row}");
+            let line = cells[1].trim().parse().unwrap();
+            assert_error(&good.replacen(&from, &to, 1), line, cells[2].trim());
+        }
     }
 
     #[test]
@@ -294,48 +315,36 @@ mod tests {
 
     /// Each error is found on its line and named by its key.
     #[test]
-    fn errors_have_a_place_and_a_key() {
-        let good = |from: &str, to: &str| GOOD.replace(from, to);
-        let more = |rest: &str| format!("{GOOD}{rest}\n");
-        let second = |name: &str, node: u16, socket: &str| {
-            more(&format!(
-                "[[nic]]\nname = {name:?}\nnode = {node}\nsocket = {socket:?}\nram = \"1GiB\""
-            ))
-        };
-        let long = "x".repeat(107);
-        let cases = [
-            (String::new(), 1, "at least one"),
-            ("nic = 3".to_owned(), 1, "invalid type"),
-            ("[[nic]\n".to_owned(), 1, "]"),
-            (more("colour = 1"), 6, "colour"),
-            (good("node = 0", "node = 70000"), 3, "70000"),
-            (good("node = 0", "node = \"x\""), 3, "invalid type"),
-            (good("node = 0\n", ""), 1, "node"),
-            (good("\"a\"", "\"\""), 2, "nic[0].name"),
-            (good("256MiB", "256"), 5, "nic[0].ram"),
-            (good("256MiB", "3KiB"), 5, "nic[0].ram"),
-            (good("256MiB", "64TiB"), 5, "nic[0].ram"),
-            (good("/tmp/a", ""), 4, "nic[0].socket"),
-            (good("tmp/a", &long), 4, "1 to 107 bytes"),
-            (more("doorbells = 0"), 6, "nic[0].doorbells"),
-            (more("doorbells = 63"), 6, "1 to 62"),
-            (more("windows = 5000"), 6, "nic[0].windows"),
-            (second("b", 0, "/tmp/b"), 8, "used already by nic[0].node"),
-            (second("a", 1, "/tmp/b"), 7, "used already by nic[0].name"),
-            (second("b", 1, "/tmp/a"), 9, "used already by nic[0].socket"),
-            (more("[metrics]\nsocket = \"/tmp/a\""), 7, "metrics.socket"),
-            (
-                more("[engine]\npoll_window_us = 9000000"),
-                7,
-                "engine.poll_window_us",
-            ),
-            (more("[engine]\nspin = 1"), 7, "spin"),
-        ];
-        for (text, line, part) in cases {
-            let error = parse(&text).expect_err(&text).to_string();
-            let place = format!("q.toml:{line}:");
-            assert!(error.starts_with(&place), "{error}\n{text}");
-            assert!(error.contains(part), "{error}\n{text}");
+    fn errors_have_a_location_and_a_key() {
+        let table = r#"
+            [[nic]] => [[nic] | 1 | ]
+            node = 0 => node = 70000 | 3 | 70000
+            node = 0 => node = "x" | 3 | invalid type
+            node = 0\n => | 1 | nic[0]: missing field `node`
+            "a" => "" | 2 | nic[0].name
+            256MiB => 256 | 5 | nic[0].ram
+            256MiB => 3KiB | 5 | nic[0].ram
+            256MiB => 64TiB | 5 | nic[0].ram
+            /tmp/a => | 4 | nic[0].socket
+            END => colour = 1 | 6 | colour
+            END => doorbells = 0 | 6 | nic[0].doorbells
+            END => doorbells = 63 | 6 | 1 to 62
+            END => windows = 5000 | 6 | nic[0].windows
+            END => [[nic]]\nname = "b"\nnode = 0\nsocket = "/tmp/b"\nram = "1GiB" | 8 | used already by nic[0].node
+            END => [[nic]]\nname = "a"\nnode = 1\nsocket = "/tmp/b"\nram = "1GiB" | 7 | used already by nic[0].name
+            END => [[nic]]\nname = "b"\nnode = 1\nsocket = "/tmp/a"\nram = "1GiB" | 9 | used already by nic[0].socket
+            END => [metrics]\nsocket = "/tmp/a" | 7 | metrics.socket
+            END => [engine]\npoll_window_us = 9000000 | 7 | engine.poll_window_us
+            END => [engine]\nspin = 1 | 7 | spin
+        "#;
+        assert_errors(&format!("{GOOD}#END"), &table.replace("END", "#END"));
+        let long = GOOD.replace("tmp/a", &"x".repeat(107));
+        for (text, line, part) in [
+            ("", 1, "at least one"),
+            ("nic = 3", 1, "invalid type"),
+            (&long, 4, "1 to 107 bytes"),
+        ] {
+            assert_error(text, line, part);
         }
     }
 }

@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 
 /// A value breaks a rule, or a file cannot be read as a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}{message}{}", begin(place), prefix(key), end(place))]
+#[error("{}{}{message}{}", begin(location), prefix(key), end(location))]
 pub struct ConfigError {
     /// Where it stands; `None`: the value does not come from a file.
-    pub place: Option<Place>,
+    pub location: Option<Location>,
     /// The key it is about, such as `node[1].memory`; empty if it is no key.
     pub key: String,
     /// What is wrong and what was expected.
     pub message: String,
 }
 
-/// A position in a configuration file.
+/// A location in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The file.
     pub file: PathBuf,
     /// Line, from 1.
@@ -32,7 +32,7 @@ impl ConfigError {
     /// The value of `key` breaks a rule.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
-            place: None,
+            location: None,
             key: key.into(),
             message: message.into(),
         }
@@ -43,7 +43,7 @@ impl ConfigError {
         let before = text.get(..span.start).unwrap_or(text);
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
         self.message = self.message.trim_end().replace('\n', ", ");
-        self.place = Some(Place {
+        self.location = Some(Location {
             file: file.to_owned(),
             line: before.matches('\n').count() + 1,
             column: before[start..].chars().count() + 1,
@@ -53,9 +53,14 @@ impl ConfigError {
     }
 }
 
-fn begin(place: &Option<Place>) -> String {
-    place.as_ref().map_or_else(String::new, |place| {
-        format!("{}:{}:{}: ", place.file.display(), place.line, place.column)
+fn begin(location: &Option<Location>) -> String {
+    location.as_ref().map_or_else(String::new, |location| {
+        format!(
+            "{}:{}:{}: ",
+            location.file.display(),
+            location.line,
+            location.column
+        )
     })
 }
 
@@ -66,8 +71,8 @@ fn prefix(key: &str) -> String {
     }
 }
 
-fn end(place: &Option<Place>) -> String {
-    place
+fn end(location: &Option<Location>) -> String {
+    location
         .as_ref()
-        .map_or_else(String::new, |place| format!("\n  | {}", place.text))
+        .map_or_else(String::new, |location| format!("\n  | {}", location.text))
 }

@@ -1,4 +1,4 @@
-//! From the text of a TOML file to checked values, and from errors to places in it.
+//! From the text of a TOML file to checked values, and from errors to locations in it.
 //!
 //! Serde reports a span without a key; checks made after parsing know a key without a
 //! span. Both directions go through the same parse tree, so every error has both.
@@ -12,10 +12,10 @@ use toml::de::{DeTable, DeValue};
 use crate::ConfigError;
 
 /// Parses `text`, the content of `file`, and has `check` make the result of it. An error
-/// of `check` gets the place of its key.
+/// of `check` gets the location of its key.
 ///
 /// # Errors
-/// Returns the first error, with its place.
+/// Returns the first error, with its location.
 pub fn parse<Raw: DeserializeOwned, T>(
     text: &str,
     file: &Path,

@@ -23,7 +23,7 @@ pub use check::{check_socket, Unique, MAX_SOCKET_PATH};
 pub use device::{
     Config, EngineSettings, MetricsSettings, NicSettings, MAX_NICS, MAX_POLL_WINDOW_US, MAX_RAM,
 };
-pub use error::{ConfigError, Place};
+pub use error::{ConfigError, Location};
 pub use file::parse;
 pub use network::{
     check_link, check_peer_timeout, index_of, topology, LinkSettings, NetworkSettings,

@@ -312,8 +312,8 @@ impl NetworkSettings {
                     return Err(ConfigError::new(key, message));
                 }
             }
-            for (place, node) in process.nodes.iter().enumerate() {
-                seen.node(*node, &format!("{key}.nodes[{place}]"))?;
+            for (at, node) in process.nodes.iter().enumerate() {
+                seen.node(*node, &format!("{key}.nodes[{at}]"))?;
             }
         }
         Ok(())
@@ -333,6 +333,7 @@ fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::tests::assert_errors;
     use std::path::Path;
 
     const NICS: &str = "\
@@ -348,17 +349,6 @@ mod tests {
         let printed = toml::to_string(config).unwrap();
         let again = Config::parse(&printed, Path::new("q.toml")).unwrap();
         assert_eq!(again, *config);
-    }
-
-    /// Replaces a part, and expects an error on a line that contains a text.
-    fn assert_errors(good: &str, cases: &[(&str, &str, usize, &str)]) {
-        for (from, to, line, part) in cases {
-            assert!(good.contains(from), "{from}");
-            let error = parse(&good.replace(from, to)).expect_err(to);
-            let place = format!("q.toml:{line}:");
-            assert!(error.starts_with(&place), "{error}\n{to}");
-            assert!(error.contains(part), "{error}\n{to}");
-        }
     }
 
     /// The network begins on line 11.
@@ -380,57 +370,29 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_a_place_and_a_key() {
-        let cases = [
-            ("torus", "cube", 12, "unknown variant"),
-            ("columns = 2", "columns = 3", 13, "network.columns"),
-            ("columns = 2\n", "", 11, "network.columns: needed"),
-            ("torus", "ring", 13, "network.columns: only"),
-            (
-                "torus\"\ncolumns = 2",
-                "star\"\nhub = 7",
-                13,
-                "network.hub: there is no node 7",
-            ),
-            ("2s", "2ms", 15, "network.peer_timeout: expected 100ms"),
-            ("10us", "soon", 16, "expected a time"),
-            ("5%", "5", 21, "expected a percentage"),
-            (
-                "to = 1",
-                "to = 7",
-                17,
-                "network.link[0]: there is no node 7",
-            ),
-            (
-                "to = 1",
-                "to = 3",
-                17,
-                "network.link[0]: no link of this topology joins 0 and 3",
-            ),
-            ("rate", "speed", 21, "unknown field"),
-            (
-                "[2, 3]",
-                "[1, 3]",
-                29,
-                "node 1 is used already by nic[1].node",
-            ),
-            (
-                "\"east\"",
-                "\"west\"",
-                27,
-                "is used already by network.udp.name",
-            ),
-            ("127.0.0.1:7001", "east", 28, "socket address"),
-        ];
-        assert_errors(WHOLE, &cases);
-        let lonely = "[[network.process]]\nname = \"e\"\naddress = \"127.0.0.1:1\"\nnodes = [2]\n";
-        let socket = (
-            "address = \"127.0.0.1:1\"",
-            "socket = \"/e\"",
-            11,
-            "network.shm: needed",
-        );
-        assert_errors(lonely, &[("", "", 11, "network.udp: needed"), socket]);
+    fn errors_have_a_location_and_a_key() {
+        let table = r#"
+            torus => cube | 12 | unknown variant
+            columns = 2 => columns = 3 | 13 | network.columns
+            columns = 2\n => | 11 | network.columns: needed
+            torus => ring | 13 | network.columns: only
+            torus"\ncolumns = 2 => star"\nhub = 7 | 13 | network.hub: there is no node 7
+            2s => 2ms | 15 | network.peer_timeout: expected 100ms
+            10us => soon | 16 | expected a time
+            5% => 5 | 21 | expected a percentage
+            to = 1 => to = 7 | 17 | network.link[0]: there is no node 7
+            to = 1 => to = 3 | 17 | network.link[0]: no link of this topology joins 0 and 3
+            rate => speed | 21 | unknown field
+            [2, 3] => [1, 3] | 29 | node 1 is used already by nic[1].node
+            "east" => "west" | 27 | is used already by network.udp.name
+            127.0.0.1:7001 => east | 28 | socket address
+        "#;
+        assert_errors(&format!("{NICS}{WHOLE}"), table);
+        let lonely = r#"
+            END => [[network.process]]\nname = "e"\naddress = "127.0.0.1:1"\nnodes = [2] | 11 | network.udp: needed
+            END => [[network.process]]\nname = "e"\nsocket = "/e"\nnodes = [2] | 11 | network.shm: needed
+        "#;
+        assert_errors(&format!("{NICS}#END"), &lonely.replace("END", "#END"));
     }
 
     const SHARED: &str = "\
@@ -441,42 +403,19 @@ mod tests {
     #[test]
     fn processes_of_this_host_have_sockets_of_their_own() {
         assert_round_trip(&parse(SHARED).unwrap());
-        let far = "\"/f.shm\"";
-        let cases = [
-            (
-                "/f.shm",
-                "/l.shm",
-                20,
-                "socket /l.shm is used already by network.shm.socket",
-            ),
-            (
-                "/f.shm",
-                "/tmp/a",
-                20,
-                "socket /tmp/a is used already by nic[0].socket",
-            ),
-            (
-                "far",
-                "left",
-                19,
-                "the name \"left\" is used already by network.shm.name",
-            ),
-            ("far", &"f".repeat(65), 19, "1 to 64 bytes, found 65"),
-            ("/f.shm", &"f".repeat(108), 20, "a path of 1 to 107"),
-            (
-                "socket = \"/f.shm\"\n",
-                "",
-                18,
-                "expected either an address",
-            ),
-            (
-                far,
-                "\"/f\"\naddress = \"[::1]:1\"",
-                18,
-                "either an address",
-            ),
-            ("[3]", "[0]", 21, "node 0 is used already by nic[0].node"),
-        ];
-        assert_errors(SHARED, &cases);
+        let table = r#"
+            /f.shm => /l.shm | 20 | socket /l.shm is used already by network.shm.socket
+            /f.shm => /tmp/a | 20 | socket /tmp/a is used already by nic[0].socket
+            far => left | 19 | the name "left" is used already by network.shm.name
+            far => F65 | 19 | 1 to 64 bytes, found 65
+            /f.shm => F108 | 20 | a path of 1 to 107
+            socket = "/f.shm"\n => | 18 | expected either an address
+            "/f.shm" => "/f"\naddress = "[::1]:1" | 18 | either an address
+            [3] => [0] | 21 | node 0 is used already by nic[0].node
+        "#;
+        let table = [65, 108].iter().fold(table.to_owned(), |table, length| {
+            table.replace(&format!("F{length}"), &"f".repeat(*length))
+        });
+        assert_errors(&format!("{NICS}{SHARED}"), &table);
     }
 }

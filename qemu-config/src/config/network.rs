@@ -369,68 +369,24 @@ nic = false
     }
 
     #[test]
-    fn errors_of_hosts_and_links_have_place_and_key() {
-        let (star, soon) = (
-            "\"star\"\nhub = \"b\"",
-            "columns = 2\npeer_timeout = \"1ms\"",
-        );
-        let cases = [
-            ("torus", "cube", "4:12: network.topology: unknown variant"),
-            (
-                "columns = 2",
-                "columns = 3",
-                "5:11: network.columns: 4 nodes do not fill",
-            ),
-            (
-                "columns = 2",
-                "hub = \"a0\"",
-                "3:1: network.columns: needed with the topology torus",
-            ),
-            (
-                "\"torus\"\ncolumns = 2",
-                star,
-                "5:7: network.hub: there is no node \"b\"",
-            ),
-            (
-                "columns = 2",
-                soon,
-                "6:16: network.peer_timeout: expected 100ms",
-            ),
-            ("20us", "soon", "expected a time such as"),
-            ("5%", "5", "expected a percentage"),
-            ("loss =", "lose =", "unknown field `lose`"),
-            (
-                "[\"a0\", \"a1\"]\none",
-                "[\"a0\", \"a3\"]\none",
-                "network.link[0].between: no link",
-            ),
-            (
-                "[\"a2\", \"a3\"]",
-                "[\"a1\", \"a3\"]",
-                "network.host[1].nodes[0]: node \"a1\" is used already by network.host[0].nodes[1]",
-            ),
-            (
-                "\"a2\", \"a3\"",
-                "\"a3\"",
-                "network.host: node \"a2\" is in none",
-            ),
-            (
-                "0.2:7000",
-                "0.1:7000",
-                "network.host[1].address: 10.0.0.1:7000 is used already by network.host[0].address",
-            ),
-            (
-                "east",
-                "west",
-                "network.host[1].name: name \"west\" is used already",
-            ),
-            (
-                "key_file = \"/c/k\"\n",
-                "",
-                "network.key_file: needed with hosts",
-            ),
-        ];
-        assert_errors(HOSTS, &cases);
+    fn errors_of_hosts_and_links_have_location_and_key() {
+        let table = r#"
+            torus => cube | 4:12: network.topology: unknown variant
+            columns = 2 => columns = 3 | 5:11: network.columns: 4 nodes do not fill
+            columns = 2 => hub = "a0" | 3:1: network.columns: needed with the topology torus
+            "torus"\ncolumns = 2 => "star"\nhub = "b" | 5:7: network.hub: there is no node "b"
+            columns = 2 => columns = 2\npeer_timeout = "1ms" | 6:16: network.peer_timeout: expected 100ms
+            20us => soon | expected a time such as
+            5% => 5 | expected a percentage
+            loss => lose | unknown field `lose`
+            "a1"]\none => "a3"]\none | network.link[0].between: no link of this topology joins "a0" and "a3"
+            "a2", "a3" => "a1", "a3" | network.host[1].nodes[0]: node "a1" is used already by network.host[0].nodes[1]
+            "a2", "a3" => "a3" | network.host: node "a2" is in none
+            0.2:7000 => 0.1:7000 | network.host[1].address: 10.0.0.1:7000 is used already by network.host[0].address
+            east => west | network.host[1].name: name "west" is used already
+            key_file = "/c/k"\n => | network.key_file: needed with hosts
+        "#;
+        assert_errors(HOSTS, table);
     }
 
     #[test]
@@ -463,41 +419,16 @@ nic = false
     }
 
     #[test]
-    fn errors_of_processes_have_place_and_key() {
-        let host = "[[network.host]]\nname = \"h\"\naddress = \"[::1]:1\"\nnodes = []\n[[node]]";
-        let cases = [
-            (
-                "right",
-                "left",
-                "network.process[1].name: name \"left\" is used already",
-            ),
-            ("right", "Right", "network.process[1].name: expected 1 to"),
-            (
-                "\"a2\"",
-                "\"a1\"",
-                "network.process[1].nodes[0]: node \"a1\" is used already",
-            ),
-            (
-                "\"a2\"",
-                "\"plain\"",
-                "network.process[1].nodes[0]: there is no node",
-            ),
-            (
-                "\"a2\"",
-                "",
-                "network.process[1].nodes: expected at least one",
-            ),
-            (
-                "\"a0\", \"a1\"",
-                "\"a0\"",
-                "network.process: node \"a1\" is in none",
-            ),
-            (
-                "[[node]]",
-                host,
-                "network.process: a cluster has either hosts",
-            ),
-        ];
-        assert_errors(PROCESSES, &cases);
+    fn errors_of_processes_have_location_and_key() {
+        let table = r#"
+            right => left | network.process[1].name: name "left" is used already
+            right => Right | network.process[1].name: expected 1 to
+            "a2" => "a1" | network.process[1].nodes[0]: node "a1" is used already
+            "a2" => "plain" | network.process[1].nodes[0]: there is no node
+            "a2" => | network.process[1].nodes: expected at least one
+            "a0", "a1" => "a0" | network.process: node "a1" is in none
+            [[node]] => [[network.host]]\nname = "h"\naddress = "[::1]:1"\nnodes = []\n[[node]] | network.process: a cluster has either hosts
+        "#;
+        assert_errors(PROCESSES, table);
     }
 }

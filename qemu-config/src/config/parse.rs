@@ -61,7 +61,7 @@ impl ClusterSpec {
     /// Parses `text`, the content of the cluster file `file`.
     ///
     /// # Errors
-    /// Returns the first error, with its place.
+    /// Returns the first error, with its location.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
         let base = file.parent().unwrap_or(Path::new(""));
         qnic_config::parse(text, file, |raw| resolve(raw, base))

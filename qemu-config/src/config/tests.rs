@@ -15,12 +15,16 @@ pub(super) fn parse(text: &str) -> Result<ClusterSpec, String> {
     })
 }
 
-/// Replaces a part of a good file, and expects an error that contains a text.
-pub(super) fn assert_errors(good: &str, cases: &[(&str, &str, &str)]) {
-    for (from, to, expected) in cases {
-        assert!(good.contains(from), "{from}");
-        let error = parse(&good.replacen(from, to, 1)).expect_err(to);
-        assert!(error.contains(expected), "{to}: {error}");
+/// Each row, `from => to | error` with `\n` for a line end, replaces a part of a good file,
+/// and expects an error that contains a text.
+pub(super) fn assert_errors(good: &str, table: &str) {
+    for row in table.trim().lines() {
+        let (change, expected) = row.split_once('|').unwrap();
+        let (from, to) = change.split_once("=>").unwrap();
+        let [from, to] = [from, to].map(|text| text.trim().replace("\\n", "\n"));
+        assert!(good.contains(&from), "{row}");
+        let error = parse(&good.replacen(&from, &to, 1)).expect_err(row);
+        assert!(error.contains(expected.trim()), "{row}: {error}");
     }
 }
 
@@ -67,96 +71,44 @@ count = 3
     assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
 }
 
+const NODE: &str = "name = \"x\"\n[[node]]\nname = \"a\"\n";
+
 #[test]
-fn errors_are_reported_with_place_key_and_expectation() {
-    let table = [
-        ("", "c.toml:1:1: missing field `name`"),
-        ("name = \"x\"\n", "c.toml:1:1: node: expected 1 to 64 nodes, found 0"),
-        ("name = 3\n", "c.toml:1:8: name: invalid type: integer `3`, expected a string"),
-        ("name = \"x\nnode", "c.toml:1:10: invalid basic string, expected `\"`"),
-        (
-            "name = \"x\"\ncolour = 1\n",
-            "c.toml:2:1: colour: unknown field `colour`, expected one of `name`, `accel`, `network`, `node`",
-        ),
-        (
-            "name = \"x\"\n[[link]]\n",
-            "c.toml:2:3: link: unknown field `link`, expected one of `name`, `accel`, `network`, `node`",
-        ),
-        (
-            "name = \"x\"\naccel = \"hvf\"\n",
-            "c.toml:2:9: accel: unknown variant `hvf`, expected one of `auto`, `kvm`, `tcg`",
-        ),
-        ("name = \"all\"\n", "c.toml:1:8: name: \"all\" has a meaning of its own: choose another name"),
-        (
-            "name = \"A b\"\n",
-            "c.toml:1:8: name: expected 1 to 24 of the characters a-z, 0-9 and \"-\", not \"-\" first, found \"A b\"",
-        ),
-        ("name = \"x\"\n[[node]]\ncpus = 1\n", "c.toml:2:1: node[0]: missing field `name`"),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nmemory = \"lots\"\n",
-            "c.toml:4:10: node[0].memory: expected a size such as \"256MiB\" or \"1GiB\", found \"lots\"",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nmemory = \"4MiB\"\n",
-            "c.toml:4:10: node[0].memory: expected 128MiB to 64GiB, found 4MiB",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nmemory = \"262145KiB\"\n",
-            "c.toml:4:10: node[0].memory: expected a whole number of MiB, found 262145KiB",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\ncpus = 0\n",
-            "c.toml:4:8: node[0].cpus: expected 1 to 64 CPUs, found 0",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\ncpus = -1\n",
-            "c.toml:4:8: node[0].cpus: invalid value: integer `-1`, expected u32",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nkernel = \"7.2\"\n",
-            "c.toml:4:10: node[0].kernel: there is no kernel series \"7.2\": use \"stable\" or \"backports\"",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\ncount = 2\n[[node]]\nname = \"a1\"\n",
-            "c.toml:6:8: node[1].name: name \"a1\" is used already by node[0].name",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\ncount = 0\n",
-            "c.toml:4:9: node[0].count: expected 1 to 64, found 0",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nfiles = [{ from = \"none\", to = \"/x\" }]\n",
-            "c.toml:4:19: node[0].files[0].from: there is no file \"none\"",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nfiles = [{ from = \"/proc/self/status\", to = \"x\" }]\n",
-            "c.toml:4:45: node[0].files[0].to: expected an absolute path in the guest, found \"x\"",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nfiles = [{ from = \"f\", to = \"/x\", mode = \"rwx\" }]\n",
-            "c.toml:4:42: node[0].files[0].mode: expected octal permission bits such as \"755\", found \"rwx\"",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\ncount = 2\nnumber = 3\n",
-            "c.toml:5:10: node[0].number: a node with a count cannot have a number",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nnumber = 1\n[[node]]\nname = \"b\"\n",
-            "c.toml:5:1: node[1].number: NIC number 1 is used already by node[0].number",
-        ),
-        (
-            "name = \"x\"\n[[node]]\nname = \"a\"\nfiles = [{ from = \"f\" }]\n",
-            "c.toml:4:10: node[0].files[0]: missing field `to`",
-        ),
-        (
-            "name = \"x\"\nname = \"y\"\n",
-            "c.toml:2:1: duplicate key",
-        ),
-    ];
+fn errors_are_reported_with_location_key_and_expectation() {
+    // NODE is a file with a node; a line end is `\n`.
+    let table = r#"
+         | 1:1: missing field `name`
+        name = "x"\n | 1:1: node: expected 1 to 64 nodes, found 0
+        name = 3\n | 1:8: name: invalid type: integer `3`, expected a string
+        name = "x\nnode | 1:10: invalid basic string, expected `"`
+        name = "x"\ncolour = 1\n | 2:1: colour: unknown field `colour`, expected one of `name`, `accel`, `network`, `node`
+        name = "x"\n[[link]]\n | 2:3: link: unknown field `link`, expected one of `name`, `accel`, `network`, `node`
+        name = "x"\naccel = "hvf"\n | 2:9: accel: unknown variant `hvf`, expected one of `auto`, `kvm`, `tcg`
+        name = "all"\n | 1:8: name: "all" has a meaning of its own: choose another name
+        name = "A b"\n | 1:8: name: expected 1 to 24 of the characters a-z, 0-9 and "-", not "-" first, found "A b"
+        name = "x"\n[[node]]\ncpus = 1\n | 2:1: node[0]: missing field `name`
+        NODE memory = "lots"\n | 4:10: node[0].memory: expected a size such as "256MiB" or "1GiB", found "lots"
+        NODE memory = "4MiB"\n | 4:10: node[0].memory: expected 128MiB to 64GiB, found 4MiB
+        NODE memory = "262145KiB"\n | 4:10: node[0].memory: expected a whole number of MiB, found 262145KiB
+        NODE cpus = 0\n | 4:8: node[0].cpus: expected 1 to 64 CPUs, found 0
+        NODE cpus = -1\n | 4:8: node[0].cpus: invalid value: integer `-1`, expected u32
+        NODE kernel = "7.2"\n | 4:10: node[0].kernel: there is no kernel series "7.2": use "stable" or "backports"
+        NODE count = 2\n[[node]]\nname = "a1"\n | 6:8: node[1].name: name "a1" is used already by node[0].name
+        NODE count = 0\n | 4:9: node[0].count: expected 1 to 64, found 0
+        NODE files = [{ from = "none", to = "/x" }]\n | 4:19: node[0].files[0].from: there is no file "none"
+        NODE files = [{ from = "/proc/self/status", to = "x" }]\n | 4:45: node[0].files[0].to: expected an absolute path in the guest, found "x"
+        NODE files = [{ from = "f", to = "/x", mode = "rwx" }]\n | 4:42: node[0].files[0].mode: expected octal permission bits such as "755", found "rwx"
+        NODE count = 2\nnumber = 3\n | 5:10: node[0].number: a node with a count cannot have a number
+        NODE number = 1\n[[node]]\nname = "b"\n | 5:1: node[1].number: NIC number 1 is used already by node[0].number
+        NODE files = [{ from = "f" }]\n | 4:10: node[0].files[0]: missing field `to`
+        name = "x"\nname = "y"\n | 2:1: duplicate key
+    "#;
     let mut wrong = Vec::new();
-    for (text, expected) in table {
-        let found = parse(text).unwrap_err();
-        if found != expected {
+    for row in table.trim().lines() {
+        let (text, expected) = row.split_once('|').unwrap();
+        let text = text.trim().replace("NODE ", NODE).replace("\\n", "\n");
+        let (found, expected) = (parse(&text).unwrap_err(), expected.trim());
+        if found != format!("c.toml:{expected}") {
             wrong.push(format!(
                 "{text}\n  expected {expected}\n  found    {found}\n"
             ));
