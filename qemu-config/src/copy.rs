@@ -1,6 +1,6 @@
 //! Copies files and directories into and out of guests.
 //!
-//! A copy is a command like any other: the helper packs or unpacks a sealed
+//! A copy is a command like any other: the helper packs or unpacks an
 //! archive, whose checksum the receiving side verifies before anything appears at
 //! the destination.
 

@@ -1,4 +1,4 @@
-//! A file or a directory as one sealed byte stream, and back.
+//! A file or a directory as one byte stream with a checksum, and back.
 //!
 //! The stream is a tar archive whose only top entry is named like the source,
 //! followed by its SHA-256. Unpacking fills a directory beside the destination
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use tar::{Archive, Builder, EntryType, Header};
 
-use crate::seal::{SealReader, SealWriter};
+use crate::checksum::{ChecksumReader, ChecksumWriter};
 
 /// Most bytes of a file that says it is empty but is not (as in `/proc`).
 const MAX_UNSIZED: u64 = 64 << 20;
@@ -26,19 +26,19 @@ pub fn pack(path: &Path, out: impl Write) -> io::Result<()> {
     let real = fs::canonicalize(path).map_err(|error| named(path, error))?;
     let name = path.file_name().or(real.file_name());
     let name = name.ok_or_else(|| named(path, io::Error::other("has no name to copy under")))?;
-    let mut seal = SealWriter::new(out);
-    let mut builder = Builder::new(&mut seal);
+    let mut out = ChecksumWriter::new(out);
+    let mut builder = Builder::new(&mut out);
     add(&mut builder, &real, Path::new(name))?;
     builder.finish()?;
     drop(builder);
-    seal.finish()
+    out.finish()
 }
 
 /// Makes what was packed: as `dest`, or inside it if `dest` is a directory.
 /// Returns the path of what was made.
 ///
 /// # Errors
-/// A broken seal, a directory in the way, or a file that could not be written.
+/// A wrong checksum, a directory in the way, or a file that could not be written.
 /// Nothing is left of it then.
 pub fn unpack(input: impl Read, dest: &Path) -> io::Result<PathBuf> {
     let into = dest.is_dir();
@@ -52,12 +52,12 @@ pub fn unpack(input: impl Read, dest: &Path) -> io::Result<PathBuf> {
         .prefix(".qnic-cp-")
         .tempdir_in(parent)
         .map_err(|error| named(parent, error))?;
-    let mut reader = SealReader::new(input);
+    let mut reader = ChecksumReader::new(input);
     let mut archive = Archive::new(&mut reader);
     archive.set_preserve_permissions(true);
     archive
         .unpack(staging.path())
-        .map_err(|error| whole_story(&error))?;
+        .map_err(|error| with_causes(&error))?;
     io::copy(&mut reader, &mut io::sink())?;
     let made = fs::read_dir(staging.path())?
         .next()
@@ -147,12 +147,12 @@ impl Read for Exact {
 }
 
 /// The error with all its causes; the one that matters is the last.
-fn whole_story(error: &io::Error) -> io::Error {
+fn with_causes(error: &io::Error) -> io::Error {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
-    let story = causes.fold(error.to_string(), |story, cause| {
-        format!("{story}: {cause}")
+    let message = causes.fold(error.to_string(), |message, cause| {
+        format!("{message}: {cause}")
     });
-    io::Error::new(error.kind(), story)
+    io::Error::new(error.kind(), message)
 }
 
 fn named(path: &Path, error: io::Error) -> io::Error {

@@ -14,12 +14,12 @@
 //! host's end goes away, however it goes, the command's process group is killed;
 //! one helper process serves one command, so that a crash costs only that command.
 //!
-//! Copying files needs nothing more: [`archive`] turns a tree into a sealed byte
-//! stream and back, and `qnic-exec pack` and `unpack` are commands like any other.
+//! Copying files needs nothing more: [`archive`] turns a tree into a byte stream
+//! with a checksum and back, and `qnic-exec pack` and `unpack` are commands like any other.
 #![forbid(unsafe_code)]
 
 pub mod archive;
+mod checksum;
 pub mod guest;
 mod job;
-mod seal;
 pub mod wire;

@@ -4,15 +4,16 @@ use std::io::{self, Read, Write};
 
 use sha2::{Digest, Sha256};
 
-const SEAL: usize = 32;
+/// Bytes of the checksum.
+const LEN: usize = 32;
 
 /// Passes bytes on and, at the end, their checksum.
-pub(crate) struct SealWriter<W> {
+pub(crate) struct ChecksumWriter<W> {
     inner: W,
     hash: Sha256,
 }
 
-impl<W: Write> SealWriter<W> {
+impl<W: Write> ChecksumWriter<W> {
     pub(crate) fn new(inner: W) -> Self {
         Self {
             inner,
@@ -20,15 +21,14 @@ impl<W: Write> SealWriter<W> {
         }
     }
 
-    /// Writes the seal.
+    /// Writes the checksum.
     pub(crate) fn finish(mut self) -> io::Result<()> {
-        let seal = self.hash.finalize();
-        self.inner.write_all(&seal)?;
+        self.inner.write_all(&self.hash.finalize())?;
         self.inner.flush()
     }
 }
 
-impl<W: Write> Write for SealWriter<W> {
+impl<W: Write> Write for ChecksumWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.inner.write(bytes)?;
         self.hash.update(&bytes[..written]);
@@ -40,15 +40,15 @@ impl<W: Write> Write for SealWriter<W> {
     }
 }
 
-/// Gives back what was written, without the seal, and fails at the end if it is
-/// broken. It always holds back the last 32 bytes, which may be the seal.
-pub(crate) struct SealReader<R> {
+/// Gives back what was written, without the checksum, and fails at the end if that is
+/// wrong. It always holds back the last 32 bytes, which may be the checksum.
+pub(crate) struct ChecksumReader<R> {
     inner: R,
     hash: Sha256,
     held: Vec<u8>,
 }
 
-impl<R: Read> SealReader<R> {
+impl<R: Read> ChecksumReader<R> {
     pub(crate) fn new(inner: R) -> Self {
         Self {
             inner,
@@ -66,12 +66,12 @@ impl<R: Read> SealReader<R> {
     }
 }
 
-impl<R: Read> Read for SealReader<R> {
+impl<R: Read> Read for ChecksumReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if out.is_empty() {
             return Ok(0);
         }
-        while self.held.len() <= SEAL {
+        while self.held.len() <= LEN {
             let start = self.held.len();
             self.held.resize(start + crate::wire::CHUNK, 0);
             let read = self.inner.read(&mut self.held[start..]);
@@ -82,7 +82,7 @@ impl<R: Read> Read for SealReader<R> {
                 _ => {}
             }
         }
-        let given = (self.held.len() - SEAL).min(out.len());
+        let given = (self.held.len() - LEN).min(out.len());
         out[..given].copy_from_slice(&self.held[..given]);
         self.hash.update(&out[..given]);
         self.held.drain(..given);
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sealed(content: &[u8]) -> Vec<u8> {
+    fn summed(content: &[u8]) -> Vec<u8> {
         let mut stream = Vec::new();
-        let mut writer = SealWriter::new(&mut stream);
+        let mut writer = ChecksumWriter::new(&mut stream);
         writer.write_all(content).unwrap();
         writer.finish().unwrap();
         stream
@@ -107,7 +107,7 @@ mod tests {
         #[test]
         fn content_comes_back(content in proptest::collection::vec(any::<u8>(), 0..5000)) {
             let mut found = Vec::new();
-            SealReader::new(&sealed(&content)[..]).read_to_end(&mut found).unwrap();
+            ChecksumReader::new(&summed(&content)[..]).read_to_end(&mut found).unwrap();
             prop_assert_eq!(found, content);
         }
 
@@ -117,10 +117,10 @@ mod tests {
             at in any::<proptest::sample::Index>(),
             cut in any::<bool>(),
         ) {
-            let mut stream = sealed(&content);
+            let mut stream = summed(&content);
             let at = at.index(stream.len());
             if cut { stream.truncate(at) } else { stream[at] ^= 1 }
-            let error = SealReader::new(&stream[..]).read_to_end(&mut Vec::new()).unwrap_err();
+            let error = ChecksumReader::new(&stream[..]).read_to_end(&mut Vec::new()).unwrap_err();
             prop_assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
     }
