@@ -1,5 +1,6 @@
 //! The control queue: requests of several threads at once, responses in any order.
 
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -57,10 +58,17 @@ pub(crate) struct Control {
     changed: Condvar,
     pub(crate) kick: EventFd,
     pub(crate) call: EventFd,
+    /// The connection with the device process, which ends with the queue.
+    pub(crate) connection: UnixStream,
 }
 
 impl Control {
-    pub(crate) fn new(arena: &Arc<Arena>, kick: EventFd, call: EventFd) -> Result<Self, HostError> {
+    pub(crate) fn new(
+        arena: &Arc<Arena>,
+        kick: EventFd,
+        call: EventFd,
+        connection: UnixStream,
+    ) -> Result<Self, HostError> {
         let ring = Ring::new(arena, REQUESTS, &BUFFERS, STRIDE)?;
         Ok(Control {
             state: Mutex::new(State {
@@ -71,6 +79,7 @@ impl Control {
             changed: Condvar::new(),
             kick,
             call,
+            connection,
         })
     }
 
@@ -155,10 +164,13 @@ impl Control {
         Ok(())
     }
 
-    /// The device is gone: requests in flight and later ones fail.
-    pub(crate) fn fail_all(&self) {
+    /// Closes the connection: requests in flight and later ones fail, and both threads
+    /// of the node end.
+    pub(crate) fn disconnect(&self) {
         self.lock().gone = true;
         self.changed.notify_all();
+        // The only way to fail is that it is closed already.
+        let _ = self.connection.shutdown(std::net::Shutdown::Both);
     }
 
     /// Waits until `find` finds something, the device is gone or the time is over.

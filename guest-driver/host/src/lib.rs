@@ -21,8 +21,8 @@
 //! | `ring` | the driver's side of a virtqueue |
 //! | `control`, `events` | the two queues of the driver |
 //! | `front_end` | the vhost-user session |
-//! | `threads` | interrupts and page faults |
 //! | `platform` | this process as the platform of the driver core |
+//! | `threads` | interrupts and page faults |
 //! | `node` | what users of the crate see |
 
 mod arena;

@@ -52,16 +52,17 @@ impl HostNode {
         let config = check_config(&front_end.config()?)?;
         let arena = Arena::new(arena_bytes)?;
         let small = |_: HostError| ConnectError::ArenaSize(arena_bytes);
-        let control = Control::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
+        let control = Control::new(&arena, eventfd()?, eventfd()?, connection).map_err(small)?;
         let events = Events::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
         let sram = Arc::new(SramSlot::new(config.sram_bytes));
-        let shared = Arc::new(Shared::new(control, events, sram.clone(), connection));
+        let shared = Shared::new(Arc::new(control), events, sram.clone());
+        let shared = Arc::new(shared);
         let doorbells = (0..config.doorbells)
             .map(|_| eventfd())
             .collect::<Result<Vec<_>, _>>()?;
         let threads = Threads::start(&shared, &mut front_end)?;
         front_end.start(&arena, &shared.control, &shared.events, &doorbells)?;
-        let platform = HostPlatform::new(arena, sram.wait()?, shared.clone());
+        let platform = HostPlatform::new(arena, sram.wait()?, shared.control.clone());
         let driver = Driver::start(platform, &config)
             .map_err(|error| ConnectError::start(error, arena_bytes))?;
         // Set once, here: the cell is empty.
@@ -145,7 +146,7 @@ impl std::fmt::Debug for HostNode {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.driver.begin_removal();
-        self.shared.disconnect();
+        self.shared.control.disconnect();
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -202,7 +203,7 @@ impl Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         if !self.handles.is_empty() {
-            self.shared.disconnect();
+            self.shared.control.disconnect();
         }
         for thread in self.handles.drain(..) {
             let _ = thread.join();

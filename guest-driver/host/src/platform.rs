@@ -17,14 +17,14 @@ use qnic_driver::{MemoryManager, Platform, Region};
 use rustix::event::{eventfd, EventfdFlags};
 
 use crate::arena::Arena;
+use crate::control::Control;
 use crate::memory::SharedRegion;
-use crate::threads::Shared;
 
 /// This process as the driver core sees it.
 pub(crate) struct HostPlatform {
     arena: Arc<Arena>,
     sram: SharedRegion,
-    shared: Arc<Shared>,
+    control: Arc<Control>,
     started: Instant,
     /// Processes may use physical addresses (N25).
     physical: AtomicBool,
@@ -35,11 +35,11 @@ pub(crate) struct HostPlatform {
 type Regions = StdMutex<Vec<Weak<Region<HostPlatform>>>>;
 
 impl HostPlatform {
-    pub(crate) fn new(arena: Arc<Arena>, sram: SharedRegion, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(arena: Arc<Arena>, sram: SharedRegion, control: Arc<Control>) -> Self {
         HostPlatform {
             arena,
             sram,
-            shared,
+            control,
             started: Instant::now(),
             physical: AtomicBool::new(false),
             regions: Arc::default(),
@@ -226,17 +226,17 @@ impl Platform for HostPlatform {
         request: &[u8; REQUEST_BYTES],
         timeout: Timeout,
     ) -> Result<[u8; REPLY_BYTES], RequestError> {
-        self.shared.control.request(request, timeout)
+        self.control.request(request, timeout)
     }
 
     fn post(&self, request: &[u8; REQUEST_BYTES], timeout_ms: u32) -> Result<(), RequestError> {
-        self.shared.control.post(request, timeout_ms)
+        self.control.post(request, timeout_ms)
     }
 
     /// Closes the connection, whereupon the device process unmaps the arena. A
     /// device process that hangs may still write to it, and to nothing else.
     fn stop_device(&self) {
-        self.shared.disconnect();
+        self.control.disconnect();
     }
 
     /// Memory of a memfd has no backing store to be written to.

@@ -10,7 +10,6 @@
 //! Both end when the connection is closed, by either side.
 
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -25,11 +24,10 @@ use crate::platform::HostPlatform;
 
 /// State shared by threads, driver core and node.
 pub(crate) struct Shared {
-    pub(crate) control: Control,
+    pub(crate) control: Arc<Control>,
     pub(crate) events: Events,
     pub(crate) sram: Arc<SramSlot>,
     pub(crate) driver: OnceLock<Weak<Driver<HostPlatform>>>,
-    connection: UnixStream,
 }
 
 /// Keys of the epoll set.
@@ -39,26 +37,13 @@ const CONTROL_CALL: u64 = 2;
 const EVENT_CALL: u64 = 3;
 
 impl Shared {
-    pub(crate) fn new(
-        control: Control,
-        events: Events,
-        sram: Arc<SramSlot>,
-        connection: UnixStream,
-    ) -> Self {
+    pub(crate) fn new(control: Arc<Control>, events: Events, sram: Arc<SramSlot>) -> Self {
         Shared {
             control,
             events,
             sram,
             driver: OnceLock::new(),
-            connection,
         }
-    }
-
-    /// Closes the connection: requests fail, and both threads end.
-    pub(crate) fn disconnect(&self) {
-        self.control.fail_all();
-        // The only way to fail is that it is closed already.
-        let _ = self.connection.shutdown(std::net::Shutdown::Both);
     }
 
     fn driver(&self) -> Option<Arc<Driver<HostPlatform>>> {
@@ -79,7 +64,7 @@ impl Shared {
         );
         if let Err(error) = drained {
             tracing::error!("event queue: {error}; the device process is broken");
-            self.disconnect();
+            self.control.disconnect();
         }
     }
 }
@@ -126,7 +111,7 @@ pub(crate) fn interrupts(
             break;
         }
     }
-    shared.disconnect();
+    shared.control.disconnect();
     shared.sram.fail("the device process closed the connection");
     if let Some(driver) = shared.driver() {
         if driver.is_alive() {
@@ -157,7 +142,7 @@ pub(crate) fn epoll_set(
     let epoll = Epoll::new()?;
     let sources = [
         (
-            shared.connection.as_raw_fd(),
+            shared.control.connection.as_raw_fd(),
             EventSet::READ_HANG_UP,
             CONNECTION,
         ),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
+use qnic_structure::modules::{self, Tree};
 use qnic_structure::requirements;
 use qnic_structure::sources::{self, Source};
 
@@ -44,5 +45,16 @@ fn requirements() {
         } else {
             assert_ne!(state, "no", "{code} has tests");
         }
+    }
+}
+
+/// Arrows between the modules of the driver core go one way, and those of host mode.
+#[test]
+fn modules_of_the_driver() {
+    for crate_root in ["guest-driver/core/src", "guest-driver/host/src"] {
+        let tree = Tree::read(&sources::checkout().join(crate_root)).unwrap();
+        let arrows = tree.arrows();
+        let circle = modules::circle(&arrows);
+        assert!(circle.is_none(), "{crate_root}: {circle:#?}");
     }
 }
