@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - Free pages read as zero.
-//! - Pages are given out again only when the last region in them is gone.
+//! - Pages are allocated again only when the last region in them is dropped.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ pub(crate) struct Arena {
     free: Mutex<RangeAllocator<usize>>,
 }
 
-/// Pages that are in use; dropping it gives them back.
+/// Pages that are in use; dropping it frees them.
 struct Pages {
     arena: Arc<Arena>,
     pages: Range<usize>,
@@ -96,7 +96,7 @@ impl Arena {
         }))
     }
 
-    /// Says whether a range lies within the arena.
+    /// Returns true if a range is within the arena.
     pub(crate) fn contains(&self, address: u64, length: u64) -> bool {
         let end = self.size() as u64;
         let offset = address.wrapping_sub(self.base());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_back_with_their_last_region() {
+    fn pages_are_freed_with_their_last_region() {
         let arena = Arena::new(2 * PAGE_SIZE).unwrap();
         let region = arena.allocate(2 * PAGE_SIZE).unwrap();
         let part = region.part(PAGE_SIZE, 1);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn crooked_sizes_are_refused() {
+    fn sizes_that_are_no_multiple_of_a_page_are_refused() {
         assert!(matches!(Arena::new(0), Err(ConnectError::ArenaSize(0))));
         assert!(matches!(Arena::new(5), Err(ConnectError::ArenaSize(5))));
     }

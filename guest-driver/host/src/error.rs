@@ -9,7 +9,7 @@ use qnic_driver::StartError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody listens on the socket.
+    /// No process listens on the socket.
     #[error("cannot connect to {}: {error}; is the device process running?", path.display())]
     Connect {
         /// Path of the socket.

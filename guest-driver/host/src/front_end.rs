@@ -54,9 +54,9 @@ pub(crate) struct FrontEnd {
     frontend: Frontend,
 }
 
-/// Names a message in an error.
-fn message(message: &'static str) -> impl FnOnce(vhost::Error) -> ConnectError {
-    move |error| ConnectError::Protocol { message, error }
+/// Names the message that failed.
+fn check<T>(message: &'static str, result: vhost::Result<T>) -> Result<T, ConnectError> {
+    result.map_err(|error| ConnectError::Protocol { message, error })
 }
 
 impl FrontEnd {
@@ -82,10 +82,10 @@ impl FrontEnd {
     pub(crate) fn config(&mut self) -> Result<[u8; CONFIG_SIZE], ConnectError> {
         let empty = [0; CONFIG_SIZE];
         let flags = VhostUserConfigFlags::empty();
-        let (_, bytes) = self
+        let config = self
             .frontend
-            .get_config(0, CONFIG_SIZE as u32, flags, &empty)
-            .map_err(message("GET_CONFIG"))?;
+            .get_config(0, CONFIG_SIZE as u32, flags, &empty);
+        let (_, bytes) = check("GET_CONFIG", config)?;
         bytes
             .try_into()
             .map_err(|_| ConnectError::MissingFeature("a configuration space of the right size"))
@@ -93,9 +93,8 @@ impl FrontEnd {
 
     /// Gives the device the channel on which it can ask for SHMEM_MAP.
     pub(crate) fn give_channel(&mut self, channel: &dyn AsRawFd) -> Result<(), ConnectError> {
-        self.frontend
-            .set_backend_request_fd(channel)
-            .map_err(message("SET_BACKEND_REQ_FD"))
+        let set = self.frontend.set_backend_request_fd(channel);
+        check("SET_BACKEND_REQ_FD", set)
     }
 
     /// Gives memory and queues to the device, and enables them.
@@ -107,10 +106,7 @@ impl FrontEnd {
         doorbells: &[EventFd],
     ) -> Result<(), ConnectError> {
         let queues = FIRST_DOORBELL + doorbells.len();
-        let offered = self
-            .frontend
-            .get_queue_num()
-            .map_err(message("GET_QUEUE_NUM"))?;
+        let offered = check("GET_QUEUE_NUM", self.frontend.get_queue_num())?;
         if offered < queues as u64 {
             return Err(ConnectError::MissingFeature(
                 "a virtqueue for each doorbell",
@@ -123,9 +119,7 @@ impl FrontEnd {
             mmap_offset: 0,
             mmap_handle: arena.file().as_raw_fd(),
         };
-        self.frontend
-            .set_mem_table(&[region])
-            .map_err(message("SET_MEM_TABLE"))?;
+        check("SET_MEM_TABLE", self.frontend.set_mem_table(&[region]))?;
         self.set_queue(CONTROL_QUEUE, control.ring(), &control.kick, &control.call)?;
         self.set_queue(EVENT_QUEUE, events.ring(), &events.kick, &events.call)?;
         for (doorbell, kick) in doorbells.iter().enumerate() {
@@ -134,9 +128,8 @@ impl FrontEnd {
             self.set_queue(FIRST_DOORBELL + doorbell, ring, kick, &control.call)?;
         }
         for queue in 0..queues {
-            self.frontend
-                .set_vring_enable(queue, true)
-                .map_err(message("SET_VRING_ENABLE"))?;
+            let enabled = self.frontend.set_vring_enable(queue, true);
+            check("SET_VRING_ENABLE", enabled)?;
         }
         Ok(())
     }
@@ -158,37 +151,26 @@ impl FrontEnd {
             log_addr: None,
         };
         let device = &self.frontend;
-        device
-            .set_vring_num(queue, size)
-            .map_err(message("SET_VRING_NUM"))?;
-        device
-            .set_vring_addr(queue, &addresses)
-            .map_err(message("SET_VRING_ADDR"))?;
-        device
-            .set_vring_base(queue, 0)
-            .map_err(message("SET_VRING_BASE"))?;
-        device
-            .set_vring_call(queue, call)
-            .map_err(message("SET_VRING_CALL"))?;
-        device
-            .set_vring_kick(queue, kick)
-            .map_err(message("SET_VRING_KICK"))
+        check("SET_VRING_NUM", device.set_vring_num(queue, size))?;
+        check("SET_VRING_ADDR", device.set_vring_addr(queue, &addresses))?;
+        check("SET_VRING_BASE", device.set_vring_base(queue, 0))?;
+        check("SET_VRING_CALL", device.set_vring_call(queue, call))?;
+        check("SET_VRING_KICK", device.set_vring_kick(queue, kick))
     }
 }
 
 fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
     let wanted = VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
-    frontend.set_owner().map_err(message("SET_OWNER"))?;
-    let offered = frontend.get_features().map_err(message("GET_FEATURES"))?;
+    check("SET_OWNER", frontend.set_owner())?;
+    let offered = check("GET_FEATURES", frontend.get_features())?;
     if offered & VERSION_1 == 0 {
         return Err(ConnectError::MissingFeature("VIRTIO_F_VERSION_1"));
     }
     if offered & wanted != wanted {
         return Err(ConnectError::MissingFeature("protocol features"));
     }
-    let offered = frontend
-        .get_protocol_features()
-        .map_err(message("GET_PROTOCOL_FEATURES"))?;
+    let offered = frontend.get_protocol_features();
+    let offered = check("GET_PROTOCOL_FEATURES", offered)?;
     let mut accepted = VhostUserProtocolFeatures::empty();
     for (feature, name) in NEEDED {
         if !offered.contains(feature) {
@@ -196,13 +178,10 @@ fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
         }
         accepted |= feature;
     }
-    frontend
-        .set_protocol_features(accepted)
-        .map_err(message("SET_PROTOCOL_FEATURES"))?;
+    let set = frontend.set_protocol_features(accepted);
+    check("SET_PROTOCOL_FEATURES", set)?;
     frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-    frontend
-        .set_features(wanted)
-        .map_err(message("SET_FEATURES"))
+    check("SET_FEATURES", frontend.set_features(wanted))
 }
 
 /// The SRAM, once the device process has shared it.

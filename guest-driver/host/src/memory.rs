@@ -1,4 +1,4 @@
-//! Mapped memory that others write at any time: the one place that turns
+//! Mapped memory that other processes write at any time: the one module that turns
 //! addresses into accesses (unsafe shell).
 //!
 //! # Invariants
@@ -72,17 +72,9 @@ impl SharedRegion {
         length: usize,
         writable: bool,
     ) -> std::io::Result<Self> {
+        let (anywhere, access) = (std::ptr::null_mut(), protection(writable));
         // SAFETY: the kernel chooses an address where nothing is mapped.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                length,
-                protection(writable),
-                MapFlags::SHARED,
-                file,
-                offset,
-            )
-        }?;
+        let base = unsafe { mmap(anywhere, length, access, MapFlags::SHARED, file, offset) }?;
         Self::own(base, length, writable)
     }
 
@@ -91,15 +83,9 @@ impl SharedRegion {
     /// # Errors
     /// What mmap says; `EINVAL` for a length of zero.
     pub fn anonymous(length: usize) -> std::io::Result<Self> {
+        let (anywhere, access) = (std::ptr::null_mut(), protection(true));
         // SAFETY: the kernel chooses an address where nothing is mapped.
-        let base = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                length,
-                protection(true),
-                MapFlags::PRIVATE,
-            )
-        }?;
+        let base = unsafe { mmap_anonymous(anywhere, length, access, MapFlags::PRIVATE) }?;
         Self::own(base, length, true)
     }
 
@@ -118,7 +104,7 @@ impl SharedRegion {
     /// # Safety
     /// `address .. address + length` stays mapped and readable (and writable) until
     /// the last clone of the region is dropped, and until then no reference to
-    /// any of it exists while anybody (this process, a NIC or a peer) writes there.
+    /// any of it exists while this process, a NIC or a peer writes there.
     pub unsafe fn from_raw(address: NonNull<u8>, length: usize) -> Self {
         SharedRegion {
             base: address,
@@ -158,7 +144,7 @@ impl SharedRegion {
         self.length
     }
 
-    /// Says whether the region has no bytes.
+    /// Returns true if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -168,14 +154,14 @@ impl SharedRegion {
         self.base.as_ptr() as u64
     }
 
-    /// Pointer to the first byte. Who dereferences it answers for the races with
-    /// those who share the memory.
+    /// Pointer to the first byte. Its user is responsible for races with everything
+    /// that shares the memory.
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Copies out. Bytes that somebody writes at the same time come out old or
-    /// new, eight aligned bytes at a time.
+    /// Copies out. Bytes that are written at the same time come out old or new, eight
+    /// aligned bytes at a time.
     ///
     /// # Panics
     /// If the range leaves the region.
@@ -276,7 +262,7 @@ impl SharedRegion {
 
     fn word_u8(&self, offset: usize) -> &AtomicU8 {
         // SAFETY: `word` returns a mapped address; an atomic may be shared with
-        // anybody who writes there, and `self` keeps it mapped.
+        // every writer, and `self` keeps it mapped.
         unsafe { AtomicU8::from_ptr(self.word(offset, 1)) }
     }
 
@@ -303,7 +289,7 @@ impl SharedRegion {
         }
         let first = self.word(offset, 8).cast::<AtomicU64>();
         // SAFETY: all of the words are mapped (`check`), the first is aligned
-        // (`word`), and atomics may be shared with anybody who writes there.
+        // (`word`), and atomics may be shared with every writer.
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 }
@@ -331,21 +317,6 @@ fn protection(writable: bool) -> ProtFlags {
     }
 }
 
-/// A full fence, of a guest that may be emulated too ([`SharedMemory::fence`]).
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn full_fence() {
-    // SAFETY: touches nothing. Without `nomem` the compiler moves no access to
-    // memory across it.
-    unsafe { std::arch::asm!("mfence", options(nostack, preserves_flags)) };
-}
-
-/// A full fence.
-#[cfg(not(target_arch = "x86_64"))]
-fn full_fence() {
-    std::sync::atomic::fence(Ordering::SeqCst);
-}
-
 impl SharedMemory for SharedRegion {
     fn size(&self) -> usize {
         self.length
@@ -369,8 +340,16 @@ impl SharedMemory for SharedRegion {
         self.word_u64(offset).store(value.to_le(), order);
     }
 
+    /// Of a guest that may be emulated, too.
     fn fence(&self) {
-        full_fence();
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: accesses nothing. Without `nomem` the compiler moves no access to
+        // memory across it.
+        unsafe {
+            std::arch::asm!("mfence", options(nostack, preserves_flags))
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        std::sync::atomic::fence(Ordering::SeqCst);
     }
 
     fn read_words(&self, offset: usize, words: &mut [u64]) {
@@ -450,7 +429,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not aligned")]
-    fn crooked_words_are_caught() {
+    fn misaligned_words_are_caught() {
         let region = SharedRegion::anonymous(4096).unwrap();
         region.load_u32(2, Ordering::Relaxed);
     }

@@ -30,10 +30,9 @@ pub struct HostNode(Arc<Inner>);
 
 struct Inner {
     driver: Arc<Driver<HostPlatform>>,
-    shared: Arc<Shared>,
     doorbells: Vec<EventFd>,
-    threads: Vec<JoinHandle<()>>,
-    /// The connection ends when this is dropped.
+    /// Dropped before the connection ends, which is when the front end is dropped.
+    _threads: Threads,
     _front_end: FrontEnd,
 }
 
@@ -71,8 +70,7 @@ impl HostNode {
         Ok(HostNode(Arc::new(Inner {
             driver,
             doorbells,
-            threads: threads.keep(),
-            shared,
+            _threads: threads,
             _front_end: front_end,
         })))
     }
@@ -129,7 +127,7 @@ impl HostNode {
         self.0.driver.platform().evict(address, end);
     }
 
-    /// Says whether the device process is there.
+    /// Returns true if the device process is there.
     pub fn is_alive(&self) -> bool {
         self.0.driver.is_alive()
     }
@@ -146,15 +144,10 @@ impl std::fmt::Debug for HostNode {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.driver.begin_removal();
-        self.shared.control.disconnect();
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
     }
 }
 
-/// The threads of a node that is being brought up; they end if it fails.
+/// The threads of a node; they end when this is dropped.
 struct Threads {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
@@ -169,7 +162,7 @@ impl Threads {
             }
         })?;
         channel.set_reply_ack_flag(true);
-        front_end.give_channel(&Descriptor(channel.get_tx_raw_fd()))?;
+        front_end.give_channel(&channel.get_tx_raw_fd())?;
         let epoll = threads::epoll_set(shared, &channel).map_err(ConnectError::system("epoll"))?;
         let mut started = Threads {
             shared: shared.clone(),
@@ -194,28 +187,15 @@ impl Threads {
         self.handles.push(thread);
         Ok(())
     }
-
-    fn keep(mut self) -> Vec<JoinHandle<()>> {
-        std::mem::take(&mut self.handles)
-    }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        if !self.handles.is_empty() {
-            self.shared.control.disconnect();
-        }
+        self.shared.control.disconnect();
         for thread in self.handles.drain(..) {
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
-    }
-}
-
-struct Descriptor(std::os::fd::RawFd);
-
-impl std::os::fd::AsRawFd for Descriptor {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.0
     }
 }
 
