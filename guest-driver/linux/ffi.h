@@ -4,7 +4,8 @@
  *
  * The build script of the Rust part makes its declarations from this file. Types are
  * restricted to those that it understands: integers of fixed width, bool, and
- * pointers to them, to void, to functions and to the structs declared here.
+ * pointers to them, to void, to functions of one argument and to the structs that are
+ * declared here. A prototype is one line.
  *
  * "Atomic" functions are called with a spin lock held or from an interrupt.
  */

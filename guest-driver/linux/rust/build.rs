@@ -110,81 +110,36 @@ struct Function {
     result: String,
 }
 
-/// Drops `/* … */` and lines that start with `#`.
-fn strip(source: &str) -> String {
-    let mut text = String::new();
-    let mut rest = source;
-    while let Some((before, after)) = rest.split_once("/*") {
-        text.push_str(before);
-        rest = after.split_once("*/").map_or("", |(_, after)| after);
-    }
-    text.push_str(rest);
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines.collect::<Vec<_>>().join(" ")
-}
-
-/// The functions that a C header declares.
+/// The functions that a C header declares, each in one line.
 fn functions(header: &str) -> Vec<Function> {
-    let text = strip(header);
-    let prototypes = text
-        .split(';')
-        .filter_map(|statement| statement.split_once('('));
+    let lines = header.lines().filter_map(|line| line.strip_suffix(';'));
+    let prototypes = lines.filter_map(|line| line.split_once('('));
     let parsed = prototypes.map(|(front, list)| {
-        let end = list.rfind(')').expect("a prototype ends with )");
-        let (list, attributes) = list.split_at(end);
+        let (list, attributes) = list.rsplit_once(')').expect("a prototype has )");
         let (name, result) = declaration(front);
         let result = match result.as_str() {
             "c_void" if attributes.contains("__noreturn") => " -> !".to_owned(),
             "c_void" => String::new(),
             other => format!(" -> {other}"),
         };
-        let arguments = split_arguments(list);
-        let arguments = arguments
-            .iter()
-            .filter(|argument| argument.trim() != "void");
+        let arguments = list.split(", ").filter(|argument| *argument != "void");
         Function {
             name,
-            arguments: arguments.map(|argument| declaration(argument)).collect(),
+            arguments: arguments.map(declaration).collect(),
             result,
         }
     });
     parsed.collect()
 }
 
-/// Splits at commas that are not within parentheses.
-fn split_arguments(list: &str) -> Vec<String> {
-    let mut arguments = vec![String::new()];
-    let mut depth = 0;
-    for c in list.chars() {
-        match c {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            ',' if depth == 0 => {
-                arguments.push(String::new());
-                continue;
-            }
-            _ => {}
-        }
-        arguments.last_mut().expect("never empty").push(c);
-    }
-    arguments
-}
-
-/// Name and type of a C declaration such as `const u8 *config`.
+/// Name and type of a C declaration such as `const u8 *config` or
+/// `bool (*ready)(const void *)`.
 fn declaration(text: &str) -> (String, String) {
-    let text = text.trim();
-    if let Some((result, rest)) = text.split_once("(*") {
-        let (name, list) = rest.split_once(")(").expect("a pointer to a function");
-        let list = list.strip_suffix(')').expect("a pointer to a function");
-        let types: Vec<_> = split_arguments(list)
-            .iter()
-            .map(|of| rust_type(of))
-            .collect();
-        let pointer = format!(
-            "extern \"C\" fn({}) -> {}",
-            types.join(", "),
-            rust_type(result)
-        );
+    if let Some((result, rest)) = text.split_once(" (*") {
+        let (name, argument) = rest.split_once(")(").expect("a pointer to a function");
+        let argument = argument.strip_suffix(')').expect("a pointer to a function");
+        let (argument, result) = (rust_type(argument), rust_type(result));
+        let pointer = format!("extern \"C\" fn({argument}) -> {result}");
         return (name.to_owned(), pointer);
     }
     let start = text.rfind([' ', '*']).expect("a declaration has a type") + 1;
@@ -193,10 +148,7 @@ fn declaration(text: &str) -> (String, String) {
 
 fn rust_type(text: &str) -> String {
     let stars = text.matches('*').count();
-    let mut words: Vec<&str> = text
-        .split([' ', '*', '\t'])
-        .filter(|w| !w.is_empty())
-        .collect();
+    let mut words: Vec<&str> = text.split([' ', '*']).filter(|w| !w.is_empty()).collect();
     let is_const = words.contains(&"const");
     words.retain(|word| !matches!(*word, "const" | "struct"));
     let base = match words.join(" ").as_str() {

@@ -150,24 +150,6 @@ unsafe extern "C" fn qnic_rs_put(driver: *mut c_void) {
 }
 
 #[no_mangle]
-unsafe extern "C" fn qnic_rs_begin_removal(driver: *mut c_void) {
-    // SAFETY: the shim holds a reference.
-    unsafe { driver_of(driver) }.begin_removal();
-}
-
-#[no_mangle]
-unsafe extern "C" fn qnic_rs_detach(driver: *mut c_void) {
-    // SAFETY: the shim holds a reference.
-    unsafe { driver_of(driver) }.detach();
-}
-
-#[no_mangle]
-unsafe extern "C" fn qnic_rs_event_room(driver: *mut c_void) -> bool {
-    // SAFETY: the shim holds a reference.
-    unsafe { driver_of(driver) }.event_room()
-}
-
-#[no_mangle]
 unsafe extern "C" fn qnic_rs_event(driver: *mut c_void, event: *const u8) -> bool {
     // SAFETY: the shim passes QNIC_EVENT_BYTES bytes that the device has given back.
     let event = unsafe { &*event.cast::<[u8; EVENT_BYTES]>() };
@@ -175,16 +157,27 @@ unsafe extern "C" fn qnic_rs_event(driver: *mut c_void, event: *const u8) -> boo
     unsafe { driver_of(driver) }.handle_event(event) == Handled::FaultQueued
 }
 
-#[no_mangle]
-unsafe extern "C" fn qnic_rs_serve_fault(driver: *mut c_void) -> bool {
-    // SAFETY: the shim holds a reference.
-    unsafe { driver_of(driver) }.serve_fault()
+/// Entry points that call one method of a driver or process.
+macro_rules! forward {
+    ($($name:ident($of:ident) $(-> $result:ty)? = $method:expr;)*) => {$(
+        #[no_mangle]
+        unsafe extern "C" fn $name(object: *mut c_void) $(-> $result)? {
+            // SAFETY: the shim holds a reference on the driver, or has not released
+            // the process.
+            $method(unsafe { $of(object) })
+        }
+    )*};
 }
 
-#[no_mangle]
-unsafe extern "C" fn qnic_rs_check_device(driver: *mut c_void) {
-    // SAFETY: the shim holds a reference.
-    unsafe { driver_of(driver) }.check_device();
+forward! {
+    qnic_rs_begin_removal(driver_of) = Driver::begin_removal;
+    qnic_rs_detach(driver_of) = Driver::detach;
+    qnic_rs_event_room(driver_of) -> bool = Driver::event_room;
+    qnic_rs_serve_fault(driver_of) -> bool = Driver::serve_fault;
+    qnic_rs_check_device(driver_of) = Driver::check_device;
+    qnic_rs_host_area(process_of) -> *mut QnicHostArea = |of: &Process| of.host_area().as_ptr();
+    qnic_rs_waiters(process_of) -> *mut c_void = |of: &Process| of.waiters().as_ptr();
+    qnic_rs_close(process_of) = Process::close;
 }
 
 #[no_mangle]
@@ -280,35 +273,12 @@ unsafe extern "C" fn qnic_rs_mapping(
 }
 
 #[no_mangle]
-unsafe extern "C" fn qnic_rs_host_area(process: *mut c_void) -> *mut QnicHostArea {
-    // SAFETY: the shim has not released the process.
-    unsafe { process_of(process) }.host_area().as_ptr()
-}
-
-#[no_mangle]
-unsafe extern "C" fn qnic_rs_waiters(process: *mut c_void) -> *mut c_void {
-    // SAFETY: the shim has not released the process.
-    unsafe { process_of(process) }.waiters().as_ptr()
-}
-
-#[no_mangle]
 unsafe extern "C" fn qnic_rs_poll(process: *mut c_void) -> i32 {
     // SAFETY: the shim has not released the process.
     let process = unsafe { process_of(process) };
-    let mut bits = 0;
-    if process.is_readable() {
-        bits |= ffi::QNIC_POLL_READABLE;
-    }
-    if !process.is_open() {
-        bits |= ffi::QNIC_POLL_GONE;
-    }
-    bits
-}
-
-#[no_mangle]
-unsafe extern "C" fn qnic_rs_close(process: *mut c_void) {
-    // SAFETY: the shim has not released the process.
-    unsafe { process_of(process) }.close();
+    let readable = i32::from(process.is_readable()) * ffi::QNIC_POLL_READABLE;
+    let gone = i32::from(!process.is_open()) * ffi::QNIC_POLL_GONE;
+    readable | gone
 }
 
 #[no_mangle]
