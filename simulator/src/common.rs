@@ -8,7 +8,7 @@ use qnic_abi::host_area;
 use crate::checker::Checker;
 use crate::memory::{Observer, Words};
 use crate::oracle::Oracle;
-use crate::schedule::{lock, Schedule, Signal, TaskId};
+use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::Settings;
 
 /// What happens now.
@@ -89,7 +89,7 @@ impl Common {
     }
 
     pub(crate) fn set_phase(&self, phase: Phase) {
-        self.schedule.trace(format_args!("phase: {phase:?}"));
+        trace!(self.schedule, "phase: {phase:?}");
         self.phase.store(phase as u8, Ordering::Relaxed);
         self.schedule.notify(&self.phase_changed);
     }

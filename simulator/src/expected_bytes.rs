@@ -4,8 +4,11 @@
 /// that failed, leaves it open.
 pub(crate) type ExpectedByte = Option<u8>;
 
+/// Start and length.
+pub(crate) type Range = (u64, u64);
+
 /// Memory that transfers of one process go to, one after the other at each byte.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ExpectedBytes {
     bytes: Vec<ExpectedByte>,
     /// Ranges in use: start, end, operation.
@@ -13,7 +16,7 @@ pub(crate) struct ExpectedBytes {
 }
 
 impl ExpectedBytes {
-    /// A section of zeroes.
+    /// So many zeroes.
     pub(crate) fn new(length: u64) -> Self {
         ExpectedBytes {
             bytes: vec![Some(0); length as usize],
@@ -22,7 +25,7 @@ impl ExpectedBytes {
     }
 
     /// Reserves a range for an operation unless another one uses a part of it.
-    pub(crate) fn reserve(&mut self, start: u64, length: u64, operation: u64) -> bool {
+    pub(crate) fn reserve(&mut self, (start, length): Range, operation: u64) -> bool {
         let end = start + length;
         let free = !self.reserved.iter().any(|r| r.0 < end && start < r.1);
         if free {
@@ -71,21 +74,21 @@ mod tests {
 
     #[test]
     fn ranges_in_use_exclude_each_other() {
-        let mut section = ExpectedBytes::new(100);
-        assert!(section.reserve(10, 10, 1));
-        assert!(!section.reserve(19, 1, 2));
-        assert!(section.reserve(20, 80, 2));
-        section.release(1);
-        assert!(section.reserve(0, 20, 3));
+        let mut memory = ExpectedBytes::new(100);
+        assert!(memory.reserve((10, 10), 1));
+        assert!(!memory.reserve((19, 1), 2));
+        assert!(memory.reserve((20, 80), 2));
+        memory.release(1);
+        assert!(memory.reserve((0, 20), 3));
     }
 
     #[test]
     fn open_bytes_hold_anything() {
-        let mut section = ExpectedBytes::new(4);
-        section.open(1, 2);
-        section.set(2, &[7]);
-        assert_eq!(difference(&[0, 99, 7, 0], section.all()), None);
-        assert_eq!(difference(&[0, 99, 8, 0], section.all()), Some(2));
-        assert_eq!(difference(&[1, 99, 7, 0], section.all()), Some(0));
+        let mut memory = ExpectedBytes::new(4);
+        memory.open(1, 2);
+        memory.set(2, &[7]);
+        assert_eq!(difference(&[0, 99, 7, 0], memory.all()), None);
+        assert_eq!(difference(&[0, 99, 8, 0], memory.all()), Some(2));
+        assert_eq!(difference(&[1, 99, 7, 0], memory.all()), Some(0));
     }
 }

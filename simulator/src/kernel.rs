@@ -21,7 +21,7 @@ use qnic_driver::Region;
 
 use crate::memory::{Memory, Owner};
 use crate::platform::SimPlatform;
-use crate::schedule::{lock, Schedule};
+use crate::schedule::{lock, trace, Schedule};
 
 /// How often a run of pages is looked up before it is given up as busy.
 const LOOKUPS: usize = 3;
@@ -212,9 +212,10 @@ impl Kernel {
             found.swap = Some(bytes);
         }
         self.memory.release(frame);
-        self.schedule.trace(format_args!(
+        trace!(
+            self.schedule,
             "kernel: space {space} loses page {page:#x}, frame {frame}"
-        ));
+        );
         true
     }
 

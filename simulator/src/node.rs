@@ -24,7 +24,7 @@ use crate::common::{Common, Phase};
 use crate::memory::{Memory, Observer};
 use crate::platform::{Machine, SimPlatform};
 use crate::process::ProcessContext;
-use crate::schedule::{lock, Event, Incarnation};
+use crate::schedule::{lock, trace, Event, Incarnation};
 use crate::settings::Faults;
 use crate::wire::{details, summary, Arrived, Network, Outlet};
 
@@ -154,10 +154,12 @@ impl Node {
         self.idle_since = None;
         self.is_up = true;
         self.machine = Some(machine.clone());
-        self.common.schedule.trace(format_args!(
+        trace!(
+            self.common.schedule,
             "node {}: starts, incarnation {}",
-            self.number, self.incarnation
-        ));
+            self.number,
+            self.incarnation
+        );
         let common = self.common.clone();
         let booting = machine.clone();
         machine.run(move || {
@@ -231,6 +233,18 @@ impl Node {
         }
     }
 
+    /// Calls the NIC, if it has power.
+    fn call<T>(
+        &mut self,
+        network: &mut Network,
+        call: impl FnOnce(&mut Nic, Time, &Machine, &mut Outlet) -> T,
+    ) -> Option<T> {
+        let now = Time(self.common.schedule.now());
+        let from = self.number;
+        let (nic, machine) = (self.nic.as_mut()?, self.machine.as_ref()?);
+        Some(call(nic, now, machine, &mut Outlet { network, from }))
+    }
+
     /// Rings a doorbell.
     pub(crate) fn ring(&mut self, doorbell: u32) {
         if let Some(nic) = &mut self.nic {
@@ -240,11 +254,7 @@ impl Node {
     }
 
     /// Hands a frame to the NIC, which must see whether it is of another incarnation.
-    pub(crate) fn take_frame(&mut self, arrived: &Arrived) {
-        let now = Time(self.common.schedule.now());
-        let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
-            return;
-        };
+    pub(crate) fn take_frame(&mut self, network: &mut Network, arrived: &Arrived) {
         if !self.is_up {
             return;
         }
@@ -252,41 +262,38 @@ impl Node {
             [] => Payload::None,
             bytes => Payload::Bytes(bytes),
         };
-        let before = arrived.stale.then(|| nic.statistics().stale_frames.get());
-        nic.handle_frame(now, &NodeHost(machine), &arrived.frame, payload);
-        if let Some(before) = before {
-            let after = nic.statistics().stale_frames.get();
+        let number = self.number;
+        let taken = self.call(network, |nic, now, machine, _| {
+            let before = nic.statistics().stale_frames.get();
+            nic.handle_frame(now, &NodeHost(machine), &arrived.frame, payload);
+            let stale = nic.statistics().stale_frames.get() - before;
             assert!(
-                after == before + 1,
-                "node {}: a frame of another incarnation is taken: {} | {}",
-                self.number,
+                !arrived.stale || stale == 1,
+                "node {number}: a frame of another incarnation is taken: {} | {}",
                 summary(&arrived.frame),
                 details(&arrived.frame)
             );
+        });
+        if taken.is_some() {
+            self.wake();
+            self.after_call();
         }
-        self.wake();
-        self.after_call();
     }
 
     /// Hands the next request of the driver to the NIC.
     pub(crate) fn take_request(&mut self, network: &mut Network) {
-        let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
-            return;
-        };
-        let Some((token, request)) = lock(&machine.control).requests.pop_front() else {
-            return;
-        };
-        let now = Time(self.common.schedule.now());
-        let mut wire = Outlet {
-            network,
-            from: self.number,
-        };
-        let host = NodeHost(machine);
-        if let Some(reply) = nic.handle_control(now, &host, &mut wire, &request, token) {
-            machine.answer(token, reply);
+        let taken = self.call(network, |nic, now, machine, wire| {
+            let (token, request) = lock(&machine.control).requests.pop_front()?;
+            let reply = nic.handle_control(now, &NodeHost(machine), wire, &request, token);
+            reply
+                .into_iter()
+                .for_each(|reply| machine.answer(token, reply));
+            Some(())
+        });
+        if taken.flatten().is_some() {
+            self.wake();
+            self.after_call();
         }
-        self.wake();
-        self.after_call();
     }
 
     /// Polls the NIC, if that is due.
@@ -296,25 +303,26 @@ impl Node {
             return;
         }
         self.poll_at = None;
-        let (Some(nic), Some(machine)) = (&mut self.nic, &self.machine) else {
-            return;
-        };
-        let mut wire = Outlet {
-            network,
-            from: self.number,
-        };
-        let host = NodeHost(machine);
-        match nic.poll(Time(now), &host, &mut wire) {
-            Progress::Busy => {
+        let idle_since = *self.idle_since.get_or_insert(now);
+        let sleeps = now - idle_since >= SLEEP_AFTER;
+        let polled = self.call(network, |nic, now, machine, wire| {
+            let host = NodeHost(machine);
+            let progress = nic.poll(now, &host, wire);
+            let asleep = progress == Progress::Idle && sleeps && nic.prepare_sleep(&host);
+            (progress, asleep.then(|| nic.next_deadline()))
+        });
+        match polled {
+            None => return,
+            Some((Progress::Busy, _)) => {
                 self.idle_since = None;
-                let pause = self.common.schedule.delay(100..self.common.settings.poll);
-                self.poll_by(now + pause);
+                let longest = self.common.settings.poll;
+                self.poll_by(now + self.common.schedule.delay(100..longest));
             }
-            Progress::Idle => {
-                let since = *self.idle_since.get_or_insert(now);
-                if now - since < SLEEP_AFTER || !nic.prepare_sleep(&host) {
-                    self.poll_by(now + self.common.schedule.delay(500..3000));
-                } else if let Some(Time(deadline)) = nic.next_deadline() {
+            Some((Progress::Idle, None)) => {
+                self.poll_by(now + self.common.schedule.delay(500..3000));
+            }
+            Some((Progress::Idle, Some(deadline))) => {
+                if let Some(Time(deadline)) = deadline {
                     self.poll_by(deadline.max(now + 1));
                 }
             }

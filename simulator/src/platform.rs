@@ -21,7 +21,7 @@ use qnic_nic::testing::Sram;
 
 use crate::kernel::{Kernel, Notifier};
 use crate::memory::{Memory, Owner};
-use crate::schedule::{lock, Event, Incarnation, Schedule, Signal, TaskId};
+use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Signal, TaskId};
 
 /// The hardware and the kernel of one incarnation of a node.
 pub(crate) struct Machine {
@@ -361,9 +361,7 @@ impl Platform for SimPlatform {
 
     fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         let node = self.0.incarnation.node;
-        self.0
-            .schedule
-            .trace(format_args!("node {node}: driver {level:?}: {message}"));
+        trace!(self.0.schedule, "node {node}: driver {level:?}: {message}");
     }
 }
 

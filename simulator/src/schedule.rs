@@ -97,6 +97,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Writes a line to the trace of a [`Schedule`].
+macro_rules! trace {
+    ($schedule:expr, $($line:tt)*) => { $schedule.trace(format_args!($($line)*)) };
+}
+pub(crate) use trace;
+
 impl Schedule {
     pub(crate) fn new(seed: u64, trace: Trace) -> Self {
         Schedule {

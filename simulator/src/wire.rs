@@ -13,7 +13,7 @@ use qnic_links::Impairments;
 use qnic_nic::{Channel, Path, Payload, Time, Wire};
 
 use crate::memory::Memory;
-use crate::schedule::{Event, Schedule};
+use crate::schedule::{trace, Event, Schedule};
 use crate::sessions::SessionChecker;
 use crate::settings::{Faults, Options, Settings};
 
@@ -184,8 +184,7 @@ impl Network {
                 Some(arrived) => return Some((to, arrived)),
                 None => {
                     let from = link / CHANNELS / self.nodes;
-                    self.schedule
-                        .trace(format_args!("{to} <- {from}: a corrupted frame"));
+                    trace!(self.schedule, "{to} <- {from}: a corrupted frame");
                     self.corrupted += 1;
                 }
             }
@@ -223,11 +222,12 @@ impl Network {
 
     fn trace_sent(&self, frame: &FrameHeader, wire_did: &str) {
         let (from, to) = (frame.source_node, frame.destination_node);
-        self.schedule.trace(format_args!(
+        trace!(
+            self.schedule,
             "{from} -> {to}: {}{wire_did} | {}",
             summary(frame),
             details(frame)
-        ));
+        );
     }
 
     fn decode(&mut self, image: &[u8]) -> Option<Arrived> {
@@ -236,11 +236,12 @@ impl Network {
         frame.payload().read(&mut payload).ok()?;
         let header = *frame.header();
         let (from, to) = (header.source_node, header.destination_node);
-        self.schedule.trace(format_args!(
+        trace!(
+            self.schedule,
             "{to} <- {from}: {} | {}",
             summary(&header),
             details(&header)
-        ));
+        );
         Some(self.classify(header, payload))
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::common::{Common, Phase, SlotState};
 use crate::node::Node;
 use crate::oracle::UnavailablePage;
-use crate::schedule::{lock, Event, Schedule};
+use crate::schedule::{lock, trace, Event, Schedule};
 use crate::settings::{delay_only, Faults, Options, Settings};
 use crate::task::Tasks;
 use crate::throughput::Measured;
@@ -105,7 +105,7 @@ impl World {
         let mut random = fastrand::Rng::with_seed(seed);
         let settings = Settings::new(options, &mut random);
         let schedule = Schedule::new(random.u64(..), trace);
-        schedule.trace(format_args!("seed {seed}, {settings:?}"));
+        trace!(schedule, "seed {seed}, {settings:?}");
         Self::with(settings, schedule)
     }
 
@@ -224,8 +224,7 @@ impl World {
             return false;
         }
         for slot in starving {
-            self.schedule
-                .trace(format_args!("sync worker {slot} starves, and is killed"));
+            trace!(self.schedule, "sync worker {slot} starves, and is killed");
             self.end_process(slot);
         }
         self.deadline = self.schedule.now() + DRAIN;
@@ -281,17 +280,17 @@ impl World {
             Event::Poll(_) | Event::Control(_) | Event::Interrupt(_) | Event::Doorbell(..) => {}
             Event::Arrival(link) => {
                 while let Some((to, arrived)) = self.network.poll(link) {
-                    self.nodes[to].take_frame(&arrived);
+                    self.nodes[to].take_frame(&mut self.network, &arrived);
                 }
             }
             Event::Late(copy) => {
                 if let Some((to, arrived)) = self.network.late(copy) {
-                    self.nodes[to].take_frame(&arrived);
+                    self.nodes[to].take_frame(&mut self.network, &arrived);
                 }
             }
             Event::Direct => {
                 if let Some((to, arrived)) = self.network.direct() {
-                    self.nodes[to].take_frame(&arrived);
+                    self.nodes[to].take_frame(&mut self.network, &arrived);
                 }
             }
             Event::InjectFault => self.inject_fault(),
@@ -338,8 +337,7 @@ impl World {
     fn kill(&mut self) {
         let slot = self.schedule.below(self.common.slots.len());
         if self.common.slot_state(slot) != SlotState::Empty {
-            self.schedule
-                .trace(format_args!("fault: process {slot} is killed"));
+            trace!(self.schedule, "fault: process {slot} is killed");
             self.end_process(slot);
         }
     }
@@ -354,8 +352,7 @@ impl World {
     fn reset(&mut self) {
         let node = self.schedule.below(self.nodes.len());
         if self.nodes[node].is_up {
-            self.schedule
-                .trace(format_args!("fault: NIC {node} is reset"));
+            trace!(self.schedule, "fault: NIC {node} is reset");
             lock(&self.common.oracle).disturb_node(node, u64::MAX);
             lock(&self.common.checker).disturb();
             self.nodes[node].reset(&mut self.network);
@@ -369,8 +366,7 @@ impl World {
     fn crash(&mut self) {
         let node = self.schedule.below(self.nodes.len());
         if self.nodes[node].is_up {
-            self.schedule
-                .trace(format_args!("fault: node {node} loses its power"));
+            trace!(self.schedule, "fault: node {node} loses its power");
             lock(&self.common.oracle).disturb_node(node, u64::MAX);
             lock(&self.common.checker).disturb();
             self.nodes[node].crash();
@@ -387,8 +383,7 @@ impl World {
         let a = self.schedule.below(self.nodes.len());
         let b = self.schedule.below(self.nodes.len());
         if a != b {
-            self.schedule
-                .trace(format_args!("fault: the route from {a} to {b} is cut"));
+            trace!(self.schedule, "fault: the route from {a} to {b} is cut");
             lock(&self.common.oracle).disturb_route(a, b, u64::MAX);
             lock(&self.common.checker).disturb();
             self.network.set_cut(a, b, true);
@@ -402,9 +397,10 @@ impl World {
     fn slow(&mut self) {
         let node = self.schedule.below(self.nodes.len());
         let slowness = self.schedule.range(2..100);
-        self.schedule.trace(format_args!(
+        trace!(
+            self.schedule,
             "fault: node {node} is {slowness} times slower"
-        ));
+        );
         self.nodes[node].set_slowness(slowness);
         self.activate(ActiveFault::Slow(node), 1_000_000..50_000_000);
     }
@@ -414,8 +410,7 @@ impl World {
         let slot = self.schedule.below(self.common.settings.rdma_workers);
         let page = lock(&self.common.oracle).make_unavailable(slot, &self.schedule);
         if let Some(page) = page {
-            self.schedule
-                .trace(format_args!("fault: {page:?} is unavailable"));
+            trace!(self.schedule, "fault: {page:?} is unavailable");
             self.activate(ActiveFault::Unavailable(page), 1000..20_000_000);
         }
     }
@@ -425,7 +420,7 @@ impl World {
             return;
         };
         let settled = self.schedule.now() + SETTLE;
-        self.schedule.trace(format_args!("repaired: {fault:?}"));
+        trace!(self.schedule, "repaired: {fault:?}");
         match fault {
             ActiveFault::Node(node) if self.nodes[node].can_start() => {
                 self.network.set_reachable(node, true);

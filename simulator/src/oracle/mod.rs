@@ -24,6 +24,7 @@ use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 use self::notifications::ExpectedNotification;
 use self::transfer::{Export, Op};
 pub(crate) use self::transfer::{ExportState, Kind, Plan};
+use crate::expected_bytes::Range;
 use crate::expected_bytes::{difference, ExpectedByte, ExpectedBytes};
 use crate::increments::{self, Count, ROOM};
 use crate::platform::Machine;
@@ -56,7 +57,8 @@ struct View {
     host_area: Option<[u32; HOST_PAGES]>,
 }
 
-/// The process at one slot, or what is left of it.
+/// The process in a slot, or what is left of it.
+#[derive(Default)]
 struct Process {
     node: usize,
     incarnation: u32,
@@ -64,14 +66,17 @@ struct Process {
     /// First address of its target, and of its local segment.
     target: u64,
     local: u64,
+    /// What must stand in its target, by sender, and in its word.
     sections: Vec<ExpectedBytes>,
     count: Count,
+    /// Ranges of the local segment in use: room for what is read, and sources of writes.
     reading: ExpectedBytes,
     source: ExpectedBytes,
     ops: Vec<Op>,
     issued: [u64; 2],
     errors: u64,
-    /// Notifying writes, those of former lives too, by target, its incarnation, and number.
+    /// Notifying writes, those of former incarnations too, by target, its incarnation,
+    /// and number.
     notifications: BTreeMap<(usize, u32, u32), Vec<ExpectedNotification>>,
     signals: BTreeMap<u32, u64>,
     exports: BTreeMap<u64, Export>,
@@ -96,7 +101,7 @@ pub(crate) struct UnavailablePage {
     page: u64,
 }
 
-/// Counts of what was checked, for people.
+/// Counts of what was checked, for messages.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Checked {
     pub(crate) complete: u64,
@@ -120,26 +125,11 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 }
 
 impl Oracle {
-    /// An oracle for slots of these nodes, where nobody lives yet.
+    /// An oracle for slots of these nodes, which are all empty.
     pub(crate) fn new(nodes: &[usize]) -> Self {
         let process = |node: &usize| Process {
             node: *node,
-            incarnation: 0,
-            view: None,
-            target: 0,
-            local: 0,
-            sections: Vec::new(),
-            count: Count::default(),
-            reading: ExpectedBytes::new(0),
-            source: ExpectedBytes::new(0),
-            ops: Vec::new(),
-            issued: [0; 2],
-            errors: 0,
-            notifications: BTreeMap::new(),
-            signals: BTreeMap::new(),
-            exports: BTreeMap::new(),
-            unavailable: 0,
-            unavailable_until: 0,
+            ..Process::default()
         };
         Oracle {
             processes: nodes.iter().map(process).collect(),
@@ -149,7 +139,7 @@ impl Oracle {
         }
     }
 
-    /// A process begins at a slot.
+    /// A process begins in a slot.
     pub(crate) fn begin(
         &mut self,
         slot: usize,
@@ -158,33 +148,33 @@ impl Oracle {
         [target, local]: [u64; 2],
     ) {
         let count = self.processes.len();
-        let process = &mut self.processes[slot];
-        process.incarnation += 1;
-        process.view = Some(View {
-            machine: machine.clone(),
-            space,
-            host_area: None,
-        });
-        (process.target, process.local) = (target, local);
-        process.sections = vec![ExpectedBytes::new(SECTION); count];
-        process.count = Count::default();
-        process.reading = ExpectedBytes::new(HALF);
-        process.source = ExpectedBytes::new(HALF);
-        process.issued = [0; 2];
-        process.errors = 0;
-        (process.unavailable, process.unavailable_until) = (0, 0);
-        process.signals.clear();
-        process.exports.clear();
+        let before = std::mem::take(&mut self.processes[slot]);
+        self.processes[slot] = Process {
+            node: before.node,
+            incarnation: before.incarnation + 1,
+            view: Some(View {
+                machine: machine.clone(),
+                space,
+                host_area: None,
+            }),
+            target,
+            local,
+            sections: vec![ExpectedBytes::new(SECTION); count],
+            reading: ExpectedBytes::new(HALF),
+            source: ExpectedBytes::new(HALF),
+            notifications: before.notifications,
+            ..Process::default()
+        };
     }
 
-    /// The process at a slot is registered.
+    /// The process in a slot is registered.
     pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
         if let Some(view) = &mut self.processes[slot].view {
             view.host_area = Some(frames);
         }
     }
 
-    /// The process at a slot begins to die: what it has under way is open from
+    /// The process in a slot begins to die: what it has under way is open from
     /// now on, and so is what others have under way to it.
     pub(crate) fn end(&mut self, slot: usize) {
         self.disturb_target(slot);
@@ -199,7 +189,7 @@ impl Oracle {
         }
     }
 
-    /// A segment of the target at a slot is exported.
+    /// A segment of the target in a slot is exported.
     pub(crate) fn exported(&mut self, slot: usize, key: u64) {
         let process = &mut self.processes[slot];
         let export = Export {
@@ -226,7 +216,7 @@ impl Oracle {
         }
     }
 
-    /// Says whether a key still opens something, as far as is known.
+    /// Whether a key still opens something; `None` if it is not known.
     pub(crate) fn is_live(&self, slot: usize, key: u64) -> Option<bool> {
         let export = self.processes[slot].exports.get(&key)?;
         Some(export.state == ExportState::Live)
@@ -282,7 +272,7 @@ impl Oracle {
         }
     }
 
-    /// The way between two nodes is disturbed until a point in time.
+    /// The route between two nodes is disturbed until a point in time.
     pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
         let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
         for process in &mut self.processes {
@@ -314,32 +304,20 @@ impl Oracle {
         &mut self,
         id: u64,
         (slot, target): (usize, usize),
-        (start, length): (u64, u64),
+        range: Range,
     ) -> bool {
-        let sections = &mut self.processes[target].sections;
-        sections
-            .get_mut(slot)
-            .is_some_and(|section| section.reserve(start, length, id))
+        let section = self.processes[target].sections.get_mut(slot);
+        section.is_some_and(|section| section.reserve(range, id))
     }
 
     /// Tries to reserve a part of the source, too.
-    pub(crate) fn reserve_source(
-        &mut self,
-        id: u64,
-        slot: usize,
-        (start, length): (u64, u64),
-    ) -> bool {
-        self.processes[slot].source.reserve(start, length, id)
+    pub(crate) fn reserve_source(&mut self, id: u64, slot: usize, range: Range) -> bool {
+        self.processes[slot].source.reserve(range, id)
     }
 
     /// Tries to reserve room for what is read, too.
-    pub(crate) fn reserve_reading(
-        &mut self,
-        id: u64,
-        slot: usize,
-        (start, length): (u64, u64),
-    ) -> bool {
-        self.processes[slot].reading.reserve(start, length, id)
+    pub(crate) fn reserve_reading(&mut self, id: u64, slot: usize, range: Range) -> bool {
+        self.processes[slot].reading.reserve(range, id)
     }
 
     /// Gives up the reservations for a transfer that is not issued after all.
@@ -355,12 +333,10 @@ impl Oracle {
     pub(crate) fn expected(
         &self,
         (slot, target): (usize, usize),
-        start: u64,
-        length: u64,
+        (start, length): Range,
     ) -> Vec<ExpectedByte> {
-        self.processes[target].sections[slot]
-            .get(start, length)
-            .to_vec()
+        let section = &self.processes[target].sections[slot];
+        section.get(start, length).to_vec()
     }
 
     /// A transfer whose ranges are reserved is issued now.
@@ -382,26 +358,15 @@ impl Oracle {
         let ordinal = &mut process.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
         let number = *ordinal;
         *ordinal += 1;
-        if let Kind::Write {
-            notification: Some(notification),
-            ..
-        } = plan.kind
-        {
-            if good {
-                let key = (plan.target, incarnation, notification);
-                let notification = ExpectedNotification {
-                    id: plan.id,
-                    certain: true,
-                };
-                process
-                    .notifications
-                    .entry(key)
-                    .or_default()
-                    .push(notification);
-            }
+        if let Some(number) = plan.kind.notification().filter(|_| good) {
+            let key = (plan.target, incarnation, number);
+            let expected = ExpectedNotification {
+                id: plan.id,
+                certain: true,
+            };
+            process.notifications.entry(key).or_default().push(expected);
         }
         process.ops.push(Op {
-            id: plan.id,
             command,
             number,
             issued: now,
@@ -413,7 +378,7 @@ impl Oracle {
         });
     }
 
-    /// The oldest transfer that is under way, for people.
+    /// The oldest transfer that is under way, for messages.
     pub(crate) fn oldest(&self) -> Option<String> {
         let open = self
             .processes
@@ -424,14 +389,19 @@ impl Oracle {
                 ops.map(move |op| (op.issued, slot, op))
             });
         let (_, slot, op) = open.min_by_key(|(issued, ..)| *issued)?;
-        let kind = match op.plan.kind {
-            Kind::Write { .. } => "write",
-            Kind::Read { .. } => "read",
-            Kind::Increment { .. } => "increment",
-        };
+        let Op {
+            command,
+            issued,
+            disturbed,
+            plan,
+            ..
+        } = op;
         Some(format!(
-            "{kind} {} of process {slot} to process {}, {} bytes, issued at {} ns, disturbed: {}",
-            op.command, op.plan.target, op.plan.length, op.issued, op.disturbed
+            "{} {command} of process {slot} to process {}, {} bytes, issued at {issued} ns, \
+             disturbed: {disturbed}",
+            plan.kind.name(),
+            plan.target,
+            plan.length
         ))
     }
 

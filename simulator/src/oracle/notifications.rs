@@ -3,7 +3,7 @@
 
 use qnic_abi::host_area::SIGNAL_COUNTERS;
 
-use super::transfer::{Kind, Op};
+use super::transfer::Op;
 use super::Oracle;
 
 /// One notifying write: its number, and whether it is certain to notify.
@@ -16,15 +16,11 @@ pub(super) struct ExpectedNotification {
 impl Oracle {
     /// The notification of this write may arrive or not.
     pub(super) fn drop_notification(&mut self, slot: usize, op: &Op) {
-        if let Kind::Write {
-            notification: Some(notification),
-            ..
-        } = op.plan.kind
-        {
+        if let Some(notification) = op.plan.kind.notification() {
             let key = (op.plan.target, op.incarnation, notification);
             let notifications = self.processes[slot].notifications.get_mut(&key);
             let notifications = notifications.into_iter().flatten();
-            for notification in notifications.filter(|notification| notification.id == op.id) {
+            for notification in notifications.filter(|notification| notification.id == op.plan.id) {
                 notification.certain = false;
             }
         }
@@ -55,7 +51,7 @@ impl Oracle {
         // Those that are certain to arrive come in their order; others may be missing.
         let open = &self.processes[sender].ops;
         let certain = |notification: &&ExpectedNotification| {
-            let op = open.iter().find(|op| op.id == notification.id);
+            let op = open.iter().find(|op| op.plan.id == notification.id);
             notification.certain && op.is_none_or(Op::must_succeed)
         };
         let uncertain = notifications.len() - notifications.iter().filter(certain).count();
@@ -65,7 +61,7 @@ impl Oracle {
         };
         let node = self.processes[target].node;
         for op in open {
-            let earlier = op.id <= last.id && op.is_write() && op.must_succeed();
+            let earlier = op.plan.id <= last.id && op.is_write() && op.must_succeed();
             if earlier && self.processes[op.plan.target].node == node {
                 assert!(
                     self.is_delivered(sender, op),

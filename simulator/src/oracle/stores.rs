@@ -100,8 +100,8 @@ impl Oracle {
             }
         }
         let process = &mut self.processes[slot];
-        process.source.release(op.id);
-        process.reading.release(op.id);
+        process.source.release(op.plan.id);
+        process.reading.release(op.plan.id);
         if let (Kind::Read { expected, local }, None) = (&op.plan.kind, op.failed) {
             let at = self.processes[slot].local + HALF + local;
             let got = self.peek(slot, at, op.plan.length).expect("it is alive");
@@ -118,7 +118,7 @@ impl Oracle {
             if let (Kind::Write { data, .. }, None) = (&op.plan.kind, op.failed) {
                 section.set(op.plan.start, data);
             }
-            section.release(op.id);
+            section.release(op.plan.id);
         }
     }
 

@@ -23,7 +23,25 @@ pub(crate) enum Kind {
     },
 }
 
-/// Who may be told what a segment's key opens.
+impl Kind {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Kind::Write { .. } => "write",
+            Kind::Read { .. } => "read",
+            Kind::Increment { .. } => "increment",
+        }
+    }
+
+    /// The notification that it causes.
+    pub(crate) fn notification(&self) -> Option<u32> {
+        match self {
+            Kind::Write { notification, .. } => *notification,
+            Kind::Read { .. } | Kind::Increment { .. } => None,
+        }
+    }
+}
+
+/// What a segment's key opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExportState {
     Live,
@@ -58,7 +76,6 @@ pub(crate) struct Plan {
 /// A transfer under way.
 #[derive(Debug)]
 pub(super) struct Op {
-    pub(super) id: u64,
     /// Number of the command at its process.
     pub(super) command: u64,
     /// Number among the writes, or all others, of its process.

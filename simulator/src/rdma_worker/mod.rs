@@ -18,7 +18,7 @@ use crate::increments::ROOM;
 use crate::oracle::{ExportState, HALF, SECTION};
 use crate::platform::SimPlatform;
 use crate::process::{pages, port, Ended, ProcessContext, Result};
-use crate::schedule::{lock, Schedule};
+use crate::schedule::{lock, trace, Schedule};
 use crate::settings::Faults;
 use window::Queue;
 
@@ -80,7 +80,7 @@ impl ProcessContext {
         let ending = match &process {
             Some(process) => {
                 let vni = process.vni();
-                schedule.trace(format_args!("process {slot}: registered, {vni}"));
+                trace!(schedule, "process {slot}: registered, {vni}");
                 let frames = process.host_area().frames;
                 lock(&self.common.oracle).registered(slot, frames);
                 self.work(process, ranges)
@@ -89,7 +89,7 @@ impl ProcessContext {
         };
         lock(&self.common.oracle).end(slot);
         let cleanly = ending.is_ok();
-        schedule.trace(format_args!("process {slot}: ends, cleanly: {cleanly}"));
+        trace!(schedule, "process {slot}: ends, cleanly: {cleanly}");
         // The exit of a process gives back its memory and its file in either order.
         if schedule.chance(500) {
             machine.kernel.end_space(space);
@@ -226,10 +226,12 @@ impl RdmaWorker<'_> {
         if name != Name::Local {
             lock(&self.common.oracle).exported(self.slot, exported.key);
         }
-        self.schedule.trace(format_args!(
+        trace!(
+            self.schedule,
             "process {}: exports {name:?} as segment {}",
-            self.slot, exported.segment
-        ));
+            self.slot,
+            exported.segment
+        );
         Ok(())
     }
 
@@ -250,8 +252,7 @@ impl RdmaWorker<'_> {
         self.call("unexport", result)?;
         assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
         lock(oracle).revoke(self.slot, exported.key, ExportState::Revoked);
-        self.schedule
-            .trace(format_args!("process {}: revokes {name:?}", self.slot));
+        trace!(self.schedule, "process {}: revokes {name:?}", self.slot);
         Ok(())
     }
 
@@ -293,10 +294,11 @@ impl RdmaWorker<'_> {
         let result = self.process.import(&mut call);
         self.call("import", result)?;
         let status = Status::try_from(call.status.get()).expect("a known status");
-        self.schedule.trace(format_args!(
+        trace!(
+            self.schedule,
             "process {}: imports {name:?} of process {target}: {status:?}",
             self.slot
-        ));
+        );
         match status {
             Status::Ok => {}
             Status::NameNotFound | Status::NoSuchNode | Status::PeerGone => return Ok(None),

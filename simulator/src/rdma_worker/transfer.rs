@@ -11,7 +11,7 @@ use super::{Imported, Name, Queue, RdmaWorker};
 use crate::increments::word;
 use crate::oracle::{first_notification, Kind, Plan, HALF, SECTION};
 use crate::process::{port, Ended, Result};
-use crate::schedule::lock;
+use crate::schedule::{lock, trace};
 
 /// What may be wrong with a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,16 +64,14 @@ impl RdmaWorker<'_> {
             wrong = None;
         }
         let read_only = wrong == Some(Wrong::ReadOnly) || !writes && schedule.chance(300);
-        let known: Vec<_> = self
-            .imported
-            .iter()
-            .filter(|((_, other), _)| *other == read_only)
-            .map(|((target, _), imported)| (*target, *imported))
-            .collect();
+        let known = self.imported.iter();
+        let known = known.filter(|((_, other), _)| *other == read_only);
+        let known: Vec<_> = known.map(|(_, imported)| *imported).collect();
         if known.is_empty() {
             return None;
         }
-        let (target, imported) = known[schedule.below(known.len())];
+        let imported = known[schedule.below(known.len())];
+        let target = imported.target;
         let mut oracle = lock(&self.common.oracle);
         // A key that is not known yet is not used yet; an old one now and then.
         let live = oracle.is_live(target, imported.key);
@@ -88,11 +86,7 @@ impl RdmaWorker<'_> {
             3 => schedule.range(0..4098),
             _ => schedule.range(0..SECTION / 2),
         };
-        let length = if wrong.is_some() {
-            length.max(2)
-        } else {
-            length
-        };
+        let length = length.max(if wrong.is_some() { 2 } else { 0 });
         let start = schedule.range(0..SECTION - length + 1);
         let id = oracle.name();
         oracle
@@ -167,15 +161,12 @@ impl RdmaWorker<'_> {
     }
 
     pub(super) fn write(&mut self) -> Result<()> {
-        let Some(mut draft) = self.draft(true) else {
+        let Some(draft) = self.draft(true) else {
             return Ok(());
         };
         let schedule = self.schedule;
         let fits = draft.length <= INLINE_CAPACITY as u64;
-        let mut inline = fits && schedule.chance(600);
-        if draft.wrong == Some(Wrong::LocalKey) {
-            inline = false;
-        }
+        let inline = fits && schedule.chance(600) && draft.wrong != Some(Wrong::LocalKey);
         let mut data = vec![0; draft.length as usize];
         schedule.fill(&mut data);
         let mut source = None;
@@ -187,20 +178,16 @@ impl RdmaWorker<'_> {
                 self.abandon(&draft);
                 return Ok(());
             }
-            // The bytes are new each time: whoever reads them late sees others.
-            let address = self.ranges[1].0 + at;
-            let stored = self
-                .context
-                .machine
-                .kernel
-                .write(*self.process.space(), address, &data);
+            // The bytes are new each time: a NIC that reads them late sees others.
+            let (kernel, space) = (&self.context.machine.kernel, *self.process.space());
+            let stored = kernel.write(space, self.ranges[1].0 + at, &data);
             if stored.is_err() || self.context.check_alive().is_err() {
                 self.abandon(&draft);
                 return Err(Ended);
             }
             source = Some(at);
         }
-        if !self.make_room(&mut draft)? {
+        if !self.make_room(&draft)? {
             return Ok(());
         }
         let notification = schedule.chance(350).then(|| {
@@ -226,7 +213,7 @@ impl RdmaWorker<'_> {
     }
 
     pub(super) fn read(&mut self) -> Result<()> {
-        let Some(mut draft) = self.draft(false) else {
+        let Some(draft) = self.draft(false) else {
             return Ok(());
         };
         let schedule = self.schedule;
@@ -237,13 +224,14 @@ impl RdmaWorker<'_> {
             self.abandon(&draft);
             return Ok(());
         }
-        if !self.make_room(&mut draft)? {
+        if !self.make_room(&draft)? {
             return Ok(());
         }
         let mut command = self.descriptor(&draft, Opcode::Read);
         self.set_drafted(&mut command, &draft, HALF + local);
         let ends = (self.slot, draft.target);
-        let expected = lock(&self.common.oracle).expected(ends, draft.start, draft.length);
+        let range = (draft.start, draft.length);
+        let expected = lock(&self.common.oracle).expected(ends, range);
         self.issue(draft, &command, &[], Kind::Read { expected, local });
         Ok(())
     }
@@ -256,7 +244,7 @@ impl RdmaWorker<'_> {
         draft.length = 8;
         // Nothing local is named.
         draft.wrong = draft.wrong.filter(|wrong| *wrong != Wrong::LocalKey);
-        if !self.make_room(&mut draft)? {
+        if !self.make_room(&draft)? {
             return Ok(());
         }
         let mut command = self.descriptor(&draft, Opcode::Atomic);
@@ -272,24 +260,15 @@ impl RdmaWorker<'_> {
         Ok(())
     }
 
-    /// Waits for a free slot; without one, the transfer is given up. What was
+    /// Waits for room in the queue; without it, the transfer is given up. What was
     /// learnt before the wait may be outdated after it.
-    fn make_room(&mut self, draft: &mut Draft) -> Result<bool> {
+    fn make_room(&mut self, draft: &Draft) -> Result<bool> {
         let room = self.block(Some(20_000_000), Queue::has_room);
-        let (id, target) = (draft.id, draft.target);
-        let mut oracle = lock(&self.common.oracle);
-        let known = oracle.is_live(target, draft.imported.key).is_some();
-        let room = match room {
-            Ok(room) => room && known,
-            Err(ended) => {
-                oracle.give_up(id, self.slot, target);
-                return Err(ended);
-            }
-        };
-        if !room {
-            oracle.give_up(id, self.slot, target);
+        let live = lock(&self.common.oracle).is_live(draft.target, draft.imported.key);
+        if live.is_none() || !matches!(room, Ok(true)) {
+            self.abandon(draft);
         }
-        Ok(room)
+        Ok(room? && live.is_some())
     }
 
     fn abandon(&self, draft: &Draft) {
@@ -300,24 +279,17 @@ impl RdmaWorker<'_> {
         let schedule = self.schedule;
         let is_write = matches!(kind, Kind::Write { .. });
         let number = self.queue.next();
-        schedule.trace(format_args!(
+        trace!(
+            schedule,
             "process {}: command {number}, {} {} bytes at {} of process {}{}{}",
             self.slot,
-            match kind {
-                Kind::Write { .. } => "write",
-                Kind::Read { .. } => "read",
-                Kind::Increment { .. } => "increment for",
-            },
+            kind.name(),
             draft.length,
             draft.start,
             draft.target,
-            if command.flags & CommandFlags::NOTIFY.bits() != 0 {
-                ", notifies"
-            } else {
-                ""
-            },
-            if draft.wrong.is_some() { ", wrong" } else { "" },
-        ));
+            kind.notification().map_or("", |_| ", notifies"),
+            draft.wrong.map_or("", |_| ", wrong")
+        );
         let plan = Plan {
             id: draft.id,
             target: draft.target,

@@ -23,7 +23,7 @@ use qnic_abi::PAGE_SIZE;
 use crate::checker::{Checker, Kind, OBJECTS};
 use crate::common::{Common, Phase};
 use crate::process::{pages, port, Ended, ProcessContext, Result};
-use crate::schedule::{lock, Schedule};
+use crate::schedule::{lock, trace, Schedule};
 
 /// Name of the segment with a worker's objects.
 const NAME: SegmentName = SegmentName(0x6f6d);
@@ -48,7 +48,7 @@ impl ProcessContext {
         let space = kernel.new_space(pages(heap, HEAP_BYTES));
         let cleanly = self.synchronize(space, heap).is_ok();
         lock(&self.common.checker).end(slot, cleanly);
-        schedule.trace(format_args!("sync worker {slot}: ends, cleanly: {cleanly}"));
+        trace!(schedule, "sync worker {slot}: ends, cleanly: {cleanly}");
         kernel.end_space(space);
     }
 
@@ -197,11 +197,11 @@ impl SyncWorker<'_> {
             "sync worker {slot}: {error}, but no process has died"
         );
         self.checker().failed(slot);
-        schedule.trace(format_args!("sync worker {slot}: {error}"));
+        trace!(schedule, "sync worker {slot}: {error}");
         if schedule.chance(700) {
             match recover() {
-                Ok(done) => schedule.trace(format_args!("sync worker {slot}: recovers it: {done}")),
-                Err(error @ Error::Held { .. }) => schedule.trace(format_args!("{error}")),
+                Ok(done) => trace!(schedule, "sync worker {slot}: recovers it: {done}"),
+                Err(error @ Error::Held { .. }) => trace!(schedule, "{error}"),
                 Err(error) => return Err(error),
             }
         }
