@@ -1,5 +1,5 @@
-//! Many to one: a collector receives numbered lines from any number of senders,
-//! each over a channel of its own, and finds out which of them die.
+//! Many to one: a collector receives numbered lines from any number of senders, each over
+//! a channel of its own, and notices which of them die.
 //!
 //! ```text
 //! collect LINES COLLECTOR SENDER…      node numbers; the same on each node
@@ -23,7 +23,7 @@ const PORT: Port = Port(102);
 const LINE: usize = 64;
 /// How long senders may take to start.
 const START: Duration = Duration::from_secs(60);
-/// How long the collector lets everybody be silent before it asks who is there.
+/// How long all senders may be silent before the collector asks which are there.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Name of the channel of a sender.
@@ -31,9 +31,9 @@ fn name(sender: NodeId) -> SegmentName {
     SegmentName(0x0063_6f6c_6c65_6374 << 8 | u64::from(sender.0))
 }
 
-/// Collector's notification for the channel of the sender in this place.
-fn line(place: usize) -> Result<NotificationId> {
-    Ok(NotificationId::try_from(place as u32 + 1)?)
+/// Collector's notification for the channel of the sender with this index.
+fn line(index: usize) -> Result<NotificationId> {
+    Ok(NotificationId::try_from(index as u32 + 1)?)
 }
 
 struct Source {
@@ -47,8 +47,8 @@ struct Source {
 fn collect(endpoint: &Endpoint, senders: &[NodeId]) -> Result<Vec<Source>> {
     let queue = endpoint.queue();
     let mut sources = Vec::new();
-    for (place, node) in senders.iter().enumerate() {
-        let options = ChannelOptions::new(64, LINE, line(place)?);
+    for (index, node) in senders.iter().enumerate() {
+        let options = ChannelOptions::new(64, LINE, line(index)?);
         queue.watch(options.sent)?;
         sources.push(Source {
             node: *node,
@@ -100,30 +100,23 @@ fn send(endpoint: &Endpoint, collector: NodeId, lines: u64) -> Result<()> {
 }
 
 fn main() -> Result<ExitCode> {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let numbers = arguments.iter().map(|argument| argument.parse::<u64>());
-    let numbers = numbers.collect::<Result<Vec<_>, _>>();
-    let numbers = numbers.context("usage: collect LINES COLLECTOR SENDER...")?;
-    let [lines, nodes @ ..] = &numbers[..] else {
-        bail!("usage: collect LINES COLLECTOR SENDER...");
-    };
-    let nodes = nodes.iter().map(|node| Ok(NodeId(u16::try_from(*node)?)));
-    let nodes = nodes.collect::<Result<Vec<_>>>()?;
-    let Some((collector, senders)) = nodes.split_first() else {
-        bail!("usage: collect LINES COLLECTOR SENDER...");
-    };
+    const USAGE: &str = "usage: collect LINES COLLECTOR SENDER...";
+    let mut arguments = std::env::args().skip(1);
+    let lines: u64 = arguments.next().context(USAGE)?.parse().context(USAGE)?;
+    let nodes = arguments.map(|node| node.parse().map(NodeId));
+    let nodes = nodes.collect::<Result<Vec<_>, _>>().context(USAGE)?;
+    let (collector, senders) = nodes.split_first().context(USAGE)?;
     let endpoint = Nic::open()?.register(PORT)?;
     if endpoint.node() != *collector {
-        send(&endpoint, *collector, *lines)?;
+        send(&endpoint, *collector, lines)?;
         println!("{} sent {lines} lines", endpoint.node());
         return Ok(ExitCode::SUCCESS);
     }
     let mut code = ExitCode::SUCCESS;
     for source in collect(&endpoint, senders)? {
-        let complete = matches!(source.end, Some(Error::ChannelClosed)) && source.lines == *lines;
-        let end = source.end.map(|end| end.to_string()).unwrap_or_default();
+        let end = source.end.context("every channel has ended")?;
         println!("{}: {} lines, then: {end}", source.node, source.lines);
-        if !complete {
+        if source.lines != lines || !matches!(end, Error::ChannelClosed) {
             code = ExitCode::FAILURE;
         }
     }

@@ -1,10 +1,15 @@
-//! Processes of several nodes count together under a lock. One of them is the home
-//! of lock and counter.
+//! Processes of several nodes count together under a lock. One of them owns lock and
+//! counter.
 //!
-//! `lock home COUNTERS` serves until so many have counted; `lock count NODE ROUNDS`
-//! adds ROUNDS times one; `lock hold NODE` takes the lock and keeps it, `lock wait NODE`
-//! waits for it. Several nodes: set `QNIC_HOST_SOCKET` differently for each (host
-//! mode), or run them in guests.
+//! ```text
+//! lock owner COUNTERS       serves until so many processes have counted
+//! lock count NODE ROUNDS    adds one, ROUNDS times
+//! lock hold NODE            takes the lock and keeps it
+//! lock wait NODE            waits for the lock
+//! ```
+//!
+//! NODE is the owner's. In host mode each node is a process with its own
+//! `QNIC_HOST_SOCKET` (see `ping_pong`).
 
 use std::time::Duration;
 
@@ -13,7 +18,7 @@ use qnic::sync::{Lock, Participant, OBJECT_BYTES};
 use qnic::{Access, Endpoint, Nic, NodeId, NotificationId, Port, RemoteSegment, SegmentName};
 
 const PORT: Port = Port(300);
-const HOME: SegmentName = SegmentName(0x6c6f_636b);
+const LOCK: SegmentName = SegmentName(0x6c6f_636b);
 const COUNTER: u64 = OBJECT_BYTES;
 const DONE: NotificationId = NotificationId::new(1).unwrap();
 const SOON: Duration = Duration::from_secs(30);
@@ -22,21 +27,21 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["home", counters] => home(counters.parse()?),
-        ["count", node, rounds] => count(&join(node)?, rounds.parse()?),
+        ["owner", counters] => own(counters.parse()?),
+        ["count", node, rounds] => count(&Worker::new(node)?, rounds.parse()?),
         ["hold", node] => {
-            let (_, lock) = &join(node)?;
-            let _guard = lock.acquire()?;
+            let worker = Worker::new(node)?;
+            let _guard = worker.lock.acquire()?;
             println!("holds the lock");
             stay()
         }
         ["wait", node] => {
-            let (_, lock) = &join(node)?;
+            let worker = Worker::new(node)?;
             println!("waits");
-            let _guard = lock.acquire()?;
+            let _guard = worker.lock.acquire()?;
             stay()
         }
-        _ => bail!("usage: lock home COUNTERS | count NODE ROUNDS | hold NODE | wait NODE"),
+        _ => bail!("usage: lock owner COUNTERS | count NODE ROUNDS | hold NODE | wait NODE"),
     }
 }
 
@@ -46,10 +51,10 @@ fn stay() -> ! {
     }
 }
 
-fn home(counters: u32) -> Result<()> {
+fn own(counters: u32) -> Result<()> {
     let endpoint = Nic::open()?.register(PORT)?;
     let memory = endpoint.allocate(4096)?;
-    let _segment = endpoint.export(HOME, &memory, Access::all())?;
+    let _segment = endpoint.export(LOCK, &memory, Access::all())?;
     for _ in 0..counters {
         endpoint.notification(DONE).take(None)?;
     }
@@ -57,34 +62,44 @@ fn home(counters: u32) -> Result<()> {
     Ok(())
 }
 
-/// Becomes a process that uses the lock of a node.
-fn join(node: &str) -> Result<(Member, Lock)> {
-    let endpoint = Nic::open()?.register(Port(0))?;
-    let node = NodeId(node.parse().context("a node number")?);
-    let home = endpoint.import(node, PORT, HOME, SOON)?;
-    let participant = Participant::new(&endpoint)?;
-    let lock = Lock::new(&participant, &home, 0)?;
-    Ok((Member { endpoint, home }, lock))
+/// A process that uses the lock of a node.
+struct Worker {
+    endpoint: Endpoint,
+    owner: RemoteSegment,
+    lock: Lock,
 }
 
-struct Member {
-    endpoint: Endpoint,
-    home: RemoteSegment,
+impl Worker {
+    fn new(node: &str) -> Result<Self> {
+        let endpoint = Nic::open()?.register(Port(0))?;
+        let node = NodeId(node.parse().context("a node number")?);
+        let owner = endpoint.import(node, PORT, LOCK, SOON)?;
+        let participant = Participant::new(&endpoint)?;
+        Ok(Worker {
+            lock: Lock::new(&participant, &owner, 0)?,
+            endpoint,
+            owner,
+        })
+    }
 }
 
 /// Adds one by a read and a write, which only the lock makes safe.
-fn count((member, lock): &(Member, Lock), rounds: u64) -> Result<()> {
-    let Member { endpoint, home } = member;
+fn count(worker: &Worker, rounds: u64) -> Result<()> {
+    let Worker {
+        endpoint,
+        owner,
+        lock,
+    } = worker;
     let memory = endpoint.allocate(4096)?;
-    let segment = endpoint.export(HOME, &memory, Access::READ)?;
+    let segment = endpoint.export(LOCK, &memory, Access::READ)?;
     for _ in 0..rounds {
         let guard = lock.acquire()?;
-        endpoint.read_fenced(home, COUNTER, segment.part(0, 8))?;
+        endpoint.read_fenced(owner, COUNTER, segment.part(0, 8))?;
         let value = memory.load_u64(0)? + 1;
-        endpoint.write(home, COUNTER, &value.to_le_bytes())?;
+        endpoint.write(owner, COUNTER, &value.to_le_bytes())?;
         guard.release()?;
     }
-    endpoint.write_fenced_notify(home, 0, b"", DONE)?;
+    endpoint.write_fenced_notify(owner, 0, b"", DONE)?;
     println!("added {rounds}");
     Ok(())
 }

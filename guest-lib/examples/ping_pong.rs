@@ -18,6 +18,7 @@
 //! Two more arguments choose the number of rounds and the bytes of the ball:
 //! `ping_pong PEER [ROUNDS [BYTES]]`.
 
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context};
@@ -29,27 +30,17 @@ use qnic::{
 /// The port that this program uses on every node.
 const PORT: Port = Port(100);
 
-/// The segment in which a player catches the ball.
+/// The segment that receives the ball.
 const COURT: SegmentName = SegmentName(0x636f_7572_7400);
 
 /// What the writer signals when the ball has arrived.
 const BALL: NotificationId = NotificationId::new(1).unwrap();
 
 /// How long to wait for the other player.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Arguments {
-    peer: NodeId,
-    rounds: u64,
-    bytes: usize,
-}
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> anyhow::Result<()> {
-    let Arguments {
-        peer,
-        rounds,
-        bytes,
-    } = arguments()?;
+    let (peer, rounds, bytes) = arguments()?;
 
     // A guest's device file or a host-mode socket: the environment decides.
     let nic = Nic::open()?;
@@ -60,7 +51,7 @@ fn main() -> anyhow::Result<()> {
         "this is {me}: give the number of the other node"
     );
 
-    // The peer may write into our court; nobody needs to read it.
+    // The peer may write into our court; it need not read it.
     let court = endpoint.allocate(bytes)?;
     let _court_segment = endpoint.export(COURT, &court, Access::WRITE)?;
 
@@ -71,7 +62,7 @@ fn main() -> anyhow::Result<()> {
 
     // Waits until the other player has exported its court.
     let their_court = endpoint
-        .import(peer, PORT, COURT, PATIENCE)
+        .import(peer, PORT, COURT, TIMEOUT)
         .with_context(|| format!("is ping_pong running on {peer}?"))?;
     ensure!(
         their_court.len() == bytes as u64,
@@ -125,20 +116,20 @@ impl Play<'_> {
     }
 
     fn receive(&self, round: u64, peer: NodeId) -> anyhow::Result<()> {
-        // Spins for a moment, then sleeps. Who sees the signal sees all of the ball.
+        // Spins for a moment, then sleeps. After the signal, all of the ball is there.
         self.endpoint
             .notification(BALL)
-            .take(Some(PATIENCE))
+            .take(Some(TIMEOUT))
             .with_context(|| format!("round {round}: no ball from {peer}"))?;
         let got = self.court.read_vec(0, self.court.len())?;
         let wanted = pattern(peer, round, self.court.len());
-        match got
+        let wrong = got
             .iter()
             .zip(&wanted)
-            .position(|(got, wanted)| got != wanted)
-        {
+            .position(|(got, wanted)| got != wanted);
+        match wrong {
             None => Ok(()),
-            Some(place) => bail!("round {round}: byte {place} of the ball from {peer} is wrong"),
+            Some(byte) => bail!("round {round}: byte {byte} of the ball from {peer} is wrong"),
         }
     }
 }
@@ -149,21 +140,17 @@ fn pattern(node: NodeId, round: u64, bytes: usize) -> Vec<u8> {
     (seed..).map(|n| n as u8).take(bytes).collect()
 }
 
-fn arguments() -> anyhow::Result<Arguments> {
+/// The peer, the number of rounds and the bytes of the ball.
+fn arguments() -> anyhow::Result<(NodeId, u64, usize)> {
     let mut arguments = std::env::args().skip(1);
-    let peer = arguments
-        .next()
-        .context("usage: ping_pong PEER [ROUNDS [BYTES]]")?;
-    let rounds = arguments.next().unwrap_or_else(|| "1000".to_owned());
-    let bytes = arguments.next().unwrap_or_else(|| "8".to_owned());
-    let arguments = Arguments {
-        peer: NodeId(peer.parse().context("PEER is the number of a node")?),
-        rounds: rounds.parse().context("ROUNDS is a number")?,
-        bytes: bytes.parse().context("BYTES is a number")?,
+    let peer = arguments.next();
+    let peer = peer.context("usage: ping_pong PEER [ROUNDS [BYTES]]")?;
+    let peer = NodeId(peer.parse().context("PEER is the number of a node")?);
+    let mut number = |default: u64, what| match arguments.next() {
+        None => Ok(default),
+        Some(text) => text.parse().map(NonZeroU64::get).context(what),
     };
-    ensure!(
-        arguments.rounds > 0 && arguments.bytes > 0,
-        "ROUNDS and BYTES are at least 1"
-    );
-    Ok(arguments)
+    let rounds = number(1000, "ROUNDS is a number, 1 at least")?;
+    let bytes = number(8, "BYTES is a number, 1 at least")?;
+    Ok((peer, rounds, usize::try_from(bytes)?))
 }

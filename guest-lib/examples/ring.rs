@@ -1,4 +1,4 @@
-//! A ring of nodes: a token goes round, and every node adds its number to it.
+//! A ring of nodes: they pass a token round, and every node adds its number to it.
 //!
 //! Start it on every node with the same list, the nodes in the order of the ring:
 //!
@@ -27,7 +27,7 @@ const INBOX: SegmentName = SegmentName(0x696e_626f_7800);
 const TOKEN: NotificationId = NotificationId::new(1).unwrap();
 
 /// How long to wait for a neighbour.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The token: two little-endian words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,40 +49,33 @@ fn main() -> anyhow::Result<()> {
 
     let endpoint = Nic::open()?.register(PORT)?;
     let me = endpoint.node();
-    let place = ring.iter().position(|node| *node == me);
-    let place = place.with_context(|| format!("this is {me}, which is not in the list"))?;
-    let successor = ring[(place + 1) % ring.len()];
+    let index = ring.iter().position(|node| *node == me);
+    let index = index.with_context(|| format!("this is {me}, which is not in the list"))?;
+    let successor = ring[(index + 1) % ring.len()];
 
     let inbox = endpoint.allocate(TOKEN_BYTES)?;
     let _segment = endpoint.export(INBOX, &inbox, Access::WRITE)?;
     let next = endpoint
-        .import(successor, PORT, INBOX, PATIENCE)
+        .import(successor, PORT, INBOX, TIMEOUT)
         .with_context(|| format!("is ring running on {successor}?"))?;
 
     let start = Instant::now();
-    if place == 0 {
+    let own = u64::from(me.0);
+    if index == 0 {
         let once: u64 = ring.iter().map(|node| u64::from(node.0)).sum();
         let mut sum = 0;
         for lap in 0..laps {
-            pass(
-                &endpoint,
-                &next,
-                Token {
-                    lap,
-                    sum: sum + u64::from(me.0),
-                },
-            )?;
+            let token = Token {
+                lap,
+                sum: sum + own,
+            };
+            pass(&endpoint, &next, token)?;
+            sum += once;
             let token = receive(&endpoint, &inbox)?;
             ensure!(
-                token
-                    == Token {
-                        lap,
-                        sum: sum + once
-                    },
-                "lap {lap}: {token:?} came back, the sum should be {}",
-                sum + once
+                token == Token { lap, sum },
+                "lap {lap}: {token:?} came back, the sum should be {sum}"
             );
-            sum = token.sum;
         }
         println!(
             "{me}: {laps} laps over {} nodes, sum {sum}, {:?} a hop",
@@ -93,7 +86,7 @@ fn main() -> anyhow::Result<()> {
         for lap in 0..laps {
             let token = receive(&endpoint, &inbox)?;
             ensure!(token.lap == lap, "lap {lap}: {token:?} came");
-            let sum = token.sum + u64::from(me.0);
+            let sum = token.sum + own;
             pass(&endpoint, &next, Token { lap, sum })?;
         }
         println!("{me}: passed the token {laps} times");
@@ -101,8 +94,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Hands the token on. So few bytes travel in the command itself, so there is
-/// nothing to export; the fence reports a successor that is gone.
+/// Passes the token on. It is short enough to travel in the command itself, so nothing has
+/// to be exported. The fence reports a successor that is gone.
 fn pass(endpoint: &Endpoint, next: &RemoteSegment, token: Token) -> anyhow::Result<()> {
     let mut bytes = [0; TOKEN_BYTES];
     bytes[LAP..][..8].copy_from_slice(&token.lap.to_le_bytes());
@@ -117,7 +110,7 @@ fn pass(endpoint: &Endpoint, next: &RemoteSegment, token: Token) -> anyhow::Resu
 fn receive(endpoint: &Endpoint, inbox: &Buffer) -> anyhow::Result<Token> {
     endpoint
         .notification(TOKEN)
-        .take(Some(PATIENCE))
+        .take(Some(TIMEOUT))
         .context("the token did not come")?;
     Ok(Token {
         lap: inbox.load_u64(LAP)?,

@@ -1,46 +1,48 @@
 //! Export and import maps: from addresses to segments in O(log segments) (N3).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
+
+use qnic_abi::{NodeId, Port};
 
 use crate::memory::remote::Remote;
 
-/// Segments by first address. Segments of one space do not overlap, except that several
+/// Segments by first address. Segments of one process do not overlap, except that several
 /// may cover exactly the same range.
 #[derive(Debug)]
-struct Ranges<S, V> {
-    /// (space, first address) to (length, segment), newest last.
-    ranges: BTreeMap<(S, u64), Vec<(u64, V)>>,
+pub(crate) struct Ranges<P, V> {
+    /// (process, first address) to (length, segment), newest last.
+    ranges: BTreeMap<(P, u64), Vec<(u64, V)>>,
 }
 
-impl<S: Ord + Copy, V> Ranges<S, V> {
-    fn insert(&mut self, space: S, address: u64, length: u64, value: V) {
-        let at = self.ranges.entry((space, address)).or_default();
+impl<P: Ord + Copy, V> Ranges<P, V> {
+    pub(crate) fn insert(&mut self, process: P, address: u64, length: u64, value: V) {
+        let at = self.ranges.entry((process, address)).or_default();
         at.push((length, value));
     }
 
     /// Removes the segment at `address` that `matches`.
-    fn remove(&mut self, space: S, address: u64, matches: impl Fn(&V) -> bool) {
-        if let Some(at) = self.ranges.get_mut(&(space, address)) {
+    pub(crate) fn remove(&mut self, process: P, address: u64, matches: impl Fn(&V) -> bool) {
+        if let Some(at) = self.ranges.get_mut(&(process, address)) {
             at.retain(|(_, value)| !matches(value));
             if at.is_empty() {
-                self.ranges.remove(&(space, address));
+                self.ranges.remove(&(process, address));
             }
         }
     }
 
     /// The newest segment that holds all of `address .. address + length`, and the
     /// offset in it.
-    fn find(&self, space: S, address: u64, length: u64) -> Option<(&V, u64)> {
-        let ((found, start), at) = self.ranges.range(..=(space, address)).next_back()?;
+    pub(crate) fn find(&self, process: P, address: u64, length: u64) -> Option<(&V, u64)> {
+        let ((found, start), at) = self.ranges.range(..=(process, address)).next_back()?;
         let offset = address - start;
         let fits = |size: u64| offset < size && length <= size - offset;
         let (_, value) = at.iter().rev().find(|(size, _)| fits(*size))?;
-        (*found == space).then_some((value, offset))
+        (*found == process).then_some((value, offset))
     }
 }
 
-impl<S, V> Default for Ranges<S, V> {
+impl<P, V> Default for Ranges<P, V> {
     fn default() -> Self {
         Ranges {
             ranges: BTreeMap::new(),
@@ -56,44 +58,10 @@ pub(crate) struct Exported {
 }
 
 /// The segments that this process exports.
-#[derive(Debug, Default)]
-pub(crate) struct Exports(Ranges<(), Exported>);
-
-impl Exports {
-    pub(crate) fn insert(&mut self, address: u64, length: u64, segment: Exported) {
-        self.0.insert((), address, length, segment);
-    }
-
-    pub(crate) fn remove(&mut self, address: u64, segment: Exported) {
-        self.0.remove((), address, |other| *other == segment);
-    }
-
-    pub(crate) fn find(&self, address: u64, length: u64) -> Option<(Exported, u64)> {
-        let (segment, offset) = self.0.find((), address, length)?;
-        Some((*segment, offset))
-    }
-}
+pub(crate) type Exports = Ranges<(), Exported>;
 
 /// The segments that this process has imported, by node and port.
-#[derive(Debug, Default)]
-pub(crate) struct Imports(Ranges<(u16, u16), Weak<Remote>>);
-
-impl Imports {
-    pub(crate) fn insert(&mut self, remote: &Arc<Remote>) {
-        let (process, weak) = (remote.process(), Arc::downgrade(remote));
-        self.0.insert(process, remote.address, remote.length, weak);
-    }
-
-    pub(crate) fn remove(&mut self, remote: &Remote) {
-        let is_this = |other: &Weak<Remote>| std::ptr::eq(other.as_ptr(), remote);
-        self.0.remove(remote.process(), remote.address, is_this);
-    }
-
-    pub(crate) fn find(&self, process: (u16, u16), address: u64) -> Option<(Arc<Remote>, u64)> {
-        let (remote, offset) = self.0.find(process, address, 1)?;
-        Some((remote.upgrade()?, offset))
-    }
-}
+pub(crate) type Imports = Ranges<(NodeId, Port), Weak<Remote>>;
 
 #[cfg(test)]
 mod tests {
@@ -104,14 +72,15 @@ mod tests {
     fn equal_ranges_stand_side_by_side() {
         let mut exports = Exports::default();
         let segment = |segment| Exported { segment, key: 1 };
-        exports.insert(100, 50, segment(1));
-        exports.insert(100, 50, segment(2));
-        assert_eq!(exports.find(120, 30), Some((segment(2), 20)));
-        exports.remove(100, segment(2));
-        assert_eq!(exports.find(120, 30), Some((segment(1), 20)));
-        assert_eq!(exports.find(120, 31), None);
-        exports.remove(100, segment(1));
-        assert_eq!(exports.find(100, 0), None);
+        let (first, second) = (segment(1), segment(2));
+        exports.insert((), 100, 50, first);
+        exports.insert((), 100, 50, second);
+        assert_eq!(exports.find((), 120, 30), Some((&second, 20)));
+        exports.remove((), 100, |other| *other == second);
+        assert_eq!(exports.find((), 120, 30), Some((&first, 20)));
+        assert_eq!(exports.find((), 120, 31), None);
+        exports.remove((), 100, |other| *other == first);
+        assert_eq!(exports.find((), 100, 0), None);
     }
 
     #[test]
@@ -136,13 +105,13 @@ mod tests {
         ) {
             let mut exports = Exports::default();
             for start in &starts {
-                exports.insert(start * 10, 10, Exported { segment: *start as u16, key: 0 });
+                exports.insert((), start * 10, 10, Exported { segment: *start as u16, key: 0 });
             }
             let expected = starts.iter().copied().find(|start| {
                 start * 10 <= address && address < start * 10 + 10
                     && address + length <= start * 10 + 10
             });
-            let found = exports.find(address, length);
+            let found = exports.find((), address, length);
             prop_assert_eq!(found.map(|(e, _)| u64::from(e.segment)), expected);
             prop_assert_eq!(found.map(|(_, o)| o), expected.map(|start| address - start * 10));
         }

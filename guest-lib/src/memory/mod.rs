@@ -86,8 +86,8 @@ impl Endpoint {
     /// The offset of `address` in the exported segment that holds all of `length` bytes
     /// there; O(log segments) (N3). `None` if no single segment does.
     pub fn export_lookup(&self, address: u64, length: u64) -> Option<u64> {
-        let found = lock(&self.core().exports).find(address, length);
-        found.map(|(_, offset)| offset)
+        let exports = lock(&self.core().exports);
+        exports.find((), address, length).map(|(_, offset)| offset)
     }
 
     /// Imports a segment of another process. That process may run on this node, or be
@@ -132,7 +132,8 @@ impl Endpoint {
         port: Port,
         address: u64,
     ) -> Option<(RemoteSegment, u64)> {
-        let found = lock(&self.core().imports).find((node.0, port.0), address);
-        found.map(|(remote, offset)| (RemoteSegment(remote), offset))
+        let imports = lock(&self.core().imports);
+        let (remote, offset) = imports.find((node, port), address, 1)?;
+        Some((RemoteSegment(remote.upgrade()?), offset))
     }
 }

@@ -25,22 +25,16 @@ pub(crate) struct Remote {
     name: SegmentName,
     segment: u16,
     access: Access,
-    pub(crate) address: u64,
-    pub(crate) length: u64,
+    address: u64,
+    length: u64,
     key: u64,
-}
-
-impl Remote {
-    /// Node and port of the process that exports it.
-    pub(crate) fn process(&self) -> (u16, u16) {
-        (self.node.0, self.port.0)
-    }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
         if let Some(imports) = self.imports.upgrade() {
-            lock(&imports).remove(self);
+            let is_this = |other: &Weak<Remote>| std::ptr::eq(other.as_ptr(), self);
+            lock(&imports).remove((self.node, self.port), self.address, is_this);
         }
     }
 }
@@ -59,7 +53,8 @@ impl RemoteSegment {
             length: call.length.get(),
             key: call.key.get(),
         });
-        lock(imports).insert(&remote);
+        let (process, weak) = ((remote.node, remote.port), Arc::downgrade(&remote));
+        lock(imports).insert(process, remote.address, remote.length, weak);
         RemoteSegment(remote)
     }
 

@@ -60,7 +60,7 @@ impl Segment {
             key: call.key.get(),
         };
         if flags & uapi::PHYSICAL == 0 {
-            lock(&core.exports).insert(call.address.get(), length, exported);
+            lock(&core.exports).insert((), call.address.get(), length, exported);
         }
         Ok(Segment {
             core,
@@ -116,7 +116,8 @@ impl Segment {
 
     fn revoke(&mut self) -> Result<()> {
         self.revoked = true;
-        lock(&self.core.exports).remove(self.base, self.exported);
+        let is_this = |other: &Exported| *other == self.exported;
+        lock(&self.core.exports).remove((), self.base, is_this);
         let what = || format!("unexport segment {:#x}", self.name.0);
         let mut call = uapi::Unexport {
             segment: self.exported.segment.into(),

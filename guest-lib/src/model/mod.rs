@@ -35,6 +35,7 @@ use crate::core::queue::{Command, Doorbell, WakeRequests};
 use crate::error::Operation;
 
 /// Memory of which some words are loom's.
+#[derive(Clone)]
 struct Words {
     base: usize,
     size: usize,
@@ -57,8 +58,7 @@ impl Words {
         Words {
             base: self.base + base,
             size,
-            shared: self.shared.clone(),
-            private: self.private.clone(),
+            ..self.clone()
         }
     }
 }
@@ -288,51 +288,49 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// A command against a NIC that falls asleep: either the NIC's last look sees
-/// the command, or the process sees that the doorbell must be rung.
-#[test]
-fn no_command_is_lost() {
-    check(|| {
-        let model = Model::new();
-        let window = model.window.part(0, model.window.size());
-        let area = model.host_area.part(0, model.host_area.size());
-        let (doorbell, wake) = (Rc::new(Notify::new()), Notify::new());
-        let bell = doorbell.clone();
-        let nic = loom::thread::spawn(move || model.run(1, &doorbell, &wake));
-        if write().publish(&window, &area, 0, &mut Doorbell::default()) {
-            bell.notify();
-        }
-        nic.join().unwrap();
-        assert_eq!(window.load_u64(command_offset(0), Ordering::Relaxed), 0);
-        assert_eq!(
-            errors(&area),
-            [(0, Status::NoSuchNode)],
-            "it was read whole"
-        );
-    });
-}
+/// The error of every command of these models.
+const FAILED: Status = Status::NoSuchNode;
 
-/// Two commands: the doorbell is left out for the second only if the NIC will
-/// find it on its way to the first.
-#[test]
-fn no_command_behind_a_doorbell_is_lost() {
-    check(|| {
+/// Commands against a NIC that falls asleep. For the first, either the NIC's last look sees
+/// it, or the process sees that the doorbell must be rung. For a second one the process
+/// leaves the doorbell out only if the NIC will find it on its way to the first.
+fn no_command_is_lost(commands: u64) {
+    check(move || {
         let model = Model::new();
-        let window = model.window.part(0, model.window.size());
-        let area = model.host_area.part(0, model.host_area.size());
+        let (window, area) = (model.window.clone(), model.host_area.clone());
         let (doorbell, wake) = (Rc::new(Notify::new()), Notify::new());
         let bell = doorbell.clone();
-        let nic = loom::thread::spawn(move || model.run(2, &doorbell, &wake));
+        let nic = loom::thread::spawn(move || model.run(commands, &doorbell, &wake));
         let mut known = Doorbell::default();
-        for number in 0..2 {
+        for number in 0..commands {
             if write().publish(&window, &area, number, &mut known) {
                 bell.notify();
             }
         }
         nic.join().unwrap();
-        let both = [(0, Status::NoSuchNode), (1, Status::NoSuchNode)];
-        assert_eq!(errors(&area), both);
+        assert_eq!(window.load_u64(command_offset(0), Ordering::Relaxed), 0);
+        let all: Vec<_> = (0..commands).map(|number| (number, FAILED)).collect();
+        assert_eq!(errors(&area), all, "they were read whole");
     });
+}
+
+#[test]
+fn no_single_command_is_lost() {
+    no_command_is_lost(1);
+}
+
+#[test]
+fn no_command_behind_a_doorbell_is_lost() {
+    no_command_is_lost(2);
+}
+
+/// A NIC that is about to execute one command.
+fn with_command() -> Model {
+    let mut model = Model::new();
+    let (window, area) = (&model.window, &model.host_area);
+    assert!(!write().publish(window, area, 0, &mut Doorbell::default()));
+    model.nic.handle_doorbell(0);
+    model
 }
 
 /// A process that goes to sleep against a NIC that completes its command: either
@@ -341,14 +339,10 @@ fn no_command_behind_a_doorbell_is_lost() {
 #[test]
 fn no_wake_up_is_lost() {
     check(|| {
-        let mut model = Model::new();
-        let mut known = Doorbell::default();
-        assert!(!write().publish(&model.window, &model.host_area, 0, &mut known));
-        let window = model.window.part(0, model.window.size());
-        let area = model.host_area.part(0, model.host_area.size());
+        let model = with_command();
+        let (window, area) = (model.window.clone(), model.host_area.clone());
         let (doorbell, wake) = (Notify::new(), Rc::new(Notify::new()));
         let woken = wake.clone();
-        model.nic.handle_doorbell(0);
         let nic = loom::thread::spawn(move || model.run(1, &doorbell, &wake));
         let requests = WakeRequests::new(&window);
         loop {
@@ -358,23 +352,20 @@ fn no_wake_up_is_lost() {
             }
             woken.wait();
         }
-        assert_eq!(errors(&area), [(0, Status::NoSuchNode)]);
+        assert_eq!(errors(&area), [(0, FAILED)]);
         nic.join().unwrap();
     });
 }
 
-/// Who looks for errors at any time finds none, or a whole one.
+/// A process that looks for errors at any time finds none, or a whole one.
 #[test]
 fn an_error_that_counts_is_whole() {
     check(|| {
-        let mut model = Model::new();
-        let mut known = Doorbell::default();
-        assert!(!write().publish(&model.window, &model.host_area, 0, &mut known));
-        let area = model.host_area.part(0, model.host_area.size());
-        model.nic.handle_doorbell(0);
+        let model = with_command();
+        let area = model.host_area.clone();
         let nic = loom::thread::spawn(move || model.run(1, &Notify::new(), &Notify::new()));
         let found = errors(&area);
-        assert!(found.is_empty() || found == [(0, Status::NoSuchNode)]);
+        assert!(found.is_empty() || found == [(0, FAILED)]);
         nic.join().unwrap();
     });
 }

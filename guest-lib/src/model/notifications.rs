@@ -1,7 +1,7 @@
 //! Models of notifications (N16, N17): arming, coalescing and waiting, this
 //! library's code against the NIC's.
 //!
-//! The process signals itself: its commands stand in the queue when the model
+//! The process signals itself: its commands are in the queue when the model
 //! begins, and the NIC executes them in a thread of its own.
 
 use qnic_abi::host_area::{notification_offset, signal_offset, NOTIFICATION_TAIL};
@@ -70,8 +70,8 @@ fn model(notifications: &[u32]) -> (Model, Side) {
     model.nic.handle_doorbell(0);
     let side = Side {
         wakes: WakeRequests::for_signals(&model.window),
-        window: model.window.part(0, model.window.size()),
-        area: model.host_area.part(0, model.host_area.size()),
+        window: model.window.clone(),
+        area: model.host_area.clone(),
         reader: RingReader::default(),
         woken: Rc::new(Notify::new()),
     };
@@ -118,8 +118,8 @@ fn a_signal_is_not_lost_between_counter_and_queue() {
     });
 }
 
-/// Two signals that may coalesce, taken while they arrive: who looks at the counter
-/// behind each entry sees both, and every sleep ends.
+/// Two signals that may coalesce, taken while they arrive: a process that looks at the
+/// counter behind each entry sees both, and every sleep ends.
 #[test]
 fn coalesced_signals_are_all_seen() {
     check(|| {
@@ -140,7 +140,7 @@ fn coalesced_signals_are_all_seen() {
     });
 }
 
-/// One-shot notifications arrive each once, in order, and wake who sleeps.
+/// One-shot notifications arrive each once, in order, and wake a sleeping process.
 #[test]
 fn one_shots_arrive_in_order() {
     check(|| {

@@ -134,16 +134,19 @@ impl Core {
             Source::Bytes(bytes) if bytes.len() <= inline_max => Ok(Local::Inline(bytes)),
             Source::Bytes(bytes) => {
                 let (address, length) = (bytes.as_ptr() as u64, bytes.len() as u64);
-                let found = lock(&self.exports).find(address, length);
-                let (exported, _) = found.ok_or(Error::NotExported {
-                    address,
-                    length,
-                    inline_max: inline_max as u64,
-                })?;
+                let exports = lock(&self.exports);
+                let (exported, _) =
+                    exports
+                        .find((), address, length)
+                        .ok_or(Error::NotExported {
+                            address,
+                            length,
+                            inline_max: inline_max as u64,
+                        })?;
                 Ok(Local::Memory(Range {
                     address,
                     length,
-                    exported,
+                    exported: *exported,
                 }))
             }
             Source::Part(part) => {

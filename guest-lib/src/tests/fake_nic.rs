@@ -98,8 +98,7 @@ impl FakeNic {
         let number = state.read;
         state.read += 1;
         if state.read % HEAD_STEP == 0 {
-            self.host_area
-                .store_u64(HEAD, state.read, Ordering::Release);
+            self.tell(HEAD, state.read);
         }
         let (descriptor, payload) = bytes.split_at(DESCRIPTOR_BYTES);
         Some(Fetched {
@@ -113,12 +112,10 @@ impl FakeNic {
     pub(crate) fn finish(&self, command: &Fetched, status: Status) {
         let mut state = lock(&self.state);
         if status != Status::Ok {
-            let place = (state.errors % ERROR_RECORDS as u64) as usize;
-            let record = ERROR_RING + place * 16;
-            self.host_area
-                .store_u64(record, command.number, Ordering::Relaxed);
-            self.host_area
-                .store_u64(record + 8, status.code().into(), Ordering::Relaxed);
+            let index = (state.errors % ERROR_RECORDS as u64) as usize;
+            let record = ERROR_RING + index * 16;
+            self.tell(record, command.number);
+            self.tell(record + 8, status.code().into());
             state.errors += 1;
         }
         state.done[command.operation() as usize] += 1;
@@ -128,10 +125,9 @@ impl FakeNic {
     pub(crate) fn publish(&self) {
         {
             let state = lock(&self.state);
-            let area = &self.host_area;
-            area.store_u64(ERRORS, state.errors, Ordering::Release);
-            area.store_u64(WRITES_DONE, state.done[0], Ordering::Release);
-            area.store_u64(READS_DONE, state.done[1], Ordering::Release);
+            self.tell(ERRORS, state.errors);
+            self.tell(WRITES_DONE, state.done[0]);
+            self.tell(READS_DONE, state.done[1]);
         }
         self.check_wake();
     }
@@ -149,25 +145,22 @@ impl FakeNic {
 
     /// Signals a notification.
     pub(crate) fn signal(&self, id: u32) {
-        let area = &self.host_area;
         let (word, bit) = armed_bit(id);
         let mut queued = true;
         if id < SIGNAL_COUNTERS {
-            let count = area.load_u64(signal_offset(id), Ordering::Relaxed);
-            area.store_u64(signal_offset(id), count + 1, Ordering::Release);
+            let count = self
+                .host_area
+                .load_u64(signal_offset(id), Ordering::Relaxed);
+            self.tell(signal_offset(id), count + 1);
             self.window.fence();
             queued = self.window.load_u64(word, Ordering::Relaxed) & bit != 0;
         }
         if queued {
             // It never coalesces: the process must cope with entries too many.
             let mut state = lock(&self.state);
-            area.store_u64(
-                notification_offset(state.entries),
-                id.into(),
-                Ordering::Release,
-            );
+            self.tell(notification_offset(state.entries), id.into());
             state.entries += 1;
-            area.store_u64(NOTIFICATION_TAIL, state.entries, Ordering::Release);
+            self.tell(NOTIFICATION_TAIL, state.entries);
         }
         self.check_wake();
         self.check_word(1, SIGNAL_WAKE_REQUEST);
@@ -175,15 +168,18 @@ impl FakeNic {
 
     /// Says that the NIC has dropped so many one-shot notifications.
     pub(crate) fn lose(&self, notifications: u64) {
-        self.host_area
-            .store_u64(NOTIFICATIONS_LOST, notifications, Ordering::Release);
+        self.tell(NOTIFICATIONS_LOST, notifications);
     }
 
     /// Stops the command queue.
     pub(crate) fn fail_queue(&self, status: Status) {
-        self.host_area
-            .store_u64(QUEUE_STATUS, status.code().into(), Ordering::Release);
+        self.tell(QUEUE_STATUS, status.code().into());
         self.check_wake();
+    }
+
+    /// Stores a word of the host area.
+    fn tell(&self, offset: usize, value: u64) {
+        self.host_area.store_u64(offset, value, Ordering::Release);
     }
 
     /// Says whether the NIC polls.
@@ -192,8 +188,7 @@ impl FakeNic {
             .store_u64(AWAKE, awake.into(), Ordering::Release);
         self.window.fence();
         if !awake {
-            let read = lock(&self.state).read;
-            self.host_area.store_u64(HEAD, read, Ordering::Release);
+            self.tell(HEAD, lock(&self.state).read);
         }
     }
 
@@ -244,10 +239,12 @@ impl FakeNic {
 
     /// The lock of the state is held.
     fn wake(&self) {
-        let generation = self.host_area.load_u64(WAKE_GENERATION, Ordering::Relaxed);
-        self.host_area
-            .store_u64(WAKE_GENERATION, generation + 1, Ordering::Release);
+        self.tell(WAKE_GENERATION, self.generation() + 1);
         self.woken.notify_all();
+    }
+
+    fn generation(&self) -> u64 {
+        self.host_area.load_u64(WAKE_GENERATION, Ordering::Acquire)
     }
 }
 
@@ -321,9 +318,8 @@ impl Process for FakeProcess {
 
     fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError> {
         let mut state = lock(&self.nic.state);
-        state
-            .exported
-            .retain(|segment| *segment != call.segment.get());
+        let others = |segment: &u16| *segment != call.segment.get();
+        state.exported.retain(others);
         Ok(())
     }
 
@@ -342,28 +338,21 @@ impl Process for FakeProcess {
 
     fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
         let timeout = u64::try_from(call.timeout_ns.get()).unwrap_or(u64::MAX);
-        let generation = || {
-            self.nic
-                .host_area
-                .load_u64(WAKE_GENERATION, Ordering::Acquire)
-        };
-        let (state, result) = self
-            .nic
+        let timeout = Duration::from_nanos(timeout.min(10_000_000_000));
+        let (nic, before) = (&self.nic, call.generation.get());
+        let asleep = |state: &mut State| !state.gone && nic.generation() == before;
+        let woken = nic
             .woken
-            .wait_timeout_while(
-                lock(&self.nic.state),
-                Duration::from_nanos(timeout.min(10_000_000_000)),
-                |state| !state.gone && generation() == call.generation.get(),
-            )
-            .unwrap();
+            .wait_timeout_while(lock(&nic.state), timeout, asleep);
+        let (state, result) = woken.unwrap();
         if state.gone {
-            Err(CallError::Gone)
-        } else if result.timed_out() {
-            Err(CallError::TimedOut)
-        } else {
-            call.generation = generation().into();
-            Ok(())
+            return Err(CallError::Gone);
         }
+        if result.timed_out() {
+            return Err(CallError::TimedOut);
+        }
+        call.generation = nic.generation().into();
+        Ok(())
     }
 
     fn wake(&self, _call: &mut uapi::Wake) -> Result<(), CallError> {
@@ -382,7 +371,7 @@ impl Process for FakeProcess {
             self.nic.window.store_u64(offset, 0, Ordering::Relaxed);
         }
         for offset in [HEAD, WRITES_DONE, READS_DONE, ERRORS, QUEUE_STATUS] {
-            self.nic.host_area.store_u64(offset, 0, Ordering::Release);
+            self.nic.tell(offset, 0);
         }
         (state.read, state.errors, state.done) = (0, 0, [0; 2]);
         Ok(())

@@ -32,8 +32,8 @@ fn a_handler_is_called_for_signals_old_and_new() {
     assert_eq!(other_calls.recv_timeout(LONG).unwrap(), TWO);
     fake.signal(1);
     assert_eq!(calls.recv_timeout(LONG).unwrap(), ONE);
-    assert!(matches!(endpoint.arm(ONE, |_| ()), Err(Error::Armed(1))));
-    assert!(matches!(endpoint.queue().watch(ONE), Err(Error::Armed(1))));
+    assert_error!(endpoint.arm(ONE, |_| ()), Error::Armed(1));
+    assert_error!(endpoint.queue().watch(ONE), Error::Armed(1));
     drop(armed);
     assert!(calls.recv().is_err(), "the handler is gone, called or not");
     fake.signal(1);
@@ -43,7 +43,7 @@ fn a_handler_is_called_for_signals_old_and_new() {
 /// Signals come while handlers are armed and disarmed, and while another thread takes
 /// some of them itself: each is taken once.
 #[test]
-fn every_signal_has_one_taker_whenever_handlers_come_and_go() {
+fn every_signal_is_taken_once_whenever_handlers_come_and_go() {
     const SIGNALS: u64 = 3000;
     let (fake, endpoint, _remote) = setup();
     let handled = Arc::new(AtomicU64::new(0));
@@ -122,9 +122,9 @@ fn a_dropped_handler_does_not_run_any_more() {
 fn a_handler_may_disarm_itself_and_arm_again() {
     let (fake, endpoint, _remote) = setup();
     let endpoint = Arc::new(endpoint);
-    let place = Arc::new(Mutex::new(None));
+    let handler = Arc::new(Mutex::new(None));
     let (sender, calls) = channel();
-    let (own, again, report) = (place.clone(), endpoint.clone(), sender.clone());
+    let (own, again, report) = (handler.clone(), endpoint.clone(), sender.clone());
     let armed = endpoint.arm(ONE, move |_| {
         drop(lock(&own).take());
         report.send(1).unwrap();
@@ -132,7 +132,7 @@ fn a_handler_may_disarm_itself_and_arm_again() {
         let armed = again.arm(ONE, move |_| report.send(2).unwrap());
         *lock(&own) = Some(armed.unwrap());
     });
-    *lock(&place) = Some(armed.unwrap());
+    *lock(&handler) = Some(armed.unwrap());
     fake.signal(1);
     assert_eq!(calls.recv_timeout(LONG).unwrap(), 1);
     fake.signal(1);
@@ -140,7 +140,7 @@ fn a_handler_may_disarm_itself_and_arm_again() {
     for _ in 0..2 {
         assert_eq!(calls.recv_timeout(LONG).unwrap(), 2);
     }
-    let last = lock(&place).take();
+    let last = lock(&handler).take();
     drop(last);
 }
 
@@ -158,7 +158,7 @@ fn a_handler_that_panics_ends_and_the_others_go_on() {
     fake.signal(2);
     fake.signal(1);
     assert_eq!(others.recv_timeout(LONG).unwrap(), ONE);
-    assert!(matches!(endpoint.arm(TWO, |_| ()), Err(Error::Armed(2))));
+    assert_error!(endpoint.arm(TWO, |_| ()), Error::Armed(2));
     drop(panicking);
     let (_armed, calls) = reporting(&endpoint, TWO);
     assert_eq!(calls.recv_timeout(LONG).unwrap(), TWO, "the second signal");

@@ -1,5 +1,15 @@
 //! The library alone, against the NIC of [`fake_nic`].
 
+/// Checks that a result is an error of this kind.
+macro_rules! assert_error {
+    ($result:expr, $error:pat) => {
+        match $result {
+            Err($error) => {}
+            other => panic!("{:?}", other.map(drop)),
+        }
+    };
+}
+
 pub(crate) mod fake_nic;
 mod handlers;
 mod notifications;
@@ -13,7 +23,7 @@ use qnic_abi::command::CommandFlags;
 use crate::tests::fake_nic::{FakeNic, Fetched, INLINE_MAX, REMOTE_ADDRESS, REMOTE_LENGTH};
 use crate::{
     Access, Endpoint, Error, NodeId, NotificationId, Port, RemoteSegment, Segment, SegmentName,
-    Status,
+    Status, TransferError,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,6 +54,15 @@ fn fetch(fake: &FakeNic) -> Fetched {
     fake.fetch().expect("a command")
 }
 
+/// The failures that a call reports; none if it succeeds.
+fn failures(result: crate::Result<()>) -> Vec<TransferError> {
+    match result {
+        Ok(()) => Vec::new(),
+        Err(Error::Transfer(errors)) => errors.failures,
+        Err(other) => panic!("{other}"),
+    }
+}
+
 #[test]
 fn small_writes_travel_inline_and_large_ones_do_not() {
     let (fake, endpoint, remote) = setup();
@@ -52,15 +71,16 @@ fn small_writes_travel_inline_and_large_ones_do_not() {
 
     endpoint.write(&remote, 16, &[5; INLINE_MAX]).unwrap();
     let command = fetch(&fake);
-    assert_eq!(command.descriptor.opcode, 1);
-    assert_eq!(command.descriptor.flags, CommandFlags::INLINE.bits());
-    assert_eq!(command.descriptor.length.get(), INLINE_MAX as u64);
-    assert_eq!(command.descriptor.remote_address.get(), REMOTE_ADDRESS + 16);
-    assert_eq!(command.descriptor.remote_key.get(), 77);
-    assert_eq!(command.descriptor.remote_segment.get(), 5);
-    assert_eq!(command.descriptor.remote_node.get(), 1);
-    assert_eq!(command.descriptor.remote_port.get(), 2);
-    assert_eq!(command.descriptor.local_key.get(), 0);
+    let found = &command.descriptor;
+    assert_eq!(found.opcode, 1);
+    assert_eq!(found.flags, CommandFlags::INLINE.bits());
+    assert_eq!(found.length.get(), INLINE_MAX as u64);
+    assert_eq!(found.remote_address.get(), REMOTE_ADDRESS + 16);
+    assert_eq!(found.remote_key.get(), 77);
+    assert_eq!(found.remote_segment.get(), 5);
+    assert_eq!(found.remote_node.get(), 1);
+    assert_eq!(found.remote_port.get(), 2);
+    assert_eq!(found.local_key.get(), 0);
     assert_eq!(&command.payload[..INLINE_MAX], &[5; INLINE_MAX]);
 
     let part = segment.part(4001, INLINE_MAX);
@@ -69,25 +89,19 @@ fn small_writes_travel_inline_and_large_ones_do_not() {
 
     let part = segment.part(4001, INLINE_MAX + 1);
     endpoint.write(&remote, 0, part).unwrap();
-    let command = fetch(&fake);
-    assert_eq!(command.descriptor.flags, 0);
-    assert_eq!(
-        command.descriptor.local_address.get(),
-        buffer.address() + 4001
-    );
-    assert_eq!(command.descriptor.local_key.get(), 1000);
-    assert_eq!(command.descriptor.local_segment.get(), 0);
+    let found = fetch(&fake).descriptor;
+    assert_eq!(found.flags, 0);
+    assert_eq!(found.local_address.get(), buffer.address() + 4001);
+    assert_eq!(found.local_key.get(), 1000);
+    assert_eq!(found.local_segment.get(), 0);
 }
 
 #[test]
 fn long_sources_must_be_exported() {
     let (fake, endpoint, remote) = setup();
     let bytes = [0; INLINE_MAX + 1];
-    let error = endpoint.write(&remote, 0, &bytes[..]).unwrap_err();
-    assert!(
-        matches!(error, Error::NotExported { length: 97, .. }),
-        "{error}"
-    );
+    let refused = endpoint.write(&remote, 0, &bytes[..]);
+    assert_error!(refused, Error::NotExported { length: 97, .. });
     assert!(fake.fetch().is_none());
 }
 
@@ -97,17 +111,16 @@ fn ranges_are_checked_before_anything_is_issued() {
     let (_buffer, segment) = export(&endpoint, 4096);
     let other = setup();
     let (_foreign_buffer, foreign) = export(&other.1, 4096);
-    let out = |result: crate::Result<crate::Ticket<'_>>| {
-        matches!(result.unwrap_err(), Error::OutOfRange { .. })
-    };
-    assert!(out(endpoint.write(&remote, REMOTE_LENGTH, b"x")));
-    assert!(out(endpoint.write(&remote, u64::MAX, b"x")));
-    assert!(out(endpoint.read(&remote, 0, segment.part(4000, 97))));
-    assert!(out(endpoint.read(&remote, 0, segment.part(usize::MAX, 2))));
-    assert!(matches!(
-        endpoint.read(&remote, 0, foreign.part(0, 8)),
-        Err(Error::ForeignSegment)
-    ));
+    for result in [
+        endpoint.write(&remote, REMOTE_LENGTH, b"x"),
+        endpoint.write(&remote, u64::MAX, b"x"),
+        endpoint.read(&remote, 0, segment.part(4000, 97)),
+        endpoint.read(&remote, 0, segment.part(usize::MAX, 2)),
+    ] {
+        assert_error!(result, Error::OutOfRange { .. });
+    }
+    let refused = endpoint.read(&remote, 0, foreign.part(0, 8));
+    assert_error!(refused, Error::ForeignSegment);
     assert!(fake.fetch().is_none());
     endpoint.write(&remote, REMOTE_LENGTH, b"").unwrap();
     assert_eq!(fetch(&fake).descriptor.length.get(), 0);
@@ -137,9 +150,8 @@ fn a_full_queue_makes_the_process_wait() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for number in 0..1000u64 {
-                endpoint
-                    .write(&remote, 8 * number, &number.to_le_bytes())
-                    .unwrap();
+                let bytes = number.to_le_bytes();
+                endpoint.write(&remote, 8 * number, &bytes).unwrap();
             }
             endpoint.flush_writes().unwrap();
         });
@@ -156,11 +168,9 @@ fn a_full_queue_makes_the_process_wait() {
     });
 }
 
-fn write_until_refused(endpoint: &Endpoint, remote: &RemoteSegment) -> Error {
+fn write_until_refused(endpoint: &Endpoint, remote: &RemoteSegment) -> crate::Result<()> {
     loop {
-        if let Err(error) = endpoint.write(remote, 0, b"x") {
-            return error;
-        }
+        endpoint.write(remote, 0, b"x")?;
     }
 }
 
@@ -171,7 +181,7 @@ fn a_blocked_issuer_learns_that_the_device_is_gone() {
         let writer = scope.spawn(|| write_until_refused(&endpoint, &remote));
         fake.await_wake_request();
         fake.vanish();
-        assert!(matches!(writer.join().unwrap(), Error::DeviceGone));
+        assert_error!(writer.join().unwrap(), Error::DeviceGone);
     });
 }
 
@@ -188,10 +198,7 @@ fn no_failure_is_lost_however_many_there_are() {
         while !writer.is_finished() {
             fake.serve(Status::BadKey);
         }
-        let Err(Error::Transfer(errors)) = writer.join().unwrap() else {
-            panic!("no failure");
-        };
-        assert_eq!(errors.failures.len(), 500);
+        assert_eq!(failures(writer.join().unwrap()).len(), 500);
     });
     endpoint.flush().unwrap();
 }
@@ -203,14 +210,10 @@ fn a_stream_to_a_node_that_is_gone_ends() {
         let writer = scope.spawn(|| write_until_refused(&endpoint, &remote));
         fake.await_wake_request();
         let failed = fake.serve(Status::PeerGone);
-        let failures = |error| match error {
-            Error::Transfer(errors) => errors.failures.len(),
-            other => panic!("{other}"),
-        };
-        let told = failures(writer.join().unwrap());
+        let told = failures(writer.join().unwrap()).len();
         assert!(told > 0);
         fake.serve(Status::Ok);
-        let rest = endpoint.flush().map_or_else(failures, |()| 0);
+        let rest = failures(endpoint.flush()).len();
         assert_eq!(told + rest, failed, "each is told once");
     });
 }
@@ -232,12 +235,16 @@ fn a_ticket_gets_its_own_failure_and_no_other() {
     drop(dropped);
     let error = bad.wait().unwrap_err();
     assert_eq!(error.status(), Some(Status::BadKey));
-    let Err(Error::Transfer(errors)) = endpoint.flush_writes() else {
-        panic!("the dropped ticket's failure is lost");
-    };
-    assert_eq!(errors.failures.len(), 1);
-    assert_eq!(errors.failures[0].status, Status::Aborted);
-    assert_eq!(errors.failures[0].offset, 2);
+    let found = failures(endpoint.flush_writes());
+    let found: Vec<_> = found
+        .iter()
+        .map(|found| (found.status, found.offset))
+        .collect();
+    assert_eq!(
+        found,
+        [(Status::Aborted, 2)],
+        "the dropped ticket's failure"
+    );
 }
 
 #[test]
@@ -247,17 +254,9 @@ fn fences_ask_for_counters_and_report_earlier_failures() {
     endpoint.write(&remote, 0, b"x").unwrap();
     std::thread::scope(|scope| {
         let fenced = scope.spawn(|| endpoint.write_fenced_notify(&remote, 8, b"y", ONE));
-        let bad = loop {
-            if let Some(command) = fake.fetch() {
-                break command;
-            }
-        };
+        let mut commands = std::iter::repeat_with(|| fake.fetch()).flatten();
+        let (bad, good) = (commands.next().unwrap(), commands.next().unwrap());
         fake.finish(&bad, Status::AccessDenied);
-        let good = loop {
-            if let Some(command) = fake.fetch() {
-                break command;
-            }
-        };
         let flags = CommandFlags::from_bits_retain(good.descriptor.flags);
         assert!(flags.contains(CommandFlags::PUBLISH | CommandFlags::NOTIFY));
         assert_eq!(good.descriptor.notification.get(), 1);
@@ -280,12 +279,10 @@ fn a_stopped_queue_is_an_error_until_it_is_reset() {
     let (fake, endpoint, remote) = setup();
     let ticket = endpoint.write(&remote, 0, b"x").unwrap();
     fake.fail_queue(Status::Malformed);
-    assert!(matches!(
-        endpoint.flush_writes(),
-        Err(Error::QueueFailed(Status::Malformed))
-    ));
+    let stopped = endpoint.flush_writes();
+    assert_error!(stopped, Error::QueueFailed(Status::Malformed));
     endpoint.reset_queue().unwrap();
-    assert!(matches!(ticket.wait(), Err(Error::QueueReset)));
+    assert_error!(ticket.wait(), Error::QueueReset);
     endpoint.write(&remote, 0, b"y").unwrap();
     assert_eq!(fake.serve(Status::Ok), 1);
     endpoint.flush().unwrap();
@@ -296,13 +293,11 @@ fn segments_are_unexported_when_dropped() {
     let (fake, endpoint, _remote) = setup();
     let (buffer, segment) = export(&endpoint, 4096);
     assert_eq!(fake.exported(), [0]);
-    assert_eq!(
-        endpoint.export_lookup(buffer.address() + 96, 4000),
-        Some(96)
-    );
-    assert_eq!(endpoint.export_lookup(buffer.address() + 97, 4000), None);
+    let lookup = |offset, length| endpoint.export_lookup(buffer.address() + offset, length);
+    assert_eq!(lookup(96, 4000), Some(96));
+    assert_eq!(lookup(97, 4000), None);
     segment.unexport().unwrap();
-    assert_eq!(endpoint.export_lookup(buffer.address(), 1), None);
+    assert_eq!(lookup(0, 1), None);
     let (_buffer, segment) = export(&endpoint, 4096);
     drop(segment);
     assert!(fake.exported().is_empty());
@@ -311,14 +306,12 @@ fn segments_are_unexported_when_dropped() {
 #[test]
 fn imports_are_found_by_address_until_they_are_dropped() {
     let (_fake, endpoint, remote) = setup();
-    let (found, offset) = endpoint
-        .import_lookup(NodeId(1), Port(2), REMOTE_ADDRESS + 5)
-        .unwrap();
+    let lookup = || endpoint.import_lookup(NodeId(1), Port(2), REMOTE_ADDRESS + 5);
+    let (found, offset) = lookup().unwrap();
     assert_eq!((found.name(), offset), (SegmentName(6), 5));
     drop(found);
     let again = import(&endpoint);
     drop(remote);
-    let lookup = || endpoint.import_lookup(NodeId(1), Port(2), REMOTE_ADDRESS);
     assert!(lookup().is_some());
     drop(again);
     assert!(lookup().is_none());
@@ -338,7 +331,7 @@ fn refusals_say_what_was_asked() {
         .import(NodeId(4), Port(5), SegmentName(404), Duration::ZERO)
         .unwrap_err();
     assert_eq!(error.status(), Some(Status::NameNotFound));
-    assert!(matches!(nic.allocate(0), Err(Error::EmptyMemory)));
+    assert_error!(nic.allocate(0), Error::EmptyMemory);
 }
 
 /// Writes may overtake an earlier read as often as they like.
@@ -356,10 +349,7 @@ fn a_slow_read_keeps_its_failure() {
     fake.finish(&slow, Status::PageUnavailable);
     fake.publish();
     endpoint.flush().unwrap();
-    let Err(Error::Transfer(errors)) = read.wait() else {
-        panic!("the failure is lost");
-    };
-    assert_eq!(errors.failures[0].offset, 5);
+    assert_eq!(failures(read.wait())[0].offset, 5);
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -423,9 +413,7 @@ proptest! {
         let (mut tickets, mut failed, mut reported) = (Vec::new(), Vec::new(), Vec::new());
         let flush = |nic: &mut Slow, reported: &mut Vec<u64>| {
             nic.complete_all();
-            if let Err(Error::Transfer(errors)) = endpoint.flush() {
-                reported.extend(errors.failures.iter().map(|failure| failure.offset));
-            }
+            reported.extend(failures(endpoint.flush()).iter().map(|failure| failure.offset));
         };
         let mut issued = 0u64;
         for step in steps {
@@ -453,12 +441,10 @@ proptest! {
                 Step::WaitTicket(which) => if !tickets.is_empty() {
                     nic.complete_all();
                     let (number, ticket) = tickets.swap_remove(which % tickets.len());
-                    if let Err(error) = ticket.wait() {
-                        let Error::Transfer(errors) = error else { panic!("{error}") };
-                        prop_assert_eq!(errors.failures.len(), 1);
-                        prop_assert_eq!(errors.failures[0].offset, number);
-                        reported.push(number);
-                    }
+                    let found = failures(ticket.wait());
+                    prop_assert!(found.len() <= 1);
+                    prop_assert!(found.iter().all(|failure| failure.offset == number));
+                    reported.extend(found.iter().map(|failure| failure.offset));
                 },
                 Step::Flush => flush(&mut nic, &mut reported),
             }

@@ -29,15 +29,9 @@ fn notifications_count_signals_less_acknowledgements() {
     notification.take(None).unwrap();
     assert_eq!(notification.pending(), 0);
     let short = Duration::from_millis(5);
-    assert!(matches!(
-        notification.wait(Some(short)),
-        Err(Error::TimedOut)
-    ));
-    assert!(matches!(notification.spin(short), Err(Error::TimedOut)));
-    assert!(matches!(
-        notification.take(Some(short)),
-        Err(Error::TimedOut)
-    ));
+    assert_error!(notification.wait(Some(short)), Error::TimedOut);
+    assert_error!(notification.spin(short), Error::TimedOut);
+    assert_error!(notification.take(Some(short)), Error::TimedOut);
 }
 
 #[test]
@@ -73,7 +67,7 @@ fn the_queue_names_what_is_watched_until_it_is_acknowledged() {
     fake.signal(1);
     assert_eq!(queue.remove().unwrap(), None, "nobody watches it");
     queue.watch(ONE).unwrap();
-    assert!(matches!(queue.watch(ONE), Err(Error::Armed(1))));
+    assert_error!(queue.watch(ONE), Error::Armed(1));
     queue.watch(TWO).unwrap();
     fake.signal(2);
     fake.signal(5000);
@@ -114,7 +108,7 @@ fn a_sleeper_on_the_queue_is_woken_by_signals_old_and_new() {
         queue.unwatch(TWO);
     }
     let timeout = Some(Duration::from_millis(5));
-    assert!(matches!(queue.wait(timeout), Err(Error::TimedOut)));
+    assert_error!(queue.wait(timeout), Error::TimedOut);
 }
 
 #[test]
@@ -124,11 +118,10 @@ fn lost_one_shots_are_reported_once() {
     fake.signal(1024);
     fake.lose(3);
     assert_eq!(queue.remove().unwrap(), Some(one_shot(1024)));
-    assert!(matches!(queue.remove(), Err(Error::NotificationsLost(3))));
+    assert_error!(queue.remove(), Error::NotificationsLost(3));
     assert_eq!(queue.remove().unwrap(), None);
     fake.lose(4);
-    let lost = queue.wait(Some(SECOND));
-    assert!(matches!(lost, Err(Error::NotificationsLost(1))));
+    assert_error!(queue.wait(Some(SECOND)), Error::NotificationsLost(1));
 }
 
 #[test]
@@ -136,10 +129,7 @@ fn one_of_several_is_waited_for() {
     let (fake, endpoint, _remote) = setup();
     let short = Some(Duration::from_millis(5));
     for ids in [&[][..], &[ONE, TWO]] {
-        assert!(matches!(
-            endpoint.wait_any(ids, short),
-            Err(Error::TimedOut)
-        ));
+        assert_error!(endpoint.wait_any(ids, short), Error::TimedOut);
     }
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| endpoint.wait_any(&[ONE, TWO], None));

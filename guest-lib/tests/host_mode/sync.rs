@@ -486,7 +486,7 @@ fn a_recovery_that_was_not_finished_is_repeated() {
 #[test]
 fn processes_of_their_own_count_together() {
     let cluster = Cluster::new(3);
-    let owner = start(&cluster, 0, "lock", &["home", "2"]);
+    let owner = start(&cluster, 0, "lock", &["owner", "2"]);
     let counters = [1, 2].map(|node| start(&cluster, node, "lock", &["count", "0", "30"]));
     for counter in counters {
         assert!(finish(counter).contains("added 30"));
