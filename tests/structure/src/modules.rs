@@ -43,11 +43,8 @@ struct Module {
 impl Module {
     /// Returns true if one of its items, child modules included, has this name.
     fn defines(&self, name: &str) -> bool {
-        let ident = |item| references::head(item).1;
-        self.items
-            .iter()
-            .filter_map(ident)
-            .any(|ident| ident == name)
+        let is_it = |item| references::head(item).1.is_some_and(|ident| ident == name);
+        self.items.iter().any(is_it)
     }
 }
 

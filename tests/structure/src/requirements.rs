@@ -122,16 +122,14 @@ mod unit {
         let text = "//! N1\n\n/// N2\n#[test]\nfn one() {\n    // N3\n}\n\n/// N4\nfn none() {}\n";
         let cited = |path: &str| {
             let (path, text) = (path.to_owned(), text.to_owned());
-            let found = citations(&Source { path, text }).into_iter();
-            found
+            citations(&Source { path, text })
+                .into_iter()
                 .map(|it| it.test.unwrap_or_default())
-                .collect::<Vec<_>>()
         };
         let one = "a/src/b.rs: one";
-        assert_eq!(cited("a/src/b.rs"), ["", one, one, ""]);
-        assert_eq!(
-            cited("a/tests/b.rs")[..2],
-            ["a/tests/b.rs", "a/tests/b.rs: one"]
-        );
+        assert!(cited("a/src/b.rs").eq(["", one, one, ""]));
+        assert!(cited("a/tests/b.rs")
+            .take(2)
+            .eq(["a/tests/b.rs", "a/tests/b.rs: one"]));
     }
 }

@@ -43,10 +43,10 @@ pub fn read(root: &Path, extensions: &[&str]) -> io::Result<Vec<Source>> {
                     paths.push(entry.path());
                 }
             }
-        } else if extensions
-            .iter()
-            .any(|it| path.extension().is_some_and(|of| of == *it))
-        {
+            continue;
+        }
+        let extension = path.extension().and_then(|it| it.to_str());
+        if extension.is_some_and(|it| extensions.contains(&it)) {
             let below = path.strip_prefix(root).unwrap_or(&path);
             sources.push(Source {
                 path: below.to_string_lossy().into_owned(),

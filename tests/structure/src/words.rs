@@ -16,9 +16,11 @@ use crate::sources::Source;
 /// between two of `mark`.
 pub fn replaced(glossary: &str, mark: char) -> BTreeSet<&str> {
     let former = |line| str::split(str::split_once(line, "Formerly ")?.1, '|').next();
-    let cells = glossary.lines().filter_map(former);
-    cells
-        .flat_map(|cell| cell.split(mark).skip(1).step_by(2))
+    let marked = |cell| str::split(cell, mark).skip(1).step_by(2);
+    glossary
+        .lines()
+        .filter_map(former)
+        .flat_map(marked)
         .collect()
 }
 
@@ -32,16 +34,11 @@ pub fn returned(glossary: &str, source: &Source) -> Vec<String> {
     }
     let text = source.text.to_lowercase();
     let all: BTreeSet<_> = words(&text).flat_map(|word| word.split('_')).collect();
-    let identifiers = replaced(glossary, '`')
-        .into_iter()
-        .filter(|name| names.contains(*name));
-    let words = replaced(glossary, '"')
-        .into_iter()
-        .filter(|word| all.contains(word));
-    identifiers
-        .chain(words)
-        .map(|word| format!("{}: {word}", source.path))
-        .collect()
+    let mut found = replaced(glossary, '`');
+    found.retain(|name| names.contains(*name));
+    found.extend(replaced(glossary, '"').intersection(&all));
+    let place = |word| format!("{}: {word}", source.path);
+    found.into_iter().map(place).collect()
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
