@@ -64,7 +64,7 @@ mod tests {
     fn auto_always_finds_something_and_says_why() {
         let decision = decide(AccelChoice::Auto).unwrap();
         assert!(!decision.reason.is_empty());
-        // What was found must hold for who insists on KVM, too.
+        // What was found must be true for a choice of KVM, too.
         assert_eq!(
             decide(AccelChoice::Kvm).is_ok(),
             decision.accel == Accel::Kvm

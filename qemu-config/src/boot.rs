@@ -38,13 +38,13 @@ const DEVICE_LIMIT: Duration = Duration::from_secs(30);
 /// How to boot.
 #[derive(Clone)]
 pub struct BootOptions {
-    /// Who ends the cluster.
+    /// What ends the cluster.
     pub mode: Mode,
     /// Where its state goes.
     pub runtime: Runtime,
     /// Ends the boot, and later waits of the cluster, early.
     pub cancel: Option<Cancel>,
-    /// Who is told of progress.
+    /// What is told of progress.
     pub progress: Arc<dyn Progress>,
     /// Time for each guest to get ready once its QEMU has started.
     pub ready_limit: Duration,
@@ -54,7 +54,7 @@ pub struct BootOptions {
 }
 
 impl BootOptions {
-    /// Attached or detached, at the environment's place, silent, three minutes for
+    /// Attached or detached, in the environment's runtime directory, silent, three minutes for
     /// guests to get ready.
     ///
     /// # Errors
@@ -145,14 +145,14 @@ pub(crate) fn node_of(spec: &NodeSpec, dir: &ClusterDir, cancel: Option<&Cancel>
 }
 
 /// Fails if the name is taken; removes what a dead program left under it. `_making`
-/// shows that nobody else makes or removes clusters.
+/// shows that no other process makes or removes clusters.
 fn check_name(spec: &ClusterSpec, _making: &File, runtime: &Runtime) -> Result<()> {
     let dir = runtime.dir(&spec.name);
     if !dir.path().exists() || teardown::sweep_one(runtime, &spec.name)? {
         return Ok(());
     }
     let busy = dir.try_lock()?.is_none();
-    let pid = if busy { dir.holder() } else { None };
+    let pid = if busy { dir.lock_owner() } else { None };
     Err(Error::InUse {
         name: spec.name.clone(),
         pid,

@@ -63,7 +63,7 @@ impl Cluster {
         })
     }
 
-    /// The cluster `name` that somebody booted. Its waits end when `cancel` is pulled.
+    /// The running cluster `name`. Its waits end when `cancel` is pulled.
     ///
     /// # Errors
     /// [`Error::NoSuchCluster`], or what is wrong with its files.
@@ -113,7 +113,7 @@ impl Cluster {
         &self.name
     }
 
-    /// Who ends it.
+    /// What ends it.
     pub fn mode(&self) -> Mode {
         self.manifest.mode
     }
@@ -214,7 +214,7 @@ impl Cluster {
     }
 
     /// Changes what links do, from what they do now; without a change, makes them do
-    /// nothing. Says how many directions of links were changed.
+    /// nothing. Returns how many directions of links were changed.
     ///
     /// # Errors
     /// [`Error::NoSuchNode`], or [`Error::Failed`] if there is no such link.
@@ -244,7 +244,7 @@ impl Cluster {
     }
 
     /// Writes what runs over links to `out`, as pcapng, until `cancel` is pulled or
-    /// the capture ends by itself. Says how many bytes. Of several device processes, that
+    /// the capture ends by itself. Returns the number of bytes. Of several device processes, that
     /// with the first node of the link is asked.
     ///
     /// # Errors

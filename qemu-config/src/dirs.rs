@@ -1,4 +1,4 @@
-//! The files of one cluster and of its nodes, and what is in those that are its own.
+//! The files of one cluster and of its nodes, and what is in those that this crate writes.
 
 use std::fs;
 use std::io::Write;
@@ -25,17 +25,32 @@ pub(crate) struct DeviceFiles(PathBuf);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDir(PathBuf);
 
+/// Methods that give the paths of files.
+macro_rules! files {
+    ($($(#[$doc:meta])* $method:ident = $name:literal;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $method(&self) -> PathBuf {
+            self.file($name)
+        }
+    )*};
+}
+
 impl ClusterDir {
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub(crate) fn manifest(&self) -> PathBuf {
-        self.0.join("manifest.json")
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
     }
 
-    pub(crate) fn cluster_file(&self) -> PathBuf {
-        self.0.join("cluster.toml")
+    files! {
+        manifest = "manifest.json";
+        cluster_file = "cluster.toml";
+        /// The directory with one directory for each node.
+        nodes = "nodes";
+        booted = "booted";
+        lock = "lock";
     }
 
     /// The files of a device process; the only one of a cluster has no name.
@@ -62,17 +77,12 @@ impl ClusterDir {
         NodeDir(self.nodes().join(name))
     }
 
-    /// The directory with one directory for each node.
-    pub(crate) fn nodes(&self) -> PathBuf {
-        self.0.join("nodes")
-    }
-
     pub(crate) fn mark_booted(&self) -> Result<()> {
-        write(&self.0.join("booted"), b"")
+        write(&self.booted(), b"")
     }
 
     pub(crate) fn is_booted(&self) -> bool {
-        self.0.join("booted").exists()
+        self.booted().exists()
     }
 
     pub(crate) fn read_manifest(&self) -> Option<Manifest> {
@@ -82,7 +92,7 @@ impl ClusterDir {
     /// Takes the cluster's lock, which the program has that boots, owns or removes the
     /// cluster; `None` if another one has it.
     pub(crate) fn try_lock(&self) -> Result<Option<LockFile>> {
-        let path = self.0.join("lock");
+        let path = self.lock();
         let mut lock = LockFile::try_lock(&path)?;
         if let Some(LockFile(file)) = &mut lock {
             let emptied = file.set_len(0);
@@ -93,8 +103,8 @@ impl ClusterDir {
     }
 
     /// The process that last took the lock.
-    pub(crate) fn holder(&self) -> Option<i32> {
-        fs::read_to_string(self.0.join("lock")).ok()?.parse().ok()
+    pub(crate) fn lock_owner(&self) -> Option<i32> {
+        fs::read_to_string(self.lock()).ok()?.parse().ok()
     }
 
     /// Fails if the path of a socket would be longer than the system allows.
@@ -125,25 +135,13 @@ impl DeviceFiles {
         self.0.with_extension(extension)
     }
 
-    pub(crate) fn config(&self) -> PathBuf {
-        self.file("toml")
-    }
-
-    pub(crate) fn control(&self) -> PathBuf {
-        self.file("sock")
-    }
-
-    pub(crate) fn log(&self) -> PathBuf {
-        self.file("log")
-    }
-
-    pub(crate) fn pid(&self) -> PathBuf {
-        self.file("pid")
-    }
-
-    /// Where the other device processes call it.
-    pub(crate) fn calls(&self) -> PathBuf {
-        self.file("shm")
+    files! {
+        config = "toml";
+        control = "sock";
+        log = "log";
+        pid = "pid";
+        /// Where the other device processes call it.
+        calls = "shm";
     }
 }
 
@@ -162,25 +160,6 @@ impl NodeDir {
         self.0.join(name)
     }
 
-    /// vhost-user socket between the device process and QEMU.
-    pub(crate) fn nic(&self) -> PathBuf {
-        self.file("nic.sock")
-    }
-
-    /// Monitor for commands.
-    pub(crate) fn monitor(&self) -> PathBuf {
-        self.file("qmp.sock")
-    }
-
-    /// Monitor for events.
-    pub(crate) fn events(&self) -> PathBuf {
-        self.file("events.sock")
-    }
-
-    pub(crate) fn agent(&self) -> PathBuf {
-        self.file("agent.sock")
-    }
-
     /// Socket behind the port of command slot `slot`.
     pub(crate) fn command(&self, slot: usize) -> PathBuf {
         self.file(&format!("command{slot}.sock"))
@@ -190,19 +169,17 @@ impl NodeDir {
         self.file(&format!("command{slot}.lock"))
     }
 
-    pub(crate) fn console(&self) -> PathBuf {
-        self.file("console.log")
-    }
-
-    pub(crate) fn ready(&self) -> PathBuf {
-        self.file("ready.log")
-    }
-
-    pub(crate) fn qemu_log(&self) -> PathBuf {
-        self.file("qemu.log")
-    }
-
-    pub(crate) fn qemu_pid(&self) -> PathBuf {
-        self.file("qemu.pid")
+    files! {
+        /// vhost-user socket between the device process and QEMU.
+        nic = "nic.sock";
+        /// Monitor for commands.
+        monitor = "qmp.sock";
+        /// Monitor for events.
+        events = "events.sock";
+        agent = "agent.sock";
+        console = "console.log";
+        ready = "ready.log";
+        qemu_log = "qemu.log";
+        qemu_pid = "qemu.pid";
     }
 }

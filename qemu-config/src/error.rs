@@ -198,6 +198,6 @@ fn choices(lead: &str, known: &[String]) -> String {
 }
 
 fn owner(pid: Option<i32>) -> String {
-    pid.map(|pid| format!(" (held by process {pid})"))
+    pid.map(|pid| format!(" (in use by process {pid})"))
         .unwrap_or_default()
 }

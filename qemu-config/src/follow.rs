@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::event::PollFlags;
 use rustix::fs::inotify;
 
-use crate::wait::{Deadline, Stop};
+use crate::wait::Deadline;
 
 /// Most bytes given back at once.
 const CHUNK: usize = 64 << 10;
@@ -124,14 +124,10 @@ pub(crate) fn readable(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Whether `error` is a wait that ran out of time.
-pub(crate) fn is_timeout(error: &io::Error) -> bool {
-    crate::wait::stop_in(error) == Some(Stop::Timeout)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wait::{stop_in, Stop};
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
@@ -159,9 +155,8 @@ mod tests {
             follow.next(&[ours.as_fd()], &deadline).unwrap(),
             Growth::Other(0)
         );
-        assert!(is_timeout(
-            &follow.next(&[], &Deadline::seconds(0)).unwrap_err()
-        ));
+        let late = follow.next(&[], &Deadline::seconds(0)).unwrap_err();
+        assert_eq!(stop_in(&late), Some(Stop::Timeout));
         drop(writer.join().unwrap());
     }
 

@@ -46,7 +46,7 @@ const EFER_LONG_MODE: u64 = 1 << 8 | 1 << 10;
 /// A piece of guest code and what it leaves in `eax`.
 struct Trial {
     name: &'static str,
-    /// Whether the processor beneath can do it; if not, guests cannot expect it.
+    /// Returns true if the processor beneath can do it; if not, guests cannot expect it.
     possible: fn() -> bool,
     code: &'static [u8],
     expected: u32,
@@ -87,7 +87,7 @@ const TRIALS: [Trial; 3] = [
 pub(crate) fn probe() -> Result<String, String> {
     let (report, result) = channel();
     let run = move || {
-        // Nobody listens any more if this took too long.
+        // There is no receiver any more if this took too long.
         let _ = report.send(run_trials());
     };
     let thread = std::thread::Builder::new()
@@ -189,7 +189,7 @@ fn enter_long_mode(special: &mut kvm_sregs, with_xsave: bool) {
     special.efer = EFER_LONG_MODE;
 }
 
-/// Whether KVM lets guests enable AVX (CPUID 1, ecx bit 26: XSAVE).
+/// Returns true if KVM lets guests enable AVX (CPUID 1, ecx bit 26: XSAVE).
 fn offers_xsave(cpuid: &CpuId) -> bool {
     let leaf = cpuid.as_slice().iter().find(|entry| entry.function == 1);
     leaf.is_some_and(|entry| entry.ecx >> 26 & 1 == 1)
@@ -225,7 +225,7 @@ impl Memory {
             at + bytes.len() <= MEMORY_BYTES,
             "the layout of the probe is wrong"
         );
-        // SAFETY: the range was just checked to be inside the mapping, which nobody
+        // SAFETY: the range was just checked to be inside the mapping, which nothing
         // else knows: the virtual machine is not running yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) };
     }

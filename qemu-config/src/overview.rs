@@ -15,7 +15,7 @@ use crate::state::{Mode, Runtime};
 pub struct ClusterOverview {
     /// Its name.
     pub name: String,
-    /// Who ends it.
+    /// What ends it.
     pub mode: Mode,
     /// What runs its guests.
     pub accel: Accel,

@@ -26,7 +26,7 @@ pub struct ProcessId {
     pub start_ticks: u64,
 }
 
-/// A process that is open: signals reach it or nobody.
+/// A process that is open: signals reach it or no process.
 #[derive(Debug)]
 pub(crate) struct Process {
     fd: OwnedFd,
@@ -47,7 +47,7 @@ impl ProcessId {
         Self::of(rustix::process::getpid().as_raw_nonzero().get())
     }
 
-    /// Whether it still runs.
+    /// Returns true if it still runs.
     pub fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recycled_number_is_somebody_else() {
+    fn a_recycled_number_is_another_process() {
         let own = ProcessId::own().unwrap();
         assert!(own.is_alive() && own.open().is_some());
         let earlier = ProcessId {

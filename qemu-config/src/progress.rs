@@ -1,4 +1,4 @@
-//! How a boot tells the person who waits for it what it is doing.
+//! How a boot tells what it is doing.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub trait Progress: Send + Sync {
     fn node(&self, node: &str, state: &str);
 }
 
-/// Progress that nobody watches.
+/// Progress that is not shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

@@ -52,9 +52,9 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     for node in &spec.nodes {
         let image = match made.entry((node.kernel, node.nic, &node.files)) {
             Entry::Occupied(made) => made.into_mut(),
-            Entry::Vacant(place) => {
+            Entry::Vacant(entry) => {
                 let ours = app.iter().filter(|_| node.nic).chain([&helper]);
-                place.insert(image(&provisioner, node, ours)?)
+                entry.insert(image(&provisioner, node, ours)?)
             }
         };
         images.push(image.clone());

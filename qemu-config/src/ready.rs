@@ -10,7 +10,7 @@ use std::time::Duration;
 use qapi::qmp::Event;
 
 use crate::dirs::NodeDir;
-use crate::follow::{is_timeout, readable, tail, Follow, Growth};
+use crate::follow::{readable, tail, Follow, Growth};
 use crate::monitor::Events;
 use crate::process::Process;
 use crate::wait::{stop_in, Deadline, Stop};
@@ -63,7 +63,7 @@ pub(crate) fn wait_ready(
     };
     let unreadable = |error: io::Error| match stop_in(&error) {
         Some(Stop::Cancelled) => Error::Interrupted,
-        _ if is_timeout(&error) => Error::Timeout {
+        Some(Stop::Timeout) => Error::Timeout {
             what: format!("node {node}: getting ready"),
             after: limit,
             log: last_words(dir),

@@ -21,7 +21,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Connects to `path`. A server that serves somebody else (QEMU's sockets take
+    /// Connects to `path`. A server that serves another client (QEMU's sockets take
     /// one client at a time) is waited for.
     pub(crate) fn connect(path: &Path, deadline: Deadline) -> io::Result<Self> {
         let fd = socket_with(

@@ -1,9 +1,9 @@
-//! What a cluster leaves on disk while it exists, and who may touch it.
+//! What a cluster leaves on disk while it exists, and the locks on it.
 //!
 //! ```text
 //!   $XDG_RUNTIME_DIR/qnic/            or /tmp/qnic-<uid>/
 //!     <cluster>/
-//!       lock                          held by the program that boots or owns it
+//!       lock                          locked by the program that boots or owns it
 //!       manifest.json                 mode, accelerator, owner, where the disks are
 //!       cluster.toml                  the cluster file, every default spelt out
 //!       booted                        exists once all nodes were ready
@@ -44,13 +44,13 @@ pub struct Runtime {
     disks: PathBuf,
 }
 
-/// Who ends the cluster.
+/// What ends the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// The program that booted it; it ends with that program, whatever ends that.
     Attached,
-    /// Whoever calls [`crate::down`].
+    /// A call of [`crate::down`].
     Detached,
 }
 
@@ -66,10 +66,10 @@ pub(crate) struct Manifest {
 }
 
 impl Runtime {
-    /// The place that the environment names.
+    /// The runtime directory that the environment names.
     ///
     /// # Errors
-    /// It belongs to somebody else.
+    /// Returns an error if it belongs to another user.
     pub fn from_env() -> Result<Self> {
         let user = rustix::process::getuid().as_raw();
         let own = format!("qnic-{user}");
@@ -80,7 +80,7 @@ impl Runtime {
         Self::at(root, Path::new("/var/tmp").join(own))
     }
 
-    /// A place of one's own: `root` for state, `disks` for disk images. Both are made
+    /// A runtime of its own: `root` for state, `disks` for disk images. Both are made
     /// when needed, and removed with the last cluster.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Runtime {
             let file = File::open(&self.root).map_err(Error::io("open", &self.root))?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive)
                 .map_err(|error| Error::io("lock", &self.root)(error.into()))?;
-            // Whoever had the lock before may have removed the directory.
+            // The process that had the lock before may have removed the directory.
             let ours = file.metadata().map(|metadata| metadata.ino());
             let current = fs::metadata(&self.root).map(|metadata| metadata.ino());
             if matches!((ours, current), (Ok(ours), Ok(current)) if ours == current) {
@@ -173,7 +173,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Makes the directory of a new cluster and takes its lock. The caller holds [`Self::lock`].
+    /// Makes the directory of a new cluster and takes its lock. The caller has [`Self::lock`].
     pub(crate) fn create(
         &self,
         spec: &ClusterSpec,
@@ -184,7 +184,7 @@ impl Runtime {
         make_dir(dir.path())?;
         let lock = dir.try_lock()?.ok_or_else(|| Error::InUse {
             name: spec.name.clone(),
-            pid: dir.holder(),
+            pid: dir.lock_owner(),
         })?;
         let text = serde_json::to_vec(manifest).map_err(|error| Error::Host(error.to_string()))?;
         write(&dir.manifest(), &text)?;
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(ClusterSpec::load(&dir.cluster_file()).unwrap(), spec);
         assert_eq!(dir.read_manifest().unwrap().mode, Mode::Detached);
         assert!(dir.try_lock().unwrap().is_none());
-        assert_eq!(dir.holder(), Some(std::process::id() as i32));
+        assert_eq!(dir.lock_owner(), Some(std::process::id() as i32));
         drop(lock);
         assert!(dir.try_lock().unwrap().is_some());
         runtime.remove("c").unwrap();

@@ -4,7 +4,7 @@
 //!   ask each QEMU to quit ─▶ SIGTERM to what is left ─▶ SIGKILL ─▶ remove files
 //! ```
 //!
-//! Who has to go is known from two sources: the numbers written down at start, and
+//! Which processes have to go is known from two sources: the numbers written down at start, and
 //! the mark in each process's environment, which also finds what was started and
 //! never written down.
 
@@ -38,7 +38,7 @@ pub fn down(runtime: &Runtime, name: &str) -> Result<()> {
         Some(lock) => end(runtime, name, &dir, lock),
         None => Err(Error::Owned {
             name: name.to_owned(),
-            pid: dir.holder().unwrap_or_default(),
+            pid: dir.lock_owner().unwrap_or_default(),
         }),
     }
 }
@@ -61,7 +61,7 @@ pub fn sweep(runtime: &Runtime) -> Result<Vec<String>> {
     Ok(swept)
 }
 
-/// Removes the cluster `name` if it was left behind. The caller holds [`Runtime::lock`].
+/// Removes the cluster `name` if it was left behind. The caller has [`Runtime::lock`].
 pub(crate) fn sweep_one(runtime: &Runtime, name: &str) -> Result<bool> {
     let dir = runtime.dir(name);
     if !dir.path().is_dir() {
@@ -79,7 +79,7 @@ pub(crate) fn sweep_one(runtime: &Runtime, name: &str) -> Result<bool> {
     }
 }
 
-/// Ends everything in `dir` and removes it. `_lock` shows that nobody else does.
+/// Ends everything in `dir` and removes it. `_lock` shows that no other process does.
 pub(crate) fn end(runtime: &Runtime, name: &str, dir: &ClusterDir, _lock: LockFile) -> Result<()> {
     let processes = processes_of(dir);
     ask_to_quit(dir);

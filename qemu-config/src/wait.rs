@@ -1,7 +1,7 @@
 //! Waiting: always for something, never without an end.
 //!
 //! Every wait of this crate is a `poll` on descriptors with a deadline and, where
-//! a person or program may give up, a [`Cancel`].
+//! a user or a program may give up, a [`Cancel`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,10 +23,10 @@ pub struct Cancel {
 }
 
 impl Cancel {
-    /// A cancel that nobody has pulled yet.
+    /// A cancel that is not pulled.
     ///
     /// # Errors
-    /// The process has no descriptors left.
+    /// Returns an error if the process has no descriptors left.
     pub fn new() -> io::Result<Self> {
         let ends = UnixStream::pair()?;
         ends.1.set_nonblocking(true)?;
@@ -58,7 +58,7 @@ impl Cancel {
         let _ = io::Write::write(&mut &self.ends.1, &[1]);
     }
 
-    /// Whether it was pulled.
+    /// Returns true if it was pulled.
     pub fn is_cancelled(&self) -> bool {
         let mut fds = [PollFd::new(&self.ends.0, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
@@ -72,7 +72,7 @@ impl AsFd for Cancel {
     }
 }
 
-/// How long to wait, and for whom to stop.
+/// When a wait ends at the latest, and what ends it earlier.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadline {
     until: Option<Instant>,

@@ -52,10 +52,8 @@ pub struct Config {
     #[serde(default)]
     pub engine: EngineSettings,
     /// Where metrics can be asked for, if at all.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<MetricsSettings>,
     /// How the NICs are joined; `None`: each reaches each, and links do nothing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkSettings>,
 }
 

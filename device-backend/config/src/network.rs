@@ -54,10 +54,8 @@ pub struct NetworkSettings {
     #[serde(default)]
     pub topology: Shape,
     /// Nodes in a row of a torus.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub columns: Option<usize>,
     /// Node in the middle of a star.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<u16>,
     /// Seed of all chance.
     #[serde(default = "first_seed")]
@@ -67,13 +65,10 @@ pub struct NetworkSettings {
     pub default: Impairments,
     /// A node that owes an answer and is silent for so long is given up; `None`: the
     /// NIC's default, five seconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_timeout: Option<Span>,
     /// How processes of other hosts are reached.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub udp: Option<UdpSettings>,
     /// How processes of this host are reached.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub shm: Option<ShmSettings>,
     /// What single links do.
     #[serde(rename = "link", default, skip_serializing_if = "Vec::is_empty")]
@@ -127,10 +122,8 @@ pub struct ProcessSettings {
     /// Its name.
     pub name: String,
     /// Where it listens, UDP.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<SocketAddr>,
     /// Where it is called, on this host.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
     /// The nodes whose NICs it runs.
     pub nodes: Vec<u16>,

@@ -46,10 +46,8 @@ pub struct NetworkSpec {
     /// Shape of the network.
     pub topology: Shape,
     /// Nodes in a row of a torus.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub columns: Option<usize>,
     /// Node in the middle of a star.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
     /// Seed of all chance.
     pub seed: u64,
@@ -57,13 +55,10 @@ pub struct NetworkSpec {
     #[serde(skip_serializing_if = "Impairments::is_none")]
     pub default: Impairments,
     /// A node that owes an answer and is silent for so long is given up.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_timeout: Option<Span>,
     /// File with the key that hosts share.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
     /// On which of the hosts this cluster file is used, once that was chosen.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub here: Option<String>,
     /// What single links do.
     #[serde(rename = "link", skip_serializing_if = "Vec::is_empty")]

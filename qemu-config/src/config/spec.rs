@@ -31,7 +31,6 @@ pub struct ClusterSpec {
     /// Accelerator asked for.
     pub accel: AccelChoice,
     /// How the NICs are joined; `None`: each reaches each.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkSpec>,
     /// The guests, in order; their NICs are numbered in that order from 0, unless they
     /// have a number.
@@ -54,13 +53,10 @@ pub struct NodeSpec {
     /// Whether it has a qnic NIC.
     pub nic: bool,
     /// Number of its NIC in the network; `None`: its index among the nodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u16>,
     /// Size of a blank disk meant for swapping, or none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<ByteSize>,
     /// Size of a blank disk, or none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<ByteSize>,
     /// Arguments appended to QEMU's command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
