@@ -98,8 +98,7 @@ fn show<T: Serialize + ?Sized>(
 fn host(rounds: usize) -> Result<Vec<BenchRow>> {
     let nodes = HostNodes::start(2)?;
     let sizes: Vec<_> = SIZES.iter().map(ToString::to_string).collect();
-    let rounds = rounds.to_string();
-    let options = ["--floor", "--rounds", &rounds, "--sizes", &sizes.join(",")];
+    let options = format!("--floor --rounds {rounds} --sizes {}", sizes.join(","));
     measure(&nodes, &options, |rows| {
         say(format_args!("{rows} of {} rows", 2 * SIZES.len()));
     })
@@ -113,9 +112,8 @@ fn vm(rounds: usize) -> Result<Vec<BenchRow>> {
     for round in 1..=rounds {
         for size in SIZES {
             say(format_args!("round {round} of {rounds}, {size} bytes"));
-            let size_text = size.to_string();
             let before = floor.memcpy_mb_s(size);
-            let rows = measure(&nodes, &["--rounds", "1", "--sizes", &size_text], |_| ())?;
+            let rows = measure(&nodes, &format!("--rounds 1 --sizes {size}"), |_| ())?;
             let floor_mb_s = before.max(floor.memcpy_mb_s(size));
             for row in rows {
                 merge(&mut all, row, floor_mb_s);
@@ -150,20 +148,18 @@ pub(crate) fn say(progress: std::fmt::Arguments<'_>) {
 /// Measures between the first two nodes; tells `progress` how many rows there are, after each.
 pub(crate) fn measure(
     nodes: &dyn Nodes,
-    options: &[&str],
+    options: &str,
     progress: impl Fn(usize),
 ) -> Result<Vec<BenchRow>> {
-    let mut target = nodes.start(1, &["demo-target"])?;
-    let mut arguments = vec!["bench", "--peer", "1"];
-    arguments.extend(options);
-    let mut initiator = nodes.start(0, &arguments)?;
+    let mut target = nodes.start(1, "demo-target")?;
+    let mut initiator = nodes.start(0, &format!("bench --peer 1 {options}"))?;
     let mut rows = Vec::new();
     while let Some(line) = initiator.line(LIMIT).context("the initiator")? {
         rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
         progress(rows.len());
     }
-    initiator.wait(LIMIT)?.success("the initiator")?;
-    target.wait(LIMIT)?.success("the target")?;
+    initiator.succeed("the initiator", LIMIT)?;
+    target.succeed("the target", LIMIT)?;
     Ok(rows)
 }
 

@@ -131,15 +131,7 @@ fn one(kind: Kind, loss: f64, rounds: usize) -> Result<WireRow> {
     let files = tempfile::tempdir().context("make a directory for key and sockets")?;
     let nodes = HostNodes::start_several(&plans(kind, loss, files.path())?)?;
     let measure = |size: usize, rounds: usize| {
-        let (size, rounds) = (size.to_string(), rounds.to_string());
-        let options = [
-            "--sizes",
-            &size,
-            "--rounds",
-            &rounds,
-            "--round-bytes",
-            ROUND_BYTES,
-        ];
+        let options = format!("--sizes {size} --rounds {rounds} --round-bytes {ROUND_BYTES}");
         measure(&nodes, &options, |_| ())
     };
     let small = measure(SMALL, 0)?;

@@ -79,8 +79,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 /// Starts both applications and shows each row as it comes.
 fn transfer(nodes: &dyn Nodes, shown: &Shown) -> Result<Vec<DemoRow>> {
-    let mut target = nodes.start(1, &["demo-target"])?;
-    let mut initiator = nodes.start(0, &["demo-initiator", "--peer", "1", "--sizes", SIZES])?;
+    let mut target = nodes.start(1, "demo-target")?;
+    let mut initiator = nodes.start(0, &format!("demo-initiator --peer 1 --sizes {SIZES}"))?;
     let mut rows = Vec::new();
     let mut ended = false;
     while let Some(line) = initiator.line(LINE_LIMIT).context("the initiator")? {

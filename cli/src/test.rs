@@ -7,9 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic_tests::harness::{self, Counts};
+use qnic_tests::harness::Counts;
 use qnic_tests::suite;
 
 /// Options of `qnic test`.
@@ -18,7 +18,7 @@ use qnic_tests::suite;
 Examples:
   cargo qnic test                     everything; takes a while
   cargo qnic test --quick             what needs no virtual machine
-  cargo qnic test --only vm::reboot   the cases whose names contain this
+  cargo qnic test --only reboots      the cases whose names contain this
 
 Exit status: 0 if nothing failed, 1 if something did, 2 for a wrong command line.")]
 pub(crate) struct Options {
@@ -38,17 +38,17 @@ const FEATURES: &str = "qnic/tokio";
 
 /// Runs the tests.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let vm = suite::VM.into_iter().flatten();
+    let cases = suite::HOST.iter().chain(vm);
     if options.list {
-        for case in suite::HOST.iter().chain(suite::VM.into_iter().flatten()) {
-            println!("{}", case.name);
-        }
+        cases.for_each(|case| println!("{}", case.name));
         return Ok(ExitCode::SUCCESS);
     }
     let mut counts = Counts::default();
     if options.only.is_none() {
         let root = qnic_cluster::repository()
             .context("the tests need the checkout that this program was built from")?;
-        counts += static_checks(&root)?;
+        static_checks(&root, &mut counts);
         counts += cargo_tests(
             &root,
             &["--workspace", "--features", FEATURES, "--no-fail-fast"],
@@ -58,26 +58,16 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         }
     }
     let filter = options.only.as_deref().unwrap_or("");
-    counts += harness::run(suite::HOST, filter);
-    if options.quick {
-        let cases = suite::VM.into_iter().flatten();
-        for case in cases.filter(|case| case.name.contains(filter)) {
-            println!(
-                "test {} … SKIPPED: --quick leaves out virtual machines",
-                case.name
-            );
-            counts.skipped += 1;
-        }
-    } else {
-        for cases in suite::VM {
-            counts += harness::run(cases, filter);
+    for case in cases.filter(|case| case.name.contains(filter)) {
+        match options.quick && case.name.starts_with("vm::") {
+            true => counts.skip(case.name, "--quick leaves out virtual machines"),
+            false => counts.run(case.name, case.run),
         }
     }
     println!("\n{counts}");
-    Ok(if counts.failed == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    Ok(match counts.failed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
     })
 }
 
@@ -88,39 +78,32 @@ fn cargo(root: &Path) -> Command {
 }
 
 /// Formatting, lints and documentation; each is one test.
-fn static_checks(root: &Path) -> Result<Counts> {
+fn static_checks(root: &Path, counts: &mut Counts) {
     let lint = format!("--workspace --features {FEATURES} --all-targets --quiet -- -D warnings");
     let lint_guests = "-p qnic-cluster --test plain_guests --quiet -- -D warnings";
     let document = format!("--workspace --features {FEATURES} --no-deps --quiet");
-    let checks = [
+    for (name, tool, arguments) in [
         ("static::format", "fmt", "--all --check"),
         ("static::lints", "clippy", &lint),
         ("static::lints_of_guest_tests", "clippy", lint_guests),
         ("static::documentation", "doc", &document),
-    ];
-    let mut counts = Counts::default();
-    for (name, tool, arguments) in checks {
+    ] {
         if !has_tool(root, tool) {
-            println!("test {name} … SKIPPED: cargo has no {tool}; install that component");
-            counts.skipped += 1;
+            let why = format!("cargo has no {tool}; install that component");
+            counts.skip(name, &why);
             continue;
         }
-        println!("test {name} …");
-        let status = cargo(root)
-            .arg(tool)
-            .args(arguments.split(' '))
-            .env("RUSTDOCFLAGS", "-D warnings")
-            .status()
-            .with_context(|| format!("start cargo {tool}"))?;
-        if status.success() {
-            println!("test {name} … ok");
-            counts.passed += 1;
-        } else {
-            println!("test {name} … FAILED: see above");
-            counts.failed += 1;
-        }
+        counts.run(name, || {
+            let status = cargo(root)
+                .arg(tool)
+                .args(arguments.split(' '))
+                .env("RUSTDOCFLAGS", "-D warnings")
+                .status()
+                .with_context(|| format!("start cargo {tool}"))?;
+            ensure!(status.success(), "see above");
+            Ok(())
+        });
     }
-    Ok(counts)
 }
 
 fn has_tool(root: &Path, tool: &str) -> bool {

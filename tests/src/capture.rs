@@ -7,18 +7,18 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{CaptureOptions, DISSECTOR};
 use qnic_images::{Cache, Program, Provisioner, Silent};
 use serde_json::{json, Value};
 
-use crate::harness::Verdict;
+use crate::harness::Skip;
 use crate::host::HostNodes;
 use crate::net::link_sum;
-use crate::nodes::{counter, FirstNodes, Nodes};
-use crate::scenario;
+use crate::nodes::{counter, until, FirstNodes, Nodes};
+use crate::scenario::{self, Load};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -69,21 +69,18 @@ struct Wireshark {
 }
 
 impl Wireshark {
-    /// The inner error says why there is none.
-    fn find() -> Result<Result<Self, String>> {
+    /// Without tshark a case cannot run ([`Skip`]).
+    fn find() -> Result<Self> {
         let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
-        let tshark = match provisioner.tshark() {
-            Ok(tshark) => tshark,
-            Err(error) => return Ok(Err(format!("no tshark can be had: {error}"))),
-        };
+        let tshark = provisioner.tshark().context(Skip("no tshark can be had"))?;
         let directory = tempfile::tempdir().context("make a directory for captures")?;
         let script = directory.path().join("qnic.lua");
         std::fs::write(&script, DISSECTOR).context("write the dissector")?;
-        Ok(Ok(Wireshark {
+        Ok(Wireshark {
             tshark,
             directory,
             script,
-        }))
+        })
     }
 
     fn keep(&self, capture: Running) -> Result<PathBuf> {
@@ -97,7 +94,7 @@ impl Wireshark {
         let mut script = std::ffi::OsString::from("lua_script:");
         script.push(&self.script);
         let mut command = self.tshark.command();
-        // Preferences of whoever runs the test change nothing.
+        // Preferences of the user that runs the test change nothing.
         command
             .env("HOME", self.directory.path())
             .env("XDG_CONFIG_HOME", self.directory.path());
@@ -122,32 +119,18 @@ impl Wireshark {
     }
 }
 
-macro_rules! wireshark {
-    () => {
-        match Wireshark::find()? {
-            Ok(wireshark) => wireshark,
-            Err(why) => return Ok(Verdict::Skipped(why)),
-        }
-    };
-}
-
 /// The counters once some frames were lost, damaged, doubled, overtaken and sent again.
 fn until_enough_was_sent_again(nodes: &HostNodes) -> Result<Value> {
-    let start = Instant::now();
-    loop {
-        let stats = nodes.device_stats()?;
+    let mut stats = Value::Null;
+    until(LIMIT, || {
+        stats = nodes.device_stats()?;
         let network = &stats["network"];
-        let links = DONE_BY_LINKS
-            .iter()
-            .all(|(_, name)| link_sum(network, name) > 3);
-        if links && both(&stats, "frames_resent")? > 20 {
-            return Ok(stats);
-        }
-        ensure!(
-            start.elapsed() < LIMIT,
-            "too little was sent again: {stats}"
-        );
-    }
+        let mut names = DONE_BY_LINKS.iter().map(|(_, name)| name);
+        let links = names.all(|name| link_sum(network, name) > 3);
+        let enough = links && both(&stats, "frames_resent")? > 20;
+        Ok((!enough).then(|| format!("too little was sent again: {stats}")))
+    })?;
+    Ok(stats)
 }
 
 /// Sum of a counter of both NICs.
@@ -157,24 +140,21 @@ fn both(stats: &Value, name: &str) -> Result<u64> {
 
 /// A capture of transfers on bad links: tshark shows every field of the header, and
 /// finds as many retransmissions and drops as the NICs and the links have counted.
-pub(crate) fn wireshark_reads_it() -> Result<Verdict> {
-    let wireshark = wireshark!();
+pub(crate) fn wireshark_reads_it() -> Result<()> {
+    let wireshark = Wireshark::find()?;
     // The rate keeps the capture small.
     let network = "[network]\nseed = 9\n[network.default]\nloss = \"5%\"\nreorder = \"2%\"\n\
                    duplicate = \"2%\"\ncorrupt = \"2%\"\ndelay = \"20us\"\nrate = \"50Mbit\"\n";
     let nodes = HostNodes::start_with(2, network)?;
     let capture = Running::begin(&nodes, &CaptureOptions::default().request(&json!("all")))?;
     // The NIC of a program that ends is reset, and its counters with it: these do not end.
-    let mut holder = nodes.start(1, &["memory-server"])?;
-    holder.expect("serving", LIMIT)?;
-    let mut load = nodes.start(0, &["load", "--peer", "1"])?;
-    load.expect("loading", LIMIT)?;
+    let mut load = Load::start(&nodes, [0, 1])?;
     let before = until_enough_was_sent_again(&nodes)?;
     // What comes between the two looks at the counters may be in the capture or not.
     let file = wireshark.keep(capture)?;
     let after = nodes.device_stats()?;
-    load.kill()?;
-    holder.kill()?;
+    load.writer.kill()?;
+    load.server.kill()?;
 
     every_field_is_shown(&wireshark, &file)?;
 
@@ -202,8 +182,7 @@ pub(crate) fn wireshark_reads_it() -> Result<Verdict> {
         let high = link_sum(&after["network"], name);
         between(name, count(filter)?, low, high)?;
     }
-    relations_are_right(&wireshark, &file)?;
-    Ok(Verdict::Passed)
+    relations_are_right(&wireshark, &file)
 }
 
 /// `-V` prints every field of the frame header of a Write.
@@ -230,9 +209,9 @@ fn every_field_is_shown(wireshark: &Wireshark, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A retransmission repeats the number of the frame it refers to; who acknowledges
-/// says a number that is not smaller, and comes from the other side; replies carry the
-/// operation of their requests.
+/// A retransmission repeats the number of the frame it refers to; an acknowledgement has a
+/// number that is not smaller, and comes from the other side; responses carry the operation
+/// of their requests.
 fn relations_are_right(wireshark: &Wireshark, file: &Path) -> Result<()> {
     const FIELDS: [&str; 9] = [
         "frame.number",
@@ -299,8 +278,8 @@ fn relations_are_right(wireshark: &Wireshark, file: &Path) -> Result<()> {
 
 /// Frames that are handed over by a call are captured, too, and only those of the
 /// links that were asked for.
-pub(crate) fn perfect_links() -> Result<Verdict> {
-    let wireshark = wireshark!();
+pub(crate) fn lossless_links() -> Result<()> {
+    let wireshark = Wireshark::find()?;
     let nodes = HostNodes::start(3)?;
     let options = CaptureOptions {
         snaplen: Some(120),
@@ -332,10 +311,10 @@ pub(crate) fn perfect_links() -> Result<Verdict> {
     let again = wireshark.fields(&file, "qnic.retransmission_of", &["frame.number"])?;
     ensure!(
         again.is_empty(),
-        "retransmissions on a perfect link: {again:?}"
+        "retransmissions on a lossless link: {again:?}"
     );
     let file = wireshark.keep(none)?;
     let others = wireshark.fields(&file, "frame", &["frame.number"])?;
     ensure!(others.is_empty(), "{} frames of another link", others.len());
-    Ok(Verdict::Passed)
+    Ok(())
 }

@@ -1,25 +1,37 @@
 //! Runs cases one after the other and counts how they ended.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
-
-/// How a case that did not fail ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// It passed.
-    Passed,
-    /// It could not run here, and why.
-    Skipped(String),
-}
 
 /// One test.
 pub struct Case {
     /// Its name, `group::what_holds`.
     pub name: &'static str,
     /// The test.
-    pub run: fn() -> Result<Verdict>,
+    pub run: fn() -> Result<()>,
+}
+
+/// The cases of a group: `cases! { "group": name => expression, … }`.
+macro_rules! cases {
+    ($group:literal: $($name:ident => $run:expr,)*) => {
+        &[$($crate::harness::Case {
+            name: concat!($group, "::", stringify!($name)),
+            run: || $run,
+        }),*]
+    };
+}
+pub(crate) use cases;
+
+/// The context of an error by which a case says that it cannot run here.
+#[derive(Debug)]
+pub struct Skip(pub &'static str);
+
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
 }
 
 /// How many tests ended in which way.
@@ -43,42 +55,41 @@ impl std::ops::AddAssign for Counts {
 
 impl std::fmt::Display for Counts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Counts {
-            passed,
-            failed,
-            skipped,
-        } = self;
-        write!(f, "{passed} passed, {failed} failed, {skipped} skipped")
+        let (passed, failed) = (self.passed, self.failed);
+        write!(
+            f,
+            "{passed} passed, {failed} failed, {} skipped",
+            self.skipped
+        )
     }
 }
 
-/// Runs the cases whose names contain `filter`; says of each how it ended.
-pub fn run(cases: &[Case], filter: &str) -> Counts {
-    let mut counts = Counts::default();
-    for case in cases.iter().filter(|case| case.name.contains(filter)) {
-        println!("test {} …", case.name);
+impl Counts {
+    /// Counts a test that could not run, and says why.
+    pub fn skip(&mut self, name: &str, why: &str) {
+        println!("test {name} … SKIPPED: {why}");
+        self.skipped += 1;
+    }
+
+    /// Runs a test, counts it, and says how it ended.
+    pub fn run(&mut self, name: &str, test: impl FnOnce() -> Result<()>) {
+        println!("test {name} …");
         let start = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(case.run))
+        let result = catch_unwind(AssertUnwindSafe(test))
             .unwrap_or_else(|_| Err(anyhow::anyhow!("the test panicked")));
-        report(case.name, &result, start.elapsed());
+        let took = start.elapsed().as_secs_f64();
         match result {
-            Ok(Verdict::Passed) => counts.passed += 1,
-            Ok(Verdict::Skipped(_)) => counts.skipped += 1,
-            Err(_) => counts.failed += 1,
-        }
-    }
-    counts
-}
-
-fn report(name: &str, result: &Result<Verdict>, took: Duration) {
-    let took = took.as_secs_f64();
-    match result {
-        Ok(Verdict::Passed) => println!("test {name} … ok ({took:.1} s)"),
-        Ok(Verdict::Skipped(why)) => println!("test {name} … SKIPPED: {why}"),
-        Err(error) => {
-            println!("test {name} … FAILED ({took:.1} s)");
-            for cause in error.chain() {
-                println!("    {cause}");
+            Ok(()) => {
+                println!("test {name} … ok ({took:.1} s)");
+                self.passed += 1;
+            }
+            Err(error) if error.is::<Skip>() => self.skip(name, &format!("{error:#}")),
+            Err(error) => {
+                println!("test {name} … FAILED ({took:.1} s)");
+                for cause in error.chain() {
+                    println!("    {cause}");
+                }
+                self.failed += 1;
             }
         }
     }
@@ -90,29 +101,17 @@ mod tests {
 
     #[test]
     fn cases_are_counted_by_how_they_end() {
-        let cases = [
-            Case {
-                name: "a::good",
-                run: || Ok(Verdict::Passed),
-            },
-            Case {
-                name: "a::bad",
-                run: || Err(anyhow::anyhow!("wrong byte")),
-            },
-            Case {
-                name: "a::worse",
-                run: || panic!("a case may panic"),
-            },
-            Case {
-                name: "b::not_here",
-                run: || Ok(Verdict::Skipped("no VM".into())),
-            },
-        ];
-        let counts = run(&cases, "");
+        let cases: &[Case] = cases! { "a":
+            good => Ok(()),
+            bad => Err(anyhow::anyhow!("wrong byte")),
+            worse => panic!("a case may panic"),
+            not_here => Err(anyhow::anyhow!("no file").context(Skip("no VM")).context("boot")),
+        };
+        let mut counts = Counts::default();
+        for case in cases {
+            counts.run(case.name, case.run);
+        }
         assert_eq!(counts.to_string(), "1 passed, 2 failed, 1 skipped");
-        assert_eq!(
-            run(&cases, "b::").to_string(),
-            "0 passed, 0 failed, 1 skipped"
-        );
+        assert_eq!(cases[3].name, "a::not_here");
     }
 }

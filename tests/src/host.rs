@@ -41,6 +41,36 @@ pub struct DevicePlan {
     pub prefix: Vec<String>,
 }
 
+impl DevicePlan {
+    /// One process that runs this many nodes, with more of its configuration.
+    pub fn alone(count: usize, more: &str) -> Self {
+        DevicePlan {
+            nodes: (0..count).collect(),
+            more: more.to_owned(),
+            prefix: Vec::new(),
+        }
+    }
+
+    /// One of two joined processes that run `count` nodes each: `network` is more of
+    /// `[network]`, `carrier` the section of its carrier, `other` the other's address.
+    pub fn one_of_two(
+        here: usize,
+        count: usize,
+        network: &str,
+        carrier: &str,
+        other: &str,
+    ) -> Self {
+        let nodes = |process: usize| (process * count..(process + 1) * count).collect::<Vec<_>>();
+        let others = nodes(1 - here);
+        let other = format!("[[network.process]]\n{other}\nnodes = {others:?}\n");
+        DevicePlan {
+            nodes: nodes(here),
+            more: format!("[network]\n{network}{carrier}\n{other}"),
+            prefix: Vec::new(),
+        }
+    }
+}
+
 impl HostNodes {
     /// Builds what is needed and starts a device process with `count` NICs.
     ///
@@ -55,11 +85,7 @@ impl HostNodes {
     /// # Errors
     /// As [`HostNodes::start`].
     pub fn start_with(count: usize, more: &str) -> Result<Self> {
-        Self::start_several(&[DevicePlan {
-            nodes: (0..count).collect(),
-            more: more.to_owned(),
-            prefix: Vec::new(),
-        }])
+        Self::start_several(&[DevicePlan::alone(count, more)])
     }
 
     /// Builds what is needed and starts several device processes.
@@ -204,11 +230,11 @@ impl Nodes for HostNodes {
         self.plans.iter().map(|plan| plan.nodes.len()).sum()
     }
 
-    fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
+    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
         ensure!(node < self.count(), "there is no node {node}");
         let mut command = Command::new(&self.app);
         command
-            .args(arguments)
+            .args(arguments.split_whitespace())
             .env("QNIC_HOST_SOCKET", self.socket(node));
         let errors = tempfile::Builder::new()
             .prefix("app-")

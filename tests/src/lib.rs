@@ -1,7 +1,7 @@
 //! Tests that need several processes or several virtual machines.
 //!
 //! ```text
-//!   suite ── a list of Case { name, needs, run }
+//!   suite ── lists of Case { name, run }, run and counted by harness
 //!     │ run on
 //!     ├── host::HostNodes   nodes are processes beside a device process (no VM)
 //!     └── vm::VmNodes       nodes are QEMU guests with stock kernels
@@ -9,6 +9,10 @@
 //! ```
 //! A *scenario* is written once against [`nodes::Nodes`] and runs on both; what
 //! needs a kernel (module reload, reboot, `/proc`) is in [`vm`].
+//!
+//! [`harness`] stands in for `libtest-mimic`, which shows an error only after the last case
+//! (these take an hour), gives a case no time, and tears a case's line apart from its
+//! result when the case prints.
 #![forbid(unsafe_code)]
 
 mod capture;

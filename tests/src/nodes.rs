@@ -1,20 +1,48 @@
 //! Nodes on which programs run, whatever they are made of.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
+
+/// Longest time for a program to get ready, or for a node to be empty again.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Nodes of one cluster, numbered from 0.
 pub trait Nodes {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// Starts `qnic-app` with these arguments on a node.
+    /// Starts `qnic-app` on a node with the words of `arguments`.
     ///
     /// # Errors
     /// The program or the node could not be reached.
-    fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>>;
+    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>>;
+
+    /// The same; waits until it says `key`.
+    ///
+    /// # Errors
+    /// As [`Nodes::start`]; the program did not say so within two minutes.
+    fn start_until(&self, node: usize, arguments: &str, key: &str) -> Result<Box<dyn Running>> {
+        let mut program = self.start(node, arguments)?;
+        let said = program.expect(key, LIMIT);
+        said.with_context(|| format!("{arguments} on node {node}"))?;
+        Ok(program)
+    }
+
+    /// Runs a program on each of several nodes until all have ended well.
+    ///
+    /// # Errors
+    /// As [`Nodes::start`]; a program failed, or did not end within `limit`.
+    fn run_all(&self, programs: &[(usize, String)], limit: Duration) -> Result<()> {
+        let started = programs.iter();
+        let started = started.map(|(node, arguments)| self.start(*node, arguments));
+        let running: Vec<_> = started.collect::<Result<_>>()?;
+        for (mut program, (node, arguments)) in running.into_iter().zip(programs) {
+            program.succeed(&format!("{arguments} on node {node}"), limit)?;
+        }
+        Ok(())
+    }
 
     /// Counters of the device process, as it gives them.
     ///
@@ -31,7 +59,7 @@ impl Nodes for FirstNodes<'_> {
         self.1.min(self.0.count())
     }
 
-    fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
+    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
         self.0.start(node, arguments)
     }
 
@@ -91,6 +119,15 @@ impl Ended {
 }
 
 impl dyn Running + '_ {
+    /// Waits until it has ended with status 0.
+    ///
+    /// # Errors
+    /// It did not end within `limit`, or in another way; `what` says which program it is.
+    pub fn succeed(&mut self, what: &str, limit: Duration) -> Result<Ended> {
+        let ended = self.wait(limit).with_context(|| what.to_owned())?;
+        ended.success(what)
+    }
+
     /// Reads lines until one is a JSON object with member `key`; returns its value.
     ///
     /// # Errors
@@ -134,12 +171,37 @@ pub fn counter(stats: &Value, node: usize, name: &str) -> Result<u64> {
         .with_context(|| format!("node {node} has no counter {name}: {nic}"))
 }
 
+/// Asks again and again until nothing is missing.
+///
+/// # Errors
+/// Something is missing after `limit`; the error says what.
+pub fn until(limit: Duration, mut missing: impl FnMut() -> Result<Option<String>>) -> Result<()> {
+    let start = Instant::now();
+    while let Some(missing) = missing()? {
+        ensure!(start.elapsed() < limit, "after {limit:?}: {missing}");
+    }
+    Ok(())
+}
+
+/// Waits until a byte counter of a node has grown by so much.
+///
+/// # Errors
+/// It has not within two minutes.
+pub fn until_grown(nodes: &dyn Nodes, node: usize, name: &str, bytes: u64) -> Result<()> {
+    let count = || counter(&nodes.device_stats()?, node, name);
+    let enough = count()? + bytes;
+    until(LIMIT, || {
+        let count = count()?;
+        Ok((count < enough).then(|| format!("{name} of node {node} is {count}, not {enough}")))
+    })
+}
+
 /// Asks for the device's counters until those of `node` are what a NIC without
 /// processes has.
 ///
 /// # Errors
-/// Something was left after `limit`.
-pub fn wait_until_empty(nodes: &dyn Nodes, node: usize, limit: Duration) -> Result<()> {
+/// Something was left after two minutes.
+pub fn wait_until_empty(nodes: &dyn Nodes, node: usize) -> Result<()> {
     const HELD: [&str; 7] = [
         "processes",
         "segments",
@@ -149,23 +211,14 @@ pub fn wait_until_empty(nodes: &dyn Nodes, node: usize, limit: Duration) -> Resu
         "frames_held",
         "bounce_bytes",
     ];
-    let start = std::time::Instant::now();
-    loop {
+    until(LIMIT, || {
         let stats = nodes.device_stats()?;
-        let mut left = Vec::new();
         for name in HELD {
             let value = counter(&stats, node, name)?;
             if value != 0 {
-                left.push(format!("{value} {name}"));
+                return Ok(Some(format!("node {node} still holds {value} {name}")));
             }
         }
-        if left.is_empty() {
-            return Ok(());
-        }
-        ensure!(
-            start.elapsed() < limit,
-            "node {node} still holds {} after {limit:?}",
-            left.join(", ")
-        );
-    }
+        Ok(None)
+    })
 }

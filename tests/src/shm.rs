@@ -1,16 +1,14 @@
 //! Cases about several device processes on one host, joined by shared memory.
 
-use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
 
-use crate::harness::Verdict;
 use crate::host::{DevicePlan, HostNodes};
-use crate::net::link_sum;
-use crate::nodes::Nodes;
-use crate::scenario;
+use crate::net::every_fault_happened;
+use crate::nodes::until;
+use crate::scenario::{self, Load};
 
 const SIZES: &str = "1,97,4096,65537,1048576";
 const LIMIT: Duration = Duration::from_secs(120);
@@ -28,27 +26,14 @@ impl Joined {
     /// Starts them, with more of the section `[network]`, and waits until they are joined.
     fn start(network: &str) -> Result<Self> {
         let directory = tempfile::tempdir().context("make a directory for the sockets")?;
-        let socket = |process: usize| directory.path().join(NAMES[process]);
+        let end = |process: usize| {
+            let (name, socket) = (NAMES[process], directory.path().join(NAMES[process]));
+            format!("name = \"{name}\"\nsocket = {socket:?}")
+        };
+        let network = format!("peer_timeout = \"3s\"\n{network}");
         let plan = |here: usize| {
-            let there = 1 - here;
-            let mut more = format!("[network]\npeer_timeout = \"3s\"\n{network}");
-            // Writing to a string cannot fail.
-            let _ = write!(
-                more,
-                "[network.shm]\nname = \"{}\"\nsocket = {:?}\n\
-                 [[network.process]]\nname = \"{}\"\nsocket = {:?}\nnodes = [{}, {}]\n",
-                NAMES[here],
-                socket(here),
-                NAMES[there],
-                socket(there),
-                2 * there,
-                2 * there + 1
-            );
-            DevicePlan {
-                nodes: vec![2 * here, 2 * here + 1],
-                more,
-                prefix: Vec::new(),
-            }
+            let carrier = format!("[network.shm]\n{}", end(here));
+            DevicePlan::one_of_two(here, 2, &network, &carrier, &end(1 - here))
         };
         let joined = Joined {
             nodes: HostNodes::start_several(&[plan(0), plan(1)])?,
@@ -65,22 +50,19 @@ impl Joined {
 
     /// Waits until the first process says that the other is there, or not.
     fn until_connected(&self, connected: bool) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        until(LIMIT, || {
             let network = self.network(0)?;
             let carrier = &network["carriers"][0];
             ensure!(carrier["kind"] == "shm", "{carrier}");
-            if carrier["processes"][0]["connected"] == connected {
-                return Ok(());
-            }
-            ensure!(start.elapsed() < LIMIT, "not in {LIMIT:?}: {carrier}");
-        }
+            let is = carrier["processes"][0]["connected"] == connected;
+            Ok((!is).then(|| carrier.to_string()))
+        })
     }
 }
 
 /// The demo runs between nodes of two device processes, and all pairs of the four nodes
 /// exchange data; nothing is lost or misunderstood on the way.
-pub(crate) fn demo() -> Result<Verdict> {
+pub(crate) fn demo() -> Result<()> {
     let joined = Joined::start("")?;
     scenario::demo_between(&joined.nodes, [0, 2], SIZES, 4 << 20)?;
     scenario::demo_between(&joined.nodes, [3, 1], SIZES, 1 << 20)?;
@@ -92,40 +74,33 @@ pub(crate) fn demo() -> Result<Verdict> {
         ensure!(process["malformed"] == 0, "{network}");
         ensure!(network["misdirected"] == 0, "{network}");
     }
-    Ok(Verdict::Passed)
+    Ok(())
 }
 
 /// Links between the processes can be made as bad as others.
-pub(crate) fn bad_links() -> Result<Verdict> {
+pub(crate) fn bad_links() -> Result<()> {
     let default = "default = { loss = \"2%\", reorder = \"2%\", duplicate = \"2%\", \
                    corrupt = \"2%\", delay = \"20us\" }\n";
     let joined = Joined::start(default)?;
     scenario::all_pairs_exchange(&joined.nodes, 10)?;
     for device in [0, 1] {
         let network = joined.network(device)?;
-        for counter in ["lost", "reordered", "duplicated", "corrupted"] {
-            let count = link_sum(&network, counter);
-            ensure!(count > 0, "nothing was {counter}: {network}");
-        }
+        every_fault_happened(&network)?;
     }
-    Ok(Verdict::Passed)
+    Ok(())
 }
 
 /// A device process is killed while another writes to a node of it: the writer gets an
 /// error within the configured time, the log names both ends, nodes of the other process go
 /// on, and when the process returns, everything works again.
-pub(crate) fn killed_process() -> Result<Verdict> {
+pub(crate) fn killed_process() -> Result<()> {
     let mut joined = Joined::start("")?;
-    let mut holder = joined.nodes.start(2, &["memory-server"])?;
-    holder.expect("serving", LIMIT)?;
-    let mut load = joined.nodes.start(0, &["load", "--peer", "2"])?;
-    load.expect("loading", LIMIT)?;
+    let mut load = Load::start(&joined.nodes, [0, 2])?;
     joined.nodes.kill_device(1)?;
-    let failed = load.expect("failed", LIMIT).context("the writer")?;
-    let message = failed.as_str().unwrap_or_default();
+    let message = load.failure()?;
     ensure!(
         message.contains("peer") || message.contains("node"),
-        "the writer's error: {failed}"
+        "the writer's error: {message}"
     );
     joined.until_connected(false)?;
     let log = joined.nodes.device_log(0);
@@ -136,10 +111,9 @@ pub(crate) fn killed_process() -> Result<Verdict> {
     }
     scenario::demo_between(&joined.nodes, [0, 1], "1,97,65537", 1 << 20)?;
     // A host-mode node is one process: make room for others.
-    drop((load, holder));
+    drop(load);
     joined.nodes.restart_device(1)?;
     joined.until_connected(true)?;
     scenario::demo_between(&joined.nodes, [0, 2], SIZES, 1 << 20)?;
-    scenario::all_pairs_exchange(&joined.nodes, 3)?;
-    Ok(Verdict::Passed)
+    scenario::all_pairs_exchange(&joined.nodes, 3)
 }

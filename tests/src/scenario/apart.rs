@@ -4,26 +4,24 @@
 //!   nodes 0, 1 ── device process 0 ══ carrier ══ device process 1 ── nodes 2, 3
 //! ```
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
-use super::{all_pairs_exchange, demo_between};
+use super::death::RUNNING;
+use super::{all_pairs_exchange, demo_between, Load};
 use crate::netns::TwoHosts;
-use crate::nodes::{counter, wait_until_empty, Nodes};
+use crate::nodes::{counter, until, until_grown, wait_until_empty, Nodes};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Bytes after which traffic is called running.
-const RUNNING: u64 = 4 << 20;
-
-/// What a device process says of its way to the other.
+/// What a device process says of its carrier to the other.
 fn carrier(nodes: &dyn Nodes, device: usize) -> Result<Value> {
     Ok(nodes.device_stats()?["network"]["carriers"][device].take())
 }
 
-/// Asks until something holds of a device process's way to the other.
+/// Asks until something holds of a device process's carrier to the other.
 ///
 /// # Errors
 /// It does not in two minutes; `what` should hold.
@@ -33,17 +31,12 @@ pub fn until_carrier(
     what: &str,
     holds: impl Fn(&Value) -> bool,
 ) -> Result<Value> {
-    let start = Instant::now();
-    loop {
-        let carrier = carrier(nodes, device)?;
-        if holds(&carrier) {
-            return Ok(carrier);
-        }
-        ensure!(
-            start.elapsed() < LIMIT,
-            "not {what} after {LIMIT:?}: {carrier}"
-        );
-    }
+    let mut last = Value::Null;
+    until(LIMIT, || {
+        last = carrier(nodes, device)?;
+        Ok((!holds(&last)).then(|| format!("not {what}: {last}")))
+    })?;
+    Ok(last)
 }
 
 /// Waits until both device processes say that the other answers.
@@ -80,16 +73,6 @@ pub fn demo_across(nodes: &dyn Nodes, kind: &str, sizes: &str, stream_bytes: usi
     Ok(())
 }
 
-/// Waits until a node has received so many bytes more.
-fn wait_for_bytes(nodes: &dyn Nodes, node: usize) -> Result<()> {
-    let received = || counter(&nodes.device_stats()?, node, "bytes_received");
-    let (start, first) = (Instant::now(), received()?);
-    while received()? < first + RUNNING {
-        ensure!(start.elapsed() < LIMIT, "no traffic to node {node}");
-    }
-    Ok(())
-}
-
 /// The hosts are separated while nodes transfer across: within the time that peers may be
 /// silent transfers go on with every byte right, beyond it they end with an error, and
 /// nothing of them is left; afterwards both sides start clean. `rounds` is how long the
@@ -103,41 +86,31 @@ pub fn partition_heals_in_time_and_fails_beyond(
     rounds: u32,
 ) -> Result<()> {
     until_connected(nodes)?;
-    let rounds = rounds.to_string();
-    let arguments = ["exchange", "--nodes", "1,3", "--rounds", &rounds];
-    let mut verified = Vec::new();
-    for node in [1, 3] {
-        verified.push(nodes.start(node, &arguments)?);
-    }
-    let mut holder = nodes.start(2, &["memory-server"])?;
-    holder.expect("serving", LIMIT)?;
-    let mut load = nodes.start(0, &["load", "--peer", "2"])?;
-    load.expect("loading", LIMIT)?;
-    wait_for_bytes(nodes, 2)?;
+    let exchange = format!("exchange --nodes 1,3 --rounds {rounds}");
+    let mut verified = [nodes.start(1, &exchange)?, nodes.start(3, &exchange)?];
+    let mut load = Load::start(nodes, [0, 2])?;
+    until_grown(nodes, 2, "bytes_received", RUNNING)?;
     hosts.set_joined(false)?;
     let resent = || counter(&nodes.device_stats()?, 0, "resend_timeouts");
-    let (start, before) = (Instant::now(), resent()?);
-    while resent()? == before {
-        ensure!(start.elapsed() < LIMIT, "the partition was not noticed");
-    }
+    let before = resent()?;
+    until(LIMIT, || {
+        Ok((resent()? == before).then(|| "the partition was not noticed".into()))
+    })?;
     hosts.set_joined(true)?;
-    wait_for_bytes(nodes, 2).context("after the partition")?;
+    until_grown(nodes, 2, "bytes_received", RUNNING).context("after the partition")?;
     for (program, node) in verified.iter_mut().zip([1, 3]) {
         let what = format!("the exchange on node {node}, across the partition");
-        program.wait(LIMIT).context(what.clone())?.success(&what)?;
+        program.succeed(&what, LIMIT)?;
     }
     hosts.set_joined(false)?;
-    let failed = load.expect("failed", LIMIT).context("the writer")?;
-    let Some(message) = failed.as_str() else {
-        bail!("no message: {failed}");
-    };
+    let message = load.failure()?;
     ensure!(
         message.contains("peer") || message.contains("node"),
         "{message}"
     );
-    holder.kill()?;
+    load.server.kill()?;
     for node in [0, 2] {
-        wait_until_empty(nodes, node, LIMIT).context("after the failure")?;
+        wait_until_empty(nodes, node).context("after the failure")?;
     }
     hosts.set_joined(true)?;
     until_connected(nodes)?;

@@ -9,45 +9,36 @@ use crate::nodes::{FirstNodes, Nodes};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A process on node `from` tries to reach memory of a process on node `to` that
-/// it must not reach; the victim's memory is whole at the end.
+/// A process on one node tries to reach memory of a process on another that it must not
+/// reach; the victim's memory is whole at the end.
 ///
 /// # Errors
 /// An attempt was not refused, or the victim's memory changed.
-pub fn intruder_is_refused(
+pub fn isolation_probe_is_refused(
     nodes: &dyn Nodes,
-    from: usize,
-    to: usize,
+    [from, to]: [usize; 2],
     device: Option<&str>,
 ) -> Result<()> {
-    let mut victim = nodes.start(to, &["memory-server"])?;
-    victim.expect("serving", LIMIT).context("the victim")?;
-    let peer = to.to_string();
-    let mut attack = vec!["isolation-probe", "--peer", &peer];
-    if let Some(device) = device {
-        attack.extend(["--device", device]);
+    let mut victim = nodes.start_until(to, "memory-server", "serving")?;
+    let probe = format!("isolation-probe --peer {to}");
+    let device = device.map_or(String::new(), |path| format!(" --device {path}"));
+    for more in [&device, " --release"] {
+        let mut probe = nodes.start(from, &format!("{probe}{more}"))?;
+        probe.succeed("the probe", LIMIT)?;
     }
-    let mut intruder = nodes.start(from, &attack)?;
-    intruder.wait(LIMIT)?.success("the intruder")?;
-    let mut last = nodes.start(from, &["isolation-probe", "--peer", &peer, "--release"])?;
-    last.wait(LIMIT)?.success("the last intruder")?;
-    victim.wait(LIMIT)?.success("the victim")?;
+    victim.succeed("the victim", LIMIT)?;
     Ok(())
 }
 
-/// A process writes garbage over its whole window while the first `exchanging`
-/// nodes exchange data.
+/// A process writes random bytes over its whole window while the first `exchanging` nodes
+/// exchange data.
 ///
 /// # Errors
-/// The exchange failed, or the scribbler did.
-pub fn scribbler_harms_nobody(
-    nodes: &dyn Nodes,
-    scribble_on: usize,
-    exchanging: usize,
-) -> Result<()> {
-    let mut scribbler = nodes.start(scribble_on, &["queue-fuzzer", "--milliseconds", "3000"])?;
+/// The exchange failed, or the fuzzer did.
+pub fn queue_fuzzer_harms_nobody(nodes: &dyn Nodes, on: usize, exchanging: usize) -> Result<()> {
+    let mut fuzzer = nodes.start(on, "queue-fuzzer --milliseconds 3000")?;
     super::all_pairs_exchange(&FirstNodes(nodes, exchanging), 20)?;
-    scribbler.wait(LIMIT)?.success("the scribbler")?;
+    fuzzer.succeed("the fuzzer", LIMIT)?;
     Ok(())
 }
 
@@ -56,14 +47,13 @@ pub fn scribbler_harms_nobody(
 ///
 /// # Errors
 /// An attempt was not refused, memory changed, or a counter is wrong.
-pub fn keys_are_checked_at_both_ends(nodes: &dyn Nodes, from: usize, to: usize) -> Result<()> {
-    let mut owner = nodes.start(to, &["key-owner"])?;
-    owner.expect("owning", LIMIT).context("the owner")?;
-    let mut tester = nodes.start(from, &["key-tester", "--peer", &to.to_string()])?;
+pub fn keys_are_checked_at_both_ends(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<()> {
+    let mut owner = nodes.start_until(to, "key-owner", "owning")?;
+    let mut tester = nodes.start(from, &format!("key-tester --peer {to}"))?;
     let report = tester.expect("keys", LIMIT).context("the tester")?;
-    tester.wait(LIMIT)?.success("the tester")?;
+    tester.succeed("the tester", LIMIT)?;
     let counted_there = owner.expect("unchanged", LIMIT).context("the owner")?;
-    owner.wait(LIMIT)?.success("the owner")?;
+    owner.succeed("the owner", LIMIT)?;
     let report: KeysReport = serde_json::from_value(report)?;
     println!("    {report:?}, counted there: {counted_there}");
     let counted_there = counted_there.as_u64().context("a count of refusals")?;

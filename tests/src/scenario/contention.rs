@@ -10,9 +10,9 @@ use crate::nodes::{Nodes, Running};
 /// Longest time for programs that run under emulation on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Who contends on each node.
+/// What contends on each node.
 #[derive(Debug, Clone, Copy)]
-pub struct Crowd {
+pub struct Contenders {
     /// Programs.
     pub programs: usize,
     /// Sync workers of each.
@@ -21,115 +21,90 @@ pub struct Crowd {
     pub rounds: usize,
 }
 
-/// Its programs, as they are started.
-struct Arguments {
-    common: Vec<String>,
-}
-
-impl Arguments {
-    /// For `crowd` on so many nodes; node 0 is the home.
-    fn new(crowd: Crowd, nodes: usize) -> Self {
-        let total = crowd.programs * crowd.workers * nodes;
-        let words = ["contend", "--owner", "0", "--total"];
-        let mut common: Vec<_> = words.map(str::to_owned).into();
-        common.extend([
-            total.to_string(),
-            "--rounds".into(),
-            crowd.rounds.to_string(),
-        ]);
-        Arguments { common }
+impl Contenders {
+    /// Arguments of a program that takes part on so many nodes; node 0 is the owner.
+    fn arguments(self, nodes: usize, workers: usize) -> String {
+        let total = self.programs * self.workers * nodes;
+        let rounds = self.rounds;
+        format!("contend --owner 0 --total {total} --rounds {rounds} --workers {workers}")
     }
 
-    fn start(
-        &self,
-        nodes: &dyn Nodes,
-        node: usize,
-        workers: usize,
-        serve: bool,
-    ) -> Result<Box<dyn Running>> {
-        let workers = workers.to_string();
-        let mut arguments: Vec<_> = self.common.iter().map(String::as_str).collect();
-        arguments.extend(["--workers", &workers]);
-        if serve {
-            arguments.push("--serve");
-        }
-        nodes.start(node, &arguments)
+    /// Turns of the lock in all.
+    fn turns(self, nodes: usize) -> usize {
+        self.programs * self.workers * nodes * self.rounds
     }
 }
 
-/// A crowd on every node contends for one lock, one semaphore and one bounded buffer, and
-/// stands in line for a semaphore and in a wait queue; the first program of the first node
-/// is the home of all that, and checks it (N21 to N24).
+/// Contenders on every node contend for one lock, one semaphore and one bounded buffer, and
+/// wait for a semaphore and in a wait queue; the first program of the first node is the
+/// owner of all that, and checks it (N21 to N24).
 ///
 /// # Errors
 /// A program failed, or a check.
-pub fn contention(nodes: &dyn Nodes, crowd: Crowd) -> Result<()> {
-    let arguments = Arguments::new(crowd, nodes.count());
-    let mut home = arguments.start(nodes, 0, crowd.workers, true)?;
+pub fn contention(nodes: &dyn Nodes, each: Contenders) -> Result<()> {
+    let arguments = each.arguments(nodes.count(), each.workers);
+    let mut owner = nodes.start(0, &format!("{arguments} --serve"))?;
     let mut others = Vec::new();
     for node in 0..nodes.count() {
-        for _ in usize::from(node == 0)..crowd.programs {
-            others.push(arguments.start(nodes, node, crowd.workers, false)?);
+        for _ in usize::from(node == 0)..each.programs {
+            others.push((node, arguments.clone()));
         }
     }
-    for program in &mut others {
-        let ended = program.wait(LIMIT).context("a program that contends")?;
-        ended.success("a program that contends")?;
-    }
-    ended_well(&mut *home, crowd, nodes.count())
+    nodes.run_all(&others, LIMIT)?;
+    ended_well(&mut *owner, each.turns(nodes.count()))
 }
 
-/// The same with a crowd on all nodes but the first, while that one, whose memory has
+/// The same with contenders on all nodes but the first, while that one, whose memory has
 /// everything, is stopped: from before the first round until after the last (N1).
 ///
 /// # Errors
 /// As [`contention`], and those of `stop` and `resume`.
-pub fn contention_while_the_home_is_stopped(
+pub fn contention_while_the_owner_is_stopped(
     nodes: &dyn Nodes,
-    crowd: Crowd,
+    each: Contenders,
     stop: impl FnOnce() -> Result<()>,
     resume: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let around = nodes.count() - 1;
-    let arguments = Arguments::new(crowd, around);
-    let total = crowd.programs * crowd.workers * around * crowd.rounds;
-    let mut home = arguments.start(nodes, 0, 0, true)?;
-    home.expect("serving", LIMIT)?;
+    let arguments = each.arguments(around, each.workers);
+    let serve = format!("{} --serve", each.arguments(around, 0));
+    let mut owner = nodes.start(0, &serve)?;
+    owner.expect("serving", LIMIT)?;
     let mut others = Vec::new();
-    for place in 1..crowd.programs * around {
-        let mut program = arguments.start(nodes, 1 + place % around, crowd.workers, false)?;
-        for _ in 0..crowd.workers {
+    for index in 1..each.programs * around {
+        let mut program = nodes.start(1 + index % around, &arguments)?;
+        for _ in 0..each.workers {
             program.expect("ready", LIMIT).context("a program")?;
         }
         others.push(program);
     }
     stop()?;
-    // Who comes last starts the others.
-    others.push(arguments.start(nodes, 1, crowd.workers, false)?);
+    // The last that comes starts the others.
+    others.push(nodes.start(1, &arguments)?);
     let mut counted = 0;
     for program in &mut others {
         let what = "a program that contends around the stopped node";
         let seen = program.expect("counted", LIMIT).context(what)?;
         counted = counted.max(seen.as_u64().context("no count")?);
-        program.wait(LIMIT).context(what)?.success(what)?;
+        program.succeed(what, LIMIT)?;
     }
+    let turns = each.turns(around);
     ensure!(
-        counted == total as u64,
-        "the lock was taken {counted} times while its node was stopped, not {total}"
+        counted == turns as u64,
+        "the lock was taken {counted} times while its node was stopped, not {turns}"
     );
     resume()?;
-    ended_well(&mut *home, crowd, around)
+    ended_well(&mut *owner, turns)
 }
 
-/// The home has found everything in order, and somebody had to wait.
-fn ended_well(home: &mut dyn Running, crowd: Crowd, nodes: usize) -> Result<()> {
-    let ended = home.wait(LIMIT).context("the home")?.success("the home")?;
-    let last = ended.lines.last().context("the home says nothing")?;
+/// The owner has found everything in order, and some worker had to wait.
+fn ended_well(owner: &mut dyn Running, turns: usize) -> Result<()> {
+    let ended = owner.succeed("the owner", LIMIT)?;
+    let last = ended.lines.last().context("the owner says nothing")?;
     let said: Value = serde_json::from_str(last)?;
-    let total = crowd.programs * crowd.workers * nodes * crowd.rounds;
-    ensure!(said["contended"] == total, "the home says {said}");
-    let in_line = said["waited"].as_u64().context("no count of waits")?;
-    println!("    {total} turns of the lock, {in_line} of them in line");
-    ensure!(in_line > 0, "nobody had to wait: {said}");
+    ensure!(said["contended"] == turns, "the owner says {said}");
+    let waited = said["waited"].as_u64().context("no count of waits")?;
+    println!("    {turns} turns of the lock, {waited} of them after a wait");
+    ensure!(waited > 0, "nobody had to wait: {said}");
     Ok(())
 }

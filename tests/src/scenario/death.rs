@@ -4,39 +4,59 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 
-use crate::nodes::{counter, wait_until_empty, Nodes};
+use crate::nodes::{until_grown, wait_until_empty, Nodes, Running};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Waits until a node has moved this many bytes since it was asked first.
-fn wait_for_traffic(nodes: &dyn Nodes, node: usize, bytes: u64) -> Result<()> {
-    let start = std::time::Instant::now();
-    let first = counter(&nodes.device_stats()?, node, "bytes_sent")?;
-    while counter(&nodes.device_stats()?, node, "bytes_sent")? < first + bytes {
-        ensure!(start.elapsed() < LIMIT, "no traffic on node {node}");
-    }
-    Ok(())
+/// Bytes after which transfers are called running.
+pub(super) const RUNNING: u64 = 4 << 20;
+
+/// A writer that transfers without end, and the server of the memory that it uses.
+pub struct Load {
+    /// On the node that is written to.
+    pub server: Box<dyn Running>,
+    /// On the node that writes.
+    pub writer: Box<dyn Running>,
 }
 
-/// A process under load is killed with signal 9: its node's NIC holds nothing of
-/// it afterwards, and the process it wrote to goes on.
+impl Load {
+    /// Starts both.
+    ///
+    /// # Errors
+    /// One does not get ready.
+    pub fn start(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<Self> {
+        let server = nodes.start_until(to, "memory-server", "serving")?;
+        let writer = nodes.start_until(from, &format!("load --peer {to}"), "loading")?;
+        Ok(Load { server, writer })
+    }
+
+    /// Waits for the error with which the writer ends; returns its message.
+    ///
+    /// # Errors
+    /// It goes on, or it says nothing.
+    pub fn failure(&mut self) -> Result<String> {
+        let failed = self.writer.expect("failed", LIMIT).context("the writer")?;
+        let message = failed.as_str().unwrap_or_default();
+        ensure!(!message.is_empty(), "no message: {failed}");
+        Ok(message.to_owned())
+    }
+}
+
+/// A process under load is killed with signal 9: its node's NIC holds nothing of it
+/// afterwards, and the process it wrote to goes on.
 ///
 /// # Errors
 /// Something was left.
-pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, from: usize, to: usize) -> Result<()> {
-    let mut holder = nodes.start(to, &["memory-server"])?;
-    holder.expect("serving", LIMIT)?;
-    let peer = to.to_string();
-    let mut load = nodes.start(from, &["load", "--peer", &peer])?;
-    load.expect("loading", LIMIT)?;
-    wait_for_traffic(nodes, from, 4 << 20)?;
-    load.kill()?;
-    load.wait(LIMIT).context("the killed process")?;
-    wait_until_empty(nodes, from, LIMIT)?;
-    let mut last = nodes.start(from, &["isolation-probe", "--peer", &peer, "--release"])?;
-    last.wait(LIMIT)?.success("a transfer after the kill")?;
-    holder.wait(LIMIT)?.success("the holder")?;
-    wait_until_empty(nodes, to, LIMIT)
+pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<()> {
+    let mut load = Load::start(nodes, [from, to])?;
+    until_grown(nodes, from, "bytes_sent", RUNNING)?;
+    load.writer.kill()?;
+    load.writer.wait(LIMIT).context("the killed process")?;
+    wait_until_empty(nodes, from)?;
+    let mut last = nodes.start(from, &format!("isolation-probe --peer {to} --release"))?;
+    last.succeed("a transfer after the kill", LIMIT)?;
+    load.server.succeed("the server", LIMIT)?;
+    wait_until_empty(nodes, to)
 }
 
 /// A process that others write to is killed: they get an error that says so.
@@ -45,30 +65,19 @@ pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, from: usize, to: usize
 /// They did not.
 pub fn peers_of_a_killed_process_learn_of_it(
     nodes: &dyn Nodes,
-    from: usize,
-    to: usize,
+    [from, to]: [usize; 2],
 ) -> Result<()> {
-    let mut holder = nodes.start(to, &["memory-server"])?;
-    holder.expect("serving", LIMIT)?;
-    let peer = to.to_string();
-    let mut load = nodes.start(from, &["load", "--peer", &peer])?;
-    load.expect("loading", LIMIT)?;
-    wait_for_traffic(nodes, from, 4 << 20)?;
-    holder.kill()?;
-    let failed = load.expect("failed", LIMIT)?;
-    let message = failed.as_str().unwrap_or_default();
+    // In host mode the node goes with its process.
+    const EXPECTED: [&str; 4] = ["no process", "process ended", "unexported", "no such node"];
+    let mut load = Load::start(nodes, [from, to])?;
+    until_grown(nodes, from, "bytes_sent", RUNNING)?;
+    load.server.kill()?;
+    let message = load.failure()?;
     ensure!(
-        // In host mode the node goes with its process.
-        ["no process", "process ended", "unexported", "no such node"]
-            .iter()
-            .any(|part| message.contains(part)),
+        EXPECTED.iter().any(|part| message.contains(part)),
         "the message does not say what happened: {message:?}"
     );
-    let ended = load.wait(LIMIT)?;
-    ensure!(
-        ended.status == 3,
-        "the load ended with status {}",
-        ended.status
-    );
-    wait_until_empty(nodes, to, LIMIT)
+    let status = load.writer.wait(LIMIT)?.status;
+    ensure!(status == 3, "the writer ended with status {status}");
+    wait_until_empty(nodes, to)
 }

@@ -11,9 +11,11 @@ mod signals;
 pub use apart::{
     demo_across, partition_heals_in_time_and_fails_beyond, until_carrier, until_connected,
 };
-pub use attack::{intruder_is_refused, keys_are_checked_at_both_ends, scribbler_harms_nobody};
-pub use contention::{contention, contention_while_the_home_is_stopped, Crowd};
-pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it};
-pub use exchange::{all_pairs_exchange, demo_between, demo_pair};
-pub use orphans::{a_death_in_line_is_survived, Death, Places};
+pub use attack::{
+    isolation_probe_is_refused, keys_are_checked_at_both_ends, queue_fuzzer_harms_nobody,
+};
+pub use contention::{contention, contention_while_the_owner_is_stopped, Contenders};
+pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it, Load};
+pub use exchange::{all_pairs_exchange, demo_between};
+pub use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
 pub use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};

@@ -19,17 +19,8 @@ const FOUND_OUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// A program failed.
 pub fn notifications_of_every_kind(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
-    let rounds = rounds.to_string();
-    let mut running = Vec::new();
-    for (node, peer) in [(0, "1"), (1, "0")] {
-        let arguments = ["signals", "--peer", peer, "--rounds", &rounds];
-        running.push(nodes.start(node, &arguments)?);
-    }
-    for (node, program) in running.iter_mut().enumerate() {
-        let what = format!("the notifications on node {node}");
-        program.wait(LIMIT).context(what.clone())?.success(&what)?;
-    }
-    Ok(())
+    let side = |node: usize| format!("signals --peer {} --rounds {rounds}", 1 - node);
+    nodes.run_all(&[(0, side(0)), (1, side(1))], LIMIT)
 }
 
 /// One end of a channel is killed with signal 9: the other gets the error for that.
@@ -37,9 +28,8 @@ pub fn notifications_of_every_kind(nodes: &dyn Nodes, rounds: u32) -> Result<()>
 /// # Errors
 /// It got another, or none.
 pub fn the_end_of_a_channel_is_killed(nodes: &dyn Nodes, receiver_dies: bool) -> Result<()> {
-    let mut receiver = nodes.start(1, &["stream"])?;
-    receiver.expect("listening", LIMIT)?;
-    let sender = nodes.start(0, &["stream", "--to", "1"])?;
+    let mut receiver = nodes.start_until(1, "stream", "listening")?;
+    let sender = nodes.start(0, "stream --to 1")?;
     receiver.expect("streaming", LIMIT)?;
     let (mut victim, mut survivor) = match receiver_dies {
         true => (receiver, sender),
@@ -53,8 +43,8 @@ pub fn the_end_of_a_channel_is_killed(nodes: &dyn Nodes, receiver_dies: bool) ->
     let took = start.elapsed();
     println!("    the survivor knew after {:.2} s", took.as_secs_f64());
     ensure!(took < FOUND_OUT, "it knew after {took:?}");
-    let end = survivor.wait(LIMIT)?;
-    ensure!(end.status == 3, "the survivor exited with {}", end.status);
+    let status = survivor.wait(LIMIT)?.status;
+    ensure!(status == 3, "the survivor exited with {status}");
     ensure!(
         ended["lost"] == true,
         "the channel ended otherwise: {ended}"

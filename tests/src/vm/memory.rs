@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use qnic_apps::report::{LifeStep, PressureReport, RemapReport, RemapWriterReport};
-use qnic_cluster::{ByteSize, ClusterSpec, NodeSpec};
+use qnic_cluster::ByteSize;
 
 use super::shell::{background, kernel_complaints, shell};
 use super::VmNodes;
-use crate::harness::{Case, Verdict};
+use crate::harness::{cases, Case};
 use crate::nodes::{wait_until_empty, Nodes, Running};
 
 /// Longest time between two lines of a program that has much to do.
@@ -26,34 +26,22 @@ const EXPORTED_MIB: u64 = 240;
 const RACES: u64 = 1_000_000;
 
 /// All of them.
-pub(crate) const CASES: &[Case] = &[
-    Case {
-        name: "vm::memory_lives_as_its_process_wants",
-        run: life,
-    },
-    Case {
-        name: "vm::memory_beyond_ram_under_pressure",
-        run: pressure,
-    },
-    Case {
-        name: "vm::memory_remapped_a_million_times",
-        run: remap,
-    },
-];
+pub(crate) const CASES: &[Case] = cases! { "vm":
+    memory_lives_as_its_process_wants => life(),
+    memory_beyond_ram_under_pressure => pressure(),
+    memory_remapped_a_million_times => remap(),
+};
 
-/// What the kernel keeps free for those who cannot wait: the disk driver needs some of it
+/// What the kernel keeps free for code that cannot wait: the disk driver needs some of it
 /// to swap out, and does not always get it of the 1.6 MiB that such small guests keep.
 const RESERVE_KIB: u64 = 8192;
 
 /// Guests with swap on a disk.
 fn guests_with_swap(name: &str, kernels: &[&str]) -> Result<VmNodes> {
-    let mut spec = ClusterSpec::new(format!("{name}-{}", std::process::id()));
-    for (number, kernel) in kernels.iter().enumerate() {
-        let mut node = NodeSpec::new(format!("n{number}"));
-        node.kernel = kernel.parse().context("a kernel series")?;
+    let mut spec = VmNodes::spec(name, kernels)?;
+    for node in &mut spec.nodes {
         node.memory = ByteSize::mib(RAM_MIB);
         node.swap = Some(ByteSize::mib(4 * RAM_MIB));
-        spec = spec.with(node);
     }
     let nodes = VmNodes::boot_spec(&spec)?.watched();
     for node in 0..nodes.count() {
@@ -69,12 +57,12 @@ fn guests_with_swap(name: &str, kernels: &[&str]) -> Result<VmNodes> {
 
 /// fork, mremap, munmap, mprotect, madvise, exec, exit, swap, limits, huge pages and
 /// all kinds of memory, on both kernels.
-fn life() -> Result<Verdict> {
+fn life() -> Result<()> {
     let nodes = guests_with_swap("life", &["stable", "backports"])?;
     for node in 0..nodes.count() {
         let context = || format!("on node {node}");
         shell(&nodes, node, "echo 2 > /proc/sys/vm/nr_hugepages")?;
-        live(nodes.start(node, &["life"])?).with_context(context)?;
+        live(nodes.start(node, "life")?).with_context(context)?;
         let group = "mkdir -p /sys/fs/cgroup && \
                      { test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup; } && \
                      { echo +memory > /sys/fs/cgroup/cgroup.subtree_control; \
@@ -87,8 +75,8 @@ fn life() -> Result<Verdict> {
         shell(&nodes, node, killed).context("a process was killed for want of memory")?;
         let always = "echo always > /sys/kernel/mm/transparent_hugepage/enabled";
         shell(&nodes, node, always)?;
-        live(nodes.start(node, &["life", "huge"])?).with_context(context)?;
-        wait_until_empty(&nodes, node, LIMIT)?;
+        live(nodes.start(node, "life huge")?).with_context(context)?;
+        wait_until_empty(&nodes, node)?;
         no_complaints(&nodes, node)?;
     }
     nodes.passed()
@@ -96,7 +84,7 @@ fn life() -> Result<Verdict> {
 
 /// Prints the steps that held; fails unless all did.
 fn live(mut program: Box<dyn Running>) -> Result<()> {
-    let ended = program.wait(LIMIT)?.success("the exporter")?;
+    let ended = program.succeed("the exporter", LIMIT)?;
     ensure!(!ended.lines.is_empty(), "no step was taken");
     for line in &ended.lines {
         let step: LifeStep = serde_json::from_str(line).with_context(|| line.clone())?;
@@ -107,7 +95,7 @@ fn live(mut program: Box<dyn Running>) -> Result<()> {
 
 /// Two minutes; then with compaction running all the time on both; then with
 /// exporters that fork.
-fn pressure() -> Result<Verdict> {
+fn pressure() -> Result<()> {
     let nodes = guests_with_swap("pressure", &["stable", "backports"])?;
     press(&nodes, "plain", 120, 0)?;
     let compact = "while :; do echo 1 > /proc/sys/vm/compact_memory; done";
@@ -126,7 +114,7 @@ fn pressure() -> Result<Verdict> {
     }
     press(&nodes, "with fork", 30, 8)?;
     for node in 0..nodes.count() {
-        wait_until_empty(&nodes, node, LIMIT)?;
+        wait_until_empty(&nodes, node)?;
         no_complaints(&nodes, node)?;
     }
     nodes.passed()
@@ -134,29 +122,16 @@ fn pressure() -> Result<Verdict> {
 
 /// One run of `qnic-app pressure` on both nodes.
 fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<()> {
-    let (megabytes, seconds) = (EXPORTED_MIB.to_string(), seconds.to_string());
-    let forks = fork_every.to_string();
-    let mut running = Vec::new();
-    for node in 0..2 {
-        let peer = (1 - node).to_string();
-        let arguments = [
-            "pressure",
-            "--peer",
-            &peer,
-            "--megabytes",
-            &megabytes,
-            "--seconds",
-            &seconds,
-            "--fork-every",
-            &forks,
-        ];
-        running.push(nodes.start(node, &arguments)?);
-    }
-    for (node, program) in running.iter_mut().enumerate() {
+    let start = |node: usize| {
+        let (peer, forks) = (1 - node, format!("--fork-every {fork_every}"));
+        let size = format!("--megabytes {EXPORTED_MIB} --seconds {seconds}");
+        nodes.start(node, &format!("pressure --peer {peer} {size} {forks}"))
+    };
+    for (node, mut program) in [start(0)?, start(1)?].into_iter().enumerate() {
         let report = program
             .expect("pressure", SIGN_LIMIT)
             .with_context(|| format!("{what}, node {node}"))?;
-        program.wait(LIMIT)?.success(what)?;
+        program.succeed(what, LIMIT)?;
         let report: PressureReport = serde_json::from_value(report)?;
         println!(
             "    {what}, node {node}: {} MiB exported of {} MiB RAM, {} writes, {} reads, {} own, \
@@ -177,44 +152,34 @@ fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<(
             report.pages_invalidated,
             report.lock_conflicts,
         );
-        ensure!(
-            report.exported_kib > report.ram_kib,
-            "no pressure: {report:?}"
-        );
-        ensure!(
-            report.swapped_in > 0 && report.swapped_out > 0 && report.swap_peak_kib > 0,
-            "nothing was swapped: {report:?}"
-        );
-        ensure!(
-            report.writes > 0 && report.reads > 0 && report.owner_writes > 0,
-            "no progress: {report:?}"
-        );
-        ensure!(
-            report.faults_served > 0 && report.bounces > 0,
-            "no page was absent: {report:?}"
-        );
-        ensure!(
-            report.locked_kib == 0 && report.pinned_kib == 0,
-            "memory is locked or pinned: {report:?}"
-        );
-        ensure!((report.forks > 0) == (fork_every > 0), "forks: {report:?}");
+        let r = &report;
+        let swapped = [r.swapped_in, r.swapped_out, r.swap_peak_kib];
+        let moved = [r.writes, r.reads, r.owner_writes];
+        for (holds, wrong) in [
+            (r.exported_kib > r.ram_kib, "no pressure"),
+            (!swapped.contains(&0), "nothing was swapped"),
+            (!moved.contains(&0), "no progress"),
+            (r.faults_served > 0 && r.bounces > 0, "no page was absent"),
+            (r.locked_kib + r.pinned_kib == 0, "locked or pinned memory"),
+            ((r.forks > 0) == (fork_every > 0), "forks"),
+        ] {
+            ensure!(holds, "{wrong}: {report:?}");
+        }
     }
     Ok(())
 }
 
 /// One million pages are taken away while a peer writes to them.
-fn remap() -> Result<Verdict> {
+fn remap() -> Result<()> {
     let nodes = VmNodes::boot("remap", &["stable", "backports"])?.watched();
-    let races = (RACES / 2).to_string();
+    let remap = format!("remap --races {}", RACES / 2);
     for victim in 0..2 {
-        let mut taking = nodes.start(victim, &["remap", "--races", &races])?;
-        taking.expect("exported", LIMIT)?;
-        let peer = victim.to_string();
-        let mut writing = nodes.start(1 - victim, &["remap-writer", "--peer", &peer])?;
+        let mut taking = nodes.start_until(victim, &remap, "exported")?;
+        let mut writing = nodes.start(1 - victim, &format!("remap-writer --peer {victim}"))?;
         let report = taking.expect("remapped", LIMIT).context("the victim")?;
         let wrote = writing.expect("wrote", LIMIT).context("the writer")?;
-        taking.wait(LIMIT)?.success("the victim")?;
-        writing.wait(LIMIT)?.success("the writer")?;
+        taking.succeed("the victim", LIMIT)?;
+        writing.succeed("the writer", LIMIT)?;
         let report: RemapReport = serde_json::from_value(report)?;
         let wrote: RemapWriterReport = serde_json::from_value(wrote)?;
         println!(
@@ -240,7 +205,7 @@ fn remap() -> Result<Verdict> {
             report.frames_reused * 4 > report.frames_compared,
             "the canary does not get the frames: {report:?}"
         );
-        wait_until_empty(&nodes, victim, LIMIT)?;
+        wait_until_empty(&nodes, victim)?;
         no_complaints(&nodes, victim)?;
     }
     nodes.passed()

@@ -12,7 +12,6 @@ use qnic_cluster::{
 use serde_json::Value;
 
 use super::evidence;
-use crate::harness::Verdict;
 use crate::nodes::{Ended, Nodes, Running};
 
 /// Signal number of `kill -9`.
@@ -48,6 +47,14 @@ impl VmNodes {
     /// # Errors
     /// See [`Cluster::boot`].
     pub fn boot(name: &str, kernels: &[&str]) -> Result<Self> {
+        Self::boot_spec(&Self::spec(name, kernels)?)
+    }
+
+    /// What [`VmNodes::boot`] boots: nodes `n0`, `n1` … in a cluster of this process.
+    ///
+    /// # Errors
+    /// There is no such kernel.
+    pub fn spec(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
         let mut spec = ClusterSpec::new(format!("{name}-{}", std::process::id()));
         for (number, kernel) in kernels.iter().enumerate() {
             let mut node = NodeSpec::new(format!("n{number}"));
@@ -56,7 +63,7 @@ impl VmNodes {
                 .with_context(|| format!("there is no kernel {kernel:?}: stable or backports"))?;
             spec = spec.with(node);
         }
-        Self::boot_spec(&spec)
+        Ok(spec)
     }
 
     /// Boots a cluster.
@@ -95,10 +102,9 @@ impl VmNodes {
     ///
     /// # Errors
     /// See [`Cluster::end`].
-    pub(super) fn passed(mut self) -> Result<Verdict> {
+    pub(super) fn passed(mut self) -> Result<()> {
         self.watched = false;
-        self.end()?;
-        Ok(Verdict::Passed)
+        self.end()
     }
 
     /// The cluster.
@@ -145,11 +151,9 @@ impl Nodes for VmNodes {
         self.cluster().nodes().len()
     }
 
-    fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
-        self.spawn(
-            node,
-            &GuestCommand::new(APP_PATH).args(arguments.iter().copied()),
-        )
+    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
+        let command = GuestCommand::new(APP_PATH).args(arguments.split_whitespace());
+        self.spawn(node, &command)
     }
 
     fn device_stats(&self) -> Result<Value> {

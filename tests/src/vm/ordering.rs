@@ -12,7 +12,7 @@ use qnic_apps::fences::{END, MINE, START, THEIRS};
 use qnic_host::SharedRegion;
 
 use super::VmNodes;
-use crate::harness::{Case, Verdict};
+use crate::harness::{cases, Case};
 use crate::nodes::Nodes;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -27,23 +27,22 @@ const TRIES: usize = 5;
 const SEEN_FILE: &str = "/tmp/seen";
 
 /// All of them.
-pub(crate) const CASES: &[Case] = &[Case {
-    name: "vm::fences_of_guests_hold_for_the_host",
-    run: fences,
-}];
+pub(crate) const CASES: &[Case] = cases! { "vm":
+    fences_of_guests_hold_for_the_host => fences(),
+};
 
 /// Of a guest with one processor, which QEMU may emulate in a simpler way than others.
-fn fences() -> Result<Verdict> {
+fn fences() -> Result<()> {
     let nodes = VmNodes::boot("fences", &["stable"])?.watched();
-    for way in ["library", "exchange"] {
+    for fence in ["library", "exchange"] {
         let mut seen = 0;
         for _ in 0..TRIES {
-            seen += side_by_side(&nodes, way).with_context(|| format!("fence: {way}"))?;
+            seen += side_by_side(&nodes, fence).with_context(|| format!("fence: {fence}"))?;
             if seen >= SEEN {
                 break;
             }
         }
-        println!("    {way}: the guest saw {seen} turns of the host, all in order");
+        println!("    {fence}: the guest saw {seen} turns of the host, all in order");
         ensure!(
             seen >= SEEN,
             "guest and host did not run side by side: {seen}"
@@ -53,11 +52,8 @@ fn fences() -> Result<Verdict> {
 }
 
 /// Lets guest and host run; returns how many turns of the host the guest saw.
-fn side_by_side(nodes: &VmNodes, way: &str) -> Result<usize> {
-    let rounds = ROUNDS.to_string();
-    let arguments = [
-        "fences", "--fence", way, "--rounds", &rounds, "--seen", SEEN_FILE,
-    ];
+fn side_by_side(nodes: &VmNodes, fence: &str) -> Result<usize> {
+    let arguments = format!("fences --fence {fence} --rounds {ROUNDS} --seen {SEEN_FILE}");
     let mut guest = nodes.start(0, &arguments)?;
     let address = guest.expect("page", LIMIT)?;
     let address = address.as_u64().context("no address")?;
@@ -69,7 +65,7 @@ fn side_by_side(nodes: &VmNodes, way: &str) -> Result<usize> {
     // The guest has less memory than would be moved beyond 4 GiB.
     let page = SharedRegion::map_file(&memory, address, PAGE_SIZE, true)?;
     let turns = turns(&page)?;
-    guest.wait(LIMIT)?.success("the guest's process")?;
+    guest.succeed("the guest's process", LIMIT)?;
 
     let directory = tempfile::tempdir()?;
     let file = nodes

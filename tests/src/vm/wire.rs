@@ -2,7 +2,7 @@
 //! and on one, joined by shared memory (X7).
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{add_stats, ClusterSpec};
@@ -10,11 +10,11 @@ use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 
 use super::VmNodes;
-use crate::harness::{Case, Verdict};
+use crate::harness::{cases, Case};
 use crate::host::HostNodes;
 use crate::net::{udp_plan, PORT};
 use crate::netns::{TwoHosts, ADDRESSES};
-use crate::nodes::{Nodes, Running};
+use crate::nodes::{until, Nodes, Running};
 use crate::scenario;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -22,16 +22,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SIZES: &str = "1,97,4096,65537,1048576";
 
 /// All of them.
-pub(crate) const CASES: &[Case] = &[
-    Case {
-        name: "vm::guests_of_two_hosts_over_udp",
-        run: two_hosts,
-    },
-    Case {
-        name: "vm::guests_of_two_device_processes_through_shared_memory",
-        run: two_processes,
-    },
-];
+pub(crate) const CASES: &[Case] = cases! { "vm":
+    guests_of_two_hosts_over_udp => two_hosts(),
+    guests_of_two_device_processes_through_shared_memory => two_processes(),
+};
 
 /// Names of the hosts; also those by which their device processes know each other.
 const HOSTS: [&str; 2] = ["host0", "host1"];
@@ -76,7 +70,7 @@ impl Nodes for Guests {
         self.0.iter().map(Nodes::count).sum()
     }
 
-    fn start(&self, node: usize, arguments: &[&str]) -> Result<Box<dyn Running>> {
+    fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>> {
         let [first, second] = &self.0;
         match node.checked_sub(first.count()) {
             None => first.start(node, arguments),
@@ -96,14 +90,8 @@ impl Nodes for Guests {
 /// Two guests on each of two hosts: the demo runs across; frames with another key are
 /// counted and ignored while all pairs exchange data; a partition heals in time and fails
 /// beyond it.
-fn two_hosts() -> Result<Verdict> {
-    let hosts = match TwoHosts::new() {
-        Ok(hosts) => hosts,
-        Err(error) => {
-            let why = format!("no network namespaces here: {error:#}");
-            return Ok(Verdict::Skipped(why));
-        }
-    };
+fn two_hosts() -> Result<()> {
+    let hosts = TwoHosts::new()?;
     let directory = tempfile::tempdir().context("make a directory for the cluster file")?;
     let guests = Guests::boot(&hosts, directory.path())?;
     scenario::demo_across(&guests, "udp", SIZES, 1 << 20).context("the demo")?;
@@ -111,8 +99,7 @@ fn two_hosts() -> Result<Verdict> {
     scenario::partition_heals_in_time_and_fails_beyond(&guests, &hosts, 100)
         .context("a partition")?;
     let Guests(clusters) = guests;
-    clusters.into_iter().try_for_each(VmNodes::end)?;
-    Ok(Verdict::Passed)
+    clusters.into_iter().try_for_each(VmNodes::end)
 }
 
 /// A process on the second host says that it is that host's device process, but has
@@ -136,7 +123,7 @@ fn another_key(guests: &Guests, hosts: &TwoHosts, directory: &Path) -> Result<()
 
 /// The cluster of `examples/two-processes.toml`: the demo runs between guests of both
 /// device processes; when one of these is killed, the guests of the other go on.
-fn two_processes() -> Result<Verdict> {
+fn two_processes() -> Result<()> {
     let checkout = qnic_cluster::repository().context("the checkout is gone")?;
     let file = checkout.join("examples/two-processes.toml");
     let mut spec = ClusterSpec::load(&file)?;
@@ -149,16 +136,12 @@ fn two_processes() -> Result<Verdict> {
     let pid = Pid::from_raw(id.pid).context("a device process without a number")?;
     kill_process(pid, Signal::KILL)?;
     // Its nodes have no NIC any more; those of the other do.
-    let start = Instant::now();
-    while nodes.cluster().device_stats_of("n2").is_ok() {
-        ensure!(start.elapsed() < LIMIT, "{right} still answers");
-    }
+    until(LIMIT, || {
+        let answers = nodes.cluster().device_stats_of("n2").is_ok();
+        Ok(answers.then(|| format!("{right} still answers")))
+    })?;
     let all = nodes.cluster().device_stats()?;
-    ensure!(
-        all["silent"] == json!([right]),
-        "who is silent: {}",
-        all["silent"]
-    );
+    ensure!(all["silent"] == json!([right]), "silent: {}", all["silent"]);
     ensure!(all["nics"].as_array().map(Vec::len) == Some(2), "{all}");
     let stats = nodes.cluster().device_stats_of("n1");
     ensure!(stats.context(left.clone())?["nics"][1]["name"] == "n1");
