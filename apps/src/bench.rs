@@ -6,7 +6,7 @@ use clap::Args;
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::BenchRow;
 
-use crate::demo::Initiator;
+use crate::demo::{Initiator, Operation};
 use crate::floor;
 use crate::node::say_line;
 
@@ -47,24 +47,26 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn rows(initiator: &mut Initiator, size: usize, options: &Options) -> Result<[BenchRow; 2]> {
     let count = (options.round_bytes / size).clamp(4, 20_000);
-    let (from, to) = (PAGE_SIZE, PAGE_SIZE);
-    let (mut write, mut read) = (BenchRow::new("write", size), BenchRow::new("read", size));
-    write.latency.extend(initiator.latency(size, to)?);
+    let mut rows = [BenchRow::new("write", size), BenchRow::new("read", size)];
+    let operations = [Operation::Write, Operation::Read];
+    rows[0].latency.extend(initiator.latency(size, PAGE_SIZE)?);
     if options.rounds == 0 {
-        return Ok([write, read]);
+        return Ok(rows);
     }
     // The first round warms caches and page tables, and is not counted.
-    initiator.write_stream(size, count, from, to)?;
-    initiator.read_stream(size, count, from, to)?;
-    for _ in 0..options.rounds {
-        if options.floor {
+    for round in 0..=options.rounds {
+        if options.floor && round > 0 {
             let (source, destination) = initiator.floor_memory();
-            let floor = floor::memcpy_mb_s(&destination.buffer, &source.buffer, from, size, count)?;
-            write.memcpy_mb_s.push(floor);
-            read.memcpy_mb_s.push(floor);
+            let (to, from) = (&destination.buffer, &source.buffer);
+            let floor = floor::memcpy_mb_s(to, from, PAGE_SIZE, size, count)?;
+            rows.iter_mut().for_each(|row| row.memcpy_mb_s.push(floor));
         }
-        write.push(initiator.write_stream(size, count, from, to)?);
-        read.push(initiator.read_stream(size, count, from, to)?);
+        for (row, operation) in rows.iter_mut().zip(operations) {
+            let mb_s = initiator.stream(operation, size, count, [PAGE_SIZE; 2])?;
+            if round > 0 {
+                row.mb_s.push(mb_s);
+            }
+        }
     }
-    Ok([write, read])
+    Ok(rows)
 }

@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn through_the_library(nic: &Nic, options: &Options) -> Result<Vec<Attempt>> {
-    let (node, port) = (NodeId(options.peer.node), options.peer.port());
+    let (node, port) = (NodeId(options.peer.node()), options.peer.port());
     let endpoint = nic.register(qnic::Port(0)).context("register")?;
     let read_only = options.peer.import(&endpoint, READ_ONLY)?;
     let data = options.peer.import(&endpoint, DATA)?;

@@ -129,7 +129,7 @@ impl Tester<'_> {
 
     fn import(&self, name: SegmentName) -> Result<uapi::Import> {
         let mut call = uapi::Import {
-            node: self.owner.node.into(),
+            node: self.owner.node().into(),
             port: self.owner.port().0.into(),
             name: name.0.into(),
             wait_ms: (START_LIMIT.as_millis() as u32).into(),
@@ -141,7 +141,7 @@ impl Tester<'_> {
     }
 
     fn transfer(&self, opcode: Opcode, local: &uapi::Export, remote: &uapi::Import) -> Descriptor {
-        let mut descriptor = RawProcess::inline_write(self.owner.node, self.owner.port().0);
+        let mut descriptor = RawProcess::inline_write(self.owner.node(), self.owner.port().0);
         descriptor.opcode = opcode as u8;
         descriptor.flags = CommandFlags::PUBLISH.bits();
         descriptor.length = (LENGTH as u64).into();
@@ -253,7 +253,7 @@ impl Tester<'_> {
     }
 
     fn notify(&mut self, to: &uapi::Import, id: NotificationId) -> Result<()> {
-        let mut command = RawProcess::inline_write(self.owner.node, self.owner.port().0);
+        let mut command = RawProcess::inline_write(self.owner.node(), self.owner.port().0);
         command.flags |= CommandFlags::NOTIFY.bits();
         command.notification = id.number().into();
         command.length = 0.into();

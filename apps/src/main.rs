@@ -109,3 +109,13 @@ fn main() -> anyhow::Result<()> {
         Role::QueueFuzzer(options) => queue_fuzzer::run(&options),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_options_of_all_programs_are_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}

@@ -9,7 +9,7 @@ use qnic_apps::report::ServerLine;
 
 use crate::node::{register, say_line, Exported};
 use crate::options::{DATA, REQUEST, TARGET_PORT};
-use crate::proc_status;
+use crate::proc_status::locked_and_pinned;
 
 /// The segment that peers may only read.
 pub(crate) const READ_ONLY: SegmentName = SegmentName(30);
@@ -38,10 +38,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let private = endpoint.allocate(GUARDED)?;
     private.write(0, &expected)?;
     let _data = Exported::new(&endpoint, DATA, options.size)?;
+    let (locked_kib, pinned_kib) = locked_and_pinned()?;
     say_line(&ServerLine::Serving {
         pid: std::process::id(),
-        locked_kib: proc_status::kibibytes("VmLck")?,
-        pinned_kib: proc_status::kibibytes("VmPin")?,
+        locked_kib,
+        pinned_kib,
     })?;
     endpoint
         .notification(REQUEST)

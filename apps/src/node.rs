@@ -44,21 +44,25 @@ pub(crate) fn import(
 #[derive(Args)]
 pub(crate) struct Peer {
     /// Node of the other process
-    #[arg(long = "peer")]
-    pub(crate) node: u16,
+    #[arg(long)]
+    peer: u16,
     /// Its port
-    #[arg(long = "peer-port", default_value_t = TARGET_PORT.0)]
-    port: u16,
+    #[arg(long, default_value_t = TARGET_PORT.0)]
+    peer_port: u16,
 }
 
 impl Peer {
+    pub(crate) fn node(&self) -> u16 {
+        self.peer
+    }
+
     pub(crate) fn port(&self) -> Port {
-        Port(self.port)
+        Port(self.peer_port)
     }
 
     /// Imports a segment of it.
     pub(crate) fn import(&self, endpoint: &Endpoint, name: SegmentName) -> Result<RemoteSegment> {
-        import(endpoint, self.node, self.port(), name)
+        import(endpoint, self.peer, self.port(), name)
     }
 }
 

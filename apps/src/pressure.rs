@@ -26,7 +26,7 @@ use rustix::process::{setrlimit, Resource, Rlimit};
 use crate::mapping::{self, Forked};
 use crate::node::{import, register, say, Exported};
 use crate::options::{notification, DATA};
-use crate::proc_status::{kibibytes, machine_kibibytes, vmstat};
+use crate::proc_status::{kibibytes, locked_and_pinned, machine_kibibytes, pages_swapped};
 
 /// Bytes of a unit, of a part, and where the parts begin.
 const UNIT: usize = 3 * 4096;
@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         maximum: Some(0),
     };
     setrlimit(Resource::Memlock, none).context("set RLIMIT_MEMLOCK to 0")?;
-    let ram = machine_kibibytes("MemTotal")?;
+    let ram = machine_kibibytes()?;
     ensure!(
         options.megabytes as u64 * 1024 > ram,
         "{} MiB are not more than the {ram} KiB of this machine",
@@ -86,7 +86,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let units = (options.megabytes << 20) / UNIT;
     let memory = Exported::new(&endpoint, DATA, units * UNIT)?;
     let peer = import(&endpoint, options.peer, Port(options.port), DATA)?;
-    let before = (vmstat("pswpin")?, vmstat("pswpout")?);
+    let before = pages_swapped()?;
     let mut run = Pressure {
         endpoint: &endpoint,
         memory: &memory,
@@ -119,10 +119,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let info = nic.info()?;
     report.exported_kib = (units * UNIT / 1024) as u64;
     report.ram_kib = ram;
-    report.swapped_in = vmstat("pswpin")? - before.0;
-    report.swapped_out = vmstat("pswpout")? - before.1;
-    report.locked_kib = kibibytes("VmLck")?;
-    report.pinned_kib = kibibytes("VmPin")?;
+    let [swapped_in, swapped_out] = pages_swapped()?;
+    report.swapped_in = swapped_in - before[0];
+    report.swapped_out = swapped_out - before[1];
+    (report.locked_kib, report.pinned_kib) = locked_and_pinned()?;
     report.faults_served = info.faults_served.get();
     report.bounces = info.nic.bounces.get();
     report.pages_invalidated = info.pages_invalidated.get();
@@ -202,7 +202,7 @@ impl Pressure<'_> {
     }
 
     fn look_at_swap(&mut self) -> Result<()> {
-        let swapped = kibibytes("VmSwap")?;
+        let swapped = kibibytes(|status| status.vmswap)?;
         self.report.swap_peak_kib = self.report.swap_peak_kib.max(swapped);
         Ok(())
     }

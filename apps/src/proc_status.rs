@@ -1,80 +1,60 @@
 //! What the kernel says about this process and this machine.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use anyhow::{Context, Result};
+use procfs::process::{MemoryPageFlags, PageInfo, Process, Status};
+use procfs::{Current, Meminfo};
 use qnic_abi::PAGE_SIZE;
-use qnic_apps::pattern;
 
-/// A line of `/proc/self/status` that holds kibibytes, such as `VmLck`.
-pub(crate) fn kibibytes(name: &str) -> Result<u64> {
-    field("/proc/self/status", name)
+/// A size in `/proc/self/status`, in kibibytes.
+pub(crate) fn kibibytes(pick: impl Fn(&Status) -> Option<u64>) -> Result<u64> {
+    let status = Process::myself()?.status()?;
+    pick(&status).context("the kernel does not say that of a process")
 }
 
-/// A line of `/proc/meminfo`, in kibibytes, such as `MemTotal`.
-pub(crate) fn machine_kibibytes(name: &str) -> Result<u64> {
-    field("/proc/meminfo", name)
+/// Locked and pinned memory of this process (`VmLck`, `VmPin`), in kibibytes.
+pub(crate) fn locked_and_pinned() -> Result<(u64, u64)> {
+    Ok((kibibytes(|s| s.vmlck)?, kibibytes(|s| s.vmpin)?))
 }
 
-/// A counter of `/proc/vmstat`, such as `pswpin`.
-pub(crate) fn vmstat(name: &str) -> Result<u64> {
-    field("/proc/vmstat", name)
+/// RAM of this machine, in kibibytes.
+pub(crate) fn machine_kibibytes() -> Result<u64> {
+    Ok(Meminfo::current()?.mem_total / 1024)
 }
 
-/// The number behind `name` in a file of such lines.
-fn field(path: &str, name: &str) -> Result<u64> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;
-    let mut values = text.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let found = words.next()?.trim_end_matches(':') == name;
-        found.then(|| words.next()).flatten()
-    });
-    let value = values
-        .next()
-        .with_context(|| format!("{path} has no line {name}"))?;
-    value
-        .parse()
-        .with_context(|| format!("{name} is {value:?} in {path}"))
+/// Pages that this machine has read from swap, and written to it.
+pub(crate) fn pages_swapped() -> Result<[u64; 2]> {
+    let counters = procfs::vmstat()?;
+    let counter = |name| counters.get(name).map(|count| *count as u64);
+    let both = counter("pswpin").zip(counter("pswpout"));
+    both.map(<[u64; 2]>::from).context("the kernel has no swap")
 }
 
-/// A line of `/proc/self/smaps` for the mappings from the one that holds `address`
-/// on up to the next that is not adjacent, summed up, in kibibytes.
-pub(crate) fn smaps_kibibytes(address: usize, name: &str) -> Result<u64> {
-    let text = std::fs::read_to_string("/proc/self/smaps").context("read /proc/self/smaps")?;
-    let (mut next, mut inside, mut sum) = (address, false, 0);
-    for line in text.lines() {
-        if let Some((start, end)) = mapping_of(line) {
-            inside = start <= next && next < end;
-            if inside {
-                next = end;
-            }
-        } else if inside && line.split(':').next() == Some(name) {
-            let value = line.split_whitespace().nth(1);
-            sum += value
-                .and_then(|value| value.parse::<u64>().ok())
-                .with_context(|| format!("a line of smaps: {line:?}"))?;
+/// Transparent huge pages in the mappings from the one that holds `address` on up to the
+/// next that is not adjacent, in kibibytes.
+pub(crate) fn huge_kibibytes(address: usize) -> Result<u64> {
+    let (mut next, mut bytes) = (address as u64, 0);
+    for map in Process::myself()?.smaps()? {
+        let (start, end) = map.address;
+        if start <= next && next < end {
+            next = end;
+            let huge = map.extension.map.get("AnonHugePages");
+            bytes += huge.context("the kernel has no huge pages")?;
         }
     }
-    Ok(sum)
-}
-
-/// The addresses in the first line of a mapping in smaps.
-fn mapping_of(line: &str) -> Option<(usize, usize)> {
-    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    let number = |text| usize::from_str_radix(text, 16).ok();
-    Some((number(start)?, number(end)?))
+    Ok(bytes / 1024)
 }
 
 /// Frames of the pages in a range of this process that are in its page table, in the
 /// order of their addresses; zeroes unless this process is root's.
 pub(crate) fn frames(address: usize, bytes: usize) -> Result<Vec<u64>> {
-    const PRESENT: u64 = 1 << 63;
-    const FRAME: u64 = (1 << 55) - 1;
-    let file = File::open("/proc/self/pagemap").context("open /proc/self/pagemap")?;
-    let mut entries = vec![0; bytes / PAGE_SIZE * 8];
-    file.read_exact_at(&mut entries, (address / PAGE_SIZE * 8) as u64)
-        .context("read /proc/self/pagemap")?;
-    let present = pattern::words(&entries).filter(|entry| entry & PRESENT != 0);
-    Ok(present.map(|entry| entry & FRAME).collect())
+    let (first, pages) = (address / PAGE_SIZE, bytes / PAGE_SIZE);
+    let mut map = Process::myself()?.pagemap()?;
+    let entries = map.get_range_info(first..first + pages)?;
+    let frames = entries.iter().filter_map(|entry| match entry {
+        PageInfo::MemoryPage(page) if page.contains(MemoryPageFlags::PRESENT) => {
+            Some(page.get_page_frame_number().0)
+        }
+        _ => None,
+    });
+    Ok(frames.collect())
 }

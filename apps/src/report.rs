@@ -87,8 +87,6 @@ pub struct BenchRow {
     pub latency: Vec<Latency>,
     /// MB/s (10^6 bytes), one value for each round.
     pub mb_s: Vec<f64>,
-    /// Transfers in a second, one value for each round.
-    pub per_second: Vec<f64>,
     /// A `memcpy` of the same size between memory of the same kind, in MB/s,
     /// interleaved with the rounds; empty where the node is not native.
     pub memcpy_mb_s: Vec<f64>,
@@ -102,12 +100,6 @@ impl BenchRow {
             size,
             ..BenchRow::default()
         }
-    }
-
-    /// Adds a round.
-    pub fn push(&mut self, mb_s: f64) {
-        self.mb_s.push(mb_s);
-        self.per_second.push(mb_s * 1e6 / self.size as f64);
     }
 }
 

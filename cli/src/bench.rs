@@ -1,13 +1,17 @@
-//! `qnic bench`: latency and bandwidth over size, beside the floor that the same
-//! machine gives in the same run.
+//! `qnic bench`: latency and bandwidth over size, beside the floor that the same machine
+//! gives in the same run.
+//!
+//! A suite returns [`figures::Table`]s; one printer shows them, and `--json` writes them.
 
+mod figures;
 mod memory;
 mod netvm;
+mod series;
 mod sync;
 mod table_ops;
 mod transfers;
+mod wire;
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,12 +19,12 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use qnic_apps::report::{BenchRow, Latency};
+use qnic_tests::floor::Floor;
 use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
 use qnic_tests::vm::VmNodes;
-use serde::Serialize;
 
-use crate::bench_wire;
+use figures::{Figure, Row, Table};
 
 /// Where the nodes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -69,51 +73,46 @@ const SIZES: [usize; 8] = [8, 64, 512, 4096, 16_384, 65_536, 262_144, 1 << 20];
 /// Longest time for one size.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Measures.
+/// Measures, prints and writes.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    ensure!(options.rounds > 0, "--rounds must not be 0");
-    let figures = match options.nodes {
-        Where::Host => show(&host(options.rounds)?[..], table)?,
-        Where::Vm => show(&vm(options.rounds)?[..], table)?,
-        Where::Wire => bench_wire::run(options.rounds)?,
-        Where::Sync => show(&sync::measure(options.rounds)?, sync::Report::table)?,
-        Where::Memory => show(&memory::measure(options.rounds)?, memory::Report::table)?,
+    let rounds = options.rounds;
+    ensure!(rounds > 0, "--rounds must not be 0");
+    let tables = match options.nodes {
+        Where::Host => vec![table(host(rounds)?)],
+        Where::Vm => vec![table(vm(rounds)?)],
+        Where::Wire => wire::measure(rounds)?,
+        Where::Sync => sync::measure(rounds)?,
+        Where::Memory => memory::measure(rounds)?,
     };
+    for table in &tables {
+        println!("{table}");
+    }
     if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&figures)?;
+        let text = serde_json::to_string_pretty(&tables)?;
         std::fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints results as a table; gives them as JSON.
-fn show<T: Serialize + ?Sized>(
-    results: &T,
-    table: impl Fn(&T) -> String,
-) -> Result<serde_json::Value> {
-    print!("{}", table(results));
-    Ok(serde_json::to_value(results)?)
-}
-
 fn host(rounds: usize) -> Result<Vec<BenchRow>> {
     let nodes = HostNodes::start(2)?;
-    let sizes: Vec<_> = SIZES.iter().map(ToString::to_string).collect();
-    let options = format!("--floor --rounds {rounds} --sizes {}", sizes.join(","));
-    measure(&nodes, &options, |rows| {
-        say(format_args!("{rows} of {} rows", 2 * SIZES.len()));
+    let sizes = SIZES.map(|size| size.to_string()).join(",");
+    let options = format!("--floor --rounds {rounds} --sizes {sizes}");
+    transfers_between(&nodes, &options, |rows| {
+        eprintln!("{rows} of {} rows", 2 * SIZES.len());
     })
 }
 
 /// One round of all sizes after the other, the floor natively between them.
 fn vm(rounds: usize) -> Result<Vec<BenchRow>> {
-    let nodes = VmNodes::boot("bench", &["stable", "stable"])?;
-    let floor = qnic_tests::floor::Floor::new(2 << 20)?;
+    let nodes = VmNodes::boot("bench", &["stable"; 2])?;
+    let floor = Floor::new(2 << 20)?;
     let mut all: Vec<BenchRow> = Vec::new();
     for round in 1..=rounds {
         for size in SIZES {
-            say(format_args!("round {round} of {rounds}, {size} bytes"));
+            eprintln!("round {round} of {rounds}, {size} bytes");
             let before = floor.memcpy_mb_s(size);
-            let rows = measure(&nodes, &format!("--rounds 1 --sizes {size}"), |_| ())?;
+            let rows = transfers_between(&nodes, &format!("--rounds 1 --sizes {size}"), |_| ())?;
             let floor_mb_s = before.max(floor.memcpy_mb_s(size));
             for row in rows {
                 merge(&mut all, row, floor_mb_s);
@@ -126,27 +125,20 @@ fn vm(rounds: usize) -> Result<Vec<BenchRow>> {
 /// Adds the figures of one round to those of the rounds before.
 fn merge(all: &mut Vec<BenchRow>, mut row: BenchRow, floor_mb_s: f64) {
     row.memcpy_mb_s.push(floor_mb_s);
-    let known = all
-        .iter_mut()
-        .find(|known| known.size == row.size && known.operation == row.operation);
-    match known {
+    let same = |known: &&mut BenchRow| known.size == row.size && known.operation == row.operation;
+    match all.iter_mut().find(same) {
         Some(known) => {
             known.latency.extend(row.latency);
             known.mb_s.extend(row.mb_s);
-            known.per_second.extend(row.per_second);
             known.memcpy_mb_s.extend(row.memcpy_mb_s);
         }
         None => all.push(row),
     }
 }
 
-/// Says how far a benchmark is.
-pub(crate) fn say(progress: std::fmt::Arguments<'_>) {
-    eprintln!("{progress}");
-}
-
-/// Measures between the first two nodes; tells `progress` how many rows there are, after each.
-pub(crate) fn measure(
+/// Measures between the first two nodes; calls `progress` with the number of rows after
+/// each.
+fn transfers_between(
     nodes: &dyn Nodes,
     options: &str,
     progress: impl Fn(usize),
@@ -163,68 +155,35 @@ pub(crate) fn measure(
     Ok(rows)
 }
 
-/// Median, smallest and largest.
-pub(crate) fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    Some((
-        *sorted.get(sorted.len() / 2)?,
-        *sorted.first()?,
-        *sorted.last()?,
-    ))
-}
-
-fn table(rows: &[BenchRow]) -> String {
-    let mut text = format!(
-        "{:<6} {:>9} {:>11} {:>11} {:>11} {:>25} {:>12} {:>9}\n",
-        "", "bytes", "latency µs", "99 % µs", "MB/s", "(spread)", "memcpy MB/s", "of memcpy"
-    );
-    for row in rows {
-        let Some((median, low, high)) = spread(&row.mb_s) else {
-            continue;
+fn table(rows: Vec<BenchRow>) -> Table {
+    let rows = rows.into_iter().map(|row| {
+        let latency = |what, pick: fn(&Latency) -> f64| {
+            Figure::new(what, "µs", row.latency.iter().map(pick).collect())
         };
-        let time = |pick: fn(&Latency) -> f64| {
-            let times: Vec<_> = row.latency.iter().map(pick).collect();
-            spread(&times).map_or_else(|| "-".into(), |(median, ..)| format!("{median:.2}"))
-        };
-        let (floor, ratio) = match spread(&row.memcpy_mb_s) {
-            Some((floor, ..)) => (format!("{floor:.0}"), format!("{:.2}", median / floor)),
-            None => ("-".into(), "-".into()),
-        };
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<6} {:>9} {:>11} {:>11} {:>11.1} {:>25} {:>12} {:>9}",
-            row.operation,
-            row.size,
-            time(|latency| latency.median_us),
-            time(|latency| latency.p99_us),
-            median,
-            format!("({low:.1} … {high:.1})"),
+        let floor = Figure::new("memcpy", "MB/s", row.memcpy_mb_s);
+        let stream = Figure::with_spread("stream", "MB/s", row.mb_s);
+        let figures = [
+            latency("latency", |latency| latency.median_us),
+            latency("99 %", |latency| latency.p99_us),
+            latency("least", |latency| latency.min_us),
+            stream.ratio_to("of memcpy", floor.median()),
             floor,
-            ratio
-        );
-    }
-    text
+        ];
+        Row::new(row.operation, figures).size(row.size)
+    });
+    Table::new("Transfers", rows.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(size: usize, mb_s: f64) -> BenchRow {
-        BenchRow {
-            operation: "write".into(),
-            size,
-            latency: Vec::new(),
-            mb_s: vec![mb_s],
-            per_second: vec![1.0],
-            memcpy_mb_s: Vec::new(),
-        }
-    }
-
     #[test]
     fn rounds_of_one_size_are_merged() {
+        let row = |size, mb_s| BenchRow {
+            mb_s: vec![mb_s],
+            ..BenchRow::new("write", size)
+        };
         let mut all = Vec::new();
         merge(&mut all, row(8, 1.0), 10.0);
         merge(&mut all, row(64, 2.0), 10.0);
@@ -232,7 +191,7 @@ mod tests {
         assert_eq!(all.len(), 2);
         assert_eq!(all[0].mb_s, [1.0, 3.0]);
         assert_eq!(all[0].memcpy_mb_s, [10.0, 12.0]);
-        assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((2.0, 1.0, 3.0)));
-        assert!(table(&all).contains("0.25"), "{}", table(&all));
+        let words = figures::tests::words_of_row(&table(all), "write").join(" ");
+        assert_eq!(words, "write 8 - - - 3.00 (1.00 … 3.00) 0.25 12.00");
     }
 }

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod bench_wire;
 mod capture;
 mod cp;
 mod demo;

@@ -94,7 +94,7 @@ pub trait Running {
 pub struct Ended {
     /// Exit status; 128 + the signal if a signal ended it.
     pub status: i32,
-    /// Lines of standard output that nobody had read.
+    /// Lines of standard output that were not read.
     pub lines: Vec<String>,
     /// The end of its standard error.
     pub errors: String,

@@ -1,7 +1,7 @@
 //! A sync worker: it contends, and checks what it can see.
 
 use anyhow::{ensure, Context, Result};
-use qnic::sync::{Condition, Lock, Monitor, Participant, Semaphore};
+use qnic::sync::{Condition, Lock, Monitor, MonitorGuard, Participant, Semaphore};
 use qnic::{Endpoint, Nic, RemoteSegment, RemoteU64};
 
 use super::layout::{
@@ -153,14 +153,8 @@ impl Worker {
     /// Puts an item into the buffer, as soon as there is room.
     fn put(&self, monitor: &Monitor, conditions: [&Condition; 2], round: u64) -> Result<()> {
         let [not_full, not_empty] = conditions;
-        let mut guard = monitor.enter()?;
-        let buffer = loop {
-            let buffer = self.buffer()?;
-            if buffer.put - buffer.taken < SLOTS as u64 {
-                break buffer;
-            }
-            guard = guard.wait(not_full)?;
-        };
+        let has_room = |buffer: &Buffer| buffer.put - buffer.taken < SLOTS as u64;
+        let (guard, buffer) = self.enter_when(monitor, not_full, has_room)?;
         let slot = buffer.put % SLOTS as u64;
         let there = buffer.slots[slot as usize];
         ensure!(there == 0, "item {there:#x} is in a free slot");
@@ -173,14 +167,8 @@ impl Worker {
     /// Takes an item from the buffer, as soon as there is one, and logs which.
     fn take(&self, monitor: &Monitor, conditions: [&Condition; 2]) -> Result<()> {
         let [not_full, not_empty] = conditions;
-        let mut guard = monitor.enter()?;
-        let buffer = loop {
-            let buffer = self.buffer()?;
-            if buffer.put > buffer.taken {
-                break buffer;
-            }
-            guard = guard.wait(not_empty)?;
-        };
+        let has_item = |buffer: &Buffer| buffer.put > buffer.taken;
+        let (guard, buffer) = self.enter_when(monitor, not_empty, has_item)?;
         let slot = buffer.taken % SLOTS as u64;
         let item = buffer.slots[slot as usize];
         ensure!(item != 0, "no item is in a filled slot");
@@ -189,6 +177,23 @@ impl Worker {
         self.store(BUFFER + 8, &[buffer.taken + 1])?;
         guard.signal(not_full)?;
         Ok(guard.leave()?)
+    }
+
+    /// Enters the monitor, and waits in it until the buffer is as wanted.
+    fn enter_when<'a>(
+        &self,
+        monitor: &'a Monitor,
+        condition: &Condition,
+        wanted: impl Fn(&Buffer) -> bool,
+    ) -> Result<(MonitorGuard<'a>, Buffer)> {
+        let mut guard = monitor.enter()?;
+        loop {
+            let buffer = self.buffer()?;
+            if wanted(&buffer) {
+                return Ok((guard, buffer));
+            }
+            guard = guard.wait(condition)?;
+        }
     }
 
     fn buffer(&self) -> Result<Buffer> {

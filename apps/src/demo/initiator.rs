@@ -35,6 +35,13 @@ pub(crate) struct InitiatorOptions {
     stream_bytes: usize,
 }
 
+/// What a stream is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Operation {
+    Write,
+    Read,
+}
+
 /// The connected initiator; the benchmark uses it too.
 pub(crate) struct Initiator {
     endpoint: Endpoint,
@@ -137,8 +144,8 @@ impl Initiator {
             write_ok,
             read_ok,
             latency: self.latency(size, to)?,
-            write_mb_s: self.write_stream(size, rounds, from, to)?,
-            read_mb_s: self.read_stream(size, rounds, from, to)?,
+            write_mb_s: self.stream(Operation::Write, size, rounds, [from, to])?,
+            read_mb_s: self.stream(Operation::Read, size, rounds, [from, to])?,
         };
         self.restore(size, to)?;
         Ok(row)
@@ -197,32 +204,29 @@ impl Initiator {
         Ok(Latency::from_ns(halves))
     }
 
-    /// MB/s of `rounds` writes of `size` bytes.
-    pub(crate) fn write_stream(
+    /// MB/s of `rounds` transfers of `size` bytes.
+    pub(crate) fn stream(
         &self,
+        operation: Operation,
         size: usize,
         rounds: usize,
-        from: usize,
-        to: usize,
+        [from, to]: [usize; 2],
     ) -> Result<f64> {
-        self.stream(size, rounds, || {
-            let part = self.source.part(from, size);
-            self.endpoint.write(&self.data, to as u64, part).map(drop)
-        })
-    }
-
-    /// MB/s of `rounds` reads of `size` bytes.
-    pub(crate) fn read_stream(
-        &self,
-        size: usize,
-        rounds: usize,
-        from: usize,
-        to: usize,
-    ) -> Result<f64> {
-        self.stream(size, rounds, || {
-            let part = self.back.part(from, size);
-            self.endpoint.read(&self.data, to as u64, part).map(drop)
-        })
+        let start = Instant::now();
+        for _ in 0..rounds {
+            match operation {
+                Operation::Write => {
+                    let part = self.source.part(from, size);
+                    self.endpoint.write(&self.data, to as u64, part)?;
+                }
+                Operation::Read => {
+                    let part = self.back.part(from, size);
+                    self.endpoint.read(&self.data, to as u64, part)?;
+                }
+            }
+        }
+        self.endpoint.flush()?;
+        Ok((size * rounds) as f64 / start.elapsed().as_secs_f64() / 1e6)
     }
 
     /// Source and destination of a floor measurement: memory of the same kind.
@@ -234,21 +238,6 @@ impl Initiator {
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.request(Request::Finish)?;
         Ok(self.endpoint.flush()?)
-    }
-
-    /// MB/s of `rounds` transfers that `issue` starts.
-    fn stream(
-        &self,
-        size: usize,
-        rounds: usize,
-        issue: impl Fn() -> qnic::Result<()>,
-    ) -> Result<f64> {
-        let start = Instant::now();
-        for _ in 0..rounds {
-            issue()?;
-        }
-        self.endpoint.flush()?;
-        Ok((size * rounds) as f64 / start.elapsed().as_secs_f64() / 1e6)
     }
 
     /// Makes the range at the target what it was before.

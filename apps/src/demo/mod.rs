@@ -16,5 +16,5 @@ mod initiator;
 mod protocol;
 mod target;
 
-pub(crate) use initiator::{run as initiator, Initiator, InitiatorOptions};
+pub(crate) use initiator::{run as initiator, Initiator, InitiatorOptions, Operation};
 pub(crate) use target::run as target;

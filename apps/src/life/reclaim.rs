@@ -6,7 +6,7 @@ use qnic_abi::PAGE_SIZE;
 
 use super::{held, holds, set, Stage};
 use crate::mapping::{Mapping, READ_WRITE};
-use crate::proc_status::{frames, kibibytes, smaps_kibibytes, vmstat};
+use crate::proc_status::{frames, huge_kibibytes, kibibytes, locked_and_pinned, pages_swapped};
 
 /// Bytes of a transparent huge page.
 const HUGE: usize = 2 << 20;
@@ -90,7 +90,7 @@ fn collapsed(stage: &Stage) -> Result<()> {
     stage.expect(&shared.remote, 47)?;
     shared.memory.advise(libc::MADV_HUGEPAGE)?;
     shared.memory.advise(libc::MADV_COLLAPSE)?;
-    let huge = smaps_kibibytes(shared.memory.address(), "AnonHugePages")?;
+    let huge = huge_kibibytes(shared.memory.address())?;
     ensure!(huge > 0, "nothing was collapsed");
     stage.expect(&shared.remote, 47)?;
     stage.write_seen(&shared, 48)?;
@@ -103,7 +103,7 @@ pub(super) fn huge_pages(stage: &Stage) -> Result<()> {
     let shared = stage.share(Mapping::aligned(4 * HUGE, HUGE)?)?;
     // The NIC's own faults bring huge pages in.
     stage.write(&shared.remote, 50)?;
-    let huge = smaps_kibibytes(shared.memory.address(), "AnonHugePages")?;
+    let huge = huge_kibibytes(shared.memory.address())?;
     ensure!(
         huge > 0,
         "no huge page: transparent_hugepage is not \"always\""
@@ -134,18 +134,19 @@ pub(super) fn huge_pages(stage: &Stage) -> Result<()> {
 /// This process is in a control group that allows much less than is exported.
 pub(super) fn beyond_the_limit(stage: &Stage) -> Result<()> {
     let shared = stage.share(Mapping::private(BEYOND)?)?;
-    let (read, out) = (vmstat("pswpin")?, vmstat("pswpout")?);
+    let before = pages_swapped()?;
     stage.write(&shared.remote, 60)?;
-    let (resident, swapped) = (kibibytes("VmRSS")?, kibibytes("VmSwap")?);
+    let (resident, in_swap) = (kibibytes(|s| s.vmrss)?, kibibytes(|s| s.vmswap)?);
     ensure!(
-        resident < (BEYOND / 1024) as u64 && swapped > 0,
-        "{resident} KiB resident and {swapped} KiB in swap: is there a limit?"
+        resident < (BEYOND / 1024) as u64 && in_swap > 0,
+        "{resident} KiB resident and {in_swap} KiB in swap: is there a limit?"
     );
     stage.expect(&shared.remote, 60)?;
     ensure!(holds(&shared.memory, 60), "wrong bytes");
-    let (read, out) = (vmstat("pswpin")? - read, vmstat("pswpout")? - out);
+    let [read, out] = pages_swapped()?;
+    let (read, out) = (read - before[0], out - before[1]);
     ensure!(read > 0 && out > 0, "{read} pages in, {out} out");
-    let (locked, pinned) = (kibibytes("VmLck")?, kibibytes("VmPin")?);
+    let (locked, pinned) = locked_and_pinned()?;
     ensure!(
         locked == 0 && pinned == 0,
         "{locked} KiB locked, {pinned} KiB pinned"

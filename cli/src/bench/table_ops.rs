@@ -1,5 +1,5 @@
-//! What the operations on the shadow page table cost: the code of driver and NIC
-//! on one core, over plain memory, caches warm; and what pinning costs beside it.
+//! What the operations on the shadow page table cost: the code of driver and NIC on one
+//! core, over plain memory, caches warm; and what pinning costs beside it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use qnic_driver::shadow::{Dirty, Inserted, Table, Unmapped};
 use qnic_host::SharedRegion;
 use qnic_nic::page_table::{lock_page, lock_pages, unlock_page, unlock_page_dirty, LockedPage};
 
-use super::memory::Series;
 use super::netvm;
+use super::series::Recorder;
 
 /// Pages that each operation is done to, one after the other; the mean is a value.
 const PAGES: u32 = 1024;
@@ -23,7 +23,10 @@ const PAGES: u32 = 1024;
 const FRAMES: u64 = 1 << 16;
 
 /// Pages that the NIC locks behind one fence when it streams.
-const BURST: usize = 8;
+const SPAN: usize = 8;
+
+/// Pages of the clusters that are pinned at once.
+const CLUSTERS: [usize; 4] = [1, 2, 4, 8];
 
 /// The table, and its pages.
 struct Bench {
@@ -34,38 +37,36 @@ struct Bench {
 }
 
 /// Runs all rounds: a series for each operation of table 24, and of table 25.
-pub(super) fn measure(rounds: usize) -> Result<(Vec<Series>, Vec<Series>)> {
+pub(super) fn measure(rounds: usize) -> Result<(Recorder, Recorder)> {
     let mut bench = Bench::new()?;
-    let mut operations = Operations::new();
-    let mut pinning = Pinning::new()?;
-    // The first round warms caches and branch predictors, and is not counted.
-    bench.round(&mut Operations::new())?;
-    for _ in 0..rounds {
-        bench.round(&mut operations)?;
-        pinning.round()?;
+    let mut operations = Recorder::new(netvm::PAGE_TABLE);
+    let mut clusters = Vec::new();
+    for pages in CLUSTERS {
+        let mut memory = MmapMut::map_anon(pages * PAGE_SIZE).context("get memory")?;
+        memory.fill(1);
+        clusters.push(memory);
     }
-    let series = operations.0.into();
-    Ok((series, pinning.series))
+    let mut pinning = Recorder::new(netvm::PINNING);
+    // The first round warms caches and branch predictors.
+    for round in 0..=rounds {
+        bench.round(&mut operations)?;
+        operations.end_round(round == 0);
+        pin(&clusters, &mut pinning)?;
+        pinning.end_round(round == 0);
+    }
+    Ok((operations, pinning))
 }
 
-/// The operations, in the order of [`Bench::round`].
-struct Operations([Series; 10]);
-
-impl Operations {
-    fn new() -> Self {
-        Operations([
-            Series::new("mapPage", Some(netvm::MAP_PAGE)),
-            Series::new("unmapPage", Some(netvm::UNMAP_PAGE)),
-            Series::new("unmapPage (LOCKED)", Some(netvm::UNMAP_PAGE_LOCKED)),
-            Series::new("isPageDirty (CLEAN)", Some(netvm::IS_PAGE_DIRTY_CLEAN)),
-            Series::new("isPageDirty (DIRTY)", Some(netvm::IS_PAGE_DIRTY_DIRTY)),
-            Series::new("lockPage", Some(netvm::LOCK_PAGE)),
-            Series::new("lockPage (absent)", Some(netvm::LOCK_PAGE_NOT_MAPPED)),
-            Series::new("unlockPage", Some(netvm::UNLOCK_PAGE)),
-            Series::new("unlockPageDirty", Some(netvm::UNLOCK_PAGE_DIRTY)),
-            Series::new("lockPage, eight at a time", None),
-        ])
+/// What other systems do instead: pin a cluster of pages, and unpin it. Time for each page.
+fn pin(clusters: &[MmapMut], pinning: &mut Recorder) -> Result<()> {
+    for (memory, pages) in clusters.iter().zip(CLUSTERS) {
+        let pin = |_| memory.lock().is_ok() && memory.unlock().is_ok();
+        let each = time(PAGES / 8, pin);
+        let each = each.context("pin memory (RLIMIT_MEMLOCK must allow 32 KiB)")?;
+        let name = format!("mlock + munlock, {pages} at a time");
+        pinning.add(&name, each / pages as f64);
     }
+    Ok(())
 }
 
 /// Mean time of `count` calls, in nanoseconds.
@@ -105,43 +106,58 @@ impl Bench {
     }
 
     fn lock_into(&self, locked: &mut [Option<LockedPage>], frame: u32) -> bool {
-        let place = &mut locked[frame as usize];
-        *place = self.lock(frame);
-        place.is_some()
+        let slot = &mut locked[frame as usize];
+        *slot = self.lock(frame);
+        slot.is_some()
     }
 
-    fn round(&mut self, operations: &mut Operations) -> Result<()> {
-        let [map, unmap, unmap_locked, clean, dirty, lock, absent, unlock, unlock_dirty, burst] =
-            &mut operations.0;
-        absent.push(time(PAGES, |frame| self.lock(frame).is_none())?);
-        map.push(time(PAGES, |frame| {
+    /// Times each operation on all pages, one operation after the other.
+    fn round(&mut self, times: &mut Recorder) -> Result<()> {
+        let absent = time(PAGES, |frame| self.lock(frame).is_none())?;
+        let map = time(PAGES, |frame| {
             let tag = self.tag(frame);
             let inserted = self.table.insert(&self.sram, tag, frame, 1);
             matches!(inserted, Inserted::Done { evicted: None, .. })
-        })?);
+        })?;
         let mut locked: Vec<Option<LockedPage>> = (0..PAGES).map(|_| None).collect();
-        lock.push(time(PAGES, |frame| self.lock_into(&mut locked, frame))?);
-        unlock.push(time(PAGES, |frame| {
-            let page = locked[frame as usize].take();
-            page.map(|page| unlock_page(&self.sram, &self.geometry, page))
-                .is_some()
-        })?);
-        clean.push(self.ask(Dirty::Clean)?);
+        let lock = time(PAGES, |frame| self.lock_into(&mut locked, frame))?;
+        let unlock = self.unlock_all(&mut locked, unlock_page)?;
+        let clean = self.ask(Dirty::Clean)?;
         time(PAGES, |frame| self.lock_into(&mut locked, frame))?;
-        unlock_dirty.push(time(PAGES, |frame| {
-            let page = locked[frame as usize].take();
-            page.map(|page| unlock_page_dirty(&self.sram, &self.geometry, page))
-                .is_some()
-        })?);
-        dirty.push(self.ask(Dirty::Cleaned)?);
-        burst.push(self.burst()?);
+        let unlock_dirty = self.unlock_all(&mut locked, unlock_page_dirty)?;
+        let dirty = self.ask(Dirty::Cleaned)?;
+        let lock_span = self.lock_spans()?;
         time(PAGES, |frame| self.lock_into(&mut locked, frame))?;
-        unmap_locked.push(self.take_out(|outcome| outcome == Unmapped::Locked)?);
-        for page in locked.into_iter().flatten() {
-            unlock_page(&self.sram, &self.geometry, page);
+        let unmap_locked = self.take_out(|outcome| outcome == Unmapped::Locked)?;
+        self.unlock_all(&mut locked, unlock_page)?;
+        let unmap = self.take_out(|outcome| matches!(outcome, Unmapped::Done(_)))?;
+        for (name, ns) in [
+            ("mapPage", map),
+            ("unmapPage", unmap),
+            ("unmapPage (LOCKED)", unmap_locked),
+            ("isPageDirty (CLEAN)", clean),
+            ("isPageDirty (DIRTY)", dirty),
+            ("lockPage", lock),
+            ("lockPage (absent)", absent),
+            ("unlockPage", unlock),
+            ("unlockPageDirty", unlock_dirty),
+            ("lockPage, eight at a time", lock_span),
+        ] {
+            times.add(name, ns);
         }
-        unmap.push(self.take_out(|outcome| matches!(outcome, Unmapped::Done(_)))?);
         Ok(())
+    }
+
+    fn unlock_all(
+        &self,
+        locked: &mut [Option<LockedPage>],
+        unlock: fn(&SharedRegion, &Geometry, LockedPage),
+    ) -> Result<f64> {
+        time(PAGES, |frame| {
+            let page = locked[frame as usize].take();
+            page.map(|page| unlock(&self.sram, &self.geometry, page))
+                .is_some()
+        })
     }
 
     fn ask(&mut self, expected: Dirty) -> Result<f64> {
@@ -158,53 +174,20 @@ impl Bench {
         })
     }
 
-    /// Time for each page of [`BURST`] that are locked at once.
-    fn burst(&self) -> Result<f64> {
-        let bursts = PAGES / BURST as u32;
-        let mut locked: Vec<[Option<LockedPage>; BURST]> =
-            (0..bursts).map(|_| Default::default()).collect();
-        let each = time(bursts, |burst| {
-            let burst = burst as usize;
-            let tags = self.tags[burst * BURST..][..BURST].iter().copied();
-            let pages = &mut locked[burst];
-            lock_pages(&self.sram, &self.geometry, tags, pages) == BURST
+    /// Time for each page of [`SPAN`] that are locked at once.
+    fn lock_spans(&self) -> Result<f64> {
+        let spans = PAGES / SPAN as u32;
+        let mut locked: Vec<[Option<LockedPage>; SPAN]> =
+            (0..spans).map(|_| Default::default()).collect();
+        let each = time(spans, |span| {
+            let span = span as usize;
+            let tags = self.tags[span * SPAN..][..SPAN].iter().copied();
+            let pages = &mut locked[span];
+            lock_pages(&self.sram, &self.geometry, tags, pages) == SPAN
         })?;
         for page in locked.into_iter().flatten().flatten() {
             unlock_page(&self.sram, &self.geometry, page);
         }
-        Ok(each / BURST as f64)
-    }
-}
-
-/// What other systems do instead: pin a cluster of pages, and unpin it.
-struct Pinning {
-    clusters: Vec<MmapMut>,
-    series: Vec<Series>,
-}
-
-impl Pinning {
-    fn new() -> Result<Self> {
-        let mut clusters = Vec::new();
-        let mut series = Vec::new();
-        for (pages, source) in netvm::PINNING {
-            let mut memory = MmapMut::map_anon(pages * PAGE_SIZE).context("get memory")?;
-            memory.fill(1);
-            clusters.push(memory);
-            let name = format!("mlock + munlock, {pages} at a time");
-            series.push(Series::new(&name, Some(source)));
-        }
-        Ok(Pinning { clusters, series })
-    }
-
-    /// Time for each page of a cluster.
-    fn round(&mut self) -> Result<()> {
-        for (memory, series) in self.clusters.iter().zip(&mut self.series) {
-            let each = time(PAGES / 8, |_| {
-                memory.lock().is_ok() && memory.unlock().is_ok()
-            })
-            .context("pin memory (RLIMIT_MEMLOCK must allow 32 KiB)")?;
-            series.push(each / (memory.len() / PAGE_SIZE) as f64);
-        }
-        Ok(())
+        Ok(each / SPAN as f64)
     }
 }

@@ -1,6 +1,6 @@
-//! What transfers cost with the page table and without it (writeP, readP), and what
-//! an absent page adds: two host-mode nodes in this process, so that it sees the
-//! bytes arrive without a third thread, and can take pages out of either NIC's table.
+//! What transfers cost with the page table and without it (writeP, readP), and what an
+//! absent page adds: two host-mode nodes in this process, so that it sees the bytes arrive
+//! without a third thread, and can take pages out of either NIC's table.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +12,9 @@ use qnic::{
 };
 use qnic_abi::PAGE_SIZE;
 use qnic_tests::host::HostNodes;
-use serde::Serialize;
 
-use super::memory::Series;
-use super::{netvm, spread};
+use super::netvm;
+use super::series::Recorder;
 
 /// Memory of a node.
 const MEMORY: usize = 16 << 20;
@@ -98,35 +97,9 @@ impl Operation {
     }
 }
 
-fn latency_series((operation, size, absent): &(Operation, usize, Absent)) -> Series {
-    let suffix = match absent {
-        Nothing => "",
-        Source => ", source absent",
-        Destination => ", destination absent",
-    };
-    let source = match operation {
-        Write => netvm::WRITE,
-        Read => netvm::READ,
-        WriteP => netvm::WRITE_P,
-        ReadP => netvm::READ_P,
-    };
-    let source = source[usize::from(*size == PAGE_SIZE)];
-    let name = format!("{} {size} B{suffix}", operation.name());
-    Series::new(&name, (*absent == Nothing).then_some(source))
-}
-
-fn stream_series((operation, size): &(Operation, usize)) -> Series {
-    let source = match operation {
-        Write | Read => netvm::WRITE_STREAM,
-        WriteP | ReadP => netvm::WRITE_P_STREAM,
-    };
-    let name = format!("{} {size} B, stream", operation.name());
-    Series::new(&name, Some(source[usize::from(*size == PAGE_SIZE)]))
-}
-
 /// Pages that were taken out before a transfer that needs them, and page faults that
 /// drivers have served meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Faults {
     pub(super) absent: u64,
     pub(super) served: u64,
@@ -135,9 +108,8 @@ pub(super) struct Faults {
 /// Runs all rounds; values are in nanoseconds. Each round has a device process and
 /// nodes of its own: where memory, tables and windows happen to lie makes a tenth of
 /// the short ones, and stays the same as long as a process lives.
-pub(super) fn measure(rounds: usize) -> Result<(Vec<Series>, Faults)> {
-    let mut latencies = CASES.each_ref().map(latency_series);
-    let mut streams = STREAMS.each_ref().map(stream_series);
+pub(super) fn measure(rounds: usize) -> Result<(Recorder, Faults)> {
+    let mut times = Recorder::new(netvm::TRANSFERS);
     let mut faults = Faults::default();
     for round in 1..=rounds {
         let nodes = HostNodes::start(2)?;
@@ -149,43 +121,42 @@ pub(super) fn measure(rounds: usize) -> Result<(Vec<Series>, Faults)> {
             WriteP | ReadP => &pair_p,
         };
         // What comes first warms up and is not counted.
-        latency_round(pick, &hosts, RUNS / 10)?;
-        let (times, of_round) = latency_round(pick, &hosts, RUNS)?;
+        latency_round(pick, &hosts, RUNS / 10, &mut times)?;
+        times.end_round(true);
+        let of_round = latency_round(pick, &hosts, RUNS, &mut times)?;
         faults.absent += of_round.absent;
         faults.served += of_round.served;
-        push_medians(&mut latencies, &times);
-        push_medians(&mut streams, &stream_round(pick)?);
+        stream_round(pick, &mut times)?;
+        times.end_round(false);
         eprint!("\r{round} of {rounds} rounds");
     }
     eprintln!();
-    Ok((latencies.into_iter().chain(streams).collect(), faults))
+    Ok((times, faults))
 }
 
-fn push_medians(series: &mut [Series], values: &[Vec<f64>]) {
-    for (series, values) in series.iter_mut().zip(values) {
-        if let Some((median, ..)) = spread(values) {
-            series.push(median);
-        }
-    }
-}
-
-/// Times of all cases, one run of each after the other. Fails if pages that were
-/// taken out were not missed.
+/// Times all cases, one run of each after the other. Fails if pages that were taken out
+/// were not missed.
 fn latency_round<'a>(
     pick: impl Fn(Operation) -> &'a Pair,
     hosts: &[Host; 2],
     runs: u32,
-) -> Result<([Vec<f64>; CASES.len()], Faults)> {
+    times: &mut Recorder,
+) -> Result<Faults> {
     let served = || Ok::<_, anyhow::Error>(hosts[0].faults()? + hosts[1].faults()?);
     let before = served()?;
-    let mut times = CASES.map(|_| Vec::new());
     for _ in 0..runs {
-        for ((operation, size, absent), times) in CASES.iter().zip(&mut times) {
-            let pair = pick(*operation);
+        for (operation, size, absent) in CASES {
+            let suffix = match absent {
+                Nothing => "",
+                Source => ", source absent",
+                Destination => ", destination absent",
+            };
+            let name = format!("{} {size} B{suffix}", operation.name());
+            let pair = pick(operation);
             for mark in 1..=TRANSFERS {
-                let time = pair.transfer(*operation, *size, *absent, mark)?;
+                let time = pair.transfer(operation, size, absent, mark)?;
                 if mark > 1 {
-                    times.push(time);
+                    times.add(&name, time);
                 }
             }
             pair.near.endpoint.flush()?;
@@ -200,18 +171,18 @@ fn latency_round<'a>(
         faults.served >= faults.absent,
         "some absent pages were not missed: {faults:?}"
     );
-    Ok((times, faults))
+    Ok(faults)
 }
 
 /// Mean times of all streams, one of each after the other.
-fn stream_round<'a>(pick: impl Fn(Operation) -> &'a Pair) -> Result<[Vec<f64>; STREAMS.len()]> {
-    let mut means = STREAMS.map(|_| Vec::new());
+fn stream_round<'a>(pick: impl Fn(Operation) -> &'a Pair, times: &mut Recorder) -> Result<()> {
     for _ in 0..STREAM_RUNS {
-        for ((operation, size), means) in STREAMS.iter().zip(&mut means) {
-            means.push(pick(*operation).stream(*size)?);
+        for (operation, size) in STREAMS {
+            let name = format!("{} {size} B, stream", operation.name());
+            times.add(&name, pick(operation).stream(size)?);
         }
     }
-    Ok(means)
+    Ok(())
 }
 
 /// A node in this process.
@@ -327,11 +298,11 @@ impl Pair {
 /// Spins until a word has arrived.
 fn wait_for(buffer: &Buffer, offset: usize, wanted: u32) -> Result<()> {
     let start = Instant::now();
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     while buffer.load_u32(offset)? != wanted {
-        looks = looks.wrapping_add(1);
+        polls = polls.wrapping_add(1);
         ensure!(
-            looks % 65_536 != 0 || start.elapsed() < LIMIT,
+            polls % 65_536 != 0 || start.elapsed() < LIMIT,
             "nothing arrived in {LIMIT:?}"
         );
         std::hint::spin_loop();

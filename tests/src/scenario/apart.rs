@@ -40,9 +40,6 @@ pub fn until_carrier(
 }
 
 /// Waits until both device processes say that the other answers.
-///
-/// # Errors
-/// They do not.
 pub fn until_connected(nodes: &dyn Nodes) -> Result<()> {
     for device in [0, 1] {
         until_carrier(nodes, device, "connected", |carrier| {
@@ -54,9 +51,6 @@ pub fn until_connected(nodes: &dyn Nodes) -> Result<()> {
 
 /// The demo runs across in both directions, and all pairs of the four nodes exchange
 /// data; a carrier of this kind has brought all of it, and nothing that it had to refuse.
-///
-/// # Errors
-/// A byte was wrong, or something was refused.
 pub fn demo_across(nodes: &dyn Nodes, kind: &str, sizes: &str, stream_bytes: usize) -> Result<()> {
     until_connected(nodes)?;
     demo_between(nodes, [0, 2], sizes, stream_bytes)?;
@@ -77,9 +71,6 @@ pub fn demo_across(nodes: &dyn Nodes, kind: &str, sizes: &str, stream_bytes: usi
 /// silent transfers go on with every byte right, beyond it they end with an error, and
 /// nothing of them is left; afterwards both sides start clean. `rounds` is how long the
 /// exchange takes that the first separation must not hurt.
-///
-/// # Errors
-/// Something else happened.
 pub fn partition_heals_in_time_and_fails_beyond(
     nodes: &dyn Nodes,
     hosts: &TwoHosts,

@@ -11,9 +11,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// A process on one node tries to reach memory of a process on another that it must not
 /// reach; the victim's memory is whole at the end.
-///
-/// # Errors
-/// An attempt was not refused, or the victim's memory changed.
 pub fn isolation_probe_is_refused(
     nodes: &dyn Nodes,
     [from, to]: [usize; 2],
@@ -32,9 +29,6 @@ pub fn isolation_probe_is_refused(
 
 /// A process writes random bytes over its whole window while the first `exchanging` nodes
 /// exchange data.
-///
-/// # Errors
-/// The exchange failed, or the fuzzer did.
 pub fn queue_fuzzer_harms_nobody(nodes: &dyn Nodes, on: usize, exchanging: usize) -> Result<()> {
     let mut fuzzer = nodes.start(on, "queue-fuzzer --milliseconds 3000")?;
     super::all_pairs_exchange(&FirstNodes(nodes, exchanging), 20)?;
@@ -44,9 +38,6 @@ pub fn queue_fuzzer_harms_nobody(nodes: &dyn Nodes, on: usize, exchanging: usize
 
 /// Wrong, stale and insufficient keys at both ends: memory is untouched, the issuer
 /// learns of it, and the NIC that refused has counted it (N11).
-///
-/// # Errors
-/// An attempt was not refused, memory changed, or a counter is wrong.
 pub fn keys_are_checked_at_both_ends(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<()> {
     let mut owner = nodes.start_until(to, "key-owner", "owning")?;
     let mut tester = nodes.start(from, &format!("key-tester --peer {to}"))?;

@@ -38,9 +38,6 @@ impl Contenders {
 /// Contenders on every node contend for one lock, one semaphore and one bounded buffer, and
 /// wait for a semaphore and in a wait queue; the first program of the first node is the
 /// owner of all that, and checks it (N21 to N24).
-///
-/// # Errors
-/// A program failed, or a check.
 pub fn contention(nodes: &dyn Nodes, each: Contenders) -> Result<()> {
     let arguments = each.arguments(nodes.count(), each.workers);
     let mut owner = nodes.start(0, &format!("{arguments} --serve"))?;
@@ -56,9 +53,6 @@ pub fn contention(nodes: &dyn Nodes, each: Contenders) -> Result<()> {
 
 /// The same with contenders on all nodes but the first, while that one, whose memory has
 /// everything, is stopped: from before the first round until after the last (N1).
-///
-/// # Errors
-/// As [`contention`], and those of `stop` and `resume`.
 pub fn contention_while_the_owner_is_stopped(
     nodes: &dyn Nodes,
     each: Contenders,
@@ -105,6 +99,6 @@ fn ended_well(owner: &mut dyn Running, turns: usize) -> Result<()> {
     ensure!(said["contended"] == turns, "the owner says {said}");
     let waited = said["waited"].as_u64().context("no count of waits")?;
     println!("    {turns} turns of the lock, {waited} of them after a wait");
-    ensure!(waited > 0, "nobody had to wait: {said}");
+    ensure!(waited > 0, "no worker had to wait: {said}");
     Ok(())
 }

@@ -21,9 +21,6 @@ pub struct Load {
 
 impl Load {
     /// Starts both.
-    ///
-    /// # Errors
-    /// One does not get ready.
     pub fn start(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<Self> {
         let server = nodes.start_until(to, "memory-server", "serving")?;
         let writer = nodes.start_until(from, &format!("load --peer {to}"), "loading")?;
@@ -31,9 +28,6 @@ impl Load {
     }
 
     /// Waits for the error with which the writer ends; returns its message.
-    ///
-    /// # Errors
-    /// It goes on, or it says nothing.
     pub fn failure(&mut self) -> Result<String> {
         let failed = self.writer.expect("failed", LIMIT).context("the writer")?;
         let message = failed.as_str().unwrap_or_default();
@@ -44,9 +38,6 @@ impl Load {
 
 /// A process under load is killed with signal 9: its node's NIC holds nothing of it
 /// afterwards, and the process it wrote to goes on.
-///
-/// # Errors
-/// Something was left.
 pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, [from, to]: [usize; 2]) -> Result<()> {
     let mut load = Load::start(nodes, [from, to])?;
     until_grown(nodes, from, "bytes_sent", RUNNING)?;
@@ -60,9 +51,6 @@ pub fn a_killed_process_leaves_nothing(nodes: &dyn Nodes, [from, to]: [usize; 2]
 }
 
 /// A process that others write to is killed: they get an error that says so.
-///
-/// # Errors
-/// They did not.
 pub fn peers_of_a_killed_process_learn_of_it(
     nodes: &dyn Nodes,
     [from, to]: [usize; 2],

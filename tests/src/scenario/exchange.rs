@@ -11,9 +11,6 @@ use crate::nodes::Nodes;
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Every node writes to every other at once, and each byte is verified.
-///
-/// # Errors
-/// A program failed.
 pub fn all_pairs_exchange(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
     let all: Vec<_> = (0..nodes.count()).map(|node| node.to_string()).collect();
     let exchange = format!("exchange --nodes {} --rounds {rounds}", all.join(","));
@@ -24,9 +21,6 @@ pub fn all_pairs_exchange(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
 }
 
 /// The demo from one node to another, with these sizes; all lines of the initiator.
-///
-/// # Errors
-/// A program failed, or a byte was wrong.
 pub fn demo_between(
     nodes: &dyn Nodes,
     [from, to]: [usize; 2],

@@ -1,4 +1,5 @@
-//! What must hold on every kind of nodes.
+//! What must hold on every kind of nodes. Each function returns an error if a program fails,
+//! or if what its documentation promises does not hold.
 
 mod apart;
 mod attack;

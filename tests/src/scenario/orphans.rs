@@ -67,9 +67,6 @@ pub struct Placement {
 /// wait with it get `qnic::Error::Broken` in time (or, before the dead one, their turn, if
 /// it comes first); a recovery then works (not under a holder that lives), and all of them
 /// use the object again (N21, N22, N24).
-///
-/// # Errors
-/// One of these does not hold.
 pub fn a_death_in_the_queue_is_survived(
     nodes: &dyn Nodes,
     placement: Placement,
@@ -102,11 +99,11 @@ pub fn a_death_in_the_queue_is_survived(
     victim.kill()?;
     let mut survivors = [(FIRST, first), (LAST, last)];
     let mut counted = Vec::new();
-    for (who, survivor) in &mut survivors {
-        let ended = survivor.expect("ended", FOUND_OUT).context(*who)?;
+    for (name, survivor) in &mut survivors {
+        let ended = survivor.expect("ended", FOUND_OUT).context(*name)?;
         // A waiter before the dead one may get its turn before it has noticed.
-        let may_finish = *who == FIRST && death.waits_for_lock();
-        ensure!(ended["broken"] == true || may_finish, "{who}: {ended}");
+        let may_finish = *name == FIRST && death.waits_for_lock();
+        ensure!(ended["broken"] == true || may_finish, "{name}: {ended}");
         counted.extend(ended["counted"].as_u64());
     }
     let took = killed.elapsed();
@@ -114,10 +111,10 @@ pub fn a_death_in_the_queue_is_survived(
     ensure!(took < FOUND_OUT, "they knew after {took:?}");
     let recovered = recoverer.expect("recovered", LIMIT);
     recovered.context("the recoverer")?;
-    for (who, survivor) in &mut survivors {
-        let again = survivor.expect("again", LIMIT).context(*who)?;
+    for (name, survivor) in &mut survivors {
+        let again = survivor.expect("again", LIMIT).context(*name)?;
         counted.extend(again.as_u64());
-        survivor.succeed(who, LIMIT)?;
+        survivor.succeed(name, LIMIT)?;
     }
     counted.sort_unstable();
     let each_once: Vec<_> = (0..counted.len() as u64).collect();

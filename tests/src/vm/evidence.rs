@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use qnic_cluster::{Cluster, GuestCommand, Node};
 
-/// Longest time for one question: who asks knows that something hangs.
+/// Longest time for one question: something hangs already.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Lines of an answer that are shown, the last ones.
 const LINES: usize = 80;

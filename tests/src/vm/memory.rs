@@ -133,25 +133,7 @@ fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<(
             .with_context(|| format!("{what}, node {node}"))?;
         program.succeed(what, LIMIT)?;
         let report: PressureReport = serde_json::from_value(report)?;
-        println!(
-            "    {what}, node {node}: {} MiB exported of {} MiB RAM, {} writes, {} reads, {} own, \
-             {} MiB compared, {} forks, {} pages in and {} out of RAM's swap, {} MiB swapped at \
-             most, {} faults served, {} bounces, {} pages taken back, {} lock conflicts",
-            report.exported_kib >> 10,
-            report.ram_kib >> 10,
-            report.writes,
-            report.reads,
-            report.owner_writes,
-            report.compared_bytes >> 20,
-            report.forks,
-            report.swapped_in,
-            report.swapped_out,
-            report.swap_peak_kib >> 10,
-            report.faults_served,
-            report.bounces,
-            report.pages_invalidated,
-            report.lock_conflicts,
-        );
+        println!("    {what}, node {node}: {report:?}");
         let r = &report;
         let swapped = [r.swapped_in, r.swapped_out, r.swap_peak_kib];
         let moved = [r.writes, r.reads, r.owner_writes];
@@ -182,22 +164,7 @@ fn remap() -> Result<()> {
         writing.succeed("the writer", LIMIT)?;
         let report: RemapReport = serde_json::from_value(report)?;
         let wrote: RemapWriterReport = serde_json::from_value(wrote)?;
-        println!(
-            "    node {victim}: {} pages taken away under writes in {} rounds ({} after unexport) \
-             and {:.0} s, {} sweeps, {} lock conflicts, {} of {} frames reused by the canary; \
-             writer: {} MiB, {} sweeps refused in part, {} imports anew",
-            report.races,
-            report.rounds,
-            report.unexported,
-            report.seconds,
-            report.sweeps,
-            report.lock_conflicts,
-            report.frames_reused,
-            report.frames_compared,
-            wrote.bytes >> 20,
-            wrote.refused,
-            wrote.imports,
-        );
+        println!("    node {victim}: {report:?}, {wrote:?}");
         ensure!(report.races >= RACES / 2, "too few: {report:?}");
         ensure!(report.unexported > 0 && wrote.imports > 0, "no unexport");
         ensure!(wrote.refused > 0, "no write met a hole");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
+use procfs::process::Process;
 use qnic_cluster::GuestCommand;
 
 use super::VmNodes;
@@ -59,27 +60,14 @@ pub(super) fn info(nodes: &VmNodes, node: usize, name: &str) -> Result<u64> {
 
 /// Processor time that a process of the host has used, in clock ticks (1/100 s).
 pub(super) fn cpu_ticks(pid: i32) -> Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name may contain spaces: fields are counted from its closing bracket.
-    let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
-    let fields: Vec<_> = fields.split_whitespace().collect();
-    let ticks = |index: usize| -> Result<u64> {
-        let field = fields.get(index).context("stat is too short")?;
-        Ok(field.parse()?)
-    };
-    Ok(ticks(11)? + ticks(12)?)
+    let stat = Process::new(pid)?.stat()?;
+    Ok(stat.utime + stat.stime)
 }
 
 /// Memory of a process of the host that is not shared memory, in KiB.
 pub(super) fn private_kib(pid: i32) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let kib = |name: &str| -> Result<u64> {
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .with_context(|| format!("no {name} in status"))?;
-        let number = line.trim_start_matches(':').trim().trim_end_matches("kB");
-        Ok(number.trim().parse()?)
-    };
-    Ok(kib("RssAnon")? + kib("RssFile")?)
+    let status = Process::new(pid)?.status()?;
+    let private = status.rssanon.zip(status.rssfile);
+    let (anonymous, file) = private.context("status has no RssAnon and RssFile")?;
+    Ok(anonymous + file)
 }

@@ -1,6 +1,6 @@
 //! `qnic bench sync`: what notifications, channels, atomic operations, locks, queues and
 //! semaphores cost (N16 to N24), as ratios to this system's own writes and reads, beside
-//! those of the source.
+//! those of NetVM.
 //!
 //! Two host-mode nodes in this process: one thread issues, and looks at the memory of
 //! both, so nothing waits for another thread to be scheduled.
@@ -14,10 +14,10 @@ use anyhow::{ensure, Result};
 use qnic::sync::{Lock, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
 use qnic::{Access, Endpoint, Nic, NotificationId, Port, RemoteSegment, RemoteU32, SegmentName};
 use qnic_tests::host::HostNodes;
-use serde::Serialize;
 
-use super::memory::{section, Series};
-use super::{netvm, spread};
+use super::figures::Table;
+use super::netvm;
+use super::series::Recorder;
 
 /// Memory of a node.
 const MEMORY: usize = 16 << 20;
@@ -30,71 +30,72 @@ const SIGNAL: NotificationId = match NotificationId::new(1) {
     Some(id) => id,
     None => panic!("1 is a counted notification"),
 };
-/// Where words stand in the home's page, behind the objects.
+/// Offset of the words in the owner's page, behind the objects.
 const WORD: u64 = 16 * OBJECT_BYTES;
 
-/// What is measured: name, and what the source has for it in microseconds.
-const CASES: [(&str, f64); 18] = [
-    ("write 4 B, seen", netvm::WRITE[0]),
-    ("writeN 4 B, spun", netvm::WRITE_NOTIFY_SPIN),
-    ("read 4 B", netvm::READ[0]),
-    ("testandset", netvm::TEST_AND_SET),
-    ("incr", netvm::INCREMENT),
-    ("decr", netvm::INCREMENT),
-    ("swap", netvm::SWAP),
-    ("cswap", netvm::TEST_AND_SET),
-    ("fetch-add", f64::NAN),
-    ("acquire", netvm::ACQUIRE),
-    ("release, no successor", netvm::RELEASE),
-    ("insertQ, first", netvm::INSERT[0]),
-    ("insertQ, behind another", netvm::INSERT[1]),
-    ("removeQ", netvm::REMOVE),
-    ("Swait", netvm::SEMAPHORE),
-    ("Ssignal, no waiter", netvm::SEMAPHORE),
-    ("try_acquire, held", f64::NAN),
-    ("try_wait", f64::NAN),
-];
-
-/// Cases that ratios are to.
-const WRITE: usize = 0;
-const READ: usize = 2;
-
-/// All results.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
-    operations: Vec<Series>,
-    /// Notifications with 4 bytes and with 4 KiB, signals that are pending, channels.
-    signals: [Vec<Series>; 4],
-    rates: Vec<rates::Rate>,
+/// The goal for the ratio of an operation: of a notification to a write, of the others to
+/// a read. An atomic operation is a round trip as a read is, and what takes one of them
+/// shall take at most 1.2 of it.
+fn goal(name: &str) -> Option<f64> {
+    match name {
+        WRITE | "read 4 B" => None,
+        WRITE_NOTIFY => Some(1.55),
+        "testandset" | "incr" | "decr" | "swap" | "cswap" | "fetch-add" => Some(1.15),
+        _ => Some(1.15 * 1.2),
+    }
 }
 
+/// What notifications are compared with, and they.
+const WRITE: &str = "write 4 B, seen";
+const WRITE_NOTIFY: &str = "writeN 4 B, spun";
+
 /// Measures everything. The first round warms up and is not counted.
-pub(super) fn measure(rounds: usize) -> Result<Report> {
+pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     let nodes = HostNodes::start(2)?;
     let nic = |node| Nic::open_host_with(nodes.socket(node), MEMORY);
     let bench = Bench::new(&nic(0)?, &nic(1)?)?;
-    let source = |us: f64| (!us.is_nan()).then_some(us);
-    let mut series = CASES.map(|(name, us)| Series::new(name, source(us)));
+    let mut times = Recorder::new(netvm::OPERATIONS);
     for round in 0..=rounds {
-        let mut times = CASES.map(|_| Vec::new());
         for run in 1..=RUNS {
             bench.run(run, &mut times)?;
         }
-        if round > 0 {
-            for (series, times) in series.iter_mut().zip(&times) {
-                if let Some((median, ..)) = spread(times) {
-                    series.push(median);
-                }
-            }
-        }
+        times.end_round(round == 0);
         eprint!("\r{round} of {rounds} rounds");
     }
     eprintln!();
-    Ok(Report {
-        operations: series.into(),
-        signals: signals::measure(rounds)?,
-        rates: rates::measure(rounds)?,
-    })
+    let [small, large, pending, channels] = signals::measure(rounds)?;
+    let mut tables: Vec<_> = operations(&times).into();
+    let (write, large_write) = (small.unit("write, seen"), large.unit("write, seen"));
+    tables.extend([
+        small.table(
+            "Notification with 4 bytes, ratio to a write (NetVM table 27); a receiver that waits has slept",
+            write,
+        ),
+        large.table(
+            "Notification with 4096 bytes, ratio to a write (NetVM table 27)",
+            large_write,
+        ),
+        pending.table(
+            "A signal that is pending, ratio to a write of 4 bytes (NetVM table 28)",
+            write,
+        ),
+        channels.table("Channels, ratio to a write of 4 bytes (NetVM table 29)", write),
+        rates::measure(rounds)?,
+    ]);
+    Ok(tables)
+}
+
+/// The tables of notifications, and of all other operations.
+fn operations(times: &Recorder) -> [Table; 2] {
+    let notifies = |name: &str| [WRITE, WRITE_NOTIFY].contains(&name);
+    let (write, read) = (times.unit(WRITE), times.unit("read 4 B"));
+    let notifications = "Notification, ratio to a write (NetVM table 27)";
+    let others =
+        "Atomic operations and what is made of them, ratio to a read (NetVM tables 30, 31)";
+    [
+        times.part(notifications, write, notifies, goal),
+        times.part(others, read, |name| !notifies(name), goal),
+    ]
 }
 
 /// A process on each node, and everything at the far one.
@@ -136,80 +137,77 @@ impl Bench {
         })
     }
 
-    /// Each case once; the times go behind the others.
-    fn run(&self, mark: u32, times: &mut [Vec<f64>]) -> Result<()> {
-        let mut case = 0;
-        let mut add = |ns: f64| {
-            times[case].push(ns);
-            case += 1;
-        };
+    /// Times each operation once.
+    fn run(&self, mark: u32, times: &mut Recorder) -> Result<()> {
+        let mut add = |name: &str, ns: f64| times.add(name, ns);
         let at = WORD as usize + 8;
         let bytes = mark.to_le_bytes();
         self.far_memory.0.store_u32(at, 0)?;
-        add(timed(|| {
+        let write = timed(|| {
             drop(self.near.write(&self.remote, at as u64, &bytes)?);
             spin(|| Ok(self.far_memory.0.load_u32(at)? == mark))
-        })?);
+        });
+        add(WRITE, write?);
         self.near.flush()?;
         let signal = self.far.notification(SIGNAL);
-        add(timed(|| {
-            drop(
-                self.near
-                    .write_notify(&self.remote, at as u64, &bytes, SIGNAL)?,
-            );
+        let notify = timed(|| {
+            let (near, offset) = (&self.near, at as u64);
+            drop(near.write_notify(&self.remote, offset, &bytes, SIGNAL)?);
             signal.spin(LIMIT)?;
             ensure!(signal.acknowledge(), "a signal that was seen is gone");
             Ok(())
-        })?);
+        });
+        add(WRITE_NOTIFY, notify?);
         self.near.flush()?;
-        add(timed(|| {
-            let part = self.near_memory.1.part(0, 4);
-            Ok(self.near.read_fenced(&self.remote, WORD, part)?)
-        })?);
+        let part = self.near_memory.1.part(0, 4);
+        let read = called(|| self.near.read_fenced(&self.remote, WORD, part));
+        add("read 4 B", read?);
         let word = &self.word;
-        add(called(|| word.test_and_set())?);
-        add(called(|| word.increment())?);
-        add(called(|| word.decrement())?);
-        add(called(|| word.swap(mark))?);
-        add(called(|| word.compare_swap(mark, 0))?);
-        add(called(|| word.fetch_add(mark))?);
+        add("testandset", called(|| word.test_and_set())?);
+        add("incr", called(|| word.increment())?);
+        add("decr", called(|| word.decrement())?);
+        add("swap", called(|| word.swap(mark))?);
+        add("cswap", called(|| word.compare_swap(mark, 0))?);
+        add("fetch-add", called(|| word.fetch_add(mark))?);
         let mut guard = None;
-        add(timed(|| {
+        let acquire = timed(|| {
             guard = Some(self.lock.acquire()?);
             Ok(())
-        })?);
+        });
+        add("acquire", acquire?);
         let held = timed(|| {
             ensure!(self.lock.try_acquire()?.is_none(), "the lock is held");
             Ok(())
         })?;
-        add(timed(|| match guard.take() {
-            Some(guard) => Ok(guard.release()?),
-            None => Ok(()),
-        })?);
-        let mut places = Vec::new();
-        for _ in 0..2 {
-            add(timed(|| {
-                places.push(self.queue.insert()?);
+        let release = timed(|| guard.map_or(Ok(()), |guard| Ok(guard.release()?)));
+        add("release, no successor", release?);
+        let mut waiting = Vec::new();
+        for name in ["insertQ, first", "insertQ, behind another"] {
+            let insert = timed(|| {
+                waiting.push(self.queue.insert()?);
                 Ok(())
-            })?);
+            });
+            add(name, insert?);
         }
         // What an insertion does not wait for is not part of a removal.
         self.near.flush()?;
-        add(timed(|| {
-            ensure!(self.queue.remove()?, "somebody waits");
+        let remove = timed(|| {
+            ensure!(self.queue.remove()?, "the first waits");
             Ok(())
-        })?);
+        });
+        add("removeQ", remove?);
         ensure!(self.queue.remove()?, "the second waits, too");
-        for place in &mut places {
-            place.wait(Some(LIMIT))?;
+        for entry in &mut waiting {
+            entry.wait(Some(LIMIT))?;
         }
-        add(called(|| self.semaphore.wait())?);
-        add(called(|| self.semaphore.signal())?);
-        add(held);
-        add(timed(|| {
+        add("Swait", called(|| self.semaphore.wait())?);
+        add("Ssignal, no waiter", called(|| self.semaphore.signal())?);
+        add("try_acquire, held", held);
+        let try_wait = timed(|| {
             ensure!(self.semaphore.try_wait()?, "there are two units");
             Ok(())
-        })?);
+        });
+        add("try_wait", try_wait?);
         Ok(self.semaphore.signal()?)
     }
 }
@@ -237,82 +235,33 @@ fn spin(mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-impl Report {
-    /// The report for people.
-    pub(super) fn table(&self) -> String {
-        let all = &self.operations;
-        let median = |case: usize| all.get(case).map_or(f64::NAN, Series::median);
-        let mut text = String::new();
-        let (notifications, others) = all.split_at(READ.min(all.len()));
-        let write = (median(WRITE), netvm::WRITE[0]);
-        let read = (median(READ), netvm::READ[0]);
-        let [small, large, pending, channels] = &self.signals;
-        let first = |series: &[Series]| series.first().map_or(f64::NAN, Series::median);
-        let small_write = (first(small), netvm::WRITE[0]);
-        let large_write = (first(large), netvm::WRITE[1]);
-        for (title, series, unit) in [
-            (
-                "Notification, ratio to a write (NetVM table 27); goal 1.55",
-                notifications,
-                write,
-            ),
-            (
-                "Atomic operations and what stands on them, ratio to a read (NetVM tables 30, 31); \
-                 goal 1.15, and 1.2 times that",
-                others,
-                read,
-            ),
-            (
-                "Notification with 4 bytes, ratio to a write (NetVM table 27); who waits has slept",
-                small,
-                small_write,
-            ),
-            (
-                "Notification with 4096 bytes, ratio to a write (NetVM table 27)",
-                large,
-                large_write,
-            ),
-            (
-                "A signal that is pending, ratio to a write of 4 bytes (NetVM table 28)",
-                pending,
-                small_write,
-            ),
-            (
-                "Channels, ratio to a write of 4 bytes (NetVM table 29)",
-                channels,
-                small_write,
-            ),
-        ] {
-            section(&mut text, title, series, unit);
-        }
-        text += &rates::table(&self.rates);
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::memory::tests::words_of_row;
+    use super::super::figures::tests::words_of_row;
     use super::*;
 
     #[test]
     fn ratios_are_to_the_own_write_and_read() {
-        let series = |(name, us): (&str, f64), ns| {
-            let mut series = Series::new(name, (!us.is_nan()).then_some(us));
-            series.push(ns);
-            series
-        };
-        let all = CASES.into_iter().zip((1..).map(|n| f64::from(n) * 100.0));
-        let report = Report {
-            operations: all.map(|(case, ns)| series(case, ns)).collect(),
-            signals: Default::default(),
-            rates: Vec::new(),
-        };
-        let text = report.table();
-        let row = |name| words_of_row(&text, name);
-        assert!(row("writeN").ends_with(&["2.00", "|", "8.52", "1.53"].map(String::from)));
-        assert!(row("read").ends_with(&["1.00", "|", "9.25", "1.00"].map(String::from)));
-        assert!(row("swap").ends_with(&["2.33", "|", "10.52", "1.14"].map(String::from)));
-        assert!(row("fetch-add").ends_with(&["3.00", "|", "-", "-"].map(String::from)));
+        let mut times = Recorder::new(netvm::OPERATIONS);
+        for (name, ns) in [
+            (WRITE, 100.0),
+            (WRITE_NOTIFY, 200.0),
+            ("read 4 B", 300.0),
+            ("swap", 700.0),
+            ("fetch-add", 900.0),
+        ] {
+            times.add(name, ns);
+        }
+        times.end_round(false);
+        let [notifications, others] = operations(&times);
+        for (table, name, end) in [
+            (&notifications, "writeN", "2.00 8.52 1.53 1.55"),
+            (&others, "read", "1.00 9.25 1.00 -"),
+            (&others, "swap", "2.33 10.52 1.14 1.15"),
+            (&others, "fetch-add", "3.00 - - 1.15"),
+        ] {
+            let words = words_of_row(table, name).join(" ");
+            assert!(words.ends_with(end), "{words}");
+        }
     }
 }

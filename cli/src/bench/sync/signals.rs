@@ -1,21 +1,23 @@
-//! What it takes to be told (NetVM tables 27 to 29): notifications that are spun for,
-//! waited for, handled and queued; signals that are there already; channels.
+//! What a notification costs (NetVM tables 27 to 29) if its receiver spins, waits, has a
+//! handler or a queue; if the signal is pending already; and what a channel adds.
 //!
-//! Who waits blocked or in a handler is another thread than the one that writes; each
-//! write comes after the system has put it to sleep.
+//! A receiver that blocks, or has a handler, is another thread than the one that writes;
+//! each write comes after the system has put it to sleep.
 
-use std::sync::mpsc::{self, RecvTimeoutError, Sender as Teller};
+use std::sync::mpsc;
 use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
+use procfs::process::Process;
 use qnic::{Access, Buffer, ChannelOptions, Endpoint, Part, Port, Receiver, RemoteSegment};
 use qnic::{Nic, NotificationId, Segment, SegmentName, Sender};
 use qnic_tests::host::HostNodes;
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
-use super::super::memory::Series;
+use super::super::figures::median;
 use super::super::netvm;
+use super::super::series::Recorder;
 use super::{spin, timed, LIMIT, MEMORY};
 
 /// Runs of a case in a round; the median is a value.
@@ -38,62 +40,26 @@ const SIGNAL: NotificationId = id(1);
 const SENT: NotificationId = id(2);
 const REPLENISHED: NotificationId = id(3);
 
-/// Cases of one size in table 27, and the queue, which the source does not measure.
-const LATENCIES: [(&str, [f64; 2]); 5] = [
-    ("write, seen", netvm::WRITE),
-    ("writeN, notfSpin", netvm::WRITE_NOTIFY_SPINS),
-    ("writeN, notfWait", netvm::WRITE_NOTIFY_WAIT),
-    ("writeN, handler", netvm::WRITE_NOTIFY_HANDLER),
-    ("writeN, queue", [f64::NAN; 2]),
-];
-
-/// Cases of table 28.
-const DETECTIONS: [(&str, f64); 4] = [
-    ("notfSpin and notfAck", netvm::DETECT_SPIN),
-    ("notfWait and notfAck", netvm::DETECT_WAIT),
-    ("notfTest", netvm::DETECT_TEST),
-    ("notfAck", netvm::ACKNOWLEDGE),
-];
-
-/// Cases of table 29.
-const CHANNELS: [(&str, f64); 5] = [
-    ("4 B, spun", netvm::CHANNEL_SPIN),
-    ("4 B, waited", netvm::CHANNEL_WAIT[0]),
-    ("4096 B, waited", netvm::CHANNEL_WAIT[1]),
-    ("4 B, stream", netvm::CHANNEL_STREAM[0]),
-    ("4096 B, stream", netvm::CHANNEL_STREAM[1]),
-];
-
 /// All series of these tables: those of 4 bytes, of 4 KiB, detection, channels.
-pub(super) fn measure(rounds: usize) -> Result<[Vec<Series>; 4]> {
+pub(super) fn measure(rounds: usize) -> Result<[Recorder; 4]> {
     let nodes = HostNodes::start(2)?;
     let nic = |node| Nic::open_host_with(nodes.socket(node), MEMORY);
     let mut bench = Bench::new(&nic(0)?, &nic(1)?)?;
-    let source = |us: f64| (!us.is_nan()).then_some(us);
     let mut all = [
-        LATENCIES.map(|(name, us)| (name, us[0])).to_vec(),
-        LATENCIES.map(|(name, us)| (name, us[1])).to_vec(),
-        DETECTIONS.to_vec(),
-        CHANNELS.to_vec(),
+        netvm::NOTIFICATIONS_4,
+        netvm::NOTIFICATIONS_4096,
+        netvm::DETECTION,
+        netvm::CHANNELS,
     ]
-    .map(|cases| {
-        let series = cases.into_iter();
-        let series = series.map(|(name, us)| Series::new(name, source(us)));
-        series.collect::<Vec<_>>()
-    });
+    .map(Recorder::new);
     for round in 0..=rounds {
-        let values = [
-            bench.latencies(4)?,
-            bench.latencies(PAGE)?,
-            bench.detections()?,
-            bench.channels()?,
-        ];
+        let [small, large, pending, channels] = &mut all;
+        bench.latencies(4, small)?;
+        bench.latencies(PAGE, large)?;
+        bench.detections(pending)?;
+        bench.channels(channels)?;
         // The first round warms up.
-        for (series, values) in all.iter_mut().zip(values).filter(|_| round > 0) {
-            for (series, value) in series.iter_mut().zip(values) {
-                series.push(value);
-            }
-        }
+        all.iter_mut().for_each(|times| times.end_round(round == 0));
     }
     Ok(all)
 }
@@ -111,15 +77,10 @@ struct Bench {
     receiver: Receiver,
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 /// The median of some runs.
 fn runs(mut run: impl FnMut(usize) -> Result<f64>) -> Result<f64> {
     let times: Result<Vec<_>> = (0..RUNS).map(&mut run).collect();
-    times.map(median)
+    times.map(|times| median(&times))
 }
 
 impl Bench {
@@ -155,11 +116,11 @@ impl Bench {
         Ok(())
     }
 
-    /// Table 27 for one size.
-    fn latencies(&mut self, length: usize) -> Result<Vec<f64>> {
-        let mut values = vec![self.seen(length)?];
+    /// Table 27 for one size, and the queue, which is measured here alone.
+    fn latencies(&mut self, length: usize, times: &mut Recorder) -> Result<()> {
+        times.add("write, seen", self.seen(length)?);
         let signal = self.far.notification(SIGNAL);
-        values.push(runs(|_| {
+        let spun = runs(|_| {
             let time = timed(|| {
                 self.signal(length)?;
                 signal.spin(LIMIT)?;
@@ -168,18 +129,20 @@ impl Bench {
             ensure!(signal.acknowledge(), "a signal that was seen is gone");
             self.near.flush()?;
             Ok(time)
-        })?);
-        values.push(self.waited(length)?);
-        let (tell, told) = mpsc::channel();
+        });
+        times.add("writeN, notfSpin", spun?);
+        times.add("writeN, notfWait", self.waited(length)?);
+        let (sender, noticed) = mpsc::channel();
         let handler = self.far.arm(SIGNAL, move |_| {
-            // Nobody listens any more: the measurement has failed.
-            let _unheard = tell.send(Ok(Told::now()));
+            // Without a receiver the measurement has failed already.
+            let _unheard = sender.send(Ok(Noticed::now()));
         })?;
-        values.push(told_runs(&self.near, &told, || self.signal(length))?);
+        let handled = wakeups(&self.near, &noticed, || self.signal(length));
+        times.add("writeN, handler", handled?);
         drop(handler);
         let queue = self.far.queue();
         queue.watch(SIGNAL)?;
-        values.push(runs(|_| {
+        let queued = runs(|_| {
             let time = timed(|| {
                 self.signal(length)?;
                 spin(|| Ok(queue.remove()?.is_some()))
@@ -187,9 +150,10 @@ impl Bench {
             ensure!(signal.acknowledge(), "a signal that was queued is gone");
             self.near.flush()?;
             Ok(time)
-        })?);
+        });
+        times.add("writeN, queue", queued?);
         queue.unwatch(SIGNAL);
-        Ok(values)
+        Ok(())
     }
 
     /// A write whose last bytes are looked for.
@@ -211,17 +175,17 @@ impl Bench {
     /// A thread that blocks until it is signalled.
     fn waited(&self, length: usize) -> Result<f64> {
         let signal = self.far.notification(SIGNAL);
-        let (tell, told) = mpsc::channel();
+        let (sender, noticed) = mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                repeat(&tell, || Ok(signal.take(Some(LIMIT))?));
+                repeat(&sender, || Ok(signal.take(Some(LIMIT))?));
             });
-            told_runs(&self.near, &told, || self.signal(length))
+            wakeups(&self.near, &noticed, || self.signal(length))
         })
     }
 
     /// Table 28: signals that are pending.
-    fn detections(&self) -> Result<Vec<f64>> {
+    fn detections(&self, times: &mut Recorder) -> Result<()> {
         let signal = self.far.notification(SIGNAL);
         let each = |body: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
             let before = signal.signals();
@@ -241,46 +205,50 @@ impl Bench {
             ensure!(signal.acknowledge(), "a signal that is pending is gone");
             Ok(())
         };
-        Ok(vec![
-            each(&mut || {
-                signal.spin(LIMIT)?;
-                acknowledge()
-            })?,
-            each(&mut || {
-                signal.wait(Some(LIMIT))?;
-                acknowledge()
-            })?,
-            each(&mut || {
-                ensure!(std::hint::black_box(&signal).test(), "a signal is gone");
-                Ok(())
-            })?,
-            each(&mut || acknowledge())?,
-        ])
+        let spun = each(&mut || {
+            signal.spin(LIMIT)?;
+            acknowledge()
+        });
+        times.add("notfSpin and notfAck", spun?);
+        let waited = each(&mut || {
+            signal.wait(Some(LIMIT))?;
+            acknowledge()
+        });
+        times.add("notfWait and notfAck", waited?);
+        let tested = each(&mut || {
+            ensure!(std::hint::black_box(&signal).test(), "a signal is gone");
+            Ok(())
+        });
+        times.add("notfTest", tested?);
+        times.add("notfAck", each(&mut || acknowledge())?);
+        Ok(())
     }
 
     /// Table 29.
-    fn channels(&mut self) -> Result<Vec<f64>> {
+    fn channels(&mut self, times: &mut Recorder) -> Result<()> {
         let message = [7; PAGE];
-        let mut values = Vec::new();
-        values.push(runs(|_| {
+        let spun = runs(|_| {
             let time = timed(|| {
                 self.sender.send(&message[..4], Some(LIMIT))?;
                 spin(|| Ok(self.receiver.try_recv()?.is_some()))
             });
             self.near.flush()?;
             time
-        })?);
+        });
+        times.add("4 B, spun", spun?);
         for length in [4, PAGE] {
-            values.push(self.message_waited(&message[..length])?);
+            let time = self.message_waited(&message[..length])?;
+            times.add(&format!("{length} B, waited"), time);
         }
         for length in [4, PAGE] {
-            values.push(self.stream(&message[..length])?);
+            let time = self.stream(&message[..length])?;
+            times.add(&format!("{length} B, stream"), time);
         }
-        Ok(values)
+        Ok(())
     }
 
     fn message_waited(&mut self, message: &[u8]) -> Result<f64> {
-        let (tell, told) = mpsc::channel();
+        let (wake, noticed) = mpsc::channel();
         let Bench {
             near,
             sender,
@@ -289,12 +257,12 @@ impl Bench {
         } = self;
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                repeat(&tell, || {
+                repeat(&wake, || {
                     receiver.recv(Some(LIMIT))?;
                     Ok(())
                 });
             });
-            told_runs(near, &told, || Ok(sender.send(message, Some(LIMIT))?))
+            wakeups(near, &noticed, || Ok(sender.send(message, Some(LIMIT))?))
         })
     }
 
@@ -324,16 +292,15 @@ impl Bench {
     }
 }
 
-/// What a thread that waited says.
-struct Told {
-    /// When it noticed.
+/// What a thread sends when it notices a signal.
+struct Noticed {
     at: Instant,
     thread: Pid,
 }
 
-impl Told {
+impl Noticed {
     fn now() -> Self {
-        Told {
+        Noticed {
             at: Instant::now(),
             thread: gettid(),
         }
@@ -341,10 +308,10 @@ impl Told {
 }
 
 /// The median time from `act` until another thread, which sleeps before, notices. The
-/// first run is not counted: it tells which thread that is.
-fn told_runs(
+/// first run is not counted: it shows which thread that is.
+fn wakeups(
     near: &Endpoint,
-    told: &mpsc::Receiver<Result<Told>>,
+    noticed: &mpsc::Receiver<Result<Noticed>>,
     mut act: impl FnMut() -> Result<()>,
 ) -> Result<f64> {
     let mut waiter = None;
@@ -355,37 +322,28 @@ fn told_runs(
         }
         let start = Instant::now();
         act()?;
-        let seen = match told.recv_timeout(LIMIT) {
-            Ok(seen) => seen?,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                bail!("a notification was not noticed")
-            }
-        };
+        let seen = noticed.recv_timeout(LIMIT);
+        let seen = seen.context("a notification was not noticed")??;
         near.flush()?;
         if waiter.replace(seen.thread).is_some() {
             times.push(seen.at.saturating_duration_since(start).as_nanos() as f64);
         }
     }
-    Ok(median(times))
+    Ok(median(&times))
 }
 
-/// Says whether a thread of this process sleeps.
+/// Returns true if a thread of this process sleeps.
 fn is_asleep(thread: Pid) -> Result<bool> {
-    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
-    let stat = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    // The name before it may contain anything.
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    Ok(state.with_context(|| format!("no state of a thread in {path}: {stat:?}"))? == 'S')
+    let task = Process::myself()?.task_from_tid(thread.as_raw_nonzero().get())?;
+    Ok(task.stat()?.state == 'S')
 }
 
-/// Does something as often as [`told_runs`] expects, and tells when each time.
-fn repeat(tell: &Teller<Result<Told>>, mut body: impl FnMut() -> Result<()>) {
+/// Waits with `body` as often as [`wakeups`] expects, and sends when it noticed each time.
+fn repeat(sender: &mpsc::Sender<Result<Noticed>>, mut body: impl FnMut() -> Result<()>) {
     for _ in 0..=RUNS {
-        let result = body().map(|()| Told::now());
+        let result = body().map(|()| Noticed::now());
         let failed = result.is_err();
-        if tell.send(result).is_err() || failed {
+        if sender.send(result).is_err() || failed {
             return;
         }
     }
@@ -396,16 +354,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleepers_are_told_from_those_who_run() {
+    fn a_sleeping_thread_is_told_from_a_running_one() {
         assert!(!is_asleep(gettid()).unwrap());
-        let (tell, told) = mpsc::channel();
+        let (sender, started) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                tell.send(gettid()).unwrap();
+                sender.send(gettid()).unwrap();
                 ended.recv()
             });
-            let sleeper = told.recv().unwrap();
+            let sleeper = started.recv().unwrap();
             spin(|| is_asleep(sleeper)).unwrap();
             drop(end);
         });

@@ -1,17 +1,17 @@
-//! What a packet costs the two NICs on the reliable path, beside the perfect wire: the
+//! What a packet costs the two NICs on the reliable path, beside the lossless one: the
 //! example `packet` of `qnic-nic`, which moves frames by calls in one thread.
 //!
 //! Instructions are those of the processor's counter. Where there is none, as in most
 //! virtual machines, valgrind counts them if it is installed: the difference of two runs
 //! of different length, by the packets in between.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{host_program, Program};
-use serde::Serialize;
+
+use super::super::figures::{median, Figure, Row, Table};
 
 /// The program that measures.
 const PACKET: Program<'static> = Program::Example {
@@ -26,32 +26,32 @@ const COUNTED: [u64; 2] = [3_200, 9_600];
 /// Timed runs; the median is shown.
 const RUNS: usize = 5;
 
+/// The paths, by what the program calls them.
+const PATHS: [(&str, &str); 2] = [("lossless", "perfect"), ("reliable", "reliable")];
+
 /// What a packet costs, both NICs together, from the command to its completion.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct PacketRow {
-    /// `perfect` or `reliable`.
-    path: &'static str,
-    /// Bytes of the write that it carries: 8 inline, or a page.
-    size: usize,
-    nanoseconds: f64,
+struct Cost {
+    nanoseconds: Vec<f64>,
     instructions: Option<f64>,
     /// What counted them, or why nothing did.
     counted_by: String,
 }
 
-/// Measures both paths.
-pub(super) fn measure() -> Result<Vec<PacketRow>> {
+/// Measures both paths, with a write of 8 bytes inline, and of a page.
+pub(super) fn measure() -> Result<Table> {
     let program = host_program(PACKET).context("build the program that measures packets")?;
-    let mut rows = Vec::new();
+    let mut costs = Vec::new();
     for size in [8, 4096] {
-        for path in ["perfect", "reliable"] {
-            rows.push(row(&program, path, size).with_context(|| format!("{path}, {size} bytes"))?);
+        for (name, path) in PATHS {
+            let cost = cost(&program, path, size);
+            let cost = cost.with_context(|| format!("{name}, {size} bytes"))?;
+            costs.push((name, size, cost));
         }
     }
-    Ok(rows)
+    Ok(table(costs))
 }
 
-fn row(program: &Path, path: &'static str, size: usize) -> Result<PacketRow> {
+fn cost(program: &Path, path: &'static str, size: usize) -> Result<Cost> {
     let mut times = Vec::new();
     let mut counted = Err("it was not asked".to_owned());
     for _ in 0..RUNS {
@@ -60,7 +60,6 @@ fn row(program: &Path, path: &'static str, size: usize) -> Result<PacketRow> {
         times.push(time);
         counted = instructions;
     }
-    times.sort_by(f64::total_cmp);
     let (instructions, counted_by) = match counted {
         Ok(instructions) => (Some(instructions), "the processor's counter".to_owned()),
         Err(why) => match by_valgrind(program, path, size) {
@@ -68,10 +67,8 @@ fn row(program: &Path, path: &'static str, size: usize) -> Result<PacketRow> {
             Err(error) => (None, format!("no counter: {why}; {error:#}")),
         },
     };
-    Ok(PacketRow {
-        path,
-        size,
-        nanoseconds: times[times.len() / 2],
+    Ok(Cost {
+        nanoseconds: times,
         instructions,
         counted_by,
     })
@@ -125,39 +122,26 @@ fn collected(said: &str) -> Result<f64> {
     Ok(number.trim().parse()?)
 }
 
-pub(super) fn table(rows: &[PacketRow]) -> String {
-    let mut text = format!(
-        "\n{:<10} {:>10} {:>14} {:>16} {:>12}\n",
-        "a packet", "bytes", "both NICs", "instructions", "of perfect"
-    );
-    let mut perfect = None;
-    for row in rows {
-        if row.path == "perfect" {
-            perfect = row.instructions;
+fn table(costs: Vec<(&str, usize, Cost)>) -> Table {
+    let counted = costs.first().map(|(_, _, cost)| match cost.instructions {
+        Some(_) => format!("instructions: counted by {}", cost.counted_by),
+        None => format!("instructions: not available: {}", cost.counted_by),
+    });
+    let mut lossless = f64::NAN;
+    let rows = costs.into_iter().map(|(name, size, cost)| {
+        let instructions: Vec<_> = cost.instructions.into_iter().collect();
+        if name == "lossless" {
+            lossless = median(&instructions);
         }
-        let ratio = row.instructions.zip(perfect).map(|(own, base)| own / base);
-        let number = |value: Option<f64>, digits: usize| {
-            value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
-        };
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<10} {:>10} {:>11.0} ns {:>16} {:>12}",
-            row.path,
-            row.size,
-            row.nanoseconds,
-            number(row.instructions, 0),
-            number(ratio, 2)
-        );
-    }
-    if let Some(row) = rows.first() {
-        let what = match row.instructions {
-            Some(_) => "counted by",
-            None => "not available:",
-        };
-        let _ = writeln!(text, "instructions: {what} {}", row.counted_by);
-    }
-    text
+        let figures = [
+            Figure::new("both NICs", "ns", cost.nanoseconds),
+            Figure::new("both NICs", "instructions", instructions)
+                .ratio_to("of lossless", lossless),
+        ];
+        Row::new(name, figures).size(size)
+    });
+    let table = Table::new("A packet", rows.collect());
+    table.note(counted.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -177,20 +161,22 @@ mod tests {
     }
 
     #[test]
-    fn the_reliable_path_stands_beside_the_perfect_one() {
-        let row = |path, instructions| PacketRow {
-            path,
-            size: 8,
-            nanoseconds: 10.0,
-            instructions,
-            counted_by: "something".into(),
+    fn the_reliable_path_stands_beside_the_lossless_one() {
+        let cost = |name, instructions| {
+            let cost = Cost {
+                nanoseconds: vec![10.0],
+                instructions,
+                counted_by: "something".into(),
+            };
+            (name, 8, cost)
         };
-        let text = table(&[row("perfect", Some(200.0)), row("reliable", Some(300.0))]);
+        let both = vec![cost("lossless", Some(200.0)), cost("reliable", Some(300.0))];
+        let text = table(both).to_string();
         assert!(
             text.contains("1.50") && text.contains("counted by something"),
             "{text}"
         );
-        let text = table(&[row("perfect", None)]);
+        let text = table(vec![cost("lossless", None)]).to_string();
         assert!(text.contains("not available: something"), "{text}");
     }
 }

@@ -1,0 +1,275 @@
+//! `qnic bench wire`: what loss costs, on each kind of link, UDP beside iperf3, and what a
+//! packet costs on the reliable path.
+//!
+//! All nodes are processes of this machine. Each figure stands beside the loss-free one of
+//! the same kind of link in the same run.
+
+mod packets;
+
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, UdpSocket};
+use std::path::Path;
+use std::process::{ChildStdout, Stdio};
+use std::sync::Arc;
+
+use anyhow::{ensure, Context, Result};
+use qnic_apps::report::Latency;
+use qnic_images::{Cache, Program, Provisioner, Silent};
+use qnic_tests::host::{DevicePlan, HostNodes};
+use qnic_tests::nodes::{counter, Nodes};
+
+use super::figures::{median, Figure, Row, Table};
+use super::transfers_between;
+
+/// Percent of the frames that are lost.
+const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
+
+/// One way, on links that delay.
+const DELAY: &str = "20us";
+
+/// Bytes moved in one round of one size.
+const ROUND_BYTES: &str = "16777216";
+
+/// Sizes: one for latency, one for throughput (the goal's).
+const SMALL: usize = 8;
+const LARGE: usize = 65_536;
+
+/// What carries frames from one NIC to the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    /// Calls in one process: neither copies nor timers.
+    Calls,
+    /// Calls in one process, with the reliable transport.
+    ReliableCalls,
+    /// Shared memory between two device processes.
+    SharedMemory,
+    /// UDP over loopback between two device processes.
+    Udp,
+}
+
+/// A kind of link.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    name: &'static str,
+    carrier: Carrier,
+    /// A link emulator delays each frame. Loss is compared on such links alone: their
+    /// loss-free row passes the same emulator as the others.
+    delayed: bool,
+}
+
+use Carrier::{Calls, ReliableCalls, SharedMemory, Udp};
+
+const LINKS: [Link; 7] = [
+    Link::new("lossless", Calls, false),
+    Link::new("reliable", ReliableCalls, false),
+    Link::new("20 µs delay", ReliableCalls, true),
+    Link::new("shared memory", SharedMemory, false),
+    Link::new("shm + 20 µs", SharedMemory, true),
+    Link::new("UDP", Udp, false),
+    Link::new("UDP + 20 µs", Udp, true),
+];
+
+impl Link {
+    const fn new(name: &'static str, carrier: Carrier, delayed: bool) -> Self {
+        Link {
+            name,
+            carrier,
+            delayed,
+        }
+    }
+
+    /// The losses at which it is measured.
+    fn losses(&self) -> &'static [f64] {
+        &LOSSES[..if self.delayed { LOSSES.len() } else { 1 }]
+    }
+}
+
+/// Measures everything.
+pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut udp_mb_s = f64::NAN;
+    let count: usize = LINKS.iter().map(|link| link.losses().len()).sum();
+    for link in LINKS {
+        let mut free = None;
+        for loss in link.losses() {
+            let what = format!("{} at {loss} % loss", link.name);
+            eprintln!("{what}, {} of {count}", rows.len() + 1);
+            let row = row(link, *loss, rounds, &mut free).context(what)?;
+            rows.push(row);
+        }
+        if link.name == "UDP" {
+            udp_mb_s = free.unwrap_or(f64::NAN);
+        }
+    }
+    let iperf_mb_s = iperf_mb_s()?;
+    let write = |mb_s: f64| Figure::new("write", "MB/s", vec![mb_s]);
+    let beside = vec![
+        Row::new("iperf3", [write(iperf_mb_s)]),
+        Row::new("UDP", [write(udp_mb_s).ratio_to("of iperf3", iperf_mb_s)]),
+    ];
+    Ok(vec![
+        Table::new("Links, against loss", rows),
+        Table::new(
+            "UDP beside iperf3 with the same datagrams on loopback",
+            beside,
+        ),
+        packets::measure()?,
+    ])
+}
+
+/// Measures one kind of link; `free` is the throughput of its loss-free row.
+fn row(link: Link, loss: f64, rounds: usize, free: &mut Option<f64>) -> Result<Row> {
+    let files = tempfile::tempdir().context("make a directory for key and sockets")?;
+    let nodes = HostNodes::start_several(&plans(link, loss, files.path())?)?;
+    let measure = |size: usize, rounds: usize| {
+        let options = format!("--sizes {size} --rounds {rounds} --round-bytes {ROUND_BYTES}");
+        transfers_between(&nodes, &options, |_| ())
+    };
+    let small = measure(SMALL, 0)?;
+    let latency = |what, pick: fn(&Latency) -> f64| {
+        let times = small.iter().take(1).flat_map(|row| &row.latency);
+        Figure::new(what, "µs", times.map(pick).collect())
+    };
+    let large = measure(LARGE, rounds)?;
+    let stream = |operation: &str| {
+        let row = large.iter().find(|row| row.operation == operation);
+        let row = row.filter(|row| !row.mb_s.is_empty());
+        let row = row.with_context(|| format!("no {operation} of {LARGE} bytes was measured"))?;
+        anyhow::Ok(row.mb_s.clone())
+    };
+    let (writes, reads) = (stream("write")?, stream("read")?);
+    let stats = nodes.device_stats()?;
+    let both = |what, name: &str| -> Result<Figure> {
+        let sum = counter(&stats, 0, name)? + counter(&stats, 1, name)?;
+        Ok(Figure::new(what, "frames", vec![sum as f64]))
+    };
+    let free = *free.get_or_insert(median(&writes));
+    let figures = [
+        Figure::new("loss", "%", vec![loss]),
+        latency("8 B half RTT", |latency| latency.median_us),
+        latency("99 %", |latency| latency.p99_us),
+        Figure::new("64 KiB write", "MB/s", writes).ratio_to("of loss-free", free),
+        Figure::new("64 KiB read", "MB/s", reads),
+        both("resent", "frames_resent")?,
+        both("by timer", "resend_timeouts")?,
+    ];
+    Ok(Row::new(link.name, figures))
+}
+
+/// The device processes for a kind of link.
+fn plans(link: Link, loss: f64, files: &Path) -> Result<Vec<DevicePlan>> {
+    let network = match link.delayed {
+        true => format!("default = {{ delay = \"{DELAY}\", loss = \"{loss}%\" }}\n"),
+        false => String::new(),
+    };
+    let end: Box<dyn Fn(usize) -> [String; 2]> = match link.carrier {
+        Calls => return Ok(vec![DevicePlan::alone(2, "")]),
+        ReliableCalls => {
+            let network = format!("[network]\n{network}");
+            return Ok(vec![DevicePlan::alone(2, &network)]);
+        }
+        SharedMemory => Box::new(|process| {
+            let socket = format!("socket = {:?}", files.join(format!("p{process}")));
+            [format!("[network.shm]\n{socket}"), socket]
+        }),
+        Udp => {
+            let key = files.join("key");
+            std::fs::write(&key, [1; 32]).context("write a key")?;
+            let ports = free_ports().context("find free UDP ports")?;
+            Box::new(move |process| {
+                let address = format!("\"127.0.0.1:{}\"", ports[process]);
+                [
+                    format!("[network.udp]\nlisten = {address}\nkey_file = {key:?}"),
+                    format!("address = {address}"),
+                ]
+            })
+        }
+    };
+    let plan = |here: usize| {
+        let ([carrier, _], [_, other]) = (end(here), end(1 - here));
+        let carrier = format!("{carrier}\nname = \"p{here}\"");
+        let other = format!("name = \"p{}\"\n{other}", 1 - here);
+        DevicePlan::one_of_two(here, 1, &network, &carrier, &other)
+    };
+    Ok(vec![plan(0), plan(1)])
+}
+
+fn free_ports() -> std::io::Result<[u16; 2]> {
+    let bind = || UdpSocket::bind("127.0.0.1:0");
+    let sockets = [bind()?, bind()?];
+    Ok([
+        sockets[0].local_addr()?.port(),
+        sockets[1].local_addr()?.port(),
+    ])
+}
+
+/// What iperf3 moves over UDP on loopback in datagrams of a frame, in MB/s.
+fn iperf_mb_s() -> Result<f64> {
+    let provisioner = Provisioner::new(Cache::of_user()?, Arc::new(Silent));
+    let iperf3 = provisioner.iperf3().context("find iperf3")?;
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    let port = listener.local_addr()?.port().to_string();
+    drop(listener);
+    let mut server = iperf3
+        .command()
+        .args(["-s", "-1", "-p", &port, "--forceflush"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("start iperf3")?;
+    let report = server
+        .stdout
+        .take()
+        .context("iperf3 says nothing")
+        .and_then(|output| iperf_report(&iperf3, &port, output));
+    // It may have ended by itself.
+    let _ = server.kill();
+    let _ = server.wait();
+    let report = report?;
+    let sum = &report["end"]["sum"];
+    let figure = |name: &str| {
+        sum[name]
+            .as_f64()
+            .with_context(|| format!("no {name}: {sum}"))
+    };
+    Ok(figure("bits_per_second")? / 8e6 * (1.0 - figure("lost_percent")? / 100.0))
+}
+
+/// What a client of iperf3 reports, once the server says that it listens.
+fn iperf_report(iperf3: &Program, port: &str, server: ChildStdout) -> Result<serde_json::Value> {
+    let mut lines = BufReader::new(server).lines();
+    let listens = |line: std::io::Result<String>| line.is_ok_and(|line| line.contains("listening"));
+    ensure!(lines.any(listens), "iperf3 does not listen");
+    let mut client = iperf3.command();
+    client.args(["-c", "127.0.0.1", "-p", port, "-u", "-b", "0"]);
+    let output = client.args(["-l", "4296", "-t", "5", "-J"]).output()?;
+    serde_json::from_slice(&output.stdout).context("read what iperf3 reports")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_its_processes() {
+        let files = tempfile::tempdir().unwrap();
+        let plan = |name: &str, loss| {
+            let link = LINKS.into_iter().find(|link| link.name == name).unwrap();
+            plans(link, loss, files.path()).unwrap()
+        };
+        assert_eq!(plan("lossless", 0.0)[0].more, "");
+        assert_eq!(plan("reliable", 0.0)[0].more, "[network]\n");
+        for (loss, wanted) in [(0.0, "loss = \"0%\""), (0.1, "loss = \"0.1%\"")] {
+            for link in LINKS.iter().filter(|link| link.delayed) {
+                let more = &plan(link.name, loss)[0].more;
+                assert!(more.contains(wanted) && more.contains(DELAY), "{more}");
+            }
+        }
+        for name in ["shared memory", "UDP + 20 µs"] {
+            let two = plan(name, 5.0);
+            assert_eq!(two.len(), 2);
+            assert!(two[1].more.contains("nodes = [0]") && two[1].nodes == [1]);
+        }
+    }
+}
