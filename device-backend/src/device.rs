@@ -11,7 +11,7 @@ use qnic_abi::NodeId;
 use qnic_config::{
     Config, ConfigError, NetworkSettings, NicSettings, ProcessSettings, UdpSettings,
 };
-use qnic_links::{Carrier, ClusterKey, Fabric, ShmCarrier, ShmPeer, UdpCarrier, UdpPeer};
+use qnic_links::{ClusterKey, DuplicateNode, Fabric, ShmCarrier, ShmPeer, UdpCarrier, UdpPeer};
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
@@ -46,7 +46,7 @@ pub enum StartError {
         /// Why not.
         error: SramError,
     },
-    /// Other processes cannot be talked to.
+    /// Other processes cannot be reached.
     #[error("process \"{name}\", UDP at {address}: {problem}")]
     Udp {
         /// Name of this process.
@@ -78,8 +78,8 @@ pub struct Device {
     engine: EngineHandle,
     engine_thread: Option<JoinHandle<()>>,
     servers: Vec<Server>,
-    /// Where other processes of this host call: named while the device runs.
-    _callers: Option<Socket>,
+    /// The socket to which other processes of this host connect.
+    _listening: Option<Socket>,
 }
 
 /// A thread that serves a socket.
@@ -104,7 +104,7 @@ impl Device {
     /// Starts a device; when it returns, all its sockets listen.
     ///
     /// # Errors
-    /// [`StartError`]; nothing is left behind then.
+    /// Returns [`StartError`] if it cannot start; nothing is left behind then.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
         let (handle, commands) = engine::channel()?;
@@ -118,11 +118,11 @@ impl Device {
         for settings in &config.nics {
             attachments.push(add_nic(&mut fabric, settings, &limits, &handle)?);
         }
-        let mut callers = None;
+        let mut listening = None;
         if let Some(network) = &config.network {
             let joined = fabric.join(&config.network_plan()?);
             joined.map_err(|message| ConfigError::new("network", message))?;
-            callers = connect(&mut fabric, network)?;
+            listening = connect(&mut fabric, network)?;
         }
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
@@ -137,7 +137,7 @@ impl Device {
             engine: handle,
             engine_thread: Some(spawn("engine", move || engine.run())?),
             servers: Vec::new(),
-            _callers: callers,
+            _listening: listening,
         };
         for (attachment, socket) in attachments.into_iter().zip(sockets) {
             let attachment = Arc::new(attachment);
@@ -170,12 +170,12 @@ impl Device {
         Ok(())
     }
 
-    /// The way to end the device from another thread.
+    /// Ends the device from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.engine.clone())
     }
 
-    /// What the NICs are doing, or `None` once the engine has ended.
+    /// All counters, or `None` once the engine has ended.
     pub fn stats(&self) -> Option<Stats> {
         metrics::collect(&self.engine).map_err(|EngineGone| ()).ok()
     }
@@ -193,7 +193,7 @@ impl Device {
     /// removes its sockets.
     ///
     /// # Errors
-    /// [`DeviceError`] if it ended by itself.
+    /// Returns [`DeviceError`] if it ended by itself.
     pub fn wait(mut self) -> Result<(), DeviceError> {
         let ended = self.engine_thread.take().map_or(Ok(()), JoinHandle::join);
         drop(self);
@@ -203,7 +203,7 @@ impl Device {
     /// Ends the device and waits for its threads.
     ///
     /// # Errors
-    /// [`DeviceError`] if it had ended by itself.
+    /// Returns [`DeviceError`] if it had ended by itself.
     pub fn stop(self) -> Result<(), DeviceError> {
         self.stopper().stop();
         self.wait()
@@ -277,54 +277,50 @@ fn add_nic(
     Ok(attachment)
 }
 
-/// Adds the ways to other processes. The socket where those of this host call is given
-/// back: its name goes away with it.
+/// Adds the carriers to other processes. Returns the socket to which other processes of
+/// this host connect: its name is removed with it.
 fn connect(
     fabric: &mut Fabric<Node>,
     network: &NetworkSettings,
 ) -> Result<Option<Socket>, StartError> {
+    let duplicate =
+        |duplicate: DuplicateNode| ConfigError::new("network.process", duplicate.to_string());
     if let Some(udp) = &network.udp {
-        let carrier = udp_carrier(udp, network)?;
-        add_carrier(fabric, Box::new(carrier), network, |process| {
-            process.address.is_some()
-        })?;
+        let (peers, nodes) = peers(network, |process| {
+            let (name, address) = (process.name.clone(), process.address?);
+            Some(UdpPeer { name, address })
+        });
+        let carrier = Box::new(udp_carrier(udp, &peers)?);
+        fabric.connect(carrier, &nodes).map_err(duplicate)?;
     }
     let Some(shm) = &network.shm else {
         return Ok(None);
     };
-    let socket = Socket::bind(&shm.socket)?;
-    let peers = network.processes.iter().filter_map(|process| {
-        Some(ShmPeer {
-            name: process.name.clone(),
-            socket: process.socket.clone()?,
-        })
+    let listening = Socket::bind(&shm.socket)?;
+    let (peers, nodes) = peers(network, |process| {
+        let (name, socket) = (process.name.clone(), process.socket.clone()?);
+        Some(ShmPeer { name, socket })
     });
-    let listener = socket.listener().try_clone()?;
-    let carrier = ShmCarrier::new(&shm.name, listener, &peers.collect::<Vec<_>>())?;
-    add_carrier(fabric, Box::new(carrier), network, |process| {
-        process.socket.is_some()
-    })?;
-    Ok(Some(socket))
+    let listener = listening.listener().try_clone()?;
+    let carrier = Box::new(ShmCarrier::new(&shm.name, listener, &peers)?);
+    fabric.connect(carrier, &nodes).map_err(duplicate)?;
+    Ok(Some(listening))
 }
 
-/// Adds a carrier to the processes that `takes` names, which are its processes in the
-/// order of the configuration.
-fn add_carrier(
-    fabric: &mut Fabric<Node>,
-    carrier: Box<dyn Carrier>,
+/// The processes for which `peer` returns a peer, and the nodes of each.
+fn peers<P>(
     network: &NetworkSettings,
-    takes: impl Fn(&&ProcessSettings) -> bool,
-) -> Result<(), StartError> {
-    let nodes = |process: &ProcessSettings| process.nodes.iter().copied().map(NodeId).collect();
-    let processes = network.processes.iter().filter(takes);
-    let nodes: Vec<Vec<_>> = processes.map(nodes).collect();
-    let connected = fabric.connect(carrier, &nodes);
-    connected.map_err(|duplicate| {
-        StartError::Config(ConfigError::new("network.process", duplicate.to_string()))
-    })
+    peer: impl Fn(&ProcessSettings) -> Option<P>,
+) -> (Vec<P>, Vec<Vec<NodeId>>) {
+    let processes = network.processes.iter();
+    let with_nodes = processes.filter_map(|process| {
+        let nodes = process.nodes.iter().copied().map(NodeId);
+        Some((peer(process)?, nodes.collect()))
+    });
+    with_nodes.unzip()
 }
 
-fn udp_carrier(udp: &UdpSettings, network: &NetworkSettings) -> Result<UdpCarrier, StartError> {
+fn udp_carrier(udp: &UdpSettings, peers: &[UdpPeer]) -> Result<UdpCarrier, StartError> {
     let failed = |problem: String| StartError::Udp {
         name: udp.name.clone(),
         address: udp.listen,
@@ -335,13 +331,6 @@ fn udp_carrier(udp: &UdpSettings, network: &NetworkSettings) -> Result<UdpCarrie
         .map_err(|error| failed(format!("cannot read the key file {file}: {error}")))?;
     let key =
         ClusterKey::new(&secret).map_err(|error| failed(format!("key file {file}: {error}")))?;
-    let peers = network.processes.iter().filter_map(|process| {
-        Some(UdpPeer {
-            name: process.name.clone(),
-            address: process.address?,
-        })
-    });
-    let peers: Vec<_> = peers.collect();
-    UdpCarrier::new(&udp.name, udp.listen, key, &peers)
+    UdpCarrier::new(&udp.name, udp.listen, key, peers)
         .map_err(|error| failed(format!("cannot listen: {error}")))
 }

@@ -70,9 +70,12 @@ impl Lab {
         (guest, ours)
     }
 
+    fn device(&self) -> &Device {
+        self.device.as_ref().unwrap()
+    }
+
     fn report(&self, node: usize) -> NicReport {
-        let stats = self.device.as_ref().and_then(Device::stats).unwrap();
-        stats.report.nics[node].clone()
+        self.device().stats().unwrap().report.nics[node].clone()
     }
 
     fn wait_for_state(&self, node: usize, connected: bool, state: NicState) {
@@ -139,7 +142,7 @@ fn a_paused_machine_is_served_and_goes_on() {
     let bytes: Vec<u8> = (0..9000u32).map(|n| (n % 251) as u8).collect();
     a.fill(&bytes);
     for round in 0..3 {
-        assert!(lab.device.as_ref().unwrap().expect_pause(1));
+        assert!(lab.device().expect_pause(1));
         let places = b.pause();
         assert_ne!(places, [0; 2]);
         lab.wait_for_state(1, true, NicState::Paused);
@@ -164,7 +167,7 @@ fn a_machine_reset_during_a_pause_gets_a_fresh_device() {
     let lab = Lab::new(1);
     let mut guest = lab.started(0);
     guest.register(10);
-    assert!(lab.device.as_ref().unwrap().expect_pause(0));
+    assert!(lab.device().expect_pause(0));
     guest.stop();
     lab.wait_for_state(0, true, NicState::Paused);
     guest.start();
@@ -424,34 +427,24 @@ fn the_device_sleeps_between_doorbells() {
     assert!(!wait_for(&guest.control.error, Duration::ZERO));
 }
 
-#[derive(Debug, Clone)]
-struct Noise {
-    descriptors: Vec<(u64, u32, u16, u16)>,
-    heads: Vec<u16>,
-    jump: Option<u16>,
-}
+/// Descriptors, offered heads, and an available index.
+type Noise = (Vec<(u64, u32, u16, u16)>, Vec<u16>, Option<u16>);
 
 fn noise() -> impl Strategy<Value = Noise> {
     let address = prop_oneof![0u64..0x10000, any::<u64>()];
     let length = prop_oneof![Just(64u32), Just(128), any::<u32>()];
     let flags = prop_oneof![
-        Just(0),
-        Just(NEXT),
-        Just(WRITE),
-        Just(NEXT | WRITE),
+        prop::sample::select(vec![0, NEXT, WRITE, NEXT | WRITE]),
         any::<u16>()
     ];
     let next = prop_oneof![0u16..16, any::<u16>()];
-    let descriptor = (address, length, flags, next);
     let heads = prop::collection::vec(prop_oneof![4 => 0u16..16, 1 => any::<u16>()], 0..16);
     let jump = prop::option::weighted(0.1, any::<u16>());
-    (prop::collection::vec(descriptor, 16), heads, jump).prop_map(|(descriptors, heads, jump)| {
-        Noise {
-            descriptors,
-            heads,
-            jump,
-        }
-    })
+    (
+        prop::collection::vec((address, length, flags, next), 16),
+        heads,
+        jump,
+    )
 }
 
 proptest! {
@@ -466,13 +459,14 @@ proptest! {
         let lab = Lab::new(1);
         let mut guest = lab.started(0);
         for (noise, ring) in [(control, &mut guest.control), (events, &mut guest.events)] {
-            for (index, descriptor) in noise.descriptors.iter().enumerate() {
+            let (descriptors, heads, jump) = noise;
+            for (index, descriptor) in descriptors.iter().enumerate() {
                 ring.describe(&guest.ram, index as u16, *descriptor);
             }
-            for head in noise.heads {
+            for head in heads {
                 ring.offer(&guest.ram, head);
             }
-            if let Some(jump) = noise.jump {
+            if let Some(jump) = jump {
                 let index = GuestAddress(ring.available_address() + 2);
                 guest.ram.write_obj(jump, index).unwrap();
             }

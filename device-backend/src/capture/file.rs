@@ -16,7 +16,7 @@
 //! not simply pass is also a comment.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::io::Write;
 use std::time::Duration;
 
@@ -168,8 +168,8 @@ impl<'a, W: Write> CaptureFile<'a, W> {
     fn interface(&mut self, link: Link) -> Result<&mut Interface, PcapError> {
         let number = self.interfaces.len() as u32;
         match self.interfaces.entry(link) {
-            std::collections::btree_map::Entry::Occupied(known) => Ok(known.into_mut()),
-            std::collections::btree_map::Entry::Vacant(new) => {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => {
                 let (from, to) = (name(self.names, link.0), name(self.names, link.1));
                 let description = format!("qnic link from node {} to {}", link.0 .0, link.1 .0);
                 self.writer.write_pcapng_block(InterfaceDescriptionBlock {
@@ -265,11 +265,7 @@ mod tests {
         }
         let bytes = file.finish(lost).unwrap();
         let mut reader = PcapNgReader::new(&bytes[..]).unwrap();
-        let mut blocks = Vec::new();
-        while let Some(block) = reader.next_block() {
-            blocks.push(block.unwrap().into_owned());
-        }
-        blocks
+        std::iter::from_fn(|| Some(reader.next_block()?.unwrap().into_owned())).collect()
     }
 
     #[test]
@@ -284,24 +280,18 @@ mod tests {
                     assert_eq!(block.snaplen, SNAPLEN + 8);
                     let resolution = InterfaceDescriptionOption::IfTsResol(9);
                     assert!(block.options.contains(&resolution));
-                    for option in &block.options {
-                        if let InterfaceDescriptionOption::IfName(name) = option {
-                            shape.push_str(&format!("[{name}]"));
-                        }
-                    }
+                    let InterfaceDescriptionOption::IfName(name) = &block.options[0] else {
+                        panic!("{block:?}");
+                    };
+                    shape += &format!("[{name}]");
                 }
-                Block::EnhancedPacket(block) => shape.push_str(&block.interface_id.to_string()),
+                Block::EnhancedPacket(block) => shape += &block.interface_id.to_string(),
                 Block::InterfaceStatistics(block) => {
-                    shape.push_str(&format!(" {}:", block.interface_id));
-                    for option in &block.options {
-                        match option {
-                            InterfaceStatisticsOption::IsbIfRecv(count)
-                            | InterfaceStatisticsOption::IsbIfDrop(count) => {
-                                shape.push_str(&format!("{count},"));
-                            }
-                            other => panic!("{other:?}"),
-                        }
-                    }
+                    use InterfaceStatisticsOption::{IsbIfDrop, IsbIfRecv};
+                    let [IsbIfRecv(received), IsbIfDrop(lost)] = block.options[..] else {
+                        panic!("{block:?}");
+                    };
+                    shape += &format!(" {}:{received},{lost},", block.interface_id);
                 }
                 other => panic!("{other:?}"),
             }
@@ -310,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn fates_are_told() {
+    fn outcomes_are_recorded() {
         let dropped = Record {
             outcome: Outcome::Lost,
             flags: TapFlags::CORRUPTED | TapFlags::FOREIGN,
@@ -328,26 +318,15 @@ mod tests {
     }
 
     fn any_record() -> impl Strategy<Value = Record> {
-        let outcome = prop::sample::select(vec![
-            Outcome::Passes,
-            Outcome::Lost,
-            Outcome::Cut,
-            Outcome::Overflowed,
-            Outcome::Refused,
-            Outcome::CutInTransit,
-        ]);
-        let bytes = prop::collection::vec(any::<u8>(), 0..SNAPLEN as usize);
-        let link = (0u16..4, 0u16..4);
-        (
-            link,
-            outcome,
-            0u16..16,
-            bytes,
-            0..1u64 << 50,
-            0u64..3,
+        use Outcome::{Cut, CutInTransit, Lost, Overflowed, Passes, Refused};
+        let outcomes = vec![Passes, Lost, Cut, Overflowed, Refused, CutInTransit];
+        let outcome = (prop::sample::select(outcomes), 0u16..16, 0u64..3);
+        let bytes = (
+            prop::collection::vec(any::<u8>(), 0..SNAPLEN as usize),
             0u32..5000,
-        )
-            .prop_map(|(link, outcome, flags, bytes, at, gap, more)| Record {
+        );
+        (outcome, bytes, (0u16..4, 0u16..4), 0..1u64 << 50).prop_map(
+            |((outcome, flags, gap), (bytes, more), link, at)| Record {
                 at: Time(at),
                 outcome,
                 flags: TapFlags::from_bits_truncate(flags),
@@ -355,7 +334,8 @@ mod tests {
                 bytes,
                 gap,
                 ..record(link)
-            })
+            },
+        )
     }
 
     proptest! {
@@ -366,10 +346,7 @@ mod tests {
         fn frames_are_read_back(records in prop::collection::vec(any_record(), 0..20)) {
             let epoch = Duration::new(1_700_000_000, 123);
             let blocks = blocks(&records, &BTreeMap::new(), epoch);
-            let packets = blocks.iter().filter_map(|block| match block {
-                Block::EnhancedPacket(packet) => Some(packet),
-                _ => None,
-            });
+            let packets = blocks.into_iter().filter_map(Block::into_enhanced_packet);
             let packets: Vec<_> = packets.collect();
             prop_assert_eq!(packets.len(), records.len());
             for (packet, record) in packets.into_iter().zip(&records) {

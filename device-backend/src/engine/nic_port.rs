@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-use qnic_abi::attach::{CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
+use qnic_abi::attach::{CONTROL_QUEUE, FIRST_DOORBELL};
 use qnic_abi::header::Geometry;
 use qnic_abi::{SharedMemory, Status, PAGE_SIZE};
 use qnic_links::Fabric;
@@ -70,8 +70,8 @@ pub(crate) struct NicPort {
     pub(super) phase: Phase,
     /// If the queues stop up to then, the machine is paused.
     expects_pause: Option<Time>,
-    pub(super) control: Option<Ring>,
-    pub(super) events: Option<Ring>,
+    /// The control and event queues, by their numbers.
+    pub(super) rings: [Option<Ring>; FIRST_DOORBELL],
     pub(super) doorbells: Vec<Option<Notifier>>,
     /// Requests may be waiting in the control queue.
     pub(super) requests_due: bool,
@@ -91,8 +91,7 @@ impl NicPort {
             connected: false,
             phase: Phase::Down,
             expects_pause: None,
-            control: None,
-            events: None,
+            rings: [None, None],
             doorbells: std::iter::repeat_with(|| None).take(doorbells).collect(),
             requests_due: false,
             pending: HashMap::new(),
@@ -147,7 +146,7 @@ impl NicPort {
             Phase::Paused(_) => {}
             Phase::Running if self.expects_pause.is_some_and(|until| cx.now <= until) => {
                 let index = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::next_available);
-                self.phase = Phase::Paused([index(&self.control), index(&self.events)]);
+                self.phase = Phase::Paused(self.rings.each_ref().map(index));
                 self.counters.pauses += 1;
                 throttled!(self, info, "the machine is paused");
             }
@@ -204,11 +203,11 @@ impl NicPort {
         cx.fabric.nic_mut(self.slot).set_unusable(status);
         cx.fabric.host_mut(self.slot).memory = memory;
         let memory = cx.fabric.host(self.slot).memory();
-        let check =
-            |ring: &mut Option<Ring>| ring.as_mut().map_or(Ok(()), |ring| ring.check(memory));
-        let (control, events) = (check(&mut self.control), check(&mut self.events));
-        self.report_failure("control", control);
-        self.report_failure("event", events);
+        for queue in 0..FIRST_DOORBELL {
+            let ring = self.rings[queue].as_mut();
+            let checked = ring.map_or(Ok(()), |ring| ring.check(memory));
+            self.report_failure(queue, checked);
+        }
     }
 
     fn report_small_sram(&self, frames: u64, geometry: &Geometry) {
@@ -266,23 +265,17 @@ impl NicPort {
         watch(ring.kick())?;
         if queue == CONTROL_QUEUE {
             self.requests_due = true;
-            self.control = Some(ring);
         } else {
-            ring.want_kicks(memory, false)
-                .map_err(|error| error.to_string())?;
-            self.events = Some(ring);
+            let unwanted = ring.want_kicks(memory, false);
+            unwanted.map_err(|error| error.to_string())?;
         }
+        self.rings[queue] = Some(ring);
         Ok(())
     }
 
     /// Sets the interrupt of a queue that runs.
     pub(crate) fn set_call(&mut self, queue: usize, call: Option<Notifier>) {
-        let ring = match queue {
-            CONTROL_QUEUE => &mut self.control,
-            EVENT_QUEUE => &mut self.events,
-            _ => return,
-        };
-        if let Some(ring) = ring {
+        if let Some(Some(ring)) = self.rings.get_mut(queue) {
             ring.set_call(call);
         }
     }
@@ -300,10 +293,7 @@ impl NicPort {
             cx.poller.remove(&kick);
             return None;
         }
-        let ring = match queue {
-            CONTROL_QUEUE => self.control.take(),
-            _ => self.events.take(),
-        }?;
+        let ring = self.rings[queue].take()?;
         cx.poller.remove(ring.kick());
         Some(ring.next_available())
     }

@@ -42,14 +42,14 @@ impl NicPort {
         let moved_before = moved(&self.counters);
         if self.requests_due {
             let served = self.serve_control(fabric, now);
-            self.report_failure("control", served);
+            self.report_failure(CONTROL_QUEUE, served);
         }
         let responded = self.serve_responses(fabric);
-        self.report_failure("control", responded);
+        self.report_failure(CONTROL_QUEUE, responded);
         let delivered = self.serve_events(fabric);
-        self.report_failure("event", delivered);
+        self.report_failure(EVENT_QUEUE, delivered);
         let memory = fabric.host(self.slot).memory();
-        for ring in [&mut self.control, &mut self.events].into_iter().flatten() {
+        for ring in self.rings.iter_mut().flatten() {
             self.counters.interrupts += u64::from(ring.signal(memory));
         }
         self.requests_due || moved(&self.counters) != moved_before
@@ -59,7 +59,7 @@ impl NicPort {
         for _ in 0..BATCH {
             let memory = fabric.host(self.slot).memory();
             let room = |ring: &&mut Ring| self.pending.len() < ring.size();
-            let chain = match self.control.as_mut().filter(room) {
+            let chain = match self.rings[CONTROL_QUEUE].as_mut().filter(room) {
                 Some(ring) => ring.pop(memory)?,
                 None => None,
             };
@@ -123,7 +123,7 @@ impl NicPort {
         pending: Pending,
         answer: &[u8; REPLY_BYTES],
     ) -> Result<(), RingError> {
-        let Some(ring) = &mut self.control else {
+        let Some(ring) = &mut self.rings[CONTROL_QUEUE] else {
             return Ok(());
         };
         let written = memory.write(pending.response.address, answer);
@@ -137,7 +137,9 @@ impl NicPort {
                 break;
             }
             let memory = fabric.host(self.slot).memory();
-            let Some(ring) = &mut self.events else { break };
+            let Some(ring) = &mut self.rings[EVENT_QUEUE] else {
+                break;
+            };
             let Some(chain) = ring.pop(memory)? else {
                 if ring.want_kicks(memory, true)? {
                     continue;
@@ -155,7 +157,7 @@ impl NicPort {
             };
             let event = fabric.nic_mut(self.slot).poll_event();
             let memory = fabric.host(self.slot).memory();
-            let Some((event, ring)) = event.zip(self.events.as_mut()) else {
+            let Some((event, ring)) = event.zip(self.rings[EVENT_QUEUE].as_mut()) else {
                 break;
             };
             let written = memory.write(buffer.address, event.as_bytes());
@@ -175,18 +177,14 @@ impl NicPort {
             queue,
             "the guest posted a descriptor chain that is no request and no event buffer"
         );
-        let ring = match queue {
-            CONTROL_QUEUE => &mut self.control,
-            _ => &mut self.events,
-        };
-        match ring {
+        match &mut self.rings[queue] {
             Some(ring) => ring.return_chain(fabric.host(self.slot).memory(), head, 0),
             None => Ok(()),
         }
     }
 
     /// Counts and reports a queue that has just failed.
-    pub(super) fn report_failure(&mut self, queue: &str, result: Result<(), RingError>) {
+    pub(super) fn report_failure(&mut self, queue: usize, result: Result<(), RingError>) {
         if let Err(error) = result {
             self.counters.failed_queues += 1;
             self.requests_due = false;
