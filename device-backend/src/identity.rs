@@ -1,7 +1,7 @@
-//! What tells one file from another, whatever descriptor it comes by.
+//! Identifies a file, by whatever descriptor or name it is reached.
 
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 
 /// Device and inode of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -10,29 +10,11 @@ pub(crate) struct FileIdentity {
     inode: u64,
 }
 
-impl FileIdentity {
-    /// The identity of the file behind a descriptor.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub(crate) fn of(file: impl AsFd) -> std::io::Result<Self> {
-        Ok(rustix::fs::fstat(file)?.into())
-    }
-
-    /// The identity of the file of that name; of a link, its own.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub(crate) fn of_path(path: &Path) -> std::io::Result<Self> {
-        Ok(rustix::fs::lstat(path)?.into())
-    }
-}
-
-impl From<rustix::fs::Stat> for FileIdentity {
-    fn from(stat: rustix::fs::Stat) -> Self {
+impl From<Metadata> for FileIdentity {
+    fn from(metadata: Metadata) -> Self {
         FileIdentity {
-            device: stat.st_dev,
-            inode: stat.st_ino,
+            device: metadata.dev(),
+            inode: metadata.ino(),
         }
     }
 }

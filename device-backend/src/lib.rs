@@ -43,9 +43,7 @@ use qnic_links::notifier;
 
 pub use attach::SocketError;
 pub use device::{Device, DeviceError, StartError, Stopper};
-pub use engine::{
-    EngineReport, NetworkReport, NicCounters, NicReport, NicState, NicStatistics, Report,
-};
+pub use engine::{EngineReport, NetworkReport, NicCounters, NicReport, NicState, Report};
 pub use metrics::Stats;
 pub use qnic_config::{
     ByteSize, Config, ConfigError, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings,

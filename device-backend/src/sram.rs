@@ -1,9 +1,9 @@
 //! The SRAM of a NIC: a memfd that the guest sees behind a PCI BAR.
 //!
-//! The memfd is sealed against changes of size, so nobody who holds it can make
+//! The memfd is sealed against changes of size, so no process that holds it can make
 //! an access of this process fault, and against further seals. It is mapped once,
-//! for the life of the process, and touched only through the atomics in this
-//! module. Pages come into being when they are first written.
+//! until the process ends, and accessed only through the atomics in this module. A page
+//! is allocated when it is first written.
 //!
 //! # Unsafe code
 //! [`Sram::cell_u32`] and [`Sram::cell_u64`] turn a checked offset into a reference
@@ -19,7 +19,7 @@ use vm_memory::{FileOffset, MmapRegion};
 
 use crate::identity::FileIdentity;
 
-/// A full fence as Linux makes it on this processor: a locked instruction orders
+/// A full fence as in Linux on this processor: a locked instruction orders
 /// loads behind stores like MFENCE does, in about half the time. Every page that is
 /// moved costs two.
 #[cfg(target_arch = "x86_64")]
@@ -45,7 +45,7 @@ pub enum SramError {
     Create {
         /// Its size.
         bytes: u64,
-        /// What the system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// It cannot be mapped.
@@ -53,7 +53,7 @@ pub enum SramError {
     Map {
         /// Its size.
         bytes: u64,
-        /// What the system said.
+        /// The error of the operating system.
         error: MmapRegionError,
     },
 }
@@ -66,11 +66,10 @@ pub(crate) struct Sram {
 }
 
 impl Sram {
-    /// Makes an SRAM of `bytes` bytes, all zero. `name` is for people who look
-    /// at `/proc/*/maps`.
+    /// Creates an SRAM of `bytes` bytes, all zero. `name` appears in `/proc/*/maps`.
     ///
     /// # Errors
-    /// [`SramError`] if the system refuses it.
+    /// Returns [`SramError`] if the operating system refuses it.
     pub(crate) fn new(name: &str, bytes: u64) -> Result<Self, SramError> {
         let create = |error: std::io::Error| SramError::Create { bytes, error };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -91,12 +90,12 @@ impl Sram {
         &self.file
     }
 
-    /// What tells this memfd from other files.
+    /// The identity of the memfd.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the error of the operating system.
     pub(crate) fn identity(&self) -> std::io::Result<FileIdentity> {
-        FileIdentity::of(&self.file)
+        Ok(self.file.metadata()?.into())
     }
 
     fn check(&self, offset: usize, width: usize) {
@@ -148,7 +147,7 @@ impl SharedMemory for Sram {
         full_fence();
     }
 
-    /// Gives the pages back, so that every mapping of them reads zeroes.
+    /// Frees the pages, so that every mapping of them reads zeroes.
     fn clear(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let size = self.region.size();
@@ -180,7 +179,7 @@ mod tests {
 
     /// A holder of the memfd cannot make accesses of this process fault.
     #[test]
-    fn nobody_can_change_the_size() {
+    fn the_size_cannot_be_changed() {
         let sram = Sram::new("test", 1 << 16).unwrap();
         assert!(sram.file().set_len(0).is_err());
         assert!(sram.file().set_len(1 << 20).is_err());

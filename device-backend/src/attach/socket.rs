@@ -86,7 +86,7 @@ impl Drop for Socket {
 }
 
 fn identity(path: &Path) -> Option<FileIdentity> {
-    FileIdentity::of_path(path).ok()
+    std::fs::symlink_metadata(path).ok().map(Into::into)
 }
 
 /// Removes a socket on which no process listens.

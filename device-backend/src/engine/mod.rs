@@ -43,9 +43,7 @@ pub(crate) use handle::{channel, Commands, EngineGone, EngineHandle};
 pub(crate) use nic_port::{Context, NicPort};
 pub(crate) use node::Node;
 use poller::{Poller, Token};
-pub use report::{
-    EngineReport, NetworkReport, NicCounters, NicReport, NicState, NicStatistics, Report,
-};
+pub use report::{EngineReport, NetworkReport, NicCounters, NicReport, NicState, Report};
 pub(crate) use ring::QueueSetup;
 
 /// Rounds with work between two checks of commands and kicks.

@@ -311,7 +311,7 @@ impl NicPort {
                 Phase::Paused(_) => NicState::Paused,
             },
             counters: self.counters.clone(),
-            statistics: nic.statistics().into(),
+            statistics: nic.statistics(),
         }
     }
 }

@@ -1,19 +1,19 @@
-//! What the process is doing: counters for metrics.
+//! The counters of the process.
 //!
 //! | name | of |
 //! |---|---|
 //! | `rounds`, `sleeps`, `kicks` | the engine thread |
 //! | `starts`, `pauses`, `resets`, `doorbells`, `control_requests`, `malformed_chains`, `failed_queues`, `events`, `interrupts` | one NIC's attachment |
-//! | `network` | the links: [`LinkReport`], one for each direction; `damaged` frames, caught by their checksum; `misdirected` frames of other processes; [`CarrierReport`] for each way to other processes |
-//! | `statistics` | its control program: the fields of [`qnic_abi::control::Statistics`] |
+//! | `network` | the links: [`LinkReport`], one for each direction; `damaged` frames, whose checksum did not match; `misdirected` frames of other processes; [`CarrierReport`] for each carrier to other processes |
+//! | `statistics` | the NIC itself: the fields of [`qnic_abi::control::Statistics`] |
 
 use qnic_abi::control::Statistics;
 use qnic_links::{CarrierReport, Fabric, LinkReport};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::node::Node;
 
-/// What the process is doing.
+/// All counters of the process.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Each NIC, in the order of the configuration.
@@ -24,16 +24,17 @@ pub struct Report {
     pub network: NetworkReport,
 }
 
-/// The links between NICs and the ways to other processes.
+/// The links between NICs and the carriers to other processes.
 #[derive(Debug, Clone, Serialize)]
 pub struct NetworkReport {
     /// Each direction of each link that a frame of this process can take.
     pub links: Vec<LinkReport>,
-    /// Frames that links damaged: caught by the checksum, and dropped.
+    /// Frames that links damaged: their checksum did not match, and they were dropped.
     pub damaged: u64,
-    /// Frames from other processes that were for no NIC here, or not from one of theirs.
+    /// Frames from other processes whose destination is no NIC here, or whose source is no
+    /// NIC of theirs.
     pub misdirected: u64,
-    /// The ways to other processes.
+    /// The carriers to other processes.
     pub carriers: Vec<CarrierReport>,
 }
 
@@ -60,7 +61,7 @@ pub struct EngineReport {
     pub kicks: u64,
 }
 
-/// Where a NIC stands in its life.
+/// The state of a NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NicState {
@@ -70,7 +71,7 @@ pub enum NicState {
     Mapping,
     /// The driver can use it.
     Running,
-    /// The machine is paused; the NIC serves its peers.
+    /// The machine is paused; the NIC continues to serve its peers.
     Paused,
 }
 
@@ -83,12 +84,13 @@ pub struct NicReport {
     pub node: u16,
     /// Whether a front end is connected.
     pub connected: bool,
-    /// Where it stands.
+    /// Its state.
     pub state: NicState,
     /// Counters of its attachment.
     pub counters: NicCounters,
-    /// Counters of its control program.
-    pub statistics: NicStatistics,
+    /// Counters of the NIC itself.
+    #[serde(serialize_with = "by_name")]
+    pub statistics: Statistics,
 }
 
 /// Counters of the attachment of one NIC, since the process started.
@@ -106,7 +108,7 @@ pub struct NicCounters {
     pub control_requests: u64,
     /// Descriptor chains that were neither a request nor an event buffer.
     pub malformed_chains: u64,
-    /// Queues that were stopped because their rings made no sense.
+    /// Queues that were stopped because their rings were malformed.
     pub failed_queues: u64,
     /// Events given to the driver.
     pub events: u64,
@@ -114,58 +116,6 @@ pub struct NicCounters {
     pub interrupts: u64,
 }
 
-macro_rules! statistics {
-    ($($(#[$doc:meta])* $field:ident),* $(,)?) => {
-        /// The fields of [`Statistics`], for serde.
-        #[derive(Debug, Clone, Serialize)]
-        #[allow(missing_docs)]
-        pub struct NicStatistics {
-            $(pub $field: u64,)*
-        }
-
-        impl From<Statistics> for NicStatistics {
-            fn from(from: Statistics) -> Self {
-                NicStatistics { $($field: u64::from(from.$field),)* }
-            }
-        }
-    };
+fn by_name<S: Serializer>(statistics: &Statistics, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(statistics.fields())
 }
-
-statistics!(
-    processes,
-    segments,
-    operations,
-    parked_imports,
-    faults_pending,
-    frames_held,
-    commands,
-    bytes_sent,
-    bytes_received,
-    notifications,
-    atomics,
-    source_hits,
-    source_misses,
-    destination_hits,
-    destination_misses,
-    lookups_lost,
-    restarts,
-    bounces,
-    bytes_bounced,
-    bounce_bytes,
-    bounce_bytes_peak,
-    protection_errors,
-    errors_key,
-    errors_access,
-    errors_range,
-    errors_gone,
-    malformed_commands,
-    aborted,
-    malformed_frames,
-    stale_frames,
-    frames_resent,
-    resend_timeouts,
-    duplicate_frames,
-    frames_outside,
-    acknowledgements,
-    peers_given_up,
-);

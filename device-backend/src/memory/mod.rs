@@ -6,12 +6,12 @@
 //! ```
 //!
 //! # Faults
-//! Nothing that a front end does with the file behind a region may make an access
-//! of this process fault: a region is refused unless its file is a memfd that is
-//! sealed against shrinking ([`table`]).
+//! Whatever a front end does with the file behind a region, an access of this process
+//! does not fault: a region is refused unless its file is a memfd that is sealed against
+//! shrinking ([`table`]).
 //!
 //! # Copies
-//! `vm-memory` copies more than 8 bytes with `memmove`, so the hot path of a
+//! `vm-memory` copies more than 8 bytes with `memmove`, so the copy of a
 //! transfer, [`HostMemory::copy_from`], runs at memory speed; up to 8 aligned bytes
 //! of a `read` or `write` are one access. This module has no unsafe code.
 
@@ -54,7 +54,7 @@ impl GuestMemory {
     /// Puts mapped regions together.
     ///
     /// # Errors
-    /// [`table::TableError::Overlap`] if two of them overlap.
+    /// Returns [`table::TableError::Overlap`] if two of them overlap.
     pub(crate) fn new(mut maps: Vec<Arc<GuestRegionMmap>>) -> Result<Self, table::TableError> {
         maps.sort_by_key(|map| map.start_addr());
         if maps.is_empty() {
@@ -74,7 +74,7 @@ impl GuestMemory {
         })
     }
 
-    /// The same memory as `virtio-queue` wants it.
+    /// The same memory for `virtio-queue`.
     pub(crate) fn ram(&self) -> &GuestMemoryMmap {
         &self.ram
     }
@@ -180,8 +180,8 @@ impl HostMemory for GuestMemory {
     }
 
     /// Each change is one instruction, so a guest that writes to the word all the
-    /// time delays nobody. Partner of release and acquire: whoever else changes or
-    /// loads the word, on a processor of the guest or in its NIC.
+    /// time does not delay it. Partner of release and acquire: any other access to the
+    /// word, by a processor of the guest or its NIC.
     fn modify(&self, address: u64, width: Width, change: Change) -> Result<u64, OutOfRange> {
         macro_rules! modify {
             ($atomic:ty, $word:ty) => {{

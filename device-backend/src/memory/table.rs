@@ -1,8 +1,7 @@
 //! From the front end's memory table to mapped memory.
 //!
-//! Every region must be shared, must not be able to vanish under this process,
-//! and must not be the SRAM: QEMU lists its own mapping of the SRAM as if it were
-//! RAM, and that one is left out.
+//! Every region must be shared, and its memory must stay accessible. QEMU lists its own
+//! mapping of the SRAM as if it were RAM; that region is left out.
 //!
 //! | a region is refused when | because |
 //! |---|---|
@@ -24,7 +23,7 @@ use crate::identity::FileIdentity;
 /// `f_type` of hugetlbfs (linux/magic.h).
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
-/// Advice that goes with every refusal.
+/// Advice in every refusal.
 const ADVICE: &str = "give the guest its RAM by -object memory-backend-memfd,share=on (seal=on is \
                       its default, hugetlb=off)";
 
@@ -68,14 +67,14 @@ pub(crate) enum TableError {
         /// Length of the file.
         length: u64,
     },
-    /// It cannot be mapped or looked at.
+    /// It cannot be mapped or examined.
     #[error(
         "region at {address:#x}: guest RAM is not shared or cannot be mapped: {error}; {ADVICE}"
     )]
     Map {
         /// Guest-physical address.
         address: u64,
-        /// What the system said.
+        /// The error of the operating system.
         error: String,
     },
 }
@@ -99,7 +98,7 @@ impl MappedTable {
     /// Maps a table; regions that `previous` has already are taken from there.
     ///
     /// # Errors
-    /// [`TableError`], the first region that is refused.
+    /// Returns [`TableError`] for the first region that is refused.
     pub(crate) fn map(
         entries: Vec<TableEntry>,
         sram: FileIdentity,
@@ -107,8 +106,9 @@ impl MappedTable {
     ) -> Result<Self, TableError> {
         let mut regions = Vec::with_capacity(entries.len());
         for entry in entries {
-            let identity = FileIdentity::of(&entry.file)
-                .map_err(|error| map_error(entry.guest_address, error))?;
+            let metadata = entry.file.metadata();
+            let metadata = metadata.map_err(|error| map_error(entry.guest_address, error))?;
+            let identity = metadata.into();
             if identity == sram {
                 continue;
             }
@@ -131,7 +131,7 @@ impl MappedTable {
     /// The memory for the engine.
     ///
     /// # Errors
-    /// [`TableError::Overlap`].
+    /// Returns [`TableError::Overlap`] if regions overlap.
     pub(crate) fn memory(&self) -> Result<GuestMemory, TableError> {
         GuestMemory::new(
             self.regions
