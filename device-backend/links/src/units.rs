@@ -16,6 +16,11 @@ pub struct NotAQuantity {
     found: String,
 }
 
+fn parsed<T>(wanted: &'static str, found: &str, quantity: Option<T>) -> Result<T, NotAQuantity> {
+    let found = found.to_owned();
+    quantity.ok_or(NotAQuantity { wanted, found })
+}
+
 /// A probability, from 0 to 100 %.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default)]
 pub struct Probability(f64);
@@ -46,13 +51,9 @@ impl FromStr for Probability {
     fn from_str(text: &str) -> Result<Self, NotAQuantity> {
         let number = text.strip_suffix('%').map(str::trim_end);
         let percent = number.and_then(|number| number.parse::<f64>().ok());
-        match percent {
-            Some(percent) if (0.0..=100.0).contains(&percent) => Ok(Self::percent(percent)),
-            _ => Err(NotAQuantity {
-                wanted: "a percentage from \"0%\" to \"100%\"",
-                found: text.to_owned(),
-            }),
-        }
+        let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+        let wanted = "a percentage from \"0%\" to \"100%\"";
+        parsed(wanted, text, percent.map(Self::percent))
     }
 }
 
@@ -97,15 +98,10 @@ impl FromStr for Span {
     type Err = NotAQuantity;
 
     fn from_str(text: &str) -> Result<Self, NotAQuantity> {
-        let parsed = humantime::parse_duration(text).ok();
-        let nanoseconds = parsed.and_then(|time| u64::try_from(time.as_nanos()).ok());
-        match nanoseconds {
-            Some(nanoseconds) if nanoseconds <= Self::MAX.0 => Ok(Span(nanoseconds)),
-            _ => Err(NotAQuantity {
-                wanted: "a time such as \"50us\" or \"2ms\", at most \"10m\"",
-                found: text.to_owned(),
-            }),
-        }
+        let time = humantime::parse_duration(text).ok();
+        let span = time.and_then(|time| u64::try_from(time.as_nanos()).ok().map(Span));
+        let wanted = "a time such as \"50us\" or \"2ms\", at most \"10m\"";
+        parsed(wanted, text, span.filter(|span| *span <= Self::MAX))
     }
 }
 
@@ -149,15 +145,13 @@ impl FromStr for Rate {
     type Err = NotAQuantity;
 
     fn from_str(text: &str) -> Result<Self, NotAQuantity> {
-        let parsed = UNITS.iter().find_map(|(unit, factor)| {
+        let rate = UNITS.iter().find_map(|(unit, factor)| {
             let number = text.strip_suffix(unit)?.trim_end().parse::<f64>().ok()?;
             let bits = number * *factor as f64;
-            (1.0..=1e15).contains(&bits).then_some(bits as u64)
+            (1.0..=1e15).contains(&bits).then_some(Rate(bits as u64))
         });
-        parsed.map(Rate).ok_or_else(|| NotAQuantity {
-            wanted: "a rate such as \"10Gbit\", \"100Mbit\" or \"64kbit\" (per second)",
-            found: text.to_owned(),
-        })
+        let wanted = "a rate such as \"10Gbit\", \"100Mbit\" or \"64kbit\" (per second)";
+        parsed(wanted, text, rate)
     }
 }
 

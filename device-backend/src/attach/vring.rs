@@ -38,16 +38,14 @@ impl Vring {
             return Ok(None);
         };
         let clone = |notifier: &Notifier| notifier.try_clone().map_err(|error| error.to_string());
-        let [descriptors, available, used] = match self.addresses {
+        let rings = match self.addresses {
             Some(addresses) if !doorbell => translate(addresses, table)?,
             None if !doorbell => return Err("the front end gave no ring addresses".to_owned()),
             _ => [0; 3],
         };
         Ok(Some(QueueSetup {
             size: u16::try_from(self.size).unwrap_or(0),
-            descriptors,
-            available,
-            used,
+            rings,
             next_available: self.base as u16,
             kick: clone(kick)?,
             call: self.call.as_ref().map(clone).transpose()?,
@@ -57,11 +55,8 @@ impl Vring {
 }
 
 fn translate(addresses: [u64; 3], table: &MappedTable) -> Result<[u64; 3], String> {
-    let mut translated = [0; 3];
-    for (address, into) in addresses.into_iter().zip(&mut translated) {
-        *into = table
-            .guest_address(address)
-            .ok_or("a ring is outside of the guest's memory table")?;
+    match addresses.map(|address| table.guest_address(address)) {
+        [Some(descriptors), Some(available), Some(used)] => Ok([descriptors, available, used]),
+        _ => Err("a ring is outside of the guest's memory table".to_owned()),
     }
-    Ok(translated)
 }

@@ -14,14 +14,14 @@ use rustix::event::{poll, PollFd, PollFlags};
 /// Most events taken in one wait.
 const BATCH: usize = 64;
 
-/// What an eventfd stands for.
+/// What an eventfd signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// Commands are there.
+    /// There are commands.
     Command,
     /// A queue of a NIC was kicked.
     Kick { slot: usize, queue: usize },
-    /// Something came from another process, by this carrier.
+    /// This carrier has received something.
     Carrier(usize),
 }
 
@@ -77,16 +77,13 @@ impl Poller {
         let _ = epoll::delete(&self.epoll, source);
     }
 
-    /// Waits for the first event up to `timeout` (`None`: without limit) and
-    /// returns what is there. An interrupted wait returns nothing.
+    /// Waits up to `timeout` (`None`: without limit) for the first event, and returns
+    /// all events. An interrupted wait returns none.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> impl Iterator<Item = Token> + '_ {
         if let Some(timeout) = timeout.filter(|timeout| !timeout.is_zero()) {
             self.wait_readable(timeout);
         }
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let now = Timespec::default();
         let timeout = timeout.is_some().then_some(&now);
         let mut events = [MaybeUninit::<Event>::uninit(); BATCH];
         self.tokens.clear();
@@ -97,16 +94,14 @@ impl Poller {
         self.tokens.iter().copied()
     }
 
-    /// Waits until there is an event, up to `timeout`. `epoll_wait` counts in
-    /// milliseconds, which is longer than acknowledgements and lost frames may wait.
+    /// Waits until there is an event, up to `timeout`. The timeout of
+    /// `epoll_wait` is in milliseconds, which is longer than acknowledgements and lost
+    /// frames may wait.
     fn wait_readable(&self, timeout: Duration) {
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
+        let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
         // An interrupted wait ends.
-        let _ = poll(&mut fds, Some(&timeout));
+        let _ = poll(&mut fds, timeout.as_ref());
     }
 }
 

@@ -21,12 +21,8 @@ use crate::notifier::Notifier;
 pub(crate) struct QueueSetup {
     /// Number of entries.
     pub(crate) size: u16,
-    /// Descriptor table.
-    pub(crate) descriptors: u64,
-    /// Available ring.
-    pub(crate) available: u64,
-    /// Used ring.
-    pub(crate) used: u64,
+    /// Descriptor table, available ring and used ring.
+    pub(crate) rings: [u64; 3],
     /// Available index at which it starts.
     pub(crate) next_available: u16,
     /// Doorbell of the queue.
@@ -114,11 +110,12 @@ impl Ring {
     /// Returns [`RingError`] if it cannot work.
     pub(crate) fn new(setup: QueueSetup, memory: &GuestMemory) -> Result<Self, RingError> {
         let mut queue = Queue::new(MAX_QUEUE_SIZE).map_err(|_| RingError::Setup)?;
+        let [descriptors, available, used] = setup.rings.map(GuestAddress);
         queue
             .try_set_size(setup.size)
-            .and_then(|()| queue.try_set_desc_table_address(GuestAddress(setup.descriptors)))
-            .and_then(|()| queue.try_set_avail_ring_address(GuestAddress(setup.available)))
-            .and_then(|()| queue.try_set_used_ring_address(GuestAddress(setup.used)))
+            .and_then(|()| queue.try_set_desc_table_address(descriptors))
+            .and_then(|()| queue.try_set_avail_ring_address(available))
+            .and_then(|()| queue.try_set_used_ring_address(used))
             .map_err(|_| RingError::Setup)?;
         queue.set_next_avail(setup.next_available);
         queue.set_ready(true);
