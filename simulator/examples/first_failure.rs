@@ -5,7 +5,7 @@
 //! cargo run -p qnic-sim --example first_failure -- COUNT
 //! ```
 //! Prints `seed N: message` and exits with 1, or `COUNT seeds pass` and exits with 0;
-//! exits with 2 if it is not told how many.
+//! exits with 2 without a COUNT.
 
 use std::process::ExitCode;
 

@@ -62,25 +62,25 @@ impl std::fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 thread_local! {
-    /// What the last panic of this thread said, while a simulation runs on it.
-    static SAID: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// The message of the last panic of this thread, while a simulation runs on it.
+    static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
     static SIMULATING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Keeps what a simulation that fails says for its [`Failure`]; panics elsewhere
-/// are reported as ever.
+/// Keeps the message of a simulation that fails for its [`Failure`]; panics elsewhere are
+/// reported as usual.
 fn keep_messages() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let others = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| match SIMULATING.get() {
-            true => SAID.set(Some(said(info))),
+            true => MESSAGE.set(Some(message(info))),
             false => others(info),
         }));
     });
 }
 
-fn said(info: &PanicHookInfo<'_>) -> String {
+fn message(info: &PanicHookInfo<'_>) -> String {
     let payload = info.payload();
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
@@ -127,7 +127,7 @@ fn run_with(seed: u64, options: &Options, trace: Trace) -> Result<Report, Failur
     result.map_err(|_| Failure {
         seed,
         options: *options,
-        message: SAID.take().unwrap_or_default(),
+        message: MESSAGE.take().unwrap_or_default(),
     })
 }
 
@@ -231,8 +231,8 @@ fn add(total: &mut Report, one: &Report) {
 const TRIES: u64 = 40;
 
 /// Looks for a smaller simulation that still fails: fewer faults, nodes and
-/// transfers. Tries the seed itself, then some others. Tells of each success.
-pub fn shrink(failure: Failure, tell: &mut dyn FnMut(&Failure)) -> Failure {
+/// transfers. Tries the seed itself, then some others, and reports each success.
+pub fn shrink(failure: Failure, report: &mut dyn FnMut(&Failure)) -> Failure {
     let mut best = failure;
     loop {
         let smaller = smaller(&best.options)
@@ -240,7 +240,7 @@ pub fn shrink(failure: Failure, tell: &mut dyn FnMut(&Failure)) -> Failure {
             .find_map(|options| fails(best.seed, &options));
         match smaller {
             Some(found) => {
-                tell(&found);
+                report(&found);
                 best = found;
             }
             None => return best,

@@ -26,7 +26,7 @@ pub(crate) enum Phase {
 /// One slot for a process.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// Its task, and whether a process lives there: [`SlotState`].
+    /// The task that runs its processes, and its [`SlotState`].
     pub(crate) task: AtomicUsize,
     pub(crate) state: AtomicU8,
 }
@@ -41,11 +41,11 @@ impl Slot {
     }
 }
 
-/// What the process at a slot does.
+/// What the process in a slot does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SlotState {
-    /// Nobody lives there.
+    /// No process lives there.
     Empty,
     /// It works.
     Working,
@@ -94,7 +94,7 @@ impl Common {
         self.schedule.notify(&self.phase_changed);
     }
 
-    /// The process at a slot begins to die.
+    /// The process in a slot begins to die.
     pub(crate) fn end(&self, slot: usize) {
         match self.settings.is_sync_worker(slot) {
             true => lock(&self.checker).end(slot, false),

@@ -1,6 +1,6 @@
-//! A word behind the sections of each target that everybody increments atomically: each
-//! increment is executed once, or, if it ended with an error and its end or the way
-//! there was disturbed, once or not at all (N20).
+//! A word behind the sections of each target that all RDMA workers increment atomically.
+//! Each increment is executed once; one that ends with an error, and whose target or route
+//! was disturbed, is executed once or not at all (N20).
 
 use std::collections::BTreeSet;
 

@@ -23,7 +23,7 @@ use crate::memory::{Memory, Owner};
 use crate::platform::SimPlatform;
 use crate::schedule::{lock, trace, Schedule};
 
-/// How often a run of pages is looked up before it is given up as busy.
+/// How often a span of pages is looked up before it is given up as busy.
 const LOOKUPS: usize = 3;
 
 /// How often a page is tried to be freed for another one.
@@ -72,7 +72,7 @@ impl Watched {
         self.sequence.load(Ordering::Relaxed)
     }
 
-    /// Tells the driver that pages change; says whether it has let go of them.
+    /// Tells the driver that pages change; returns true if it has let go of them.
     fn invalidate(&self, start: u64, end: u64, may_sleep: bool) -> bool {
         self.region.invalidate(start, end, may_sleep, || {
             self.sequence.fetch_add(1, Ordering::Relaxed);
@@ -140,7 +140,7 @@ impl Kernel {
         number
     }
 
-    /// Ends an address space, as the exit of its process does: the driver is told
+    /// Ends an address space, as the exit of its process does: the driver learns it
     /// first, then the frames are freed.
     pub(crate) fn end_space(&self, space: u64) {
         let watches = {
@@ -172,7 +172,7 @@ impl Kernel {
     }
 
     /// Takes some resident page away from its process, as under memory pressure.
-    /// Says whether one was taken.
+    /// Returns true if one was taken.
     pub(crate) fn reclaim_any(&self) -> bool {
         let resident: Vec<(u64, u64)> = {
             let state = lock(&self.state);
@@ -219,8 +219,8 @@ impl Kernel {
         true
     }
 
-    /// Tells all who watch a page that it goes away: a region that is being retracted
-    /// may still be watched beside its successor. Says whether all have let go.
+    /// Tells all notifiers of a page that it goes away: a region that is being retracted may
+    /// still be watched beside its successor. Returns true if all have let go.
     fn invalidate(&self, space: u64, page: u64, may_sleep: bool) -> bool {
         let watches: Vec<_> = {
             let state = lock(&self.state);
@@ -247,8 +247,8 @@ impl Kernel {
         panic!("no page can be reclaimed: the driver never lets go");
     }
 
-    /// Takes a page away if it can, and brings it in for the device no more; or does so
-    /// again.
+    /// From now on, brings a page in for the device, or does not; one that it does not bring
+    /// in goes away if it can.
     pub(crate) fn set_available(&self, space: u64, page: u64, available: bool) {
         let mut state = lock(&self.state);
         if available {
@@ -337,7 +337,7 @@ impl Kernel {
         })
     }
 
-    /// Brings in a run of pages and enters them, unless they change meanwhile.
+    /// Brings in a span of pages and enters them, unless they change meanwhile.
     pub(crate) fn fault_in(
         &self,
         notifier: &Notifier,
@@ -348,7 +348,7 @@ impl Kernel {
         let start = watched.first() + first as u64;
         for lookup in 0..LOOKUPS {
             let sequence = watched.sequence();
-            // A run that does not fit into memory would never be resident at once.
+            // A span that does not fit into memory would never be resident at once.
             let count = if lookup == 0 { count } else { 1 };
             let mut frames = Vec::new();
             for page in start..start + count as u64 {

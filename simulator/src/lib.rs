@@ -4,7 +4,7 @@
 //! time. Everything follows from one seed; a seed repeats a failure exactly.
 //!
 //! ```text
-//!   user (task) ──calls──► driver core ──Platform──► machine: kernel, memory, control queue
+//!   worker (task) ─calls─► driver core ──Platform──► machine: kernel, memory, control queue
 //!      │ window, host area                              ▲ │ requests, event buffers
 //!      ▼                                                │ ▼
 //!    SRAM ◄─────────────────── NIC, polled by the world ── wires: link emulators
@@ -31,15 +31,15 @@
 //! | module | holds |
 //! |---|---|
 //! | `schedule`, `task` | clock, event queue, chance; tasks |
-//! | `memory`, `kernel` | frames and who may touch them; address spaces, swap, reclaim |
+//! | `memory`, `kernel` | frames and what may touch them; address spaces, swap, reclaim |
 //! | `platform` | the system under the driver core |
 //! | `node`, `wire` | a NIC as its device process drives it; the wires |
-//! | `user` | processes that transfer |
-//! | `worker` | processes that synchronize: the library as it is, on a provider of its own |
-//! | `oracle`, `section`, `conversation` | what must hold, checked when it can be known |
+//! | `process`, `rdma_worker` | what a process stands on; processes that transfer |
+//! | `sync_worker`, `mapping` | processes that synchronize: the library as it is, on a provider of its own |
+//! | `oracle`, `expected_bytes`, `increments`, `sessions` | what must hold, checked as soon as it can be known |
 //! | `checker` | the same for locks, semaphores and wait queues |
 //! | `settings`, `world` | what a seed makes of the options; one simulation |
-//! | [`campaign`] | many seeds; making a failure smaller |
+//! | [`campaign`], [`throughput`] | many seeds, making a failure smaller; a stream of writes |
 //!
 //! What is checked and which planted bugs are found: `docs/simulation.md`.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Memory of a simulated node, and the check of every access that its NIC makes.
+//! Memory of a simulated node, and the check of each access of its NIC.
 //!
 //! Each frame has an owner. The NIC may touch
 //! - host areas of processes, until the driver gives them back;
@@ -21,26 +21,26 @@ use qnic_nic::{HostMemory, OutOfRange};
 
 use crate::schedule::lock;
 
-/// What stands in a frame that nobody owns.
+/// What stands in a frame without an owner.
 const POISON: u8 = 0xdb;
 
-/// Who owns a frame.
+/// The owner of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Nobody.
+    /// None.
     Free,
-    /// A page of the host area of the process at that slot.
+    /// A page of the host area of the process in that slot.
     HostArea { slot: usize, page: usize },
     /// A page of an address space.
     Page { space: u64, page: u64 },
 }
 
-/// Who is told what a NIC stores into host areas.
+/// Learns what a NIC stores into host areas, and which objects it changes.
 pub(crate) trait Observer: Send + Sync {
-    /// The NIC has stored a word of the host area of the process at a slot.
+    /// The NIC has stored a word of the host area of the process in a slot.
     fn stored(&self, slot: usize, offset: usize, value: u64);
 
-    /// The NIC has changed an object at its area at a slot.
+    /// The NIC has changed an object of the process in a slot.
     fn changed(&self, slot: usize, object: usize, before: &Words, after: &Words);
 }
 
@@ -128,7 +128,7 @@ impl Memory {
         }
     }
 
-    /// Names who is told; once.
+    /// Sets the observer; once.
     pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
         let _again = self.observer.set(observer);
     }
@@ -157,7 +157,7 @@ impl Memory {
         lock(&self.state).free.len()
     }
 
-    /// Who owns a frame.
+    /// The owner of a frame.
     pub(crate) fn owner(&self, frame: u32) -> Owner {
         lock(&self.state).owners[frame as usize]
     }
@@ -183,7 +183,7 @@ impl Memory {
         state.bytes[start..start + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// From now on the observer is told of changes of the objects at an address.
+    /// From now on the observer learns of changes of the objects at an address.
     pub(crate) fn watch(&self, slot: usize, (space, address): (u64, u64), objects: usize) {
         let mut state = lock(&self.state);
         state.object_areas.retain(|area| area.slot != slot);

@@ -5,9 +5,9 @@
 //!                                                                   │
 //!                            asleep, until the next of them, or the NIC's deadline
 //! ```
-//! The time between two polls is up to chance, so the NICs of a cluster interleave
-//! in many routes. After each call of a NIC no page is locked: whatever happens
-//! between two calls happens to a NIC that holds nothing.
+//! The time between two polls is random, so the NICs of a cluster interleave in many
+//! orders. After each call of a NIC no page is locked: whatever happens between two calls
+//! happens to a NIC that holds nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::wire::{details, summary, Arrived, Network, Outlet};
 /// Windows of each NIC.
 const WINDOWS: u32 = 4;
 
-/// Doorbells of each NIC: fewer than windows, as in incarnation.
+/// Doorbells of each NIC: fewer than windows, as on real devices.
 const DOORBELLS: u32 = 2;
 
 /// Event buffers that a driver posts.
@@ -103,12 +103,12 @@ impl Node {
         }
     }
 
-    /// Says whether an event is of this incarnation of the node.
+    /// Returns true if an event is of this incarnation of the node.
     pub(crate) fn is_current(&self, incarnation: Incarnation) -> bool {
         self.is_up && incarnation == self.incarnation()
     }
 
-    /// Says whether nothing of its last incarnation runs any more, so that it can start.
+    /// Returns true if nothing of its last incarnation runs any more, so that it can start.
     pub(crate) fn can_start(&self) -> bool {
         !self.is_up
             && self
@@ -181,7 +181,7 @@ impl Node {
         self.wake();
     }
 
-    /// Resets the NIC under its driver, as the end of a guest does.
+    /// Resets the NIC under its driver, as a guest that ends does.
     pub(crate) fn reset(&mut self, network: &mut Network) {
         self.end_life(|nic, machine, common| {
             let now = Time(common.schedule.now());
@@ -190,7 +190,7 @@ impl Node {
         });
     }
 
-    /// Takes its power: nobody is told anything. What it has sent is still on its way.
+    /// Takes its power: it says nothing to its peers. Wires still hold what it has sent.
     pub(crate) fn crash(&mut self) {
         self.end_life(|_, _, _| {});
         self.nic = None;
@@ -422,7 +422,7 @@ impl Node {
         statistics.map_or((0, 0), |s| (s.frames_resent.get(), s.bounces.get()))
     }
 
-    /// Nothing runs any more: looks for what was left behind.
+    /// Nothing runs any more: nothing may be left.
     pub(crate) fn audit(&self) {
         let (Some(nic), Some(machine)) = (&self.nic, &self.machine) else {
             return;

@@ -1,8 +1,8 @@
 //! The system under the driver core: a simulated machine.
 //!
 //! Calls that sleep are waits of the calling task ([`crate::schedule`]). A sleeping
-//! lock that is taken makes its task wait; a spin lock never is: nobody waits
-//! while holding one, which is checked at each use.
+//! lock that is taken makes its task wait; a spin lock never is: no task waits
+//! while it holds one, which is checked at each use.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -178,7 +178,7 @@ pub(crate) struct SleepLock<T> {
     freed: Signal,
 }
 
-/// The guard of a lock that nobody holds.
+/// The guard of a lock, if it is free.
 fn guard<T>(mutex: &StdMutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -225,7 +225,7 @@ impl<T: Send> platform::Lock<T> for Lock<T> {
 
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let value = guard(&self.0);
-        f(&mut value.expect("somebody waits while holding a spin lock"))
+        f(&mut value.expect("a task waits while it holds a spin lock"))
     }
 }
 

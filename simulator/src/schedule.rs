@@ -1,4 +1,4 @@
-//! Virtual time, the queue of events, and tasks that wait.
+//! Virtual time, the event queue, and tasks that wait.
 //!
 //! ```text
 //!   queue: (time, number, event) ──pop──► now := time ──► the world handles it
@@ -51,7 +51,7 @@ pub(crate) enum Event {
     Direct,
     /// Something breaks.
     InjectFault,
-    /// Something is repaired: the mishap of that number ends.
+    /// Something is repaired: the active fault of that number ends.
     Repair(usize),
 }
 
@@ -85,14 +85,14 @@ pub(crate) struct Schedule {
 pub(crate) type Body = Box<dyn FnOnce() + Send>;
 
 thread_local! {
-    /// The simulation that this thread runs, for locks that know of no other way.
+    /// The simulation that this thread runs, for locks, which have no other reference to it.
     static CURRENT: RefCell<Weak<Schedule>> = const { RefCell::new(Weak::new()) };
 }
 
 /// No task runs: the world does.
 const WORLD: usize = usize::MAX;
 
-/// Locks; nobody else can hold it but by mistake, as there is one thread.
+/// Locks; it is free unless there is a mistake, as there is one thread.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -237,7 +237,7 @@ impl Schedule {
         self.interrupt(task);
     }
 
-    /// Says whether the process of the running task has such a signal.
+    /// Returns true if the process of the running task has such a signal.
     pub(crate) fn is_killed(&self) -> bool {
         lock(&self.killed).contains(&self.task())
     }
@@ -247,7 +247,7 @@ impl Schedule {
         lock(&self.killed).remove(&self.task());
     }
 
-    /// The task goes on if `wait` is the one it is in; says whether it does.
+    /// The task goes on if `wait` is the one it is in; returns true if it does.
     pub(crate) fn enter(&self, task: TaskId, wait: u64) -> bool {
         let mut waits = lock(&self.waits);
         let goes_on = waits[task].number == wait;
@@ -282,7 +282,7 @@ impl Schedule {
         self.wait(None, Some(self.now().saturating_add(nanoseconds)));
     }
 
-    /// Lets everybody look again who waits for a signal.
+    /// Ends the waits of all tasks for a signal.
     pub(crate) fn notify(&self, signal: &Signal) {
         for task in std::mem::take(&mut *lock(&signal.0)) {
             self.interrupt(task);

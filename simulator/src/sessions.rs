@@ -1,8 +1,8 @@
-//! What NICs tell each other, watched on the wire: windows and acknowledgements.
+//! Sessions, windows and acknowledgements, as the frames on the wire show them.
 //!
 //! | frame | must hold |
 //! |---|---|
-//! | sent, with a payload | no more pieces beyond what the peer has told to be delivered than the window that it has granted (N15, U6) |
+//! | sent, with a payload | no more fragments beyond what the peer has said to be delivered than the window that it has granted (N15, U6) |
 //! | sent | what it says of the other direction never goes back within a session, and `delivered` is at most `acknowledge` |
 //! | sent | the sender's session never becomes smaller (U10) |
 //! | taken | it is not of an earlier session of its sender, as far as the receiver knows, nor for an earlier session of its receiver (U10): the receiver counts it as stale and drops it |
@@ -16,12 +16,13 @@ use qnic_abi::wire::{pieces, FrameHeader, FrameKind};
 struct Direction {
     /// Sessions of sender and receiver.
     sessions: (u64, u64),
-    /// Numbers of the pieces of payloads that are not known to be delivered.
+    /// Numbers of the fragments that are not known to be delivered.
     outstanding: BTreeSet<u64>,
     /// Window that the receiver has granted the sender.
     granted: u64,
-    /// What the sender has said of the other direction: acknowledge, delivered.
-    told: (u64, u64),
+    /// What the sender has last acknowledged of the other direction: as arrived, and as
+    /// delivered.
+    acked: (u64, u64),
     /// The largest session of the sender, whatever it has sent in it.
     own: u64,
     /// The largest session of the receiver that the sender has answered in its
@@ -57,12 +58,12 @@ impl SessionChecker {
         let (from, to) = (frame.source_node.get(), frame.destination_node.get());
         let kind = FrameKind::try_from(frame.kind).expect("a NIC sends known frames");
         let sessions = (frame.source_session.get(), frame.destination_session.get());
-        let told = (frame.acknowledge.get(), frame.delivered.get());
+        let acked = (frame.acknowledge.get(), frame.delivered.get());
         assert!(
-            told.1 <= told.0,
+            acked.1 <= acked.0,
             "{from} -> {to}: delivered {} beyond acknowledged {}",
-            told.1,
-            told.0
+            acked.1,
+            acked.0
         );
         let direction = self.direction(from, to);
         assert!(
@@ -82,12 +83,12 @@ impl SessionChecker {
         if direction.sessions != sessions {
             direction.sessions = sessions;
             direction.outstanding.clear();
-            direction.told = (0, 0);
+            direction.acked = (0, 0);
         }
-        let before = std::mem::replace(&mut direction.told, told);
+        let before = std::mem::replace(&mut direction.acked, acked);
         assert!(
-            before.0 <= told.0 && before.1 <= told.1,
-            "{from} -> {to}: told {told:?} after {before:?}"
+            before.0 <= acked.0 && before.1 <= acked.1,
+            "{from} -> {to}: acknowledges {acked:?} after {before:?}"
         );
         if matches!(kind, FrameKind::Write | FrameKind::ReadReply) {
             let first = frame.sequence.get();
@@ -97,7 +98,7 @@ impl SessionChecker {
             let (count, granted) = (direction.outstanding.len() as u64, direction.granted);
             assert!(
                 count <= granted,
-                "{from} -> {to}: {count} pieces in a window of {granted}"
+                "{from} -> {to}: {count} fragments in a window of {granted}"
             );
         }
     }
@@ -111,24 +112,24 @@ impl SessionChecker {
         }
     }
 
-    /// Says whether a frame that arrives is certainly of another incarnation of its sender
-    /// or receiver than the one that runs. More may be, as not everything that a NIC
+    /// Returns true if a frame that arrives is certainly of another incarnation of its
+    /// sender or receiver than the one that runs. More may be: not everything that a NIC
     /// knows can be seen on the wire.
     pub(crate) fn is_stale(&mut self, frame: &FrameHeader) -> bool {
         let (from, to) = (frame.source_node.get(), frame.destination_node.get());
         let kind = FrameKind::try_from(frame.kind);
         let answers = self.direction(to, from);
-        // Who is_hello, or says that it leaves, may not have heard of this incarnation yet.
-        let is_hello = matches!(
+        // A sender that says hello, or that it leaves, may not know of this incarnation yet.
+        let is_greeting = matches!(
             kind,
             Ok(FrameKind::Hello | FrameKind::HelloReply | FrameKind::Gone)
         );
         let (source, destination) = (frame.source_session.get(), frame.destination_session.get());
         source < answers.known
-            || !is_hello && (source <= answers.ended || destination < answers.own)
+            || !is_greeting && (source <= answers.ended || destination < answers.own)
     }
 
-    /// A frame arrives intact: its receiver knows what it says.
+    /// A frame arrives intact: its receiver learns what it says.
     pub(crate) fn arrived(&mut self, frame: &FrameHeader) {
         let (from, to) = (frame.source_node.get(), frame.destination_node.get());
         let kind = FrameKind::try_from(frame.kind);
@@ -137,7 +138,7 @@ impl SessionChecker {
             direction.granted = frame.length.get();
             return;
         }
-        // A process of it has ended if there is a port, else itself.
+        // With a port, a process of the sender has ended; else the sender itself.
         if kind == Ok(FrameKind::Gone) && frame.source_port.get() == 0 {
             let sessions = (frame.destination_session.get(), frame.source_session.get());
             if sessions == (direction.own, direction.known) {
@@ -180,7 +181,10 @@ mod tests {
         session_checker.sent(&answer);
         assert!(session_checker.is_stale(&write), "its sender has session 6");
         session_checker.started(1);
-        assert!(!session_checker.is_stale(&write), "nobody knows that here");
+        assert!(
+            !session_checker.is_stale(&write),
+            "node 1 does not know that any more"
+        );
         answer.destination_session = 0.into();
         answer.source_session = 6.into();
         session_checker.sent(&answer);

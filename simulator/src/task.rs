@@ -24,7 +24,7 @@ impl Tasks {
         self.0.push(Some(Gn::new_opt(STACK_WORDS, body)));
     }
 
-    /// Lets a task run until it waits or ends; says whether it has ended.
+    /// Lets a task run until it waits or ends; returns true if it has ended.
     pub(crate) fn resume(&mut self, task: usize) -> bool {
         let Some(slot) = self.0.get_mut(task) else {
             return true;
@@ -38,7 +38,7 @@ impl Tasks {
         slot.is_none()
     }
 
-    /// How many tasks have not ended.
+    /// Number of tasks that have not ended.
     pub(crate) fn alive(&self) -> usize {
         self.0.iter().flatten().count()
     }
@@ -72,8 +72,8 @@ mod tests {
         for name in ["a", "b"] {
             let seen = seen.clone();
             tasks.add(move || {
-                for turn in 0..2 {
-                    seen.lock().unwrap().push((name, turn));
+                for round in 0..2 {
+                    seen.lock().unwrap().push((name, round));
                     pause();
                 }
             });

@@ -20,7 +20,7 @@ use crate::settings::{Faults, Options, Settings};
 /// Channels of a wire.
 const CHANNELS: usize = 2;
 
-/// So many frames in a thousand arrive once more, long after.
+/// So many frames in a thousand arrive once more, much later.
 const LATE: u32 = 2;
 
 /// How long after they were sent, in nanoseconds: either end may have died and come
@@ -31,12 +31,12 @@ const LATENESS: std::ops::Range<u64> = 50_000..30_000_000;
 pub(crate) struct Network {
     schedule: Arc<Schedule>,
     nodes: usize,
-    /// Nodes to which there is a way: a wire may know which are down, or may not.
+    /// Nodes to which there is a route: a wire may know which are down, or may not.
     reachable: Vec<bool>,
     session_checker: SessionChecker,
-    /// Frames arrive once more long after.
+    /// Some frames arrive once more, much later.
     late: bool,
-    /// Those that do, with their destinations.
+    /// Their copies, with their destinations.
     copies: Vec<(usize, Vec<u8>)>,
     emulators: Vec<LinkEmulator<()>>,
     /// What is under way, if the wire is the one within a device process.
@@ -77,7 +77,7 @@ pub(crate) fn summary(frame: &FrameHeader) -> String {
     text
 }
 
-/// The fields of a frame that are for those who look for a mistake.
+/// Fields of a frame that help to find a mistake.
 pub(crate) fn details(frame: &FrameHeader) -> String {
     format!(
         "{}>{} op {:x} offset {}",
@@ -150,7 +150,7 @@ impl Network {
         }
     }
 
-    /// Says whether there is a way to a node.
+    /// Adds or removes the route to a node.
     pub(crate) fn set_reachable(&mut self, node: usize, reachable: bool) {
         self.reachable[node] = reachable;
     }
@@ -191,8 +191,8 @@ impl Network {
         }
     }
 
-    /// Puts a frame on a lossless wire. It arrives at this very time, in order, if not
-    /// within the call as in a device process: a NIC does nothing in between.
+    /// Puts a frame on a lossless wire. It arrives at the same time, in order; in a device
+    /// process, it arrives within the call. A NIC does nothing in between.
     fn send_directly(&mut self, to: usize, frame: &FrameHeader, payload: &Payload<'_, Memory>) {
         let mut bytes = vec![0; payload.len()];
         assert!(
@@ -289,7 +289,7 @@ impl Wire<Memory> for Outlet<'_> {
         assert_eq!(
             usize::from(frame.source_node.get()),
             from,
-            "a NIC sends in another's name"
+            "a NIC names another as the sender"
         );
         if network.direct.is_some() {
             network.send_directly(to, frame, &payload);

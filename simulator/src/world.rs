@@ -1,8 +1,8 @@
 //! One simulation from its seed to its end.
 //!
 //! ```text
-//!   Work: processes transfer, injected_faults happen ──► Drain: everything is repaired; what is
-//!   under way must end ──► audit of all memory ──► Exit: processes end ──► audit of
+//!   Work: processes transfer, faults are injected ──► Drain: everything is repaired; what
+//!   is under way must end ──► audit of all memory ──► Exit: processes end ──► audit of
 //!   nodes: nothing is left
 //! ```
 
@@ -25,18 +25,18 @@ const WORK: u64 = 3_000_000_000;
 /// How long everything may take to end once nothing breaks any more, in nanoseconds.
 const DRAIN: u64 = 20_000_000_000;
 
-/// How long routes count as disturbed after they were repaired: who has noticed nothing
-/// yet is told within this time, in nanoseconds.
+/// How long routes count as disturbed after they were repaired: by then, all NICs have
+/// noticed, in nanoseconds.
 const SETTLE: u64 = 3_000_000_000;
 
 /// What the audit at the end waits for: the last frames and deadlines, in nanoseconds.
 const QUIET: u64 = 2_000_000_000;
 
-/// How long a node is away that comes back at once: not so long as a wire may hold a
-/// frame, in nanoseconds.
+/// How long a node is away that comes back at once, in nanoseconds: wires may hold frames
+/// for longer.
 const MOMENT: u64 = 40_000;
 
-/// More events than any simulation has: something goes round in circles.
+/// More events than any simulation has: something repeats without end.
 const EVENTS: u64 = 2_000_000;
 
 /// What injects a fault.
@@ -47,7 +47,7 @@ type Injection = fn(&mut World);
 enum ActiveFault {
     /// The node is down.
     Node(usize),
-    /// The way from one node to another is cut, perhaps also back.
+    /// The route from one node to another is cut, perhaps also back.
     Route(usize, usize),
     /// The node is slow.
     Slow(usize),
@@ -74,7 +74,7 @@ pub struct Report {
     pub notifications: u64,
     /// Atomic increments that were executed for sure.
     pub increments: u64,
-    /// Turns of processes in locks, semaphores and wait queues.
+    /// Operations of processes on locks, semaphores and wait queues.
     pub sync_operations: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
@@ -96,7 +96,7 @@ pub(crate) struct World {
     injected_faults: u64,
     /// When the present phase must be over.
     deadline: u64,
-    /// Those who waited for what is lost have been ended.
+    /// Processes that waited for what is lost have been killed.
     starving_killed: bool,
 }
 
@@ -139,11 +139,11 @@ impl World {
                 self.common.settings.think * u64::from(self.common.settings.options.operations);
             self.schedule.after(0..within.min(WORK), Event::InjectFault);
         }
-        self.until(|world| world.everybody(SlotState::Drained));
+        self.until(|world| world.all_slots(SlotState::Drained));
         self.repair_everything();
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Drain);
-        self.until(|world| world.is_repaired() && world.everybody(SlotState::Drained));
+        self.until(|world| world.is_repaired() && world.all_slots(SlotState::Drained));
         for slot in 0..self.common.settings.rdma_workers {
             lock(&self.common.oracle).audit(slot);
         }
@@ -155,8 +155,8 @@ impl World {
     pub(crate) fn run_stream(&mut self, limit: u64) -> Measured {
         self.start();
         self.deadline = limit;
-        self.until(|world| world.everybody(SlotState::Drained));
-        assert!(self.everybody(SlotState::Drained), "the stream is stuck");
+        self.until(|world| world.all_slots(SlotState::Drained));
+        assert!(self.all_slots(SlotState::Drained), "the stream is stuck");
         let measured = Measured {
             time: self.common.stream_time.load(Ordering::Relaxed),
             frames: self.network.sent,
@@ -180,7 +180,7 @@ impl World {
     fn exit(&mut self) -> Report {
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Exit);
-        self.until(|world| world.everybody(SlotState::Empty));
+        self.until(|world| world.all_slots(SlotState::Empty));
         let quiet = self.schedule.now() + QUIET;
         self.schedule.at(quiet, Event::InjectFault);
         self.until(|world| world.schedule.now() >= quiet);
@@ -217,7 +217,8 @@ impl World {
         }
     }
 
-    /// Kills those who wait for what is lost, and waits for the others once more; once.
+    /// Kills the processes that wait for what is lost, and waits for the others once more;
+    /// once. Returns true if there were some.
     fn end_starving(&mut self) -> bool {
         let starving = lock(&self.common.checker).starving();
         if starving.is_empty() || std::mem::replace(&mut self.starving_killed, true) {
@@ -231,14 +232,14 @@ impl World {
         true
     }
 
-    /// What has been under way for the longest time, for people.
+    /// What has been under way for the longest time, for messages.
     fn oldest(&self) -> Option<String> {
         let oldest = lock(&self.common.oracle).oldest();
         oldest.or_else(|| lock(&self.common.checker).oldest())
     }
 
-    /// Says whether the process of each slot, on a node that is up, is in this state.
-    fn everybody(&self, state: SlotState) -> bool {
+    /// Returns true if each slot on a node that is up is in this state.
+    fn all_slots(&self, state: SlotState) -> bool {
         let slots = self.common.settings.slots.iter().enumerate();
         slots
             .filter(|(_, node)| self.nodes[**node].is_up)
@@ -325,8 +326,8 @@ impl World {
         self.schedule.after(time, Event::Repair(number));
     }
 
-    /// How long a node is away: sometimes so short that frames of its old incarnation are
-    /// still on their way when the new one begins.
+    /// How long a node is away: sometimes so short that wires still hold frames of its old
+    /// incarnation when the new one begins.
     fn absence(&self, longest: u64) -> std::ops::Range<u64> {
         match self.schedule.chance(400) {
             true => 1000..MOMENT,
@@ -440,7 +441,7 @@ impl World {
         }
     }
 
-    /// Ends all active_faults; the wires are quiet from now on. Nodes that were to stay
+    /// Ends all active faults; from now on, the wires only delay. Nodes that were to stay
     /// down stay down.
     fn repair_everything(&mut self) {
         self.network.set_all(delay_only(1000));
@@ -483,7 +484,7 @@ impl World {
 }
 
 impl Drop for World {
-    /// The trace of a simulation that has failed is whole, too.
+    /// Completes the trace, also of a simulation that has failed.
     fn drop(&mut self) {
         self.schedule.flush();
     }

@@ -1,4 +1,4 @@
-//! What must be true, checked at the moment it can be known.
+//! What must be true, checked as soon as it can be known.
 //!
 //! The oracle sees each store of a NIC into a host area ([`crate::memory::Observer`]):
 //! a completion, an error or a notification is checked at the instant of that

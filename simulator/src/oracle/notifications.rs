@@ -39,7 +39,7 @@ impl Oracle {
         let sender = (notification.saturating_sub(1) / 2) as usize;
         assert!(
             notification > 0 && sender < self.processes.len(),
-            "process {target}: signal {notification} that nobody sends"
+            "process {target}: signal {notification} that no process sends"
         );
         let key = (target, incarnation, notification);
         let notifications = self.processes[sender].notifications.get(&key);
@@ -72,7 +72,7 @@ impl Oracle {
         }
     }
 
-    /// Nothing is under way any more: what is certain to notify must have.
+    /// Nothing is under way any more: what is certain to notify must have done so.
     pub(super) fn audit_notification(&self, target: usize, sender: usize, notification: u32) {
         let count = self.processes[target].signals.get(&notification).copied();
         let key = (target, self.processes[target].incarnation, notification);

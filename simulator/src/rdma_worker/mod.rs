@@ -29,7 +29,7 @@ enum Name {
     Target,
     /// The same, for reading only.
     ReadOnly,
-    /// Sources of writes and room for reads; nobody imports it.
+    /// Sources of writes and room for reads; no process imports it.
     Local,
 }
 

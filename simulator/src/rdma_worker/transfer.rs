@@ -317,7 +317,7 @@ impl RdmaWorker<'_> {
         Ok(())
     }
 
-    /// Waits for a notification of somebody, for a while.
+    /// Waits for a notification of some process, for a while.
     pub(super) fn listen(&mut self) -> Result<()> {
         let sender = self
             .common

@@ -309,7 +309,7 @@ impl SyncWorker<'_> {
             let limit = Duration::from_nanos(schedule.range(0..5_000_000));
             let waited = waiting.wait(Some(limit));
             if matches!(waited, Err(Error::TimedOut)) {
-                // At the end somebody has to signal.
+                // At the end some process has to signal.
                 if self.common().phase() != Phase::Work || schedule.chance(200) {
                     self.signal(owner, &queue)?;
                 }

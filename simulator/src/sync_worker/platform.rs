@@ -1,7 +1,7 @@
 //! The system under the library: what [`qnic::Nic`] stands on in a simulation.
 //!
 //! The driver core is called as programs call it; time is virtual, chance is the seed's,
-//! and nobody spins: a spinning thread would keep the world from going on. To the
+//! and no process spins: a spinning thread would keep the world from going on. To the
 //! library, a process that was killed has lost its device: its calls fail until it has
 //! ended, and it stores nothing any more ([`crate::mapping`]).
 
