@@ -46,19 +46,17 @@
 //! | `nic`, `physical`, `async_endpoint` | entry points: open a NIC, register, wait in tasks |
 //! | `channel` | channels, byte streams, shared queues |
 //! | `sync` | locks, wait queues, monitors, semaphores |
-//! | `atomic` | atomic operations on remote words, result records |
+//! | `atomic` | atomic operations on remote words |
 //! | `rdma` | writes, reads, tickets, the library's own writes |
-//! | `notification` | counters, ring, queue, handlers, poller |
-//! | `memory` | buffers, exported and imported segments, maps |
+//! | `notification` | counted notifications, queue, handlers, poller |
+//! | `memory` | buffers, exported and imported segments |
 //! | `endpoint` | the handle of a registered process |
-//! | `core` | command queue, completion, command tracker, waiting; what all folders share |
+//! | `core` | the registered process: command queue, completion, command tracker, waiting, segment maps, notification ring, result records |
 //! | `provider` | the platform beneath: guest, host mode |
 //! | `error` | all errors |
 //!
-//! A folder imports from those below it, and adds its own methods to [`Endpoint`]. There is
-//! one exception: `core` holds one field of state for each of `memory`, `notification` and
-//! `atomic`. Those files (`map`, `remote`, `state`, `ring`, `record`) import nothing but
-//! `core::lock`, `core::tracker`, `provider` and `error`.
+//! A folder imports from those below it only, and adds its own methods to [`Endpoint`]. What
+//! a folder has to keep for each process is a field of `core`.
 
 #[cfg(feature = "tokio")]
 mod async_endpoint;

@@ -28,7 +28,7 @@ pub const HOST_PHYSICAL_VARIABLE: &str = "QNIC_HOST_PHYSICAL";
 
 /// The NIC of this node.
 ///
-/// Clones are cheap and stand for the same NIC.
+/// Clones are cheap and refer to the same NIC.
 #[derive(Debug, Clone)]
 pub struct Nic {
     provider: Arc<dyn Provider>,
@@ -59,10 +59,15 @@ impl Nic {
     pub fn open_linux(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let nic = Self::with_provider(Arc::new(Device::new(path)), path);
-        nic.provider
-            .info()
-            .map_err(|error| open_error(path, error, "is the qnic module loaded?"))?;
-        Ok(nic)
+        match nic.provider.info() {
+            Ok(_) => Ok(nic),
+            Err(CallError::System(source)) => Err(Error::Open {
+                path: path.to_owned(),
+                source,
+                hint: "is the qnic module loaded?",
+            }),
+            Err(other) => Err(Error::call(|| format!("open {}", path.display()), other)),
+        }
     }
 
     /// Becomes the host-mode node behind the socket of a device process (X2).
@@ -72,8 +77,7 @@ impl Nic {
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
     pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
-        let socket = socket.as_ref();
-        let node = Node::connect(socket, host_memory()?)?;
+        let node = Node::connect(&socket, host_memory()?)?;
         if host_physical()? {
             node.node().allow_physical();
         }
@@ -86,8 +90,7 @@ impl Nic {
     /// # Errors
     /// [`Error::Host`]
     pub fn open_host_with(socket: impl AsRef<Path>, memory: usize) -> Result<Self> {
-        let socket = socket.as_ref();
-        let node = Node::connect(socket, memory)?;
+        let node = Node::connect(&socket, memory)?;
         Ok(Self::with_provider(Arc::new(node), socket))
     }
 
@@ -178,15 +181,4 @@ fn host_physical() -> Result<bool> {
         "1" => Some(true),
         _ => None,
     })
-}
-
-fn open_error(path: &Path, error: CallError, hint: &'static str) -> Error {
-    match error {
-        CallError::System(source) => Error::Open {
-            path: path.to_owned(),
-            source,
-            hint,
-        },
-        other => Error::call(|| format!("open {}", path.display()), other),
-    }
 }

@@ -7,8 +7,6 @@
 //! Each incomplete command has a result record of its own. A thread has one command at a
 //! time, and waits for it.
 
-pub(crate) mod record;
-
 use std::marker::PhantomData;
 use std::sync::Arc;
 

@@ -1,8 +1,12 @@
 //! What an endpoint and everything made from it share: the registered process, its
-//! command queue, and the state of the folders above.
+//! command queue, and the state that [`crate::memory`], [`crate::notification`] and
+//! [`crate::atomic`] keep here.
 
 pub(crate) mod completion;
+pub(crate) mod map;
+pub(crate) mod notifications;
 pub mod queue;
+pub(crate) mod record;
 pub(crate) mod tracker;
 pub(crate) mod wait;
 
@@ -12,12 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use qnic_abi::command::Descriptor;
 use qnic_abi::{uapi, NodeId, Port};
 
-use crate::atomic::record::Records;
 use crate::error::{Error, Operation, Result, TransferError};
-use crate::memory::map::{Exports, Imports};
-use crate::notification::state::Notifications;
 use crate::provider::{CallError, Process, Provider};
+use map::{Exports, Imports};
+use notifications::Notifications;
 use queue::{Command, WakeRequests};
+use record::Records;
 use tracker::{Claims, Issued, Mark, Summary, Tracker};
 
 /// A registered process, and what the library knows about it.
@@ -163,7 +167,7 @@ impl Core {
         tracker.take_claimed(issued)
     }
 
-    /// Ends the claim of a command whose failure nobody needs to know.
+    /// Ends the claim of a command, and has its failure dropped.
     pub(crate) fn silence(&self, issued: &Issued) {
         let mut tracker = self.tracker();
         if !self.claims.silence(issued) {

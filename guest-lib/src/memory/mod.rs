@@ -1,9 +1,8 @@
 //! Memory that processes share: buffers, exported and imported segments (N2, N3).
 
-pub(crate) mod buffer;
-pub(crate) mod map;
-pub(crate) mod remote;
-pub(crate) mod segment;
+mod buffer;
+mod remote;
+mod segment;
 
 use std::ptr::NonNull;
 use std::sync::Arc;

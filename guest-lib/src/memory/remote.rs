@@ -1,43 +1,20 @@
 //! Imported segments (N3).
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use qnic_abi::command::Descriptor;
 use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 use zerocopy::FromZeros;
 
 use crate::core::lock;
+use crate::core::map::{Imports, Remote};
 use crate::core::tracker::Summary;
 use crate::error::{Error, Operation, Result, TransferError};
-use crate::memory::map::Imports;
 
 /// A segment of another process, imported (N3). Clones are cheap; dropping the
 /// last one unimports it.
 #[derive(Debug, Clone)]
 pub struct RemoteSegment(pub(crate) Arc<Remote>);
-
-/// The result of an import.
-#[derive(Debug)]
-pub(crate) struct Remote {
-    imports: Weak<Mutex<Imports>>,
-    node: NodeId,
-    port: Port,
-    name: SegmentName,
-    segment: u16,
-    access: Access,
-    address: u64,
-    length: u64,
-    key: u64,
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        if let Some(imports) = self.imports.upgrade() {
-            let is_this = |other: &Weak<Remote>| std::ptr::eq(other.as_ptr(), self);
-            lock(&imports).remove((self.node, self.port), self.address, is_this);
-        }
-    }
-}
 
 impl RemoteSegment {
     /// Enters what an import returned in the map.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use qnic_abi::{uapi, Access, SegmentName};
 
+use crate::core::map::Exported;
 use crate::core::{lock, retry, Core};
 use crate::error::{Error, Result};
-use crate::memory::map::Exported;
 use crate::provider::Memory;
 
 /// A range of this process's memory that is exported: peers may import it, and it

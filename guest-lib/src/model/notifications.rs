@@ -9,7 +9,7 @@ use qnic_abi::window::{armed_bit, NOTIFICATION_HEAD, SIGNAL_WAKE_REQUEST};
 use qnic_abi::Access;
 
 use super::*;
-use crate::notification::reader::RingReader;
+use crate::core::notifications::reader::RingReader;
 
 /// The counted notification of the models.
 const ID: u32 = 5;

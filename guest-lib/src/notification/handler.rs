@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread;
 
+use crate::core::notifications::ring::SignalSink;
+use crate::core::notifications::{Dispatcher, Handler};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::notification::ring::SignalSink;
-use crate::notification::state::{Dispatcher, Handler};
 use crate::notification::NotificationId;
 
 /// A handler that is armed; dropping it disarms it.

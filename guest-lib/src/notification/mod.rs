@@ -2,27 +2,23 @@
 //! acknowledges counted notifications by their numbers ([`Notification`]), or takes all of
 //! them from its queue ([`NotificationQueue`]).
 
-pub(crate) mod handler;
-pub(crate) mod poller;
-pub(crate) mod queue;
-pub(crate) mod reader;
-pub(crate) mod ring;
-pub(crate) mod signal;
-pub(crate) mod state;
+mod handler;
+mod poller;
+mod queue;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::core::notifications::ring::SignalSink;
+use crate::core::notifications::{signals, Notifications};
 use crate::core::{lock, Core};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use ring::SignalSink;
-use state::Notifications;
 
+pub use crate::core::notifications::signal::{NotificationId, OneShot, Signal};
 pub use handler::Armed;
 pub use poller::Poller;
 pub use queue::NotificationQueue;
-pub use signal::{NotificationId, OneShot, Signal};
 
 /// One counted notification of an endpoint.
 ///
@@ -45,7 +41,7 @@ impl Notification<'_> {
 
     /// How often it was signalled since this process registered.
     pub fn signals(&self) -> u64 {
-        state::signals(self.core.process.host_area(), self.id)
+        signals(self.core.process.host_area(), self.id)
     }
 
     /// Number of signals that are not acknowledged; never blocks (notfTest).

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::core::notifications::ring::SignalSink;
 use crate::core::Core;
 use crate::error::Result;
-use crate::notification::ring::SignalSink;
 use crate::notification::{NotificationId, Signal};
 
 /// The notification queue of an endpoint.

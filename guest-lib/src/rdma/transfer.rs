@@ -2,10 +2,10 @@
 
 use qnic_abi::command::{CommandFlags, Descriptor, INLINE_CAPACITY};
 
+use crate::core::map::Exported;
 use crate::core::tracker::Issued;
 use crate::core::{lock, Core};
 use crate::error::{Error, Operation, Result};
-use crate::memory::map::Exported;
 use crate::memory::{Part, RemoteSegment};
 use crate::notification::Signal;
 

@@ -19,9 +19,10 @@ use qnic_abi::{NodeId, Port};
 use crate::atomic::RemoteU64;
 use crate::error::{Error, Result};
 use crate::memory::RemoteSegment;
+use crate::sync::entry::{Entry, State};
 use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
-use crate::sync::slot::{Entry, Slot, State};
+use crate::sync::slot::Slot;
 
 /// Offset of the name of the last entry of the queue.
 const TAIL: u64 = 0;

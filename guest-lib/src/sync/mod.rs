@@ -55,6 +55,8 @@
 //! A participant uses the notification [`NOTIFICATION`] of its process and exports
 //! an area under a name whose upper half is [`AREA_NAME`].
 
+mod area;
+mod entry;
 mod lock;
 mod monitor;
 mod object;
@@ -63,9 +65,10 @@ mod queue;
 mod semaphore;
 mod slot;
 
+pub use area::{AREA_NAME, NOTIFICATION};
 pub use lock::{Lock, LockGuard};
 pub use monitor::{Condition, Monitor, MonitorGuard};
 pub use object::{LINK_LIMIT, OBJECT_BYTES};
-pub use participant::{Participant, AREA_NAME, NOTIFICATION};
+pub use participant::Participant;
 pub use queue::{WaitQueue, Waiting};
 pub use semaphore::{Permit, Semaphore};

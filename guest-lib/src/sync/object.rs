@@ -22,8 +22,9 @@ use crate::core::wait::earlier;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::RemoteSegment;
+use crate::sync::entry::{Entry, Grant, State, NEXT, STATE};
 use crate::sync::participant::Participant;
-use crate::sync::slot::{Entry, Grant, Slot, State};
+use crate::sync::slot::Slot;
 
 /// Memory of an object at its owner, in bytes, and its alignment. Zeroed memory is a
 /// free lock, an empty queue, a semaphore of value zero.
@@ -178,7 +179,7 @@ impl Object {
 
     /// Links a slot behind its predecessor.
     pub(crate) fn link(&self, before: Entry, slot: &Slot) -> Result<()> {
-        match self.participant.link(before, slot) {
+        match self.participant.area().post(before, NEXT, slot.entry().0) {
             Err(error) if error.is_peer_gone() => Err(self.mark_broken(slot)?),
             linked => linked,
         }
@@ -186,7 +187,7 @@ impl Object {
 
     /// Wakes an entry. If its process is gone, the entries behind it notice.
     pub(crate) fn wake(&self, entry: Entry, count: u32) -> Result<()> {
-        match self.participant.grant(entry, Grant::Woken(count)) {
+        match self.participant.area().grant(entry, Grant::Woken(count)) {
             Err(error) if error.is_peer_gone() => Ok(()),
             woken => woken,
         }
@@ -272,9 +273,8 @@ impl Object {
 
     /// Finds out what has become of a slot's predecessor.
     fn check_predecessor(&self, before: Entry, slot: &Slot) -> Result<Predecessor> {
-        let all = &self.participant;
-        let found = all.state(before);
-        let (state, next) = match found.and_then(|state| Ok((state, all.next(before)?))) {
+        let load = |word| self.participant.area().load(before, word);
+        let (state, next) = match load(STATE).and_then(|state| Ok((state, load(NEXT)?))) {
             Ok(found) => found,
             Err(error) if error.is_peer_gone() => {
                 // It may have woken this slot before it died.
@@ -376,7 +376,7 @@ impl Object {
     /// Returns true if the process of an entry, which the owner names as the holder, is
     /// there and holds this object, or was woken to hold it and has not noticed yet.
     pub(crate) fn is_held_by(&self, entry: Entry) -> Result<bool> {
-        match self.participant.state(entry) {
+        match self.participant.area().load(entry, STATE) {
             Ok(state) => Ok(matches!(
                 State::of(state, self.identity),
                 Some(State::Holding | State::Waiting)

@@ -7,9 +7,10 @@ use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, NOBODY};
 use crate::atomic::{Operand, RemoteU64};
 use crate::error::{Error, Result};
 use crate::memory::RemoteSegment;
+use crate::sync::entry::Entry;
 use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
-use crate::sync::slot::{Entry, Slot};
+use crate::sync::slot::Slot;
 
 /// The queue of a wait queue or a semaphore.
 #[derive(Debug)]

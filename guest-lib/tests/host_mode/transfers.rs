@@ -2,6 +2,7 @@
 
 use crate::cluster::{pair, pattern, Cluster, Peer, ONE, SOON};
 
+const MIB: usize = 1 << 20;
 const LENGTHS: [usize; 14] = [
     0,
     1,
@@ -15,11 +16,11 @@ const LENGTHS: [usize; 14] = [
     4097,
     8192,
     65_536,
-    (1 << 20) - 1,
-    (1 << 20) + 3,
+    MIB - 1,
+    MIB + 3,
 ];
 const OFFSETS: [(usize, usize); 5] = [(0, 0), (1, 0), (0, 3), (4095, 4093), (7, 4096)];
-const ROOM: usize = (1 << 20) + 16_384;
+const ROOM: usize = MIB + 16_384;
 
 /// Transfers bytes of every length and alignment from one peer to the other, and checks
 /// that they arrive and no others change.

@@ -95,8 +95,8 @@ pub(crate) const SUITES: [Suite; 3] = [
         title: "Mutants: the queues between a process and its NIC",
         sources: &[
             Source {
-                path: "guest-lib/src/notification/reader.rs",
-                copy: "guest-lib/src/notification/reader.rs",
+                path: "guest-lib/src/core/notifications/reader.rs",
+                copy: "guest-lib/src/core/notifications/reader.rs",
                 functions: &["arm", "take"],
             },
             Source {

@@ -48,10 +48,15 @@ fn requirements() {
     }
 }
 
-/// Arrows between the modules of the driver core go one way, and those of host mode.
+/// Arrows between the modules of the driver core go one way, and those of host mode and of
+/// the library.
 #[test]
-fn modules_of_the_driver() {
-    for crate_root in ["guest-driver/core/src", "guest-driver/host/src"] {
+fn modules_of_driver_and_library() {
+    for crate_root in [
+        "guest-driver/core/src",
+        "guest-driver/host/src",
+        "guest-lib/src",
+    ] {
         let tree = Tree::read(&sources::checkout().join(crate_root)).unwrap();
         let arrows = tree.arrows();
         let circle = modules::circle(&arrows);

@@ -1,11 +1,11 @@
 //! Export and import maps: from addresses to segments in O(log segments) (N3).
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::{Mutex, Weak};
 
-use qnic_abi::{NodeId, Port};
+use qnic_abi::{Access, NodeId, Port, SegmentName};
 
-use crate::memory::remote::Remote;
+use crate::core::lock;
 
 /// Segments by first address. Segments of one process do not overlap, except that several
 /// may cover exactly the same range.
@@ -62,6 +62,29 @@ pub(crate) type Exports = Ranges<(), Exported>;
 
 /// The segments that this process has imported, by node and port.
 pub(crate) type Imports = Ranges<(NodeId, Port), Weak<Remote>>;
+
+/// The result of an import.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) imports: Weak<Mutex<Imports>>,
+    pub(crate) node: NodeId,
+    pub(crate) port: Port,
+    pub(crate) name: SegmentName,
+    pub(crate) segment: u16,
+    pub(crate) access: Access,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) key: u64,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if let Some(imports) = self.imports.upgrade() {
+            let is_this = |other: &Weak<Remote>| std::ptr::eq(other.as_ptr(), self);
+            lock(&imports).remove((self.node, self.port), self.address, is_this);
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,9 @@
 //! What an endpoint keeps about its notifications.
 
+pub(crate) mod reader;
+pub(crate) mod ring;
+pub(crate) mod signal;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,9 +12,9 @@ use std::thread::{JoinHandle, ThreadId};
 use qnic_abi::host_area::{signal_offset, SIGNAL_COUNTERS};
 
 use crate::core::lock;
-use crate::notification::ring::NotificationRing;
-use crate::notification::signal::NotificationId;
 use crate::provider::Memory;
+use ring::NotificationRing;
+use signal::NotificationId;
 
 /// The notifications of one endpoint.
 #[derive(Default)]
@@ -56,7 +60,7 @@ impl Counters {
 }
 
 /// How often a notification was signalled.
-pub(super) fn signals(area: &dyn Memory, id: NotificationId) -> u64 {
+pub(crate) fn signals(area: &dyn Memory, id: NotificationId) -> u64 {
     // Acquire: data written before the signal is visible behind it (partner: the NIC's
     // release store of the counter).
     area.load_u64(

@@ -16,9 +16,9 @@ pub(crate) struct Records {
 const _: () = assert!(RESULT_RECORDS == u64::BITS as usize);
 
 /// A record that belongs to one command.
-pub(super) struct Record<'a> {
+pub(crate) struct Record<'a> {
     records: &'a Records,
-    pub(super) number: u16,
+    pub(crate) number: u16,
 }
 
 impl Records {
@@ -30,7 +30,7 @@ impl Records {
     }
 
     /// Takes a record; waits while commands of other threads have all of them.
-    pub(super) fn take(&self) -> Record<'_> {
+    pub(crate) fn take(&self) -> Record<'_> {
         let woken = self
             .given_back
             .wait_while(lock(&self.free), |free| *free == 0);

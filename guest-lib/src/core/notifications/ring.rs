@@ -18,10 +18,10 @@ use std::collections::VecDeque;
 
 use qnic_abi::host_area::{ONE_SHOT_ENTRIES, SIGNAL_COUNTERS};
 
+use crate::core::notifications::reader::RingReader;
+use crate::core::notifications::signal::{NotificationId, OneShot, Signal};
+use crate::core::notifications::Counters;
 use crate::error::{Error, Result};
-use crate::notification::reader::RingReader;
-use crate::notification::signal::{NotificationId, OneShot, Signal};
-use crate::notification::state::Counters;
 use crate::provider::Process;
 
 /// One-shot notifications that wait here to be taken; more are dropped.

@@ -1,0 +1,120 @@
+//! The area of a participant: its slots, and how it reaches those of others.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use qnic_abi::{NodeId, Port, SegmentName};
+
+use crate::core::lock;
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::memory::{Buffer, RemoteSegment, Segment};
+use crate::notification::NotificationId;
+use crate::sync::entry::{Entry, Grant, GRANT, SLOTS, SLOT_BYTES};
+
+/// Notification by which participants wake each other.
+pub const NOTIFICATION: NotificationId = match NotificationId::new(1023) {
+    Some(id) => id,
+    None => panic!("1023 is a counted notification"),
+};
+
+/// Upper half of the names of participants' areas: "qnsy".
+pub const AREA_NAME: u32 = u32::from_be_bytes(*b"qnsy");
+
+/// How long the first message to another participant may take. Its area existed when its
+/// name became known, but messages to it may get lost.
+const FIRST_CONTACT: Duration = Duration::from_secs(3);
+
+/// The slots of a participant, and the areas of others that it has imported.
+#[derive(Debug)]
+pub(crate) struct Area {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) buffer: Buffer,
+    _segment: Segment,
+    incarnation: u16,
+    free: Mutex<Vec<u16>>,
+    others: Mutex<BTreeMap<u64, RemoteSegment>>,
+}
+
+impl Area {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        buffer: Buffer,
+        segment: Segment,
+        incarnation: u16,
+    ) -> Self {
+        Area {
+            endpoint,
+            buffer,
+            _segment: segment,
+            incarnation,
+            free: Mutex::new((0..SLOTS).rev().collect()),
+            others: Mutex::default(),
+        }
+    }
+
+    /// Takes a free slot.
+    pub(crate) fn take(&self) -> Option<Entry> {
+        let slot = lock(&self.free).pop()?;
+        let (node, port) = self.endpoint.core().name();
+        Some(Entry::new(node.0, port.0, self.incarnation, slot))
+    }
+
+    /// Takes back a slot that no process will write to any more.
+    pub(crate) fn give_back(&self, entry: Entry) {
+        let slot = (entry.offset() / SLOT_BYTES) as u16;
+        lock(&self.free).push(slot);
+    }
+
+    /// Wakes an entry, or tells it that its predecessor has abandoned its slot.
+    pub(crate) fn grant(&self, entry: Entry, grant: Grant) -> Result<()> {
+        self.post(entry, GRANT, grant.word())
+    }
+
+    /// Loads a word of another's slot.
+    ///
+    /// # Errors
+    /// Those of [`crate::RemoteWord`]; see [`crate::Error::is_peer_gone`].
+    pub(crate) fn load(&self, entry: Entry, word: u64) -> Result<u64> {
+        let area = self.area_of(entry)?;
+        let word = self.endpoint.atomic_u64(&area, entry.offset() + word)?;
+        word.load().inspect_err(|error| {
+            if error.is_peer_gone() {
+                lock(&self.others).remove(&entry.participant());
+            }
+        })
+    }
+
+    /// Writes a word of another's slot and notifies its process; does not wait. A failure
+    /// is dropped: the processes that wait behind notice that it is gone.
+    pub(crate) fn post(&self, entry: Entry, word: u64, value: u64) -> Result<()> {
+        let (area, offset) = (self.area_of(entry)?, entry.offset() + word);
+        let core = self.endpoint.core();
+        core.write_word(&area, offset, value, Some(NOTIFICATION))
+    }
+
+    /// The area that an entry lies in.
+    fn area_of(&self, entry: Entry) -> Result<RemoteSegment> {
+        if let Some(area) = lock(&self.others).get(&entry.participant()) {
+            return Ok(area.clone());
+        }
+        let (node, port) = (NodeId(entry.node()), Port(entry.port()));
+        let name = area_name(entry.incarnation());
+        let area = self.endpoint.import(node, port, name, FIRST_CONTACT)?;
+        lock(&self.others).insert(entry.participant(), area.clone());
+        Ok(area)
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // An error says that no process is left to be told.
+        let _unreachable = self.endpoint.core().wait_all_writes();
+    }
+}
+
+/// The name under which an incarnation of a participant exports its area.
+pub(crate) fn area_name(incarnation: u16) -> SegmentName {
+    SegmentName(u64::from(AREA_NAME) << 32 | u64::from(incarnation))
+}
