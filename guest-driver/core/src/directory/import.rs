@@ -107,7 +107,7 @@ fn send<P: Platform>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{exporter, register, Fake, PAGE};
+    use crate::testing::{exporter, running, Fake, PAGE};
     use crate::Process;
     use std::vec::Vec;
 
@@ -123,8 +123,7 @@ mod tests {
 
     #[test]
     fn an_import_passes_on_what_the_nic_says() {
-        let fake = Fake::new();
-        let process = exporter(&fake, 1, true);
+        let (fake, _, process) = exporter(1, true);
         assert_eq!(import(&process, 5, 0).0, Status::NameNotFound);
         let (status, imported) = import(&process, 0, 0);
         assert_eq!(status, Status::Ok);
@@ -144,8 +143,7 @@ mod tests {
 
     #[test]
     fn a_long_import_is_sent_as_several_requests() {
-        let fake = Fake::new();
-        let process = register(&fake.start().unwrap());
+        let (fake, _, process) = running();
         assert_eq!(import(&process, 5, 2500).0, Status::NameNotFound);
         assert_eq!(fake.nic().import_waits, [1000, 1000, 500]);
         fake.nic().next.push_back(Ok(Status::NoSuchNode.code()));
@@ -154,8 +152,7 @@ mod tests {
 
     #[test]
     fn one_process_waits_for_so_many_imports() {
-        let fake = Fake::new();
-        let process = register(&fake.start().unwrap());
+        let (_, _, process) = running();
         let permits: Vec<_> = (0..IMPORTS_MAX)
             .map(|_| process.state.imports.acquire().unwrap())
             .collect();

@@ -17,14 +17,6 @@ use crate::memory::MemoryManager;
 use crate::platform::{HostArea, Lock};
 use crate::process::state::ProcessState;
 
-/// What a process is registered with.
-struct Registration {
-    vni: VniId,
-    port: Port,
-    pid: u32,
-    physical: bool,
-}
-
 impl<P: MemoryManager> Driver<P> {
     /// Registers a process (N1). `Ok(None)` if it was refused: the call's status says
     /// why.
@@ -57,13 +49,7 @@ impl<P: MemoryManager> Driver<P> {
                 return Ok(None);
             }
         };
-        let registration = Registration {
-            vni,
-            port,
-            pid,
-            physical,
-        };
-        let created = self.create(&registration, space);
+        let created = self.create(vni, port, pid, physical, space);
         if !matches!(created, Ok(Ok(_))) {
             self.slots.with(|slots| slots.release(vni));
         }
@@ -93,15 +79,12 @@ impl<P: MemoryManager> Driver<P> {
     /// Makes the state of a process and tells the NIC about it.
     fn create(
         &self,
-        registration: &Registration,
+        vni: VniId,
+        port: Port,
+        pid: u32,
+        physical: bool,
         space: P::AddressSpace,
     ) -> Result<Result<Arc<ProcessState<P>>, Status>, CallError> {
-        let &Registration {
-            vni,
-            port,
-            pid,
-            physical,
-        } = registration;
         let state = Arc::new(ProcessState {
             vni,
             port,
@@ -119,13 +102,12 @@ impl<P: MemoryManager> Driver<P> {
         };
         // Events may come as soon as the NIC knows the process.
         self.publish(state.clone());
-        let called = self
-            .device
-            .call(&Request::new(Opcode::NewProcess, vni, &body));
-        match called {
-            Ok((Status::Ok, _)) => return Ok(Ok(state)),
-            _ => self.retire(vni),
+        let request = Request::new(Opcode::NewProcess, vni, &body);
+        let called = self.device.call(&request);
+        if let Ok((Status::Ok, _)) = called {
+            return Ok(Ok(state));
         }
+        self.retire(vni);
         called.map(|(refused, _)| Err(refused))
     }
 }

@@ -219,8 +219,8 @@ impl<P: Platform> Drop for Region<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{exporter, mapped, region, Fake};
-    use crate::{CallError, Process};
+    use crate::testing::{exporter, geometry, mapped, region, Fake};
+    use crate::CallError;
     use core::sync::atomic::Ordering;
     use qnic_abi::{uapi, SharedMemory};
 
@@ -228,15 +228,14 @@ mod tests {
         fake.kernel.state().pages[&page].unwrap()
     }
 
-    fn set_lock(fake: &Fake, process: &Process<Fake>, frame: u32, value: u32) {
-        let word = process.driver().geometry().lock_word(frame);
+    fn set_lock(fake: &Fake, frame: u32, value: u32) {
+        let word = geometry().lock_word(frame);
         fake.sram.store_u32(word, value, Ordering::Relaxed);
     }
 
     #[test]
     fn reclaim_takes_pages_out_and_a_fault_brings_them_back() {
-        let fake = Fake::new();
-        let process = exporter(&fake, 4, true);
+        let (fake, _, process) = exporter(4, true);
         assert_eq!(mapped(&process), 4);
         assert!(fake.kernel.reclaim(17, 2, true));
         assert_eq!(mapped(&process), 2);
@@ -249,21 +248,19 @@ mod tests {
 
     #[test]
     fn a_held_page_is_not_taken_away_without_waiting() {
-        let fake = Fake::new();
-        let process = exporter(&fake, 4, true);
+        let (fake, _, process) = exporter(4, true);
         let frame = frame_of_page(&fake, 17);
-        set_lock(&fake, &process, frame, 1);
+        set_lock(&fake, frame, 1);
         assert!(!fake.kernel.reclaim(16, 4, false));
         assert_eq!(mapped(&process), 1);
-        set_lock(&fake, &process, frame, 0);
+        set_lock(&fake, frame, 0);
         assert!(fake.kernel.reclaim(16, 4, false));
         assert_eq!(mapped(&process), 0);
     }
 
     #[test]
     fn without_sleep_a_region_whose_lock_is_taken_is_left_alone() {
-        let fake = Fake::new();
-        let process = exporter(&fake, 4, true);
+        let (_, _, process) = exporter(4, true);
         let (region, _) = region(&process, 16).unwrap();
         let refused = region.pages.with(|_| {
             std::thread::scope(|scope| {
@@ -277,11 +274,10 @@ mod tests {
 
     #[test]
     fn taking_a_held_page_away_waits_for_the_nic() {
-        let fake = Fake::new();
-        let process = exporter(&fake, 4, true);
+        let (fake, driver, process) = exporter(4, true);
         let frame = frame_of_page(&fake, 17);
-        set_lock(&fake, &process, frame, 1);
-        let word = process.driver().geometry().lock_word(frame);
+        set_lock(&fake, frame, 1);
+        let word = driver.geometry().lock_word(frame);
         let sram = fake.sram.clone();
         fake.tick_per_reading(20_000);
         fake.on_yield(move |now| {
@@ -290,16 +286,15 @@ mod tests {
             }
         });
         assert!(fake.kernel.reclaim(17, 1, true));
-        assert_eq!(process.driver().device.counters.lock_conflicts.get(), 1);
-        assert!(process.driver().is_alive());
+        assert_eq!(driver.device.counters.lock_conflicts.get(), 1);
+        assert!(driver.is_alive());
         assert_eq!(mapped(&process), 3);
     }
 
     #[test]
     fn a_nic_that_never_lets_go_is_stopped() {
-        let fake = Fake::new();
-        let process = exporter(&fake, 4, true);
-        set_lock(&fake, &process, frame_of_page(&fake, 17), 1);
+        let (fake, _, process) = exporter(4, true);
+        set_lock(&fake, frame_of_page(&fake, 17), 1);
         fake.tick_per_reading(20_000);
         assert!(fake.kernel.reclaim(17, 1, true));
         assert!(fake.nic().stopped);
@@ -309,10 +304,9 @@ mod tests {
 
     #[test]
     fn the_kernel_learns_of_pages_that_the_nic_wrote_to() {
-        let fake = Fake::new();
-        let process = exporter(&fake, 4, true);
+        let (fake, driver, _) = exporter(4, true);
         let frame = frame_of_page(&fake, 18);
-        let geometry = *process.driver().geometry();
+        let geometry = *driver.geometry();
         let bit = 1 << (frame % 32);
         let (own, nics) = (
             geometry.dirty_driver_word(frame),
@@ -333,8 +327,7 @@ mod tests {
 
     #[test]
     fn a_closed_region_takes_no_page() {
-        let fake = Fake::new();
-        let process = exporter(&fake, 4, true);
+        let (_, _, process) = exporter(4, true);
         let (closed, _) = region(&process, 16).unwrap();
         process.close();
         let installed = closed.install(0, &[Some(5)], || true);

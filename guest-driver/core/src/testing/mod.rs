@@ -167,13 +167,21 @@ pub(crate) fn export(
     process.export(&mut call).map(|()| call)
 }
 
-/// A process that exports pages 16 to `16 + count`, resident or not.
-pub(crate) fn exporter(fake: &Fake, count: u64, resident: bool) -> Process<Fake> {
-    let process = register(&fake.start().unwrap());
+/// A platform, its driver, and a process.
+pub(crate) fn running() -> (Fake, Arc<Driver<Fake>>, Process<Fake>) {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let process = register(&driver);
+    (fake, driver, process)
+}
+
+/// The same, with a process that exports pages 16 to `16 + count`, resident or not.
+pub(crate) fn exporter(count: u64, resident: bool) -> (Fake, Arc<Driver<Fake>>, Process<Fake>) {
+    let (fake, driver, process) = running();
     fake.kernel.map(16, count, resident);
     let done = export(&process, 0, 16 * PAGE, count * PAGE).unwrap();
     assert_eq!(done.status.get(), Status::Ok.code());
-    process
+    (fake, driver, process)
 }
 
 /// Gives the driver an event.

@@ -1,6 +1,6 @@
 use super::super::segment::ADDRESS_END;
 use super::*;
-use crate::testing::{export, export_call, mapped, register, Fake, PAGE};
+use crate::testing::{export, export_call, mapped, register, running, Fake, PAGE};
 use crate::Process;
 
 fn status(result: Result<uapi::Export, CallError>) -> Status {
@@ -18,8 +18,7 @@ fn unexport(process: &Process<Fake>, segment: u16) -> Status {
 
 #[test]
 fn names_over_one_range_share_its_pages() {
-    let fake = Fake::new();
-    let process = register(&fake.start().unwrap());
+    let (fake, _, process) = running();
     fake.kernel.map(16, 4, true);
     let first = export(&process, 1, 16 * PAGE + 8, 3 * PAGE).unwrap();
     let second = export(&process, 2, 16 * PAGE + 8, 3 * PAGE).unwrap();
@@ -40,8 +39,7 @@ fn names_over_one_range_share_its_pages() {
 
 #[test]
 fn overlaps_and_bad_ranges_are_refused() {
-    let fake = Fake::new();
-    let process = register(&fake.start().unwrap());
+    let (fake, _, process) = running();
     fake.kernel.map(16, 4, false);
     fake.kernel.state().read_only.insert(19);
     let first = export(&process, 1, 16 * PAGE, PAGE + 1);
@@ -65,8 +63,7 @@ fn overlaps_and_bad_ranges_are_refused() {
 
 #[test]
 fn illegal_arguments_are_refused() {
-    let fake = Fake::new();
-    let process = register(&fake.start().unwrap());
+    let (_, _, process) = running();
     for (access, flags) in [(0, 0), (4, 0), (u32::MAX, 0), (1, 2)] {
         let mut call = uapi::Export {
             access: access.into(),
@@ -133,8 +130,7 @@ fn physical_exports_need_the_privilege_and_pin_while_they_last() {
 
 #[test]
 fn an_export_that_the_nic_refuses_leaves_nothing() {
-    let fake = Fake::new();
-    let process = register(&fake.start().unwrap());
+    let (fake, _, process) = running();
     fake.kernel.map(16, 4, true);
     fake.nic().next.push_back(Ok(Status::Exhausted.code()));
     let refused = export(&process, 1, 16 * PAGE, PAGE);
@@ -146,8 +142,7 @@ fn an_export_that_the_nic_refuses_leaves_nothing() {
 
 #[test]
 fn a_process_exports_so_many_segments_and_no_more() {
-    let fake = Fake::new();
-    let process = register(&fake.start().unwrap());
+    let (fake, _, process) = running();
     fake.kernel.map(0, 300, false);
     for page in 0..u64::from(SEGMENTS_PER_PROCESS) {
         assert_eq!(status(export(&process, page, page * PAGE, 1)), Status::Ok);
@@ -161,9 +156,7 @@ fn a_process_exports_so_many_segments_and_no_more() {
 
 #[test]
 fn the_end_of_a_process_empties_the_table() {
-    let fake = Fake::new();
-    let driver = fake.start().unwrap();
-    let process = register(&driver);
+    let (fake, driver, process) = running();
     let other = register(&driver);
     fake.kernel.map(16, 8, true);
     fake.kernel.map(32, 2, true);

@@ -17,9 +17,7 @@ fn statuses(fake: &Fake) -> Vec<Status> {
 
 #[test]
 fn pages_are_faulted_in_and_the_nic_is_told() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     assert!(!driver.serve_fault());
     let queued = fault(&driver, process.vni(), 17 * PAGE, 3);
     assert_eq!(queued, Handled::FaultQueued);
@@ -35,9 +33,7 @@ fn pages_are_faulted_in_and_the_nic_is_told() {
 
 #[test]
 fn a_nic_that_takes_no_answers_is_stopped() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
     fake.nic().next.push_back(Err(RequestError::TimedOut));
     assert!(driver.serve_fault());
@@ -49,9 +45,7 @@ fn a_nic_that_takes_no_answers_is_stopped() {
 
 #[test]
 fn only_pages_of_the_region_are_faulted_in() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     fake.kernel.map(24, 8, false);
     let _ = fault(&driver, process.vni(), 22 * PAGE, u32::MAX);
     let _ = fault(&driver, process.vni(), 16 * PAGE, 0);
@@ -62,9 +56,7 @@ fn only_pages_of_the_region_are_faulted_in() {
 
 #[test]
 fn a_fault_that_fails_is_answered_too() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     fake.kernel.unmap(18, 1);
     for address in [18 * PAGE, 0, u64::MAX, 24 * PAGE] {
         let _ = fault(&driver, process.vni(), address, 1);
@@ -81,9 +73,7 @@ fn a_fault_that_fails_is_answered_too() {
 
 #[test]
 fn peers_of_a_process_that_ended_are_told_so() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     fake.kernel.state().space_gone = true;
     let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
     assert!(driver.serve_fault());
@@ -92,9 +82,7 @@ fn peers_of_a_process_that_ended_are_told_so() {
 
 #[test]
 fn a_fault_of_a_process_that_the_nic_still_knows_is_answered_as_its_end() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
     let known = fake.nic().processes.clone();
     drop(process);
@@ -105,9 +93,7 @@ fn a_fault_of_a_process_that_the_nic_still_knows_is_answered_as_its_end() {
 
 #[test]
 fn pages_that_change_meanwhile_are_looked_up_again() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     fake.kernel.state().races = 5;
     let _ = fault(&driver, process.vni(), 16 * PAGE, 1);
     assert!(driver.serve_fault());
@@ -119,9 +105,7 @@ fn pages_that_change_meanwhile_are_looked_up_again() {
 /// Found by the simulator: a transfer under the new name failed for the old one.
 #[test]
 fn a_range_that_was_exported_again_is_looked_up_again() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     let process = Arc::new(process);
     let again = process.clone();
     fake.kernel.state().on_fault = Some(std::boxed::Box::new(move || {
@@ -137,9 +121,7 @@ fn a_range_that_was_exported_again_is_looked_up_again() {
 
 #[test]
 fn a_frame_that_the_nic_holds_is_retried_and_left_to_it() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (fake, driver, process) = exporter(8, false);
     let geometry = *driver.geometry();
     for frame in 0..64 {
         let word = geometry.lock_word(frame);
@@ -154,9 +136,7 @@ fn a_frame_that_the_nic_holds_is_retried_and_left_to_it() {
 
 #[test]
 fn the_queue_of_faults_is_bounded() {
-    let fake = Fake::new();
-    let process = exporter(&fake, 8, false);
-    let driver = process.driver().clone();
+    let (_, driver, process) = exporter(8, false);
     for _ in 0..QUEUE_FAULTS {
         assert!(driver.event_room());
         let _ = fault(&driver, process.vni(), 16 * PAGE, 1);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::platform::RequestError;
-use crate::testing::{event, register, Fake};
+use crate::testing::{event, register, running, Fake};
 use core::sync::atomic::Ordering;
 use qnic_abi::event::Kind;
 use qnic_abi::window::WINDOW_BYTES;
@@ -15,6 +15,15 @@ fn wake_event(driver: &Driver<Fake>, vni: VniId) {
 fn refused(driver: &Arc<Driver<Fake>>, mut call: uapi::Register) -> u32 {
     assert!(driver.register((), 1, &mut call).unwrap().is_none());
     call.status.get()
+}
+
+/// Waits in a thread while `action` runs.
+fn wait_during(process: &Process<Fake>, action: impl FnOnce()) -> Result<u64, CallError> {
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait(process, 0, -1));
+        action();
+        waiter.join().unwrap()
+    })
 }
 
 fn wait(process: &Process<Fake>, generation: u64, ms: i64) -> Result<u64, CallError> {
@@ -90,16 +99,11 @@ fn a_refused_registration_leaves_nothing() {
 
 #[test]
 fn a_wake_event_ends_a_wait() {
-    let fake = Fake::new();
-    let driver = fake.start().unwrap();
-    let process = register(&driver);
+    let (_, driver, process) = running();
     assert!(!process.is_readable());
     assert_eq!(wait(&process, 0, 1), Err(CallError::TimedOut));
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| wait(&process, 0, -1));
-        wake_event(&driver, process.vni());
-        assert_eq!(waiter.join().unwrap(), Ok(1));
-    });
+    let waited = wait_during(&process, || wake_event(&driver, process.vni()));
+    assert_eq!(waited, Ok(1));
     assert_eq!(process.host_area().generation.load(Ordering::Relaxed), 1);
     assert_eq!(wait(&process, 0, 0), Ok(1));
     // A VNI without a process, and one out of range: nothing happens.
@@ -117,9 +121,7 @@ fn mark_seen(process: &Process<Fake>) -> Result<u64, CallError> {
 
 #[test]
 fn poll_reports_wake_events_until_they_are_marked_as_seen() {
-    let fake = Fake::new();
-    let driver = fake.start().unwrap();
-    let process = register(&driver);
+    let (_, driver, process) = running();
     assert!(!process.is_readable());
     wake_event(&driver, process.vni());
     assert_eq!(wait(&process, 0, 0), Ok(1));
@@ -138,14 +140,12 @@ fn poll_reports_wake_events_until_they_are_marked_as_seen() {
 
 #[test]
 fn a_process_can_wake_itself() {
-    let fake = Fake::new();
-    let driver = fake.start().unwrap();
-    let (process, other) = (register(&driver), register(&driver));
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| wait(&process, 0, -1));
-        process.wake(&mut uapi::Wake::default()).unwrap();
-        assert_eq!(waiter.join().unwrap(), Ok(1));
+    let (_, driver, process) = running();
+    let other = register(&driver);
+    let waited = wait_during(&process, || {
+        process.wake(&mut uapi::Wake::default()).unwrap()
     });
+    assert_eq!(waited, Ok(1));
     assert!(process.is_readable() && !other.is_readable());
     let mut malformed = uapi::Wake {
         reserved: 1.into(),
@@ -159,14 +159,9 @@ fn a_process_can_wake_itself() {
 
 #[test]
 fn removal_wakes_every_waiter_and_fails_every_call() {
-    let fake = Fake::new();
-    let driver = fake.start().unwrap();
-    let process = register(&driver);
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| wait(&process, 0, -1));
-        driver.begin_removal();
-        assert_eq!(waiter.join().unwrap(), Err(CallError::NoDevice));
-    });
+    let (fake, driver, process) = running();
+    let waited = wait_during(&process, || driver.begin_removal());
+    assert_eq!(waited, Err(CallError::NoDevice));
     fake.nic().stopped = true;
     driver.detach();
     assert_eq!(wait(&process, 0, 0), Err(CallError::NoDevice));
@@ -182,9 +177,7 @@ fn removal_wakes_every_waiter_and_fails_every_call() {
 
 #[test]
 fn a_nic_that_does_not_answer_is_stopped() {
-    let fake = Fake::new();
-    let driver = fake.start().unwrap();
-    let process = register(&driver);
+    let (fake, driver, process) = running();
     fake.nic().next.push_back(Err(RequestError::TimedOut));
     let result = process.reset_queue(&mut uapi::ResetQueue::default());
     assert_eq!(result, Err(CallError::NoDevice));
@@ -203,20 +196,17 @@ fn a_nic_that_died_is_detected_and_waiters_wake() {
     let process = register(&driver);
     driver.check_device();
     assert!(driver.is_alive());
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| wait(&process, 0, -1));
+    let waited = wait_during(&process, || {
         fake.nic().next.push_back(Err(RequestError::TimedOut));
         driver.check_device();
-        assert_eq!(waiter.join().unwrap(), Err(CallError::NoDevice));
     });
+    assert_eq!(waited, Err(CallError::NoDevice));
     assert!(fake.nic().stopped);
 }
 
 #[test]
 fn only_the_first_close_has_an_effect() {
-    let fake = Fake::new();
-    let driver = fake.start().unwrap();
-    let process = register(&driver);
+    let (fake, driver, process) = running();
     process.close();
     let again = register(&driver);
     process.close();
