@@ -168,7 +168,7 @@ static int add_file(struct qnic_dev *dev)
 	return misc_register(&dev->misc);
 }
 
-/* Ends what qnic_rs_start() began; nobody can open the device any more. */
+/* Undoes qnic_rs_start(); no process can open the device any more. */
 static void dev_stop(struct qnic_dev *dev)
 {
 	int i;

@@ -176,24 +176,23 @@ impl Control {
     /// Waits until `find` finds something, the device is gone or the time is over.
     fn wait_until<'a, T>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        state: MutexGuard<'a, State>,
         deadline: Instant,
         find: impl Fn(&State) -> Option<T>,
     ) -> (MutexGuard<'a, State>, Result<T, RequestError>) {
-        loop {
-            if state.gone {
-                return (state, Err(RequestError::Gone));
-            }
-            if let Some(found) = find(&state) {
-                return (state, Ok(found));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return (state, Err(RequestError::TimedOut));
-            }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let mut found = None;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(state, left, |state| {
+            found = find(state);
+            !state.gone && found.is_none()
+        });
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let result = match found {
+            _ if state.gone => Err(RequestError::Gone),
+            Some(found) => Ok(found),
+            None => Err(RequestError::TimedOut),
+        };
+        (state, result)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

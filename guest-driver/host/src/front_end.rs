@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, SRAM_REGION};
 use vhost::vhost_user::message::{
@@ -36,23 +36,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const VERSION_1: u64 = 1 << 32;
 
 /// Protocol features without which there is no NIC.
-const NEEDED: [(VhostUserProtocolFeatures, &str); 6] = [
-    (VhostUserProtocolFeatures::MQ, "MQ"),
-    (VhostUserProtocolFeatures::REPLY_ACK, "REPLY_ACK"),
-    (VhostUserProtocolFeatures::CONFIG, "CONFIG"),
-    (VhostUserProtocolFeatures::BACKEND_REQ, "BACKEND_REQ"),
-    (
-        VhostUserProtocolFeatures::BACKEND_SEND_FD,
-        "BACKEND_SEND_FD",
-    ),
-    (VhostUserProtocolFeatures::SHMEM, "SHMEM"),
-];
+const NEEDED: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
+    .union(VhostUserProtocolFeatures::REPLY_ACK)
+    .union(VhostUserProtocolFeatures::CONFIG)
+    .union(VhostUserProtocolFeatures::BACKEND_REQ)
+    .union(VhostUserProtocolFeatures::BACKEND_SEND_FD)
+    .union(VhostUserProtocolFeatures::SHMEM);
 
 /// A connection to a device process.
 #[derive(Clone)]
-pub(crate) struct FrontEnd {
-    frontend: Frontend,
-}
+pub(crate) struct FrontEnd(Frontend);
 
 /// Names the message that failed.
 fn check<T>(message: &'static str, result: vhost::Result<T>) -> Result<T, ConnectError> {
@@ -75,16 +68,14 @@ impl FrontEnd {
         })?;
         let mut frontend = Frontend::from_stream(stream, FIRST_DOORBELL as u64);
         negotiate(&mut frontend)?;
-        Ok((FrontEnd { frontend }, connection))
+        Ok((FrontEnd(frontend), connection))
     }
 
     /// Reads the configuration space.
     pub(crate) fn config(&mut self) -> Result<[u8; CONFIG_SIZE], ConnectError> {
         let empty = [0; CONFIG_SIZE];
         let flags = VhostUserConfigFlags::empty();
-        let config = self
-            .frontend
-            .get_config(0, CONFIG_SIZE as u32, flags, &empty);
+        let config = self.0.get_config(0, CONFIG_SIZE as u32, flags, &empty);
         let (_, bytes) = check("GET_CONFIG", config)?;
         bytes
             .try_into()
@@ -93,7 +84,7 @@ impl FrontEnd {
 
     /// Gives the device the channel on which it can ask for SHMEM_MAP.
     pub(crate) fn give_channel(&mut self, channel: &dyn AsRawFd) -> Result<(), ConnectError> {
-        let set = self.frontend.set_backend_request_fd(channel);
+        let set = self.0.set_backend_request_fd(channel);
         check("SET_BACKEND_REQ_FD", set)
     }
 
@@ -106,7 +97,7 @@ impl FrontEnd {
         doorbells: &[EventFd],
     ) -> Result<(), ConnectError> {
         let queues = FIRST_DOORBELL + doorbells.len();
-        let offered = check("GET_QUEUE_NUM", self.frontend.get_queue_num())?;
+        let offered = check("GET_QUEUE_NUM", self.0.get_queue_num())?;
         if offered < queues as u64 {
             return Err(ConnectError::MissingFeature(
                 "a virtqueue for each doorbell",
@@ -119,7 +110,7 @@ impl FrontEnd {
             mmap_offset: 0,
             mmap_handle: arena.file().as_raw_fd(),
         };
-        check("SET_MEM_TABLE", self.frontend.set_mem_table(&[region]))?;
+        check("SET_MEM_TABLE", self.0.set_mem_table(&[region]))?;
         self.set_queue(CONTROL_QUEUE, control.ring(), &control.kick, &control.call)?;
         self.set_queue(EVENT_QUEUE, events.ring(), &events.kick, &events.call)?;
         for (doorbell, kick) in doorbells.iter().enumerate() {
@@ -128,7 +119,7 @@ impl FrontEnd {
             self.set_queue(FIRST_DOORBELL + doorbell, ring, kick, &control.call)?;
         }
         for queue in 0..queues {
-            let enabled = self.frontend.set_vring_enable(queue, true);
+            let enabled = self.0.set_vring_enable(queue, true);
             check("SET_VRING_ENABLE", enabled)?;
         }
         Ok(())
@@ -150,7 +141,7 @@ impl FrontEnd {
             avail_ring_addr: available,
             log_addr: None,
         };
-        let device = &self.frontend;
+        let device = &self.0;
         check("SET_VRING_NUM", device.set_vring_num(queue, size))?;
         check("SET_VRING_ADDR", device.set_vring_addr(queue, &addresses))?;
         check("SET_VRING_BASE", device.set_vring_base(queue, 0))?;
@@ -171,15 +162,13 @@ fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
     }
     let offered = frontend.get_protocol_features();
     let offered = check("GET_PROTOCOL_FEATURES", offered)?;
-    let mut accepted = VhostUserProtocolFeatures::empty();
-    for (feature, name) in NEEDED {
-        if !offered.contains(feature) {
-            return Err(ConnectError::MissingFeature(name));
-        }
-        accepted |= feature;
+    if let Some((missing, _)) = NEEDED.difference(offered).iter_names().next() {
+        return Err(ConnectError::MissingFeature(missing));
     }
-    let set = frontend.set_protocol_features(accepted);
-    check("SET_PROTOCOL_FEATURES", set)?;
+    check(
+        "SET_PROTOCOL_FEATURES",
+        frontend.set_protocol_features(NEEDED),
+    )?;
     frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
     check("SET_FEATURES", frontend.set_features(wanted))
 }
@@ -211,22 +200,16 @@ impl SramSlot {
 
     /// Waits for the SRAM.
     pub(crate) fn wait(&self) -> Result<SharedRegion, ConnectError> {
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        let mut content = self.lock();
-        loop {
-            match &*content {
-                Content::Mapped(sram) => return Ok(sram.clone()),
-                Content::Failed(reason) => return Err(ConnectError::NoSram(reason.clone())),
-                Content::Awaited => (),
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let seconds = ANSWER_TIMEOUT.as_secs();
-                let reason = format!("no SHMEM_MAP within {seconds} s");
-                return Err(ConnectError::NoSram(reason));
-            }
-            let waited = self.changed.wait_timeout(content, left);
-            content = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let is_awaited = |content: &mut Content| matches!(content, Content::Awaited);
+        let waited = self
+            .changed
+            .wait_timeout_while(self.lock(), ANSWER_TIMEOUT, is_awaited);
+        match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
+            Content::Mapped(sram) => Ok(sram.clone()),
+            Content::Failed(reason) => Err(ConnectError::NoSram(reason.clone())),
+            Content::Awaited => Err(ConnectError::NoSram(format!(
+                "no SHMEM_MAP within {ANSWER_TIMEOUT:?}"
+            ))),
         }
     }
 

@@ -233,8 +233,8 @@ impl Platform for HostPlatform {
         self.control.post(request, timeout_ms)
     }
 
-    /// Closes the connection, whereupon the device process unmaps the arena. A
-    /// device process that hangs may still write to it, and to nothing else.
+    /// Closes the connection, which makes the device process unmap the arena. A
+    /// device process that hangs may still write to the arena, and to nothing else.
     fn stop_device(&self) {
         self.control.disconnect();
     }

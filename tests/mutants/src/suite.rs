@@ -62,7 +62,7 @@ pub(crate) struct Suite {
     pub(crate) title: &'static str,
     /// The files.
     pub(crate) sources: &'static [Source],
-    /// What cargo is told to run the models, and what the test program is told.
+    /// Arguments of cargo that run the models, and of the test program.
     pub(crate) test: &'static [&'static str],
     pub(crate) filter: Option<&'static str>,
     /// Makes the workspace, but for the files.

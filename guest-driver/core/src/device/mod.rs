@@ -33,7 +33,7 @@ pub(crate) struct Device<P: Platform> {
     pub(crate) inline_max: u32,
     pub(crate) counters: Counters,
     pub(crate) wakes: WakeTable<P>,
-    /// Whoever stores to windows holds it.
+    /// Held for stores to windows.
     windows: P::Mutex<()>,
     /// False once the device is gone or broken; never true again.
     alive: AtomicBool,

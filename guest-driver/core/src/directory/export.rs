@@ -29,8 +29,8 @@ use crate::memory::{MemoryManager, Region};
 use crate::platform::{Lock, MemoryError, NoMemory};
 
 /// How often a fault is tried while the NIC holds what it would replace, or the pages
-/// change meanwhile. After that the NIC is told to retry: by then it holds the page no
-/// more, and it asks again if the page is still absent.
+/// change meanwhile. After that the driver answers the fault as if it was served: the NIC
+/// retries, and asks again if the page is still absent.
 const BUSY_TRIES: u32 = 4;
 
 /// What one process exports.

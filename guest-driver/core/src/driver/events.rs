@@ -96,7 +96,7 @@ impl<P: MemoryManager> Driver<P> {
         let process = self.slots.with(|slots| slots.process(fault.vni).cloned());
         let result = match process {
             Some(process) => process.exports.fault_in(fault.address, fault.pages),
-            // It has ended, and the NIC is about to be told.
+            // It has ended; DeleteProcess is on its way to the NIC.
             None => Err(Status::Aborted),
         };
         let counters = &self.device.counters;

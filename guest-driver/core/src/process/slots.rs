@@ -3,8 +3,8 @@
 //! ```text
 //!   Free ──reserve──► Reserved ──publish──► Live ──retire──► Reserved ──release──► Free
 //! ```
-//! A slot is Reserved while the NIC is told about its process: faults do not find
-//! it, and no other process gets it. Search starts behind the slot that was taken
+//! A slot is Reserved while its process is registered with the NIC or removed from it:
+//! faults do not find it, and no other process gets it. Search starts behind the slot that was taken
 //! last (Q9), so the time until a window is used again is as long as possible.
 
 use alloc::sync::Arc;

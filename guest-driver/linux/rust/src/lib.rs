@@ -85,7 +85,7 @@ mod abi_h {
 /// The kernel's allocator.
 struct KernelAllocator;
 
-// SAFETY: qnic_alloc returns null or memory of that size that nobody else uses,
+// SAFETY: qnic_alloc returns null or memory of that size that nothing else uses,
 // aligned to the size rounded up to a power of two, at most to a page; `alloc`
 // asks for a size of at least the alignment and refuses alignments beyond a page.
 unsafe impl GlobalAlloc for KernelAllocator {
