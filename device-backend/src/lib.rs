@@ -11,9 +11,9 @@
 //!  └──────────────────────────┘   └────────────────────────────────────────────┘
 //! ```
 //!
-//! The process must not die: QEMU does not survive its return. Nothing that a guest
-//! or a front end sends ends it; a mistake costs the one who made it its queue, its
-//! start or its connection.
+//! The process must not end: QEMU cannot connect to it again. Nothing that a guest or a
+//! front end sends ends it; an error only costs the sender its queue, its start or its
+//! connection.
 //!
 //! `qnic-device` runs it from a configuration file ([`qnic_config`]); tests and host-mode
 //! tools run it in their own process with [`Device::start`].

@@ -1,6 +1,6 @@
-//! The metrics and control socket: one JSON request a line, one JSON answer a line.
+//! The metrics and control socket: one JSON request and one JSON response a line.
 //!
-//! | request | answer |
+//! | request | response |
 //! |---|---|
 //! | `{"cmd":"stats"}` | [`Stats`]: the NICs, the engine, the memory of the process |
 //! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes impairments ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
@@ -11,13 +11,14 @@
 //! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
 //! `{"one_way":[0,1]}`.
 //!
-//! Anything else is answered with `{"error":"…"}`.
+//! The response to anything else is `{"error":"…"}`.
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use procfs::process::{Process, Status};
 use qnic_links::{ImpairmentChange, LinkSet};
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +60,7 @@ fn whole_frames() -> u32 {
     1 << 16
 }
 
-/// The answer to `stats`.
+/// The response to `stats`.
 #[derive(Debug, Serialize)]
 pub struct Stats {
     /// The NICs and the engine.
@@ -103,8 +104,8 @@ fn converse(
         if lines.by_ref().take(MAX_REQUEST).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let say = |answer: &str| (&*client).write_all(format!("{answer}\n").as_bytes());
-        let answer = match serde_json::from_str(&line) {
+        let send = |response: &str| (&*client).write_all(format!("{response}\n").as_bytes());
+        let response = match serde_json::from_str(&line) {
             Ok(Request::Stats {}) => stats(engine),
             Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
             Ok(Request::NetClear { links }) => set_links(engine, links, None),
@@ -120,7 +121,7 @@ fn converse(
                     count,
                 };
                 let begun = captures.begin(client, engine, settings);
-                return begun.or_else(|error| say(&failure(error)));
+                return begun.or_else(|error| send(&failure(error)));
             }
             Err(error) => Err(format!(
                 "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"capture\", \
@@ -128,7 +129,7 @@ fn converse(
             )
             .into()),
         };
-        say(&answer.unwrap_or_else(failure))?;
+        send(&response.unwrap_or_else(failure))?;
     }
 }
 
@@ -163,33 +164,21 @@ fn stats(engine: &EngineHandle) -> crate::Fallible<String> {
 /// Asks the engine, and the system for the memory of the process.
 pub(crate) fn collect(engine: &EngineHandle) -> Result<Stats, EngineGone> {
     let report = engine.ask(|engine| engine.report())?;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = Process::myself().and_then(|process| process.status()).ok();
+    let bytes = |field: fn(&Status) -> Option<u64>| {
+        let kibibytes = status.as_ref().and_then(field);
+        kibibytes.unwrap_or(0) * 1024
+    };
     Ok(Stats {
         report,
-        rss_bytes: kib_field(&status, "VmRSS:") * 1024,
-        rss_anon_bytes: kib_field(&status, "RssAnon:") * 1024,
+        rss_bytes: bytes(|status| status.vmrss),
+        rss_anon_bytes: bytes(|status| status.rssanon),
     })
-}
-
-/// A field of `/proc/*/status` in KiB, 0 if it is not there.
-fn kib_field(status: &str, name: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.and_then(|line| line.split_whitespace().next());
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn memory_is_read_from_the_system() {
-        assert_eq!(
-            kib_field("VmPeak:\t 9 kB\nVmRSS:\t  120 kB\n", "VmRSS:"),
-            120
-        );
-        assert_eq!(kib_field("", "VmRSS:"), 0);
-    }
 
     #[test]
     fn requests_are_checked() {

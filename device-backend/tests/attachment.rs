@@ -59,7 +59,7 @@ impl Lab {
         guest
     }
 
-    /// A front end that never answers SHMEM_MAP and keeps its end of the channel.
+    /// A front end that never responds to SHMEM_MAP and keeps its end of the channel.
     fn silent(&self, node: usize) -> (Guest, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut guest = Guest::connect_with_channel(&self.socket(node), Some(theirs));
@@ -107,6 +107,8 @@ fn a_driver_finds_the_device() {
     assert_eq!(guest.geometry().sram_bytes, space.sram_bytes.get());
     assert_eq!(guest.hello(), Status::Ok);
     lab.wait_for_state(0, true, NicState::Running);
+    let stats = lab.device().stats().unwrap();
+    assert!(stats.rss_bytes > stats.rss_anon_bytes && stats.rss_anon_bytes > 0);
 }
 
 #[test]
@@ -143,14 +145,14 @@ fn a_paused_machine_is_served_and_goes_on() {
     a.fill(&bytes);
     for round in 0..3 {
         assert!(lab.device().expect_pause(1));
-        let places = b.pause();
-        assert_ne!(places, [0; 2]);
+        let indices = b.pause();
+        assert_ne!(indices, [0; 2]);
         lab.wait_for_state(1, true, NicState::Paused);
         a.issue(round, &a.write_command(1, 20, 4096 * round, 9000));
         until("the completion", || a.writes_done() == round + 1);
         assert_eq!(b.data(4096 * round, 9000), bytes);
         assert!(!b.events.has_news(&b.ram), "an event during the pause");
-        b.resume(places);
+        b.resume(indices);
         lab.wait_for_state(1, true, NicState::Running);
         assert_eq!(b.event().kind.get(), Kind::Wake as u32);
         b.want_wake(round + 2);
@@ -183,11 +185,7 @@ fn a_reset_gives_a_fresh_device() {
     guest.register(10);
     for _ in 0..20 {
         guest.stop();
-        assert_ne!(
-            guest.magic(),
-            SRAM_MAGIC,
-            "the old start must not look alive"
-        );
+        assert_ne!(guest.magic(), SRAM_MAGIC, "the old start must be over");
         guest.start();
         assert_eq!(guest.hello(), Status::Ok);
         assert_eq!(guest.statistics().processes.get(), 0);
@@ -196,7 +194,7 @@ fn a_reset_gives_a_fresh_device() {
     assert_eq!(lab.report(0).counters.resets, 20);
 }
 
-/// QEMU answers with an error when the mapping is there already.
+/// QEMU responds with an error when the mapping is there already.
 #[test]
 fn a_mapping_that_exists_counts_as_mapped() {
     let lab = Lab::new(1);
@@ -337,13 +335,13 @@ fn eventfd_of(stream: &UnixStream) -> vmm_sys_util::eventfd::EventFd {
     use std::os::fd::{FromRawFd, IntoRawFd};
     let descriptor = stream.try_clone().unwrap().into_raw_fd();
     #[allow(unsafe_code)]
-    // SAFETY: the descriptor is owned by nobody else.
+    // SAFETY: the descriptor has no other owner.
     unsafe {
         vmm_sys_util::eventfd::EventFd::from_raw_fd(descriptor)
     }
 }
 
-/// A front end that never answers does not hold up the next one.
+/// A front end that never responds does not delay the next one.
 #[test]
 fn a_silent_front_end_is_survived() {
     let lab = Lab::new(1);

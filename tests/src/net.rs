@@ -144,7 +144,7 @@ pub(crate) fn another_key() -> Result<()> {
     }
     until(LIMIT, || {
         let log = apart.nodes.device_log(0);
-        Ok((!log.contains("gets no answer")).then(|| format!("no error: {log}")))
+        Ok((!log.contains("gets no response")).then(|| format!("no error: {log}")))
     })?;
     let log = apart.nodes.device_log(0);
     for end in ["host0", "host1", ADDRESSES[1]] {

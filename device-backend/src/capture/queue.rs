@@ -1,4 +1,4 @@
-//! The way from a tap on the engine thread to the thread that writes.
+//! The queue from a tap on the engine thread to the thread that writes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ pub(super) type Link = (NodeId, NodeId);
 /// Frames of each link that did not fit into the queue.
 type Lost = BTreeMap<Link, u64>;
 
-/// A frame as it was seen.
+/// A frame as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) at: Time,
@@ -32,11 +32,11 @@ pub(super) struct Record {
     pub(super) length: u32,
     /// The first of them.
     pub(super) bytes: Vec<u8>,
-    /// Frames of this link that were lost to the capture since the one before.
+    /// Frames of this link that the capture has lost since the record before.
     pub(super) gap: u64,
 }
 
-/// The end on the engine thread.
+/// The end of the engine thread.
 #[derive(Debug)]
 pub(crate) struct QueueTap {
     records: SyncSender<Record>,
@@ -137,7 +137,7 @@ impl Tap for QueueTap {
                 self.waiting.fetch_sub(kept, Ordering::Relaxed);
                 self.lose(link);
             }
-            // The capture is over; the engine is about to be told.
+            // The capture is over; the tap is about to end.
             Err(TrySendError::Disconnected(_)) => {}
         }
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_cut_and_keep_their_length() {
+    fn frames_are_truncated_and_keep_their_length() {
         let (mut tap, queue) = channel(3);
         tap.record(&tap_record(&[1, 2, 3, 4], 2));
         tap.record(&tap_record(&[1], 2));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_by_link_and_told_with_the_next() {
+    fn lost_frames_are_counted_by_link_and_in_the_next_record() {
         let (mut tap, queue) = channel(100);
         for _ in 0..DEPTH + 5 {
             tap.record(&tap_record(&[], 2));

@@ -64,10 +64,10 @@ impl EngineHandle {
         &self,
         work: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> Result<T, EngineGone> {
-        let (answer, result) = mpsc::sync_channel(1);
-        // A requester that has gone does not wait for the answer any more.
-        self.send(move |engine| drop(answer.send(work(engine))))?;
-        result.recv().map_err(|_| EngineGone)
+        let (result, received) = mpsc::sync_channel(1);
+        // A requester that has gone does not wait for the result any more.
+        self.send(move |engine| drop(result.send(work(engine))))?;
+        received.recv().map_err(|_| EngineGone)
     }
 
     /// As [`EngineHandle::ask`], about the NIC of a slot.

@@ -20,7 +20,7 @@
 //! before.
 //!
 //! # Waiting (performance.md, "Waiting policy")
-//! The thread polls for [`crate::config::EngineSettings::poll_window`] after the last
+//! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last
 //! work, announces to the processes by their *awake* words that it stops polling, and
 //! sleeps. It never yields. While there is work it still checks commands and kicks every
 //! [`CHECK_ROUNDS`] rounds.

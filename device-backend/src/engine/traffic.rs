@@ -95,11 +95,11 @@ impl NicPort {
             head: chain.head,
             response,
         };
-        let answer = fabric.with(self.slot, now, |nic, host, wire| {
+        let response = fabric.with(self.slot, now, |nic, host, wire| {
             nic.handle_control(now, host, wire, &bytes, token)
         });
-        match answer {
-            Some(answer) => self.respond(fabric.host(self.slot).memory(), pending, &answer),
+        match response {
+            Some(response) => self.respond(fabric.host(self.slot).memory(), pending, &response),
             None => {
                 self.pending.insert(token, pending);
                 Ok(())
@@ -121,12 +121,12 @@ impl NicPort {
         &mut self,
         memory: &GuestMemory,
         pending: Pending,
-        answer: &[u8; REPLY_BYTES],
+        response: &[u8; REPLY_BYTES],
     ) -> Result<(), RingError> {
         let Some(ring) = &mut self.rings[CONTROL_QUEUE] else {
             return Ok(());
         };
-        let written = memory.write(pending.response.address, answer);
+        let written = memory.write(pending.response.address, response);
         let length = if written.is_ok() { REPLY_BYTES } else { 0 };
         ring.return_chain(memory, pending.head, length)
     }

@@ -336,9 +336,9 @@ mod tests {
             changes in prop::collection::vec((any::<bool>(), 0u64..4, any_change()), 1..50),
         ) {
             let (memory, oracle) = (memory(), std::cell::RefCell::new([0u8; 32]));
-            for (wide, place, change) in changes {
+            for (wide, index, change) in changes {
                 let width = if wide { Width::Eight } else { Width::Four };
-                let start = place as usize * width.bytes();
+                let start = index as usize * width.bytes();
                 let word = start..start + width.bytes();
                 let before = change.apply(&mut oracle.borrow_mut()[word]);
                 let address = 0x3fe0 + start as u64;

@@ -159,7 +159,7 @@ impl Peer {
         }
         if self.outage.is_reported_at(now) {
             tracing::error!(
-                "process \"{}\" gets no answer from process \"{}\" at {}: is it running, and \
+                "process \"{}\" gets no response from process \"{}\" at {}: is it running, and \
                  does the configuration of each name the other?",
                 self.own_name,
                 self.report.name,

@@ -487,12 +487,12 @@ mod tests {
         ) {
             let memory = memory();
             let (mut producer, mut consumer) = ring(&memory);
-            for (step, place, word, shift) in steps {
-                let offset = match place {
+            for (step, target, word, shift) in steps {
+                let offset = match target {
                     0 => TAIL,
                     1 => HEAD,
                     2 => ASLEEP,
-                    place => RECORDS + place * 408,
+                    record => RECORDS + record * 408,
                 };
                 memory.store_u64(offset, word >> shift, Ordering::Relaxed);
                 let whole = match step {

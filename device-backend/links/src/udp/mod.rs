@@ -242,7 +242,7 @@ fn log(own: &str, peer: &Peer, change: Option<Change>, rejected: u64) {
             );
         }
         Some(Change::Silent) => tracing::error!(
-            "process \"{own}\" gets no answer from process \"{}\" at {}: is it running, is the \
+            "process \"{own}\" gets no response from process \"{}\" at {}: is it running, is the \
              address right, does a firewall stop UDP, is the key the same? ({rejected} datagrams \
              with another key so far)",
             peer.name,
