@@ -41,18 +41,14 @@ const LINE_LIMIT: Duration = Duration::from_secs(120);
 /// Runs the demo.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let start = Instant::now();
-    let nodes: Box<dyn Nodes> = if options.host {
-        Box::new(HostNodes::start(2)?)
-    } else {
-        Box::new(VmNodes::boot("demo", &[&options.kernel, &options.kernel])?)
+    let nodes: Box<dyn Nodes> = match options.host {
+        true => Box::new(HostNodes::start(2)?),
+        false => Box::new(VmNodes::boot("demo", &[options.kernel.as_str(); 2])?),
     };
     let ready = start.elapsed();
     let shown = Shown::new(options, ready);
     let rows = transfer(nodes.as_ref(), &shown)?;
-    let wrong = rows
-        .iter()
-        .filter(|row| !(row.write_ok && row.read_ok))
-        .count();
+    let wrong = rows.iter().filter(|row| !is_right(row)).count();
     if options.json {
         let object = serde_json::json!({
             "mode": shown.mode,
@@ -70,11 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             start.elapsed().as_secs_f64()
         );
     }
-    Ok(if wrong == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(wrong > 0)))
 }
 
 /// Starts both applications and shows each row as it comes.
@@ -96,7 +88,7 @@ fn transfer(nodes: &dyn Nodes, shown: &Shown) -> Result<Vec<DemoRow>> {
     }
     let status = initiator.wait(LINE_LIMIT)?;
     let served = target.wait(LINE_LIMIT).context("the target")?;
-    let all_right = rows.iter().all(|row| row.write_ok && row.read_ok);
+    let all_right = rows.iter().all(is_right);
     if !ended || served.status != 0 || (status.status != 0 && all_right) {
         bail!(
             "the demo was not completed: initiator, status {}: {}\ntarget, status {}: {}",
@@ -109,6 +101,10 @@ fn transfer(nodes: &dyn Nodes, shown: &Shown) -> Result<Vec<DemoRow>> {
     Ok(rows)
 }
 
+fn is_right(row: &DemoRow) -> bool {
+    row.write_ok && row.read_ok
+}
+
 /// What people see while it runs; nothing with `--json`.
 struct Shown {
     mode: &'static str,
@@ -117,18 +113,17 @@ struct Shown {
 
 impl Shown {
     fn new(options: &Options, ready: Duration) -> Self {
-        let mode = if options.host { "host" } else { "vm" };
         let shown = Shown {
-            mode,
+            mode: if options.host { "host" } else { "vm" },
             quiet: options.json,
         };
         if !shown.quiet {
-            let what = if options.host {
-                "two processes and the device process"
-            } else {
-                "two guests with stock kernels and the device process"
+            let what = match options.host {
+                true => "two processes",
+                false => "two guests with stock kernels",
             };
-            println!("{what}: ready after {:.1} s", ready.as_secs_f64());
+            let ready = ready.as_secs_f64();
+            println!("{what} and the device process: ready after {ready:.1} s");
         }
         shown
     }

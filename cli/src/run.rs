@@ -87,15 +87,12 @@ fn try_run(options: &Options) -> Result<u8> {
         run_on(node, options, !options.no_prefix).unwrap_or_else(|error| code_of(&error))
     };
     let codes: Vec<u8> = std::thread::scope(|scope| {
-        let started: Vec<_> = cluster
-            .nodes()
-            .iter()
+        let nodes = cluster.nodes().iter();
+        let started: Vec<_> = nodes
             .map(|node| scope.spawn(move || run_on_one(node)))
             .collect();
-        started
-            .into_iter()
-            .map(|run| run.join().unwrap_or(TOOL_FAILED))
-            .collect()
+        let codes = started.into_iter().map(|run| run.join());
+        codes.map(|code| code.unwrap_or(TOOL_FAILED)).collect()
     });
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
 }
@@ -108,11 +105,8 @@ fn run_on(node: &Node, options: &Options, prefixed: bool) -> Result<u8> {
         std::thread::spawn(move || feed(&input));
     }
     let deadline = options.timeout.map(|limit| Instant::now() + limit);
-    let prefix = if prefixed {
-        format!("{} | ", node.name())
-    } else {
-        String::new()
-    };
+    let prefix = prefixed.then(|| format!("{} | ", node.name()));
+    let prefix = prefix.unwrap_or_default();
     let mut out = Lines::new(&prefix, io::stdout());
     let mut err = Lines::new(&prefix, io::stderr());
     let code = loop {
@@ -134,11 +128,7 @@ fn run_on(node: &Node, options: &Options, prefixed: bool) -> Result<u8> {
 }
 
 fn command(options: &Options) -> GuestCommand {
-    let (program, args) = options
-        .command
-        .split_first()
-        .map_or((OsString::new(), &[][..]), |(p, a)| (p.clone(), a));
-    let mut command = GuestCommand::new(program).args(args);
+    let mut command = GuestCommand::default().args(&options.command);
     for (name, value) in &options.env {
         command = command.env(name, value);
     }

@@ -41,19 +41,19 @@ pub struct AccelDecision {
 /// # Errors
 /// [`Error::Host`] if KVM was asked for and does not work.
 pub fn decide(choice: AccelChoice) -> Result<AccelDecision> {
-    match choice {
-        AccelChoice::Tcg => Ok(AccelDecision { accel: Accel::Tcg, reason: "asked for".into() }),
-        AccelChoice::Auto => Ok(match kvm_probe::probe() {
-            Ok(tried) => AccelDecision { accel: Accel::Kvm, reason: tried },
-            Err(broken) => AccelDecision { accel: Accel::Tcg, reason: format!("KVM does not work here: {broken}") },
-        }),
-        AccelChoice::Kvm => match kvm_probe::probe() {
-            Ok(tried) => Ok(AccelDecision { accel: Accel::Kvm, reason: tried }),
-            Err(broken) => Err(Error::Host(format!(
-                "KVM was asked for but does not work here: {broken}; use accel = \"auto\" or \"tcg\""
-            ))),
+    let (accel, reason) = match choice {
+        AccelChoice::Tcg => (Accel::Tcg, "asked for".into()),
+        AccelChoice::Auto | AccelChoice::Kvm => match kvm_probe::probe() {
+            Ok(tried) => (Accel::Kvm, tried),
+            Err(broken) if choice == AccelChoice::Kvm => {
+                return Err(Error::Host(format!(
+                    "KVM was asked for but does not work here: {broken}; use accel = \"auto\" or \"tcg\""
+                )));
+            }
+            Err(broken) => (Accel::Tcg, format!("KVM does not work here: {broken}")),
         },
-    }
+    };
+    Ok(AccelDecision { accel, reason })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use qnic_images::Program;
 
@@ -25,7 +25,7 @@ use crate::provision::{check_cancel, check_memory, provision, Parts};
 use crate::qemu::{arguments, disk_file, disks_of, Machine};
 use crate::ready::last_words;
 use crate::spawn::{spawn, Bond};
-use crate::state::{Manifest, Mode, Runtime};
+use crate::state::{now_seconds, Manifest, Mode, Runtime};
 use crate::wait::Deadline;
 use crate::{device, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result};
 
@@ -96,10 +96,8 @@ pub(crate) fn boot(
     let dies_with_us = options.mode == Mode::Attached;
     if let Some(program) = &parts.device {
         for process in spec.device_processes() {
-            let name = device::name(process);
-            options
-                .progress
-                .step(&format!("starting the process {name}"));
+            let step = format!("starting the process {}", device::name(process));
+            options.progress.step(&step);
             let deadline = Deadline::new(Some(DEVICE_LIMIT), options.cancel.as_ref());
             let command = device::command(program, &options.device_prefix);
             let child = device::start(command, spec, &dir, process, dies_with_us, &deadline)?;
@@ -107,11 +105,7 @@ pub(crate) fn boot(
         }
     }
     options.progress.step("booting");
-    let nodes: Vec<_> = spec
-        .nodes
-        .iter()
-        .map(|node| node_of(node, &dir, options.cancel.as_ref()))
-        .collect();
+    let nodes = nodes_of(spec, &dir, options.cancel.as_ref());
     for (node, image) in nodes.iter().zip(&parts.images) {
         let disks = options.runtime.disks(&spec.name);
         let machine = Machine {
@@ -122,9 +116,8 @@ pub(crate) fn boot(
             image,
             accel: parts.accel.accel,
         };
-        owned
-            .children
-            .push(start_qemu(&parts.qemu, &machine, dies_with_us)?);
+        let child = start_qemu(&parts.qemu, &machine, dies_with_us)?;
+        owned.children.push(child);
         options.progress.node(node.name(), "booting");
     }
     await_all(spec, &nodes, &dir, options)?;
@@ -136,12 +129,14 @@ pub(crate) fn boot(
     Ok((dir, nodes, Some(owned)))
 }
 
-pub(crate) fn node_of(spec: &NodeSpec, dir: &ClusterDir, cancel: Option<&Cancel>) -> Node {
-    Node {
+/// The nodes of the cluster in `dir`.
+pub(crate) fn nodes_of(spec: &ClusterSpec, dir: &ClusterDir, cancel: Option<&Cancel>) -> Vec<Node> {
+    let node = |spec: &NodeSpec| Node {
         spec: spec.clone(),
         dir: dir.node(&spec.name),
         cancel: cancel.cloned(),
-    }
+    };
+    spec.nodes.iter().map(node).collect()
 }
 
 /// Fails if the name is taken; removes what a dead program left under it. `_making`
@@ -172,10 +167,7 @@ fn make_dir(
         mode: options.mode,
         accel: parts.accel.accel,
         owner: ProcessId::own(),
-        created: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs(),
+        created: now_seconds(),
         disks: runtime.disks(&spec.name),
     };
     let made = runtime.create(spec, &manifest)?;
@@ -195,32 +187,23 @@ fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Resu
     create(dir.console())?;
     create(dir.ready())?;
     let log = create(dir.qemu_log())?;
-    let errors = log
-        .try_clone()
-        .map_err(Error::io("open", &dir.qemu_log()))?;
+    let errors = log.try_clone();
+    let errors = errors.map_err(Error::io("open", &dir.qemu_log()))?;
     let mut command = Command::new(&qemu.program);
-    command
-        .args(&qemu.args)
-        .args(arguments(machine))
-        .envs(qemu.env.iter().cloned());
-    command
-        .env(MARKER, machine.dir.path())
-        .stdin(Stdio::null())
-        .stdout(log)
-        .stderr(errors);
+    command.args(&qemu.args).args(arguments(machine));
+    command.envs(qemu.env.iter().cloned());
+    command.env(MARKER, machine.dir.path());
+    command.stdin(Stdio::null()).stdout(log).stderr(errors);
     let bond = Bond::new(dies_with_us, QEMU_NICE);
     let child = spawn(command, bond).map_err(Error::io("start", &qemu.program))?;
-    match ProcessId::of(child.id() as i32) {
-        Some(id) => id.save(&dir.qemu_pid())?,
-        None => {
-            let subject = format!("node {}", machine.node.name);
-            return Err(Error::Failed {
-                subject,
-                what: "QEMU ended at once".to_owned(),
-                log: last_words(&dir),
-            });
-        }
-    }
+    let Some(id) = ProcessId::of(child.id() as i32) else {
+        return Err(Error::Failed {
+            subject: format!("node {}", machine.node.name),
+            what: "QEMU ended at once".to_owned(),
+            log: last_words(&dir),
+        });
+    };
+    id.save(&dir.qemu_pid())?;
     Ok(child)
 }
 
@@ -251,17 +234,12 @@ fn await_all(
             };
             let (report, deadline) = (report.clone(), Deadline::new(None, both()));
             scope.spawn(move || {
-                let ended = device
-                    .open()
-                    .is_none_or(|process| process.wait(&deadline).is_ok());
-                let _ = report.send((
-                    None,
-                    if ended {
-                        Err(device::ended(dir, process))
-                    } else {
-                        Err(Error::Interrupted)
-                    },
-                ));
+                let open = device.open();
+                let error = match open.is_none_or(|process| process.wait(&deadline).is_ok()) {
+                    true => device::ended(dir, process),
+                    false => Error::Interrupted,
+                };
+                let _ = report.send((None, Err(error)));
             });
         }
         drop(report);

@@ -8,7 +8,7 @@ use crate::accel::Accel;
 use qapi::qmp;
 use qnic_links::ImpairmentChange;
 
-use crate::boot::{boot, node_of, BootOptions};
+use crate::boot::{boot, nodes_of, BootOptions};
 use crate::capture::{self, CaptureOptions};
 use crate::device;
 use crate::dirs::ClusterDir;
@@ -71,17 +71,12 @@ impl Cluster {
         let dir = runtime.existing(name)?;
         let spec = ClusterSpec::load(&dir.cluster_file())?;
         let manifest = read_manifest(name, &dir)?;
-        let nodes = spec
-            .nodes
-            .iter()
-            .map(|node| node_of(node, &dir, cancel))
-            .collect();
         Ok(Self {
             name: name.to_owned(),
+            nodes: nodes_of(&spec, &dir, cancel),
             spec,
             dir,
             manifest,
-            nodes,
             owned: None,
         })
     }
@@ -95,12 +90,10 @@ impl Cluster {
         if let Some(name) = name {
             return Self::open(runtime, name, cancel);
         }
-        let detached = runtime.detached_names();
-        let known = if detached.is_empty() {
-            runtime.names()
-        } else {
-            detached
-        };
+        let mut known = runtime.detached_names();
+        if known.is_empty() {
+            known = runtime.names();
+        }
         match &known[..] {
             [only] => Self::open(runtime, only, cancel),
             [] => Err(Error::NoCluster),
@@ -193,10 +186,8 @@ impl Cluster {
             }
         }
         if all.is_null() {
-            return silent
-                .into_iter()
-                .next()
-                .map_or(Ok(all), |(_, error)| Err(error));
+            let first = silent.into_iter().next();
+            return first.map_or(Ok(all), |(_, error)| Err(error));
         }
         if !silent.is_empty() {
             all["silent"] = silent.into_iter().map(|(name, _)| name).collect();
@@ -348,10 +339,7 @@ impl Cluster {
 }
 
 fn read_manifest(name: &str, dir: &ClusterDir) -> Result<Manifest> {
-    dir.read_manifest().ok_or_else(|| {
-        let message = format!(
-            "cluster {name} was left behind incomplete: remove it with \"qnic down {name}\""
-        );
-        Error::Host(message)
-    })
+    let message =
+        format!("cluster {name} was left behind incomplete: remove it with \"qnic down {name}\"");
+    dir.read_manifest().ok_or(Error::Host(message))
 }

@@ -87,7 +87,7 @@ impl GuestCommand {
 }
 
 impl GuestExit {
-    /// Whether it returned 0.
+    /// Returns true if it returned 0.
     pub fn success(self) -> bool {
         self == Self::Code(0)
     }

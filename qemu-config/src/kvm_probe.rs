@@ -94,12 +94,8 @@ pub(crate) fn probe() -> Result<String, String> {
         .name("kvm-probe".into())
         .spawn(run);
     thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-    let late = |_| {
-        format!(
-            "guest code of a few instructions did not end within {} s",
-            LIMIT.as_secs()
-        )
-    };
+    let limit = LIMIT.as_secs();
+    let late = |_| format!("guest code of a few instructions did not end within {limit} s");
     result.recv_timeout(LIMIT).map_err(late)?
 }
 
@@ -129,23 +125,22 @@ fn run_trial(kvm: &Kvm, cpuid: &CpuId, trial: &Trial) -> Result<(), String> {
     memory.put(PDPT, &(PD | PRESENT_WRITABLE).to_le_bytes());
     memory.put(PD, &(PRESENT_WRITABLE | LARGE_PAGE).to_le_bytes());
     memory.put(CODE, trial.code);
-    memory
-        .give_to(&vm)
-        .map_err(said("give the virtual machine memory"))?;
+    let given = memory.give_to(&vm);
+    given.map_err(said("give the virtual machine memory"))?;
     let mut vcpu = vm.create_vcpu(0).map_err(said("create a virtual CPU"))?;
     vcpu.set_cpuid2(cpuid).map_err(said("set CPUID"))?;
-    let mut special = vcpu
-        .get_sregs()
-        .map_err(said("read the special registers"))?;
+    let special = vcpu.get_sregs();
+    let mut special = special.map_err(said("read the special registers"))?;
     enter_long_mode(&mut special, offers_xsave(cpuid));
-    vcpu.set_sregs(&special)
-        .map_err(said("set the special registers"))?;
-    vcpu.set_regs(&kvm_regs {
+    let set = vcpu.set_sregs(&special);
+    set.map_err(said("set the special registers"))?;
+    let registers = kvm_regs {
         rip: CODE,
         rflags: 2,
         ..kvm_regs::default()
-    })
-    .map_err(said("set the registers"))?;
+    };
+    let set = vcpu.set_regs(&registers);
+    set.map_err(said("set the registers"))?;
     let ended = match vcpu.run().map_err(said("run"))? {
         VcpuExit::Hlt => Ok(()),
         VcpuExit::InternalError => Err("the kernel could not emulate it".to_owned()),
@@ -157,11 +152,9 @@ fn run_trial(kvm: &Kvm, cpuid: &CpuId, trial: &Trial) -> Result<(), String> {
     };
     ended?;
     let result = vcpu.get_regs().map_err(said("read the registers"))?.rax as u32;
-    if result != trial.expected {
-        return Err(format!(
-            "it computed {result:#x} instead of {:#x}",
-            trial.expected
-        ));
+    let expected = trial.expected;
+    if result != expected {
+        return Err(format!("it computed {result:#x} instead of {expected:#x}"));
     }
     // The machine goes first: it must not outlive its memory.
     drop((vcpu, vm, memory));

@@ -1,14 +1,12 @@
 //! What runs: every cluster of this user, its nodes and its device process.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use serde::Serialize;
 
 use crate::accel::Accel;
 use crate::cluster::Cluster;
 use crate::node::{Node, NodeState};
 use crate::process::ProcessId;
-use crate::state::{Mode, Runtime};
+use crate::state::{now_seconds, Mode, Runtime};
 
 /// A cluster as it is now.
 #[derive(Clone, Debug, Serialize)]
@@ -61,7 +59,7 @@ pub struct DeviceOverview {
 pub struct ProcessOverview {
     /// Process number.
     pub pid: i32,
-    /// Whether it runs.
+    /// True if it runs.
     pub alive: bool,
     /// Seconds since it started; 0 if it does not run.
     pub uptime_seconds: u64,
@@ -71,10 +69,8 @@ pub struct ProcessOverview {
 
 /// Every cluster that exists. One that is just being made or removed is left out.
 pub fn overview(runtime: &Runtime) -> Vec<ClusterOverview> {
-    let names = runtime.names();
-    let clusters = names
-        .iter()
-        .filter_map(|name| Cluster::open(runtime, name, None).ok());
+    let names = runtime.names().into_iter();
+    let clusters = names.filter_map(|name| Cluster::open(runtime, &name, None).ok());
     clusters
         .map(|cluster| ClusterOverview::of(&cluster))
         .collect()
@@ -83,17 +79,11 @@ pub fn overview(runtime: &Runtime) -> Vec<ClusterOverview> {
 impl ClusterOverview {
     /// What `cluster` is like now.
     pub fn of(cluster: &Cluster) -> Self {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
         let nodes = std::thread::scope(|scope| {
             // Each may have to wait for an answer.
-            let asked: Vec<_> = cluster
-                .nodes()
-                .iter()
-                .map(|node| scope.spawn(move || NodeOverview::of(node)))
-                .collect();
+            let nodes = cluster.nodes().iter();
+            let asked = nodes.map(|node| scope.spawn(move || NodeOverview::of(node)));
+            let asked: Vec<_> = asked.collect();
             asked
                 .into_iter()
                 .filter_map(|asked| asked.join().ok())
@@ -112,7 +102,7 @@ impl ClusterOverview {
                 .owner()
                 .filter(|owner| owner.is_alive())
                 .map(|owner| owner.pid),
-            age_seconds: now.saturating_sub(cluster.created()),
+            age_seconds: now_seconds().saturating_sub(cluster.created()),
             nodes,
             devices: devices.collect(),
         }

@@ -204,13 +204,8 @@ mod tests {
         let ready = child.stdout.take().unwrap();
         Deadline::seconds(30).readable(ready.as_fd()).unwrap();
         let process = id_of(&child).open().unwrap();
-        assert_eq!(
-            end_all(
-                vec![process],
-                &[(Some(Signal::TERM), 0), (Some(Signal::KILL), 30)]
-            ),
-            0
-        );
+        let steps = [(Some(Signal::TERM), 0), (Some(Signal::KILL), 30)];
+        assert_eq!(end_all(vec![process], &steps), 0);
         child.wait().unwrap();
     }
 }

@@ -13,56 +13,38 @@ const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A program that cargo makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program<'a> {
-    /// Binary `name` of `package`.
-    Bin {
-        /// The package it belongs to.
-        package: &'a str,
-        /// Its name.
-        name: &'a str,
-    },
-    /// Example `name` of `package`.
-    Example {
-        /// The package it belongs to.
-        package: &'a str,
-        /// Its name.
-        name: &'a str,
-    },
+pub struct Program<'a> {
+    package: &'a str,
+    /// Cargo's option for its kind.
+    option: &'a str,
+    name: &'a str,
 }
 
 /// The device process.
-pub const DEVICE: Program<'static> = Program::Bin {
-    package: "qnic-device",
-    name: "qnic-device",
-};
+pub const DEVICE: Program<'static> = Program::bin("qnic-device", "qnic-device");
 /// The program of demo, tests and benchmarks, which is in every guest with a NIC.
-pub const APP: Program<'static> = Program::Bin {
-    package: "qnic-apps",
-    name: "qnic-app",
-};
+pub const APP: Program<'static> = Program::bin("qnic-apps", "qnic-app");
 /// Where [`APP`] is in a guest.
 pub const APP_PATH: &str = "/usr/bin/qnic-app";
 /// The helper that runs commands in guests.
-pub(crate) const EXEC: Program<'static> = Program::Bin {
-    package: "qnic-exec",
-    name: "qnic-exec",
-};
+pub(crate) const EXEC: Program<'static> = Program::bin("qnic-exec", "qnic-exec");
 
 impl<'a> Program<'a> {
-    fn package(self) -> &'a str {
-        let (Self::Bin { package, .. } | Self::Example { package, .. }) = self;
-        package
+    /// Binary `name` of `package`.
+    pub const fn bin(package: &'a str, name: &'a str) -> Self {
+        let option = "--bin";
+        Self {
+            package,
+            option,
+            name,
+        }
     }
 
-    fn name(self) -> &'a str {
-        let (Self::Bin { name, .. } | Self::Example { name, .. }) = self;
-        name
-    }
-
-    fn option(self) -> &'static str {
-        match self {
-            Self::Bin { .. } => "--bin",
-            Self::Example { .. } => "--example",
+    /// Example `name` of `package`.
+    pub const fn example(package: &'a str, name: &'a str) -> Self {
+        Self {
+            option: "--example",
+            ..Self::bin(package, name)
         }
     }
 }
@@ -80,7 +62,7 @@ pub fn repository() -> Option<PathBuf> {
 pub fn host_program(program: Program<'_>) -> Result<PathBuf> {
     match repository() {
         Some(root) => build(program, &root, false),
-        None => beside_us(program.name()),
+        None => beside_us(program.name),
     }
 }
 
@@ -92,46 +74,43 @@ pub fn host_program(program: Program<'_>) -> Result<PathBuf> {
 pub fn guest_program(program: Program<'_>) -> Result<PathBuf> {
     match repository() {
         Some(root) => build(program, &root, true),
-        None => beside_us(&format!("guest/{}", program.name())),
+        None => beside_us(&format!("guest/{}", program.name)),
     }
 }
 
 fn beside_us(name: &str) -> Result<PathBuf> {
-    let own =
-        std::env::current_exe().map_err(Error::io("find", Path::new("the running program")))?;
-    let found = own
-        .parent()
-        .map(|dir| dir.join(name))
-        .filter(|path| path.is_file());
-    found.ok_or_else(|| Error::Build {
+    let own = std::env::current_exe();
+    let own = own.map_err(Error::io("find", Path::new("the running program")))?;
+    let found = own.with_file_name(name);
+    if found.is_file() {
+        return Ok(found);
+    }
+    let message = format!(
+        "it is not beside {}, and the sources are not there to build it",
+        own.display()
+    );
+    Err(Error::Build {
         what: name.to_owned(),
-        message: format!(
-            "it is not beside {}, and the sources are not there to build it",
-            own.display()
-        ),
+        message,
     })
 }
 
 fn build(program: Program<'_>, root: &Path, for_guest: bool) -> Result<PathBuf> {
     let failed = |message: String| Error::Build {
-        what: program.name().to_owned(),
+        what: program.name.to_owned(),
         message,
     };
-    let output = command(program, root, for_guest)
-        .output()
-        .map_err(|error| {
-            failed(format!(
-                "cargo cannot be started: {error}; install it with rustup"
-            ))
-        })?;
+    let cannot = "cargo cannot be started";
+    let output = command(program, root, for_guest).output();
+    let output =
+        output.map_err(|error| failed(format!("{cannot}: {error}; install it with rustup")))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let last: Vec<_> = said.lines().rev().take(40).collect();
-        return Err(failed(
-            last.into_iter().rev().collect::<Vec<_>>().join("\n"),
-        ));
+        let lines: Vec<_> = said.lines().collect();
+        let last = &lines[lines.len().saturating_sub(40)..];
+        return Err(failed(last.join("\n")));
     }
-    executable_in(&output.stdout, program.name())
+    executable_in(&output.stdout, program.name)
         .ok_or_else(|| failed("cargo did not say where it put the program".to_owned()))
 }
 
@@ -139,18 +118,9 @@ fn command(program: Program<'_>, root: &Path, for_guest: bool) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.current_dir(root).stdin(Stdio::null());
-    command.args([
-        "build",
-        "--quiet",
-        "--release",
-        "--message-format=json-render-diagnostics",
-    ]);
-    command.args([
-        "--package",
-        program.package(),
-        program.option(),
-        program.name(),
-    ]);
+    let options = "--quiet --release --message-format=json-render-diagnostics";
+    command.arg("build").args(options.split(' '));
+    command.args(["--package", program.package, program.option, program.name]);
     if for_guest {
         let flags = "-Ctarget-feature=+crt-static";
         command.args(["--target", GUEST_TARGET]);

@@ -258,11 +258,8 @@ mod tests {
         writeln!(stream, r#"{{"return":{{}}}}"#).unwrap();
         writeln!(stream, r#"{{"event":"NEWER_THAN_US",{stamp}}}"#).unwrap();
         for _ in 0..resets {
-            writeln!(
-                stream,
-                r#"{{"event":"RESET","data":{{"guest":true,"reason":"guest-reset"}},{stamp}}}"#
-            )
-            .unwrap();
+            let data = r#""data":{"guest":true,"reason":"guest-reset"}"#;
+            writeln!(stream, r#"{{"event":"RESET",{data},{stamp}}}"#).unwrap();
         }
         // Stays open until the other side has enough.
         let _ = stream.read(&mut [0]);

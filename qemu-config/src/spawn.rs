@@ -21,7 +21,7 @@ use rustix::process::{
 /// How a process relates to this one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bond {
-    /// Whether it ends, at once, when this process ends.
+    /// True if it ends, at once, when this process ends.
     pub(crate) dies_with_us: bool,
     /// Added to its niceness.
     pub(crate) nice: i32,

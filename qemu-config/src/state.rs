@@ -24,6 +24,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -196,6 +197,12 @@ impl Runtime {
         check_owner(&self.disks)?;
         Ok((dir, lock))
     }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_seconds() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 fn check_owner(dir: &Path) -> Result<()> {

@@ -12,19 +12,11 @@ use qnic_cluster::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-struct Home {
-    _dir: tempfile::TempDir,
-    options: BootOptions,
-}
-
-fn home(mode: Mode) -> Home {
-    let dir = tempfile::tempdir().unwrap();
-    let runtime = Runtime::at(dir.path().join("run"), dir.path().join("disks")).unwrap();
-    let options = BootOptions {
-        runtime,
-        ..BootOptions::new(mode).unwrap()
-    };
-    Home { _dir: dir, options }
+/// Options to boot in `dir`.
+fn options(dir: &tempfile::TempDir, mode: Mode) -> BootOptions {
+    let mut options = BootOptions::new(mode).unwrap();
+    options.runtime = Runtime::at(dir.path().join("run"), dir.path().join("disks")).unwrap();
+    options
 }
 
 fn plain(name: &str) -> NodeSpec {
@@ -48,13 +40,12 @@ fn text_of(node: &Node, script: &str) -> String {
 
 #[test]
 fn two_guests_run_commands_and_files_and_restarts() {
-    let home = home(Mode::Attached);
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(&dir, Mode::Attached);
     let started = Instant::now();
-    let cluster = Cluster::boot(&pair(), &home.options).unwrap();
-    println!(
-        "two guests ready after {:.1} s",
-        started.elapsed().as_secs_f32()
-    );
+    let cluster = Cluster::boot(&pair(), &options).unwrap();
+    let seconds = started.elapsed().as_secs_f32();
+    println!("two guests ready after {seconds:.1} s");
     let (a, b) = (cluster.node("a").unwrap(), cluster.node("b").unwrap());
     commands(a);
     assert_eq!(text_of(b, "hostname"), "b");
@@ -63,10 +54,9 @@ fn two_guests_run_commands_and_files_and_restarts() {
     many_at_once(b);
     machine(a);
     let qemus = [a.qemu().unwrap(), b.qemu().unwrap()];
-    let dir = home.options.runtime.clone();
     cluster.end().unwrap();
     assert!(qemus.iter().all(|qemu| !qemu.is_alive()));
-    assert!(dir.names().is_empty());
+    assert!(options.runtime.names().is_empty());
 }
 
 fn commands(node: &Node) {
@@ -87,10 +77,8 @@ fn commands(node: &Node) {
         run(GuestCommand::new("/none")),
         Err(Error::NotStarted { errno: 2, .. })
     ));
-    let late = node.run(
-        &GuestCommand::new("sleep").arg("1000"),
-        Duration::from_secs(1),
-    );
+    let endless = GuestCommand::new("sleep").arg("1000");
+    let late = node.run(&endless, Duration::from_secs(1));
     assert!(matches!(late, Err(Error::Timeout { .. })));
     // Dropping a process kills what it runs, soon.
     let mut process = node
@@ -101,24 +89,16 @@ fn commands(node: &Node) {
     };
     drop(process);
     let pid = String::from_utf8(pid).unwrap();
-    text_of(
-        node,
-        &format!(
-            "while kill -0 {} 2>/dev/null; do usleep 10000; done",
-            pid.trim()
-        ),
-    );
+    let pid = pid.trim();
+    let gone = format!("while kill -0 {pid} 2>/dev/null; do usleep 10000; done");
+    text_of(node, &gone);
     let mut process = node.spawn(&GuestCommand::new("cat").with_input()).unwrap();
-    process.input().write(b"typed").unwrap();
-    assert_eq!(
-        process.next_event(Some(LIMIT)).unwrap(),
-        Some(GuestEvent::Stdout(b"typed".to_vec()))
-    );
-    process.input().close().unwrap();
-    assert_eq!(
-        process.next_event(Some(LIMIT)).unwrap(),
-        Some(GuestEvent::Exit(GuestExit::Code(0)))
-    );
+    let input = process.input();
+    let mut next = || process.next_event(Some(LIMIT)).unwrap();
+    input.write(b"typed").unwrap();
+    assert_eq!(next(), Some(GuestEvent::Stdout(b"typed".to_vec())));
+    input.close().unwrap();
+    assert_eq!(next(), Some(GuestEvent::Exit(GuestExit::Code(0))));
 }
 
 fn files(node: &Node) {
@@ -138,21 +118,16 @@ fn files(node: &Node) {
         .unwrap();
     println!("8 MiB out: {} ms", started.elapsed().as_millis());
     assert!(std::fs::read(back.join("big")).unwrap() == big);
-    let error = node
-        .get(Path::new("/none"), dir.path(), &|_| ())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("/none: "), "{error}");
-    let error = node
-        .put(Path::new("/none"), Path::new("/root"), &|_| ())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("/none: "), "{error}");
-    let error = node
-        .put(&dir.path().join("tree"), Path::new("/nowhere/x"), &|_| ())
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("/nowhere"), "{error}");
+    let (none, nowhere) = (Path::new("/none"), Path::new("/nowhere/x"));
+    let tree = dir.path().join("tree");
+    for (copied, part) in [
+        (node.get(none, dir.path(), &|_| ()).map(drop), "/none: "),
+        (node.put(none, Path::new("/root"), &|_| ()), "/none: "),
+        (node.put(&tree, nowhere, &|_| ()), "/nowhere"),
+    ] {
+        let error = copied.unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 fn many_at_once(node: &Node) {
@@ -189,12 +164,13 @@ fn machine(node: &Node) {
 
 #[test]
 fn a_detached_cluster_is_found_again_and_taken_down() {
-    let home = home(Mode::Detached);
+    let dir = tempfile::tempdir().unwrap();
+    let options = options(&dir, Mode::Detached);
     let spec = ClusterSpec::new("one").with(plain("a"));
-    drop(Cluster::boot(&spec, &home.options).unwrap());
-    let runtime = &home.options.runtime;
+    drop(Cluster::boot(&spec, &options).unwrap());
+    let runtime = &options.runtime;
     assert!(matches!(
-        Cluster::boot(&spec, &home.options),
+        Cluster::boot(&spec, &options),
         Err(Error::InUse { .. })
     ));
     assert!(qnic_cluster::sweep(runtime).unwrap().is_empty());

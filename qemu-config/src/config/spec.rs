@@ -50,7 +50,7 @@ pub struct NodeSpec {
     /// Which stock kernel it boots.
     #[serde(serialize_with = "series")]
     pub kernel: KernelSeries,
-    /// Whether it has a qnic NIC.
+    /// True if it has a qnic NIC.
     pub nic: bool,
     /// Number of its NIC in the network; `None`: its index among the nodes.
     pub number: Option<u16>,

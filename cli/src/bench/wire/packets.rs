@@ -14,10 +14,7 @@ use qnic_cluster::{host_program, Program};
 use super::super::figures::{median, Figure, Row, Table};
 
 /// The program that measures.
-const PACKET: Program<'static> = Program::Example {
-    package: "qnic-nic",
-    name: "packet",
-};
+const PACKET: Program<'static> = Program::example("qnic-nic", "packet");
 
 /// Packets in a run that is timed, and in the two that valgrind counts.
 const TIMED: u64 = 320_000;
