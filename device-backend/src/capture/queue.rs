@@ -89,9 +89,8 @@ impl Queue {
 
     /// Waits for the next frame; `None` when the queue has ended.
     pub(super) fn next(&self) -> Option<Record> {
-        let record = self.records.recv().ok()?;
-        self.taken(&record);
-        Some(record)
+        let record = self.records.recv().ok();
+        record.inspect(|record| self.taken(record))
     }
 
     fn taken(&self, record: &Record) {

@@ -133,12 +133,8 @@ impl MappedTable {
     /// # Errors
     /// Returns [`TableError::Overlap`] if regions overlap.
     pub(crate) fn memory(&self) -> Result<GuestMemory, TableError> {
-        GuestMemory::new(
-            self.regions
-                .iter()
-                .map(|region| region.map.clone())
-                .collect(),
-        )
+        let maps = self.regions.iter().map(|region| region.map.clone());
+        GuestMemory::new(maps.collect())
     }
 
     /// Translates an address of the front end's process to guest-physical.
@@ -150,14 +146,14 @@ impl MappedTable {
     }
 
     fn find(&self, entry: &TableEntry, identity: FileIdentity) -> Option<Arc<GuestRegionMmap>> {
+        let same = |region: &&MappedRegion| {
+            let map = (region.map.start_addr().0, region.map.len());
+            (region.identity, region.offset) == (identity, entry.offset)
+                && map == (entry.guest_address, entry.length)
+        };
         self.regions
             .iter()
-            .find(|region| {
-                region.identity == identity
-                    && region.offset == entry.offset
-                    && region.map.start_addr().0 == entry.guest_address
-                    && region.map.len() == entry.length
-            })
+            .find(same)
             .map(|region| region.map.clone())
     }
 }
@@ -169,13 +165,10 @@ impl TableEntry {
         if self.length == 0 || (address | self.length | self.offset) % page != 0 {
             return Err(TableError::Alignment(address));
         }
-        address
+        let ends = address
             .checked_add(self.length)
-            .ok_or(TableError::Overlap)?;
-        let end = self
-            .offset
-            .checked_add(self.length)
-            .ok_or(TableError::Overlap)?;
+            .and(self.offset.checked_add(self.length));
+        let end = ends.ok_or(TableError::Overlap)?;
         match rustix::fs::fcntl_get_seals(&self.file) {
             Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
             _ => return Err(TableError::NotSealed(address)),
@@ -184,8 +177,8 @@ impl TableEntry {
         if system.f_type == HUGETLBFS_MAGIC {
             return Err(TableError::HugePages(address));
         }
-        let stat = rustix::fs::fstat(&self.file).map_err(|error| map_error(address, error))?;
-        let length = u64::try_from(stat.st_size).unwrap_or(0);
+        let metadata = self.file.metadata();
+        let length = metadata.map_err(|error| map_error(address, error))?.len();
         if end > length {
             return Err(TableError::BeyondFile {
                 address,

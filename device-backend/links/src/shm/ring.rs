@@ -119,14 +119,15 @@ impl<M: SharedMemory> Records<M> {
         self.memory.store_u64(offset, word, Ordering::Relaxed);
     }
 
-    /// Words up to the end of the ring, of those at `index`.
-    fn words_to_end(&self, index: u64) -> usize {
-        (self.capacity - (index & (self.capacity - 1))) as usize / WORD
+    /// How many of `count` words at `index` lie before the end of the ring; the others lie
+    /// at its start.
+    fn before_end(&self, index: u64, count: usize) -> usize {
+        let end = RECORDS + self.capacity as usize;
+        count.min((end - self.offset(index)) / WORD)
     }
 
     fn write(&self, index: u64, words: &[u64]) {
-        let first = self.words_to_end(index).min(words.len());
-        let (first, second) = words.split_at(first);
+        let (first, second) = words.split_at(self.before_end(index, words.len()));
         self.memory.write_words(self.offset(index), first);
         if !second.is_empty() {
             self.memory.write_words(RECORDS, second);
@@ -134,8 +135,7 @@ impl<M: SharedMemory> Records<M> {
     }
 
     fn read(&self, index: u64, words: &mut [u64]) {
-        let first = self.words_to_end(index).min(words.len());
-        let (first, second) = words.split_at_mut(first);
+        let (first, second) = words.split_at_mut(self.before_end(index, words.len()));
         self.memory.read_words(self.offset(index), first);
         if !second.is_empty() {
             self.memory.read_words(RECORDS, second);

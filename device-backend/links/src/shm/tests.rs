@@ -154,17 +154,17 @@ fn a_bad_hello_is_refused_with_its_reason_and_counted() {
         "{why}"
     );
 
-    let mut one = Impostor::new();
-    let (_, memfd) = RingMemory::make().unwrap();
-    handshake::send_hello(&one.socket, "p7", "p1", &memfd, &one.notifier).unwrap();
-    one.rejected(1);
-    assert!(one.response().unwrap_err().contains("not configured"));
-
-    let mut one = Impostor::new();
-    let memory = std::fs::File::open("/dev/zero").unwrap().into();
-    handshake::send_hello(&one.socket, "p0", "p1", &memory, &one.notifier).unwrap();
-    one.rejected(1);
-    assert!(one.response().unwrap_err().contains("not a memfd"));
+    let ring: OwnedFd = RingMemory::make().unwrap().1;
+    let zero = std::fs::File::open("/dev/zero").unwrap().into();
+    for (name, memory, reason) in [
+        ("p7", &ring, "not configured"),
+        ("p0", &zero, "not a memfd"),
+    ] {
+        let mut one = Impostor::new();
+        handshake::send_hello(&one.socket, name, "p1", memory, &one.notifier).unwrap();
+        one.rejected(1);
+        assert!(one.response().unwrap_err().contains(reason));
+    }
 
     let mut one = Impostor::new();
     drop(one.socket);
