@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_kernel_learns_of_pages_that_the_nic_wrote_to() {
-        let (fake, driver, _) = exporter(4, true);
+        let (fake, driver, _process) = exporter(4, true);
         let frame = frame_of_page(&fake, 18);
         let geometry = *driver.geometry();
         let bit = 1 << (frame % 32);

@@ -59,49 +59,42 @@ impl Nic {
     }
 
     fn answer(&mut self, opcode: Opcode, vni: u16, body: &[u8]) -> [u8; REPLY_BYTES] {
-        let ok = Status::Ok.code();
+        let mut status = Status::Ok;
         match opcode {
-            Opcode::Hello | Opcode::ResetQueue => {
-                self.queues_reset.push(vni);
-                respond(ok, &[0u8; 0])
-            }
+            Opcode::Hello | Opcode::ResetQueue => self.queues_reset.push(vni),
             Opcode::NewProcess => {
                 let (process, _) = control::NewProcess::read_from_prefix(body).unwrap();
                 let old = self.processes.insert(vni, process);
                 assert!(old.is_none(), "VNI {vni} is registered twice");
-                respond(ok, &[0u8; 0])
             }
             Opcode::DeleteProcess => {
                 self.processes.remove(&vni);
                 self.segments.retain(|(owner, _), _| *owner != vni);
-                respond(ok, &[0u8; 0])
             }
             Opcode::Export => {
                 let (segment, _) = control::Export::read_from_prefix(body).unwrap();
                 let old = self.segments.insert((vni, segment.segment.get()), segment);
                 assert!(old.is_none(), "segment index is used twice");
-                respond(ok, &[0u8; 0])
             }
             Opcode::Unexport => {
                 let (segment, _) = control::Unexport::read_from_prefix(body).unwrap();
                 let old = self.segments.remove(&(vni, segment.segment.get()));
-                let status = old.map_or(Status::NoSuchSegment, |_| Status::Ok);
-                respond(status.code(), &[0u8; 0])
+                status = old.map_or(Status::NoSuchSegment, |_| Status::Ok);
             }
-            Opcode::Import => self.import(body),
+            Opcode::Import => return self.import(body),
             Opcode::FaultDone => {
                 let (done, _) = control::FaultDone::read_from_prefix(body).unwrap();
                 self.faults_done.push((vni, done));
-                respond(ok, &[0u8; 0])
             }
-            Opcode::Query => respond(
-                ok,
-                &control::Statistics {
+            Opcode::Query => {
+                let statistics = control::Statistics {
                     processes: (self.processes.len() as u32).into(),
                     ..Default::default()
-                },
-            ),
+                };
+                return respond(Status::Ok.code(), &statistics);
+            }
         }
+        respond(status.code(), &[0u8; 0])
     }
 
     fn import(&mut self, body: &[u8]) -> [u8; REPLY_BYTES] {
