@@ -1,6 +1,6 @@
 //! What the world and all tasks of a simulation share.
 
-use std::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use qnic_abi::host_area;
@@ -12,8 +12,7 @@ use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::Settings;
 
 /// What happens now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Processes work, things break.
     Work,
@@ -23,27 +22,15 @@ pub(crate) enum Phase {
     Exit,
 }
 
-/// One slot for a process.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    /// The task that runs its processes, and its [`SlotState`].
-    pub(crate) task: AtomicUsize,
-    pub(crate) state: AtomicU8,
-}
-
-impl Slot {
-    /// A slot for a process that will come.
-    fn new() -> Self {
-        Slot {
-            task: AtomicUsize::default(),
-            state: AtomicU8::new(SlotState::Working as u8),
-        }
-    }
+/// One slot for a process: the task that runs its processes, and what they do.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    task: TaskId,
+    state: SlotState,
 }
 
 /// What the process in a slot does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum SlotState {
     /// No process lives there.
     Empty,
@@ -59,8 +46,8 @@ pub(crate) struct Common {
     pub(crate) settings: Settings,
     pub(crate) oracle: Mutex<Oracle>,
     pub(crate) checker: Mutex<Checker>,
-    pub(crate) slots: Vec<Slot>,
-    phase: AtomicU8,
+    slots: Mutex<Vec<Slot>>,
+    phase: Mutex<Phase>,
     pub(crate) phase_changed: Signal,
     /// How long the stream of writes took, in nanoseconds.
     pub(crate) stream_time: AtomicU64,
@@ -68,29 +55,29 @@ pub(crate) struct Common {
 
 impl Common {
     pub(crate) fn new(schedule: Arc<Schedule>, settings: Settings) -> Self {
+        let coming = Slot {
+            task: 0,
+            state: SlotState::Working,
+        };
         Common {
             oracle: Mutex::new(Oracle::new(&settings.slots[..settings.rdma_workers])),
             checker: Mutex::new(Checker::new(&settings)),
-            slots: settings.slots.iter().map(|_| Slot::new()).collect(),
+            slots: Mutex::new(vec![coming; settings.slots.len()]),
             schedule,
             settings,
-            phase: AtomicU8::new(Phase::Work as u8),
+            phase: Mutex::new(Phase::Work),
             phase_changed: Signal::default(),
             stream_time: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Relaxed) {
-            0 => Phase::Work,
-            1 => Phase::Drain,
-            _ => Phase::Exit,
-        }
+        *lock(&self.phase)
     }
 
     pub(crate) fn set_phase(&self, phase: Phase) {
         trace!(self.schedule, "phase: {phase:?}");
-        self.phase.store(phase as u8, Ordering::Relaxed);
+        *lock(&self.phase) = phase;
         self.schedule.notify(&self.phase_changed);
     }
 
@@ -102,21 +89,21 @@ impl Common {
         }
     }
 
+    /// The processes in a slot are run by that task.
+    pub(crate) fn set_task(&self, slot: usize, task: TaskId) {
+        lock(&self.slots)[slot].task = task;
+    }
+
+    pub(crate) fn task(&self, slot: usize) -> TaskId {
+        lock(&self.slots)[slot].task
+    }
+
     pub(crate) fn set_slot_state(&self, slot: usize, state: SlotState) {
-        self.slots[slot].state.store(state as u8, Ordering::Relaxed);
+        lock(&self.slots)[slot].state = state;
     }
 
     pub(crate) fn slot_state(&self, slot: usize) -> SlotState {
-        match self.slots[slot].state.load(Ordering::Relaxed) {
-            0 => SlotState::Empty,
-            1 => SlotState::Working,
-            _ => SlotState::Drained,
-        }
-    }
-
-    /// The task of a slot.
-    pub(crate) fn task(&self, slot: usize) -> TaskId {
-        self.slots[slot].task.load(Ordering::Relaxed)
+        lock(&self.slots)[slot].state
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Machine {
     pub(crate) answered: Signal,
     /// A fault waits for a worker.
     pub(crate) faults: Signal,
-    /// ProcessSlot of the process whose host area is allocated next.
+    /// Slot of the process whose host area is allocated next.
     pub(crate) registering: AtomicUsize,
     /// Its driver, once it has started and until the device is gone.
     pub(crate) driver: StdMutex<Option<Arc<Driver<SimPlatform>>>>,

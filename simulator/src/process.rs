@@ -39,8 +39,7 @@ impl ProcessContext {
     /// Lets one process after the other live in the slot: the body of a task.
     pub(crate) fn run(&self) {
         let schedule = &self.common.schedule;
-        let task = &self.common.slots[self.slot].task;
-        task.store(schedule.task(), Ordering::Relaxed);
+        self.common.set_task(self.slot, schedule.task());
         loop {
             self.common.set_slot_state(self.slot, SlotState::Working);
             match self.common.settings.is_sync_worker(self.slot) {

@@ -55,12 +55,6 @@ pub(crate) enum Event {
     Repair(usize),
 }
 
-/// One task as the schedule knows it.
-#[derive(Debug, Default)]
-struct Wait {
-    number: u64,
-}
-
 /// Tasks that wait for something to change.
 #[derive(Debug, Default)]
 pub(crate) struct Signal(Mutex<Vec<TaskId>>);
@@ -71,7 +65,8 @@ pub(crate) struct Schedule {
     number: AtomicU64,
     running: AtomicUsize,
     queue: Mutex<BinaryHeap<Reverse<(u64, u64, Event)>>>,
-    waits: Mutex<Vec<Wait>>,
+    /// Number of the wait that each task is in, or comes to next.
+    waits: Mutex<Vec<u64>>,
     killed: Mutex<BTreeSet<TaskId>>,
     new_tasks: Mutex<Vec<Body>>,
     random: Mutex<fastrand::Rng>,
@@ -214,7 +209,7 @@ impl Schedule {
     pub(crate) fn spawn(&self, body: impl FnOnce() + Send + 'static) -> TaskId {
         lock(&self.new_tasks).push(Box::new(body));
         let mut waits = lock(&self.waits);
-        waits.push(Wait::default());
+        waits.push(0);
         let task = waits.len() - 1;
         drop(waits);
         self.after(0..500, Event::Resume(task, 0));
@@ -250,9 +245,9 @@ impl Schedule {
     /// The task goes on if `wait` is the one it is in; returns true if it does.
     pub(crate) fn enter(&self, task: TaskId, wait: u64) -> bool {
         let mut waits = lock(&self.waits);
-        let goes_on = waits[task].number == wait;
+        let goes_on = waits[task] == wait;
         if goes_on {
-            waits[task].number += 1;
+            waits[task] += 1;
             self.running.store(task, Ordering::Relaxed);
         }
         goes_on
@@ -267,7 +262,7 @@ impl Schedule {
     pub(crate) fn wait(&self, signal: Option<&Signal>, until: Option<u64>) {
         let task = self.running.load(Ordering::Relaxed);
         assert_ne!(task, WORLD, "only tasks can wait");
-        let wait = lock(&self.waits)[task].number;
+        let wait = lock(&self.waits)[task];
         if let Some(signal) = signal {
             lock(&signal.0).push(task);
         }
@@ -291,7 +286,7 @@ impl Schedule {
 
     /// Ends the wait of a task, whatever it waits for.
     pub(crate) fn interrupt(&self, task: TaskId) {
-        let wait = lock(&self.waits)[task].number;
+        let wait = lock(&self.waits)[task];
         self.after(20..800, Event::Resume(task, wait));
     }
 }

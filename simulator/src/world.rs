@@ -336,7 +336,7 @@ impl World {
     }
 
     fn kill(&mut self) {
-        let slot = self.schedule.below(self.common.slots.len());
+        let slot = self.schedule.below(self.common.settings.slots.len());
         if self.common.slot_state(slot) != SlotState::Empty {
             trace!(self.schedule, "fault: process {slot} is killed");
             self.end_process(slot);
