@@ -1,5 +1,5 @@
 //! Memory pressure: this process exports more than its guest has RAM, transfers
-//! between random places of it and of a peer that does the same, writes and checks
+//! between random units of it and of a peer that does the same, writes and checks
 //! a part of its own meanwhile, and compares every byte (N4, N7, N8, N13, N14).
 //!
 //! ```text

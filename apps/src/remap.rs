@@ -17,7 +17,7 @@
 //! range is written in each sweep, and the canary is looked at only after a sweep
 //! that began later was whole. So a stale translation cannot stay unseen.
 //!
-//! The range is taken away in turn by munmap, by a mapping in its place, and by
+//! The range is taken away in turn by munmap, by a mapping over it, and by
 //! MADV_DONTNEED, the export staying as it is: writes are refused
 //! (`PageUnavailable`) while nothing is mapped, and legal again afterwards. Every
 //! so many rounds the segment is unexported before.
@@ -223,7 +223,7 @@ impl Victim<'_> {
                 self.report.rounds
             );
         }
-        // What was mapped in the range's place holds what the writer has written to
+        // What was mapped over the range holds what the writer has written to
         // every word of it by now, from its first pages to its last.
         let first = self.report.rounds as usize % PAGE_WORDS;
         for word in (first..self.range.words()).step_by(PAGE_WORDS) {

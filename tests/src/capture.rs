@@ -239,7 +239,7 @@ fn relations_are_right(wireshark: &Wireshark, file: &Path) -> Result<()> {
         let up_to = received.entry(frame[1].as_str()).or_insert(0);
         *up_to = number(&frame[3])?.max(*up_to);
     }
-    let (mut again, mut acknowledged, mut replies) = (0, 0, 0);
+    let (mut again, mut acknowledged, mut responses) = (0, 0, 0);
     for frame in &frames {
         let sequence = number(&frame[2])?;
         let others = received.iter().filter(|(node, _)| **node != frame[1]);
@@ -265,13 +265,13 @@ fn relations_are_right(wireshark: &Wireshark, file: &Path) -> Result<()> {
             ensure!(up_to, "{frame:?} by {other:?}");
         }
         if let Some(request) = at(&frame[7])? {
-            replies += 1;
+            responses += 1;
             ensure!(request[1] != frame[1], "{frame:?} to {request:?}");
             ensure!(request[4] == frame[4], "{frame:?} to {request:?}");
         }
     }
     ensure!(again > 0, "no retransmission names its frame");
-    ensure!(replies > 0, "no reply names its request");
+    ensure!(responses > 0, "no response names its request");
     ensure!(acknowledged > 0, "no frame names its acknowledgement");
     Ok(())
 }

@@ -28,7 +28,7 @@ fn fork(stage: &Stage) -> Result<()> {
     let (mut parent, mut child) = UnixStream::pair()?;
     let forked = mapping::fork(|| {
         let first = holds(&shared.memory, 2);
-        let told = child.write_all(&[1]).is_ok();
+        let sent = child.write_all(&[1]).is_ok();
         let go_on = child.read_exact(&mut [0]).is_ok();
         let second = holds(&shared.memory, 2);
         // Its own writes are its own; and it has no part in the parent's NIC.
@@ -37,9 +37,9 @@ fn fork(stage: &Stage) -> Result<()> {
             .exporter
             .export(SegmentName(99), &stage.sent.buffer, Access::READ)
             .is_err();
-        let told_again = child.write_all(&[1]).is_ok();
+        let sent_again = child.write_all(&[1]).is_ok();
         let end = child.read_exact(&mut [0]).is_ok();
-        first && told && go_on && second && foreign && told_again && end && holds(&shared.memory, 4)
+        first && sent && go_on && second && foreign && sent_again && end && holds(&shared.memory, 4)
     })?;
     parent.read_exact(&mut [0])?;
     stage.write_seen(&shared, 3)?;
