@@ -23,7 +23,7 @@ use crate::process::{ProcessId, MARKER};
 use crate::progress::{Progress, Silent};
 use crate::provision::{check_cancel, check_memory, provision, Parts};
 use crate::qemu::{arguments, disk_file, disks_of, Machine};
-use crate::ready::last_words;
+use crate::ready::failed;
 use crate::spawn::{spawn, Bond};
 use crate::state::{now_seconds, Manifest, Mode, Runtime};
 use crate::wait::Deadline;
@@ -197,11 +197,7 @@ fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Resu
     let bond = Bond::new(dies_with_us, QEMU_NICE);
     let child = spawn(command, bond).map_err(Error::io("start", &qemu.program))?;
     let Some(id) = ProcessId::of(child.id() as i32) else {
-        return Err(Error::Failed {
-            subject: format!("node {}", machine.node.name),
-            what: "QEMU ended at once".to_owned(),
-            log: last_words(&dir),
-        });
+        return Err(failed(&dir, "QEMU ended at once"));
     };
     id.save(&dir.qemu_pid())?;
     Ok(child)

@@ -72,11 +72,7 @@ pub(crate) fn start(
                 Ok(Some(status)) => format!("ended before it was ready ({status})"),
                 _ => "did not get ready".to_owned(),
             };
-            Err(Error::Failed {
-                subject: name(process),
-                what,
-                log: tail(&log_path, TAIL_LINES),
-            })
+            Err(failed_with_log(dir, process, what))
         }
     }
 }
@@ -91,11 +87,14 @@ pub(crate) fn name(process: Option<&str>) -> String {
 
 /// The error for a device process that has ended.
 pub(crate) fn ended(dir: &ClusterDir, process: Option<&str>) -> Error {
-    let log = tail(&dir.device(process).log(), TAIL_LINES);
+    failed_with_log(dir, process, "the device process has ended")
+}
+
+fn failed_with_log(dir: &ClusterDir, process: Option<&str>, what: impl Into<String>) -> Error {
     Error::Failed {
         subject: name(process),
-        what: "the device process has ended".to_owned(),
-        log,
+        what: what.into(),
+        log: tail(&dir.device(process).log(), TAIL_LINES),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::guest_process::GuestProcess;
 use crate::monitor::Monitor;
 use crate::process::ProcessId;
 use crate::qemu::AGENT_LABEL;
-use crate::ready::{boots_reported, last_words, wait_ready};
+use crate::ready::{boots_reported, failed, wait_ready};
 use crate::wait::Deadline;
 use crate::{Cancel, Error, NodeSpec, Result};
 
@@ -149,22 +149,6 @@ impl Node {
         })
     }
 
-    /// Stops the virtual CPUs.
-    ///
-    /// # Errors
-    /// [`Error::Monitor`].
-    pub fn stop_vcpus(&self) -> Result<()> {
-        self.monitor()?.execute(&qmp::stop {}).map(drop)
-    }
-
-    /// Lets the virtual CPUs run again.
-    ///
-    /// # Errors
-    /// [`Error::Monitor`].
-    pub fn continue_vcpus(&self) -> Result<()> {
-        self.monitor()?.execute(&qmp::cont {}).map(drop)
-    }
-
     /// Waits until the guest has reported a boot after the first `boots`; the release
     /// of its kernel.
     ///
@@ -201,12 +185,7 @@ impl Node {
     }
 
     fn ended(&self) -> Error {
-        let subject = format!("node {}", self.name());
-        Error::Failed {
-            subject,
-            what: "its QEMU has ended".to_owned(),
-            log: last_words(&self.dir),
-        }
+        failed(&self.dir, "its QEMU has ended")
     }
 
     /// What the guest's console has shown since the cluster was booted.

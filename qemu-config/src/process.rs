@@ -168,8 +168,8 @@ mod tests {
 
     #[test]
     fn ids_survive_a_file() {
-        let home = tempfile::tempdir().unwrap();
-        let file = home.path().join("pid");
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
         let own = ProcessId::own().unwrap();
         own.save(&file).unwrap();
         assert_eq!(ProcessId::load(&file), Some(own));
@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn marked_processes_are_found_and_ended() {
-        let home = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
-        let (mut ours, mut foreign) = (dummy(home.path()), dummy(other.path()));
-        let found = of_cluster(home.path());
+        let (mut ours, mut foreign) = (dummy(dir.path()), dummy(other.path()));
+        let found = of_cluster(dir.path());
         assert_eq!(found, [id_of(&ours)]);
         let open = found.iter().filter_map(|id| id.open()).collect();
         assert_eq!(end_all(open, &[(Some(Signal::TERM), 30)]), 0);

@@ -39,12 +39,21 @@ pub(crate) fn boots_reported(dir: &NodeDir) -> usize {
 }
 
 /// The end of what QEMU and the guest's console said.
-pub(crate) fn last_words(dir: &NodeDir) -> String {
+fn last_words(dir: &NodeDir) -> String {
     let logs = [dir.qemu_log(), dir.console()].map(|log| tail(&log, TAIL_LINES));
     logs.into_iter()
         .filter(|log| !log.is_empty())
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// The error for a node of which `what` is wrong.
+pub(crate) fn failed(dir: &NodeDir, what: impl Into<String>) -> Error {
+    Error::Failed {
+        subject: format!("node {}", dir.name()),
+        what: what.into(),
+        log: last_words(dir),
+    }
 }
 
 /// Waits for the report after the first `seen`; the kernel's release.
@@ -56,11 +65,7 @@ pub(crate) fn wait_ready(
     deadline: &Deadline,
 ) -> Result<String> {
     let node = dir.name();
-    let failed = |what: String| Error::Failed {
-        subject: format!("node {node}"),
-        what,
-        log: last_words(dir),
-    };
+    let failed = |what: String| failed(dir, what);
     let unreadable = |error: io::Error| match stop_in(&error) {
         Some(Stop::Cancelled) => Error::Interrupted,
         Some(Stop::Timeout) => Error::Timeout {

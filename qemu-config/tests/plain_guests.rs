@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use qnic_cluster::{
-    BootOptions, ByteSize, Cluster, ClusterSpec, Error, GuestCommand, GuestEvent, GuestExit, Mode,
-    Node, NodeSpec, NodeState, Runtime,
+    qmp, BootOptions, ByteSize, Cluster, ClusterSpec, Error, GuestCommand, GuestEvent, GuestExit,
+    Mode, Node, NodeSpec, NodeState, Runtime,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -142,9 +142,9 @@ fn many_at_once(node: &Node) {
 
 fn machine(node: &Node) {
     assert_eq!(node.state(), NodeState::Ready);
-    node.stop_vcpus().unwrap();
+    node.monitor().unwrap().execute(&qmp::stop {}).unwrap();
     assert_eq!(node.state(), NodeState::Paused);
-    node.continue_vcpus().unwrap();
+    node.monitor().unwrap().execute(&qmp::cont {}).unwrap();
     // A command that runs while the guest restarts ends with an error, not never.
     let process = node.spawn(&GuestCommand::new("sleep").arg("1000")).unwrap();
     let boots = node.reset().unwrap();

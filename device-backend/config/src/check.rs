@@ -1,4 +1,4 @@
-//! Rules that hold in more than one section.
+//! Rules that apply in more than one section.
 
 use std::collections::HashMap;
 use std::fmt::Display;
