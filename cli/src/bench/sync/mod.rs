@@ -175,10 +175,8 @@ impl Bench {
             Ok(())
         });
         add("acquire", acquire?);
-        let held = timed(|| {
-            ensure!(self.lock.try_acquire()?.is_none(), "the lock is held");
-            Ok(())
-        })?;
+        let refused = || Ok(self.lock.try_acquire()?.is_none());
+        let held = succeeded(refused, "the lock is held")?;
         let release = timed(|| guard.map_or(Ok(()), |guard| Ok(guard.release()?)));
         add("release, no successor", release?);
         let mut waiting = Vec::new();
@@ -191,10 +189,7 @@ impl Bench {
         }
         // What an insertion does not wait for is not part of a removal.
         self.near.flush()?;
-        let remove = timed(|| {
-            ensure!(self.queue.remove()?, "the first waits");
-            Ok(())
-        });
+        let remove = succeeded(|| self.queue.remove(), "the first waits");
         add("removeQ", remove?);
         ensure!(self.queue.remove()?, "the second waits, too");
         for entry in &mut waiting {
@@ -203,10 +198,7 @@ impl Bench {
         add("Swait", called(|| self.semaphore.wait())?);
         add("Ssignal, no waiter", called(|| self.semaphore.signal())?);
         add("try_acquire, held", held);
-        let try_wait = timed(|| {
-            ensure!(self.semaphore.try_wait()?, "there are two units");
-            Ok(())
-        });
+        let try_wait = succeeded(|| self.semaphore.try_wait(), "there are two units");
         add("try_wait", try_wait?);
         Ok(self.semaphore.signal()?)
     }
@@ -222,6 +214,14 @@ fn timed(body: impl FnOnce() -> Result<()>) -> Result<f64> {
 fn called<T>(call: impl FnOnce() -> qnic::Result<T>) -> Result<f64> {
     timed(|| {
         call()?;
+        Ok(())
+    })
+}
+
+/// Time of a call that must return true; `what` says why.
+fn succeeded(call: impl FnOnce() -> qnic::Result<bool>, what: &str) -> Result<f64> {
+    timed(|| {
+        ensure!(call()?, "it failed, but {what}");
         Ok(())
     })
 }
