@@ -1,16 +1,37 @@
-//! Atomic operations on remote memory (NetVM §8; N20, N22, N24).
+//! Atomic operations on remote memory (NetVM §8; N20, N22, N24): command, frames, and
+//! the structures that they work on.
 //!
-//! An atomic command changes one operand in an exported segment that grants
-//! reading and writing. The NIC of the node that owns the memory executes it,
-//! once, whatever the wire loses; its result goes to the result record of the
-//! issuing process ([`crate::host_area::RESULTS`]).
+//! An [`AtomicCommand`] changes one operand in an exported segment that grants reading
+//! and writing. The NIC of the responder, which has the memory, executes it once,
+//! whatever the wire loses; its result goes to the result record of the requesting
+//! process ([`crate::host_area::RESULTS`]).
+//!
+//! | kind | class | sent by | body |
+//! |---|---|---|---|
+//! | [`kind::ATOMIC_REQUEST`] | Control | requester | [`AtomicRequest`] |
+//! | [`kind::ATOMIC_RESPONSE`] | Control | responder | [`AtomicResponse`] |
 //!
 //! The operand is a word of 4 or 8 bytes, or a [`WaitQueue`]; it is aligned to its
-//! size. Words are changed by atomic accesses, so the owner's processors may change
-//! them too; a [`WaitQueue`] is only ever touched by its owner's NIC.
+//! size. Words are changed by atomic accesses, so the responder's processors may change
+//! them too; a [`WaitQueue`] is only ever touched by its own NIC.
 
-use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
+
+use crate::command::{CommandBody, CommandHeader, DESCRIPTOR_BYTES};
+use crate::wire::Body;
+
+/// Opcode of this protocol. An atomic command counts as a read where completions are
+/// counted.
+pub const OPCODE: u8 = 3;
+
+/// Kinds of frames of this protocol.
+pub mod kind {
+    /// [`super::AtomicRequest`].
+    pub const ATOMIC_REQUEST: u8 = 0xa0;
+    /// [`super::AtomicResponse`].
+    pub const ATOMIC_RESPONSE: u8 = 0xa1;
+}
 
 /// What an atomic command does. `w` is the word, `x` and `y` are the operands of the
 /// command, `Q` is a [`WaitQueue`]; 0 stands for nobody. All arithmetic wraps around.
@@ -30,7 +51,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// | SemaphoreV | as Dequeue, or adds one to `Q.value` | the entry, or 0 | entries that stay, `Q.value` after |
 ///
 /// `detail` holds two numbers, see [`detail`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, TryFromBytes, Immutable)]
 #[repr(u16)]
 pub enum Function {
     /// Sets a word that is zero to one.
@@ -62,7 +83,7 @@ pub enum Function {
 
 /// A number that is no [`Function`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnknownFunction(pub u32);
+pub struct UnknownFunction(pub u16);
 
 impl Function {
     /// Every function, in the order of their numbers.
@@ -94,12 +115,11 @@ impl Function {
     }
 }
 
-impl TryFrom<u32> for Function {
+impl TryFrom<u16> for Function {
     type Error = UnknownFunction;
 
-    fn try_from(number: u32) -> Result<Self, UnknownFunction> {
-        let place = (number as usize).wrapping_sub(1);
-        Self::ALL.get(place).copied().ok_or(UnknownFunction(number))
+    fn try_from(number: u16) -> Result<Self, UnknownFunction> {
+        zerocopy::try_transmute!(number).map_err(|_| UnknownFunction(number))
     }
 }
 
@@ -135,6 +155,114 @@ const _: () = assert!(size_of::<WaitQueue>() == 32);
 const _: () = assert!(core::mem::offset_of!(WaitQueue, count) == 16);
 const _: () = assert!(core::mem::offset_of!(WaitQueue, value) == 24);
 
+/// An atomic command.
+///
+/// ```text
+///      0                 4                 8
+///   0  | header                            |
+///   8  | remote_address                    |
+///  16  | remote_key                        |
+///  24  | operands[0], x                    |
+///  32  | operands[1], y                    |
+///  40  | length          |function| record |
+///  48  |r_segm. | reserved                 |
+///  56  | reserved                          |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct AtomicCommand {
+    /// With [`OPCODE`].
+    pub header: CommandHeader,
+    /// Virtual address of the operand in the remote process.
+    pub remote_address: U64,
+    /// Key of the remote segment.
+    pub remote_key: U64,
+    /// `x` and `y`.
+    pub operands: [U64; 2],
+    /// Size of the operand in bytes.
+    pub length: U32,
+    /// A [`Function`].
+    pub function: U16,
+    /// Number of the result record, below [`crate::host_area::RESULT_RECORDS`].
+    pub record: U16,
+    /// Index of the remote segment.
+    pub remote_segment: U16,
+    /// Zero.
+    pub reserved0: [U16; 3],
+    /// Zero.
+    pub reserved1: U64,
+}
+
+const _: () = assert!(size_of::<AtomicCommand>() == DESCRIPTOR_BYTES);
+const _: () = assert!(core::mem::offset_of!(AtomicCommand, length) == 40);
+
+impl CommandBody for AtomicCommand {
+    const OPCODE: u8 = OPCODE;
+}
+
+/// Body of [`kind::ATOMIC_REQUEST`].
+///
+/// ```text
+///      0                 4                 8
+///   0  | address                           |
+///   8  | key                               |
+///  16  | operands[0], x                    |
+///  24  | operands[1], y                    |
+///  32  | length          |function|segment |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct AtomicRequest {
+    /// Virtual address of the operand in the process at the destination port.
+    pub address: U64,
+    /// Key of the segment.
+    pub key: U64,
+    /// `x` and `y`.
+    pub operands: [U64; 2],
+    /// Size of the operand in bytes.
+    pub length: U32,
+    /// A [`Function`].
+    pub function: U16,
+    /// Segment in the process at the destination port.
+    pub segment: U16,
+}
+
+/// Body of [`kind::ATOMIC_RESPONSE`].
+///
+/// ```text
+///      0                                   8
+///   0  | value                             |
+///   8  | detail                            |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct AtomicResponse {
+    /// The value, as [`Function`] says.
+    pub value: U64,
+    /// Two numbers: [`detail`].
+    pub detail: U64,
+}
+
+const _: () = assert!(size_of::<AtomicRequest>() == 40);
+const _: () = assert!(core::mem::offset_of!(AtomicRequest, length) == 32);
+const _: () = assert!(size_of::<AtomicResponse>() == 16);
+
+impl Body for AtomicRequest {
+    const KIND: u8 = kind::ATOMIC_REQUEST;
+
+    fn is_valid(&self) -> bool {
+        true
+    }
+}
+
+impl Body for AtomicResponse {
+    const KIND: u8 = kind::ATOMIC_RESPONSE;
+
+    fn is_valid(&self) -> bool {
+        true
+    }
+}
+
 /// First number of the detail of a Dequeue that found an empty queue.
 pub const NOBODY: u32 = u32::MAX;
 
@@ -155,10 +283,10 @@ mod tests {
     #[test]
     fn numbers_are_places_in_the_list_from_one() {
         for (number, function) in (1..).zip(Function::ALL) {
-            assert_eq!(function as u32, number);
+            assert_eq!(function as u16, number);
             assert_eq!(Function::try_from(number), Ok(function));
         }
-        for number in [0, 12, u32::MAX] {
+        for number in [0, 12, u16::MAX] {
             assert_eq!(Function::try_from(number), Err(UnknownFunction(number)));
         }
     }

@@ -31,7 +31,7 @@
 //! it; and every access must lie in the memory of its guest.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 use crate::host_area::HOST_PAGES;
 
@@ -54,7 +54,7 @@ pub const PROCESS_PHYSICAL: u16 = 1;
 pub const EXPORT_PHYSICAL: u16 = 1;
 
 /// What a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, TryFromBytes, Immutable)]
 #[repr(u32)]
 pub enum Opcode {
     /// The first request after a reset: compares versions, checks the SRAM.
@@ -84,18 +84,7 @@ impl TryFrom<u32> for Opcode {
     type Error = u32;
 
     fn try_from(number: u32) -> Result<Self, u32> {
-        Ok(match number {
-            1 => Opcode::Hello,
-            2 => Opcode::NewProcess,
-            3 => Opcode::DeleteProcess,
-            4 => Opcode::Export,
-            5 => Opcode::Unexport,
-            6 => Opcode::Import,
-            7 => Opcode::FaultDone,
-            8 => Opcode::ResetQueue,
-            9 => Opcode::Query,
-            other => return Err(other),
-        })
+        zerocopy::try_transmute!(number).map_err(|_| number)
     }
 }
 
@@ -294,7 +283,7 @@ pub struct Statistics {
     pub aborted: U64,
     /// Frames that were refused as malformed.
     pub malformed_frames: U64,
-    /// Frames of another life of a conversation, which were dropped.
+    /// Frames of another session, which were dropped.
     pub stale_frames: U64,
     /// Frames that were sent again (U2, U3).
     pub frames_resent: U64,

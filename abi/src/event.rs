@@ -6,13 +6,13 @@
 //! each VNI, and one fault for each transfer that waits.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Size of an event in bytes.
 pub const EVENT_BYTES: usize = 32;
 
 /// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, TryFromBytes, Immutable)]
 #[repr(u32)]
 pub enum Kind {
     /// Something changed in the host area of the VNI, and its process asked to be
@@ -32,12 +32,7 @@ impl TryFrom<u32> for Kind {
     type Error = u32;
 
     fn try_from(number: u32) -> Result<Self, u32> {
-        match number {
-            1 => Ok(Kind::Wake),
-            2 => Ok(Kind::PageFault),
-            3 => Ok(Kind::QueueFailed),
-            other => Err(other),
-        }
+        zerocopy::try_transmute!(number).map_err(|_| number)
     }
 }
 

@@ -22,13 +22,16 @@
 //! | [`attach`] | virtio identity, queues, configuration space | device | driver |
 //! | [`header`] | first page of SRAM: magic, version, geometry | NIC | driver |
 //! | [`window`] | a process's window in SRAM (Q1, N12) | process, NIC (one word) | NIC, process |
-//! | [`command`] | one slot of the command queue in the window | process; NIC zeroes | NIC |
-//! | [`atomic`] | atomic operations, and the structures that they work on (N20) | NIC of the owner | NIC |
+//! | [`command`] | one slot of the command queue in the window: what all commands have | process; NIC zeroes | NIC |
+//! | [`rdma`] | commands and frames of writes and reads (N9) | process; NIC | NIC; peer NIC |
+//! | [`atomic`] | the same of atomic operations, and the structures that they work on (N20) | process; NIC | NIC; peer NIC |
+//! | [`directory`] | frames that ask for exported names (N3) | NIC | peer NIC |
 //! | [`host_area`] | counters in guest memory, one area for each process | NIC; driver (one word) | process |
 //! | [`page_table`] | shadow page table and physical map in SRAM (N4) | driver; NIC (lock, dirty) | both |
 //! | [`control`] | commands of the driver, on the control virtqueue (Q9) | driver | NIC |
 //! | [`event`] | events for the driver, on the event virtqueue | NIC | driver |
-//! | [`wire`] | frames between NICs | NIC | peer NIC |
+//! | [`wire`] | frames between NICs: envelope, sessions, acknowledgements | NIC | peer NIC |
+//! | [`names`] | names of the kinds of frames | | people |
 //! | [`uapi`] | ioctl and mmap of the character device | library, driver | driver, library |
 //!
 //! # Conventions
@@ -48,11 +51,14 @@ pub mod atomic;
 pub mod attach;
 pub mod command;
 pub mod control;
+pub mod directory;
 pub mod event;
 pub mod header;
 pub mod host_area;
 pub mod ids;
+pub mod names;
 pub mod page_table;
+pub mod rdma;
 pub mod shared;
 pub mod status;
 pub mod uapi;
@@ -64,7 +70,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

@@ -1,78 +1,82 @@
-//! Frames between NICs (docs/wire.md).
+//! Frames between NICs (docs/wire.md): the envelope that every frame has, and the
+//! bodies of the frames that belong to no protocol.
 //!
-//! A frame is a [`FrameHeader`] and up to [`MAX_PAYLOAD`] bytes. A transfer is
-//! split so that no frame crosses a page border of either side (N9); only frames
-//! that never leave a process can be longer (see *Runs*).
+//! ```text
+//!   ┌──────────────┬─────────────────┬──────────────────┐
+//!   │ Envelope, 64 │ body, by kind   │ payload, or none │
+//!   └──────────────┴─────────────────┴──────────────────┘
+//!    for the        for the protocol
+//!    transport      that owns the kind
+//! ```
+//! | kinds | class | bodies |
+//! |---|---|---|
+//! | 0x01 to 0x04: Ack, Hello, HelloReply, Goodbye | [`Class::Session`] | this page |
+//! | 0x80, 0x81: Nak, ProcessGone | [`Class::Control`] | this page |
+//! | 0x40, 0x41, 0x90 | Windowed, Control | [`crate::rdma`] |
+//! | 0xa0, 0xa1 | Control | [`crate::atomic`] |
+//! | 0xb0, 0xb1 | Control | [`crate::directory`] |
 //!
-//! | kind | sent by | meaning | fields used beside the common ones |
-//! |---|---|---|---|
-//! | Write | source | payload for the destination's memory; none: a notification alone | ports, segment, key, address, operation, offset, length (from here to the end of the transfer), notification with [`FrameFlags::NOTIFY`] |
-//! | ReadRequest | reader | asks for `length` bytes at address | ports, segment, key, address, operation, offset, length, argument (bytes from here to the end of the transfer), notification (where in its page the reader will put the first byte) |
-//! | ReadReply | owner | payload for the reader | destination port, operation, offset, address (only where in its page the first byte goes) |
-//! | Atomic | issuer | asks for an atomic operation ([`crate::atomic`]) on `length` bytes at address | ports, segment, key, address, operation, length, notification (function), argument (first operand), offset (second operand) |
-//! | AtomicReply | owner | it is done | destination port, operation, argument (value), length (detail) |
-//! | Ack | either | says how far things are; with [`FrameFlags::PROBE`], asks for the same | length, address, key, argument: 256 bits in this order, the lowest first; bit *i* is set if frame `acknowledge` + 2 + offset + *i* has arrived |
-//! | Nak | destination | the frame of sequence number `argument` was refused; `status` says why | operation, offset, argument, status |
-//! | ImportRequest | importer | who exports (port, name)? | destination port, operation (token), argument (name), length (wait, ms) |
-//! | ImportReply | owner | status and, if `Ok`, the segment | operation (token), status, segment, key, address, offset (length in bytes), notification (access) |
-//! | Gone | either | the process on source port ended; port 0: so has the sender's session | source port |
-//! | Hello | either | the sender's session begins, or goes on: who are you? | length (window) |
-//! | HelloReply | the other | its session | length (window) |
+//! A transfer is split so that no frame crosses a page border of either side (N9);
+//! only frames that never leave a process can be longer (see *Page spans*).
+//!
+//! # Classes
+//! The upper two bits of the kind are the class: it says what the transport does with a
+//! frame. The transport knows no kind but its own.
 //!
 //! # Sessions
-//! Each side of a conversation between two NICs names its life in it by a number
-//! that only grows. Every frame carries the sender's session and the session of
-//! the destination that it is meant for; zero in a Hello says that it is not
-//! known. `length` of Hello and HelloReply is the window that the sender of it
-//! grants: how many pieces with a payload may be on their way to it, or there and
-//! not delivered.
-//!
-//! # Integrity
-//! A header has no check sum. A link that can damage frames adds one of its own
-//! and drops what does not match: a NIC gets frames intact or not at all.
+//! Each side of a conversation between two NICs names its incarnation in it by a
+//! number that only grows. Every frame carries the sender's session and the session of
+//! the destination that it is meant for; zero in a Hello says that it is not known.
 //!
 //! # Sequence numbers
-//! Every frame but Ack, Hello, HelloReply and the Gone of port 0 takes the next
-//! sequence number of its conversation and direction, from 1. Any frame says how
-//! far the other direction has come:
-//!
-//! A frame with a payload takes as many numbers in a row as it has [`pieces`], and
-//! carries the first of them.
+//! Every frame of class Windowed or Control takes the next sequence number of its
+//! session and direction, from 1. A frame with a payload takes as many numbers in a
+//! row as it has fragments, and carries the first of them. Any frame says how far
+//! the other direction has come:
 //!
 //! - `acknowledge`: everything up to this number has arrived.
-//! - `delivered`, never more than `acknowledge`: everything up to this number is
-//!   in the memory it was meant for, was answered, or was refused by a Nak whose
-//!   arrival has been acknowledged.
+//! - `delivered`, never more than `acknowledge`: everything up to this number is in the
+//!   memory it was meant for, was answered, or was refused by a Nak whose arrival has
+//!   been acknowledged.
 //!
-//! # Runs
-//! On a way within one process a Write or a ReadReply may carry up to [`MAX_RUN`]
-//! bytes that touch up to [`RUN_PAGES`] pages of either side. It stands for its
-//! pieces, one for each page of the destination: each has its own number, is
-//! delivered, held or refused by itself, and counts by itself in the window.
-//! [`FrameFlags::NOTIFY`] belongs to the last of them.
+//! # Page spans
+//! On a route within one process a Windowed frame may carry up to [`MAX_SPAN`] bytes
+//! that touch up to [`SPAN_PAGES`] pages of either side. It stands for its fragments,
+//! one for each page of the destination: each has its own number, is delivered, held
+//! or refused by itself, and counts by itself in the window.
+//!
+//! # Integrity
+//! An envelope has no check sum. A link that can damage frames adds one of its own and
+//! drops what does not match: a NIC gets frames intact or not at all.
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Size of a frame header in bytes.
-pub const HEADER_BYTES: usize = 120;
+/// Size of an envelope in bytes.
+pub const ENVELOPE_BYTES: usize = 64;
+
+/// Room for the body of a frame, in bytes. Each kind uses as much of it as its type has.
+pub const BODY_BYTES: usize = 56;
+
+/// Most bytes of a frame in front of its payload.
+pub const HEADER_BYTES: usize = ENVELOPE_BYTES + BODY_BYTES;
 
 /// Most payload bytes in a frame.
 pub const MAX_PAYLOAD: usize = crate::PAGE_SIZE;
 
-/// Most pages of either side that a run touches.
-pub const RUN_PAGES: usize = 8;
+/// Most pages of either side that a page span touches.
+pub const SPAN_PAGES: usize = 8;
 
 /// Most payload bytes in a frame that stays within a process.
-pub const MAX_RUN: usize = RUN_PAGES * crate::PAGE_SIZE;
+pub const MAX_SPAN: usize = SPAN_PAGES * crate::PAGE_SIZE;
 
 // `payload_length` has 16 bits.
-const _: () = assert!(MAX_RUN <= u16::MAX as usize);
+const _: () = assert!(MAX_SPAN <= u16::MAX as usize);
 
-/// Pieces of a payload that goes to `address`: the pages that it touches there, or
+/// Fragments of a payload that goes to `address`: the pages that it touches there, or
 /// one for none at all. This is how many sequence numbers its frame takes.
-pub const fn pieces(address: u64, length: usize) -> u64 {
+pub const fn fragments(address: u64, length: usize) -> u64 {
     let page = crate::PAGE_SIZE as u64;
     match length {
         0 => 1,
@@ -80,80 +84,85 @@ pub const fn pieces(address: u64, length: usize) -> u64 {
     }
 }
 
-/// Value of [`FrameHeader::magic`]: "qn".
+/// Value of [`Envelope::magic`]: "qn".
 pub const FRAME_MAGIC: u16 = u16::from_le_bytes(*b"qn");
 
 /// Version of the frame format.
-pub const WIRE_VERSION: u8 = 4;
+pub const WIRE_VERSION: u8 = 5;
 
-/// What a frame is.
+/// What the transport does with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum FrameKind {
-    /// Payload for the destination's memory.
-    Write = 1,
-    /// Request for payload.
-    ReadRequest = 2,
-    /// Payload for the reader.
-    ReadReply = 3,
-    /// Acknowledgement alone.
-    Ack = 4,
-    /// One frame was not delivered.
-    Nak = 5,
-    /// Question for a segment by name.
-    ImportRequest = 7,
-    /// Answer to it.
-    ImportReply = 8,
-    /// A process ended or a session did.
-    Gone = 9,
-    /// A session begins or goes on.
-    Hello = 10,
-    /// Answer to it.
-    HelloReply = 11,
-    /// Request for an atomic operation.
-    Atomic = 12,
-    /// Result of one.
-    AtomicReply = 13,
+pub enum Class {
+    /// The transport's own; no number.
+    Session = 0,
+    /// Numbered, and counts in the window that the peer has granted: it may have to wait
+    /// there for memory (N15). May have a payload.
+    Windowed = 1,
+    /// Numbered, and needs no memory.
+    Control = 2,
+    /// Neither numbered nor acknowledged nor sent again. May have a payload.
+    Unreliable = 3,
 }
 
-impl TryFrom<u8> for FrameKind {
-    type Error = u8;
+impl Class {
+    /// The class of frames of a kind.
+    #[inline]
+    pub const fn of(kind: u8) -> Class {
+        match kind >> 6 {
+            0 => Class::Session,
+            1 => Class::Windowed,
+            2 => Class::Control,
+            _ => Class::Unreliable,
+        }
+    }
 
-    fn try_from(number: u8) -> Result<Self, u8> {
-        Ok(match number {
-            1 => FrameKind::Write,
-            2 => FrameKind::ReadRequest,
-            3 => FrameKind::ReadReply,
-            4 => FrameKind::Ack,
-            5 => FrameKind::Nak,
-            7 => FrameKind::ImportRequest,
-            8 => FrameKind::ImportReply,
-            9 => FrameKind::Gone,
-            10 => FrameKind::Hello,
-            11 => FrameKind::HelloReply,
-            12 => FrameKind::Atomic,
-            13 => FrameKind::AtomicReply,
-            other => return Err(other),
-        })
+    /// The lowest kind of this class.
+    pub const fn first_kind(self) -> u8 {
+        (self as u8) << 6
+    }
+
+    /// Returns true if frames of this class have sequence numbers.
+    pub const fn is_numbered(self) -> bool {
+        matches!(self, Class::Windowed | Class::Control)
+    }
+
+    /// Returns true if frames of this class may have a payload.
+    pub const fn takes_payload(self) -> bool {
+        matches!(self, Class::Windowed | Class::Unreliable)
     }
 }
 
-bitflags! {
-    /// Modifiers of a frame.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct FrameFlags: u16 {
-        /// Write: signal the notification once the payload is delivered.
-        const NOTIFY = 1;
-        /// Ack: answer with an Ack at once.
-        const PROBE = 4;
-    }
+/// Kinds of frames that belong to no protocol.
+pub mod kind {
+    /// [`super::Ack`].
+    pub const ACK: u8 = 1;
+    /// [`super::Hello`]: a session begins, or goes on. Who is there?
+    pub const HELLO: u8 = 2;
+    /// [`super::Hello`], in answer to a HELLO.
+    pub const HELLO_REPLY: u8 = 3;
+    /// [`super::Empty`]: the sender's session has ended.
+    pub const GOODBYE: u8 = 4;
+    /// [`super::Nak`].
+    pub const NAK: u8 = 0x80;
+    /// [`super::Empty`]: the process on the source port has ended.
+    pub const PROCESS_GONE: u8 = 0x81;
 }
 
-/// The header of a frame.
+/// Implemented by the body of each kind of frame.
+pub trait Body: FromBytes + IntoBytes + KnownLayout + Immutable + Copy {
+    /// Kind of these frames.
+    const KIND: u8;
+
+    /// Returns true if flags and reserved fields are as the format says.
+    fn is_valid(&self) -> bool;
+}
+
+/// What the transport needs of a frame.
 ///
 /// ```text
 ///      0        2        4                 8
-///   0  | magic  |ver|kind| flags  | p_len  |
+///   0  | magic  |ver|kind|frg|b_l | p_len  |
 ///   8  | s_node | d_node | s_port | d_port |
 ///  16  | source session                    |
 ///  24  | destination session               |
@@ -161,26 +170,23 @@ bitflags! {
 ///  40  | acknowledge                       |
 ///  48  | delivered                         |
 ///  56  | operation                         |
-///  64  | offset                            |
-///  72  | length                            |
-///  80  | address                           |
-///  88  | key                               |
-///  96  | argument                          |
-/// 104  | segment| res.   | notification    |
-/// 112  | status          | reserved        |
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-pub struct FrameHeader {
+pub struct Envelope {
     /// [`FRAME_MAGIC`].
     pub magic: U16,
     /// [`WIRE_VERSION`].
     pub version: u8,
-    /// A [`FrameKind`].
+    /// What the frame is: one of [`kind`], or of a protocol.
     pub kind: u8,
-    /// [`FrameFlags`].
-    pub flags: U16,
-    /// Payload bytes behind the header.
+    /// Fragments of the frame, which is how many sequence numbers it takes: the pages
+    /// that its payload touches at the destination ([`fragments`]). Zero in a class
+    /// without numbers.
+    pub fragments: u8,
+    /// Bytes of the body, up to [`BODY_BYTES`].
+    pub body_length: u8,
+    /// Payload bytes behind the body.
     pub payload_length: U16,
     /// Node that sends.
     pub source_node: U16,
@@ -194,42 +200,204 @@ pub struct FrameHeader {
     pub source_session: U64,
     /// Session of the destination that the frame is meant for; zero: not known.
     pub destination_session: U64,
-    /// Sequence number of this frame, or of its first piece; zero if its kind has none.
+    /// Sequence number of this frame, or of its first fragment; zero in a class without
+    /// numbers.
     pub sequence: U64,
     /// Everything from the destination up to this number has arrived.
     pub acknowledge: U64,
     /// Everything from the destination up to this number is delivered.
     pub delivered: U64,
-    /// Names the operation at the node that issued it; answers carry it back.
+    /// Names the operation at the node that requested it; answers carry it back.
     pub operation: U64,
-    /// Offset within the operation's transfer, in bytes; second operand (Atomic); where
-    /// the bit map begins, in frames (Ack).
-    pub offset: U64,
-    /// Bytes wanted (ReadRequest), bytes to the end of the transfer (Write),
-    /// bytes of the operand (Atomic), the detail of the result (AtomicReply),
-    /// milliseconds (ImportRequest) or frames (Hello, HelloReply).
-    pub length: U64,
-    /// Virtual address in the process at the destination port; of a ReadReply only
-    /// the place in its page.
-    pub address: U64,
-    /// Key of the segment.
-    pub key: U64,
-    /// By kind.
-    pub argument: U64,
-    /// Segment in the process at the destination port.
-    pub segment: U16,
-    /// Zero.
-    pub reserved0: U16,
-    /// Notification number with [`FrameFlags::NOTIFY`], access bits, an atomic
-    /// function, or a place in a page (ReadRequest).
-    pub notification: U32,
-    /// A [`crate::Status`] code.
-    pub status: U32,
-    /// Zero.
-    pub reserved1: U32,
 }
 
-const _: () = assert!(size_of::<FrameHeader>() == HEADER_BYTES);
-const _: () = assert!(core::mem::offset_of!(FrameHeader, sequence) == 32);
-const _: () = assert!(core::mem::offset_of!(FrameHeader, argument) == 96);
-const _: () = assert!(core::mem::offset_of!(FrameHeader, status) == 112);
+const _: () = assert!(size_of::<Envelope>() == ENVELOPE_BYTES);
+const _: () = assert!(core::mem::offset_of!(Envelope, source_node) == 8);
+const _: () = assert!(core::mem::offset_of!(Envelope, sequence) == 32);
+const _: () = assert!(core::mem::offset_of!(Envelope, operation) == 56);
+
+/// An envelope and a body of any kind, without the payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Frame {
+    /// What every frame has.
+    pub envelope: Envelope,
+    /// The body, with zeroes behind it.
+    pub body: [u8; BODY_BYTES],
+}
+
+const _: () = assert!(size_of::<Frame>() == HEADER_BYTES);
+
+impl Frame {
+    /// A frame with this body and one fragment, if its class has numbers; all else of its
+    /// envelope is zero.
+    #[inline]
+    pub fn new<B: Body>(body: &B) -> Frame {
+        const { assert!(size_of::<B>() <= BODY_BYTES) };
+        let mut frame = Frame::new_zeroed();
+        frame.envelope.magic = FRAME_MAGIC.into();
+        frame.envelope.version = WIRE_VERSION;
+        frame.envelope.kind = B::KIND;
+        frame.envelope.fragments = Class::of(B::KIND).is_numbered().into();
+        frame.envelope.body_length = size_of::<B>() as u8;
+        frame.body[..size_of::<B>()].copy_from_slice(body.as_bytes());
+        frame
+    }
+
+    /// Returns true if kind and length of the body are those of `B` and the body is valid.
+    #[inline]
+    pub fn is<B: Body>(&self) -> bool {
+        self.envelope.kind == B::KIND
+            && usize::from(self.envelope.body_length) == size_of::<B>()
+            && self.body::<B>().is_valid()
+    }
+
+    /// The body, if its kind is that of `B`; else what its bytes would mean.
+    #[inline]
+    pub fn body<B: Body>(&self) -> B {
+        const { assert!(size_of::<B>() <= BODY_BYTES) };
+        match B::read_from_prefix(&self.body) {
+            Ok((body, _)) => body,
+            Err(_) => B::new_zeroed(),
+        }
+    }
+
+    /// Replaces the body by another one of the same kind.
+    #[inline]
+    pub fn set_body<B: Body>(&mut self, body: &B) {
+        self.body[..size_of::<B>()].copy_from_slice(body.as_bytes());
+    }
+
+    /// Envelope and body as they stand on a wire.
+    pub fn header(&self) -> &[u8] {
+        let length = usize::from(self.envelope.body_length).min(BODY_BYTES);
+        &self.as_bytes()[..ENVELOPE_BYTES + length]
+    }
+
+    /// Splits what stood on a wire into a frame and its payload. Returns `None` if the
+    /// lengths do not match.
+    pub fn from_wire(bytes: &[u8]) -> Option<(Frame, &[u8])> {
+        let (envelope, rest) = Envelope::read_from_prefix(bytes).ok()?;
+        let length = usize::from(envelope.body_length);
+        let (body, payload) = rest.split_at_checked(length)?;
+        let mut frame = Frame {
+            envelope,
+            body: [0; BODY_BYTES],
+        };
+        frame.body.get_mut(..length)?.copy_from_slice(body);
+        (usize::from(envelope.payload_length.get()) == payload.len()).then_some((frame, payload))
+    }
+}
+
+bitflags! {
+    /// Modifiers of an [`Ack`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct AckFlags: u32 {
+        /// Answer with an Ack at once.
+        const PROBE = 1;
+    }
+}
+
+/// Body of [`kind::ACK`]: says how far things are, and which frames have arrived
+/// beyond the first that is missing.
+///
+/// ```text
+///      0                 4                 8
+///   0  | flags           | offset          |
+///   8  | bitmap, 256 bits                  | … 40
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Ack {
+    /// [`AckFlags`].
+    pub flags: U32,
+    /// Where the bitmap begins: bit *i* stands for frame `acknowledge` + 2 + offset + *i*.
+    pub offset: U32,
+    /// Bit set: that frame has arrived. The lowest bit of the first word is bit 0.
+    pub bitmap: [U64; 4],
+}
+
+/// Body of [`kind::HELLO`] and [`kind::HELLO_REPLY`].
+///
+/// ```text
+///      0                 4                 8
+///   0  | window          | reserved        |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Hello<const KIND: u8> {
+    /// The window that the sender grants: how many fragments may be on their way to it,
+    /// or there and not delivered.
+    pub window: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+/// Body of [`kind::NAK`]: the destination refuses a frame.
+///
+/// ```text
+///      0                 4    5            8
+///   0  | status          |kind| reserved   |
+///   8  | sequence                          |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Nak {
+    /// A [`crate::Status`] code: why.
+    pub status: U32,
+    /// Kind of the frame that is refused.
+    pub kind: u8,
+    /// Zero.
+    pub reserved: [u8; 3],
+    /// Sequence number of the frame that is refused.
+    pub sequence: U64,
+}
+
+/// Body of the kinds that say everything in their envelope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Empty<const KIND: u8>;
+
+/// Body of [`kind::GOODBYE`].
+pub type Goodbye = Empty<{ kind::GOODBYE }>;
+
+/// Body of [`kind::PROCESS_GONE`].
+pub type ProcessGone = Empty<{ kind::PROCESS_GONE }>;
+
+const _: () = assert!(size_of::<Ack>() == 40);
+const _: () = assert!(core::mem::offset_of!(Ack, bitmap) == 8);
+const _: () = assert!(size_of::<Hello<{ kind::HELLO }>>() == 8);
+const _: () = assert!(size_of::<Nak>() == 16);
+const _: () = assert!(core::mem::offset_of!(Nak, sequence) == 8);
+
+impl Body for Ack {
+    const KIND: u8 = kind::ACK;
+
+    fn is_valid(&self) -> bool {
+        AckFlags::from_bits(self.flags.get()).is_some()
+    }
+}
+
+impl<const KIND: u8> Body for Hello<KIND> {
+    const KIND: u8 = KIND;
+
+    fn is_valid(&self) -> bool {
+        self.reserved.get() == 0
+    }
+}
+
+impl Body for Nak {
+    const KIND: u8 = kind::NAK;
+
+    fn is_valid(&self) -> bool {
+        self.reserved == [0; 3]
+    }
+}
+
+impl<const KIND: u8> Body for Empty<KIND> {
+    const KIND: u8 = KIND;
+
+    fn is_valid(&self) -> bool {
+        true
+    }
+}

@@ -1,10 +1,14 @@
 //! Golden bytes: what the structs look like in memory and on the wire.
 
-use qnic_abi::atomic::{Function, WaitQueue};
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
+use qnic_abi::atomic::{AtomicCommand, AtomicRequest, AtomicResponse, Function, WaitQueue};
+use qnic_abi::command::{CommandBody, CommandFlags, CommandHeader};
+use qnic_abi::directory::{ImportRequest, ImportResponse};
 use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::Geometry;
-use qnic_abi::wire::{FrameHeader, FrameKind, FRAME_MAGIC, WIRE_VERSION};
+use qnic_abi::rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand, WriteFlags};
+use qnic_abi::wire::{
+    kind, Ack, Body, Empty, Frame, Goodbye, Hello, Nak, ProcessGone, ENVELOPE_BYTES,
+};
 use qnic_abi::NodeId;
 use zerocopy::IntoBytes;
 
@@ -16,62 +20,92 @@ fn hex(bytes: &[u8]) -> String {
         .join("\n")
 }
 
+fn header(opcode: u8, inline_length: u8) -> CommandHeader {
+    CommandHeader {
+        opcode,
+        flags: CommandFlags::PUBLISH.bits(),
+        inline_length,
+        reserved: 0,
+        remote_node: 3.into(),
+        remote_port: 0x0102.into(),
+    }
+}
+
 #[test]
 fn a_notifying_inline_write() {
-    let descriptor = Descriptor {
-        opcode: Opcode::Write as u8,
-        flags: (CommandFlags::NOTIFY | CommandFlags::INLINE).bits(),
-        function: 0.into(),
-        notification: 0x0a0b.into(),
+    let command = WriteCommand {
+        header: header(WriteCommand::OPCODE, 8),
         length: 8.into(),
         local_address: 0.into(),
         local_key: 0.into(),
         remote_address: 0x7f00_1234_5678.into(),
         remote_key: 0x1122_3344_5566_7788.into(),
-        remote_node: 3.into(),
-        remote_port: 0x0102.into(),
         local_segment: 0.into(),
         remote_segment: 9.into(),
-        reserved1: 0.into(),
+        notification: 0x0a0b.into(),
+        flags: WriteFlags::NOTIFY.bits().into(),
+        reserved: 0.into(),
     };
-    let golden = "010300000b0a0000\n\
+    let golden = "0101080003000201\n\
                   0800000000000000\n\
                   0000000000000000\n\
                   0000000000000000\n\
                   78563412007f0000\n\
                   8877665544332211\n\
-                  0300020100000900\n\
+                  000009000b0a0000\n\
+                  0100000000000000";
+    assert_eq!(hex(command.as_bytes()), golden);
+    assert_eq!(command.descriptor().read::<WriteCommand>(), command);
+}
+
+#[test]
+fn a_read() {
+    let command = ReadCommand {
+        header: header(ReadCommand::OPCODE, 0),
+        length: 0x0100.into(),
+        local_address: 0x1000.into(),
+        local_key: 5.into(),
+        remote_address: 0x7f00_1234_5678.into(),
+        remote_key: 6.into(),
+        local_segment: 7.into(),
+        remote_segment: 9.into(),
+        reserved0: 0.into(),
+        reserved1: 0.into(),
+    };
+    let golden = "0201000003000201\n\
+                  0001000000000000\n\
+                  0010000000000000\n\
+                  0500000000000000\n\
+                  78563412007f0000\n\
+                  0600000000000000\n\
+                  0700090000000000\n\
                   0000000000000000";
-    assert_eq!(hex(descriptor.as_bytes()), golden);
+    assert_eq!(hex(command.as_bytes()), golden);
 }
 
 #[test]
 fn a_compare_and_swap() {
-    let descriptor = Descriptor {
-        opcode: Opcode::Atomic as u8,
-        flags: CommandFlags::PUBLISH.bits(),
-        function: (Function::CompareSwap as u16).into(),
-        notification: 0.into(),
-        length: 4.into(),
-        local_address: 0x0102_0304.into(),
-        local_key: 0x0506_0708.into(),
+    let command = AtomicCommand {
+        header: header(AtomicCommand::OPCODE, 0),
         remote_address: 0x7f00_1234_5678.into(),
         remote_key: 0x1122_3344_5566_7788.into(),
-        remote_node: 3.into(),
-        remote_port: 0x0102.into(),
-        local_segment: 63.into(),
+        operands: [0x0102_0304.into(), 0x0506_0708.into()],
+        length: 4.into(),
+        function: (Function::CompareSwap as u16).into(),
+        record: 63.into(),
         remote_segment: 9.into(),
+        reserved0: [0.into(); 3],
         reserved1: 0.into(),
     };
-    let golden = "0304050000000000\n\
-                  0400000000000000\n\
-                  0403020100000000\n\
-                  0807060500000000\n\
+    let golden = "0301000003000201\n\
                   78563412007f0000\n\
                   8877665544332211\n\
-                  030002013f000900\n\
+                  0403020100000000\n\
+                  0807060500000000\n\
+                  0400000005003f00\n\
+                  0900000000000000\n\
                   0000000000000000";
-    assert_eq!(hex(descriptor.as_bytes()), golden);
+    assert_eq!(hex(command.as_bytes()), golden);
 }
 
 #[test]
@@ -91,51 +125,181 @@ fn a_wait_queue() {
     assert_eq!(hex(queue.as_bytes()), golden);
 }
 
+/// The envelope of a frame with this body, and the body.
+fn frame<B: Body>(body: &B) -> (String, String) {
+    let mut frame = Frame::new(body);
+    let envelope = &mut frame.envelope;
+    envelope.payload_length = 0x0304.into();
+    envelope.source_node = 5.into();
+    envelope.destination_node = 6.into();
+    envelope.source_port = 7.into();
+    envelope.destination_port = 8.into();
+    envelope.source_session = 0x20.into();
+    envelope.destination_session = 0x21.into();
+    envelope.sequence = 9.into();
+    envelope.acknowledge = 10.into();
+    envelope.delivered = 0x22.into();
+    envelope.operation = 11.into();
+    let bytes = frame.header();
+    assert_eq!(frame.body::<B>().as_bytes(), body.as_bytes());
+    assert!(frame.is::<B>());
+    (hex(&bytes[..ENVELOPE_BYTES]), hex(&bytes[ENVELOPE_BYTES..]))
+}
+
 #[test]
-fn a_frame() {
-    let frame = FrameHeader {
-        magic: FRAME_MAGIC.into(),
-        version: WIRE_VERSION,
-        kind: FrameKind::Nak as u8,
-        flags: 2.into(),
-        payload_length: 0x0304.into(),
-        source_node: 5.into(),
-        destination_node: 6.into(),
-        source_port: 7.into(),
-        destination_port: 8.into(),
-        source_session: 0x20.into(),
-        destination_session: 0x21.into(),
-        sequence: 9.into(),
-        acknowledge: 10.into(),
-        delivered: 0x22.into(),
-        operation: 11.into(),
-        offset: 12.into(),
-        length: 13.into(),
+fn an_envelope_and_a_write() {
+    let (envelope, body) = frame(&Write {
         address: 14.into(),
         key: 15.into(),
-        argument: 16.into(),
+        offset: 12.into(),
+        remaining: 13.into(),
         segment: 17.into(),
-        reserved0: 0.into(),
+        flags: 1.into(),
         notification: 18.into(),
-        status: 19.into(),
-        reserved1: 0.into(),
-    };
-    let golden = "716e040502000403\n\
+    });
+    let golden = "716e054001280403\n\
                   0500060007000800\n\
                   2000000000000000\n\
                   2100000000000000\n\
                   0900000000000000\n\
                   0a00000000000000\n\
                   2200000000000000\n\
-                  0b00000000000000\n\
+                  0b00000000000000";
+    assert_eq!(envelope, golden);
+    let golden = "0e00000000000000\n\
+                  0f00000000000000\n\
                   0c00000000000000\n\
                   0d00000000000000\n\
-                  0e00000000000000\n\
-                  0f00000000000000\n\
-                  1000000000000000\n\
-                  1100000012000000\n\
-                  1300000000000000";
-    assert_eq!(hex(frame.as_bytes()), golden);
+                  1100010012000000";
+    assert_eq!(body, golden);
+}
+
+/// The first word of the envelope and the body.
+fn check<B: Body>(body: &B, first: &str, golden: &str) {
+    let (envelope, bytes) = frame(body);
+    assert_eq!((&envelope[..12], &bytes[..]), (first, golden));
+}
+
+#[test]
+fn the_bodies_of_all_other_kinds() {
+    check(
+        &Ack {
+            flags: 1.into(),
+            offset: 2.into(),
+            bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
+        },
+        "716e05010028",
+        "0100000002000000\n0300000000000000\n0400000000000000\n0500000000000000\n0600000000000000",
+    );
+    let window = 0x0102.into();
+    let reserved = 0.into();
+    let golden = "0201000000000000";
+    check(
+        &Hello::<{ kind::HELLO }> { window, reserved },
+        "716e05020008",
+        golden,
+    );
+    check(
+        &Hello::<{ kind::HELLO_REPLY }> { window, reserved },
+        "716e05030008",
+        golden,
+    );
+    check::<Goodbye>(&Empty, "716e05040000", "");
+    check::<ProcessGone>(&Empty, "716e05810100", "");
+    check(
+        &Nak {
+            status: 5.into(),
+            kind: 0x40,
+            reserved: [0; 3],
+            sequence: 9.into(),
+        },
+        "716e05800110",
+        "0500000040000000\n0900000000000000",
+    );
+    check(
+        &ReadRequest {
+            address: 1.into(),
+            key: 2.into(),
+            offset: 3.into(),
+            remaining: 4.into(),
+            length: 5.into(),
+            segment: 6.into(),
+            page_offset: 7.into(),
+        },
+        "716e05900128",
+        "0100000000000000\n0200000000000000\n0300000000000000\n0400000000000000\n0500000006000700",
+    );
+    check(
+        &ReadResponse {
+            offset: 1.into(),
+            page_offset: 2.into(),
+            reserved: [0.into(); 3],
+        },
+        "716e05410110",
+        "0100000000000000\n0200000000000000",
+    );
+    check(
+        &AtomicRequest {
+            address: 1.into(),
+            key: 2.into(),
+            operands: [3.into(), 4.into()],
+            length: 8.into(),
+            function: 5.into(),
+            segment: 6.into(),
+        },
+        "716e05a00128",
+        "0100000000000000\n0200000000000000\n0300000000000000\n0400000000000000\n0800000005000600",
+    );
+    check(
+        &AtomicResponse {
+            value: 1.into(),
+            detail: 2.into(),
+        },
+        "716e05a10110",
+        "0100000000000000\n0200000000000000",
+    );
+    check(
+        &ImportRequest {
+            name: 1.into(),
+            wait_ms: 2.into(),
+            reserved: 0.into(),
+        },
+        "716e05b00110",
+        "0100000000000000\n0200000000000000",
+    );
+    check(
+        &ImportResponse {
+            address: 1.into(),
+            length: 2.into(),
+            key: 3.into(),
+            status: 4.into(),
+            access: 5.into(),
+            segment: 6.into(),
+            reserved: [0.into(); 3],
+        },
+        "716e05b10128",
+        "0100000000000000\n0200000000000000\n0300000000000000\n0400000005000000\n0600000000000000",
+    );
+}
+
+#[test]
+fn frames_are_read_back_from_a_wire_and_nothing_else_is() {
+    let mut frame = Frame::new(&ReadResponse {
+        offset: 1.into(),
+        page_offset: 2.into(),
+        reserved: [0.into(); 3],
+    });
+    frame.envelope.payload_length = 3.into();
+    let mut bytes = frame.header().to_vec();
+    bytes.extend(b"abc");
+    assert_eq!(Frame::from_wire(&bytes), Some((frame, &b"abc"[..])));
+    for length in 0..bytes.len() {
+        assert_eq!(Frame::from_wire(&bytes[..length]), None);
+    }
+    bytes.push(0);
+    assert_eq!(Frame::from_wire(&bytes), None);
+    bytes[5] = 57;
+    assert_eq!(Frame::from_wire(&bytes), None, "no body is so long");
 }
 
 #[test]
@@ -163,7 +327,7 @@ fn the_first_words_of_an_sram() {
     assert_eq!(
         hex(&header.as_bytes()[..32]),
         "716e69637372616d\n\
-         0300000001020000\n\
+         0400000001020000\n\
          000000000e000000\n\
          0000800000000000"
     );

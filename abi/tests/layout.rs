@@ -4,10 +4,12 @@
 //! After a deliberate change: raise `ABI_VERSION`, then
 //! `QNIC_BLESS=1 cargo test -p qnic-abi --test layout`.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};
 
-use qnic_abi::{atomic, attach, command, control, event, header, host_area, uapi, window, wire};
+use qnic_abi::{
+    atomic, attach, command, control, directory, event, header, host_area, rdma, uapi, window, wire,
+};
 
 macro_rules! layout {
     ($out:expr, $type:ident, $($field:ident),+ $(,)?) => {
@@ -22,17 +24,19 @@ macro_rules! layout {
 }
 
 fn layouts() -> String {
-    use atomic::WaitQueue;
+    use atomic::{AtomicCommand, AtomicRequest, AtomicResponse, WaitQueue};
     use attach::DeviceConfig;
-    use command::Descriptor;
+    use command::CommandHeader;
     use control::{
         Export, FaultDone, Hello, Import, Imported, NewProcess, ReplyHeader, RequestHeader,
         Statistics, Unexport,
     };
+    use directory::{ImportRequest, ImportResponse};
     use event::Event;
     use header::SramHeader;
     use host_area::{ErrorRecord, ResultRecord};
-    use wire::FrameHeader;
+    use rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand};
+    use wire::{Ack, Envelope, Nak};
 
     let mut out = String::new();
     writeln!(out, "version {}", qnic_abi::ABI_VERSION).unwrap();
@@ -78,20 +82,55 @@ fn layouts() -> String {
     );
     layout!(
         out,
-        Descriptor,
+        CommandHeader,
         opcode,
         flags,
-        function,
-        notification,
+        inline_length,
+        reserved,
+        remote_node,
+        remote_port
+    );
+    layout!(
+        out,
+        WriteCommand,
+        header,
         length,
         local_address,
         local_key,
         remote_address,
         remote_key,
-        remote_node,
-        remote_port,
         local_segment,
         remote_segment,
+        notification,
+        flags,
+        reserved,
+    );
+    layout!(
+        out,
+        ReadCommand,
+        header,
+        length,
+        local_address,
+        local_key,
+        remote_address,
+        remote_key,
+        local_segment,
+        remote_segment,
+        reserved0,
+        reserved1,
+    );
+    layout!(
+        out,
+        AtomicCommand,
+        header,
+        remote_address,
+        remote_key,
+        operands,
+        length,
+        function,
+        record,
+        remote_segment,
+        reserved0,
         reserved1,
     );
     layout!(out, ErrorRecord, command, status, reserved);
@@ -149,11 +188,12 @@ fn layouts() -> String {
     layout!(out, Event, kind, vni, flags, address, pages, status, reserved);
     layout!(
         out,
-        FrameHeader,
+        Envelope,
         magic,
         version,
         kind,
-        flags,
+        fragments,
+        body_length,
         payload_length,
         source_node,
         destination_node,
@@ -165,17 +205,58 @@ fn layouts() -> String {
         acknowledge,
         delivered,
         operation,
-        offset,
-        length,
+    );
+    layout!(out, Ack, flags, offset, bitmap);
+    layout!(out, Nak, status, kind, reserved, sequence);
+    layout!(
+        out,
+        Write,
         address,
         key,
-        argument,
+        offset,
+        remaining,
         segment,
-        reserved0,
-        notification,
-        status,
-        reserved1,
+        flags,
+        notification
     );
+    layout!(
+        out,
+        ReadRequest,
+        address,
+        key,
+        offset,
+        remaining,
+        length,
+        segment,
+        page_offset
+    );
+    layout!(out, ReadResponse, offset, page_offset, reserved);
+    layout!(
+        out,
+        AtomicRequest,
+        address,
+        key,
+        operands,
+        length,
+        function,
+        segment
+    );
+    layout!(out, AtomicResponse, value, detail);
+    layout!(out, ImportRequest, name, wait_ms, reserved);
+    layout!(
+        out,
+        ImportResponse,
+        address,
+        length,
+        key,
+        status,
+        access,
+        segment,
+        reserved
+    );
+    for (kind, name) in qnic_abi::names::KINDS {
+        writeln!(out, "kind {kind:#04x} {name}").unwrap();
+    }
     out.push_str(&uapi_layouts());
     writeln!(
         out,

@@ -7,7 +7,10 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic::{Nic, NodeId, RemoteSegment, SegmentName, Status};
-use qnic_abi::command::{Descriptor, Opcode};
+use qnic_abi::command::{CommandBody, Descriptor};
+use qnic_abi::rdma::{Opcode, WriteCommand};
+use qnic_abi::{Key, Port, SegmentId};
+use qnic_abi_client::{Command, Memory};
 use qnic_apps::report::Attempt;
 
 use crate::forbidden_maps;
@@ -98,7 +101,7 @@ fn by_forged_commands(nic: &Nic, peer: &Peer) -> Result<Vec<Attempt>> {
     let mut raw = RawProcess::register(nic)?;
     let mut attempts = Vec::new();
     for (what, descriptor, wanted) in forgeries(&data) {
-        let answer = raw.issue(&descriptor)?;
+        let answer = raw.issue_raw(&descriptor)?;
         if matches!(answer, Answer::QueueStopped(_)) {
             raw.reset()?;
         }
@@ -113,12 +116,12 @@ fn by_forged_commands(nic: &Nic, peer: &Peer) -> Result<Vec<Attempt>> {
 
 /// A list of forgeries: what is tried; the change to a good write; the right answers.
 macro_rules! forge {
-    ($good:expr; $($what:literal, |$descriptor:ident| $change:expr => $($answer:expr),+;)*) => {
+    ($good:expr; $($what:literal, |$command:ident| $change:expr => $($answer:expr),+;)*) => {
         vec![$({
-            let mut changed: Descriptor = $good;
-            let $descriptor = &mut changed;
+            let mut changed: Command = $good;
+            let $command = &mut changed;
             $change;
-            ($what, changed, vec![$($answer),+])
+            ($what, changed.descriptor(), vec![$($answer),+])
         }),*]
     };
 }
@@ -127,43 +130,45 @@ macro_rules! forge {
 fn forgeries(data: &RemoteSegment) -> Vec<(&'static str, Descriptor, Vec<Answer>)> {
     use Answer::{Failed, QueueStopped};
     let mut good = RawProcess::inline_write(data.node().0, data.port().0);
-    good.remote_address = data.address().into();
-    let from_memory = |descriptor: &mut Descriptor, address: u64| {
-        descriptor.flags = 0;
-        descriptor.length = 100_000.into();
-        descriptor.local_address = address.into();
+    good.remote.memory.address = data.address();
+    let from_memory = |command: &mut Command, address: u64| {
+        command.inline_length = 0;
+        command.length = 100_000;
+        command.local = Memory {
+            address,
+            ..Memory::default()
+        };
     };
-    let notify = |descriptor: &mut Descriptor, id: u32| {
-        descriptor.flags |= 1;
-        descriptor.notification = id.into();
-    };
-    forge! { good;
-        "write with key zero", |d| d.remote_key = 0.into() => Failed(Status::BadKey);
-        "write with a guessed key", |d| d.remote_key = 0x1234_5678_9abc_def0.into()
+    let mut reserved: WriteCommand = good.descriptor().read();
+    reserved.reserved = 1.into();
+    let mut forgeries = forge! { good;
+        "write with key zero", |c| c.remote.memory.key = Key(0) => Failed(Status::BadKey);
+        "write with a guessed key", |c| c.remote.memory.key = Key(0x1234_5678_9abc_def0)
             => Failed(Status::BadKey);
-        "write to a segment that is not there", |d| d.remote_segment = 200.into()
+        "write to a segment that is not there", |c| c.remote.memory.segment = SegmentId(200)
             => Failed(Status::NoSuchSegment);
-        "write to segment number 65535", |d| d.remote_segment = 65_535.into()
+        "write to segment number 65535", |c| c.remote.memory.segment = SegmentId(65_535)
             => Failed(Status::NoSuchSegment);
-        "write to a port without a process", |d| d.remote_port = 4_711.into()
+        "write to a port without a process", |c| c.remote.port = Port(4_711)
             => Failed(Status::NoSuchPort);
-        "write to a node that is not there", |d| d.remote_node = 4_711.into()
+        "write to a node that is not there", |c| c.remote.node = NodeId(4_711)
             => Failed(Status::NoSuchNode);
-        "write from a local segment that is not there", |d| from_memory(d, 0x1000)
+        "write from a local segment that is not there", |c| from_memory(c, 0x1000)
             => Failed(Status::NoSuchSegment);
-        "write from an address that wraps around", |d| from_memory(d, u64::MAX)
+        "write from an address that wraps around", |c| from_memory(c, u64::MAX)
             => Failed(Status::NoSuchSegment), Failed(Status::BadAddress);
-        "opcode 77", |d| d.opcode = 77 => QueueStopped(Status::Malformed);
-        "all flags", |d| d.flags = 0xff => QueueStopped(Status::Malformed);
-        "a reserved field that is not zero", |d| d.reserved1 = 1.into()
-            => QueueStopped(Status::Malformed);
-        "an inline payload of 2^63 bytes", |d| d.length = (1 << 63).into()
+        "opcode 77", |c| c.opcode = 77 => QueueStopped(Status::Malformed);
+        "all flags", |c| c.flags = 0xff => QueueStopped(Status::Malformed);
+        "an inline payload of 2^63 bytes", |c| c.length = 1 << 63
             => QueueStopped(Status::BadLength);
-        "a read that notifies", |d| {
-            d.opcode = Opcode::Read as u8;
-            d.flags = 0;
-            notify(d, 1);
-        } => QueueStopped(Status::Malformed);
-        "notification 0", |d| notify(d, 0) => QueueStopped(Status::BadNotification);
-    }
+        "an inline payload beyond the entry", |c| c.inline_length = 255
+            => QueueStopped(Status::BadLength);
+        "a read with an inline payload", |c| c.opcode = Opcode::Read as u8
+            => QueueStopped(Status::Malformed);
+        "notification 0", |c| c.notification = Some(0) => QueueStopped(Status::BadNotification);
+    };
+    let stopped = vec![QueueStopped(Status::Malformed)];
+    let what = "a reserved field that is not zero";
+    forgeries.push((what, reserved.descriptor(), stopped));
+    forgeries
 }

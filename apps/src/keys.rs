@@ -13,8 +13,10 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use qnic::{uapi, Access, Buffer, Endpoint, Nic, NotificationId, SegmentName, Status};
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
+use qnic_abi::rdma::Opcode;
 use qnic_abi::PAGE_SIZE;
+use qnic_abi::{Key, NodeId, SegmentId};
+use qnic_abi_client::{Command, Memory, Remote};
 use qnic_apps::pattern;
 use qnic_apps::report::{Attempt, KeysReport};
 
@@ -140,22 +142,30 @@ impl Tester<'_> {
         Ok(call)
     }
 
-    fn transfer(&self, opcode: Opcode, local: &uapi::Export, remote: &uapi::Import) -> Descriptor {
-        let mut descriptor = RawProcess::inline_write(self.owner.node(), self.owner.port().0);
-        descriptor.opcode = opcode as u8;
-        descriptor.flags = CommandFlags::PUBLISH.bits();
-        descriptor.length = (LENGTH as u64).into();
-        descriptor.local_address = local.address;
-        descriptor.local_key = local.key;
-        descriptor.local_segment = local.segment;
-        descriptor.remote_address = remote.address;
-        descriptor.remote_key = remote.key;
-        descriptor.remote_segment = remote.segment;
-        descriptor
+    fn transfer(&self, opcode: Opcode, local: &uapi::Export, remote: &uapi::Import) -> Command {
+        let local = Memory {
+            address: local.address.get(),
+            key: Key(local.key.get()),
+            segment: SegmentId(local.segment.get()),
+        };
+        let remote = self.remote(remote);
+        Command::transfer(opcode, local, remote, LENGTH as u64).publish()
+    }
+
+    fn remote(&self, remote: &uapi::Import) -> Remote {
+        Remote {
+            node: NodeId(self.owner.node()),
+            port: self.owner.port(),
+            memory: Memory {
+                address: remote.address.get(),
+                key: Key(remote.key.get()),
+                segment: SegmentId(remote.segment.get()),
+            },
+        }
     }
 
     /// Issues a command that must be refused with this status, by the NIC at that end.
-    fn refused(&mut self, what: &str, end: End, wanted: Status, command: Descriptor) -> Result<()> {
+    fn refused(&mut self, what: &str, end: End, wanted: Status, command: Command) -> Result<()> {
         let answer = self.raw.issue(&command)?;
         let attempt = Attempt {
             what: what.into(),
@@ -176,8 +186,8 @@ impl Tester<'_> {
         for opcode in [Opcode::Write, Opcode::Read] {
             let good = self.transfer(opcode, local, open);
             let (mut there, mut here) = (good, good);
-            there.remote_key = (open.key.get() ^ 1).into();
-            here.local_key = (local.key.get() ^ (1 << 63)).into();
+            there.remote.memory.key.0 ^= 1;
+            here.local.key.0 ^= 1 << 63;
             let what = |end| format!("{opcode:?} with a wrong key {end}");
             self.refused(&what("there"), End::There, Status::BadKey, there)?;
             self.refused(&what("here"), End::Here, Status::BadKey, here)?;
@@ -186,7 +196,7 @@ impl Tester<'_> {
         self.done("a write with the right keys", &good)
     }
 
-    fn done(&mut self, what: &str, command: &Descriptor) -> Result<()> {
+    fn done(&mut self, what: &str, command: &Command) -> Result<()> {
         let answer = self.raw.issue(command)?;
         ensure!(answer == Answer::Done, "{what}: {answer:?}");
         Ok(())
@@ -245,7 +255,7 @@ impl Tester<'_> {
         };
         for opcode in [Opcode::Write, Opcode::Read] {
             let mut stale = self.transfer(opcode, &local, &new);
-            stale.remote_key = old.key;
+            stale.remote.memory.key = Key(old.key.get());
             let what = format!("{opcode:?} with a stale key there");
             self.refused(&what, End::There, Status::BadKey, stale)?;
         }
@@ -253,13 +263,8 @@ impl Tester<'_> {
     }
 
     fn notify(&mut self, to: &uapi::Import, id: NotificationId) -> Result<()> {
-        let mut command = RawProcess::inline_write(self.owner.node(), self.owner.port().0);
-        command.flags |= CommandFlags::NOTIFY.bits();
-        command.notification = id.number().into();
-        command.length = 0.into();
-        command.remote_address = to.address;
-        command.remote_key = to.key;
-        command.remote_segment = to.segment;
+        let command = Command::inline_write(self.remote(to), 0);
+        let command = command.notify(id.number()).publish();
         self.done("a notification", &command)
     }
 }

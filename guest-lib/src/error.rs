@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use qnic_abi::command::Opcode;
 use qnic_abi::{NodeId, Port, SegmentName, Status};
 
 use crate::provider::CallError;
@@ -292,14 +291,6 @@ impl Operation {
         match self {
             Operation::Write => 0,
             Operation::Read | Operation::Atomic => 1,
-        }
-    }
-
-    pub(crate) fn opcode(self) -> Opcode {
-        match self {
-            Operation::Write => Opcode::Write,
-            Operation::Read => Opcode::Read,
-            Operation::Atomic => Opcode::Atomic,
         }
     }
 }

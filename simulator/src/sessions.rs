@@ -9,7 +9,8 @@
 
 use std::collections::BTreeSet;
 
-use qnic_abi::wire::{pieces, FrameHeader, FrameKind};
+use qnic_abi::names::kind_name;
+use qnic_abi::wire::{kind, Class, Frame, Hello};
 
 /// One direction between two NICs.
 #[derive(Debug, Default)]
@@ -54,11 +55,18 @@ impl SessionChecker {
     }
 
     /// A NIC sends a frame.
-    pub(crate) fn sent(&mut self, frame: &FrameHeader) {
-        let (from, to) = (frame.source_node.get(), frame.destination_node.get());
-        let kind = FrameKind::try_from(frame.kind).expect("a NIC sends known frames");
-        let sessions = (frame.source_session.get(), frame.destination_session.get());
-        let acked = (frame.acknowledge.get(), frame.delivered.get());
+    pub(crate) fn sent(&mut self, frame: &Frame) {
+        let envelope = &frame.envelope;
+        let (from, to) = (envelope.source_node.get(), envelope.destination_node.get());
+        assert!(
+            kind_name(envelope.kind).is_some(),
+            "a NIC sends known frames"
+        );
+        let sessions = (
+            envelope.source_session.get(),
+            envelope.destination_session.get(),
+        );
+        let acked = (envelope.acknowledge.get(), envelope.delivered.get());
         assert!(
             acked.1 <= acked.0,
             "{from} -> {to}: delivered {} beyond acknowledged {}",
@@ -74,10 +82,7 @@ impl SessionChecker {
         );
         direction.own = sessions.0;
         direction.known = direction.known.max(sessions.1);
-        if matches!(
-            kind,
-            FrameKind::Hello | FrameKind::HelloReply | FrameKind::Gone
-        ) {
+        if is_handshake(frame) {
             return;
         }
         if direction.sessions != sessions {
@@ -90,10 +95,9 @@ impl SessionChecker {
             before.0 <= acked.0 && before.1 <= acked.1,
             "{from} -> {to}: acknowledges {acked:?} after {before:?}"
         );
-        if matches!(kind, FrameKind::Write | FrameKind::ReadReply) {
-            let first = frame.sequence.get();
-            let length = usize::from(frame.payload_length.get());
-            let count = pieces(frame.address.get(), length);
+        if Class::of(envelope.kind) == Class::Windowed {
+            let first = envelope.sequence.get();
+            let count = u64::from(envelope.fragments);
             direction.outstanding.extend(first..first + count);
             let (count, granted) = (direction.outstanding.len() as u64, direction.granted);
             assert!(
@@ -112,97 +116,105 @@ impl SessionChecker {
         }
     }
 
-    /// Returns true if a frame that arrives is certainly of another incarnation of its
-    /// sender or receiver than the one that runs. More may be: not everything that a NIC
+    /// Returns true if a frame that arrives is certainly of another incarnation of its sender
+    /// or receiver than the one that runs. More may be, as not everything that a NIC
     /// knows can be seen on the wire.
-    pub(crate) fn is_stale(&mut self, frame: &FrameHeader) -> bool {
-        let (from, to) = (frame.source_node.get(), frame.destination_node.get());
-        let kind = FrameKind::try_from(frame.kind);
+    pub(crate) fn is_stale(&mut self, frame: &Frame) -> bool {
+        let envelope = &frame.envelope;
+        let (from, to) = (envelope.source_node.get(), envelope.destination_node.get());
         let answers = self.direction(to, from);
-        // A sender that says hello, or that it leaves, may not know of this incarnation yet.
-        let is_greeting = matches!(
-            kind,
-            Ok(FrameKind::Hello | FrameKind::HelloReply | FrameKind::Gone)
+        // A NIC that says Hello or Goodbye may not know of this incarnation yet.
+        let is_handshake = is_handshake(frame);
+        let (source, destination) = (
+            envelope.source_session.get(),
+            envelope.destination_session.get(),
         );
-        let (source, destination) = (frame.source_session.get(), frame.destination_session.get());
         source < answers.known
-            || !is_greeting && (source <= answers.ended || destination < answers.own)
+            || !is_handshake && (source <= answers.ended || destination < answers.own)
     }
 
-    /// A frame arrives intact: its receiver learns what it says.
-    pub(crate) fn arrived(&mut self, frame: &FrameHeader) {
-        let (from, to) = (frame.source_node.get(), frame.destination_node.get());
-        let kind = FrameKind::try_from(frame.kind);
+    /// A frame arrives intact: its receiver knows what it says.
+    pub(crate) fn arrived(&mut self, frame: &Frame) {
+        let envelope = &frame.envelope;
+        let (from, to) = (envelope.source_node.get(), envelope.destination_node.get());
+        let sessions = (
+            envelope.destination_session.get(),
+            envelope.source_session.get(),
+        );
         let direction = self.direction(to, from);
-        if matches!(kind, Ok(FrameKind::Hello | FrameKind::HelloReply)) {
-            direction.granted = frame.length.get();
+        if matches!(envelope.kind, kind::HELLO | kind::HELLO_REPLY) {
+            let hello: Hello<{ kind::HELLO }> = frame.body();
+            direction.granted = hello.window.get().into();
             return;
         }
-        // With a port, a process of the sender has ended; else the sender itself.
-        if kind == Ok(FrameKind::Gone) && frame.source_port.get() == 0 {
-            let sessions = (frame.destination_session.get(), frame.source_session.get());
+        if envelope.kind == kind::GOODBYE {
             if sessions == (direction.own, direction.known) {
                 direction.ended = direction.known;
             }
             return;
         }
-        let sessions = (frame.destination_session.get(), frame.source_session.get());
         if direction.sessions == sessions {
-            let delivered = frame.delivered.get();
+            let delivered = envelope.delivered.get();
             direction.outstanding = direction.outstanding.split_off(&(delivered + 1));
         }
     }
 }
 
+fn is_handshake(frame: &Frame) -> bool {
+    matches!(
+        frame.envelope.kind,
+        kind::HELLO | kind::HELLO_REPLY | kind::GOODBYE
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerocopy::FromZeros;
+    use qnic_abi::rdma::Write;
+    use qnic_abi::wire::{Ack, Body, Goodbye};
 
-    fn frame(from: u16, to: u16, kind: FrameKind) -> FrameHeader {
-        let mut frame = FrameHeader::new_zeroed();
-        frame.source_node = from.into();
-        frame.destination_node = to.into();
-        frame.source_session = 5.into();
-        frame.destination_session = 5.into();
-        frame.kind = kind as u8;
+    type HelloFrame = Hello<{ kind::HELLO }>;
+
+    fn frame<B: Body>(from: u16, to: u16) -> Frame {
+        let mut frame = Frame::new(&B::new_zeroed());
+        frame.envelope.source_node = from.into();
+        frame.envelope.destination_node = to.into();
+        frame.envelope.source_session = 5.into();
+        frame.envelope.destination_session = 5.into();
         frame
     }
 
     #[test]
     fn a_frame_of_another_life_is_known_by_either_session() {
         let mut session_checker = SessionChecker::new(2);
-        let write = frame(0, 1, FrameKind::Write);
+        let write = frame::<Write>(0, 1);
         assert!(!session_checker.is_stale(&write));
-        session_checker.sent(&frame(1, 0, FrameKind::Hello));
+        session_checker.sent(&frame::<HelloFrame>(1, 0));
         assert!(!session_checker.is_stale(&write));
-        let mut answer = frame(1, 0, FrameKind::Hello);
-        answer.destination_session = 6.into();
+        let mut answer = frame::<HelloFrame>(1, 0);
+        answer.envelope.destination_session = 6.into();
         session_checker.sent(&answer);
         assert!(session_checker.is_stale(&write), "its sender has session 6");
         session_checker.started(1);
-        assert!(
-            !session_checker.is_stale(&write),
-            "node 1 does not know that any more"
-        );
-        answer.destination_session = 0.into();
-        answer.source_session = 6.into();
+        assert!(!session_checker.is_stale(&write), "nobody knows that here");
+        answer.envelope.destination_session = 0.into();
+        answer.envelope.source_session = 6.into();
         session_checker.sent(&answer);
         assert!(session_checker.is_stale(&write), "it is for session 5");
-        assert!(!session_checker.is_stale(&frame(0, 1, FrameKind::Hello)));
+        assert!(!session_checker.is_stale(&frame::<HelloFrame>(0, 1)));
     }
 
     #[test]
     fn a_frame_that_comes_after_the_end_of_its_session_is_of_another_life() {
         let mut session_checker = SessionChecker::new(2);
-        let write = frame(0, 1, FrameKind::Write);
-        let gone = frame(0, 1, FrameKind::Gone);
+        let write = frame::<Write>(0, 1);
+        let gone = frame::<Goodbye>(0, 1);
         session_checker.arrived(&gone);
         assert!(
             !session_checker.is_stale(&write),
             "the receiver knows neither"
         );
-        session_checker.sent(&frame(1, 0, FrameKind::Ack));
+        session_checker.sent(&frame::<Ack>(1, 0));
         session_checker.arrived(&gone);
         assert!(session_checker.is_stale(&write));
         assert!(!session_checker.is_stale(&gone));
@@ -211,22 +223,26 @@ mod tests {
     #[test]
     fn a_window_is_what_was_granted_beyond_what_was_delivered() {
         let mut session_checker = SessionChecker::new(2);
-        let mut hello = frame(1, 0, FrameKind::Hello);
-        hello.length = 2.into();
+        let mut hello = frame::<HelloFrame>(1, 0);
+        hello.set_body(&HelloFrame {
+            window: 2.into(),
+            reserved: 0.into(),
+        });
         session_checker.arrived(&hello);
-        let mut write = frame(0, 1, FrameKind::Write);
+        let mut write = frame::<Write>(0, 1);
         for number in 1..=2 {
-            write.sequence = number.into();
+            write.envelope.sequence = number.into();
             session_checker.sent(&write);
         }
         // The same again is no other.
         session_checker.sent(&write);
-        let mut ack = frame(1, 0, FrameKind::Ack);
-        (ack.acknowledge, ack.delivered) = (2.into(), 1.into());
+        let mut ack = frame::<Ack>(1, 0);
+        ack.envelope.acknowledge = 2.into();
+        ack.envelope.delivered = 1.into();
         session_checker.arrived(&ack);
-        write.sequence = 3.into();
+        write.envelope.sequence = 3.into();
         session_checker.sent(&write);
-        write.sequence = 4.into();
+        write.envelope.sequence = 4.into();
         let beyond = std::panic::AssertUnwindSafe(|| session_checker.sent(&write));
         assert!(std::panic::catch_unwind(beyond).is_err());
     }

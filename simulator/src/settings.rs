@@ -218,8 +218,8 @@ fn limits(random: &mut fastrand::Rng) -> Limits {
     Limits {
         operations: random.u32(1..=64),
         commands_per_poll: random.u32(1..=16),
-        frames_per_poll: random.u32(1..=64),
-        frames_per_write: random.u32(1..=16),
+        fragments_per_poll: random.u32(1..=64),
+        fragments_per_write: random.u32(1..=16),
         requests_per_read: random.u32(1..=8),
         faults: random.u32(1..=16),
         window: random.u32(1..=32),
@@ -227,7 +227,7 @@ fn limits(random: &mut fastrand::Rng) -> Limits {
         retransmit_floor: floor,
         retransmit_floor_oldest: floor / 2,
         retransmit_ceiling: random.u64(1_000_000..5_000_000),
-        acknowledge_after: random.u64(1_000..100_000),
+        ack_delay: random.u64(1_000..100_000),
         peer_timeout: random.u64(400_000_000..1_000_000_000),
         ..Limits::default()
     }

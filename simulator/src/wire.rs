@@ -5,9 +5,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use qnic_abi::wire::{FrameHeader, FrameKind};
+use qnic_abi::names::kind_name;
+use qnic_abi::wire::Frame;
 use qnic_abi::NodeId;
-use qnic_links::codec::Frame;
+use qnic_links::codec::Packet;
 use qnic_links::emulator::{LinkCounters, LinkEmulator, Verdict};
 use qnic_links::Impairments;
 use qnic_nic::{Channel, Path, Payload, Time, Wire};
@@ -40,7 +41,7 @@ pub(crate) struct Network {
     copies: Vec<(usize, Vec<u8>)>,
     emulators: Vec<LinkEmulator<()>>,
     /// What is under way, if the wire is the one within a device process.
-    direct: Option<VecDeque<(usize, FrameHeader, Vec<u8>)>>,
+    direct: Option<VecDeque<(usize, Frame, Vec<u8>)>>,
     /// The event that is in the queue for an emulator, by its time.
     armed: Vec<Option<u64>>,
     /// Frames that were sent.
@@ -51,7 +52,7 @@ pub(crate) struct Network {
 
 /// A frame that has arrived intact.
 pub(crate) struct Arrived {
-    pub(crate) frame: FrameHeader,
+    pub(crate) frame: Frame,
     pub(crate) payload: Vec<u8>,
     /// It is of another incarnation, and must be dropped.
     pub(crate) stale: bool,
@@ -59,18 +60,19 @@ pub(crate) struct Arrived {
 
 /// What a frame is, for traces: its kind and number, bytes of payload, and what it
 /// acknowledges as arrived and as delivered.
-pub(crate) fn summary(frame: &FrameHeader) -> String {
-    let mut text = match FrameKind::try_from(frame.kind) {
-        Ok(kind) => format!("{kind:?}"),
-        Err(number) => format!("kind {number}"),
+pub(crate) fn summary(frame: &Frame) -> String {
+    let envelope = &frame.envelope;
+    let mut text = match kind_name(envelope.kind) {
+        Some(name) => name.to_owned(),
+        None => format!("kind {}", envelope.kind),
     };
-    if frame.sequence.get() != 0 {
-        text += &format!(" #{}", frame.sequence);
+    if envelope.sequence.get() != 0 {
+        text += &format!(" #{}", envelope.sequence);
     }
-    if frame.payload_length.get() != 0 {
-        text += &format!(", {} bytes", frame.payload_length);
+    if envelope.payload_length.get() != 0 {
+        text += &format!(", {} bytes", envelope.payload_length);
     }
-    let acks = (frame.acknowledge.get(), frame.delivered.get());
+    let acks = (envelope.acknowledge.get(), envelope.delivered.get());
     if acks != (0, 0) {
         text += &format!(", ack {}/{}", acks.0, acks.1);
     }
@@ -78,10 +80,11 @@ pub(crate) fn summary(frame: &FrameHeader) -> String {
 }
 
 /// Fields of a frame that help to find a mistake.
-pub(crate) fn details(frame: &FrameHeader) -> String {
+pub(crate) fn details(frame: &Frame) -> String {
+    let envelope = &frame.envelope;
     format!(
-        "{}>{} op {:x} offset {}",
-        frame.source_session, frame.destination_session, frame.operation, frame.offset
+        "{}>{} op {:x}",
+        envelope.source_session, envelope.destination_session, envelope.operation
     )
 }
 
@@ -193,7 +196,7 @@ impl Network {
 
     /// Puts a frame on a lossless wire. It arrives at the same time, in order; in a device
     /// process, it arrives within the call. A NIC does nothing in between.
-    fn send_directly(&mut self, to: usize, frame: &FrameHeader, payload: &Payload<'_, Memory>) {
+    fn send_directly(&mut self, to: usize, frame: &Frame, payload: &Payload<'_, Memory>) {
         let mut bytes = vec![0; payload.len()];
         assert!(
             payload.read(&mut bytes).is_ok(),
@@ -220,8 +223,9 @@ impl Network {
         Some((to, self.decode(&image)?))
     }
 
-    fn trace_sent(&self, frame: &FrameHeader, wire_did: &str) {
-        let (from, to) = (frame.source_node, frame.destination_node);
+    fn trace_sent(&self, frame: &Frame, wire_did: &str) {
+        let envelope = &frame.envelope;
+        let (from, to) = (envelope.source_node, envelope.destination_node);
         trace!(
             self.schedule,
             "{from} -> {to}: {}{wire_did} | {}",
@@ -231,11 +235,14 @@ impl Network {
     }
 
     fn decode(&mut self, image: &[u8]) -> Option<Arrived> {
-        let frame = Frame::<Memory>::decode(image).ok()?;
-        let mut payload = vec![0; frame.payload().len()];
-        frame.payload().read(&mut payload).ok()?;
-        let header = *frame.header();
-        let (from, to) = (header.source_node, header.destination_node);
+        let packet = Packet::<Memory>::decode(image).ok()?;
+        let mut payload = vec![0; packet.payload().len()];
+        packet.payload().read(&mut payload).ok()?;
+        let header = *packet.frame();
+        let (from, to) = (
+            header.envelope.source_node,
+            header.envelope.destination_node,
+        );
         trace!(
             self.schedule,
             "{to} <- {from}: {} | {}",
@@ -245,7 +252,7 @@ impl Network {
         Some(self.classify(header, payload))
     }
 
-    fn classify(&mut self, frame: FrameHeader, payload: Vec<u8>) -> Arrived {
+    fn classify(&mut self, frame: Frame, payload: Vec<u8>) -> Arrived {
         let stale = self.session_checker.is_stale(&frame);
         if !stale {
             self.session_checker.arrived(&frame);
@@ -268,26 +275,21 @@ impl Wire<Memory> for Outlet<'_> {
     fn path(&self, node: NodeId) -> Option<Path> {
         let reachable = self.network.reachable.get(usize::from(node.0));
         let path = match self.network.direct {
-            Some(_) => Path::PERFECT,
+            Some(_) => Path::LOSSLESS,
             None => Path::UNKNOWN,
         };
         reachable.is_some_and(|is| *is).then_some(path)
     }
 
-    fn send(
-        &mut self,
-        frame: &FrameHeader,
-        payload: Payload<'_, Memory>,
-        channel: Channel,
-    ) -> bool {
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, Memory>, channel: Channel) -> bool {
         let (from, network) = (self.from, &mut *self.network);
-        let to = usize::from(frame.destination_node.get());
+        let to = usize::from(frame.envelope.destination_node.get());
         if !network.reachable.get(to).is_some_and(|is| *is) {
             return false;
         }
         assert_ne!(to, from, "a NIC sends to itself over the wire");
         assert_eq!(
-            usize::from(frame.source_node.get()),
+            usize::from(frame.envelope.source_node.get()),
             from,
             "a NIC names another as the sender"
         );
@@ -295,7 +297,7 @@ impl Wire<Memory> for Outlet<'_> {
             network.send_directly(to, frame, &payload);
             return true;
         }
-        let Some(image) = Frame::new(frame, payload).encode() else {
+        let Some(image) = Packet::new(frame, payload).encode() else {
             panic!("node {from}: the payload of a frame is out of reach");
         };
         network.session_checker.sent(frame);

@@ -1,26 +1,27 @@
 //! Frames as bytes. This is the only module of the crate that knows the layout of a
-//! frame; everything else uses [`Frame`].
+//! frame; everything else uses [`Packet`].
 //!
 //! ```text
-//!   | header | payload | CRC-32 |     an image: what crosses an emulated link
-//!   | header | payload |              what a carrier moves and a capture shows
+//!   | envelope | body | payload | CRC-32 |     an image: what crosses an emulated link
+//!   | envelope | body | payload |              what a carrier moves and a capture shows
 //! ```
 //!
-//! The header says how long the payload is. The checksum is the CRC-32 of Ethernet over
-//! header and payload, little-endian. [`Frame::parse`] and [`Frame::decode`] accept any
-//! bytes. A checksum detects damage by chance, not by intent: [`crate::udp`]
+//! The envelope says how long body and payload are. The checksum is the CRC-32 of
+//! Ethernet over all that, little-endian. [`Packet::parse`] and [`Packet::decode`] accept
+//! any bytes. A checksum detects damage by chance, not by intent: [`crate::udp`]
 //! authenticates its datagrams.
 
-use qnic_abi::wire::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD};
+use std::borrow::Cow;
+
+use qnic_abi::wire::{Frame, HEADER_BYTES, MAX_PAYLOAD};
 use qnic_abi::NodeId;
 use qnic_nic::env::{Host, HostMemory, Payload, Time};
 use qnic_nic::Nic;
-use zerocopy::{FromBytes, IntoBytes};
 
 /// Length of the checksum in bytes.
 const CHECKSUM_BYTES: usize = 4;
 
-/// Length of the longest frame, header and payload, that leaves a process.
+/// Length of the longest frame, with its payload, that leaves a process.
 pub const MAX_FRAME: usize = HEADER_BYTES + MAX_PAYLOAD;
 
 /// Why bytes are not a frame.
@@ -34,30 +35,32 @@ pub enum Damage {
     Checksum,
 }
 
-/// A frame: its header, and its payload where that lies.
+/// A frame, and its payload where that lies.
 #[derive(Debug)]
-pub struct Frame<'a, M> {
-    header: &'a FrameHeader,
+pub struct Packet<'a, M> {
+    frame: Cow<'a, Frame>,
     payload: Payload<'a, M>,
 }
 
-impl<'a, M: HostMemory> Frame<'a, M> {
+impl<'a, M: HostMemory> Packet<'a, M> {
     /// A frame that a NIC sends.
-    pub fn new(header: &'a FrameHeader, payload: Payload<'a, M>) -> Self {
-        Frame { header, payload }
+    pub fn new(frame: &'a Frame, payload: Payload<'a, M>) -> Self {
+        let frame = Cow::Borrowed(frame);
+        Packet { frame, payload }
     }
 
     /// The frame that `bytes` hold, without a checksum.
     ///
     /// # Errors
-    /// Returns [`Damage::Length`] if the header does not match the length of `bytes`.
+    /// Returns [`Damage::Length`] if the envelope does not match the length of `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Damage> {
-        let (header, payload) = split(bytes)?;
+        let (frame, payload) = split(bytes)?;
         let payload = match payload {
             [] => Payload::None,
             bytes => Payload::Bytes(bytes),
         };
-        Ok(Frame { header, payload })
+        let frame = Cow::Owned(frame);
+        Ok(Packet { frame, payload })
     }
 
     /// The frame of an image.
@@ -65,12 +68,12 @@ impl<'a, M: HostMemory> Frame<'a, M> {
     /// # Errors
     /// Returns [`Damage`] if the image is not an intact frame.
     pub fn decode(image: &'a [u8]) -> Result<Self, Damage> {
-        Frame::parse(strip_checksum(image)?)
+        Packet::parse(strip_checksum(image)?)
     }
 
-    /// The header.
-    pub fn header(&self) -> &'a FrameHeader {
-        self.header
+    /// The frame without its payload.
+    pub fn frame(&self) -> &Frame {
+        &self.frame
     }
 
     /// The payload.
@@ -80,40 +83,41 @@ impl<'a, M: HostMemory> Frame<'a, M> {
 
     /// Node that sends it.
     pub fn source(&self) -> NodeId {
-        NodeId(self.header.source_node.get())
+        NodeId(self.frame.envelope.source_node.get())
     }
 
     /// Node that it is for.
     pub fn destination(&self) -> NodeId {
-        NodeId(self.header.destination_node.get())
+        NodeId(self.frame.envelope.destination_node.get())
     }
 
-    /// Length of header and payload in bytes.
+    /// Length of frame and payload in bytes.
     pub fn length(&self) -> usize {
-        HEADER_BYTES + self.payload.len()
+        self.frame.header().len() + self.payload.len()
     }
 
-    /// Appends header and payload to `buffer`. Returns `false`, and leaves `buffer` as it
+    /// Appends frame and payload to `buffer`. Returns `false`, and leaves `buffer` as it
     /// was, if the payload is longer than a frame can carry or cannot be read.
     pub fn append_to(&self, buffer: &mut Vec<u8>) -> bool {
         let (start, length) = (buffer.len(), self.payload.len());
-        if length > MAX_PAYLOAD || length != usize::from(self.header.payload_length.get()) {
+        if length > MAX_PAYLOAD || length != usize::from(self.frame.envelope.payload_length.get()) {
             return false;
         }
-        buffer.extend_from_slice(self.header.as_bytes());
+        let header = self.frame.header();
+        buffer.extend_from_slice(header);
         if let Payload::Bytes(bytes) = self.payload {
             buffer.extend_from_slice(bytes);
             return true;
         }
         buffer.resize(start + self.length(), 0);
-        let read = self.payload.read(&mut buffer[start + HEADER_BYTES..]);
+        let read = self.payload.read(&mut buffer[start + header.len()..]);
         if read.is_err() {
             buffer.truncate(start);
         }
         read.is_ok()
     }
 
-    /// Header, payload and checksum; `None` where [`Frame::append_to`] returns `false`.
+    /// Frame, payload and checksum; `None` where [`Packet::append_to`] returns `false`.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut image = Vec::with_capacity(self.length() + CHECKSUM_BYTES);
         self.append_to(&mut image).then(|| {
@@ -123,14 +127,15 @@ impl<'a, M: HostMemory> Frame<'a, M> {
         })
     }
 
-    /// Header and payload for a capture, however long; the header alone if the payload
+    /// Frame and payload for a capture, however long; the frame alone if the payload
     /// cannot be read.
     #[cold]
     pub(crate) fn snapshot(&self) -> Vec<u8> {
-        let mut bytes = self.header.as_bytes().to_vec();
+        let header = self.frame.header();
+        let mut bytes = header.to_vec();
         bytes.resize(self.length(), 0);
-        if self.payload.read(&mut bytes[HEADER_BYTES..]).is_err() {
-            bytes.truncate(HEADER_BYTES);
+        if self.payload.read(&mut bytes[header.len()..]).is_err() {
+            bytes.truncate(header.len());
         }
         bytes
     }
@@ -142,23 +147,22 @@ impl<'a, M: HostMemory> Frame<'a, M> {
     {
         let running = nic.is_running();
         if running {
-            nic.handle_frame(now, host, self.header, self.payload);
+            nic.handle_frame(now, host, &self.frame, self.payload);
         }
         running
     }
 }
 
-/// Header and payload of a frame without a checksum.
-fn split(bytes: &[u8]) -> Result<(&FrameHeader, &[u8]), Damage> {
-    let (header, payload) = FrameHeader::ref_from_prefix(bytes).map_err(|_| Damage::Length)?;
-    let matches = usize::from(header.payload_length.get()) == payload.len();
-    match matches && payload.len() <= MAX_PAYLOAD {
-        true => Ok((header, payload)),
+/// Frame and payload, without a checksum.
+fn split(bytes: &[u8]) -> Result<(Frame, &[u8]), Damage> {
+    let (frame, payload) = Frame::from_wire(bytes).ok_or(Damage::Length)?;
+    match payload.len() <= MAX_PAYLOAD {
+        true => Ok((frame, payload)),
         false => Err(Damage::Length),
     }
 }
 
-/// Header and payload of an image, as one slice.
+/// Frame and payload of an image, as one slice.
 ///
 /// # Errors
 /// Returns [`Damage`] if the image is not an intact frame.
@@ -170,7 +174,7 @@ pub(crate) fn strip_checksum(image: &[u8]) -> Result<&[u8], Damage> {
     split(bytes).map(|_| bytes)
 }
 
-/// Header and payload of an image that may be damaged.
+/// Frame and payload of an image that may be damaged.
 pub(crate) fn without_checksum(image: &[u8]) -> &[u8] {
     &image[..image.len().saturating_sub(CHECKSUM_BYTES)]
 }
@@ -179,24 +183,23 @@ pub(crate) fn without_checksum(image: &[u8]) -> &[u8] {
 pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
-    use qnic_abi::wire::{FRAME_MAGIC, WIRE_VERSION};
+    use qnic_abi::wire::BODY_BYTES;
     use qnic_nic::testing::Memory;
-    use zerocopy::FromZeros;
+    use zerocopy::{FromBytes, FromZeros};
 
-    /// A header that any NIC refuses and counts.
-    pub(crate) fn header(source: u16, destination: u16, payload: usize) -> FrameHeader {
-        let mut header = FrameHeader::new_zeroed();
-        header.magic = FRAME_MAGIC.into();
-        header.version = WIRE_VERSION;
-        header.kind = 255;
-        header.source_node = source.into();
-        header.destination_node = destination.into();
-        header.payload_length = (payload as u16).into();
-        header
+    /// A frame that any NIC refuses and counts.
+    pub(crate) fn header(source: u16, destination: u16, payload: usize) -> Frame {
+        let mut frame = Frame::new_zeroed();
+        let envelope = &mut frame.envelope;
+        envelope.kind = 255;
+        envelope.source_node = source.into();
+        envelope.destination_node = destination.into();
+        envelope.payload_length = (payload as u16).into();
+        frame
     }
 
-    fn encode(header: &FrameHeader, payload: &[u8]) -> Option<Vec<u8>> {
-        Frame::<Memory>::new(header, Payload::Bytes(payload)).encode()
+    fn encode(frame: &Frame, payload: &[u8]) -> Option<Vec<u8>> {
+        Packet::<Memory>::new(frame, Payload::Bytes(payload)).encode()
     }
 
     /// An image of a frame from `source` to `destination`.
@@ -204,9 +207,8 @@ pub(crate) mod tests {
         encode(&header(source, destination, 0), &[]).unwrap()
     }
 
-    fn decode(image: &[u8]) -> Result<(FrameHeader, &[u8]), Damage> {
-        let (header, payload) = split(strip_checksum(image)?)?;
-        Ok((*header, payload))
+    fn decode(image: &[u8]) -> Result<(Frame, &[u8]), Damage> {
+        split(strip_checksum(image)?)
     }
 
     proptest! {
@@ -215,12 +217,14 @@ pub(crate) mod tests {
             bytes in prop::collection::vec(any::<u8>(), HEADER_BYTES),
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD),
         ) {
-            let mut header = FrameHeader::read_from_bytes(&bytes).unwrap();
-            header.payload_length = (payload.len() as u16).into();
+            let mut header = Frame::read_from_bytes(&bytes).unwrap();
+            header.envelope.payload_length = (payload.len() as u16).into();
+            header.envelope.body_length %= BODY_BYTES as u8 + 1;
+            header.body[usize::from(header.envelope.body_length)..].fill(0);
             let image = encode(&header, &payload).unwrap();
             prop_assert!(image.len() <= MAX_FRAME + CHECKSUM_BYTES);
             prop_assert_eq!(decode(&image), Ok((header, &payload[..])));
-            let frame = Frame::<Memory>::decode(&image).unwrap();
+            let frame = Packet::<Memory>::decode(&image).unwrap();
             prop_assert_eq!(frame.length(), image.len() - CHECKSUM_BYTES);
             prop_assert_eq!(frame.snapshot(), without_checksum(&image));
         }
@@ -228,7 +232,7 @@ pub(crate) mod tests {
         #[test]
         fn any_bytes_are_accepted(bytes in prop::collection::vec(any::<u8>(), 0..2 * MAX_FRAME)) {
             prop_assert!(decode(&bytes).is_err());
-            let _ = Frame::<Memory>::parse(&bytes);
+            let _ = Packet::<Memory>::parse(&bytes);
         }
 
         /// A CRC-32 detects every error burst of up to 32 bits.
@@ -265,7 +269,7 @@ pub(crate) mod tests {
                 offset,
                 length,
             };
-            Frame::new(&header, payload).encode()
+            Packet::new(&header, payload).encode()
         };
         let image = encode_from(100, 11).unwrap();
         assert_eq!(decode(&image), Ok((header, &b"from memory"[..])));

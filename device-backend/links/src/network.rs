@@ -207,7 +207,7 @@ impl Network {
         route.map_or(&[], |route| route)
     }
 
-    /// Sends the image of a frame ([`codec::Frame::encode`]).
+    /// Sends the image of a frame ([`codec::Packet::encode`]).
     pub fn send(&mut self, now: Time, from: NodeId, to: NodeId, image: Vec<u8>) {
         self.forward(now, image, InTransit { from, to, hops: 0 });
     }

@@ -12,8 +12,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
 use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
+use qnic_abi_client::Command;
 use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
 use qnic_nic::Limits;
 
@@ -57,30 +57,28 @@ impl Bench {
         bench
     }
 
-    fn small(&self) -> Descriptor {
-        let mut command = SimProcess::inline_descriptor((&self.to, 64), 8);
-        command.flags |= CommandFlags::NOTIFY.bits();
-        command.notification = 1.into();
+    fn small(&self) -> Command {
+        let mut command = Command::inline_write(self.to.to(64), 8);
+        command.notification = Some(1);
         command
     }
 
-    fn large(&self, length: u64) -> Descriptor {
-        SimProcess::descriptor(Opcode::Write, (&self.from, 0), (&self.to, 0), length)
+    fn large(&self, length: u64) -> Command {
+        Command::write(self.from.at(0), self.to.to(0), length)
     }
 
     /// One write after the other, through the whole segment.
     fn sweep(&mut self, length: u64, count: u64) {
         for number in 0..count {
             let at = number * length % SEGMENT;
-            let command =
-                SimProcess::descriptor(Opcode::Write, (&self.from, at), (&self.to, at), length);
+            let command = Command::write(self.from.at(at), self.to.to(at), length);
             self.source.issue(&mut self.cluster, &command, &[]).unwrap();
             self.cluster.run();
         }
     }
 
     /// One command at a time, from the issue to its completion.
-    fn one_by_one(&mut self, command: &Descriptor, count: u64) {
+    fn one_by_one(&mut self, command: &Command, count: u64) {
         let before = self.source.done(&self.cluster).0;
         for _ in 0..count {
             self.source.issue(&mut self.cluster, command, &[]).unwrap();
@@ -96,7 +94,7 @@ impl Bench {
     }
 
     /// As many as the queue holds, then all NICs until they are idle.
-    fn in_batches(&mut self, command: &Descriptor, batches: u64, batch: u64) {
+    fn in_batches(&mut self, command: &Command, batches: u64, batch: u64) {
         let before = self.source.done(&self.cluster).0;
         for _ in 0..batches {
             for _ in 0..batch {

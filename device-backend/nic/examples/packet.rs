@@ -2,7 +2,7 @@
 //! I/O: two NICs in one thread, resident pages, frames that arrive by a call.
 //!
 //! `packet PATH SIZE COUNT` sends COUNT writes of SIZE bytes (8, inline, or 4096), 32 at a
-//! time, on a PATH that is `perfect` (neither copies nor timers) or `reliable` (all of
+//! time, on a PATH that is `lossless` (neither copies nor timers) or `reliable` (all of
 //! the transport, nothing is lost). It prints nanoseconds for each, and instructions, or a
 //! minus sign and why they cannot be counted. `qnic bench wire` runs it; where there is no
 //! counter, under callgrind, twice, so that what is not of a packet drops out.
@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
-use qnic_abi::command::{Descriptor, Opcode};
 use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
+use qnic_abi_client::Command;
 use qnic_nic::testing::{Cluster, SimProcess};
 use qnic_nic::Limits;
 
@@ -28,11 +28,11 @@ fn main() {
         [path, size, count] => parse(path, size, count),
         _ => None,
     };
-    let Some((perfect, size, count)) = wanted else {
-        eprintln!("usage: packet perfect|reliable 8|4096 COUNT");
+    let Some((lossless, size, count)) = wanted else {
+        eprintln!("usage: packet lossless|reliable 8|4096 COUNT");
         std::process::exit(2);
     };
-    let (mut cluster, mut source, command) = prepare(perfect, size);
+    let (mut cluster, mut source, command) = prepare(lossless, size);
     // Known to each other, caches warm.
     run(&mut cluster, &mut source, &command, 4);
     let batches = count / BATCH;
@@ -51,8 +51,8 @@ fn main() {
 }
 
 fn parse(path: &str, size: &str, count: &str) -> Option<(bool, u64, u64)> {
-    let perfect = match path {
-        "perfect" => true,
+    let lossless = match path {
+        "lossless" => true,
         "reliable" => false,
         _ => return None,
     };
@@ -61,7 +61,7 @@ fn parse(path: &str, size: &str, count: &str) -> Option<(bool, u64, u64)> {
         "4096" => PAGE_SIZE as u64,
         _ => return None,
     };
-    Some((perfect, size, count.parse().ok()?))
+    Some((lossless, size, count.parse().ok()?))
 }
 
 /// Counts instructions of this thread outside of the kernel, from now on.
@@ -71,9 +71,9 @@ fn counter() -> std::io::Result<Counter> {
     Ok(counter)
 }
 
-fn prepare(perfect: bool, size: u64) -> (Cluster, SimProcess, Descriptor) {
+fn prepare(lossless: bool, size: u64) -> (Cluster, SimProcess, Command) {
     let mut cluster = Cluster::new(2, 256, 8, &Limits::default());
-    cluster.perfect = perfect;
+    cluster.lossless = lossless;
     let mut player = |node: usize| {
         let vni = VniId(node as u16);
         let player = SimProcess::register(&mut cluster, node, vni, Port(1)).expect("a process");
@@ -86,15 +86,15 @@ fn prepare(perfect: bool, size: u64) -> (Cluster, SimProcess, Descriptor) {
     };
     let ((source, from), (_, to)) = (player(0), player(1));
     let command = match size {
-        8 => SimProcess::inline_descriptor((&to, 64), size),
-        _ => SimProcess::descriptor(Opcode::Write, (&from, 0), (&to, 0), size),
+        8 => Command::inline_write(to.to(64), 8),
+        _ => Command::write(from.at(0), to.to(0), size),
     };
     (cluster, source, command)
 }
 
 /// Issues so many batches, and has both NICs work until each is complete.
-fn run(cluster: &mut Cluster, source: &mut SimProcess, command: &Descriptor, batches: u64) {
-    let late = Limits::default().acknowledge_after + 1;
+fn run(cluster: &mut Cluster, source: &mut SimProcess, command: &Command, batches: u64) {
+    let late = Limits::default().ack_delay + 1;
     for _ in 0..batches {
         for _ in 0..BATCH {
             source.issue(cluster, command, &[]).expect("room");
@@ -103,6 +103,6 @@ fn run(cluster: &mut Cluster, source: &mut SimProcess, command: &Descriptor, bat
         // An acknowledgement may wait for so long.
         cluster.advance(late);
         cluster.run();
-        assert_eq!(source.done(cluster).0, source.tail, "not complete");
+        assert_eq!(source.done(cluster).0, source.queue.tail(), "not complete");
     }
 }

@@ -26,21 +26,22 @@ pub struct Limits {
     pub operations: u32,
     /// Commands read from one process's queue in one poll.
     pub commands_per_poll: u32,
-    /// Pieces sent in one poll, answers not counted. A piece has a page at most; a frame
-    /// carries one, or within a process a run of them ([`qnic_abi::wire`]).
-    pub frames_per_poll: u32,
-    /// Pieces with a payload that one peer may have on their way to this NIC, or
+    /// Fragments sent in one poll, control frames not counted. A fragment has a page at
+    /// most; a frame carries one, or within a process a page span of them
+    /// ([`qnic_abi::wire`]).
+    pub fragments_per_poll: u32,
+    /// Fragments that one peer may have on their way to this NIC, or
     /// here and not delivered; and most that this NIC has on their way to one peer.
     /// Bounds what waits here for pages (N15), and the throughput of a path: 1,024 fill 4 GB/s over a millisecond.
     pub window: u32,
     /// Windows that are granted to all peers together; each gets 16 at least.
     pub held_frames: u32,
-    /// Pieces of one write that are sent and not yet delivered.
-    pub frames_per_write: u32,
-    /// Pieces of one read that were asked for and have not come; a run may go beyond.
+    /// Fragments of one write that are sent and not yet delivered.
+    pub fragments_per_write: u32,
+    /// Fragments of one read that were asked for and have not come; a span may go beyond.
     pub requests_per_read: u32,
-    /// Read requests of peers that wait for their turn, for one process.
-    pub replies: u32,
+    /// Requests of peers that wait for a turn or a page, for one process.
+    pub responses: u32,
     /// Page faults of one process reported to the driver and not answered.
     pub faults: u32,
     /// Imports that this node waits for.
@@ -61,13 +62,13 @@ pub struct Limits {
     /// Longest time to wait for an acknowledgement, in nanoseconds.
     pub retransmit_ceiling: u64,
     /// How long an acknowledgement waits for a frame that carries it, in
-    /// nanoseconds, where the wire is not perfect (U1).
-    pub acknowledge_after: u64,
+    /// nanoseconds, where the route is not lossless (U1).
+    pub ack_delay: u64,
     /// A peer that owes an answer and says nothing for so long is given up, in
     /// nanoseconds.
     pub peer_timeout: u64,
-    /// A command queue without a command for so long is no longer polled, in nanoseconds.
-    pub cool_after: u64,
+    /// A command queue without a command for so long is deactivated, in nanoseconds.
+    pub idle_timeout: u64,
 }
 
 impl Default for Limits {
@@ -75,12 +76,12 @@ impl Default for Limits {
         Limits {
             operations: 64,
             commands_per_poll: 16,
-            frames_per_poll: 64,
+            fragments_per_poll: 64,
             window: 1024,
             held_frames: 16_384,
-            frames_per_write: 32,
+            fragments_per_write: 32,
             requests_per_read: 16,
-            replies: 16_384,
+            responses: 16_384,
             faults: 64,
             imports: 1024,
             parked_imports: 1024,
@@ -89,9 +90,9 @@ impl Default for Limits {
             retransmit_floor: 5_000_000,
             retransmit_floor_oldest: 500_000,
             retransmit_ceiling: 1_000_000_000,
-            acknowledge_after: 50_000,
+            ack_delay: 50_000,
             peer_timeout: 5_000_000_000,
-            cool_after: 5_000,
+            idle_timeout: 5_000,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! may touch, so the same control program runs in the device process, in a
 //! simulator and in unit tests.
 
-use qnic_abi::wire::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD, MAX_RUN};
+use qnic_abi::wire::{Frame, HEADER_BYTES, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
 
 /// A point in time, in nanoseconds since an epoch that the caller chooses. It never goes back.
@@ -78,8 +78,8 @@ impl Change {
             Change::CompareSwap { expected, new } if before == cut(expected) => new,
             Change::CompareSwap { .. } => before,
         };
-        for (place, byte) in word.iter_mut().zip(after.to_le_bytes()) {
-            *place = byte;
+        for (slot, byte) in word.iter_mut().zip(after.to_le_bytes()) {
+            *slot = byte;
         }
         before
     }
@@ -91,7 +91,7 @@ impl Change {
 /// written when it fails. The other side may read and write at any time, so no
 /// reference into it ever leaves an implementation.
 pub trait HostMemory {
-    /// Says whether all of `address .. address + length` is memory.
+    /// Returns true if all of `address .. address + length` is memory.
     fn contains(&self, address: u64, length: u64) -> bool;
 
     /// Copies out.
@@ -106,8 +106,8 @@ pub trait HostMemory {
     /// [`OutOfRange`] if any byte lies outside.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), OutOfRange>;
 
-    /// Stores an aligned 64-bit little-endian word with release ordering: who
-    /// loads it with acquire sees all that this NIC wrote before.
+    /// Stores an aligned 64-bit little-endian word with release ordering: a load
+    /// of it with acquire sees all that this NIC wrote before.
     ///
     /// # Errors
     /// [`OutOfRange`] if it lies outside or is not aligned.
@@ -188,7 +188,7 @@ impl<M> Payload<'_, M> {
         }
     }
 
-    /// Says whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -232,7 +232,7 @@ impl<M: HostMemory> Payload<'_, M> {
         let mut done = 0;
         while done < length {
             let first = pages.first().ok_or(OutOfRange)?;
-            let row = in_a_row(pages);
+            let row = contiguous(pages);
             let count = (row * PAGE_SIZE).saturating_sub(offset).min(length - done);
             copy(done, first + offset as u64, count)?;
             done += count;
@@ -290,35 +290,35 @@ impl<M: HostMemory> Payload<'_, M> {
     }
 }
 
-/// How many of these pages, from the first on, lie in a row.
+/// How many of these pages, from the first on, are contiguous.
 #[inline]
-pub(crate) fn in_a_row(pages: &[u64]) -> usize {
+pub(crate) fn contiguous(pages: &[u64]) -> usize {
     let follows = |pair: &&[u64]| pair[1].wrapping_sub(pair[0]) == PAGE_SIZE as u64;
     let following = pages.windows(2).take_while(follows).count();
     pages.len().min(1 + following)
 }
 
-/// What the way to another node is like.
+/// What the route to another node is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
     /// Each frame arrives once, in order, before [`Wire::send`] returns: neither
     /// copies for retransmission are kept nor timers run.
-    pub perfect: bool,
-    /// Most payload bytes in a frame, 1 to [`MAX_PAYLOAD`] (U5, U8), on a perfect
-    /// path to [`MAX_RUN`].
+    pub lossless: bool,
+    /// Most payload bytes in a frame, 1 to [`MAX_PAYLOAD`] (U5, U8), on a lossless
+    /// path to [`MAX_SPAN`].
     pub max_payload: u32,
 }
 
 impl Path {
-    /// A way within one process.
-    pub const PERFECT: Path = Path {
-        perfect: true,
-        max_payload: MAX_RUN as u32,
+    /// A route within one process.
+    pub const LOSSLESS: Path = Path {
+        lossless: true,
+        max_payload: MAX_SPAN as u32,
     };
 
-    /// A way of which nothing is known yet.
+    /// A route of which nothing is known yet.
     pub const UNKNOWN: Path = Path {
-        perfect: false,
+        lossless: false,
         max_payload: MAX_PAYLOAD as u32,
     };
 }
@@ -345,19 +345,19 @@ impl Channel {
     }
 }
 
-/// The way to other NICs.
+/// The routes to other NICs.
 ///
 /// A wire takes or loses a frame before `send` returns; it keeps no borrow of the
-/// payload. A perfect wire (one process) delivers each frame once, in order, by
+/// payload. A lossless wire (one process) delivers each frame once, in order, by
 /// calling the peer's [`crate::Nic::handle_frame`]. Any wire hands on frames intact
 /// or not at all: one that can damage them checks them.
 pub trait Wire<M> {
-    /// What the way to a node is like; `None`: there is none now. Asked when a
-    /// conversation with that node begins, and taken to hold until its end.
+    /// What the route to a node is like; `None`: there is none now. Asked when a session
+    /// with that node begins, and taken to hold until its end.
     fn path(&self, node: NodeId) -> Option<Path>;
 
-    /// Sends a frame to `frame.destination_node`, never the sender itself.
-    /// Returns `false` if there is no way to that node: what runs between the two
+    /// Sends a frame to its destination node, never the sender itself.
+    /// Returns `false` if there is no route to that node: what runs between the two
     /// is given up at once.
-    fn send(&mut self, frame: &FrameHeader, payload: Payload<'_, M>, channel: Channel) -> bool;
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, M>, channel: Channel) -> bool;
 }

@@ -15,67 +15,53 @@
 //!   └── poll returned Busy? again. Idle for a while? prepare_sleep(host): true = sleep
 //!   reset(now, host, wire)                 virtio reset: nothing touches the node after it
 //! ```
-//! `handle_frame` never sends: a NIC that took a frame must be polled, so that
+//! `handle_frame` never sends: a NIC that received a frame must be polled, so that
 //! its answers go out. Several NICs in one thread are polled in turn until all of
 //! them are idle in one round.
 //!
+//! # The parts
+//! ```text
+//!   nic ──────┬─────────────┬────────────────────┐       entry points; joins the others
+//!             ▼             ▼                    ▼
+//!   protocols: rdma, atomic, directory           │       what commands and frames mean
+//!             │             │                    │
+//!             ▼             ▼                    ▼
+//!   core: processes, queues, turns, pages    transport: sessions, numbers, windows
+//! ```
+//! Arrows of `use` point down. Core and transport do not know each other, nor kinds and
+//! opcodes; protocols do not know each other. A test holds this against the source.
+//!
 //! # Path of a write
 //! ```text
-//!   window ─fetch─► command ─► operation ─scheduler─► write ─► transport ─► wire
-//!                                  ▲                    │           │
-//!                                  │ lifecycle     page_table       ▼ (peer)
-//!     host_area ◄── publish ───────┘                           deliver ─► page_table
-//!                                                                 └──► host_area
+//!   window ─► core::queue ─► rdma ─► core::scheduler ─► rdma ─► nic::send ─► transport ─► wire
+//!               ▲                                        │                       │
+//!               │ completion                        core::pages                  ▼ (peer)
+//!   host area ◄─┴──────────────── settled ◄── transport ◄── wire    nic::receive ─► rdma ─► core::pages
 //! ```
 //!
 //! | module | holds |
 //! |---|---|
-//! | `fetch` | hot set, command queues, publication, sleeping (Q2, N12, P9) |
-//! | `command` | from a raw slot to a checked command |
-//! | `operation`, `order` | what runs, and in which order it counts as done |
-//! | `scheduler` | two-level round robin (Q10) |
-//! | `write`, `deliver` | RDMA write at source and destination (N9 to N11, N13, N18) |
-//! | `read` | RDMA read at both ends |
-//! | `atomic`, `wait_queue` | atomic operations at both ends (N20, N22, N24) |
-//! | [`page_table`] | lockPage, unlockPage, unlockPageDirty (N4, N6, N7) |
-//! | `fault` | page faults and who waits for them |
-//! | `bounce` | frames that wait for their page (N14, N15) |
-//! | `segment`, `import`, `control` | what the driver sets up (N1 to N3, Q9) |
-//! | `transport` | sessions, sequences, windows (N15, N18, U1 to U8) |
-//! | `lifecycle` | how operations, processes, segments and peers end |
-//! | `host_area`, `notification`, `event`, `counters` | what processes, the driver and people are told |
+//! | `nic` | [`Nic`]: entry points, and what joins the parts |
+//! | `core` | what every protocol stands on |
+//! | `transport` | peers, sessions, windows, timers (N15, N18, U1 to U8) |
+//! | `protocols` | one folder each (N3, N9 to N11, N20, N22, N24) |
+//! | [`mod@env`], [`NicConfig`] | what the NIC needs from the world, and its bounds |
+//! | `ids`, `frame`, `control_reply` | names, frames that have arrived, bytes of replies |
 #![forbid(unsafe_code)]
 
-mod atomic;
-mod bounce;
-mod command;
 mod config;
-mod control;
-mod counters;
-mod deliver;
+mod control_reply;
+mod core;
 pub mod env;
-mod event;
-mod fault;
-mod fetch;
-mod host_area;
-mod import;
-mod lifecycle;
+mod frame;
+mod ids;
 mod nic;
-mod notification;
-mod operation;
-mod order;
-pub mod page_table;
-mod process;
-mod read;
-mod run;
-mod scheduler;
-mod segment;
+mod protocols;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transport;
-mod wait_queue;
-mod write;
 
 pub use config::{Limits, NicConfig};
+pub use core::page_table;
 pub use env::{Channel, Host, HostMemory, OutOfRange, Path, Payload, Time, Wire};
 pub use nic::{Nic, Progress};

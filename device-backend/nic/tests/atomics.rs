@@ -7,9 +7,9 @@ use common::{process, ALL};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::atomic::{split_detail, Function, NOBODY};
-use qnic_abi::command::Opcode;
 use qnic_abi::{Access, Status};
-use qnic_nic::testing::{Cluster, SimProcess, SimSegment, Weather};
+use qnic_abi_client::Command;
+use qnic_nic::testing::{Cluster, LossyWire, SimProcess, SimSegment};
 use qnic_nic::Limits;
 
 type Party = (SimProcess, SimSegment);
@@ -34,8 +34,8 @@ fn run(
     length: u64,
     operands: [u64; 2],
 ) -> (u64, u64) {
-    let record = (issuer.tail % 64) as u16;
-    let command = SimProcess::atomic_descriptor(function, to, length, operands, record);
+    let record = (issuer.queue.tail() % 64) as u16;
+    let command = Command::atomic(function, to.0.to(to.1), length, operands, record);
     let done = issuer.done(cluster).1;
     issuer.issue(cluster, &command, &[]).unwrap();
     cluster.run();
@@ -116,8 +116,8 @@ proptest! {
         seed: u64, loss in prop_oneof![Just(0u64), Just(50), Just(200)], per_node in 1usize..60,
     ) {
         let mut cluster = Cluster::new(3, 512, 8, &Limits::default());
-        cluster.set_weather(
-            Weather { loss, duplication: loss, delay: 10_000, jitter: 40_000 },
+        cluster.set_lossy_wire(
+            LossyWire { loss, duplication: loss, delay: 10_000, jitter: 40_000 },
             seed,
         );
         let mut parties = parties(&mut cluster, 3);
@@ -126,9 +126,7 @@ proptest! {
         let owner = parties[0].0.vni;
         for round in 0..per_node {
             for (issuer, _) in &mut parties {
-                let command = SimProcess::atomic_descriptor(
-                    Function::Increment, (&segment, start), 8, [0; 2], round as u16,
-                );
+                let command = Command::atomic(Function::Increment, segment.to(start), 8, [0; 2], round as u16);
                 issuer.issue(&mut cluster, &command, &[]).unwrap();
             }
             if round % 7 == 0 {
@@ -193,7 +191,7 @@ fn an_operation_on_an_absent_page_waits_for_it_and_is_executed_once() {
     cluster.answer_faults = false;
     let add = |record| {
         let to = (&segment, start);
-        SimProcess::atomic_descriptor(Function::FetchAdd, to, 8, [5, 0], record)
+        Command::atomic(Function::FetchAdd, to.0.to(to.1), 8, [5, 0], record)
     };
     for record in 0..3 {
         parties[0].0.issue(&mut cluster, &add(record), &[]).unwrap();
@@ -226,7 +224,7 @@ fn what_waits_for_a_page_ends_with_its_segment_its_issuer_or_its_page() {
         let start = aligned(&segment);
         cluster.answer_faults = false;
         let to = (&segment, start);
-        let add = SimProcess::atomic_descriptor(Function::FetchAdd, to, 8, [5, 0], 0);
+        let add = Command::atomic(Function::FetchAdd, to.0.to(to.1), 8, [5, 0], 0);
         parties[0].0.issue(&mut cluster, &add, &[]).unwrap();
         cluster.run();
         assert_eq!(cluster.nodes[1].faults.len(), 1);
@@ -275,11 +273,9 @@ fn what_is_not_allowed_is_refused_and_touches_nothing() {
         ..segment
     };
     let add = |to: &SimSegment, offset, length| {
-        SimProcess::atomic_descriptor(Function::FetchAdd, (to, offset), length, [1, 0], 0)
+        Command::atomic(Function::FetchAdd, to.to(offset), length, [1, 0], 0)
     };
-    let enqueue = |offset| {
-        SimProcess::atomic_descriptor(Function::Enqueue, (&segment, offset), 32, [1, 0], 0)
-    };
+    let enqueue = |offset| Command::atomic(Function::Enqueue, segment.to(offset), 32, [1, 0], 0);
     let cases = [
         (add(&forged, start, 8), Status::BadKey),
         (add(&read_only, 0, 8), Status::AccessDenied),
@@ -321,9 +317,9 @@ fn completions_count_atomic_commands_among_the_reads_in_their_order() {
     let local = parties[0].1;
     let start = aligned(&segment);
     let owner = parties[1].0.vni;
-    let read = SimProcess::descriptor(Opcode::Read, (&local, 0), (&segment, start), 64);
+    let read = Command::read(local.at(0), segment.to(start), 64);
     let to = (&segment, start + 4096);
-    let add = SimProcess::atomic_descriptor(Function::Increment, to, 8, [0; 2], 0);
+    let add = Command::atomic(Function::Increment, to.0.to(to.1), 8, [0; 2], 0);
     for command in [&read, &add] {
         parties[0].0.issue(&mut cluster, command, &[]).unwrap();
         cluster.run();
@@ -349,13 +345,13 @@ fn completions_count_atomic_commands_among_the_reads_in_their_order() {
 #[test]
 fn the_end_of_a_peer_ends_its_operations() {
     let mut cluster = Cluster::new(2, 512, 8, &Limits::default());
-    let steady = Weather {
+    let steady = LossyWire {
         loss: 0,
         duplication: 0,
         delay: 10_000,
         jitter: 0,
     };
-    cluster.set_weather(steady, 3);
+    cluster.set_lossy_wire(steady, 3);
     let mut parties = parties(&mut cluster, 2);
     let segment = parties[1].1;
     let start = aligned(&segment);
@@ -370,7 +366,7 @@ fn the_end_of_a_peer_ends_its_operations() {
     );
     cluster.cut.insert(1);
     let to = (&segment, start);
-    let add = SimProcess::atomic_descriptor(Function::Increment, to, 8, [0; 2], 1);
+    let add = Command::atomic(Function::Increment, to.0.to(to.1), 8, [0; 2], 1);
     issuer.issue(&mut cluster, &add, &[]).unwrap();
     let before = cluster.now;
     cluster.run();

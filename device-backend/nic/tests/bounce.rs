@@ -5,9 +5,10 @@
 mod common;
 
 use common::{pattern, process, ALL, SEGMENT};
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
 use qnic_abi::control::Opcode as Request;
+use qnic_abi::rdma::Opcode;
 use qnic_abi::{Status, PAGE_SIZE};
+use qnic_abi_client::Command;
 use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
 use qnic_nic::Limits;
 
@@ -37,7 +38,7 @@ fn pair(limits: &Limits, absent: &[u64]) -> (Cluster, Party, Party) {
 /// Brings in all pages of both segments.
 fn fill(cluster: &mut Cluster, (a, sa): &mut Party, sb: &SimSegment) {
     for opcode in [Opcode::Write, Opcode::Read] {
-        let command = SimProcess::descriptor(opcode, (sa, 0), (sb, 0), SEGMENT);
+        let command = Command::transfer(opcode, sa.at(0), sb.to(0), SEGMENT);
         a.issue(cluster, &command, &[]).unwrap();
         cluster.run();
     }
@@ -48,14 +49,13 @@ fn evict(cluster: &mut Cluster, (b, sb): &Party, page: u64) {
     cluster.evict(b.node, b.vni, address);
 }
 
-fn write(from: &SimSegment, to: &SimSegment, page: u64, pages: u64) -> Descriptor {
+fn write(from: &SimSegment, to: &SimSegment, page: u64, pages: u64) -> Command {
     let (from, to) = ((from, page * PAGE), (to, aligned(to) + page * PAGE));
-    SimProcess::descriptor(Opcode::Write, from, to, pages * PAGE)
+    Command::write(from.0.at(from.1), to.0.to(to.1), pages * PAGE)
 }
 
-fn notifying(mut command: Descriptor, notification: u32) -> Descriptor {
-    command.flags |= CommandFlags::NOTIFY.bits();
-    command.notification = notification.into();
+fn notifying(mut command: Command, notification: u32) -> Command {
+    command.notification = Some(notification);
     command
 }
 
@@ -111,7 +111,7 @@ fn a_slow_page_delays_only_what_goes_to_its_node() {
     cluster.answer_faults = true;
     let (mut c, sc) = process(&mut cluster, 0, 5);
     for segment in [&so, &sf] {
-        let command = SimProcess::descriptor(Opcode::Write, (&sc, 0), (segment, 0), SEGMENT);
+        let command = Command::write(sc.at(0), segment.to(0), SEGMENT);
         c.issue(&mut cluster, &command, &[]).unwrap();
         cluster.run();
     }
@@ -123,18 +123,18 @@ fn a_slow_page_delays_only_what_goes_to_its_node() {
     // Another process of that node: its data is there at once.
     let bytes = pattern(8, 9000);
     c.write(&mut cluster, sc.address, &bytes);
-    let near = SimProcess::descriptor(Opcode::Write, (&sc, 0), (&so, 0), 9000);
+    let near = Command::write(sc.at(0), so.to(0), 9000);
     c.issue(&mut cluster, &near, &[]).unwrap();
     cluster.run();
     assert!(other.read(&cluster, so.address, 9000) == bytes);
     // Another node: the write completes, its notification counts.
-    let far_write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sf, 0), 9000);
+    let far_write = Command::write(sa.at(0), sf.to(0), 9000);
     a.issue(&mut cluster, &notifying(far_write, 9), &[])
         .unwrap();
     cluster.run();
     assert_eq!(far.signals(&cluster, 9), 1);
     // And what comes from that node.
-    let back = SimProcess::descriptor(Opcode::Read, (&sc, 0), (&so, 0), 9000);
+    let back = Command::read(sc.at(0), so.to(0), 9000);
     let reads = c.done(&cluster).1;
     c.issue(&mut cluster, &back, &[]).unwrap();
     cluster.settle();
@@ -172,7 +172,7 @@ fn a_page_that_cannot_be_brought_in_is_a_refusal_with_its_reason() {
     let page = b.1.address + aligned(&b.1) + PAGE;
     cluster.nodes[1].driver.set_available(b.0.vni, page, false);
     a.issue(&mut cluster, &write(&sa, &b.1, 0, 3), &[]).unwrap();
-    let number = a.tail - 1;
+    let number = a.queue.tail() - 1;
     cluster.run();
     cluster.answer_fault(1, 0, 1);
     cluster.settle();
@@ -199,7 +199,7 @@ fn a_write_that_was_refused_does_not_notify_later() {
         cluster.nodes[1].driver.set_available(b.0.vni, page, false);
         let both = notifying(write(&sa, &b.1, 0, 2), 4);
         a.issue(&mut cluster, &both, &[]).unwrap();
-        let number = a.tail - 1;
+        let number = a.queue.tail() - 1;
         cluster.run();
         while !cluster.nodes[1].faults.is_empty() {
             let place = first.min(cluster.nodes[1].faults.len() - 1);
@@ -245,7 +245,7 @@ fn a_page_that_goes_again_before_the_copy_is_asked_for_again() {
 fn the_window_bounds_bounce_memory_and_delays_the_rest() {
     let limits = Limits {
         window: 16,
-        frames_per_write: 64,
+        fragments_per_write: 64,
         ..Limits::default()
     };
     let pages: Vec<u64> = (0..40).collect();
@@ -276,7 +276,7 @@ fn small_frames_take_small_memory() {
     let offset = aligned(&b.1);
     for number in 0..10u8 {
         let to = (&b.1, offset + u64::from(number) * 100);
-        let command = SimProcess::inline_descriptor(to, 10);
+        let command = Command::inline_write(to.0.to(to.1), 10);
         a.issue(&mut cluster, &command, &[number; 10]).unwrap();
     }
     cluster.run();
@@ -300,7 +300,7 @@ fn a_reply_whose_place_is_gone_waits_at_the_reader() {
     let from = aligned(&sb);
     b.write(&mut cluster, sb.address + from, &bytes);
     let to = aligned(&sa);
-    let read = SimProcess::descriptor(Opcode::Read, (&sa, to), (&sb, from), PAGE);
+    let read = Command::read(sa.at(to), sb.to(from), PAGE);
     let reads = a.done(&cluster).1;
     a.issue(&mut cluster, &read, &[]).unwrap();
     cluster.poll(0);
@@ -309,7 +309,7 @@ fn a_reply_whose_place_is_gone_waits_at_the_reader() {
     assert_eq!(cluster.statistics(0).frames_held.get(), 1);
     assert_eq!(a.done(&cluster).1, reads);
     // Others of that process and node go on.
-    let other = SimProcess::descriptor(Opcode::Read, (&sb, 0), (&sb, 8 * PAGE), PAGE);
+    let other = Command::read(sb.at(0), sb.to(8 * PAGE), PAGE);
     b.issue(&mut cluster, &other, &[]).unwrap();
     cluster.run();
     assert_eq!(b.done(&cluster).1, 1);
@@ -325,8 +325,8 @@ fn a_reply_whose_place_is_gone_waits_at_the_reader() {
 fn a_read_of_an_absent_page_waits_at_its_owner_and_others_go_on() {
     let (mut cluster, (mut a, sa), b) = pair(&Limits::default(), &[2]);
     let at = aligned(&b.1);
-    let slow = SimProcess::descriptor(Opcode::Read, (&sa, 0), (&b.1, at + 2 * PAGE), 100);
-    let quick = SimProcess::descriptor(Opcode::Read, (&sa, PAGE), (&b.1, at), 100);
+    let slow = Command::read(sa.at(0), b.1.to(at + 2 * PAGE), 100);
+    let quick = Command::read(sa.at(PAGE), b.1.to(at), 100);
     let before = (a.done(&cluster).1, cluster.statistics(1).restarts.get());
     a.issue(&mut cluster, &slow, &[]).unwrap();
     a.issue(&mut cluster, &quick, &[]).unwrap();
@@ -344,7 +344,7 @@ fn a_read_of_an_absent_page_waits_at_its_owner_and_others_go_on() {
     let page = b.1.address + at + 2 * PAGE;
     cluster.nodes[1].driver.set_available(b.0.vni, page, false);
     a.issue(&mut cluster, &slow, &[]).unwrap();
-    let number = a.tail - 1;
+    let number = a.queue.tail() - 1;
     cluster.run();
     cluster.answer_fault(1, 0, 1);
     cluster.settle();
@@ -389,7 +389,7 @@ fn whatever_ends_gives_back_what_it_holds() {
         let (mut cluster, mut a, b) = pair(&Limits::default(), &[0, 1]);
         let command = notifying(write(&a.1, &b.1, 0, 2), 3);
         a.0.issue(&mut cluster, &command, &[]).unwrap();
-        let number = a.0.tail - 1;
+        let number = a.0.queue.tail() - 1;
         cluster.run();
         assert!(cluster.statistics(1).bounce_bytes.get() > 0);
         let (receiver, at) = (b.0.clone(), b.1.address);
@@ -413,7 +413,7 @@ fn whatever_ends_gives_back_what_it_holds() {
 fn a_reset_queue_gives_back_the_replies_that_wait_for_it() {
     let (mut cluster, (mut a, sa), (_b, sb)) = pair(&Limits::default(), &[]);
     let to = aligned(&sa);
-    let read = SimProcess::descriptor(Opcode::Read, (&sa, to), (&sb, 0), PAGE);
+    let read = Command::read(sa.at(to), sb.to(0), PAGE);
     a.issue(&mut cluster, &read, &[]).unwrap();
     cluster.poll(0);
     cluster.evict(0, a.vni, sa.address + to);
@@ -437,7 +437,7 @@ fn a_segment_that_is_exported_anew_is_not_reached_by_an_old_key() {
     let page = sb.address + aligned(&sb);
     cluster.evict(1, b.vni, page);
     a.issue(&mut cluster, &write(&sa, &sb, 0, 1), &[]).unwrap();
-    let number = a.tail - 1;
+    let number = a.queue.tail() - 1;
     cluster.run();
     assert_eq!(b.unexport(&mut cluster, sb.id), Status::Ok);
     let range = (sb.address, SEGMENT);

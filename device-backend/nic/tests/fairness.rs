@@ -4,14 +4,15 @@
 mod common;
 
 use common::process;
-use qnic_abi::command::{CommandFlags, Opcode};
+use qnic_abi::command::CommandFlags;
+use qnic_abi_client::Command;
 use qnic_nic::testing::{Cluster, SimProcess};
 use qnic_nic::Limits;
 
 /// One frame per poll, so that polls count turns.
 fn one_frame_per_poll() -> Limits {
     Limits {
-        frames_per_poll: 1,
+        fragments_per_poll: 1,
         ..Limits::default()
     }
 }
@@ -33,13 +34,13 @@ fn one_transfer_passes_a_thousand_of_another_process() {
     let (mut busy, from) = process(&mut cluster, 0, 1);
     let (mut quiet, _) = process(&mut cluster, 0, 2);
     let (_target, to) = process(&mut cluster, 1, 3);
-    let long = SimProcess::descriptor(Opcode::Write, (&from, 0), (&to, 0), 200_000);
+    let long = Command::write(from.at(0), to.to(0), 200_000);
     while busy.issue(&mut cluster, &long, &[]).is_some() {}
     for _ in 0..200 {
         cluster.poll(0);
         cluster.poll(1);
     }
-    let short = SimProcess::inline_descriptor((&to, 0), 8);
+    let short = Command::inline_write(to.to(0), 8);
     quiet.issue(&mut cluster, &short, &[1; 8]).unwrap();
     let polls = polls_until(&mut cluster, &quiet, (1, 0));
     assert!(polls <= 6, "it took {polls} polls");
@@ -51,7 +52,7 @@ fn one_transfer_passes_long_ones_of_its_own_process() {
     let mut cluster = Cluster::new(2, 1024, 8, &one_frame_per_poll());
     let (mut a, from) = process(&mut cluster, 0, 1);
     let (_target, to) = process(&mut cluster, 1, 3);
-    let long = SimProcess::descriptor(Opcode::Write, (&from, 0), (&to, 0), 200_000);
+    let long = Command::write(from.at(0), to.to(0), 200_000);
     for _ in 0..4 {
         a.issue(&mut cluster, &long, &[]).unwrap();
     }
@@ -59,7 +60,7 @@ fn one_transfer_passes_long_ones_of_its_own_process() {
         cluster.poll(0);
         cluster.poll(1);
     }
-    let mut read = SimProcess::descriptor(Opcode::Read, (&from, 0), (&to, 0), 8);
+    let mut read = Command::read(from.at(0), to.to(0), 8);
     read.flags = CommandFlags::PUBLISH.bits();
     a.issue(&mut cluster, &read, &[]).unwrap();
     let polls = polls_until(&mut cluster, &a, (0, 1));
@@ -72,13 +73,13 @@ fn readers_of_one_process_do_not_hold_up_another() {
     let (_owner, source) = process(&mut cluster, 0, 1);
     let (mut quiet, _) = process(&mut cluster, 0, 2);
     let (mut reader, into) = process(&mut cluster, 1, 3);
-    let read = SimProcess::descriptor(Opcode::Read, (&into, 0), (&source, 0), 200_000);
+    let read = Command::read(into.at(0), source.to(0), 200_000);
     while reader.issue(&mut cluster, &read, &[]).is_some() {}
     for _ in 0..300 {
         cluster.poll(0);
         cluster.poll(1);
     }
-    let short = SimProcess::inline_descriptor((&into, 0), 8);
+    let short = Command::inline_write(into.to(0), 8);
     quiet.issue(&mut cluster, &short, &[1; 8]).unwrap();
     let polls = polls_until(&mut cluster, &quiet, (1, 0));
     assert!(polls <= 8, "it took {polls} polls");
@@ -90,13 +91,13 @@ fn the_work_of_a_poll_is_bounded() {
     let mut cluster = Cluster::new(2, 1024, 8, &limits);
     let (mut a, from) = process(&mut cluster, 0, 1);
     let (_target, to) = process(&mut cluster, 1, 3);
-    let long = SimProcess::descriptor(Opcode::Write, (&from, 0), (&to, 0), 200_000);
+    let long = Command::write(from.at(0), to.to(0), 200_000);
     while a.issue(&mut cluster, &long, &[]).is_some() {}
     let mut before = 0;
     for _ in 0..200 {
         cluster.poll(0);
         let sent = cluster.statistics(0).bytes_sent.get();
-        assert!(sent - before <= u64::from(limits.frames_per_poll) * 4096);
+        assert!(sent - before <= u64::from(limits.fragments_per_poll) * 4096);
         before = sent;
         cluster.poll(1);
     }

@@ -6,12 +6,14 @@ mod common;
 use common::{pair, pattern, process};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
-use qnic_abi::command::Opcode;
 use qnic_abi::control::REQUEST_BYTES;
+use qnic_abi::rdma::Opcode;
+use qnic_abi::rdma::{kind as rdma, ReadRequest, Write};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, WINDOW_BYTES};
-use qnic_abi::wire::{FrameHeader, FrameKind, FRAME_MAGIC, HEADER_BYTES, WIRE_VERSION};
+use qnic_abi::wire::{kind, Body, Class, Frame, Hello, ProcessGone, FRAME_MAGIC, HEADER_BYTES};
 use qnic_abi::{SharedMemory, Status};
+use qnic_abi_client::Command;
 use qnic_nic::testing::{Cluster, Memory, SimProcess, SimSegment};
 use qnic_nic::{Limits, Payload};
 use zerocopy::{FromBytes, FromZeros};
@@ -22,34 +24,61 @@ fn check_others(cluster: &mut Cluster, a: &mut SimProcess, sa: &SimSegment, sb: 
     let errors = a.errors(cluster).len();
     let bytes = pattern(before, 6000);
     a.write(cluster, sa.address, &bytes);
-    let command = SimProcess::descriptor(Opcode::Write, (sa, 0), (sb, 40), 6000);
+    let command = Command::write(sa.at(0), sb.to(40), 6000);
     a.issue(cluster, &command, &[]).unwrap();
     cluster.run();
     assert_eq!(a.done(cluster).0, before + 1);
     assert_eq!(a.errors(cluster).len(), errors);
 }
 
-/// A third node that talks to node 1: the front of its frames, past the handshake.
-fn stranger(cluster: &mut Cluster) -> FrameHeader {
-    cluster.outside.insert(7, Vec::new());
-    let mut frame = FrameHeader::new_zeroed();
-    frame.magic = FRAME_MAGIC.into();
-    frame.version = WIRE_VERSION;
-    frame.kind = FrameKind::Hello as u8;
-    frame.source_node = 7.into();
-    frame.destination_node = 1.into();
-    frame.source_session = 1000.into();
-    frame.length = 64.into();
-    hand(cluster, &frame, Payload::None);
-    cluster.poll(1);
-    let reply = cluster.outside[&7].first().expect("an answer");
-    assert_eq!(reply.kind, FrameKind::HelloReply as u8);
-    assert_eq!(reply.destination_session.get(), 1000);
-    frame.destination_session = reply.source_session;
-    frame
+/// A third node that talks to node 1, past the handshake: its frames.
+struct Stranger {
+    /// The window that it was granted.
+    granted: u64,
+    sessions: [u64; 2],
 }
 
-fn hand(cluster: &mut Cluster, frame: &FrameHeader, payload: Payload<'_, Memory>) {
+impl Stranger {
+    fn new(cluster: &mut Cluster) -> Self {
+        cluster.outside.insert(7, Vec::new());
+        let mut stranger = Stranger {
+            granted: 0,
+            sessions: [1000, 0],
+        };
+        let hello = stranger.frame(&Hello::<{ kind::HELLO }> {
+            window: 64.into(),
+            reserved: 0.into(),
+        });
+        hand(cluster, &hello, Payload::None);
+        cluster.poll(1);
+        let reply = cluster.outside[&7].first().expect("an answer");
+        assert_eq!(reply.envelope.kind, kind::HELLO_REPLY);
+        assert_eq!(reply.envelope.destination_session.get(), 1000);
+        let granted: Hello<{ kind::HELLO_REPLY }> = reply.body();
+        stranger.granted = granted.window.get().into();
+        stranger.sessions[1] = reply.envelope.source_session.get();
+        stranger
+    }
+
+    fn frame<B: Body>(&self, body: &B) -> Frame {
+        let mut frame = Frame::new(body);
+        frame.envelope.source_node = 7.into();
+        frame.envelope.destination_node = 1.into();
+        frame.envelope.source_session = self.sessions[0].into();
+        frame.envelope.destination_session = self.sessions[1].into();
+        frame
+    }
+
+    /// The same, with a number and a port.
+    fn numbered<B: Body>(&self, body: &B, sequence: u64, to: &SimProcess) -> Frame {
+        let mut frame = self.frame(body);
+        frame.envelope.sequence = sequence.into();
+        frame.envelope.destination_port = to.port.0.into();
+        frame
+    }
+}
+
+fn hand(cluster: &mut Cluster, frame: &Frame, payload: Payload<'_, Memory>) {
     let (now, node) = (cluster.now, &mut cluster.nodes[1]);
     node.nic.handle_frame(now, &node.host, frame, payload);
 }
@@ -61,6 +90,32 @@ fn word() -> impl Strategy<Value = u64> {
         2 => 0u64..1200,
         1 => Just(u64::MAX),
         1 => (0u64..0x20).prop_map(|page| 0x10_0000 + page * 4096),
+    ]
+}
+
+/// A kind of frame, with the length of its body.
+fn frame_kind() -> impl Strategy<Value = (u8, u8)> {
+    use qnic_abi::{atomic, directory, wire};
+    fn of<B: Body>() -> (u8, u8) {
+        (B::KIND, size_of::<B>() as u8)
+    }
+    prop_oneof![
+        1 => any::<(u8, u8)>(),
+        9 => prop::sample::select(vec![
+            of::<wire::Ack>(),
+            of::<Hello<{ kind::HELLO }>>(),
+            of::<Hello<{ kind::HELLO_REPLY }>>(),
+            of::<wire::Goodbye>(),
+            of::<wire::Nak>(),
+            of::<ProcessGone>(),
+            of::<Write>(),
+            of::<ReadRequest>(),
+            of::<qnic_abi::rdma::ReadResponse>(),
+            of::<atomic::AtomicRequest>(),
+            of::<atomic::AtomicResponse>(),
+            of::<directory::ImportRequest>(),
+            of::<directory::ImportResponse>(),
+        ]),
     ]
 }
 
@@ -77,7 +132,7 @@ proptest! {
     ) {
         let (mut cluster, (mut a, sa), (_b, sb)) = pair();
         let (villain, _) = process(&mut cluster, 0, 3);
-        let window = villain.window(&cluster);
+        let window = villain.window();
         for (round, (place, value)) in scribbles.iter().enumerate() {
             let sram = &cluster.nodes[0].host.sram;
             sram.store_u64(window + place * 8, *value, Ordering::Relaxed);
@@ -114,7 +169,7 @@ proptest! {
         for (from, to) in [(&sa, &sb), (&sc, &sa)] {
             let player = if from.port == sa.port { &mut a } else { &mut c };
             player.write(&mut cluster, from.address, &bytes);
-            let command = SimProcess::descriptor(Opcode::Write, (from, 0), (to, 0), 60_000);
+            let command = Command::write(from.at(0), to.to(0), 60_000);
             player.issue(&mut cluster, &command, &[]).unwrap();
         }
         cluster.run();
@@ -127,7 +182,7 @@ proptest! {
             sram.store_u64(offset, *value, Ordering::Relaxed);
         }
         for opcode in [Opcode::Write, Opcode::Read] {
-            let command = SimProcess::descriptor(opcode, (&sa, 0), (&sb, 0), 50_000);
+            let command = Command::transfer(opcode, sa.at(0), sb.to(0), 50_000);
             a.issue(&mut cluster, &command, &[]).unwrap();
         }
         for _ in 0..20 {
@@ -170,44 +225,45 @@ proptest! {
     #[test]
     fn random_frames_are_refused_or_answered(
         frames in prop::collection::vec(
-            (1u8..15, prop::collection::vec(word(), HEADER_BYTES / 8), any::<bool>(), 0usize..4200),
+            (frame_kind(), prop::collection::vec(word(), HEADER_BYTES / 8), any::<bool>(), 0usize..4200),
             1..60,
         ),
     ) {
         let (mut cluster, (mut a, sa), (mut b, sb)) = pair();
         for opcode in [Opcode::Write, Opcode::Read] {
-            let command = SimProcess::descriptor(opcode, (&sa, 0), (&sb, 0), 50_000);
+            let command = Command::transfer(opcode, sa.at(0), sb.to(0), 50_000);
             a.issue(&mut cluster, &command, &[]).unwrap();
             cluster.poll(0);
         }
         let payload = vec![7; 4200];
         let foreign = Memory::new(8192);
-        let good = stranger(&mut cluster);
-        for (number, (kind, words, memory, length)) in (1u64..).zip(&frames) {
+        let good = Stranger::new(&mut cluster);
+        for (number, ((kind, body_length), words, memory, length)) in (1u64..).zip(&frames) {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let mut frame = FrameHeader::read_from_bytes(&bytes).unwrap();
-            frame.magic = FRAME_MAGIC.into();
-            frame.version = WIRE_VERSION;
-            frame.kind = *kind;
-            frame.flags = (frame.flags.get() % 8).into();
-            frame.reserved0 = 0.into();
-            frame.reserved1 = 0.into();
-            // From a third node, so that the sequence of the good peer stays whole.
-            frame.source_node = 7.into();
-            frame.destination_node = 1.into();
-            // Every fourth is in no session, or of no number, or acknowledges anything.
-            if number % 4 != 0 {
-                frame.source_session = good.source_session;
-                frame.destination_session = good.destination_session;
-                frame.sequence = number.into();
-                frame.acknowledge = 0.into();
-                frame.delivered = 0.into();
+            let mut frame = Frame::read_from_bytes(&bytes).unwrap();
+            // What is reserved in the body is often zero.
+            if number % 2 != 0 {
+                frame.body[30..].fill(0);
             }
-            frame.destination_port = b.port.0.into();
-            frame.segment = 0.into();
-            let carries = [FrameKind::Write as u8, FrameKind::ReadReply as u8].contains(kind);
-            let length = if carries { *length } else { 0 };
-            frame.payload_length = (length as u16).into();
+            let mut envelope = good.numbered(&Write::new_zeroed(), number, &b).envelope;
+            // Every fourth is in no session, or of no number, or acknowledges anything.
+            if number % 4 == 0 {
+                envelope = frame.envelope;
+                envelope.magic = FRAME_MAGIC.into();
+                envelope.version = qnic_abi::wire::WIRE_VERSION;
+                envelope.source_node = 7.into();
+                envelope.destination_node = 1.into();
+            }
+            frame.envelope = envelope;
+            frame.envelope.kind = *kind;
+            frame.envelope.body_length = *body_length;
+            let class = Class::of(*kind);
+            let length = if class.takes_payload() { *length } else { 0 };
+            frame.envelope.payload_length = (length as u16).into();
+            frame.envelope.fragments = match class.is_numbered() {
+                true => words[0] as u8 % 3,
+                false => 0,
+            };
             let payload = match memory {
                 true => Payload::Memory { memory: &foreign, pages: &[0, 4096], offset: 4000, length },
                 false => Payload::Bytes(&payload[..length]),
@@ -224,7 +280,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_no_frames(bytes: [u8; HEADER_BYTES]) {
         let mut cluster = Cluster::new(1, 64, 1, &Limits::default());
-        let frame = FrameHeader::read_from_bytes(&bytes).unwrap();
+        let frame = Frame::read_from_bytes(&bytes).unwrap();
         let (now, node) = (cluster.now, &mut cluster.nodes[0]);
         node.nic.handle_frame(now, &node.host, &frame, Payload::None);
         prop_assert_eq!(node.nic.statistics().malformed_frames.get(), 1);
@@ -235,14 +291,13 @@ proptest! {
 fn a_peer_cannot_use_a_key_that_it_was_not_given() {
     let (mut cluster, _, (b, sb)) = pair();
     let before = b.read(&cluster, sb.address, 4096);
-    let mut frame = stranger(&mut cluster);
+    let stranger = Stranger::new(&mut cluster);
     for (sequence, key) in (1..).zip([0, sb.key ^ 1, u64::MAX]) {
-        frame.kind = FrameKind::Write as u8;
-        frame.destination_port = b.port.0.into();
-        frame.sequence = sequence.into();
-        frame.address = sb.address.into();
-        frame.key = key.into();
-        frame.payload_length = 16.into();
+        let mut write = Write::new_zeroed();
+        write.address = sb.address.into();
+        write.key = key.into();
+        let mut frame = stranger.numbered(&write, sequence, &b);
+        frame.envelope.payload_length = 16.into();
         hand(&mut cluster, &frame, Payload::Bytes(&[9; 16]));
     }
     cluster.run();
@@ -254,16 +309,15 @@ fn a_peer_cannot_use_a_key_that_it_was_not_given() {
 fn a_peer_that_ignores_its_window_fills_no_memory() {
     let (mut cluster, _, (b, sb)) = pair();
     cluster.answer_faults = false;
-    let mut frame = stranger(&mut cluster);
-    let granted = cluster.outside[&7][0].length.get();
-    frame.kind = FrameKind::Write as u8;
-    frame.destination_port = b.port.0.into();
-    frame.key = sb.key.into();
-    frame.length = 8.into();
-    frame.payload_length = 8.into();
+    let stranger = Stranger::new(&mut cluster);
+    let granted = stranger.granted;
+    let mut write = Write::new_zeroed();
+    write.key = sb.key.into();
+    write.remaining = 8.into();
     for sequence in 1..=granted + 50 {
-        frame.sequence = sequence.into();
-        frame.address = (sb.address + sequence % 400 * 8).into();
+        write.address = (sb.address + 5 + sequence % 400 * 8).into();
+        let mut frame = stranger.numbered(&write, sequence, &b);
+        frame.envelope.payload_length = 8.into();
         hand(&mut cluster, &frame, Payload::Bytes(&[5; 8]));
     }
     let statistics = cluster.statistics(1);
@@ -276,7 +330,7 @@ fn a_peer_that_ignores_its_window_fills_no_memory() {
         cluster.poll(1);
     }
     assert_eq!(cluster.statistics(1).frames_held.get(), 0);
-    assert_eq!(b.read(&cluster, sb.address + 80, 8), [5; 8]);
+    assert_eq!(b.read(&cluster, sb.address + 85, 8), [5; 8]);
 }
 
 #[test]
@@ -294,7 +348,7 @@ fn several_queues_can_fail_in_one_poll() {
     let mut villains: Vec<_> = [3, 4, 5, 6]
         .map(|vni| process(&mut cluster, 0, vni).0)
         .into();
-    let mut bad = SimProcess::inline_descriptor((&sb, 0), 8);
+    let mut bad = Command::inline_write(sb.to(0), 8);
     bad.opcode = 99;
     for villain in &mut villains {
         villain.issue(&mut cluster, &bad, &[]).unwrap();
@@ -311,25 +365,26 @@ fn several_queues_can_fail_in_one_poll() {
 fn a_request_that_overtakes_the_end_of_the_process_before_is_answered() {
     let (mut cluster, _, (b, sb)) = pair();
     b.write(&mut cluster, sb.address, &[6; 8]);
-    let mut request = stranger(&mut cluster);
-    request.source_port = 55.into();
-    let mut gone = request;
-    gone.kind = FrameKind::Gone as u8;
-    gone.sequence = 2.into();
-    request.kind = FrameKind::ReadRequest as u8;
-    request.destination_port = b.port.0.into();
+    let stranger = Stranger::new(&mut cluster);
+    let mut request = ReadRequest::new_zeroed();
     request.key = sb.key.into();
     request.address = sb.address.into();
     request.length = 8.into();
     for (sequence, operation) in [(1, 11), (3, 33)] {
-        request.sequence = sequence.into();
-        request.operation = operation.into();
-        hand(&mut cluster, &request, Payload::None);
+        let mut frame = stranger.numbered(&request, sequence, &b);
+        frame.envelope.source_port = 55.into();
+        frame.envelope.operation = operation.into();
+        hand(&mut cluster, &frame, Payload::None);
     }
+    let mut gone = stranger.frame::<ProcessGone>(&qnic_abi::wire::Empty);
+    gone.envelope.source_port = 55.into();
+    gone.envelope.sequence = 2.into();
     hand(&mut cluster, &gone, Payload::None);
     cluster.run();
-    let replies = cluster.outside[&7].iter();
-    let replies = replies.filter(|frame| frame.kind == FrameKind::ReadReply as u8);
-    let answered: Vec<_> = replies.map(|frame| frame.operation.get()).collect();
+    let responses = cluster.outside[&7].iter();
+    let responses = responses.filter(|frame| frame.envelope.kind == rdma::READ_RESPONSE);
+    let answered: Vec<_> = responses
+        .map(|frame| frame.envelope.operation.get())
+        .collect();
     assert_eq!(answered, [33]);
 }

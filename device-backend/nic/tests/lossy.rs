@@ -4,17 +4,17 @@
 mod common;
 
 use common::{pattern, process, SEGMENT};
-use qnic_abi::command::{CommandFlags, Opcode};
 use qnic_abi::control::Statistics;
 use qnic_abi::Status;
-use qnic_nic::testing::{Cluster, SimProcess, SimSegment, Weather};
+use qnic_abi_client::Command;
+use qnic_nic::testing::{Cluster, LossyWire, SimProcess, SimSegment};
 use qnic_nic::{Limits, Progress};
 use zerocopy::little_endian::U64;
 
 const MILLISECOND: u64 = 1_000_000;
 
-fn weather(loss: u64) -> Weather {
-    Weather {
+fn weather(loss: u64) -> LossyWire {
+    LossyWire {
         loss,
         duplication: loss,
         delay: 10_000,
@@ -24,7 +24,7 @@ fn weather(loss: u64) -> Weather {
 
 fn cluster(nodes: u16, loss: u64, seed: u64) -> Cluster {
     let mut cluster = Cluster::new(nodes, 2048, 8, &Limits::default());
-    cluster.set_weather(weather(loss), seed);
+    cluster.set_lossy_wire(weather(loss), seed);
     cluster
 }
 
@@ -54,9 +54,8 @@ fn everything_arrives_once_whatever_is_lost() {
         let bytes = pattern(seed, SEGMENT as usize);
         a.write(&mut cluster, sa.address, &bytes);
         for round in 1..=20 {
-            let mut write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
-            write.flags |= CommandFlags::NOTIFY.bits();
-            write.notification = 3.into();
+            let mut write = Command::write(sa.at(0), sb.to(0), SEGMENT);
+            write.notification = Some(3);
             a.issue(&mut cluster, &write, &[]).unwrap();
             cluster.run();
             assert_eq!(a.done(&cluster).0, round, "loss {loss}");
@@ -64,7 +63,7 @@ fn everything_arrives_once_whatever_is_lost() {
         }
         assert!(b.read(&cluster, sb.address, SEGMENT as usize) == bytes);
         let length = SEGMENT / 2;
-        let read = SimProcess::descriptor(Opcode::Read, (&sa, length), (&sb, 0), length);
+        let read = Command::read(sa.at(length), sb.to(0), length);
         a.issue(&mut cluster, &read, &[]).unwrap();
         cluster.run();
         let got = a.read(&cluster, sa.address + length, length as usize);
@@ -80,16 +79,16 @@ fn everything_arrives_once_whatever_is_lost() {
 #[test]
 fn a_wire_that_loses_nothing_makes_nobody_repeat_himself() {
     let mut cluster = Cluster::new(2, 2048, 8, &Limits::default());
-    let steady = Weather {
+    let steady = LossyWire {
         loss: 0,
         duplication: 0,
         delay: 20_000,
         jitter: 0,
     };
-    cluster.set_weather(steady, 1);
+    cluster.set_lossy_wire(steady, 1);
     let (mut a, sa) = resident(&mut cluster, 0, 1);
     let (_b, sb) = resident(&mut cluster, 1, 2);
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let write = Command::write(sa.at(0), sb.to(0), SEGMENT);
     for _ in 0..30 {
         a.issue(&mut cluster, &write, &[]).unwrap();
     }
@@ -109,17 +108,17 @@ fn a_wire_that_loses_nothing_makes_nobody_repeat_himself() {
 #[test]
 fn what_is_sent_again_is_what_was_lost() {
     let mut cluster = Cluster::new(2, 2048, 8, &Limits::default());
-    let long = Weather {
+    let long = LossyWire {
         loss: 10,
         duplication: 0,
         delay: 3 * MILLISECOND,
         jitter: 0,
     };
-    cluster.set_weather(long, 1);
+    cluster.set_lossy_wire(long, 1);
     let (mut a, sa) = resident(&mut cluster, 0, 1);
     let (mut b, sb) = resident(&mut cluster, 1, 2);
-    let forth = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
-    let back = SimProcess::descriptor(Opcode::Write, (&sb, 0), (&sa, 0), SEGMENT);
+    let forth = Command::write(sa.at(0), sb.to(0), SEGMENT);
+    let back = Command::write(sb.at(0), sa.to(0), SEGMENT);
     for _ in 0..10 {
         for _ in 0..16 {
             a.issue(&mut cluster, &forth, &[]).unwrap();
@@ -138,7 +137,7 @@ fn an_acknowledgement_waits_for_a_frame_that_carries_it() {
     let mut cluster = cluster(2, 0, 1);
     let (mut a, _) = resident(&mut cluster, 0, 1);
     let (_b, sb) = resident(&mut cluster, 1, 2);
-    let command = SimProcess::inline_descriptor((&sb, 0), 8);
+    let command = Command::inline_write(sb.to(0), 8);
     a.issue(&mut cluster, &command, &[1; 8]).unwrap();
     cluster.run();
     a.issue(&mut cluster, &command, &[2; 8]).unwrap();
@@ -163,8 +162,8 @@ fn a_peer_that_is_silent_for_good_is_given_up_in_time_and_may_come_back() {
     let mut cluster = cluster(2, 0, 7);
     let (mut a, sa) = resident(&mut cluster, 0, 1);
     let (b, sb) = resident(&mut cluster, 1, 2);
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
-    let read = SimProcess::descriptor(Opcode::Read, (&sa, 0), (&sb, 0), SEGMENT);
+    let write = Command::write(sa.at(0), sb.to(0), SEGMENT);
+    let read = Command::read(sa.at(0), sb.to(0), SEGMENT);
     a.issue(&mut cluster, &write, &[]).unwrap();
     cluster.run();
     cluster.cut.insert(1);
@@ -198,7 +197,7 @@ fn a_partition_that_heals_in_time_costs_nothing_but_time() {
     let (b, sb) = resident(&mut cluster, 1, 2);
     let bytes = pattern(5, SEGMENT as usize);
     a.write(&mut cluster, sa.address, &bytes);
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let write = Command::write(sa.at(0), sb.to(0), SEGMENT);
     a.issue(&mut cluster, &write, &[]).unwrap();
     cluster.run();
     for _ in 0..8 {
@@ -226,7 +225,7 @@ fn a_node_that_comes_back_without_a_word_starts_clean() {
     let mut cluster = cluster(2, 0, 3);
     let (mut a, sa) = resident(&mut cluster, 0, 1);
     let (_, sb) = resident(&mut cluster, 1, 2);
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let write = Command::write(sa.at(0), sb.to(0), SEGMENT);
     a.issue(&mut cluster, &write, &[]).unwrap();
     cluster.run();
     // It goes while nobody can hear it, with frames on their way to it.
@@ -243,7 +242,7 @@ fn a_node_that_comes_back_without_a_word_starts_clean() {
     assert!(cluster.statistics(1).stale_frames.get() > 0);
     let after = b.read(&cluster, sb.address, SEGMENT as usize);
     assert!(before == after, "a frame of the old life was taken");
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let write = Command::write(sa.at(0), sb.to(0), SEGMENT);
     a.issue(&mut cluster, &write, &[]).unwrap();
     cluster.run();
     assert_eq!(a.done(&cluster).0, 3);
@@ -256,17 +255,17 @@ fn pieces_are_no_longer_than_a_way_takes() {
         let mut cluster = Cluster::new(2, 2048, 8, &Limits::default());
         cluster.max_payload = 1000;
         if let Some(loss) = loss {
-            cluster.set_weather(weather(loss), 4);
+            cluster.set_lossy_wire(weather(loss), 4);
         }
         let (mut a, sa) = resident(&mut cluster, 0, 1);
         let (b, sb) = resident(&mut cluster, 1, 2);
         let bytes = pattern(5, SEGMENT as usize);
         a.write(&mut cluster, sa.address, &bytes);
-        let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+        let write = Command::write(sa.at(0), sb.to(0), SEGMENT);
         a.issue(&mut cluster, &write, &[]).unwrap();
         cluster.run();
         assert!(b.read(&cluster, sb.address, SEGMENT as usize) == bytes);
-        let read = SimProcess::descriptor(Opcode::Read, (&sa, 70_000), (&sb, 3), 50_000);
+        let read = Command::read(sa.at(70_000), sb.to(3), 50_000);
         a.issue(&mut cluster, &read, &[]).unwrap();
         cluster.run();
         assert!(a.read(&cluster, sa.address + 70_000, 50_000) == bytes[3..50_003]);

@@ -3,21 +3,20 @@
 mod common;
 
 use common::{pair, process};
-use qnic_abi::command::CommandFlags;
 use qnic_abi::host_area::{
     notification_offset, NOTIFICATIONS_LOST, NOTIFICATION_TAIL, ONE_SHOT_ENTRIES,
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{armed_bit, NOTIFICATION_HEAD, SIGNAL_WAKE_REQUEST};
 use qnic_abi::SharedMemory;
-use qnic_nic::testing::{Cluster, SimProcess, SimSegment, Weather};
+use qnic_abi_client::Command;
+use qnic_nic::testing::{Cluster, LossyWire, SimProcess, SimSegment};
 use qnic_nic::Limits;
 
 /// Signals a notification of the process that exports the segment.
 fn notify(cluster: &mut Cluster, from: &mut SimProcess, to: &SimSegment, number: u32) {
-    let mut command = SimProcess::inline_descriptor((to, 0), 0);
-    command.flags |= CommandFlags::NOTIFY.bits();
-    command.notification = number.into();
+    let mut command = Command::inline_write(to.to(0), 0);
+    command.notification = Some(number);
     while from.issue(cluster, &command, &[]).is_none() {
         cluster.run();
     }
@@ -32,7 +31,7 @@ fn entries(cluster: &Cluster, process: &SimProcess) -> Vec<u64> {
 
 fn store(cluster: &Cluster, process: &SimProcess, word: usize, value: u64) {
     let sram = &cluster.nodes[1].host.sram;
-    sram.store_u64(process.window(cluster) + word, value, Ordering::Release);
+    sram.store_u64(process.window() + word, value, Ordering::Release);
     sram.fence();
 }
 
@@ -67,13 +66,13 @@ fn armed_numbers_coalesce_until_they_are_read_and_one_shots_never_do() {
 fn one_shots_keep_their_order_over_a_wire_that_keeps_none() {
     for (seed, loss) in (0..).zip([0, 50, 200]) {
         let mut cluster = Cluster::new(2, 2048, 8, &Limits::default());
-        let weather = Weather {
+        let weather = LossyWire {
             loss,
             duplication: loss,
             delay: 10_000,
             jitter: 40_000,
         };
-        cluster.set_weather(weather, seed);
+        cluster.set_lossy_wire(weather, seed);
         let (mut a, _) = process(&mut cluster, 0, 1);
         let (b, sb) = process(&mut cluster, 1, 2);
         let sent: Vec<u64> = (0..400).map(|number| 1024 + number * 7).collect();

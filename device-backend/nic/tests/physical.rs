@@ -5,9 +5,10 @@
 mod common;
 
 use common::{pattern, process, ALL};
-use qnic_abi::command::Opcode;
 use qnic_abi::control::{Opcode as Request, Unexport, PROCESS_PHYSICAL};
+use qnic_abi::rdma::Opcode;
 use qnic_abi::{Access, Port, Status, VniId, PAGE_SIZE};
+use qnic_abi_client::Command;
 use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
 use qnic_nic::{HostMemory, Limits};
 
@@ -59,10 +60,9 @@ fn physical_transfers_move_bytes_without_a_lookup() {
     let bytes = pattern(5, 5 * PAGE_SIZE);
     let source = &cluster.nodes[0].host.memory;
     source.write(start + 50, &bytes).unwrap();
-    let write = SimProcess::descriptor(Opcode::Write, (&from, 50), (&to, 17), 5 * PAGE);
+    let write = Command::write(from.at(50), to.to(17), 5 * PAGE);
     a.issue(&mut cluster, &write, &[]).unwrap();
-    let mut inline = SimProcess::inline_descriptor((&to, 6 * PAGE), 4);
-    inline.length = 4.into();
+    let inline = Command::inline_write(to.to(6 * PAGE), 4);
     a.issue(&mut cluster, &inline, &[1, 2, 3, 4]).unwrap();
     cluster.run();
     assert_eq!(a.errors(&cluster), []);
@@ -75,7 +75,7 @@ fn physical_transfers_move_bytes_without_a_lookup() {
 
     let fresh = pattern(9, PAGE_SIZE);
     target.write(start + 100, &fresh).unwrap();
-    let read = SimProcess::descriptor(Opcode::Read, (&from, 3), (&to, 0), PAGE);
+    let read = Command::read(from.at(3), to.to(0), PAGE);
     a.issue(&mut cluster, &read, &[]).unwrap();
     cluster.run();
     assert_eq!(a.done(&cluster), (2, 1));
@@ -153,7 +153,7 @@ fn a_transfer_that_is_not_allowed_touches_nothing() {
         (Opcode::Write, physical_source, theirs, Status::BadAddress),
     ];
     for (number, (opcode, local, remote, wanted)) in cases.into_iter().enumerate() {
-        let command = SimProcess::descriptor(opcode, (&local, 0), (&remote, 0), 2);
+        let command = Command::transfer(opcode, local.at(0), remote.to(0), 2);
         ordinary.issue(&mut cluster, &command, &[]).unwrap();
         cluster.run();
         let errors = ordinary.errors(&cluster);

@@ -3,19 +3,19 @@
 mod common;
 
 use common::{pair, process};
-use qnic_abi::command::{CommandFlags, Opcode};
 use qnic_abi::event::Kind;
 use qnic_abi::host_area;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::AWAKE;
 use qnic_abi::{Port, SharedMemory, Status, VniId};
+use qnic_abi_client::Command;
 use qnic_nic::testing::{Cluster, SimProcess};
 use qnic_nic::{Limits, Progress};
 
 #[test]
 fn a_malformed_command_stops_its_queue_until_it_is_reset() {
     let (mut cluster, (mut a, sa), (_, sb)) = pair();
-    let good = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 64);
+    let good = Command::write(sa.at(0), sb.to(0), 64);
     let mut bad = good;
     bad.opcode = 200;
     a.issue(&mut cluster, &good, &[]).unwrap();
@@ -36,7 +36,7 @@ fn a_malformed_command_stops_its_queue_until_it_is_reset() {
 
     let opcode = qnic_abi::control::Opcode::ResetQueue;
     assert_eq!(cluster.control(0, opcode, a.vni, &[0u8; 0]), Status::Ok);
-    a.tail = 0;
+    a.queue.clear(&cluster.nodes[0].host.sram);
     assert_eq!(a.word(&cluster, host_area::QUEUE_STATUS), 0);
     a.issue(&mut cluster, &good, &[]).unwrap();
     cluster.run();
@@ -49,11 +49,11 @@ fn a_malformed_command_stops_its_queue_until_it_is_reset() {
 fn an_idle_queue_is_left_alone_until_the_doorbell() {
     let (mut cluster, (mut a, _), (_, sb)) = pair();
     let awake = |cluster: &Cluster, process: &SimProcess| {
-        let window = process.window(cluster);
+        let window = process.window();
         let sram = &cluster.nodes[0].host.sram;
         sram.load_u64(window + AWAKE, Ordering::Relaxed)
     };
-    let command = SimProcess::inline_descriptor((&sb, 0), 8);
+    let command = Command::inline_write(sb.to(0), 8);
     assert_eq!(awake(&cluster, &a), 0);
     a.issue(&mut cluster, &command, &[1; 8]).unwrap();
     cluster.run();
@@ -71,7 +71,7 @@ fn an_idle_queue_is_left_alone_until_the_doorbell() {
     a.issue(&mut cluster, &command, &[3; 8]).unwrap();
     cluster.run();
     let sram = &cluster.nodes[0].host.sram;
-    sram.store_u64(a.window(&cluster) + AWAKE, 1, Ordering::Relaxed);
+    sram.store_u64(a.window() + AWAKE, 1, Ordering::Relaxed);
     a.issue(&mut cluster, &command, &[4; 8]).unwrap();
     assert!(!cluster.sleeps(0));
     cluster.run();
@@ -94,9 +94,8 @@ fn all_windows_of_a_nic_can_be_used_at_once() {
     for round in 1..=20u64 {
         for process in &mut processes {
             let to = u64::from(process.vni.0) * 8;
-            let mut command = SimProcess::inline_descriptor((&sb, to), 8);
-            command.flags |= CommandFlags::NOTIFY.bits();
-            command.notification = u32::from(process.vni.0 + 1).into();
+            let mut command = Command::inline_write(sb.to(to), 8);
+            command.notification = Some(u32::from(process.vni.0 + 1));
             let value = round << 32 | u64::from(process.vni.0);
             let issued = process.issue(&mut cluster, &command, &value.to_le_bytes());
             issued.unwrap();
@@ -119,7 +118,7 @@ fn all_windows_of_a_nic_can_be_used_at_once() {
 fn a_full_queue_makes_the_process_wait() {
     let (mut cluster, (mut a, sa), (_, sb)) = pair();
     cluster.answer_faults = false;
-    let command = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 64);
+    let command = Command::write(sa.at(0), sb.to(0), 64);
     let mut issued = 0;
     while a.issue(&mut cluster, &command, &[]).is_some() {
         issued += 1;

@@ -6,8 +6,9 @@ mod common;
 use common::{pattern, process, SEGMENT};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
-use qnic_abi::command::{CommandFlags, Opcode};
+use qnic_abi::rdma::Opcode;
 use qnic_abi::{Status, PAGE_SIZE};
+use qnic_abi_client::Command;
 use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
 use qnic_nic::Limits;
 
@@ -49,16 +50,16 @@ proptest! {
         (from, to, length) in (0u64..9000, 0u64..9000, 1u64..120_000),
         absent in prop::collection::vec((0usize..2, 0u64..66), 0..12),
         (window, in_flight, requests) in (1u32..40, 1u32..40, 1u32..40),
-        (frames_per_poll, max_payload) in (1u32..70, prop_oneof![Just(32_768u32), 500u32..33_000]),
+        (fragments_per_poll, max_payload) in (1u32..70, prop_oneof![Just(32_768u32), 500u32..33_000]),
         same_node: bool,
         choice: usize,
         reads: bool,
     ) {
         let limits = Limits {
             window,
-            frames_per_write: in_flight,
+            fragments_per_write: in_flight,
             requests_per_read: requests,
-            frames_per_poll,
+            fragments_per_poll,
             ..Limits::default()
         };
         let mut cluster = Cluster::new(2, 512, 8, &limits);
@@ -67,7 +68,7 @@ proptest! {
         let (b, sb) = process(&mut cluster, usize::from(!same_node), 2);
         let opcode = if reads { Opcode::Read } else { Opcode::Write };
         for opcode in [Opcode::Write, Opcode::Read] {
-            let all = SimProcess::descriptor(opcode, (&sa, 0), (&sb, 0), SEGMENT);
+            let all = Command::transfer(opcode, sa.at(0), sb.to(0), SEGMENT);
             a.issue(&mut cluster, &all, &[]).unwrap();
             cluster.run();
         }
@@ -84,10 +85,9 @@ proptest! {
                 cluster.evict(process.node, process.vni, page(segment, *number));
             }
         }
-        let mut command = SimProcess::descriptor(opcode, (&sa, from), (&sb, to), length);
+        let mut command = Command::transfer(opcode, sa.at(from), sb.to(to), length);
         if !reads {
-            command.flags |= CommandFlags::NOTIFY.bits();
-            command.notification = 5.into();
+            command.notification = Some(5);
         }
         let done = a.done(&cluster);
         a.issue(&mut cluster, &command, &[]).unwrap();
@@ -123,7 +123,7 @@ fn absent_at_receiver(
     let mut cluster = Cluster::new(2, 512, 8, &Limits::default());
     let (mut a, sa) = process(&mut cluster, 0, 1);
     let (b, sb) = process(&mut cluster, 1, 2);
-    let all = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let all = Command::write(sa.at(0), sb.to(0), SEGMENT);
     a.issue(&mut cluster, &all, &[]).unwrap();
     cluster.run();
     cluster.answer_faults = false;
@@ -142,9 +142,8 @@ fn a_page_that_cannot_be_brought_in_refuses_its_piece_alone() {
     let unavailable = page(&sb, 4);
     let driver = &mut cluster.nodes[1].driver;
     driver.set_available(b.vni, unavailable, false);
-    let mut command = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, start), 6 * PAGE);
-    command.flags |= CommandFlags::NOTIFY.bits();
-    command.notification = 9.into();
+    let mut command = Command::write(sa.at(0), sb.to(start), 6 * PAGE);
+    command.notification = Some(9);
     let number = a.done(&cluster).0;
     a.issue(&mut cluster, &command, &[]).unwrap();
     cluster.run();
@@ -163,7 +162,7 @@ fn a_page_that_cannot_be_brought_in_refuses_its_piece_alone() {
     }
     assert_eq!(cluster.statistics(1).frames_held.get(), 0);
     // Its places in the window are back: a whole window of pieces passes.
-    let all = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 6 * PAGE), SEGMENT - 6 * PAGE);
+    let all = Command::write(sa.at(0), sb.to(6 * PAGE), SEGMENT - 6 * PAGE);
     a.issue(&mut cluster, &all, &[]).unwrap();
     cluster.run();
     assert_eq!(a.done(&cluster).0, number + 2);
@@ -174,8 +173,8 @@ fn a_run_that_is_refused_touches_nothing_and_fails_once() {
     let (mut cluster, (mut a, sa), (b, sb)) = absent_at_receiver(&[]);
     let before = b.read(&cluster, sb.address, SEGMENT as usize);
     a.write(&mut cluster, sa.address, &pattern(4, 9 * PAGE_SIZE));
-    let mut command = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 8 * PAGE);
-    command.remote_key = (sb.key ^ 1).into();
+    let mut command = Command::write(sa.at(0), sb.to(0), 8 * PAGE);
+    command.remote.memory.key.0 ^= 1;
     let number = a.done(&cluster).0;
     a.issue(&mut cluster, &command, &[]).unwrap();
     cluster.run();
@@ -190,7 +189,7 @@ fn eight_pages_go_in_one_frame_and_lock_nothing_afterwards() {
     let bytes = pattern(5, 8 * PAGE_SIZE);
     a.write(&mut cluster, sa.address, &bytes);
     let before = cluster.statistics(1).acknowledgements.get();
-    let command = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 7 * PAGE);
+    let command = Command::write(sa.at(0), sb.to(0), 7 * PAGE);
     a.issue(&mut cluster, &command, &[]).unwrap();
     // One poll of each: fetched and sent, acknowledged as a whole.
     cluster.poll(0);

@@ -3,10 +3,11 @@
 mod common;
 
 use common::{pair, pattern, process, ALL, SEGMENT};
-use qnic_abi::command::{CommandFlags, Opcode};
 use qnic_abi::event::Kind;
-use qnic_abi::{Access, Port, Status};
-use qnic_nic::testing::{Cluster, SimProcess};
+use qnic_abi::rdma::Opcode;
+use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status};
+use qnic_abi_client::Command;
+use qnic_nic::testing::Cluster;
 use qnic_nic::{Limits, Progress};
 
 #[test]
@@ -22,7 +23,7 @@ fn writes_of_every_length_and_alignment_arrive() {
     for (number, (from, to, length)) in cases.into_iter().enumerate() {
         let bytes = pattern(number as u64, length as usize);
         a.write(&mut cluster, sa.address + from, &bytes);
-        let command = SimProcess::descriptor(Opcode::Write, (&sa, from), (&sb, to), length);
+        let command = Command::write(sa.at(from), sb.to(to), length);
         a.issue(&mut cluster, &command, &[]).unwrap();
         cluster.run();
         assert_eq!(a.done(&cluster).0, number as u64 + 1);
@@ -52,7 +53,7 @@ fn reads_of_every_length_and_alignment_arrive() {
     for (number, (to, from, length)) in cases.into_iter().enumerate() {
         let bytes = pattern(number as u64, length as usize);
         b.write(&mut cluster, sb.address + from, &bytes);
-        let command = SimProcess::descriptor(Opcode::Read, (&sa, to), (&sb, from), length);
+        let command = Command::read(sa.at(to), sb.to(from), length);
         a.issue(&mut cluster, &command, &[]).unwrap();
         cluster.run();
         assert_eq!(a.done(&cluster), (0, number as u64 + 1));
@@ -67,9 +68,8 @@ fn an_inline_write_crosses_a_page_border_and_notifies() {
     let bytes = pattern(1, 96);
     let to = 4096 - 0x123 - 10;
     b.request_wake(&cluster);
-    let mut command = SimProcess::inline_descriptor((&sb, to), 96);
-    command.flags |= CommandFlags::NOTIFY.bits();
-    command.notification = 1023.into();
+    let mut command = Command::inline_write(sb.to(to), 96);
+    command.notification = Some(1023);
     a.issue(&mut cluster, &command, &bytes).unwrap();
     cluster.run();
     assert!(b.read(&cluster, sb.address + to, 96) == bytes);
@@ -93,11 +93,10 @@ fn a_process_can_write_to_its_own_node_and_to_itself() {
     let bytes = pattern(3, 9000);
     a.write(&mut cluster, sa.address + 7, &bytes);
     for target in [&sb, &sa] {
-        let mut command = SimProcess::descriptor(Opcode::Write, (&sa, 7), (target, 20_000), 9000);
-        command.flags = CommandFlags::NOTIFY.bits();
-        command.notification = 5.into();
+        let mut command = Command::write(sa.at(7), target.to(20_000), 9000);
+        command.notification = Some(5);
         a.issue(&mut cluster, &command, &[]).unwrap();
-        let read = SimProcess::descriptor(Opcode::Read, (&sa, 40_000), (&sb, 20_000), 9000);
+        let read = Command::read(sa.at(40_000), sb.to(20_000), 9000);
         cluster.run();
         a.issue(&mut cluster, &read, &[]).unwrap();
         cluster.run();
@@ -107,7 +106,7 @@ fn a_process_can_write_to_its_own_node_and_to_itself() {
     assert!(b.read(&cluster, sb.address + 20_000, 9000) == bytes);
     assert_eq!((a.signals(&cluster, 5), b.signals(&cluster, 5)), (1, 1));
     // Within one page, from it to it: locks nest.
-    let command = SimProcess::descriptor(Opcode::Write, (&sa, 7), (&sa, 107), 100);
+    let command = Command::write(sa.at(7), sa.to(107), 100);
     a.issue(&mut cluster, &command, &[]).unwrap();
     cluster.run();
     assert!(a.read(&cluster, sa.address + 107, 100) == bytes[..100]);
@@ -124,36 +123,38 @@ fn wrong_transfers_fail_alone_and_touch_nothing() {
     let write_only = b
         .export(&mut cluster, 2, 9, (0xa00_0000, 4096), Access::WRITE)
         .unwrap();
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 64);
-    let read = SimProcess::descriptor(Opcode::Read, (&sa, 0), (&sb, 0), 64);
+    let write = Command::write(sa.at(0), sb.to(0), 64);
+    let read = Command::read(sa.at(0), sb.to(0), 64);
     let mut cases = Vec::new();
     for good in [write, read] {
-        let mut add = |status: Status, change: &dyn Fn(&mut qnic_abi::command::Descriptor)| {
+        let mut add = |status: Status, change: &dyn Fn(&mut Command)| {
             let mut command = good;
             change(&mut command);
             cases.push((command, status));
         };
-        add(Status::BadKey, &|c| c.remote_key = 1.into());
-        add(Status::BadKey, &|c| c.local_key = 1.into());
-        add(Status::NoSuchSegment, &|c| c.remote_segment = 9.into());
-        add(Status::NoSuchSegment, &|c| c.local_segment = 9.into());
-        add(Status::BadAddress, &|c| {
-            c.remote_address = (sb.address - 1).into()
+        add(Status::BadKey, &|c| c.remote.memory.key = Key(1));
+        add(Status::BadKey, &|c| c.local.key = Key(1));
+        add(Status::NoSuchSegment, &|c| {
+            c.remote.memory.segment = SegmentId(9)
         });
-        add(Status::BadAddress, &|c| c.remote_address = u64::MAX.into());
+        add(Status::NoSuchSegment, &|c| c.local.segment = SegmentId(9));
         add(Status::BadAddress, &|c| {
-            c.local_address = (sa.address + SEGMENT - 63).into()
+            c.remote.memory.address = sb.address - 1;
         });
-        add(Status::NoSuchPort, &|c| c.remote_port = 0.into());
-        add(Status::NoSuchPort, &|c| c.remote_port = 999.into());
-        add(Status::NoSuchNode, &|c| c.remote_node = 77.into());
+        add(Status::BadAddress, &|c| c.remote.memory.address = u64::MAX);
+        add(Status::BadAddress, &|c| {
+            c.local.address = sa.address + SEGMENT - 63;
+        });
+        add(Status::NoSuchPort, &|c| c.remote.port = Port(0));
+        add(Status::NoSuchPort, &|c| c.remote.port = Port(999));
+        add(Status::NoSuchNode, &|c| c.remote.node = NodeId(77));
     }
     cases.push((
-        SimProcess::descriptor(Opcode::Write, (&sa, 0), (&read_only, 0), 64),
+        Command::write(sa.at(0), read_only.to(0), 64),
         Status::AccessDenied,
     ));
     cases.push((
-        SimProcess::descriptor(Opcode::Read, (&sa, 0), (&write_only, 0), 64),
+        Command::read(sa.at(0), write_only.to(0), 64),
         Status::AccessDenied,
     ));
     let before = b.read(&cluster, sb.address, SEGMENT as usize);
@@ -181,7 +182,7 @@ fn wrong_transfers_fail_alone_and_touch_nothing() {
     };
     assert_eq!(counted(0), [2, 0, 4, 2]);
     assert_eq!(counted(1), [2, 2, 2, 6]);
-    let good = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 64);
+    let good = Command::write(sa.at(0), sb.to(0), 64);
     a.issue(&mut cluster, &good, &[]).unwrap();
     cluster.run();
     assert_eq!(a.done(&cluster), (12, 11), "the process goes on");
@@ -198,7 +199,7 @@ fn a_transfer_across_the_end_of_a_segment_touches_nothing() {
         b.read(&cluster, sb.address, 30_000),
     );
     for opcode in [Opcode::Write, Opcode::Read] {
-        let command = SimProcess::descriptor(opcode, (&sa, 0), (&sb, SEGMENT - 9000), 9001);
+        let command = Command::transfer(opcode, sa.at(0), sb.to(SEGMENT - 9000), 9001);
         a.issue(&mut cluster, &command, &[]).unwrap();
     }
     cluster.run();
@@ -218,7 +219,7 @@ fn a_page_that_cannot_be_brought_in_fails_the_transfer() {
     let page = sb.address + 10 * 4096;
     cluster.nodes[1].driver.set_available(b.vni, page, false);
     for opcode in [Opcode::Write, Opcode::Read] {
-        let command = SimProcess::descriptor(opcode, (&sa, 0), (&sb, 0), SEGMENT);
+        let command = Command::transfer(opcode, sa.at(0), sb.to(0), SEGMENT);
         a.issue(&mut cluster, &command, &[]).unwrap();
     }
     cluster.run();
@@ -233,7 +234,7 @@ fn a_page_that_cannot_be_brought_in_fails_the_transfer() {
         .set_available(a.vni, sa.address, false);
     cluster.evict(0, a.vni, sa.address);
     for opcode in [Opcode::Write, Opcode::Read] {
-        let command = SimProcess::descriptor(opcode, (&sa, 0), (&sb, 0), SEGMENT);
+        let command = Command::transfer(opcode, sa.at(0), sb.to(0), SEGMENT);
         a.issue(&mut cluster, &command, &[]).unwrap();
     }
     cluster.run();
@@ -324,7 +325,7 @@ fn an_unexported_segment_is_not_touched_any_more() {
     let (mut cluster, (mut a, sa), (b, sb)) = pair();
     cluster.answer_faults = false;
     for opcode in [Opcode::Write, Opcode::Read] {
-        let command = SimProcess::descriptor(opcode, (&sa, 0), (&sb, 0), SEGMENT);
+        let command = Command::transfer(opcode, sa.at(0), sb.to(0), SEGMENT);
         a.issue(&mut cluster, &command, &[]).unwrap();
     }
     cluster.run();
@@ -348,7 +349,7 @@ fn an_unexported_segment_is_not_touched_any_more() {
         .export(&mut cluster, 0, 7, (sb.address, SEGMENT), ALL)
         .unwrap();
     cluster.evict(0, a.vni, sa.address);
-    let command = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let command = Command::write(sa.at(0), sb.to(0), SEGMENT);
     a.issue(&mut cluster, &command, &[]).unwrap();
     cluster.run();
     assert_eq!(a.unexport(&mut cluster, sa.id), Status::Ok);
@@ -361,8 +362,8 @@ fn an_unexported_segment_is_not_touched_any_more() {
 fn the_end_of_a_process_ends_transfers_on_both_sides() {
     let (mut cluster, (mut a, sa), (mut b, sb)) = pair();
     cluster.answer_faults = false;
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
-    let back = SimProcess::descriptor(Opcode::Read, (&sb, 0), (&sa, 0), SEGMENT);
+    let write = Command::write(sa.at(0), sb.to(0), SEGMENT);
+    let back = Command::read(sb.at(0), sa.to(0), SEGMENT);
     a.issue(&mut cluster, &write, &[]).unwrap();
     b.issue(&mut cluster, &back, &[]).unwrap();
     let token = b.import(&mut cluster, 0, a.port, 1234, 5000).unwrap();
@@ -390,7 +391,7 @@ fn the_end_of_a_process_ends_transfers_on_both_sides() {
 fn a_reset_node_is_forgotten_and_comes_back() {
     let (mut cluster, (mut a, sa), (_, sb)) = pair();
     cluster.answer_faults = false;
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let write = Command::write(sa.at(0), sb.to(0), SEGMENT);
     a.issue(&mut cluster, &write, &[]).unwrap();
     cluster.run();
     cluster.answer_fault(0, 0, 1);
@@ -407,7 +408,7 @@ fn a_reset_node_is_forgotten_and_comes_back() {
     let (b, sb) = process(&mut cluster, 1, 2);
     let bytes = pattern(8, 5000);
     a.write(&mut cluster, sa.address, &bytes);
-    let write = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 5000);
+    let write = Command::write(sa.at(0), sb.to(0), 5000);
     a.issue(&mut cluster, &write, &[]).unwrap();
     cluster.run();
     assert_eq!(a.errors(&cluster).len(), 2);
@@ -420,7 +421,7 @@ fn a_window_that_is_full_delays_and_loses_nothing() {
     let (mut cluster, (mut a, sa), (b, sb)) = pair();
     let bytes = pattern(4, SEGMENT as usize);
     a.write(&mut cluster, sa.address, &bytes);
-    let whole = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let whole = Command::write(sa.at(0), sb.to(0), SEGMENT);
     a.issue(&mut cluster, &whole, &[]).unwrap();
     cluster.run();
     for _ in 0..40 {
@@ -436,7 +437,7 @@ fn a_window_that_is_full_delays_and_loses_nothing() {
     assert!(sent <= window * 4096, "the window bounds what is under way");
     assert_eq!(cluster.poll(0), Progress::Idle, "nothing to do but to wait");
     for _ in 0..20 {
-        let read = SimProcess::descriptor(Opcode::Read, (&sa, 0), (&sb, 0), SEGMENT);
+        let read = Command::read(sa.at(0), sb.to(0), SEGMENT);
         a.issue(&mut cluster, &read, &[]).unwrap();
     }
     for _ in 0..100 {
@@ -451,7 +452,7 @@ fn a_window_that_is_full_delays_and_loses_nothing() {
 #[test]
 fn a_node_that_is_cut_off_fails_transfers_and_can_be_reached_again() {
     let (mut cluster, (mut a, sa), (b, sb)) = pair();
-    let whole = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), SEGMENT);
+    let whole = Command::write(sa.at(0), sb.to(0), SEGMENT);
     for _ in 0..4 {
         a.issue(&mut cluster, &whole, &[]).unwrap();
     }
@@ -468,7 +469,7 @@ fn a_node_that_is_cut_off_fails_transfers_and_can_be_reached_again() {
     let bytes = pattern(6, 9000);
     a.write(&mut cluster, sa.address, &bytes);
     let errors = a.errors(&cluster).len();
-    let short = SimProcess::descriptor(Opcode::Write, (&sa, 0), (&sb, 0), 9000);
+    let short = Command::write(sa.at(0), sb.to(0), 9000);
     a.issue(&mut cluster, &short, &[]).unwrap();
     cluster.run();
     assert_eq!(a.done(&cluster).0, 5);

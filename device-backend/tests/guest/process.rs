@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{fence, Ordering};
 
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode as CommandOpcode};
 use qnic_abi::control::{Export, Import, Imported, NewProcess, Opcode};
 use qnic_abi::host_area::{signal_offset, HOST_PAGES, WRITES_DONE};
 use qnic_abi::page_table::{entry_of, Tag, ROW_ENTRIES};
-use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
-use qnic_abi::{Access, Status, VniId, PAGE_SIZE};
-use vm_memory::{Bytes, GuestAddress};
-use zerocopy::{FromBytes, IntoBytes};
+use qnic_abi::window::{AWAKE, WAKE_REQUEST};
+use qnic_abi::{Access, Key, NodeId, Port, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
+use qnic_abi_client::{Command, CommandQueue, Memory, Remote};
+use vm_memory::{Bytes, GuestAddress, VolatileSlice};
+use zerocopy::FromBytes;
 
 use super::Guest;
 
@@ -23,6 +23,30 @@ pub(crate) const PAGES: u64 = 16;
 pub(crate) const NAME: u64 = 77;
 pub(crate) const KEY: u64 = 0xfeed_f00d;
 const VNI: u16 = 3;
+
+/// SRAM as the ABI's client sees it.
+struct Sram<'a>(VolatileSlice<'a>);
+
+impl SharedMemory for Sram<'_> {
+    fn size(&self) -> usize {
+        self.0.len()
+    }
+    fn load_u32(&self, offset: usize, order: Ordering) -> u32 {
+        self.0.load(offset, order).unwrap()
+    }
+    fn store_u32(&self, offset: usize, value: u32, order: Ordering) {
+        self.0.store(value, offset, order).unwrap();
+    }
+    fn load_u64(&self, offset: usize, order: Ordering) -> u64 {
+        self.0.load(offset, order).unwrap()
+    }
+    fn store_u64(&self, offset: usize, value: u64, order: Ordering) {
+        self.0.store(value, offset, order).unwrap();
+    }
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
 
 impl Guest {
     /// Registers a process on `port` and exports its data, resident.
@@ -85,29 +109,18 @@ impl Guest {
 
     /// A notifying write of `length` bytes from the start of the own data to
     /// `offset` in the peer's.
-    pub(crate) fn write_command(
-        &self,
-        node: u16,
-        port: u16,
-        offset: u64,
-        length: u64,
-    ) -> Descriptor {
-        Descriptor {
-            opcode: CommandOpcode::Write as u8,
-            flags: (CommandFlags::NOTIFY | CommandFlags::PUBLISH).bits(),
-            function: 0.into(),
-            notification: 5.into(),
-            length: length.into(),
-            local_address: VIRTUAL.into(),
-            local_key: KEY.into(),
-            remote_address: (VIRTUAL + offset).into(),
-            remote_key: KEY.into(),
-            remote_node: node.into(),
-            remote_port: port.into(),
-            local_segment: 0.into(),
-            remote_segment: 0.into(),
-            reserved1: 0.into(),
-        }
+    pub(crate) fn write_command(&self, node: u16, port: u16, offset: u64, length: u64) -> Command {
+        let own = |offset| Memory {
+            address: VIRTUAL + offset,
+            key: Key(KEY),
+            segment: SegmentId(0),
+        };
+        let remote = Remote {
+            node: NodeId(node),
+            port: Port(port),
+            memory: own(offset),
+        };
+        Command::write(own(0), remote, length).notify(5).publish()
     }
 
     fn window(&self) -> usize {
@@ -115,18 +128,9 @@ impl Guest {
     }
 
     /// Issues command number `number`; rings the doorbell if the NIC sleeps.
-    pub(crate) fn issue(&self, number: u64, command: &Descriptor) -> bool {
-        let window = self.window();
-        let slot = window + command_offset(number);
-        let sram = self.sram();
-        for (index, word) in command.as_bytes().chunks_exact(8).enumerate().skip(1) {
-            let word = u64::from_ne_bytes(word.try_into().unwrap());
-            sram.store(word, slot + index * 8, Ordering::Relaxed)
-                .unwrap();
-        }
-        let first = u64::from_ne_bytes(command.as_bytes()[..8].try_into().unwrap());
-        sram.store(first, slot, Ordering::Release).unwrap();
-        fence(Ordering::SeqCst);
+    pub(crate) fn issue(&self, number: u64, command: &Command) -> bool {
+        let mut queue = CommandQueue::at(self.window(), number);
+        queue.post(&Sram(self.sram()), command, &[]);
         let asleep = self.is_asleep();
         if asleep {
             let doorbells = self.doorbells.len();

@@ -10,8 +10,8 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use qnic_abi::atomic::Function;
-use qnic_abi::command::CommandFlags;
+use qnic_abi::atomic::{AtomicCommand, Function, OPCODE};
+use qnic_abi::command::{CommandBody, CommandFlags};
 use qnic_abi::host_area::result_offset;
 use qnic_abi::shared::Ordering;
 
@@ -53,14 +53,19 @@ impl Operand {
     pub(crate) fn execute(&self, function: Function, operands: [u64; 2]) -> Result<(u64, u64)> {
         let (core, segment) = (&*self.core, &self.segment);
         let record = core.records.take();
-        let (mut descriptor, summary) =
-            segment.describe(Operation::Atomic, self.offset, self.length)?;
-        descriptor.flags = CommandFlags::PUBLISH.bits();
-        descriptor.function = (function as u16).into();
-        descriptor.local_address = operands[0].into();
-        descriptor.local_key = operands[1].into();
-        descriptor.local_segment = record.number.into();
-        let issued = core.issue(&descriptor, &[], summary, true)?;
+        let (target, summary) = segment.describe(Operation::Atomic, self.offset, self.length)?;
+        let mut command = AtomicCommand::command();
+        command.header = target.header;
+        command.header.opcode = OPCODE;
+        command.header.flags = CommandFlags::PUBLISH.bits();
+        command.remote_address = target.address.into();
+        command.remote_key = target.key.into();
+        command.remote_segment = target.segment.into();
+        command.operands = operands.map(Into::into);
+        command.length = (self.length as u32).into();
+        command.function = (function as u16).into();
+        command.record = record.number.into();
+        let issued = core.issue(&command.descriptor(), &[], summary, true)?;
         Ticket::new(core, issued).wait()?;
         // Relaxed: ordered behind the acquire load of the completion counter, whose
         // partner is the NIC's release store behind those of the record.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use qnic_abi::command::Descriptor;
+use qnic_abi::command::CommandHeader;
 use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 use zerocopy::FromZeros;
 
@@ -15,6 +15,16 @@ use crate::error::{Error, Operation, Result, TransferError};
 /// last one unimports it.
 #[derive(Debug, Clone)]
 pub struct RemoteSegment(pub(crate) Arc<Remote>);
+
+/// The remote side of a command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    /// With node and port of the process.
+    pub(crate) header: CommandHeader,
+    pub(crate) address: u64,
+    pub(crate) key: u64,
+    pub(crate) segment: u16,
+}
 
 impl RemoteSegment {
     /// Enters what an import returned in the map.
@@ -70,8 +80,8 @@ impl RemoteSegment {
         Error::check_range("remote segment", self.len(), offset, length)
     }
 
-    /// The descriptor of an operation on `length` bytes at `offset`, with its remote
-    /// side filled in, and what a failure message will say.
+    /// The remote side of an operation on `length` bytes at `offset`, and what a failure
+    /// message will say.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]
@@ -80,16 +90,17 @@ impl RemoteSegment {
         operation: Operation,
         offset: u64,
         length: u64,
-    ) -> Result<(Descriptor, Summary)> {
+    ) -> Result<(Target, Summary)> {
         self.check(offset, length)?;
-        let mut descriptor = Descriptor::new_zeroed();
-        descriptor.opcode = operation.opcode() as u8;
-        descriptor.length = length.into();
-        descriptor.remote_address = (self.address() + offset).into();
-        descriptor.remote_key = self.0.key.into();
-        descriptor.remote_node = self.node().0.into();
-        descriptor.remote_port = self.port().0.into();
-        descriptor.remote_segment = self.0.segment.into();
+        let mut header = CommandHeader::new_zeroed();
+        header.remote_node = self.node().0.into();
+        header.remote_port = self.port().0.into();
+        let target = Target {
+            header,
+            address: self.address() + offset,
+            key: self.0.key,
+            segment: self.0.segment,
+        };
         let failure = TransferError {
             operation,
             node: self.node(),
@@ -100,6 +111,6 @@ impl RemoteSegment {
             status: Status::Ok,
         };
         let silent = false;
-        Ok((descriptor, Summary { failure, silent }))
+        Ok((target, Summary { failure, silent }))
     }
 }

@@ -13,22 +13,23 @@ use std::rc::Rc;
 
 use loom::sync::atomic::{fence, AtomicU64};
 use loom::sync::Notify;
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode};
+use qnic_abi::command::{CommandBody, CommandFlags};
 use qnic_abi::control::{self, RequestHeader, REQUEST_BYTES};
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::{
     ERRORS, ERROR_RING, HEAD, HOST_PAGES, QUEUE_STATUS, READS_DONE, WRITES_DONE,
 };
+use qnic_abi::rdma::{WriteCommand, WriteFlags};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE, WAKE_REQUEST};
-use qnic_abi::wire::FrameHeader;
+use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SharedMemory, Status, VniId, PAGE_SIZE};
 use qnic_nic::env::{Change, Width};
 use qnic_nic::{
     Channel, Host, HostMemory, Limits, Nic, NicConfig, OutOfRange, Path, Payload, Progress, Time,
     Wire,
 };
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use crate::core::completion;
 use crate::core::queue::{Command, Doorbell, WakeRequests};
@@ -156,7 +157,7 @@ impl Wire<Memory> for NoWire {
         None
     }
 
-    fn send(&mut self, _: &FrameHeader, _: Payload<'_, Memory>, _: Channel) -> bool {
+    fn send(&mut self, _: &Frame, _: Payload<'_, Memory>, _: Channel) -> bool {
         false
     }
 }
@@ -268,11 +269,10 @@ impl Model {
 }
 
 fn write() -> Command {
-    let mut descriptor = Descriptor::new_zeroed();
-    descriptor.opcode = Opcode::Write as u8;
-    descriptor.flags = (CommandFlags::INLINE | CommandFlags::PUBLISH).bits();
-    descriptor.remote_node = 9.into();
-    Command::new(&descriptor, &[])
+    let mut command = WriteCommand::command();
+    command.header.flags = CommandFlags::PUBLISH.bits();
+    command.header.remote_node = 9.into();
+    Command::new(&command.descriptor(), &[])
 }
 
 /// The errors that a process finds: command and status.

@@ -56,16 +56,20 @@ fn model(notifications: &[u32]) -> (Model, Side) {
     let mut model = Model::with_words(window, area);
     model.export();
     for (number, notification) in notifications.iter().enumerate() {
-        let mut descriptor = Descriptor::new_zeroed();
-        descriptor.opcode = Opcode::Write as u8;
-        descriptor.flags = (CommandFlags::INLINE | CommandFlags::NOTIFY).bits();
-        descriptor.notification = (*notification).into();
-        descriptor.remote_port = 1.into();
-        descriptor.remote_address = ADDRESS.into();
-        descriptor.remote_key = KEY.into();
+        let mut command = WriteCommand::command();
+        command.flags = WriteFlags::NOTIFY.bits().into();
+        command.notification = (*notification).into();
+        command.header.remote_port = 1.into();
+        command.remote_address = ADDRESS.into();
+        command.remote_key = KEY.into();
         let mut doorbell = Doorbell::default();
         let (window, area) = (&model.window, &model.host_area);
-        Command::new(&descriptor, &[]).publish(window, area, number as u64, &mut doorbell);
+        Command::new(&command.descriptor(), &[]).publish(
+            window,
+            area,
+            number as u64,
+            &mut doorbell,
+        );
     }
     model.nic.handle_doorbell(0);
     let side = Side {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use qnic_abi::command::CommandFlags;
+use qnic_abi::command::{CommandBody, CommandFlags};
 
 use crate::core::tracker::Issued;
 use crate::core::Core;
@@ -109,14 +109,11 @@ impl Core {
     ) -> Result<()> {
         let bytes = value.to_le_bytes();
         let length = bytes.len() as u64;
-        let (mut descriptor, mut summary) = to.describe(Operation::Write, offset, length)?;
-        let mut flags = CommandFlags::INLINE;
-        if let Some(id) = notification {
-            flags |= CommandFlags::NOTIFY;
-            descriptor.notification = id.number().into();
-        }
-        descriptor.flags = flags.bits();
+        let (target, mut summary) = to.describe(Operation::Write, offset, length)?;
+        let mut command = target.write(length, notification.map(|id| id.number()));
+        command.header.inline_length = bytes.len() as u8;
         summary.silent = true;
-        self.issue(&descriptor, &bytes, summary, false).map(drop)
+        self.issue(&command.descriptor(), &bytes, summary, false)
+            .map(drop)
     }
 }

@@ -1,12 +1,13 @@
 //! Writes and reads as commands.
 
-use qnic_abi::command::{CommandFlags, Descriptor, INLINE_CAPACITY};
+use qnic_abi::command::{CommandBody, CommandFlags, INLINE_CAPACITY};
+use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
 
 use crate::core::map::Exported;
 use crate::core::tracker::Issued;
 use crate::core::{lock, Core};
 use crate::error::{Error, Operation, Result};
-use crate::memory::{Part, RemoteSegment};
+use crate::memory::{Part, RemoteSegment, Target};
 use crate::notification::Signal;
 
 /// Where the bytes of a write come from.
@@ -62,11 +63,23 @@ impl Range {
             exported: part.exported(),
         }
     }
+}
 
-    fn describe(&self, descriptor: &mut Descriptor) {
-        descriptor.local_address = self.address.into();
-        descriptor.local_segment = self.exported.segment.into();
-        descriptor.local_key = self.exported.key.into();
+impl Target {
+    /// A write to it, without its source.
+    pub(crate) fn write(&self, length: u64, notification: Option<u32>) -> WriteCommand {
+        let mut command = WriteCommand::command();
+        command.header = self.header;
+        command.header.opcode = Opcode::Write as u8;
+        command.length = length.into();
+        command.remote_address = self.address.into();
+        command.remote_key = self.key.into();
+        command.remote_segment = self.segment.into();
+        if let Some(notification) = notification {
+            command.flags = WriteFlags::NOTIFY.bits().into();
+            command.notification = notification.into();
+        }
+        command
     }
 }
 
@@ -87,22 +100,22 @@ impl Core {
             Local::Inline(bytes) => bytes.len() as u64,
             Local::Memory(range) => range.length,
         };
-        let (mut descriptor, summary) = to.describe(Operation::Write, offset, length)?;
-        let mut flags = flags;
-        if let Some(signal) = signal {
-            flags |= CommandFlags::NOTIFY;
-            descriptor.notification = signal.number().into();
-        }
+        let (target, summary) = to.describe(Operation::Write, offset, length)?;
+        let mut command = target.write(length, signal.map(|signal| signal.number()));
+        command.header.flags = flags.bits();
         let mut payload: &[u8] = &[];
         match local {
             Local::Inline(bytes) => {
-                flags |= CommandFlags::INLINE;
+                command.header.inline_length = bytes.len() as u8;
                 payload = bytes;
             }
-            Local::Memory(range) => range.describe(&mut descriptor),
+            Local::Memory(range) => {
+                command.local_address = range.address.into();
+                command.local_segment = range.exported.segment.into();
+                command.local_key = range.exported.key.into();
+            }
         }
-        descriptor.flags = flags.bits();
-        self.issue(&descriptor, payload, summary, claimed)
+        self.issue(&command.descriptor(), payload, summary, claimed)
     }
 
     /// Issues a read.
@@ -116,10 +129,19 @@ impl Core {
     ) -> Result<Issued> {
         destination.check(self)?;
         let range = Range::of(&destination);
-        let (mut descriptor, summary) = from.describe(Operation::Read, offset, range.length)?;
-        descriptor.flags = flags.bits();
-        range.describe(&mut descriptor);
-        self.issue(&descriptor, &[], summary, claimed)
+        let (target, summary) = from.describe(Operation::Read, offset, range.length)?;
+        let mut command = ReadCommand::command();
+        command.header = target.header;
+        command.header.opcode = Opcode::Read as u8;
+        command.header.flags = flags.bits();
+        command.length = range.length.into();
+        command.local_address = range.address.into();
+        command.local_segment = range.exported.segment.into();
+        command.local_key = range.exported.key.into();
+        command.remote_address = target.address.into();
+        command.remote_key = target.key.into();
+        command.remote_segment = target.segment.into();
+        self.issue(&command.descriptor(), &[], summary, claimed)
     }
 
     /// Decides how the source of a write travels. `copy` takes the bytes of a part that

@@ -10,6 +10,7 @@ use qnic_abi::host_area::{
     NOTIFICATIONS_LOST, NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, SIGNAL_COUNTERS,
     WAKE_GENERATION, WRITES_DONE,
 };
+use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{
     armed_bit, command_offset, AWAKE, HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
@@ -64,8 +65,13 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
+    /// The command as a write, or as a read, which has the same fields but for a few.
+    pub(crate) fn write(&self) -> WriteCommand {
+        self.descriptor.read()
+    }
+
     pub(crate) fn operation(&self) -> Operation {
-        match self.descriptor.opcode {
+        match self.descriptor.header.opcode {
             1 => Operation::Write,
             _ => Operation::Read,
         }

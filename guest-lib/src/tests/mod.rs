@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use qnic_abi::command::CommandFlags;
+use qnic_abi::rdma::WriteFlags;
 
 use crate::tests::fake_nic::{FakeNic, Fetched, INLINE_MAX, REMOTE_ADDRESS, REMOTE_LENGTH};
 use crate::{
@@ -71,16 +72,16 @@ fn small_writes_travel_inline_and_large_ones_do_not() {
 
     endpoint.write(&remote, 16, &[5; INLINE_MAX]).unwrap();
     let command = fetch(&fake);
-    let found = &command.descriptor;
-    assert_eq!(found.opcode, 1);
-    assert_eq!(found.flags, CommandFlags::INLINE.bits());
-    assert_eq!(found.length.get(), INLINE_MAX as u64);
-    assert_eq!(found.remote_address.get(), REMOTE_ADDRESS + 16);
-    assert_eq!(found.remote_key.get(), 77);
-    assert_eq!(found.remote_segment.get(), 5);
-    assert_eq!(found.remote_node.get(), 1);
-    assert_eq!(found.remote_port.get(), 2);
-    assert_eq!(found.local_key.get(), 0);
+    let write = command.write();
+    assert_eq!(write.header.opcode, 1);
+    assert_eq!(usize::from(write.header.inline_length), INLINE_MAX);
+    assert_eq!(write.header.remote_node.get(), 1);
+    assert_eq!(write.header.remote_port.get(), 2);
+    assert_eq!(write.length.get(), INLINE_MAX as u64);
+    assert_eq!(write.remote_address.get(), REMOTE_ADDRESS + 16);
+    assert_eq!(write.remote_key.get(), 77);
+    assert_eq!(write.remote_segment.get(), 5);
+    assert_eq!(write.local_key.get(), 0);
     assert_eq!(&command.payload[..INLINE_MAX], &[5; INLINE_MAX]);
 
     let part = segment.part(4001, INLINE_MAX);
@@ -89,11 +90,11 @@ fn small_writes_travel_inline_and_large_ones_do_not() {
 
     let part = segment.part(4001, INLINE_MAX + 1);
     endpoint.write(&remote, 0, part).unwrap();
-    let found = fetch(&fake).descriptor;
-    assert_eq!(found.flags, 0);
-    assert_eq!(found.local_address.get(), buffer.address() + 4001);
-    assert_eq!(found.local_key.get(), 1000);
-    assert_eq!(found.local_segment.get(), 0);
+    let write = fetch(&fake).write();
+    assert_eq!((write.header.inline_length, write.flags.get()), (0, 0));
+    assert_eq!(write.local_address.get(), buffer.address() + 4001);
+    assert_eq!(write.local_key.get(), 1000);
+    assert_eq!(write.local_segment.get(), 0);
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn ranges_are_checked_before_anything_is_issued() {
     assert_error!(refused, Error::ForeignSegment);
     assert!(fake.fetch().is_none());
     endpoint.write(&remote, REMOTE_LENGTH, b"").unwrap();
-    assert_eq!(fetch(&fake).descriptor.length.get(), 0);
+    assert_eq!(fetch(&fake).write().length.get(), 0);
 }
 
 #[test]
@@ -257,9 +258,10 @@ fn fences_ask_for_counters_and_report_earlier_failures() {
         let mut commands = std::iter::repeat_with(|| fake.fetch()).flatten();
         let (bad, good) = (commands.next().unwrap(), commands.next().unwrap());
         fake.finish(&bad, Status::AccessDenied);
-        let flags = CommandFlags::from_bits_retain(good.descriptor.flags);
-        assert!(flags.contains(CommandFlags::PUBLISH | CommandFlags::NOTIFY));
-        assert_eq!(good.descriptor.notification.get(), 1);
+        let write = good.write();
+        assert_eq!(write.header.flags, CommandFlags::PUBLISH.bits());
+        assert_eq!(write.flags.get(), WriteFlags::NOTIFY.bits());
+        assert_eq!(write.notification.get(), 1);
         fake.finish(&good, Status::Ok);
         fake.publish();
         let error = fenced.join().unwrap().unwrap_err();
@@ -390,7 +392,7 @@ impl Slow {
         let command = self.pending[usize::from(read)].pop_front()?;
         self.fake.finish(&command, status);
         self.fake.publish();
-        Some(command.descriptor.remote_address.get() - REMOTE_ADDRESS)
+        Some(command.write().remote_address.get() - REMOTE_ADDRESS)
     }
 
     fn complete_all(&mut self) {

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 
 use qnic::provider::{Memory, Process, Registration};
-use qnic::{uapi, Access, Nic, Port, Status};
-use qnic_abi::command::{Descriptor, Opcode, DESCRIPTOR_BYTES};
-use qnic_abi::host_area::{ErrorRecord, ERRORS, ERROR_RING, QUEUE_STATUS, WRITES_DONE};
+use qnic::{uapi, Access, Nic, NodeId, Port, Status};
+use qnic_abi::host_area::{ERRORS, QUEUE_STATUS};
 use qnic_abi::shared::Ordering;
-use qnic_abi::window::command_offset;
-use zerocopy::{FromZeros, IntoBytes};
+use qnic_abi::{Key, SegmentId};
+use qnic_abi_client::{self as client, Command, CommandQueue, HostArea, Remote};
 
 use crate::cluster::{Cluster, Peer, NAME, SOON};
 
@@ -19,7 +18,7 @@ struct Raw {
     memory: Arc<dyn Memory>,
     local: uapi::Export,
     remote: uapi::Import,
-    issued: u64,
+    queue: CommandQueue,
 }
 
 impl Raw {
@@ -46,60 +45,52 @@ impl Raw {
         process.import(&mut remote).unwrap();
         assert_eq!(remote.status.get(), 0);
         Raw {
+            queue: CommandQueue::at(0, 0),
             process,
             memory,
             local,
             remote,
-            issued: 0,
         }
     }
 
     /// A write of 4096 bytes that is right in every way.
-    fn write(&self) -> Descriptor {
-        let mut descriptor = Descriptor::new_zeroed();
-        descriptor.opcode = Opcode::Write as u8;
-        descriptor.length = 4096.into();
-        descriptor.local_address = self.memory.address().into();
-        descriptor.local_key = self.local.key;
-        descriptor.local_segment = self.local.segment;
-        descriptor.remote_address = self.remote.address;
-        descriptor.remote_key = self.remote.key;
-        descriptor.remote_segment = self.remote.segment;
-        descriptor.remote_node = self.remote.node;
-        descriptor.remote_port = self.remote.port;
-        descriptor
+    fn write(&self) -> Command {
+        let local = client::Memory {
+            address: self.memory.address(),
+            key: Key(self.local.key.get()),
+            segment: SegmentId(self.local.segment.get()),
+        };
+        let remote = Remote {
+            node: NodeId(self.remote.node.get()),
+            port: Port(self.remote.port.get()),
+            memory: client::Memory {
+                address: self.remote.address.get(),
+                key: Key(self.remote.key.get()),
+                segment: SegmentId(self.remote.segment.get()),
+            },
+        };
+        Command::write(local, remote, 4096)
     }
 
     /// Issues a command and returns how it ended.
-    fn run(&mut self, descriptor: &Descriptor) -> Status {
-        let (window, area) = (self.process.window(), self.process.host_area());
-        let (errors, done) = (
-            area.load_u64(ERRORS, Ordering::Acquire),
-            area.load_u64(WRITES_DONE, Ordering::Acquire),
-        );
-        let slot = command_offset(self.issued);
-        let mut words = [0u64; DESCRIPTOR_BYTES / 8];
-        words.as_mut_bytes().copy_from_slice(descriptor.as_bytes());
-        window.write_words(slot + 8, &words[1..]);
-        window.store_u64(slot, words[0], Ordering::Release);
+    fn run(&mut self, command: &Command) -> Status {
+        let (window, memory) = (self.process.window(), self.process.host_area());
+        let area = HostArea(|offset| memory.load_u64(offset, Ordering::Acquire));
+        let (errors, done) = (area.0(ERRORS), area.done());
+        let (number, _) = self.queue.post(&window, command, &[]);
         self.process.ring_doorbell();
-        self.issued += 1;
         let start = std::time::Instant::now();
         // A queue that stops says why a moment later.
-        while area.load_u64(WRITES_DONE, Ordering::Acquire) == done
-            && (area.load_u64(QUEUE_STATUS, Ordering::Acquire) == 0
-                || area.load_u64(ERRORS, Ordering::Acquire) == errors)
-        {
+        while area.done() == done && (area.0(QUEUE_STATUS) == 0 || area.0(ERRORS) == errors) {
             assert!(start.elapsed() < SOON, "the command never ends");
             std::thread::yield_now();
         }
-        if area.load_u64(ERRORS, Ordering::Acquire) == errors {
+        if area.0(ERRORS) == errors {
             return Status::Ok;
         }
-        let record = ERROR_RING + (errors % 64) as usize * size_of::<ErrorRecord>();
-        assert_eq!(area.load_u64(record, Ordering::Relaxed), self.issued - 1);
-        let code = area.load_u64(record + 8, Ordering::Relaxed) as u32;
-        Status::try_from(code).unwrap()
+        let (failed, status) = area.errors().pop().unwrap();
+        assert_eq!(failed, number);
+        status
     }
 }
 
@@ -111,37 +102,27 @@ fn forged_commands_fail_alone_and_touch_nothing() {
     let mut raw = Raw::new(&nic, &victim);
     raw.memory.write_bytes(0, &[9; 4096]);
 
-    type Forge = fn(&mut Descriptor);
-    let forgeries: [(Forge, &[Status]); 8] = [
+    type Forge = fn(&mut Command);
+    let forgeries: [(Forge, Status); 8] = [
+        (|c| c.remote.memory.key.0 ^= 1, Status::BadKey),
+        (|c| c.local.key.0 ^= 1, Status::BadKey),
+        (|c| c.remote.memory.address += 8192, Status::BadAddress),
+        (|c| c.local.address += 1, Status::BadAddress),
         (
-            |d| d.remote_key = (d.remote_key.get() ^ 1).into(),
-            &[Status::BadKey],
+            |c| c.remote.memory.address = u64::MAX - 100,
+            Status::BadAddress,
         ),
         (
-            |d| d.local_key = (d.local_key.get() ^ 1).into(),
-            &[Status::BadKey],
+            |c| c.remote.memory.segment = SegmentId(77),
+            Status::NoSuchSegment,
         ),
-        (
-            |d| d.remote_address = (d.remote_address.get() + 8192).into(),
-            &[Status::BadAddress],
-        ),
-        (
-            |d| d.local_address = (d.local_address.get() + 1).into(),
-            &[Status::BadAddress],
-        ),
-        (
-            |d| d.remote_address = (u64::MAX - 100).into(),
-            &[Status::BadAddress],
-        ),
-        (|d| d.remote_segment = 77.into(), &[Status::NoSuchSegment]),
-        (|d| d.remote_port = 999.into(), &[Status::NoSuchPort]),
-        (|d| d.remote_node = 999.into(), &[Status::NoSuchNode]),
+        (|c| c.remote.port = Port(999), Status::NoSuchPort),
+        (|c| c.remote.node = NodeId(999), Status::NoSuchNode),
     ];
     for (number, (forge, expected)) in forgeries.into_iter().enumerate() {
-        let mut descriptor = raw.write();
-        forge(&mut descriptor);
-        let status = raw.run(&descriptor);
-        assert!(expected.contains(&status), "forgery {number}: {status:?}");
+        let mut command = raw.write();
+        forge(&mut command);
+        assert_eq!(raw.run(&command), expected, "forgery {number}");
     }
     assert!(victim.buffer.read_vec(0, 8192).unwrap() == [0; 8192]);
 
@@ -173,10 +154,10 @@ fn a_transfer_across_the_end_of_a_segment_touches_nothing() {
     let mut raw = Raw::new(&nic, &victim);
     raw.memory.write_bytes(0, &[9; 4096]);
     for shift in [-4096, -4095, -2000, -1, 1, 2000, 4095, 4096i64] {
-        let mut descriptor = raw.write();
-        let address = descriptor.remote_address.get();
-        descriptor.remote_address = address.wrapping_add_signed(shift).into();
-        assert_eq!(raw.run(&descriptor), Status::BadAddress, "shift {shift}");
+        let mut command = raw.write();
+        let address = &mut command.remote.memory.address;
+        *address = address.wrapping_add_signed(shift);
+        assert_eq!(raw.run(&command), Status::BadAddress, "shift {shift}");
     }
     assert!(victim.buffer.read_vec(0, 3 * 4096).unwrap() == [0; 3 * 4096]);
 }
@@ -188,9 +169,9 @@ fn a_malformed_command_stops_its_own_queue_only() {
     let nic = cluster.nic(0);
     let other = Peer::new(&nic, 5, 4096);
     let mut raw = Raw::new(&nic, &victim);
-    let mut descriptor = raw.write();
-    descriptor.opcode = 99;
-    assert_eq!(raw.run(&descriptor), Status::Malformed);
+    let mut command = raw.write();
+    command.opcode = 99;
+    assert_eq!(raw.run(&command), Status::Malformed);
     let stopped = raw
         .process
         .host_area()
@@ -203,7 +184,7 @@ fn a_malformed_command_stops_its_own_queue_only() {
     let mut reset = uapi::ResetQueue::default();
     raw.process.reset_queue(&mut reset).unwrap();
     assert_eq!(reset.status.get(), 0);
-    raw.issued = 0;
+    raw.queue = CommandQueue::at(0, 0);
     let honest = raw.write();
     assert_eq!(raw.run(&honest), Status::Ok);
 }

@@ -3,8 +3,8 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- frame header of 120 bytes (abi/src/wire.rs, version 4), the payload. Everything is
--- little-endian. Beside the fields, frames are related to each other:
+-- envelope of 64 bytes (abi/src/wire.rs, version 5), the body by kind, the payload.
+-- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
 --   qnic.acknowledged_in     first frame of the other side that acknowledges this one
@@ -12,24 +12,25 @@
 --   qnic.response_to, .response_in   request and response, by the number of the operation
 
 local PSEUDO = 8
-local HEADER = 120
+local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 4
+local VERSION = 5
 
 local KINDS = {
-    [1] = "Write", [2] = "ReadRequest", [3] = "ReadReply", [4] = "Ack", [5] = "Nak",
-    [7] = "ImportRequest", [8] = "ImportReply", [9] = "Gone", [10] = "Hello",
-    [11] = "HelloReply", [12] = "Atomic", [13] = "AtomicReply",
+    [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [128] = "Nak",
+    [129] = "ProcessGone", [64] = "Write", [144] = "ReadRequest", [65] = "ReadResponse",
+    [160] = "AtomicRequest", [161] = "AtomicResponse", [176] = "ImportRequest",
+    [177] = "ImportResponse",
 }
-local WRITE, READ_REQUEST, READ_REPLY, ACK, NAK = 1, 2, 3, 4, 5
-local IMPORT_REQUEST, IMPORT_REPLY, HELLO, HELLO_REPLY = 7, 8, 10, 11
-local ATOMIC, ATOMIC_REPLY = 12, 13
+local ACK, HELLO, HELLO_REPLY, NAK = 1, 2, 3, 128
+local WRITE, READ_REQUEST, READ_RESPONSE = 64, 144, 65
+local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 161, 176, 177
 -- The kind of the response to a request that carries the number of an operation.
 local response_of = {
-    [READ_REQUEST] = READ_REPLY,
-    [ATOMIC] = ATOMIC_REPLY,
-    [IMPORT_REQUEST] = IMPORT_REPLY,
+    [READ_REQUEST] = READ_RESPONSE,
+    [ATOMIC_REQUEST] = ATOMIC_RESPONSE,
+    [IMPORT_REQUEST] = IMPORT_RESPONSE,
 }
 
 local STATUSES = {
@@ -64,12 +65,13 @@ local link = {
     to = ProtoField.uint16("qnic.link.to", "Link to node"),
 }
 
--- Name in FrameHeader, offset, bytes, field; in the order of the header.
-local header = {
+-- Name in Envelope, offset, bytes, field; in the order of the envelope.
+local envelope = {
     { "magic", 0, 2, ProtoField.uint16("qnic.magic", "Magic", base.HEX) },
     { "version", 2, 1, ProtoField.uint8("qnic.version", "Version") },
     { "kind", 3, 1, ProtoField.uint8("qnic.kind", "Kind", base.DEC, KINDS) },
-    { "flags", 4, 2, ProtoField.uint16("qnic.flags", "Flags", base.HEX) },
+    { "fragments", 4, 1, ProtoField.uint8("qnic.fragments", "Fragments") },
+    { "body_length", 5, 1, ProtoField.uint8("qnic.body_length", "Body length") },
     { "payload_length", 6, 2, ProtoField.uint16("qnic.payload_length", "Payload length") },
     { "source_node", 8, 2, ProtoField.uint16("qnic.source_node", "Source node") },
     { "destination_node", 10, 2, ProtoField.uint16("qnic.destination_node", "Destination node") },
@@ -81,21 +83,46 @@ local header = {
     { "acknowledge", 40, 8, ProtoField.uint64("qnic.acknowledge", "Acknowledge: received up to") },
     { "delivered", 48, 8, ProtoField.uint64("qnic.delivered", "Delivered up to") },
     { "operation", 56, 8, ProtoField.uint64("qnic.operation", "Operation", base.HEX) },
-    { "offset", 64, 8, ProtoField.uint64("qnic.offset", "Offset in the transfer") },
-    { "length", 72, 8, ProtoField.uint64("qnic.length", "Length") },
-    { "address", 80, 8, ProtoField.uint64("qnic.address", "Address", base.HEX) },
-    { "key", 88, 8, ProtoField.uint64("qnic.key", "Key", base.HEX) },
-    { "argument", 96, 8, ProtoField.uint64("qnic.argument", "Argument", base.HEX) },
-    { "segment", 104, 2, ProtoField.uint16("qnic.segment", "Segment") },
-    { "reserved0", 106, 2, ProtoField.uint16("qnic.reserved0", "Reserved", base.HEX) },
-    { "notification", 108, 4, ProtoField.uint32("qnic.notification", "Notification") },
-    { "status", 112, 4, ProtoField.uint32("qnic.status", "Status", base.DEC, STATUSES) },
-    { "reserved1", 116, 4, ProtoField.uint32("qnic.reserved1", "Reserved", base.HEX) },
 }
 
-local flags = {
-    ProtoField.bool("qnic.flags.notify", "Notify", 16, nil, 0x1),
-    ProtoField.bool("qnic.flags.probe", "Probe: answer at once", 16, nil, 0x4),
+-- Fields of bodies. One of a name means the same in every kind.
+local field = {
+    address = ProtoField.uint64("qnic.address", "Address", base.HEX),
+    key = ProtoField.uint64("qnic.key", "Key", base.HEX),
+    offset = ProtoField.uint64("qnic.offset", "Offset"),
+    remaining = ProtoField.uint64("qnic.remaining", "Bytes to the end of the transfer"),
+    length = ProtoField.uint64("qnic.length", "Length"),
+    segment = ProtoField.uint16("qnic.segment", "Segment"),
+    page_offset = ProtoField.uint16("qnic.page_offset", "Offset in the page"),
+    flags = ProtoField.uint32("qnic.flags", "Flags", base.HEX),
+    notification = ProtoField.uint32("qnic.notification", "Notification"),
+    bitmap = ProtoField.uint64("qnic.bitmap", "Received beyond", base.HEX),
+    window = ProtoField.uint32("qnic.window", "Window"),
+    status = ProtoField.uint32("qnic.status", "Status", base.DEC, STATUSES),
+    refused_kind = ProtoField.uint8("qnic.refused_kind", "Refused kind", base.DEC, KINDS),
+    refused = ProtoField.uint64("qnic.refused", "Refused sequence number"),
+    operand = ProtoField.uint64("qnic.operand", "Operand", base.HEX),
+    ["function"] = ProtoField.uint16("qnic.function", "Function"),
+    value = ProtoField.uint64("qnic.value", "Value", base.HEX),
+    detail = ProtoField.uint64("qnic.detail", "Detail", base.HEX),
+    name = ProtoField.uint64("qnic.name", "Name", base.HEX),
+    wait_ms = ProtoField.uint32("qnic.wait_ms", "Wait, in ms"),
+    access = ProtoField.uint32("qnic.access", "Access", base.HEX),
+}
+
+-- By kind: name of the field, offset in the body, bytes.
+local bodies = {
+    [ACK] = { { "flags", 0, 4 }, { "offset", 4, 4 }, { "bitmap", 8, 8 }, { "bitmap", 16, 8 }, { "bitmap", 24, 8 }, { "bitmap", 32, 8 } },
+    [HELLO] = { { "window", 0, 4 } },
+    [HELLO_REPLY] = { { "window", 0, 4 } },
+    [NAK] = { { "status", 0, 4 }, { "refused_kind", 4, 1 }, { "refused", 8, 8 } },
+    [WRITE] = { { "address", 0, 8 }, { "key", 8, 8 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "segment", 32, 2 }, { "flags", 34, 2 }, { "notification", 36, 4 } },
+    [READ_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "length", 32, 4 }, { "segment", 36, 2 }, { "page_offset", 38, 2 } },
+    [READ_RESPONSE] = { { "offset", 0, 8 }, { "page_offset", 8, 2 } },
+    [ATOMIC_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "operand", 16, 8 }, { "operand", 24, 8 }, { "length", 32, 4 }, { "function", 36, 2 }, { "segment", 38, 2 } },
+    [ATOMIC_RESPONSE] = { { "value", 0, 8 }, { "detail", 8, 8 } },
+    [IMPORT_REQUEST] = { { "name", 0, 8 }, { "wait_ms", 8, 4 } },
+    [IMPORT_RESPONSE] = { { "address", 0, 8 }, { "length", 8, 8 }, { "key", 16, 8 }, { "status", 24, 4 }, { "access", 28, 4 }, { "segment", 32, 2 } },
 }
 
 local payload = ProtoField.bytes("qnic.payload", "Payload")
@@ -118,11 +145,10 @@ local experts = {
 }
 
 local fields = { payload, last_sequence }
-for _, group in ipairs({ link, relation }) do
-    for _, field in pairs(group) do table.insert(fields, field) end
+for _, group in ipairs({ link, relation, field }) do
+    for _, known in pairs(group) do table.insert(fields, known) end
 end
-for _, entry in ipairs(header) do table.insert(fields, entry[4]) end
-for _, field in ipairs(flags) do table.insert(fields, field) end
+for _, entry in ipairs(envelope) do table.insert(fields, entry[4]) end
 qnic.fields = fields
 qnic.experts = {
     experts.retransmission, experts.dropped, experts.corrupted, experts.refused, experts.malformed,
@@ -138,7 +164,7 @@ function qnic.init()
     transmitted = {}
     -- By ends and session: frames by sequence, and the number up to which they are acknowledged.
     sessions = {}
-    -- By requester, its session, kind of response, operation and offset: frame.
+    -- By requester, its session, kind of response and operation: frame.
     requests = {}
 end
 
@@ -157,7 +183,6 @@ local function session_of(from, to, session)
     return known
 end
 
-local PAGE = 4096
 -- How far frames may be apart that are under way together.
 local REACH = UInt64(4096)
 
@@ -191,13 +216,6 @@ end
 
 local ZERO = UInt64(0)
 
--- Number of sequence numbers of a frame: one for each page of the destination.
-local function fragments(f)
-    if f.payload_length == 0 or (f.kind ~= WRITE and f.kind ~= READ_REPLY) then return 1 end
-    local offset = f.address:band(UInt64(PAGE - 1)):tonumber()
-    return (offset + f.payload_length + PAGE - 1) // PAGE
-end
-
 local function learn(number, hop, f)
     local from, to = f.source_node, f.destination_node
     local source, destination = f.source_session:tohex(), f.destination_session:tohex()
@@ -225,11 +243,11 @@ local function learn(number, hop, f)
     end
     if f.kind == ACK and back.first then
         -- The bit map: frames beyond the first gap that have arrived.
-        for index, word in ipairs({ f.length, f.address, f.key, f.argument }) do
+        for index, word in ipairs(f.bitmap) do
             if word ~= ZERO then
                 for bit = 0, 63 do
                     if word:rshift(bit):band(1) ~= ZERO then
-                        local sequence = f.acknowledge + f.offset + (2 + (index - 1) * 64 + bit)
+                        local sequence = f.acknowledge + (f.offset + 2 + (index - 1) * 64 + bit)
                         acknowledge(back, sequence, sequence, number)
                     end
                 end
@@ -260,22 +278,39 @@ local function learn(number, hop, f)
         respond(f.kind, operation)
     end
     if f.sequence ~= ZERO then
-        for index = 0, fragments(f) - 1 do ask(NAK, to .. "#" .. (f.sequence + index):tohex()) end
+        for index = 0, f.fragments - 1 do ask(NAK, to .. "#" .. (f.sequence + index):tohex()) end
     end
-    if f.kind == NAK then respond(NAK, from .. "#" .. f.argument:tohex(), "refuses") end
+    if f.kind == NAK then respond(NAK, from .. "#" .. f.refused:tohex(), "refuses") end
 end
 
--- Adds the fields of the frame header; returns their values by name.
-local function add_header(range, tree)
-    local values = {}
-    for _, entry in ipairs(header) do
-        local name, offset, bytes, field = table.unpack(entry)
-        if offset + bytes > range:len() then return nil end
+local function value(part, bytes)
+    return bytes == 8 and part:le_uint64() or part:le_uint()
+end
+
+-- Adds the fields of envelope and body; returns their values by name.
+local function add_frame(range, tree)
+    local values = { bitmap = {}, flags = 0, offset = 0 }
+    if range:len() < ENVELOPE then return nil end
+    for _, entry in ipairs(envelope) do
+        local name, offset, bytes, known = table.unpack(entry)
         local part = range(offset, bytes)
-        local item = tree:add_le(field, part)
-        values[name] = bytes == 8 and part:le_uint64() or part:le_uint()
-        if name == "flags" then
-            for _, flag in ipairs(flags) do item:add_le(flag, part) end
+        tree:add_le(known, part)
+        values[name] = value(part, bytes)
+    end
+    if range:len() < ENVELOPE + values.body_length then return nil end
+    for _, entry in ipairs(bodies[values.kind] or {}) do
+        local name, offset, bytes = table.unpack(entry)
+        if offset + bytes > values.body_length then break end
+        local part = range(ENVELOPE + offset, bytes)
+        local item = tree:add_le(field[name], part)
+        local found = value(part, bytes)
+        if name == "bitmap" then
+            table.insert(values.bitmap, found)
+        else
+            values[name] = found
+        end
+        if name == "flags" and found ~= 0 then
+            item:append_text(values.kind == ACK and " (probe: answer at once)" or " (notify)")
         end
     end
     return values
@@ -302,7 +337,7 @@ end
 local function describe(f)
     local text = KINDS[f.kind] or ("kind " .. f.kind)
     if f.sequence ~= ZERO then text = text .. " seq=" .. tostring(f.sequence) end
-    if fragments(f) > 1 then text = text .. "-" .. tostring(f.sequence + (fragments(f) - 1)) end
+    if f.fragments > 1 then text = text .. "-" .. tostring(f.sequence + (f.fragments - 1)) end
     text = text .. " ack=" .. tostring(f.acknowledge) .. " del=" .. tostring(f.delivered)
     if f.payload_length > 0 then text = text .. " len=" .. f.payload_length end
     if f.kind == NAK then text = text .. " " .. (STATUSES[f.status] or f.status) end
@@ -319,7 +354,7 @@ function qnic.dissector(buffer, pinfo, root)
     local outcome = add_pseudo(buffer(0, PSEUDO), tree)
     if buffer:len() == PSEUDO then return end
     local frame = buffer(PSEUDO)
-    local f = add_header(frame, tree)
+    local f = add_frame(frame, tree)
     if not f then
         pinfo.cols.info = "[frame cut by the snap length]"
         return
@@ -331,12 +366,13 @@ function qnic.dissector(buffer, pinfo, root)
         pinfo.cols.info = "[not a frame of version " .. VERSION .. "]"
         return
     end
-    if frame:len() > HEADER then tree:add(payload, frame(HEADER)) end
+    local header = ENVELOPE + f.body_length
+    if frame:len() > header then tree:add(payload, frame(header)) end
     if not pinfo.visited and outcome ~= CUT_IN_TRANSIT then
         learn(pinfo.number, tostring(buffer(4, 4):bytes()), f)
     end
-    if fragments(f) > 1 then
-        tree:add(last_sequence, f.sequence + (fragments(f) - 1)):set_generated()
+    if f.fragments > 1 then
+        tree:add(last_sequence, f.sequence + (f.fragments - 1)):set_generated()
     end
     local text = describe(f)
     tree:append_text(", " .. text)

@@ -3,8 +3,9 @@
 
 use std::sync::atomic::Ordering;
 
-use qnic::queue::Command;
-use qnic_abi::command::{CommandFlags, Opcode, DEFAULT_INLINE_MAX};
+use qnic::queue;
+use qnic_abi::command::DEFAULT_INLINE_MAX;
+use qnic_abi_client::Command;
 
 use super::{Name, Queue, RdmaWorker};
 use crate::process::Result;
@@ -20,19 +21,19 @@ impl RdmaWorker<'_> {
                 break imported;
             }
         };
-        let mut descriptor = self.remote(Opcode::Write, &target, 0, size);
-        let mut payload = vec![0; size as usize];
-        if size <= DEFAULT_INLINE_MAX as u64 {
-            descriptor.flags |= CommandFlags::INLINE.bits();
-        } else {
-            self.set_local(&mut descriptor, 0);
-            payload.clear();
-        }
+        let remote = self.remote(&target, 0);
+        let (command, payload) = match size <= DEFAULT_INLINE_MAX as u64 {
+            true => {
+                let command = Command::inline_write(remote, size as u8);
+                (command, vec![0; size as usize])
+            }
+            false => (Command::write(self.local(0), remote, size), Vec::new()),
+        };
         let start = self.schedule.now();
         for _ in 0..self.common.settings.options.operations {
             self.block(None, Queue::has_room)?;
-            let command = Command::new(&descriptor, &payload);
-            if self.queue.put(&command, true) {
+            let entry = queue::Command::new(&command.descriptor(), &payload);
+            if self.queue.put(&entry, true) {
                 self.context.ring_doorbell(self.process);
             }
         }

@@ -1,11 +1,11 @@
 //! Transfers of a process: right ones and wrong ones of every size.
 
-use qnic::queue::Command;
+use qnic::queue;
 use qnic_abi::atomic::Function;
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode, DEFAULT_INLINE_MAX, INLINE_CAPACITY};
+use qnic_abi::command::{DEFAULT_INLINE_MAX, INLINE_CAPACITY};
 use qnic_abi::host_area::RESULT_RECORDS;
-use qnic_abi::Status;
-use zerocopy::FromZeros;
+use qnic_abi::{Key, NodeId, Port, SegmentId, Status};
+use qnic_abi_client::{Command, Memory, Remote};
 
 use super::{Imported, Name, Queue, RdmaWorker};
 use crate::increments::word;
@@ -101,29 +101,23 @@ impl RdmaWorker<'_> {
             })
     }
 
-    /// A command for a range of a segment of another process.
-    pub(super) fn remote(
-        &self,
-        opcode: Opcode,
-        to: &Imported,
-        offset: u64,
-        length: u64,
-    ) -> Descriptor {
-        let mut command = Descriptor::new_zeroed();
-        command.opcode = opcode as u8;
-        command.length = length.into();
-        command.remote_address = (to.address + offset).into();
-        command.remote_key = to.key.into();
-        command.remote_segment = to.segment.into();
-        command.remote_node = (self.common.settings.slots[to.target] as u16).into();
-        command.remote_port = port(to.target).into();
-        command
+    /// An address in a segment of another process.
+    pub(super) fn remote(&self, to: &Imported, offset: u64) -> Remote {
+        Remote {
+            node: NodeId(self.common.settings.slots[to.target] as u16),
+            port: Port(port(to.target)),
+            memory: Memory {
+                address: to.address + offset,
+                key: Key(to.key),
+                segment: SegmentId(to.segment),
+            },
+        }
     }
 
     /// The remote side of a command, with the mistake in it.
-    fn descriptor(&self, draft: &Draft, opcode: Opcode) -> Descriptor {
+    fn drafted_remote(&self, draft: &Draft) -> Remote {
         let at = self.slot as u64 * SECTION + draft.start;
-        let mut command = self.remote(opcode, &draft.imported, at, draft.length);
+        let mut remote = self.remote(&draft.imported, at);
         let Imported {
             key,
             address,
@@ -131,33 +125,38 @@ impl RdmaWorker<'_> {
             ..
         } = draft.imported;
         match draft.wrong {
-            Some(Wrong::RemoteKey) => command.remote_key = (key ^ 1 << 40).into(),
-            Some(Wrong::Address) => command.remote_address = (address + length - 1).into(),
-            Some(Wrong::Segment) => command.remote_segment = 60.into(),
-            Some(Wrong::Port) => command.remote_port = 9999.into(),
+            Some(Wrong::RemoteKey) => remote.memory.key = Key(key ^ 1 << 40),
+            Some(Wrong::Address) => remote.memory.address = address + length - 1,
+            Some(Wrong::Segment) => remote.memory.segment = SegmentId(60),
+            Some(Wrong::Port) => remote.port = Port(9999),
             Some(Wrong::LocalKey | Wrong::ReadOnly) | None => {}
         }
-        if self.schedule.chance(250) {
-            command.flags |= CommandFlags::PUBLISH.bits();
+        remote
+    }
+
+    /// Lets a command ask now and then for its completion to be written back.
+    fn finished(&self, command: Command) -> Command {
+        match self.schedule.chance(250) {
+            true => command.publish(),
+            false => command,
         }
-        command
     }
 
     /// The local side of a command.
-    pub(super) fn set_local(&self, command: &mut Descriptor, offset: u64) {
-        if let Some(local) = self.exported.get(&Name::Local) {
-            command.local_address = (self.ranges[1].0 + offset).into();
-            command.local_key = local.key.into();
-            command.local_segment = local.segment.into();
-        }
+    pub(super) fn local(&self, offset: u64) -> Memory {
+        let local = self.exported.get(&Name::Local);
+        local.map_or(Memory::default(), |local| Memory {
+            address: self.ranges[1].0 + offset,
+            key: Key(local.key),
+            segment: SegmentId(local.segment),
+        })
     }
 
     /// The same, with the mistake in it.
-    fn set_drafted(&self, command: &mut Descriptor, draft: &Draft, offset: u64) {
-        self.set_local(command, offset);
-        if draft.wrong == Some(Wrong::LocalKey) {
-            command.local_key = (command.local_key.get() ^ 1).into();
-        }
+    fn drafted_local(&self, draft: &Draft, offset: u64) -> Memory {
+        let mut local = self.local(offset);
+        local.key.0 ^= u64::from(draft.wrong == Some(Wrong::LocalKey));
+        local
     }
 
     pub(super) fn write(&mut self) -> Result<()> {
@@ -194,15 +193,13 @@ impl RdmaWorker<'_> {
             let kind = schedule.range(0..2) as u32;
             first_notification(self.slot) + kind
         });
-        let mut command = self.descriptor(&draft, Opcode::Write);
-        if let Some(notification) = notification {
-            command.flags |= CommandFlags::NOTIFY.bits();
-            command.notification = notification.into();
-        }
-        match source {
-            Some(at) => self.set_drafted(&mut command, &draft, at),
-            None => command.flags |= CommandFlags::INLINE.bits(),
-        }
+        let remote = self.drafted_remote(&draft);
+        let mut command = match source {
+            Some(at) => Command::write(self.drafted_local(&draft, at), remote, draft.length),
+            None => Command::inline_write(remote, draft.length as u8),
+        };
+        command.notification = notification;
+        let command = self.finished(command);
         let payload = if inline { data.clone() } else { Vec::new() };
         let kind = Kind::Write { data, notification };
         self.issue(draft, &command, &payload, kind);
@@ -227,8 +224,9 @@ impl RdmaWorker<'_> {
         if !self.make_room(&draft)? {
             return Ok(());
         }
-        let mut command = self.descriptor(&draft, Opcode::Read);
-        self.set_drafted(&mut command, &draft, HALF + local);
+        let to = self.drafted_local(&draft, HALF + local);
+        let command = Command::read(to, self.drafted_remote(&draft), draft.length);
+        let command = self.finished(command);
         let ends = (self.slot, draft.target);
         let range = (draft.start, draft.length);
         let expected = lock(&self.common.oracle).expected(ends, range);
@@ -247,15 +245,15 @@ impl RdmaWorker<'_> {
         if !self.make_room(&draft)? {
             return Ok(());
         }
-        let mut command = self.descriptor(&draft, Opcode::Atomic);
-        command.function = (Function::Increment as u16).into();
+        let mut remote = self.drafted_remote(&draft);
         if draft.wrong != Some(Wrong::Address) {
             let sections = self.common.settings.rdma_workers as u64 * SECTION;
-            command.remote_address = word(draft.imported.address + sections).into();
+            remote.memory.address = word(draft.imported.address + sections);
         }
         // Those that are not complete have numbers in a row.
         let record = self.queue.issued().1 as usize % RESULT_RECORDS;
-        command.local_segment = (record as u16).into();
+        let command = Command::atomic(Function::Increment, remote, 8, [0; 2], record as u16);
+        let command = self.finished(command);
         self.issue(draft, &command, &[], Kind::Increment { record });
         Ok(())
     }
@@ -275,7 +273,7 @@ impl RdmaWorker<'_> {
         lock(&self.common.oracle).give_up(draft.id, self.slot, draft.target);
     }
 
-    fn issue(&mut self, draft: Draft, command: &Descriptor, payload: &[u8], kind: Kind) {
+    fn issue(&mut self, draft: Draft, command: &Command, payload: &[u8], kind: Kind) {
         let schedule = self.schedule;
         let is_write = matches!(kind, Kind::Write { .. });
         let number = self.queue.next();
@@ -300,8 +298,8 @@ impl RdmaWorker<'_> {
             wrong: draft.wrong.map(Wrong::status),
         };
         lock(&self.common.oracle).issue(self.slot, number, schedule.now(), plan);
-        let command = Command::new(command, payload);
-        if self.queue.put(&command, is_write) {
+        let entry = queue::Command::new(&command.descriptor(), payload);
+        if self.queue.put(&entry, is_write) {
             self.context.ring_doorbell(self.process);
         }
     }

@@ -31,7 +31,7 @@ use qnic_nic::env::{Host, Time};
 use qnic_nic::{Nic, Progress};
 
 use crate::carrier::Carrier;
-use crate::codec::{self, Frame};
+use crate::codec::{self, Packet};
 use crate::network::{LinkError, LinkSet, Network, NetworkPlan};
 use crate::tap::{Tap, TapId};
 use routes::{Route, Routes};
@@ -230,7 +230,7 @@ impl<H: Host> Fabric<H> {
         while let Some((node, image)) = network.poll(now) {
             busy = true;
             let bytes = codec::without_checksum(&image);
-            match (routes.find(node), Frame::parse(bytes)) {
+            match (routes.find(node), Packet::parse(bytes)) {
                 (Some(Route::Local(slot)), Ok(frame)) => slots[slot].deliver(now, &frame),
                 (Some(Route::Remote { carrier, process }), _) => {
                     carriers[carrier].send(now, process, &mut |buffer| {
@@ -244,7 +244,7 @@ impl<H: Host> Fabric<H> {
         for (carrier, receiver) in carriers.iter_mut().enumerate() {
             busy |= receiver.receive(now, &mut |process, bytes| {
                 let sender = Some(Route::Remote { carrier, process });
-                let frame = Frame::parse(bytes).ok();
+                let frame = Packet::parse(bytes).ok();
                 let frame = frame.filter(|frame| routes.find(frame.source()) == sender);
                 let target = frame.and_then(|frame| match routes.find(frame.destination()) {
                     Some(Route::Local(slot)) => Some((slot, frame)),
@@ -295,7 +295,7 @@ impl<H: Host> Default for Fabric<H> {
 
 impl<H: Host> Slot<H> {
     /// Gives a frame to the NIC. A NIC that is not running loses it.
-    fn deliver(&mut self, now: Time, frame: &Frame<'_, H::Memory>) {
+    fn deliver(&mut self, now: Time, frame: &Packet<'_, H::Memory>) {
         frame.deliver(now, &mut self.nic, &self.host);
     }
 }

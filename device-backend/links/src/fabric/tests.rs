@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-use qnic_abi::wire::MAX_RUN;
+use qnic_abi::wire::MAX_SPAN;
 use qnic_nic::env::{Channel, Payload, Wire};
 use qnic_nic::testing::{Memory, SimHost, Sram};
 use qnic_nic::{Limits, NicConfig};
@@ -95,7 +95,7 @@ fn impaired(nodes: &[u16], default: &str) -> Fabric<SimHost> {
 fn a_route_is_lossless_only_if_it_stays_so() {
     let path = |fabric: &mut Fabric<SimHost>, node| {
         let path = fabric.with(0, NOW, |_, _, wire| wire.path(NodeId(node)));
-        path.map(|path| path.perfect)
+        path.map(|path| path.lossless)
     };
     let mut fixed = fabric(&[0, 1], 2);
     assert_eq!(path(&mut fixed, 1), Some(true));
@@ -136,7 +136,7 @@ struct Notes(Arc<Mutex<Vec<Note>>>);
 
 impl Tap for Notes {
     fn record(&mut self, record: &TapRecord<'_>) {
-        let frame = Frame::<Memory>::parse(record.bytes).unwrap();
+        let frame = Packet::<Memory>::parse(record.bytes).unwrap();
         assert_eq!(record.length, frame.length());
         let (from, to) = (record.from.0, record.to.0);
         let sender = frame.source().0;
@@ -194,11 +194,11 @@ fn taps_record_all_of_a_page_span() {
     let mut fabric = fabric(&[0, 1], 2);
     let tap = Lengths::default();
     fabric.tap(LinkSet::All, Box::new(tap.clone())).unwrap();
-    let header = header(0, 1, MAX_RUN);
+    let header = header(0, 1, MAX_SPAN);
     fabric.with(0, NOW, |_, _, wire| {
-        assert!(wire.send(&header, Payload::Bytes(&[7; MAX_RUN]), Channel::Data));
+        assert!(wire.send(&header, Payload::Bytes(&[7; MAX_SPAN]), Channel::Data));
     });
-    let length = size_of_val(&header) + MAX_RUN;
+    let length = header.header().len() + MAX_SPAN;
     assert_eq!(tap.0.lock().unwrap()[..], [(length, length)]);
 }
 

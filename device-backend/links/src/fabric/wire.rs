@@ -1,12 +1,12 @@
 //! The wire of one NIC: a function call, emulated links, or another process.
 
-use qnic_abi::wire::FrameHeader;
+use qnic_abi::wire::Frame;
 use qnic_abi::NodeId;
 use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
 
 use super::routes::Route;
 use super::{Slot, Switch};
-use crate::codec::Frame;
+use crate::codec::Packet;
 use crate::tap::{Outcome, TapFlags, TapRecord};
 
 /// The wire from one NIC to the others.
@@ -22,14 +22,14 @@ pub struct LocalWire<'a, H> {
 
 impl<H: Host> LocalWire<'_, H> {
     /// Gives the frame to a NIC of this process by a call. Returns false if it does not run.
-    fn deliver(&mut self, slot: usize, frame: &Frame<'_, H::Memory>) -> bool {
+    fn deliver(&mut self, slot: usize, packet: &Packet<'_, H::Memory>) -> bool {
         let this = self.before.len();
         let peer = match slot.checked_sub(this) {
             None => self.before.get_mut(slot),
             Some(0) => None,
             Some(distance) => self.after.get_mut(distance - 1),
         };
-        peer.is_some_and(|peer| frame.deliver(self.now, &mut peer.nic, &peer.host))
+        peer.is_some_and(|peer| packet.deliver(self.now, &mut peer.nic, &peer.host))
     }
 }
 
@@ -40,31 +40,31 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             Route::Remote { .. } => false,
         };
         Some(match lossless {
-            true => Path::PERFECT,
+            true => Path::LOSSLESS,
             false => Path::UNKNOWN,
         })
     }
 
-    fn send(&mut self, header: &FrameHeader, payload: Payload<'_, H::Memory>, _: Channel) -> bool {
-        let frame = Frame::new(header, payload);
-        let (now, from, to) = (self.now, self.node, frame.destination());
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, H::Memory>, _: Channel) -> bool {
+        let packet = Packet::new(frame, payload);
+        let (now, from, to) = (self.now, self.node, packet.destination());
         let Some(route) = self.switch.routes.find(to) else {
             return false;
         };
         let network = &mut self.switch.network;
         if !network.is_clear(from, to) {
-            if let Some(image) = frame.encode() {
+            if let Some(image) = packet.encode() {
                 network.send(now, from, to, image);
             }
             return true;
         }
         // Before the destination can change the memory that the payload lies in.
-        let shown = network.is_tapped().then(|| frame.snapshot());
+        let shown = network.is_tapped().then(|| packet.snapshot());
         let delivered = match route {
-            Route::Local(slot) => self.deliver(slot, &frame),
+            Route::Local(slot) => self.deliver(slot, &packet),
             Route::Remote { carrier, process } => {
                 let carrier = &mut self.switch.carriers[carrier];
-                carrier.send(now, process, &mut |buffer| frame.append_to(buffer));
+                carrier.send(now, process, &mut |buffer| packet.append_to(buffer));
                 true
             }
         };
@@ -79,7 +79,7 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
                 },
                 flags: TapFlags::empty(),
                 bytes: &bytes,
-                length: frame.length(),
+                length: packet.length(),
             });
         }
         delivered

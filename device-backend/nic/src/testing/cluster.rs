@@ -1,4 +1,4 @@
-//! NICs of several nodes, joined by a perfect wire or by one that is not, under
+//! NICs of several nodes, joined by a lossless wire or by one that is not, under
 //! virtual time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,12 +8,12 @@ use qnic_abi::control::{
     REQUEST_BYTES,
 };
 use qnic_abi::event::{Event, Kind};
-use qnic_abi::wire::FrameHeader;
+use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::weather::Air;
-use super::{Memory, SimDriver, SimHost, Sram, Weather};
+use super::lossy_wire::InTransit;
+use super::{LossyWire, Memory, SimDriver, SimHost, Sram};
 use crate::{Channel, Limits, Nic, NicConfig, Path, Payload, Progress, Time, Wire};
 
 /// One simulated node.
@@ -45,13 +45,13 @@ pub struct Cluster {
     /// Nodes that cannot be reached.
     pub cut: BTreeSet<u16>,
     /// Nodes outside of the cluster, and the frames that were sent to them.
-    pub outside: BTreeMap<u16, Vec<FrameHeader>>,
+    pub outside: BTreeMap<u16, Vec<Frame>>,
     /// Most payload bytes in a frame, on all wires.
     pub max_payload: u32,
-    /// The wire says that it is perfect, and without [weather](Cluster::set_weather) is.
-    pub perfect: bool,
-    /// Frames under way, on a wire that is not perfect.
-    air: Option<Air>,
+    /// The wire says that it is lossless, and without [lossy_wire](Cluster::set_lossy_wire) is.
+    pub lossless: bool,
+    /// Frames under way, on a wire that is not lossless.
+    in_transit: Option<InTransit>,
     next_token: u64,
     next_session: u64,
 }
@@ -63,35 +63,30 @@ struct Links<'a> {
     own: usize,
     now: Time,
     cut: &'a BTreeSet<u16>,
-    outside: &'a mut BTreeMap<u16, Vec<FrameHeader>>,
+    outside: &'a mut BTreeMap<u16, Vec<Frame>>,
     max_payload: u32,
-    perfect: bool,
-    air: &'a mut Option<Air>,
+    lossless: bool,
+    in_transit: &'a mut Option<InTransit>,
 }
 
 impl Wire<Memory> for Links<'_> {
     fn path(&self, _: NodeId) -> Option<Path> {
         Some(Path {
-            perfect: self.perfect && self.air.is_none(),
+            lossless: self.lossless && self.in_transit.is_none(),
             max_payload: self.max_payload,
         })
     }
 
-    fn send(
-        &mut self,
-        frame: &FrameHeader,
-        payload: Payload<'_, Memory>,
-        channel: Channel,
-    ) -> bool {
-        let number = frame.destination_node.get();
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, Memory>, channel: Channel) -> bool {
+        let number = frame.envelope.destination_node.get();
         assert!(payload.len() <= self.max_payload as usize);
         if let Some(frames) = self.outside.get_mut(&number) {
             frames.push(*frame);
             return true;
         }
-        if let Some(air) = self.air {
+        if let Some(in_transit) = self.in_transit {
             if !self.cut.contains(&number) {
-                air.take(self.now, frame, &payload, channel);
+                in_transit.take(self.now, frame, &payload, channel);
             }
             return true;
         }
@@ -121,9 +116,9 @@ impl Cluster {
             answer_faults: true,
             cut: BTreeSet::new(),
             outside: BTreeMap::new(),
-            max_payload: Path::PERFECT.max_payload,
-            perfect: true,
-            air: None,
+            max_payload: Path::LOSSLESS.max_payload,
+            lossless: true,
+            in_transit: None,
             next_token: 0,
             next_session: 0,
         };
@@ -153,19 +148,23 @@ impl Cluster {
         cluster
     }
 
-    /// Joins the nodes by a wire that is not perfect from now on. Nodes that are
+    /// Joins the nodes by a wire that is not lossless from now on. Nodes that are
     /// cut off lose their frames on it. No NIC may have talked to another before.
-    pub fn set_weather(&mut self, weather: Weather, seed: u64) {
-        self.air = Some(Air::new(weather, seed));
+    pub fn set_lossy_wire(&mut self, lossy_wire: LossyWire, seed: u64) {
+        self.in_transit = Some(InTransit::new(lossy_wire, seed));
     }
 
     /// Hands over the frames that have arrived; says whether there were any.
-    fn land(&mut self) -> bool {
+    fn hand_over(&mut self) -> bool {
         let now = self.now;
         let mut landed = false;
-        while let Some(flight) = self.air.as_mut().and_then(|air| air.arrival(now)) {
+        while let Some(flight) = self
+            .in_transit
+            .as_mut()
+            .and_then(|in_transit| in_transit.arrival(now))
+        {
             landed = true;
-            let number = usize::from(flight.frame.destination_node.get());
+            let number = usize::from(flight.frame.envelope.destination_node.get());
             let Some(node) = self.nodes.get_mut(number) else {
                 continue;
             };
@@ -186,7 +185,7 @@ impl Cluster {
             .nodes
             .iter()
             .filter_map(|node| node.nic.next_deadline());
-        let arrival = self.air.as_ref().and_then(Air::next);
+        let arrival = self.in_transit.as_ref().and_then(InTransit::next);
         match nics.chain(arrival).min() {
             Some(time) if time < limit => {
                 self.now = self.now.max(time);
@@ -234,8 +233,8 @@ impl Cluster {
             cut: &self.cut,
             outside: &mut self.outside,
             max_payload: self.max_payload,
-            perfect: self.perfect,
-            air: &mut self.air,
+            lossless: self.lossless,
+            in_transit: &mut self.in_transit,
         };
         (this, links)
     }
@@ -293,7 +292,7 @@ impl Cluster {
     /// Polls a NIC once, after handing over what has arrived anywhere; serves its
     /// events.
     pub fn poll(&mut self, node: usize) -> Progress {
-        self.land();
+        self.hand_over();
         let (this, mut links) = self.split(node);
         let now = links.now;
         let progress = this.nic.poll(now, &this.host, &mut links);
@@ -319,9 +318,9 @@ impl Cluster {
     }
 
     /// Brings in up to `limit` pages of a fault that was reported, and answers it.
-    pub fn answer_fault(&mut self, node: usize, place: usize, limit: u32) {
+    pub fn answer_fault(&mut self, node: usize, index: usize, limit: u32) {
         let this = &mut self.nodes[node];
-        let fault = this.faults.remove(place);
+        let fault = this.faults.remove(index);
         let vni = VniId(fault.vni.get());
         let mut status = Status::PageUnavailable;
         let mut pages = 0;
@@ -368,7 +367,7 @@ impl Cluster {
     }
 
     /// Polls all NICs until none has work; returns the number of rounds. On a wire
-    /// that is not perfect, lets time pass, up to a minute, until nothing is under
+    /// that is not lossless, lets time pass, up to a minute, until nothing is under
     /// way and nobody waits for anything.
     ///
     /// # Panics
@@ -376,11 +375,11 @@ impl Cluster {
     pub fn run(&mut self) -> u32 {
         let limit = self.now.after(60_000_000_000);
         for round in 0..1_000_000 {
-            let mut busy = self.land();
+            let mut busy = self.hand_over();
             for node in 0..self.nodes.len() {
                 busy |= self.poll(node) == Progress::Busy;
             }
-            if !busy && (self.air.is_none() || !self.skip(limit)) {
+            if !busy && (self.in_transit.is_none() || !self.skip(limit)) {
                 return round;
             }
         }
@@ -417,8 +416,8 @@ impl Cluster {
     /// If the reply is malformed.
     pub fn import_reply(&mut self, node: usize, token: u64) -> Option<Result<Imported, Status>> {
         let replies = &mut self.nodes[node].replies;
-        let place = replies.iter().position(|reply| reply.0 == token)?;
-        let bytes = replies.remove(place).1;
+        let index = replies.iter().position(|reply| reply.0 == token)?;
+        let bytes = replies.remove(index).1;
         let body = &bytes[size_of::<ReplyHeader>()..];
         Some(match status_of(&bytes) {
             Status::Ok => Ok(Imported::read_from_prefix(body).expect("a whole body").0),

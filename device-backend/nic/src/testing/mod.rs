@@ -13,12 +13,12 @@
 
 mod cluster;
 mod driver;
+mod lossy_wire;
 mod memory;
 mod process;
-mod weather;
 
 pub use cluster::{Cluster, SimNode};
 pub use driver::SimDriver;
+pub use lossy_wire::LossyWire;
 pub use memory::{Memory, SimHost, Sram};
 pub use process::{SimProcess, SimSegment};
-pub use weather::Weather;

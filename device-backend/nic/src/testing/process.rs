@@ -1,15 +1,10 @@
 //! The library's side of one process on a simulated node.
 
-use qnic_abi::atomic::Function;
-use qnic_abi::command::{CommandFlags, Descriptor, Opcode, DESCRIPTOR_BYTES, INLINE_CAPACITY};
+use qnic_abi::command::Descriptor;
 use qnic_abi::control::{self, Export, Import, NewProcess, Unexport, EXPORT_PHYSICAL};
-use qnic_abi::host_area::{
-    self, result_offset, signal_offset, ERROR_RECORDS, ERROR_RING, HOST_PAGES,
-};
-use qnic_abi::shared::Ordering;
-use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES, WAKE_REQUEST};
-use qnic_abi::{Access, Port, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
-use zerocopy::{FromZeros, IntoBytes};
+use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
+use qnic_abi_client::{words, Command, CommandQueue, HostArea, Memory, Remote};
 
 use super::Cluster;
 
@@ -30,6 +25,26 @@ pub struct SimSegment {
     pub key: u64,
 }
 
+impl SimSegment {
+    /// The address at an offset, for its own process.
+    pub fn at(&self, offset: u64) -> Memory {
+        Memory {
+            address: self.address + offset,
+            key: Key(self.key),
+            segment: self.id,
+        }
+    }
+
+    /// The address at an offset, for another process.
+    pub fn to(&self, offset: u64) -> Remote {
+        Remote {
+            node: NodeId(self.node as u16),
+            port: self.port,
+            memory: self.at(offset),
+        }
+    }
+}
+
 /// A registered process.
 #[derive(Debug, Clone)]
 pub struct SimProcess {
@@ -39,10 +54,9 @@ pub struct SimProcess {
     pub vni: VniId,
     /// Its port.
     pub port: Port,
-    /// Commands issued.
-    pub tail: u64,
+    /// Its command queue.
+    pub queue: CommandQueue,
     host_area: [u64; HOST_PAGES],
-    wake_request: u64,
 }
 
 impl SimProcess {
@@ -73,10 +87,8 @@ impl SimProcess {
         let this = &mut cluster.nodes[node];
         let host_area = std::array::from_fn(|_| this.driver.allocate(&this.host));
         let window = this.nic.geometry().window_offset(vni);
-        let sram = &this.host.sram;
-        for entry in 0..COMMAND_ENTRIES as u64 {
-            sram.store_u64(window + command_offset(entry), 0, Ordering::Relaxed);
-        }
+        let mut queue = CommandQueue::new(&this.host.sram, window);
+        queue.clear(&this.host.sram);
         let body = NewProcess {
             port: port.0.into(),
             flags: flags.into(),
@@ -88,32 +100,14 @@ impl SimProcess {
                 node,
                 vni,
                 port,
-                tail: 0,
+                queue,
                 host_area,
-                wake_request: sram_word(cluster, node, window + WAKE_REQUEST),
             }),
             status => {
                 cluster.nodes[node].driver.release(&host_area);
                 Err(status)
             }
         }
-    }
-
-    /// What is left of a process that has ended.
-    pub fn ended(node: usize, vni: VniId, port: Port) -> Self {
-        SimProcess {
-            node,
-            vni,
-            port,
-            tail: 0,
-            host_area: [u64::MAX; HOST_PAGES],
-            wake_request: 0,
-        }
-    }
-
-    /// Says whether it is more than what is left of a process.
-    pub fn is_registered(&self) -> bool {
-        self.host_area[0] != u64::MAX
     }
 
     /// Ends the process.
@@ -236,141 +230,75 @@ impl SimProcess {
         }
     }
 
-    /// A command that transfers between a local and a remote segment.
-    pub fn descriptor(
-        opcode: Opcode,
-        local: (&SimSegment, u64),
-        remote: (&SimSegment, u64),
-        length: u64,
-    ) -> Descriptor {
-        let mut command = Descriptor::new_zeroed();
-        command.opcode = opcode as u8;
-        command.length = length.into();
-        command.local_address = (local.0.address + local.1).into();
-        command.local_key = local.0.key.into();
-        command.local_segment = local.0.id.0.into();
-        command.remote_address = (remote.0.address + remote.1).into();
-        command.remote_key = remote.0.key.into();
-        command.remote_segment = remote.0.id.0.into();
-        command.remote_node = (remote.0.node as u16).into();
-        command.remote_port = remote.0.port.0.into();
-        command
-    }
-
-    /// A write whose payload stands in the command.
-    pub fn inline_descriptor(remote: (&SimSegment, u64), length: u64) -> Descriptor {
-        let mut command = Self::descriptor(Opcode::Write, remote, remote, length);
-        command.local_address = 0.into();
-        command.local_key = 0.into();
-        command.local_segment = 0.into();
-        command.flags = CommandFlags::INLINE.bits();
-        command
-    }
-
     /// Issues a command; rings if the NIC is not awake. Returns its number, or
     /// `None` if the queue is full.
     pub fn issue(
         &mut self,
         cluster: &mut Cluster,
-        command: &Descriptor,
+        command: &Command,
         payload: &[u8],
     ) -> Option<u64> {
-        let number = self.tail;
-        if number - self.word(cluster, host_area::HEAD) >= COMMAND_ENTRIES as u64 {
+        if self.queue.is_full(self.area(cluster).head()) {
             return None;
         }
-        let mut bytes = [0; DESCRIPTOR_BYTES + INLINE_CAPACITY];
-        let (front, rest) = bytes.split_at_mut(DESCRIPTOR_BYTES);
-        front.copy_from_slice(command.as_bytes());
-        rest[..payload.len()].copy_from_slice(payload);
-        let mut words = [0u64; (DESCRIPTOR_BYTES + INLINE_CAPACITY) / 8];
-        words.as_mut_bytes().copy_from_slice(&bytes);
-        let window = self.window(cluster);
-        let slot = window + command_offset(number);
         let sram = &cluster.nodes[self.node].host.sram;
-        sram.write_words(slot + 8, &words[1..]);
-        sram.store_u64(slot, words[0], Ordering::Release);
-        self.tail += 1;
-        sram.fence();
-        if sram.load_u64(window + AWAKE, Ordering::Relaxed) == 0 {
+        let (number, ring) = self.queue.post(sram, command, payload);
+        if ring {
             cluster.ring(self.node, self.vni);
         }
         Some(number)
     }
 
-    /// An atomic command on `length` bytes.
-    pub fn atomic_descriptor(
-        function: Function,
-        to: (&SimSegment, u64),
-        length: u64,
-        operands: [u64; 2],
-        record: u16,
-    ) -> Descriptor {
-        let mut command = Self::inline_descriptor(to, length);
-        command.opcode = Opcode::Atomic as u8;
-        command.flags = 0;
-        command.function = (function as u16).into();
-        command.local_address = operands[0].into();
-        command.local_key = operands[1].into();
-        command.local_segment = record.into();
-        command
+    /// Issues a command of any protocol; the queue has room.
+    pub fn post(&mut self, cluster: &mut Cluster, descriptor: &Descriptor) {
+        let sram = &cluster.nodes[self.node].host.sram;
+        if self.queue.post_words(sram, &words(descriptor, &[])).1 {
+            cluster.ring(self.node, self.vni);
+        }
     }
 
     /// Asks to be woken at the next change of the host area.
     pub fn request_wake(&mut self, cluster: &Cluster) {
-        self.wake_request += 1;
-        let word = self.window(cluster) + WAKE_REQUEST;
-        let sram = &cluster.nodes[self.node].host.sram;
-        sram.store_u64(word, self.wake_request, Ordering::Release);
-        sram.fence();
+        self.queue.request_wake(&cluster.nodes[self.node].host.sram);
     }
 
     /// Offset of its window.
-    pub fn window(&self, cluster: &Cluster) -> usize {
-        cluster.nodes[self.node]
-            .nic
-            .geometry()
-            .window_offset(self.vni)
+    pub fn window(&self) -> usize {
+        self.queue.window()
+    }
+
+    /// Its host area.
+    pub fn area<'a>(&'a self, cluster: &'a Cluster) -> HostArea<impl Fn(usize) -> u64 + 'a> {
+        let memory = &cluster.nodes[self.node].host.memory;
+        HostArea(move |offset| {
+            let page = self.host_area[offset / PAGE_SIZE];
+            memory.word(page + (offset % PAGE_SIZE) as u64)
+        })
     }
 
     /// A word of its host area.
     pub fn word(&self, cluster: &Cluster, offset: usize) -> u64 {
-        let page = self.host_area[offset / PAGE_SIZE];
-        let memory = &cluster.nodes[self.node].host.memory;
-        memory.word(page + (offset % PAGE_SIZE) as u64)
+        self.area(cluster).0(offset)
     }
 
     /// Writes and reads that are complete.
     pub fn done(&self, cluster: &Cluster) -> (u64, u64) {
-        let writes = self.word(cluster, host_area::WRITES_DONE);
-        (writes, self.word(cluster, host_area::READS_DONE))
+        self.area(cluster).done()
     }
 
     /// What an atomic command brought: value and detail.
     pub fn result(&self, cluster: &Cluster, record: u16) -> (u64, u64) {
-        let offset = result_offset(usize::from(record));
-        (self.word(cluster, offset), self.word(cluster, offset + 8))
+        self.area(cluster).result(record)
     }
 
     /// Counted notifications delivered.
     pub fn signals(&self, cluster: &Cluster, notification: u32) -> u64 {
-        self.word(cluster, signal_offset(notification))
+        self.area(cluster).signals(notification)
     }
 
-    /// The last error records, at most as many as the ring holds: command and status.
-    ///
-    /// # Panics
-    /// If one has an unknown status.
+    /// The last error records: command and status.
     pub fn errors(&self, cluster: &Cluster) -> Vec<(u64, Status)> {
-        let count = self.word(cluster, host_area::ERRORS);
-        let first = count.saturating_sub(ERROR_RECORDS as u64);
-        let record = |number: u64| {
-            let place = ERROR_RING + number as usize % ERROR_RECORDS * 16;
-            let status = self.word(cluster, place + 8) as u32;
-            let status = Status::try_from(status).expect("a known status");
-            (self.word(cluster, place), status)
-        };
-        (first..count).map(record).collect()
+        self.area(cluster).errors()
     }
 
     /// Reads its virtual memory.
@@ -386,11 +314,4 @@ impl SimProcess {
         let this = &mut cluster.nodes[self.node];
         this.driver.write(&this.host, self.vni, address, bytes);
     }
-}
-
-fn sram_word(cluster: &Cluster, node: usize, offset: usize) -> u64 {
-    cluster.nodes[node]
-        .host
-        .sram
-        .load_u64(offset, Ordering::Relaxed)
 }

@@ -1,176 +1,197 @@
-//! How conversations with peers begin and end.
+//! How sessions with peers begin and end.
 //!
 //! ```text
 //!   first need ──► Hello ──► [peer begins, or knows it] ──► HelloReply ──► ready
-//!   frame of another life ──► Hello: the sender learns who is here
+//!   frame of another incarnation ──► Hello: the sender learns the session of this side
 //! ```
-//! Nothing numbered is sent before the other side has granted a window. Whatever
-//! ends a conversation (the peer says so, or begins a new one, or cannot be
-//! reached), ends all that ran in it, at once and on this side alone.
+//! Nothing numbered is sent before the other side has granted a window. Whatever ends a
+//! session (the peer says so, or begins a new one, or cannot be reached), ends all that
+//! ran in it, at once and on this side alone.
 
-use qnic_abi::wire::{FrameHeader, FrameKind};
+use qnic_abi::wire::{kind, Frame, Goodbye, Hello};
 
+use super::incoming::Opened;
 use super::rtt::RoundTrip;
-use super::{header, PeerIndex, Verdict};
-use crate::env::{Host, Payload, Time, Wire};
-use crate::nic::{Io, Nic};
+use super::session::Verdict;
+use super::Transport;
+use crate::env::{Channel, HostMemory, Payload, Time, Wire};
+use crate::ids::PeerIndex;
 
-impl Nic {
-    /// Sends the Hello and the HelloReply that are due. `false`: no way to the peer.
-    pub(super) fn shake_hands<H: Host, W: Wire<H::Memory>>(
+impl Transport {
+    /// Returns true if a Hello or a HelloReply has to be sent to a peer.
+    #[inline]
+    pub(crate) fn has_hello(&self, index: PeerIndex) -> bool {
+        let peer = &self.peers[index];
+        peer.hello_pending || peer.hello_reply.is_some()
+    }
+
+    /// Sends the Hello and the HelloReply that are due. Returns false if there is no
+    /// route to the peer.
+    pub(crate) fn send_hello<M: HostMemory, W: Wire<M>>(
         &mut self,
-        io: &mut Io<'_, H, W>,
+        now: Time,
+        wire: &mut W,
         index: PeerIndex,
     ) -> bool {
         let peer = &mut self.peers[index];
         if peer.path.is_none() {
-            match io.wire.path(peer.node) {
-                Some(path) => peer.take_path(path),
+            match wire.path(peer.node) {
+                Some(path) => peer.set_path(path),
                 None => return false,
             }
         }
+        let window = peer.grant.into();
         let mut sent = true;
-        if let Some(session) = peer.reply.take() {
-            let mut reply = header(FrameKind::HelloReply);
-            reply.length = u64::from(peer.grant).into();
-            sent = self.greet(io, index, &mut reply, session);
+        if let Some(session) = peer.hello_reply.take() {
+            let body = Hello::<{ kind::HELLO_REPLY }> {
+                window,
+                reserved: 0.into(),
+            };
+            sent = self.send_session_frame(wire, index, Frame::new(&body), session);
         }
         let peer = &mut self.peers[index];
-        if sent && std::mem::take(&mut peer.greet) {
-            peer.greeted = !peer.is_ready();
-            let mut hello = header(FrameKind::Hello);
-            hello.length = u64::from(peer.grant).into();
+        if sent && std::mem::take(&mut peer.hello_pending) {
+            peer.hello_sent = !peer.is_ready();
             let session = peer.session.peer();
-            if !peer.is_perfect() {
-                self.watch(io.now, index);
+            if !peer.is_lossless() {
+                self.watch(now, index);
             }
-            sent = self.greet(io, index, &mut hello, session);
+            let body = Hello::<{ kind::HELLO }> {
+                window,
+                reserved: 0.into(),
+            };
+            sent = self.send_session_frame(wire, index, Frame::new(&body), session);
         }
         sent
     }
 
-    fn greet<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
+    /// Sends a frame that acknowledges nothing.
+    fn send_session_frame<M: HostMemory, W: Wire<M>>(
+        &self,
+        wire: &mut W,
         index: PeerIndex,
-        frame: &mut FrameHeader,
+        mut frame: Frame,
         session: u64,
     ) -> bool {
         let peer = &self.peers[index];
-        frame.magic = super::FRAME_MAGIC.into();
-        frame.version = super::WIRE_VERSION;
-        frame.source_node = self.config.node.0.into();
-        frame.destination_node = peer.node.0.into();
-        frame.source_session = peer.session.own().into();
-        frame.destination_session = session.into();
-        io.wire.send(frame, Payload::None, super::Channel::Priority)
+        let envelope = &mut frame.envelope;
+        envelope.source_node = self.node.0.into();
+        envelope.destination_node = peer.node.0.into();
+        envelope.source_session = peer.session.own().into();
+        envelope.destination_session = session.into();
+        wire.send(&frame, Payload::None, Channel::Priority)
     }
 
-    /// Deals with a frame that does not belong to the conversation as it is.
-    /// `false` drops it.
-    #[cold]
-    pub(super) fn meet<H: Host>(
+    /// Tells a peer that this session ends.
+    pub(crate) fn send_goodbye<M: HostMemory, W: Wire<M>>(
         &mut self,
-        host: &H,
+        now: Time,
+        wire: &mut W,
         index: PeerIndex,
-        frame: &FrameHeader,
+    ) {
+        let mut goodbye = Frame::new::<Goodbye>(&qnic_abi::wire::Empty);
+        let _unreachable = self.put(now, wire, index, &mut goodbye, Payload::None);
+    }
+
+    /// Checks a frame that does not belong to the session as it is.
+    #[cold]
+    pub(super) fn check_session(
+        &mut self,
+        index: PeerIndex,
+        frame: &Frame,
         verdict: Verdict,
-    ) -> bool {
+    ) -> Opened {
+        let mut opened = Opened {
+            ended: None,
+            accepted: None,
+        };
+        let frame_kind = frame.envelope.kind;
         let peer = &mut self.peers[index];
         match verdict {
-            Verdict::Accept => return true,
+            Verdict::Accept => opened.accepted = Some(index),
             Verdict::Begin => {
                 if peer.session.is_known() {
-                    self.conversation_ended(Time::default(), host, index);
+                    opened.ended = Some(index);
+                    self.restart(index);
                 }
                 let peer = &mut self.peers[index];
-                peer.session.begin(frame.source_session.get());
-                if frame.kind != FrameKind::HelloReply as u8 {
-                    // It may not know yet what it is granted here, nor this side
-                    // what it grants.
-                    self.peers.introduce(index);
+                peer.session.begin(frame.envelope.source_session.get());
+                if frame_kind != kind::HELLO_REPLY {
+                    // It may not know yet what it is granted here, nor this side what
+                    // it grants.
+                    self.peers.ensure_session(index);
                 }
-                return true;
+                opened.accepted = Some(index);
+                return opened;
             }
             Verdict::Stale => {}
-            Verdict::Stranger if frame.kind == FrameKind::Hello as u8 => {
-                peer.reply = Some(peer.session.floor());
-                self.peers.hurry(index);
+            Verdict::Stranger if frame_kind == kind::HELLO => {
+                peer.hello_reply = Some(peer.session.floor());
+                self.peers.mark_urgent(index);
             }
             Verdict::Stranger => {
-                peer.greet = true;
-                self.peers.hurry(index);
+                peer.hello_pending = true;
+                self.peers.mark_urgent(index);
             }
             Verdict::Outgrown => {
-                let larger = frame.destination_session.get().saturating_add(1);
-                self.conversation_ended(Time::default(), host, index);
-                let peer = &mut self.peers[index];
-                peer.session.end_own(larger);
-                self.peers.introduce(index);
+                let larger = frame.envelope.destination_session.get().saturating_add(1);
+                opened.ended = Some(index);
+                self.restart(index);
+                self.peers[index].session.end_own(larger);
+                self.peers.ensure_session(index);
             }
         }
         self.counters.stale_frames += 1;
-        false
+        opened
     }
 
-    /// Takes a Hello or its answer.
-    pub(super) fn take_hello<H: Host>(
-        &mut self,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        kind: FrameKind,
-    ) {
-        let most = self.config.limits.window.max(1);
+    /// Receives a Hello or its answer.
+    pub(super) fn receive_hello(&mut self, index: PeerIndex, frame: &Frame) {
+        let hello: Hello<{ kind::HELLO }> = frame.body();
+        let most = self.limits.window.max(1);
         let peer = &mut self.peers[index];
-        if kind == FrameKind::Hello {
-            peer.reply = Some(frame.source_session.get());
-            self.peers.hurry(index);
+        if frame.envelope.kind == kind::HELLO {
+            peer.hello_reply = Some(frame.envelope.source_session.get());
+            self.peers.mark_urgent(index);
         }
         let peer = &mut self.peers[index];
         if peer.is_ready() {
             return;
         }
-        let granted = frame.length.get().min(u64::from(most)) as u32;
-        peer.send.grant(granted);
-        peer.greet = false;
-        peer.greeted = false;
+        peer.send.grant(hello.window.get().min(most));
+        peer.hello_pending = false;
+        peer.hello_sent = false;
         peer.round_trip = RoundTrip::default();
-        self.peers.hurry(index);
-        self.unblock(host, index);
-        self.reads_answered(host, index, 0);
+        self.peers.mark_urgent(index);
+        self.unblock(index);
+        self.unblock_requests(index);
     }
 
     /// A peer says that its session has ended. It may not know this side's.
-    pub(super) fn peer_left<H: Host>(&mut self, host: &H, index: PeerIndex, sessions: (u64, u64)) {
+    pub(super) fn goodbye(&mut self, index: PeerIndex, source: u64, destination: u64) -> Opened {
         let session = &mut self.peers[index].session;
-        if !session.end_peer(sessions.0, sessions.1) {
-            self.counters.stale_frames += 1;
-            return;
+        let ended = session.end_peer(source, destination);
+        match ended {
+            true => self.restart(index),
+            false => self.counters.stale_frames += 1,
         }
-        self.conversation_ended(Time::default(), host, index);
+        Opened {
+            ended: ended.then_some(index),
+            accepted: None,
+        }
     }
 
-    /// There is no way to a peer: this side ends the conversation.
-    pub(crate) fn peer_unreachable<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+    /// There is no route to a peer: this side ends the session. All that ran in it has
+    /// to be given up.
+    pub(crate) fn end_session(&mut self, index: PeerIndex) {
         let next = self.peers.new_session();
-        self.conversation_ended(now.after(crate::import::RETRY_AFTER), host, index);
+        self.restart(index);
         self.peers[index].session.end_own(next);
     }
 
-    /// Forgets and gives up all that runs between a peer and this node. Imports
-    /// from it are asked for again at `again`.
-    fn conversation_ended<H: Host>(&mut self, again: Time, host: &H, index: PeerIndex) {
+    /// Forgets all that is under way between a peer and this node.
+    pub(super) fn restart(&mut self, index: PeerIndex) {
         self.forget_packets(index);
-        let peer = &mut self.peers[index];
-        peer.restart();
-        let node = peer.node;
-        for process in self.processes.iter_mut().flatten() {
-            process.replies.retain(|job| job.peer != index);
-        }
-        self.forget_waiting(host, index);
-        self.parked.forget(index);
-        self.imports.resend(node, again);
-        self.abort_to(host, index, None);
+        self.peers[index].restart();
     }
 }

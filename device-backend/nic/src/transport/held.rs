@@ -1,137 +1,132 @@
-//! Frames that were taken and are delivered, or refused, later; and the
+//! Frames that were received and are delivered, or refused, later; and the
 //! notifications that wait for them (N14, N18).
 //!
 //! ```text
-//!   taken ──┬── delivered at once                       nothing to do
-//!           └── hold_frame ──┬── frame_delivered ──────► delivered
-//!                            └── frame_refused ── Nak ── its arrival is
-//!                                                        acknowledged ──► delivered
+//!   received ──┬── delivered at once                    nothing to do
+//!              └── hold ──┬── delivered ──────────────► delivered
+//!                         └── refuse ──── Nak ── its arrival is
+//!                                                acknowledged ──► delivered
 //! ```
 //! A frame that is held keeps its place in its sender's window, and back the
 //! notifications that were sent after it.
 
-use qnic_abi::wire::{FrameHeader, FrameKind};
+use qnic_abi::wire::{Frame, Nak};
 use qnic_abi::{Status, VniId};
 
-use super::{header, PeerIndex};
-use crate::env::Host;
-use crate::nic::Nic;
+use super::receive_window::PendingNotification;
+use super::Transport;
+use crate::frame::HeldFrame;
+use crate::ids::{OperationId, PeerIndex};
 
-/// Names a frame that is held. It names nothing once the conversation that the
-/// frame came in has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HeldFrame {
-    peer: PeerIndex,
-    life: u32,
-    sequence: u64,
-}
-
-impl HeldFrame {
-    /// The peer that it came from.
-    pub(crate) fn peer(&self) -> PeerIndex {
-        self.peer
-    }
-}
-
-impl Nic {
-    /// Holds a frame that is being taken: it is not delivered when the call that
-    /// takes it returns.
-    pub(crate) fn hold_frame(&mut self, index: PeerIndex, frame: &FrameHeader) -> HeldFrame {
-        let sequence = frame.sequence.get();
+impl Transport {
+    /// Holds a frame that is being received: it is not delivered when the call that
+    /// receives it returns.
+    pub(crate) fn hold(&mut self, index: PeerIndex, sequence: u64) -> HeldFrame {
         let peer = &mut self.peers[index];
         peer.receive.hold(sequence);
         HeldFrame {
             peer: index,
-            life: peer.life,
+            incarnation: peer.incarnation,
             sequence,
         }
     }
 
-    /// Notes that a frame that was held is delivered, or need not be any more.
-    pub(crate) fn frame_delivered<H: Host>(&mut self, host: &H, held: HeldFrame) {
+    /// Notes that a frame that was held is delivered, or need not be any more. Returns
+    /// false if its session has ended; else notifications may be due
+    /// ([`Transport::pop_notification`]).
+    pub(crate) fn delivered(&mut self, held: HeldFrame) -> bool {
         let peer = &mut self.peers[held.peer];
-        if peer.life != held.life {
-            return;
+        let current = peer.incarnation == held.incarnation;
+        if current {
+            peer.receive.deliver(held.sequence);
+            self.peers.list(held.peer);
         }
-        peer.receive.deliver(held.sequence);
-        self.peers.list(held.peer);
-        self.release_notices(host, held.peer);
+        current
     }
 
-    /// Refuses a frame that is held: its sender learns `status`. `frame` is its header.
-    pub(crate) fn frame_refused(&mut self, held: HeldFrame, frame: &FrameHeader, status: Status) {
-        let mut nak = header(FrameKind::Nak);
-        nak.source_port = frame.destination_port;
-        nak.destination_port = frame.source_port;
-        nak.operation = frame.operation;
-        nak.offset = frame.offset;
-        nak.status = status.code().into();
-        self.send_nak(held, nak);
-    }
-
-    /// Queues the Nak of a frame that is held.
-    pub(crate) fn send_nak(&mut self, held: HeldFrame, mut nak: FrameHeader) {
+    /// Refuses a frame that is held: its sender learns `status`.
+    pub(crate) fn refuse_held(&mut self, held: HeldFrame, frame: &Frame, status: Status) {
         let peer = &mut self.peers[held.peer];
-        if peer.life == held.life {
-            nak.argument = held.sequence.into();
-            peer.receive.refuse(held.sequence, nak.operation.get());
-            peer.naks.push_back(nak);
-            self.peers.hurry(held.peer);
+        if peer.incarnation == held.incarnation {
+            let operation = frame.envelope.operation.get();
+            peer.receive.refuse(held.sequence, operation);
+            let nak = nak(frame, held.sequence, status);
+            peer.naks.push_back((held.sequence, nak));
+            self.peers.mark_urgent(held.peer);
         }
     }
 
-    /// The peer has everything up to `received`: what it knows to be refused is
-    /// delivered.
-    #[inline]
-    pub(super) fn settle_refusals<H: Host>(&mut self, host: &H, index: PeerIndex, received: u64) {
-        while let Some(sequence) = self.peers[index].receive.pop_refusal(received) {
-            let life = self.peers[index].life;
-            let held = HeldFrame {
-                peer: index,
-                life,
-                sequence,
-            };
-            self.frame_delivered(host, held);
-        }
+    /// Refuses a frame of class Control: its sender learns `status`.
+    pub(crate) fn refuse(&mut self, index: PeerIndex, frame: &Frame, status: Status) {
+        let sequence = frame.envelope.sequence.get();
+        self.send_control(index, nak(frame, sequence, status));
     }
 
-    /// Signals a notification that came with a frame, once everything before that
-    /// frame is delivered; never if another frame of its write was refused before.
+    /// The peer has everything up to what `frame` acknowledges: the next frame that it
+    /// knows to be refused is delivered. Returns false if there is none.
     #[inline]
-    pub(crate) fn notify<H: Host>(
+    pub(crate) fn pop_refusal(&mut self, index: PeerIndex, frame: &Frame) -> bool {
+        let received = frame.envelope.acknowledge.get();
+        let peer = &mut self.peers[index];
+        let Some(sequence) = peer.receive.pop_refusal(received) else {
+            return false;
+        };
+        peer.receive.deliver(sequence);
+        self.peers.list(index);
+        true
+    }
+
+    /// Returns true if a frame of that operation was refused, and more may come.
+    #[inline]
+    pub(crate) fn is_refused(&mut self, index: PeerIndex, operation: OperationId) -> bool {
+        self.peers[index].receive.is_refused(operation.0)
+    }
+
+    /// A notification came with a frame. Returns true if it is due now: everything
+    /// before that frame is delivered. It is never due if another frame of its operation
+    /// was refused before.
+    #[inline]
+    pub(crate) fn notify(
         &mut self,
-        host: &H,
         index: PeerIndex,
-        frame: &FrameHeader,
+        frame: &Frame,
         (vni, notification): (VniId, u32),
-    ) {
-        let (sequence, operation) = (frame.sequence.get(), frame.operation.get());
+    ) -> bool {
+        let sequence = frame.envelope.sequence.get();
+        let operation = frame.envelope.operation.get();
         let receive = &mut self.peers[index].receive;
         if receive.is_refused(operation) {
-            return;
+            return false;
         }
-        match receive.delivered() >= sequence {
-            true => self.signal(host, vni, notification),
-            false => receive.defer((sequence, operation), vni, notification),
+        let due = receive.delivered() >= sequence;
+        if !due {
+            receive.defer((sequence, operation), vni, notification);
         }
+        due
     }
 
-    /// Signals the notifications that have waited long enough.
+    /// The next notification from a peer that has waited long enough.
     #[inline]
-    pub(super) fn release_notices<H: Host>(&mut self, host: &H, index: PeerIndex) {
-        while let Some(notice) = self.peers[index].receive.pop_notice() {
-            self.signal(host, notice.vni, notice.notification);
-        }
+    pub(crate) fn pop_notification(&mut self, index: PeerIndex) -> Option<PendingNotification> {
+        self.peers[index].receive.pop_notification()
     }
 
-    fn signal<H: Host>(&mut self, host: &H, vni: VniId, notification: u32) {
-        self.counters.notifications += 1;
-        if let Some(process) = self.process(vni) {
-            let window = process.queue.window;
-            process.host_area.signal(host, window, notification);
-            process.changed = true;
-            process.signalled = true;
-        }
-        self.touch(vni);
+    /// Drops the notifications of a process that has ended.
+    pub(crate) fn forget_notifications(&mut self, index: PeerIndex, vni: VniId) {
+        self.peers[index].receive.forget_notifications(vni);
     }
+}
+
+fn nak(frame: &Frame, sequence: u64, status: Status) -> Frame {
+    let envelope = &frame.envelope;
+    let mut nak = Frame::new(&Nak {
+        status: status.code().into(),
+        kind: envelope.kind,
+        reserved: [0; 3],
+        sequence: sequence.into(),
+    });
+    nak.envelope.source_port = envelope.destination_port;
+    nak.envelope.destination_port = envelope.source_port;
+    nak.envelope.operation = envelope.operation;
+    nak
 }

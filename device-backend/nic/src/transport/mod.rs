@@ -1,443 +1,406 @@
-//! Transport: sessions, sequence numbers, windows (docs/wire.md).
+//! Transport: sessions, sequence numbers, windows (docs/wire.md). It owns peers and
+//! timers, knows classes of frames and not kinds, and calls nobody: what a frame or a
+//! timer means for others is what a call returns, or is taken out afterwards.
 //!
 //! ```text
-//!   write, read, import ──transmit──► [send: number, window] ──► wire
-//!   deliver ◄──receive── [session, receive: number] ◄── wire
-//!      └──► naks, answers, acknowledgement ──flush──► wire
+//!               number                       [envelope, body, payload]
+//!   protocol ──► transmit ──► [send window] ──► wire
+//!   protocol ◄── open, acknowledge, admit ◄── [session, receive window] ◄── wire
+//!      └──► control frames, Naks, acknowledgement ──flush──► wire
 //! ```
 //! | module | holds |
 //! |---|---|
-//! | `session` | which life of a conversation a frame belongs to |
-//! | `send` | numbers and the window of frames that the peer has not delivered |
-//! | `receive` | which frames have arrived, and which of them are delivered |
+//! | `session` | which incarnation of a session a frame belongs to |
+//! | `send_window` | numbers and the window of fragments that the peer has not delivered |
+//! | `receive_window` | which frames have arrived, and which of them are delivered |
 //! | `peer` | all of that for one peer; the table of peers |
-//! | `handshake` | how conversations begin and end |
-//! | `reliable` | sending again, probing, giving up: only where the wire is not perfect |
+//! | `handshake` | how sessions begin and end |
+//! | `incoming` | how a frame is checked, numbered and acknowledged |
+//! | `held` | frames that were received and are delivered, or refused, later |
+//! | `refused` | operations that do not notify any more |
+//! | `reliable` | sending again, probing, giving up: only where the route is not lossless |
 //! | `packets`, `timer`, `rtt` | copies, the timing wheel, how long to wait |
-//! | `held` | frames that were taken and are delivered, or refused, later |
-//! | `refused` | writes that do not notify any more |
 //!
-//! Each ordered pair of nodes has one sequence of frames. A frame is taken when
-//! it arrives, in any order, once. The peer is told how far all has arrived, and
-//! how far all is delivered, with each frame that goes the other way or with one
-//! Ack at the end of a poll.
+//! Each ordered pair of nodes has one sequence of frames. A frame is received when it
+//! arrives, in any order, once. The peer learns how far all has arrived, and how far
+//! all is delivered, with each frame that goes the other way or with one Ack at the end
+//! of a poll.
 //!
-//! What is wrong (a session of another life, a number far outside of the window,
-//! an acknowledgement of what was never sent) is counted and dropped. Frames come
-//! here intact or not at all: a link that can damage them checks them.
-//!
-//! Frames to the own node take the same path, without a wire.
+//! What is wrong (a session of another incarnation, a number far outside of the window,
+//! an acknowledgement of what was never sent) is counted and dropped. Frames come here
+//! intact or not at all: a link that can damage them checks them.
 
 mod handshake;
 mod held;
+mod incoming;
 mod packets;
 mod peer;
-mod receive;
+mod receive_window;
 mod refused;
 mod reliable;
 mod rtt;
-mod send;
+mod send_window;
 mod session;
 mod timer;
 
-use qnic_abi::wire::{
-    pieces, FrameFlags, FrameHeader, FrameKind, FRAME_MAGIC, MAX_RUN, RUN_PAGES, WIRE_VERSION,
-};
-use zerocopy::FromZeros;
+use qnic_abi::control::Statistics;
+use qnic_abi::wire::{Class, Frame};
+use qnic_abi::{NodeId, VniId};
 
-use crate::deliver::Arrival;
-use crate::env::{Channel, Host, Payload, Time, Wire};
-use crate::nic::{Io, Nic};
+use crate::config::{Limits, NicConfig};
+use crate::env::{Channel, HostMemory, Payload, Time, Wire};
+use crate::frame::StoredFrame;
+use crate::ids::{OperationId, PeerIndex};
 
-pub(crate) use held::HeldFrame;
-pub(crate) use peer::{PeerIndex, PeerTable};
-use receive::Place;
-pub(crate) use reliable::Alarm;
-use session::Verdict;
-pub(crate) use timer::TimerWheel;
+pub(crate) use incoming::Opened;
+use peer::PeerTable;
+use reliable::Alarm;
+pub(crate) use reliable::Expired;
+use timer::TimerWheel;
 
-/// Pieces of reads, and atomic operations, under way to one peer; a run may go beyond.
-pub(crate) const READ_WINDOW: u32 = 256;
+/// Requests under way to one peer: fragments of reads, and atomic operations. A page
+/// span may go beyond.
+const REQUEST_WINDOW: u32 = 256;
 
-/// Answers that may wait to be sent to one peer while it sends: more than all
+/// Control frames that may wait to be sent to one peer while it sends: more than all
 /// requests that it can have under way. A poll sends them all.
-const ANSWER_LIMIT: usize = 4096;
+const CONTROL_LIMIT: usize = 4096;
 
-/// A header of that kind, otherwise zero.
-pub(crate) fn header(kind: FrameKind) -> FrameHeader {
-    let mut header = FrameHeader::new_zeroed();
-    header.kind = kind as u8;
-    header
+/// A node that could not be reached is tried again after so long, in nanoseconds.
+pub(crate) const RETRY_AFTER: u64 = 10_000_000;
+
+/// What the transport counts.
+#[derive(Debug, Default)]
+pub(crate) struct TransportCounters {
+    pub(crate) malformed_frames: u64,
+    pub(crate) stale_frames: u64,
+    pub(crate) frames_resent: u64,
+    pub(crate) resend_timeouts: u64,
+    pub(crate) duplicate_frames: u64,
+    pub(crate) frames_outside: u64,
+    pub(crate) acknowledgements: u64,
+    pub(crate) peers_given_up: u64,
 }
 
-/// Says whether frames of a kind may have to wait at their destination for memory:
-/// those take a place in the window.
-fn takes_memory(kind: FrameKind) -> bool {
-    matches!(kind, FrameKind::Write | FrameKind::ReadReply)
+/// What had to wait for a window that has room again.
+#[derive(Debug, Default)]
+pub(crate) struct Unblocked {
+    pub(crate) operations: Vec<OperationId>,
+    pub(crate) responses: Vec<(VniId, StoredFrame)>,
 }
 
-impl Nic {
-    /// Sends a frame with the next number, or the next numbers if it carries a run:
-    /// completes its header. `false` says that there is no way to the peer; then no
-    /// number was used.
-    ///
-    /// The peer must be ready, and its window must have room for this kind of frame.
-    pub(crate) fn transmit<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-        index: PeerIndex,
-        header: &mut FrameHeader,
-        payload: Payload<'_, H::Memory>,
-    ) -> bool {
-        let peer = &mut self.peers[index];
-        debug_assert!(peer.is_ready());
-        let count = pieces(header.address.get(), payload.len());
-        header.sequence = peer.send.next().into();
-        peer.send.advance(count);
-        let taken = match peer.is_perfect() {
-            true => self.put(io, index, header, payload),
-            false => self.transmit_reliably(io, index, header, payload),
-        };
-        if !taken {
-            self.peers[index].send.withdraw(count);
+/// Which window an operation waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// That of fragments with a payload.
+    Fragments,
+    /// That of requests.
+    Requests,
+}
+
+/// The transport of one NIC.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    node: NodeId,
+    limits: Limits,
+    peers: PeerTable,
+    timers: TimerWheel<Alarm>,
+    unblocked: Unblocked,
+    pub(crate) counters: TransportCounters,
+}
+
+impl Transport {
+    /// A transport without peers.
+    pub(crate) fn new(config: &NicConfig) -> Self {
+        Transport {
+            node: config.node,
+            limits: config.limits.clone(),
+            peers: PeerTable::default(),
+            timers: TimerWheel::new(),
+            unblocked: Unblocked::default(),
+            counters: TransportCounters::default(),
         }
-        taken
     }
 
-    /// Sends a frame whose number is set: completes the rest of its header.
-    pub(crate) fn put<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-        index: PeerIndex,
-        header: &mut FrameHeader,
-        payload: Payload<'_, H::Memory>,
-    ) -> bool {
-        let peer = &mut self.peers[index];
-        header.payload_length = (payload.len() as u16).into();
-        peer.address(self.config.node, header);
-        if peer.node == self.config.node {
-            self.receive(io.now, io.host, header, payload);
-            return true;
+    /// Begins new sessions with all peers, with numbers from `session` on.
+    pub(crate) fn start(&mut self, session: u64) {
+        self.counters = TransportCounters::default();
+        self.unblocked = Unblocked::default();
+        self.peers.raise_sessions(session);
+        // Peers of before a start without a reset must start over.
+        for index in self.peers.all() {
+            let next = self.peers.new_session();
+            self.restart(index);
+            self.peers[index].session.end_own(next);
+            self.peers.ensure_session(index);
         }
-        let channel = Channel::of(payload.len());
-        io.wire.send(header, payload, channel)
+        self.peers.add_own(self.node, &self.limits);
     }
 
-    /// Sends what was queued for peers: greetings, refusals, other answers, then,
-    /// if `acknowledge`, acknowledgements that no frame has carried.
+    /// Forgets all peers.
+    pub(crate) fn clear(&mut self) {
+        self.peers.clear();
+        self.timers.clear();
+        self.unblocked = Unblocked::default();
+        self.counters = TransportCounters::default();
+    }
+
+    /// The peer of a node, a new one if need be; `None` beyond the limit.
     #[inline]
-    pub(crate) fn flush<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-        acknowledge: bool,
-    ) -> bool {
-        self.peers.has_listed(!acknowledge) && self.flush_listed(io, acknowledge)
+    pub(crate) fn find_or_add(&mut self, node: NodeId) -> Option<PeerIndex> {
+        self.peers.find_or_add(node, &self.limits)
     }
 
-    fn flush_listed<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-        acknowledge: bool,
-    ) -> bool {
-        let mut busy = false;
-        let listed = self.peers.take_listed();
-        for index in listed.iter().copied() {
-            let reached = self.flush_peer(io, index, acknowledge, &mut busy);
-            if !reached {
-                self.peer_unreachable(io.now, io.host, index);
-            } else if !acknowledge || self.peers[index].keeps_place() {
-                self.peers.list(index);
-            }
-        }
-        self.peers.reuse(listed);
-        busy
+    /// Every peer.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> {
+        self.peers.all()
     }
 
-    /// Returns `false` if there is no way to the peer.
-    fn flush_peer<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-        index: PeerIndex,
-        acknowledge: bool,
-        busy: &mut bool,
-    ) -> bool {
+    /// The node of a peer.
+    pub(crate) fn node_of(&self, index: PeerIndex) -> NodeId {
+        self.peers[index].node
+    }
+
+    /// Returns true if a peer is this node itself: frames to it take no wire.
+    #[inline]
+    pub(crate) fn is_own(&self, index: PeerIndex) -> bool {
+        self.peers[index].node == self.node
+    }
+
+    /// Returns true if the session of a peer is known here.
+    pub(crate) fn has_session(&self, index: PeerIndex) -> bool {
+        self.peers[index].session.is_known()
+    }
+
+    /// How many fragments may be sent to a peer now. If none because there is no
+    /// session yet, makes sure that one comes about.
+    #[inline]
+    pub(crate) fn room(&mut self, index: PeerIndex) -> u32 {
         let peer = &self.peers[index];
-        if peer.greet || peer.reply.is_some() {
-            *busy = true;
-            if !self.shake_hands(io, index) {
-                return false;
-            }
+        let room = peer.send.room();
+        if room == 0 && !peer.is_ready() {
+            self.peers.ensure_session(index);
         }
-        if self.peers[index].is_ready() {
-            let lost = self.peers[index].packets.has_waiting();
-            if lost && !self.flush_lost(io, index, busy) || !self.flush_answers(io, index, busy) {
-                return false;
-            }
-        }
-        if acknowledge && self.peers[index].must_tell(io.now) {
-            *busy = true;
-            return self.send_acknowledgement(io, index);
-        }
-        true
+        room
     }
 
-    fn flush_answers<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-        index: PeerIndex,
-        busy: &mut bool,
-    ) -> bool {
-        while self.peers[index].send.has_number() {
-            let peer = &mut self.peers[index];
-            let (mut answer, refused) = match peer.naks.pop_front() {
-                Some(nak) => (nak, Some(nak.argument.get())),
-                None => match peer.answers.pop_front() {
-                    Some(answer) => (answer, None),
-                    None => break,
-                },
-            };
-            *busy = true;
-            if !self.transmit(io, index, &mut answer, Payload::None) {
-                return false;
-            }
-            if let Some(sequence) = refused {
-                let nak = answer.sequence.get();
-                self.peers[index].receive.refusal_sent(nak, sequence);
-            }
-        }
-        true
-    }
-
-    /// Takes a frame: checks its form, its session and its number, then hands it
-    /// to whom it concerns.
-    pub(crate) fn receive<H: Host>(
-        &mut self,
-        now: Time,
-        host: &H,
-        frame: &FrameHeader,
-        payload: Payload<'_, H::Memory>,
-    ) {
-        let Some(kind) = self.well_formed(frame, payload.len()) else {
-            self.counters.malformed_frames += 1;
-            return;
-        };
-        let node = qnic_abi::NodeId(frame.source_node.get());
-        let Some(index) = self.peers.find_or_add(node, &self.config.limits) else {
-            self.counters.malformed_frames += 1;
-            return;
-        };
-        let sessions = (frame.source_session.get(), frame.destination_session.get());
-        if kind == FrameKind::Gone && frame.source_port.get() == 0 {
-            return self.peer_left(host, index, sessions);
-        }
-        let verdict = self.peers[index]
-            .session
-            .judge(kind, sessions.0, sessions.1);
-        if verdict != Verdict::Accept && !self.meet(host, index, frame, verdict) {
-            return;
-        }
-        self.peers[index].heard = now;
-        if matches!(kind, FrameKind::Hello | FrameKind::HelloReply) {
-            return self.take_hello(host, index, frame, kind);
-        }
-        if !self.handle_acknowledge(now, host, index, frame) {
-            self.counters.malformed_frames += 1;
-            return;
-        }
-        if kind == FrameKind::Ack {
-            self.take_ack(now, index, frame);
-        } else if self.admit(now, index, frame, kind) {
-            self.take(now, host, index, frame, kind, payload);
-        }
-        self.release_notices(host, index);
-    }
-
-    /// Takes what only an Ack says.
+    /// Returns true if another request may be sent to a peer now. If not because there
+    /// is no session yet, makes sure that one comes about.
     #[inline]
-    fn take_ack(&mut self, now: Time, index: PeerIndex, frame: &FrameHeader) {
-        if frame.flags.get() & FrameFlags::PROBE.bits() != 0 {
-            self.peers[index].receive.tell_all_again();
-            self.peers[index].tell_now();
-            self.peers.list(index);
-        }
-        if !self.peers[index].packets.is_empty() {
-            self.take_selective(now, index, frame);
-        }
-    }
-
-    /// Hands a frame that is new to whom it concerns.
-    #[inline]
-    fn take<H: Host>(
-        &mut self,
-        now: Time,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-        kind: FrameKind,
-        payload: Payload<'_, H::Memory>,
-    ) {
-        match kind {
-            FrameKind::Write | FrameKind::ReadReply => {
-                let arrival = Arrival {
-                    index,
-                    frame,
-                    payload,
-                };
-                self.deliver(now, host, &arrival);
-            }
-            FrameKind::ReadRequest => self.take_read_request(index, frame),
-            FrameKind::Atomic => self.take_atomic(host, index, frame),
-            FrameKind::AtomicReply => self.take_atomic_reply(now, host, index, frame),
-            FrameKind::Nak => self.handle_nak(host, index, frame),
-            FrameKind::ImportRequest => self.take_import_request(now, index, frame),
-            FrameKind::ImportReply => self.take_import_reply(index, frame),
-            FrameKind::Gone => self.peer_process_gone(host, index, frame),
-            FrameKind::Ack | FrameKind::Hello | FrameKind::HelloReply => {}
-        }
-    }
-
-    #[inline]
-    fn well_formed(&self, frame: &FrameHeader, length: usize) -> Option<FrameKind> {
-        let kind = FrameKind::try_from(frame.kind).ok()?;
-        let good = frame.magic.get() == FRAME_MAGIC
-            && frame.version == WIRE_VERSION
-            && FrameFlags::from_bits(frame.flags.get()).is_some()
-            && frame.reserved0.get() == 0
-            && frame.reserved1.get() == 0
-            && frame.destination_node.get() == self.config.node.0
-            && usize::from(frame.payload_length.get()) == length
-            && length <= if takes_memory(kind) { MAX_RUN } else { 0 };
-        good.then_some(kind)
-    }
-
-    /// Notes that a numbered frame has arrived; `false` drops it: it is not new, or
-    /// there is no room for what it could cause.
-    #[inline]
-    fn admit(&mut self, now: Time, index: PeerIndex, frame: &FrameHeader, kind: FrameKind) -> bool {
-        let sequence = frame.sequence.get();
-        let length = usize::from(frame.payload_length.get());
-        let count = pieces(frame.address.get(), length) as usize;
-        self.peers.list(index);
-        let peer = &mut self.peers[index];
-        let full = peer.answers.len() >= ANSWER_LIMIT
-            || takes_memory(kind) && peer.receive.open_count() + count > peer.grant as usize;
-        match peer.receive.place(sequence) {
-            Place::Next if count > 1 && !full && peer.is_perfect() && count <= RUN_PAGES => {
-                peer.receive.accept_run(count as u64);
-                true
-            }
-            _ if count > 1 => {
-                self.counters.frames_outside += 1;
-                false
-            }
-            Place::Next if !full => {
-                peer.receive.accept(sequence);
-                if !peer.is_perfect() {
-                    peer.tell_soon(now, self.config.limits.acknowledge_after);
-                }
-                true
-            }
-            Place::Ahead if !full => {
-                peer.tell_now();
-                // What was said before it may end what it begins.
-                let in_order = kind == FrameKind::ImportReply;
-                if !in_order {
-                    peer.receive.accept(sequence);
-                }
-                !in_order
-            }
-            Place::Old => {
-                peer.receive.tell_again(sequence);
-                peer.tell_now();
-                self.counters.duplicate_frames += 1;
-                false
-            }
-            _ => {
-                self.counters.frames_outside += 1;
-                false
-            }
-        }
-    }
-
-    /// Works off what a frame says of frames that were sent. `false`: it cannot be
-    /// true.
-    #[inline]
-    fn handle_acknowledge<H: Host>(
-        &mut self,
-        now: Time,
-        host: &H,
-        index: PeerIndex,
-        frame: &FrameHeader,
-    ) -> bool {
-        let (received, delivered) = (frame.acknowledge.get(), frame.delivered.get());
-        if !self.peers[index].send.acknowledge(received, delivered) {
+    pub(crate) fn has_request_room(&mut self, index: PeerIndex) -> bool {
+        let peer = &self.peers[index];
+        if !peer.is_ready() {
+            self.peers.ensure_session(index);
             return false;
         }
-        if !self.peers[index].packets.is_empty() {
-            self.release_packets(now, index, received);
-        }
-        self.settle_refusals(host, index, received);
-        if self.peers[index].send.has_delivered() {
-            self.work_off(host, index);
-        }
-        true
+        peer.requests < REQUEST_WINDOW
     }
 
-    /// Takes frames out of the window that the peer has delivered.
-    fn work_off<H: Host>(&mut self, host: &H, index: PeerIndex) {
-        self.peers[index].probes = 0;
-        while let Some(frame) = self.peers[index].send.pop_delivered() {
-            let id = frame.operation;
-            let more = self.peers[index].send.delivers_next(id);
-            let Some(operation) = self.operation(id) else {
-                continue;
-            };
-            operation.in_flight -= u32::from(!frame.refused && operation.in_flight > 0);
-            if !more {
-                self.reconsider(host, id.vni(), id.slot());
-            }
-        }
-        self.unblock(host, index);
+    /// Most payload bytes in a frame to a peer.
+    #[inline]
+    pub(crate) fn max_payload(&self, index: PeerIndex) -> u32 {
+        self.peers[index].max_payload()
     }
 
-    /// Lets those go on that waited for a place in the window to this peer.
-    pub(crate) fn unblock<H: Host>(&mut self, host: &H, index: PeerIndex) {
+    /// Lets an operation wait for a window. It comes back by
+    /// [`Transport::take_unblocked`].
+    pub(crate) fn block(&mut self, index: PeerIndex, window: Window, id: OperationId) {
+        let blocked = &mut self.peers[index].blocked;
+        match window {
+            Window::Fragments => blocked.operations.push(id),
+            Window::Requests => blocked.requests.push(id),
+        }
+    }
+
+    /// Lets the answer to a frame of a peer wait for the window of fragments.
+    pub(crate) fn block_response(&mut self, vni: VniId, request: StoredFrame) {
+        let blocked = &mut self.peers[request.peer].blocked;
+        blocked.responses.push_back((vni, request));
+    }
+
+    /// Answers to frames of a peer that wait for the window.
+    pub(crate) fn blocked_responses(&self, index: PeerIndex) -> usize {
+        self.peers[index].blocked.responses.len()
+    }
+
+    /// Drops the answers that wait and are chosen.
+    pub(crate) fn drop_responses(
+        &mut self,
+        index: PeerIndex,
+        dropped: impl Fn(VniId, &StoredFrame) -> bool,
+    ) {
+        let responses = &mut self.peers[index].blocked.responses;
+        responses.retain(|(vni, request)| !dropped(*vni, request));
+    }
+
+    /// Notes that requests to a peer are under way.
+    #[inline]
+    pub(crate) fn requested(&mut self, index: PeerIndex, count: u32) {
+        self.peers[index].requests += count;
+    }
+
+    /// Notes that requests to a peer were answered, or are no longer waited for.
+    pub(crate) fn answered(&mut self, index: PeerIndex, count: u32) {
         let peer = &mut self.peers[index];
-        if peer.blocked.is_empty() && peer.blocked_replies.is_empty() {
-            return;
-        }
-        if !peer.send.is_half_open() {
-            return;
-        }
-        let blocked = std::mem::take(&mut peer.blocked);
-        let replies = std::mem::take(&mut peer.blocked_replies);
-        self.let_go_on(host, blocked);
-        for (vni, job) in replies {
-            if let Some(process) = self.process(vni) {
-                process.replies.push_back(job);
-                self.schedule_process(vni);
-            }
-        }
-    }
-
-    /// Notes that `count` reads from a peer were answered, or are no longer waited for.
-    pub(crate) fn reads_answered<H: Host>(&mut self, host: &H, index: PeerIndex, count: u32) {
-        let peer = &mut self.peers[index];
-        peer.reads = peer.reads.saturating_sub(count);
+        peer.requests = peer.requests.saturating_sub(count);
         peer.probes = 0;
-        if peer.blocked_reads.is_empty() || peer.reads > READ_WINDOW / 2 || !peer.is_ready() {
-            return;
-        }
-        let blocked = std::mem::take(&mut peer.blocked_reads);
-        self.let_go_on(host, blocked);
+        self.unblock_requests(index);
     }
 
-    fn let_go_on<H: Host>(&mut self, host: &H, blocked: Vec<crate::operation::OperationId>) {
-        for id in blocked {
-            if let Some(operation) = self.operation(id) {
-                operation.blocked = false;
-            }
-            self.reconsider_named(host, Some(id));
+    fn unblock_requests(&mut self, index: PeerIndex) {
+        let peer = &mut self.peers[index];
+        let waits = !peer.blocked.requests.is_empty();
+        if waits && peer.requests <= REQUEST_WINDOW / 2 && peer.is_ready() {
+            let blocked = &mut peer.blocked.requests;
+            self.unblocked.operations.append(blocked);
         }
+    }
+
+    /// Lets those go on that waited for room in the window to a peer.
+    pub(super) fn unblock(&mut self, index: PeerIndex) {
+        let peer = &mut self.peers[index];
+        let blocked = &mut peer.blocked;
+        if blocked.operations.is_empty() && blocked.responses.is_empty() {
+            return;
+        }
+        if peer.send.is_half_open() {
+            self.unblocked.operations.append(&mut blocked.operations);
+            self.unblocked.responses.extend(blocked.responses.drain(..));
+        }
+    }
+
+    /// Takes what has room again.
+    #[inline]
+    pub(crate) fn take_unblocked(&mut self) -> Option<Unblocked> {
+        let unblocked = &mut self.unblocked;
+        let some = !unblocked.operations.is_empty() || !unblocked.responses.is_empty();
+        some.then(|| std::mem::take(unblocked))
+    }
+
+    /// Queues a frame of class Control.
+    pub(crate) fn send_control(&mut self, index: PeerIndex, frame: Frame) {
+        self.peers[index].control.push_back(frame);
+        self.peers.ensure_session(index);
+    }
+
+    /// Returns true if numbered frames may be sent to a peer: a session is there.
+    pub(crate) fn is_ready(&self, index: PeerIndex) -> bool {
+        self.peers[index].is_ready()
+    }
+
+    /// Gives a frame the next numbers of its peer. `owner` is the operation that learns
+    /// when its fragments are delivered. Frames with a payload need room in the window.
+    #[inline]
+    pub(crate) fn number(&mut self, index: PeerIndex, frame: &mut Frame) {
+        let peer = &mut self.peers[index];
+        debug_assert!(peer.is_ready());
+        frame.envelope.sequence = peer.send.next().into();
+        peer.send.advance(frame.envelope.fragments.into());
+    }
+
+    /// Takes the numbers of the last frame back: there was no route for it.
+    pub(crate) fn withdraw(&mut self, index: PeerIndex, frame: &Frame) {
+        let count = frame.envelope.fragments;
+        self.peers[index].send.withdraw(count.into());
+    }
+
+    /// Notes that the fragments of the last frame are in the window.
+    #[inline]
+    pub(crate) fn in_window(&mut self, index: PeerIndex, owner: OperationId, fragments: u8) {
+        self.peers[index].send.sent(owner, fragments.into());
+    }
+
+    /// Completes the envelope of a frame but for its number.
+    #[inline]
+    pub(crate) fn address(&mut self, index: PeerIndex, frame: &mut Frame, payload: usize) {
+        frame.envelope.payload_length = (payload as u16).into();
+        self.peers[index].address(self.node, frame);
+    }
+
+    /// Sends a frame that has its number. Returns false if there is no route to the
+    /// peer.
+    #[inline]
+    pub(crate) fn put<M: HostMemory, W: Wire<M>>(
+        &mut self,
+        now: Time,
+        wire: &mut W,
+        index: PeerIndex,
+        frame: &mut Frame,
+        payload: Payload<'_, M>,
+    ) -> bool {
+        let length = payload.len();
+        if self.peers[index].is_lossless() || !Class::of(frame.envelope.kind).is_numbered() {
+            self.address(index, frame, length);
+            return wire.send(frame, payload, Channel::of(length));
+        }
+        frame.envelope.payload_length = (length as u16).into();
+        self.transmit_reliably(now, wire, index, frame, payload)
+    }
+
+    /// Returns true if something may have to be sent to any peer; with `urgent`, more
+    /// than acknowledgements.
+    #[inline]
+    pub(crate) fn has_listed(&self, urgent: bool) -> bool {
+        self.peers.has_listed(urgent)
+    }
+
+    /// Takes the list of peers that something may have to be sent to.
+    pub(crate) fn take_listed(&mut self) -> Vec<PeerIndex> {
+        self.peers.take_listed()
+    }
+
+    /// Gives the buffer of the list back.
+    pub(crate) fn reuse(&mut self, list: Vec<PeerIndex>) {
+        self.peers.reuse(list);
+    }
+
+    /// Lists a peer again that needs it; `all` lists it anyway.
+    pub(crate) fn list_again(&mut self, index: PeerIndex, all: bool) {
+        if all || self.peers[index].stays_listed() {
+            self.peers.list(index);
+        }
+    }
+
+    /// The next control frame for a peer, if one may be sent. A Nak comes with the
+    /// number of the frame that it refuses.
+    pub(crate) fn next_control(&mut self, index: PeerIndex) -> Option<(Frame, Option<u64>)> {
+        let peer = &mut self.peers[index];
+        if !peer.send.has_number() {
+            return None;
+        }
+        if let Some((refused, nak)) = peer.naks.pop_front() {
+            return Some((nak, Some(refused)));
+        }
+        peer.control.pop_front().map(|frame| (frame, None))
+    }
+
+    /// Notes that the Nak of a frame was sent.
+    pub(crate) fn nak_sent(&mut self, index: PeerIndex, nak: &Frame, refused: u64) {
+        let sequence = nak.envelope.sequence.get();
+        self.peers[index].receive.refusal_sent(sequence, refused);
+    }
+
+    /// Returns true if something has to be sent to any peer.
+    pub(crate) fn has_output(&self, now: Time) -> bool {
+        self.peers.has_output(now)
+    }
+
+    /// Adds what the transport counts.
+    pub(crate) fn statistics(&self, statistics: &mut Statistics) {
+        let counters = &self.counters;
+        statistics.malformed_frames = counters.malformed_frames.into();
+        statistics.stale_frames = counters.stale_frames.into();
+        statistics.frames_resent = counters.frames_resent.into();
+        statistics.resend_timeouts = counters.resend_timeouts.into();
+        statistics.duplicate_frames = counters.duplicate_frames.into();
+        statistics.frames_outside = counters.frames_outside.into();
+        statistics.acknowledgements = counters.acknowledgements.into();
+        statistics.peers_given_up = counters.peers_given_up.into();
+    }
+
+    /// When something has to be done at the latest.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let deadlines = [self.timers.deadline(), self.peers.deadline()];
+        deadlines.into_iter().flatten().min()
     }
 }

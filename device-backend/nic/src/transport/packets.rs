@@ -10,12 +10,12 @@
 //!        (free) ◄─────── Arrived ◄── received, while Waiting
 //! ```
 //! A packet is in exactly one state; only one in flight has a timer. Packets that
-//! have arrived ahead of others keep their place until those have, without bytes.
+//! have arrived ahead of others stay until those have, without bytes.
 //! Buffers are used again.
 
 use std::collections::VecDeque;
 
-use qnic_abi::wire::FrameHeader;
+use qnic_abi::wire::Frame;
 
 use super::timer::TimerId;
 use crate::env::{HostMemory, OutOfRange, Payload, Time};
@@ -42,7 +42,7 @@ pub(crate) enum State {
 /// A frame and a copy of its payload.
 #[derive(Debug)]
 pub(crate) struct Packet {
-    pub(crate) header: FrameHeader,
+    pub(crate) frame: Frame,
     pub(crate) payload: Vec<u8>,
     pub(crate) state: State,
     /// When it was sent last.
@@ -78,13 +78,13 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
-    /// Says whether the peer has received everything.
+    /// Returns true if the peer has received everything.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Says whether a packet waits to be sent again.
+    /// Returns true if a packet waits to be sent again.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -108,7 +108,7 @@ impl Packets {
     /// [`OutOfRange`] if its payload cannot be read; nothing has changed then.
     pub(crate) fn queue<M: HostMemory>(
         &mut self,
-        header: &FrameHeader,
+        frame: &Frame,
         payload: &Payload<'_, M>,
     ) -> Result<(), OutOfRange> {
         // What stands in a buffer from before is overwritten.
@@ -116,10 +116,10 @@ impl Packets {
         bytes.resize(payload.len(), 0);
         payload.read(&mut bytes)?;
         if self.packets.is_empty() {
-            self.first = header.sequence.get();
+            self.first = frame.envelope.sequence.get();
         }
         self.packets.push_back(Packet {
-            header: *header,
+            frame: *frame,
             payload: bytes,
             state: State::Queued,
             sent: Time::default(),
@@ -135,8 +135,8 @@ impl Packets {
     }
 
     pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut Packet> {
-        let place = sequence.checked_sub(self.first)?;
-        self.packets.get_mut(usize::try_from(place).ok()?)
+        let index = sequence.checked_sub(self.first)?;
+        self.packets.get_mut(usize::try_from(index).ok()?)
     }
 
     /// Notes that a packet was sent, with this timer.
@@ -221,7 +221,7 @@ impl Packets {
                 && packet.sent <= latest
         };
         let range = self.packets.iter().enumerate().skip(start);
-        let mut numbered = range.map(|(place, packet)| (self.first + place as u64, packet));
+        let mut numbered = range.map(|(index, packet)| (self.first + index as u64, packet));
         numbered
             .find(|(sequence, packet)| *sequence > end || lost(packet))
             .map(|(sequence, _)| sequence)

@@ -1,76 +1,79 @@
-//! What a NIC remembers of another one.
+//! What a NIC remembers of another one, and the table of all.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use qnic_abi::wire::{FrameHeader, FRAME_MAGIC, MAX_PAYLOAD, MAX_RUN, WIRE_VERSION};
+use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::{NodeId, VniId};
 
 use super::packets::Packets;
-use super::receive::ReceiveWindow;
+use super::receive_window::ReceiveWindow;
 use super::rtt::RoundTrip;
-use super::send::SendWindow;
+use super::send_window::SendWindow;
 use super::session::Session;
 use super::timer::TimerId;
 use crate::config::Limits;
 use crate::env::{Path, Time};
-use crate::operation::OperationId;
-use crate::read::ReplyJob;
-
-/// Place of a peer in the [`PeerTable`]; it keeps it until the NIC is reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct PeerIndex(u16);
+use crate::frame::StoredFrame;
+use crate::ids::{OperationId, PeerIndex};
 
 /// Smallest window that a peer is granted, whatever others were granted before.
 const SMALLEST_WINDOW: u32 = 16;
+
+/// What waits for room in a window.
+#[derive(Debug, Default)]
+pub(crate) struct Blocked {
+    /// Operations, each in need of a place in the window.
+    pub(crate) operations: Vec<OperationId>,
+    /// Operations that wait for others to be answered.
+    pub(crate) requests: Vec<OperationId>,
+    /// Frames of the peer that have to be answered with a payload.
+    pub(crate) responses: VecDeque<(VniId, StoredFrame)>,
+}
 
 /// One direction each to and from another NIC.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
-    pub(crate) session: Session,
+    pub(super) session: Session,
     /// Changes whenever everything starts over: tells frames apart that are held.
-    pub(crate) life: u32,
-    /// Frames with a payload that the peer may have on their way or undelivered.
-    pub(crate) grant: u32,
-    /// What the way to it is like, as the wire said when the conversation began.
-    pub(crate) path: Option<Path>,
-    perfect: bool,
-    /// Copies of what it has not received, where the way is not perfect.
-    pub(crate) packets: Packets,
-    pub(crate) round_trip: RoundTrip,
-    /// When it was heard of last.
-    pub(crate) heard: Time,
+    pub(super) incarnation: u32,
+    /// Fragments that the peer may have on their way or undelivered.
+    pub(super) grant: u32,
+    /// The route to it, as the wire described it when the session began.
+    pub(super) path: Option<Path>,
+    lossless: bool,
+    /// Copies of what it has not received, where the route is not lossless.
+    pub(super) packets: Packets,
+    pub(super) round_trip: RoundTrip,
+    /// When the last frame of it was received.
+    pub(super) last_received: Time,
     /// The timer that watches its silence.
-    pub(crate) watch: Option<TimerId>,
-    /// It has to be asked whether it is there.
-    pub(crate) probe: bool,
+    pub(super) watch: Option<TimerId>,
+    /// It has to be probed.
+    pub(super) probe: bool,
     /// Probes since something that it owed has come.
-    pub(crate) probes: u32,
-    /// When it has to be told how far things are, if that can wait.
-    tell_at: Option<Time>,
-    /// It has to be told at once, whatever it knows.
-    tell_now: bool,
+    pub(super) probes: u32,
+    /// When an acknowledgement is due that can wait.
+    ack_at: Option<Time>,
+    /// An acknowledgement is due at once.
+    immediate_ack: bool,
     /// A Hello has to be sent.
-    pub(crate) greet: bool,
+    pub(super) hello_pending: bool,
     /// A Hello was sent and not answered.
-    pub(crate) greeted: bool,
+    pub(super) hello_sent: bool,
     /// A HelloReply has to be sent, to this session.
-    pub(crate) reply: Option<u64>,
-    pub(crate) send: SendWindow,
-    pub(crate) receive: ReceiveWindow,
-    /// Read requests and atomic operations that were not answered.
-    pub(crate) reads: u32,
-    /// Writes that wait for a place in the window.
-    pub(crate) blocked: Vec<OperationId>,
-    /// Reads and atomic operations that wait for others to be answered.
-    pub(crate) blocked_reads: Vec<OperationId>,
-    /// Replies to readers there that wait for a place in the window.
-    pub(crate) blocked_replies: VecDeque<(VniId, ReplyJob)>,
-    /// Refusals of frames that are held until the peer knows.
-    pub(crate) naks: VecDeque<FrameHeader>,
-    /// All other answers.
-    pub(crate) answers: VecDeque<FrameHeader>,
+    pub(super) hello_reply: Option<u64>,
+    pub(super) send: SendWindow,
+    pub(super) receive: ReceiveWindow,
+    /// Requests to it that were not answered.
+    pub(super) requests: u32,
+    pub(super) blocked: Blocked,
+    /// Refusals of frames that are held until the peer knows: the number of the frame,
+    /// and the Nak.
+    pub(super) naks: VecDeque<(u64, Frame)>,
+    /// All other frames of class Control that wait to be sent.
+    pub(super) control: VecDeque<Frame>,
     /// Stands in [`PeerTable::listed`].
     listed: bool,
 }
@@ -80,147 +83,131 @@ impl Peer {
         Peer {
             node,
             session,
-            life: 0,
+            incarnation: 0,
             grant,
             path: None,
-            perfect: false,
+            lossless: false,
             packets: Packets::default(),
             round_trip: RoundTrip::default(),
-            heard: Time::default(),
+            last_received: Time::default(),
             watch: None,
             probe: false,
             probes: 0,
-            tell_at: None,
-            tell_now: false,
-            greet: false,
-            greeted: false,
-            reply: None,
+            ack_at: None,
+            immediate_ack: false,
+            hello_pending: false,
+            hello_sent: false,
+            hello_reply: None,
             send: SendWindow::new(),
             receive: ReceiveWindow::default(),
-            reads: 0,
-            blocked: Vec::new(),
-            blocked_reads: Vec::new(),
-            blocked_replies: VecDeque::new(),
+            requests: 0,
+            blocked: Blocked::default(),
             naks: VecDeque::new(),
-            answers: VecDeque::new(),
+            control: VecDeque::new(),
             listed: false,
         }
     }
 
     /// Starts over in both directions: forgets all that is under way. Its timers
     /// are checked out already.
-    pub(crate) fn restart(&mut self) {
-        self.life = self.life.wrapping_add(1);
-        self.path = None;
-        self.perfect = false;
-        self.round_trip = RoundTrip::default();
-        self.probe = false;
-        self.probes = 0;
-        self.tell_at = None;
-        self.tell_now = false;
-        self.greet = false;
-        self.greeted = false;
-        self.reply = None;
-        self.send.clear();
-        self.receive.clear();
-        self.reads = 0;
-        self.blocked.clear();
-        self.blocked_reads.clear();
-        self.blocked_replies.clear();
-        self.naks.clear();
-        self.answers.clear();
+    pub(super) fn restart(&mut self) {
+        let fresh = Peer::new(self.node, self.session.clone(), self.grant);
+        let old = std::mem::replace(self, fresh);
+        self.incarnation = old.incarnation.wrapping_add(1);
+        self.last_received = old.last_received;
+        self.packets = old.packets;
+        self.listed = old.listed;
     }
 
-    /// Says whether numbered frames may be sent: both sides know each other.
-    pub(crate) fn is_ready(&self) -> bool {
+    /// Returns true if numbered frames may be sent: both sides know each other.
+    pub(super) fn is_ready(&self) -> bool {
         self.send.is_granted()
     }
 
     /// Makes sure that a session comes about.
-    pub(crate) fn introduce(&mut self) {
-        self.greet |= !self.greeted && !self.is_ready();
+    pub(super) fn ensure_session(&mut self) {
+        self.hello_pending |= !self.hello_sent && !self.is_ready();
     }
 
-    /// Notes what the way to it is like.
-    pub(crate) fn take_path(&mut self, path: Path) {
+    /// Notes what the route to it is like.
+    pub(super) fn set_path(&mut self, path: Path) {
         self.path = Some(path);
-        self.perfect = path.perfect;
+        self.lossless = path.lossless;
     }
 
-    /// Says whether neither copies nor timers are needed.
+    /// Returns true if neither copies nor timers are needed.
     #[inline]
-    pub(crate) fn is_perfect(&self) -> bool {
-        self.perfect
+    pub(super) fn is_lossless(&self) -> bool {
+        self.lossless
     }
 
     /// Most payload bytes in a frame to it.
-    pub(crate) fn max_payload(&self) -> u32 {
+    pub(super) fn max_payload(&self) -> u32 {
         let path = self.path.unwrap_or(Path::UNKNOWN);
-        let most = match path.perfect {
-            true => MAX_RUN,
+        let most = match path.lossless {
+            true => MAX_SPAN,
             false => MAX_PAYLOAD,
         };
         path.max_payload.clamp(1, most as u32)
     }
 
-    /// Says whether it owes this node an answer.
-    pub(crate) fn is_owed(&self) -> bool {
-        !self.packets.is_empty() || self.reads > 0 || !self.send.is_empty()
+    /// Returns true if it owes this node an answer.
+    pub(super) fn owes_answer(&self) -> bool {
+        !self.packets.is_empty() || self.requests > 0 || !self.send.is_empty()
     }
 
-    /// Completes a header that is sent to it: names, sessions, and how far the
-    /// other direction has come.
+    /// Completes the envelope of a frame that is sent to it: names, sessions, and how
+    /// far the other direction has come.
     #[inline]
-    pub(crate) fn address(&mut self, from: NodeId, header: &mut FrameHeader) {
-        let (received, delivered) = self.receive.tell();
-        self.tell_at = None;
-        self.tell_now = false;
-        header.magic = FRAME_MAGIC.into();
-        header.version = WIRE_VERSION;
-        header.source_node = from.0.into();
-        header.destination_node = self.node.0.into();
-        header.source_session = self.session.own().into();
-        header.destination_session = self.session.peer().into();
-        header.acknowledge = received.into();
-        header.delivered = delivered.into();
+    pub(super) fn address(&mut self, from: NodeId, frame: &mut Frame) {
+        let (received, delivered) = self.receive.take_ack();
+        self.ack_at = None;
+        self.immediate_ack = false;
+        let envelope = &mut frame.envelope;
+        envelope.source_node = from.0.into();
+        envelope.destination_node = self.node.0.into();
+        envelope.source_session = self.session.own().into();
+        envelope.destination_session = self.session.peer().into();
+        envelope.acknowledge = received.into();
+        envelope.delivered = delivered.into();
     }
 
-    /// Notes that it has to be told how far things are, but not before other frames
-    /// had a chance to carry that.
-    pub(crate) fn tell_soon(&mut self, now: Time, delay: u64) {
-        if self.receive.has_gap() || self.receive.untold() * 2 >= u64::from(self.grant) {
-            self.tell_now = true;
-        } else if self.tell_at.is_none() {
-            self.tell_at = Some(now.after(delay));
+    /// Schedules an acknowledgement: other frames get a chance to carry it, unless many
+    /// are unacknowledged.
+    pub(super) fn schedule_ack(&mut self, now: Time, delay: u64) {
+        if self.receive.has_gap() || self.receive.unacked() * 2 >= u64::from(self.grant) {
+            self.immediate_ack = true;
+        } else if self.ack_at.is_none() {
+            self.ack_at = Some(now.after(delay));
         }
     }
 
-    /// Notes that it has to be told at once.
-    pub(crate) fn tell_now(&mut self) {
-        self.tell_now = true;
+    /// Lets an acknowledgement go out with the next poll.
+    pub(super) fn ack_immediately(&mut self) {
+        self.immediate_ack = true;
     }
 
-    /// Says whether it has to be told now how far things are.
+    /// Returns true if an acknowledgement has to be sent now.
     #[inline]
-    pub(crate) fn must_tell(&self, now: Time) -> bool {
-        let news = self.receive.has_news() && self.tell_at.is_none_or(|time| time <= now);
-        let ahead = self.receive.has_unknown();
-        (news || ahead || self.tell_now || self.probe) && self.session.is_known()
+    pub(super) fn must_ack(&self, now: Time) -> bool {
+        let due = self.receive.ack_pending() && self.ack_at.is_none_or(|time| time <= now);
+        let ahead = self.receive.sack_pending();
+        (due || ahead || self.immediate_ack || self.probe) && self.session.is_known()
     }
 
-    /// Says whether it stays listed after its turn: something has to be sent later,
+    /// Returns true if it stays listed after its turn: something has to be sent later,
     /// or more than one turn allows.
-    pub(crate) fn keeps_place(&self) -> bool {
-        self.tell_at.is_some() || self.packets.has_waiting()
+    pub(super) fn stays_listed(&self) -> bool {
+        self.ack_at.is_some() || self.packets.has_waiting()
     }
 
     fn has_output(&self, now: Time) -> bool {
-        let answers = !self.naks.is_empty() || !self.answers.is_empty();
-        self.greet
-            || self.reply.is_some()
-            || answers && self.is_ready() && self.send.has_number()
+        let control = !self.naks.is_empty() || !self.control.is_empty();
+        self.hello_pending
+            || self.hello_reply.is_some()
+            || control && self.is_ready() && self.send.has_number()
             || self.packets.has_waiting()
-            || self.must_tell(now)
+            || self.must_ack(now)
     }
 }
 
@@ -228,26 +215,26 @@ impl Peer {
 #[derive(Debug, Default)]
 pub(crate) struct PeerTable {
     peers: Vec<Peer>,
-    /// Place + 1 by node number, or 0.
-    places: Vec<u16>,
+    /// Index + 1 by node number, or 0.
+    indices: Vec<u16>,
     /// Peers that something may have to be sent to.
     listed: Vec<PeerIndex>,
     /// One of them has more to be sent than an acknowledgement.
     urgent: bool,
     /// Buffer of the list before.
     spare: Vec<PeerIndex>,
-    /// The next session of this NIC with anybody.
+    /// The next session of this NIC with any peer.
     next_session: u64,
-    /// Frames that were granted to peers, all together.
+    /// Fragments that were granted to peers, all together.
     granted: u32,
 }
 
 impl PeerTable {
     /// The peer of that node, a new one if need be; `None` beyond the limit.
     #[inline]
-    pub(crate) fn find_or_add(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
-        match self.places.get(usize::from(node.0)) {
-            Some(place) if *place != 0 => Some(PeerIndex(place - 1)),
+    pub(super) fn find_or_add(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
+        match self.indices.get(usize::from(node.0)) {
+            Some(index) if *index != 0 => Some(PeerIndex(index - 1)),
             _ => self.add(node, limits),
         }
     }
@@ -258,50 +245,50 @@ impl PeerTable {
         if self.peers.len() >= (limits.peers.min(u32::from(u16::MAX))) as usize {
             return None;
         }
-        if number >= self.places.len() {
-            self.places.resize(number + 1, 0);
+        if number >= self.indices.len() {
+            self.indices.resize(number + 1, 0);
         }
-        // A quarter of what is left, so that who comes late finds some too.
+        // A quarter of what is left, so that later peers find some too.
         let share = limits.held_frames.saturating_sub(self.granted) / 4;
         let grant = share.max(SMALLEST_WINDOW).min(limits.window.max(1));
         self.granted = self.granted.saturating_add(grant);
         let session = Session::new(self.new_session());
         self.peers.push(Peer::new(node, session, grant));
-        self.places[number] = self.peers.len() as u16;
+        self.indices[number] = self.peers.len() as u16;
         Some(PeerIndex((self.peers.len() - 1) as u16))
     }
 
     /// Makes the own node known: frames to it take no wire.
-    pub(crate) fn add_own(&mut self, node: NodeId, limits: &Limits) {
+    pub(super) fn add_own(&mut self, node: NodeId, limits: &Limits) {
         if let Some(index) = self.find_or_add(node, limits) {
             let session = Session::with_itself(self.new_session());
             let peer = &mut self[index];
             peer.session = session;
-            peer.take_path(Path::PERFECT);
+            peer.set_path(Path::LOSSLESS);
             peer.send.grant(peer.grant);
         }
     }
 
     /// A number that no session of this NIC has had.
-    pub(crate) fn new_session(&mut self) -> u64 {
+    pub(super) fn new_session(&mut self) -> u64 {
         let session = self.next_session.max(1);
         self.next_session = session.saturating_add(1);
         session
     }
 
     /// Lets sessions go on from `base`, unless they are beyond it.
-    pub(crate) fn raise_sessions(&mut self, base: u64) {
+    pub(super) fn raise_sessions(&mut self, base: u64) {
         self.next_session = self.next_session.max(base);
     }
 
     /// Every peer.
-    pub(crate) fn all(&self) -> impl Iterator<Item = PeerIndex> {
+    pub(super) fn all(&self) -> impl Iterator<Item = PeerIndex> {
         (0..self.peers.len() as u16).map(PeerIndex)
     }
 
-    /// Notes that a peer may have to be told what has arrived from it.
+    /// Notes that an acknowledgement may have to be sent to a peer.
     #[inline]
-    pub(crate) fn list(&mut self, index: PeerIndex) {
+    pub(super) fn list(&mut self, index: PeerIndex) {
         let peer = &mut self.peers[usize::from(index.0)];
         if !peer.listed {
             peer.listed = true;
@@ -309,45 +296,39 @@ impl PeerTable {
         }
     }
 
-    /// Queues an answer to a peer, or a question.
-    pub(crate) fn answer(&mut self, index: PeerIndex, answer: FrameHeader) {
-        self[index].answers.push_back(answer);
-        self.introduce(index);
-    }
-
     /// Makes sure that a session with a peer comes about, and that what waits for
     /// it is sent.
-    pub(crate) fn introduce(&mut self, index: PeerIndex) {
-        self[index].introduce();
-        self.hurry(index);
+    pub(super) fn ensure_session(&mut self, index: PeerIndex) {
+        self[index].ensure_session();
+        self.mark_urgent(index);
     }
 
     /// Notes that there is more to send to a peer than an acknowledgement.
-    pub(crate) fn hurry(&mut self, index: PeerIndex) {
+    pub(super) fn mark_urgent(&mut self, index: PeerIndex) {
         self.urgent = true;
         self.list(index);
     }
 
-    /// Says whether something has to be sent to any peer.
-    pub(crate) fn has_output(&self, now: Time) -> bool {
+    /// Returns true if something has to be sent to any peer.
+    pub(super) fn has_output(&self, now: Time) -> bool {
         let mut listed = self.listed.iter();
         listed.any(|index| self[*index].has_output(now))
     }
 
-    /// When somebody has to be told how far things are at the latest.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    /// When the next acknowledgement is due that waits.
+    pub(super) fn deadline(&self) -> Option<Time> {
         let listed = self.listed.iter();
-        listed.filter_map(|index| self[*index].tell_at).min()
+        listed.filter_map(|index| self[*index].ack_at).min()
     }
 
-    /// Says whether something may have to be sent to any peer; with `urgent`, more
+    /// Returns true if something may have to be sent to any peer; with `urgent`, more
     /// than acknowledgements.
-    pub(crate) fn has_listed(&self, urgent: bool) -> bool {
+    pub(super) fn has_listed(&self, urgent: bool) -> bool {
         !self.listed.is_empty() && (self.urgent || !urgent)
     }
 
     /// Takes the list of peers that something may have to be sent to.
-    pub(crate) fn take_listed(&mut self) -> Vec<PeerIndex> {
+    pub(super) fn take_listed(&mut self) -> Vec<PeerIndex> {
         for index in &self.listed {
             self.peers[usize::from(index.0)].listed = false;
         }
@@ -356,14 +337,14 @@ impl PeerTable {
         std::mem::replace(&mut self.listed, spare)
     }
 
-    /// Gives back the buffer of a list that was worked off.
-    pub(crate) fn reuse(&mut self, mut list: Vec<PeerIndex>) {
+    /// Gives back the buffer of a list that was processed.
+    pub(super) fn reuse(&mut self, mut list: Vec<PeerIndex>) {
         list.clear();
         self.spare = list;
     }
 
     /// Forgets all peers; session numbers go on.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = PeerTable {
             next_session: self.next_session,
             ..PeerTable::default()

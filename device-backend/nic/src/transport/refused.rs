@@ -1,16 +1,16 @@
 //! Writes of which a frame was refused: they do not notify any more (N11, N16).
 //!
 //! ```text
-//!   refused ──► open ── the issuer knows ──► closing ── REACH more frames ──► forgotten
+//!   refused ──► open ── the requester knows ──► closing ── REACH more frames ──► forgotten
 //! ```
-//! A write is remembered after its issuer knows: frames that were sent before may come
+//! A write is remembered after its requester knows: frames that were sent before may come
 //! as late as the peer's reach allows. So a peer is remembered at most as many writes
 //! as fit into its window and reach together, whoever asks for them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::receive::REACH;
+use super::receive_window::REACH;
 
 /// The writes of one peer.
 #[derive(Debug, Default)]
@@ -26,13 +26,13 @@ pub(super) struct RefusedWrites {
 impl RefusedWrites {
     /// Remembers the write of a frame.
     pub(super) fn refuse(&mut self, sequence: u64, operation: u64) {
-        if let Entry::Vacant(place) = self.open.entry(sequence) {
-            place.insert(operation);
+        if let Entry::Vacant(entry) = self.open.entry(sequence) {
+            entry.insert(operation);
             *self.operations.entry(operation).or_default() += 1;
         }
     }
 
-    /// The issuer knows of the refusal of a frame, if it was one; everything up to
+    /// The requester knows of the refusal of a frame, if it was one; everything up to
     /// `received` has arrived.
     #[inline]
     pub(super) fn close(&mut self, sequence: u64, received: u64) {
@@ -46,7 +46,7 @@ impl RefusedWrites {
         }
     }
 
-    /// Says whether a frame of that write was refused.
+    /// Returns true if a frame of that write was refused.
     #[inline]
     pub(super) fn contains(&mut self, operation: u64, received: u64) -> bool {
         if self.operations.is_empty() {

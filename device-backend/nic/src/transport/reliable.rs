@@ -1,21 +1,21 @@
-//! What a wire that is not perfect costs: copies, timers, sending again, probing
+//! What a route that is not lossless costs: copies, timers, sending again, probing
 //! (U1 to U4, U10).
 //!
 //! ```text
-//!   transmit ──► copy ──► wire         timer ──► lost ──► again, on the data channel
-//!                  ▲                     ▲
+//!   put ──► copy ──► wire              timer ──► lost ──► again, on the data channel
+//!             ▲                          ▲
 //!    Ack: received, and what is beyond ──┴── arrived: copy and timer are free
 //!
-//!   owed an answer, and silence ──► probe … ──► peer_timeout ──► given up
+//!   owes an answer, and silence ──► probe … ──► peer_timeout ──► given up
 //! ```
-//! None of this runs on a perfect path: there are no copies and no timers there.
+//! None of this runs on a lossless route: there are no copies and no timers there.
 
-use qnic_abi::wire::{FrameFlags, FrameHeader, FrameKind};
+use qnic_abi::wire::{Ack, AckFlags, Frame};
 
 use super::packets::Released;
-use super::{header, PeerIndex};
-use crate::env::{Channel, Host, Payload, Time, Wire};
-use crate::nic::{Io, Nic};
+use super::Transport;
+use crate::env::{Channel, HostMemory, Payload, Time, Wire};
+use crate::ids::PeerIndex;
 
 /// What a timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,46 +26,55 @@ pub(crate) enum Alarm {
     Silence(PeerIndex),
 }
 
-impl Nic {
+/// A timer that has expired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expired {
+    /// The transport has done what is to be done.
+    Done,
+    /// Somebody has to look whether a peer is silent: [`Transport::check_silence`].
+    Silence(PeerIndex),
+}
+
+impl Transport {
     /// Sends a numbered frame, and keeps a copy until it is received.
-    pub(super) fn transmit_reliably<H: Host, W: Wire<H::Memory>>(
+    pub(super) fn transmit_reliably<M: HostMemory, W: Wire<M>>(
         &mut self,
-        io: &mut Io<'_, H, W>,
+        now: Time,
+        wire: &mut W,
         index: PeerIndex,
-        header: &mut FrameHeader,
-        payload: Payload<'_, H::Memory>,
+        frame: &Frame,
+        payload: Payload<'_, M>,
     ) -> bool {
         let peer = &mut self.peers[index];
-        header.payload_length = (payload.len() as u16).into();
-        if peer.packets.queue(header, &payload).is_err() {
+        if peer.packets.queue(frame, &payload).is_err() {
             return false;
         }
-        let sequence = header.sequence.get();
-        let sent = self.send_packet(io, index, sequence, Channel::of(payload.len()));
+        let sequence = frame.envelope.sequence.get();
+        let sent = self.send_packet(now, wire, index, sequence, Channel::of(payload.len()));
         if !sent {
             self.peers[index].packets.withdraw();
         }
-        self.watch(io.now, index);
+        self.watch(now, index);
         sent
     }
 
     /// Sends a packet that is queued or waits to be sent again.
-    fn send_packet<H: Host, W: Wire<H::Memory>>(
+    fn send_packet<M: HostMemory, W: Wire<M>>(
         &mut self,
-        io: &mut Io<'_, H, W>,
+        now: Time,
+        wire: &mut W,
         index: PeerIndex,
         sequence: u64,
         channel: Channel,
     ) -> bool {
-        let node = self.config.node;
         let peer = &mut self.peers[index];
         let oldest = peer.packets.first() == Some(sequence);
-        let timeout = peer.round_trip.timeout(&self.config.limits, oldest);
-        let mut header = match peer.packets.get_mut(sequence) {
-            Some(packet) => packet.header,
+        let timeout = peer.round_trip.timeout(&self.limits, oldest);
+        let mut frame = match peer.packets.get_mut(sequence) {
+            Some(packet) => packet.frame,
             None => return true,
         };
-        peer.address(node, &mut header);
+        peer.address(self.node, &mut frame);
         let Some(packet) = peer.packets.get_mut(sequence) else {
             return true;
         };
@@ -73,30 +82,35 @@ impl Nic {
             true => Payload::None,
             false => Payload::Bytes(&packet.payload),
         };
-        if !io.wire.send(&header, payload, channel) {
+        if !wire.send(&frame, payload, channel) {
             return false;
         }
         let alarm = Alarm::Packet(index, sequence);
-        let timer = self.timers.check_in(io.now.after(timeout), alarm);
-        self.peers[index].packets.sent(sequence, io.now, timer);
+        let timer = self.timers.check_in(now.after(timeout), alarm);
+        self.peers[index].packets.sent(sequence, now, timer);
         true
     }
 
-    /// Sends packets again that were lost, up to the bound of one poll. `false`: no
-    /// way to the peer.
-    pub(super) fn flush_lost<H: Host, W: Wire<H::Memory>>(
+    /// Returns true if packets to a peer were lost that have to be sent again.
+    #[inline]
+    pub(crate) fn has_lost(&self, index: PeerIndex) -> bool {
+        self.peers[index].packets.has_waiting()
+    }
+
+    /// Sends packets again that were lost, up to the bound of one poll. Returns false if
+    /// there is no route to the peer.
+    pub(crate) fn send_lost<M: HostMemory, W: Wire<M>>(
         &mut self,
-        io: &mut Io<'_, H, W>,
+        now: Time,
+        wire: &mut W,
         index: PeerIndex,
-        busy: &mut bool,
     ) -> bool {
-        for _ in 0..self.config.limits.frames_per_poll.max(1) {
+        for _ in 0..self.limits.fragments_per_poll.max(1) {
             let Some(sequence) = self.peers[index].packets.next_waiting() else {
                 break;
             };
-            *busy = true;
             self.counters.frames_resent += 1;
-            if !self.send_packet(io, index, sequence, Channel::Data) {
+            if !self.send_packet(now, wire, index, sequence, Channel::Data) {
                 return false;
             }
         }
@@ -121,7 +135,7 @@ impl Nic {
     /// Lets the packet that has just become the oldest wait as long as the oldest does.
     fn hasten_oldest(&mut self, now: Time, index: PeerIndex) {
         let peer = &mut self.peers[index];
-        let timeout = peer.round_trip.timeout(&self.config.limits, true);
+        let timeout = peer.round_trip.timeout(&self.limits, true);
         if let Some((sequence, timer)) = peer.packets.oldest_in_flight() {
             self.timers.check_out(*timer);
             let alarm = Alarm::Packet(index, sequence);
@@ -138,15 +152,19 @@ impl Nic {
         }
     }
 
-    /// Takes the bit map of an Ack: what of a stretch beyond the first gap has arrived.
+    /// Takes the bitmap of an Ack: what of a stretch beyond the first gap has arrived.
     /// Sends what must be lost again (U3).
     #[cold]
-    pub(super) fn take_selective(&mut self, now: Time, index: PeerIndex, frame: &FrameHeader) {
-        let base = frame.acknowledge.get().saturating_add(2);
-        let base = base.saturating_add(frame.offset.get());
-        let words = [frame.length, frame.address, frame.key, frame.argument];
+    pub(super) fn receive_sack(
+        &mut self,
+        now: Time,
+        index: PeerIndex,
+        acknowledge: u64,
+        ack: &Ack,
+    ) {
+        let base = acknowledge.saturating_add(2 + u64::from(ack.offset.get()));
         let mut last = 0;
-        for (number, word) in (0..).zip(words) {
+        for (number, word) in (0..).zip(ack.bitmap) {
             let mut word = word.get();
             while word != 0 {
                 let sequence = base.saturating_add(number * 64 + u64::from(word.trailing_zeros()));
@@ -157,7 +175,7 @@ impl Nic {
             }
         }
         // A wire may reorder: what was sent just now is late, not lost.
-        let trip = self.peers[index].round_trip.usual();
+        let trip = self.peers[index].round_trip.typical();
         let latest = Time(now.0.saturating_sub(trip));
         let mut from = 0;
         while let Some(sequence) = self.peers[index].packets.find_lost(from, last, latest) {
@@ -169,21 +187,20 @@ impl Nic {
     fn lose(&mut self, index: PeerIndex, sequence: u64) {
         if let Some(timer) = self.peers[index].packets.lose(sequence) {
             self.timers.check_out(timer);
-            self.peers.hurry(index);
+            self.peers.mark_urgent(index);
         }
     }
 
-    /// Works off the timers that have expired.
-    pub(crate) fn expire_timers<H: Host>(&mut self, now: Time, host: &H) -> bool {
-        let mut busy = false;
-        while let Some(alarm) = self.timers.pop_due(now) {
-            busy = true;
-            match alarm {
-                Alarm::Packet(index, sequence) => self.packet_expired(index, sequence),
-                Alarm::Silence(index) => self.look_after(now, host, index),
+    /// Handles the next timer that has expired.
+    #[inline]
+    pub(crate) fn expire(&mut self, now: Time) -> Option<Expired> {
+        Some(match self.timers.pop_due(now)? {
+            Alarm::Silence(index) => Expired::Silence(index),
+            Alarm::Packet(index, sequence) => {
+                self.packet_expired(index, sequence);
+                Expired::Done
             }
-        }
-        busy
+        })
     }
 
     fn packet_expired(&mut self, index: PeerIndex, sequence: u64) {
@@ -194,7 +211,7 @@ impl Nic {
             if peer.packets.first() == Some(sequence) {
                 peer.round_trip.back_off();
             }
-            self.peers.hurry(index);
+            self.peers.mark_urgent(index);
         }
     }
 
@@ -202,87 +219,75 @@ impl Nic {
     pub(super) fn watch(&mut self, now: Time, index: PeerIndex) {
         let peer = &mut self.peers[index];
         if peer.watch.is_none() {
-            // Nothing was owed before: it had no reason to speak.
-            peer.heard = peer.heard.max(now);
+            // It owed nothing before: it had no reason to speak.
+            peer.last_received = peer.last_received.max(now);
             self.arm(now, index);
         }
     }
 
     fn arm(&mut self, now: Time, index: PeerIndex) {
-        let limits = &self.config.limits;
         let peer = &mut self.peers[index];
-        let trip = peer.round_trip.timeout(limits, false);
+        let trip = peer.round_trip.timeout(&self.limits, false);
         let interval = trip.saturating_mul(1 << peer.probes.min(16));
-        let interval = interval.min(limits.peer_timeout / 8);
+        let interval = interval.min(self.limits.peer_timeout / 8);
         let until = now.after(interval.max(1));
         peer.watch = Some(self.timers.check_in(until, Alarm::Silence(index)));
     }
 
-    /// Greets again, probes, or gives a peer up that says nothing.
-    fn look_after<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
-        let node = self.peers[index].node;
-        let importing = self.imports.waits_for(node);
-        let timeout = self.config.limits.peer_timeout;
+    /// Sends a Hello again to a peer that says nothing, or probes it. Returns false if
+    /// it has been silent for too long and has to be given up. `awaited`: a protocol
+    /// waits for an answer of it.
+    pub(crate) fn check_silence(&mut self, now: Time, index: PeerIndex, awaited: bool) -> bool {
+        let timeout = self.limits.peer_timeout;
         let peer = &mut self.peers[index];
         peer.watch = None;
-        let owed = peer.is_owed() || importing;
-        if !owed && !peer.greeted {
-            return;
+        if !peer.owes_answer() && !awaited && !peer.hello_sent {
+            return true;
         }
-        let silent = now.0.saturating_sub(peer.heard.0);
+        let silent = now.0.saturating_sub(peer.last_received.0);
         if silent >= timeout {
             self.counters.peers_given_up += 1;
-            return self.peer_unreachable(now, host, index);
+            return false;
         }
-        if peer.greeted {
+        let trip = peer.round_trip.timeout(&self.limits, false);
+        if peer.hello_sent {
             peer.round_trip.back_off();
-            peer.greet = true;
-        } else if silent
-            >= peer
-                .round_trip
-                .timeout(&self.config.limits, false)
-                .min(timeout / 8)
-        {
+            peer.hello_pending = true;
+        } else if silent >= trip.min(timeout / 8) {
             // What it said last may be lost, and it owes nothing that it knows of.
             peer.probe = true;
             peer.probes = peer.probes.saturating_add(1);
         }
-        self.peers.hurry(index);
+        self.peers.mark_urgent(index);
         self.arm(now, index);
+        true
     }
 
-    /// Sends an Ack: with what has arrived beyond a gap, and a question if one is due; more
-    /// if one cannot tell all of which the peer may not know.
-    pub(super) fn send_acknowledgement<H: Host, W: Wire<H::Memory>>(
-        &mut self,
-        io: &mut Io<'_, H, W>,
-        index: PeerIndex,
-    ) -> bool {
-        loop {
-            let mut ack = header(FrameKind::Ack);
-            let peer = &mut self.peers[index];
-            if std::mem::take(&mut peer.probe) {
-                ack.flags = FrameFlags::PROBE.bits().into();
-            }
-            if let Some((offset, [a, b, c, d])) = peer.receive.take_beyond() {
-                ack.offset = offset.into();
-                ack.length = a.into();
-                ack.address = b.into();
-                ack.key = c.into();
-                ack.argument = d.into();
-            }
-            self.counters.acknowledgements += 1;
-            if !self.put(io, index, &mut ack, Payload::None) {
-                return false;
-            }
-            if !self.peers[index].receive.has_unknown() {
-                return true;
-            }
-        }
+    /// Returns true if an acknowledgement has to be sent to a peer now.
+    #[inline]
+    pub(crate) fn must_ack(&self, now: Time, index: PeerIndex) -> bool {
+        self.peers[index].must_ack(now)
+    }
+
+    /// The Ack for a peer: with what has arrived beyond a gap, and a probe if one is
+    /// due. Also returns true if another Ack has to follow, as one cannot tell all that
+    /// the peer may not know.
+    pub(crate) fn make_ack(&mut self, index: PeerIndex) -> (Frame, bool) {
+        let peer = &mut self.peers[index];
+        let mut flags = AckFlags::empty();
+        flags.set(AckFlags::PROBE, std::mem::take(&mut peer.probe));
+        let (offset, bitmap) = peer.receive.take_sack().unwrap_or_default();
+        self.counters.acknowledgements += 1;
+        let ack = Ack {
+            flags: flags.bits().into(),
+            offset: (offset as u32).into(),
+            bitmap: bitmap.map(Into::into),
+        };
+        (Frame::new(&ack), peer.receive.sack_pending())
     }
 
     /// Forgets the copies and timers of a peer.
-    pub(crate) fn forget_packets(&mut self, index: PeerIndex) {
+    pub(super) fn forget_packets(&mut self, index: PeerIndex) {
         let peer = &mut self.peers[index];
         let watch = peer.watch.take();
         for timer in peer.packets.clear().into_iter().chain(watch) {

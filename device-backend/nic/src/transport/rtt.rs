@@ -27,7 +27,7 @@ impl RoundTrip {
     }
 
     /// How long most round trips take, in nanoseconds.
-    pub(crate) fn usual(&self) -> u64 {
+    pub(crate) fn typical(&self) -> u64 {
         self.smoothed.saturating_add(self.variation)
     }
 

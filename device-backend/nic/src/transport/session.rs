@@ -1,10 +1,10 @@
-//! Who talks to whom: one life of a conversation with another NIC.
+//! One session with another NIC: which incarnation of either side a frame belongs to.
 //!
 //! ```text
 //!              ┌────────── Hello, HelloReply or a frame for `own` ─────────┐
 //!              │           from a session that is not too old              ▼
 //!    ┌─────────┴──┐                                               ┌───────────────┐
-//!    │ not known  │◄── Gone (its session has ended) ──────────────┤ known: `peer` │
+//!    │ not known  │◄── Goodbye (its session has ended) ───────────┤ known: `peer` │
 //!    │ `peer`: no │◄── given up (`own` grows) ────────────────────┤               │
 //!    └────────────┘                                               └──┬─────────▲──┘
 //!                                                a larger session: ──┴─────────┘
@@ -12,27 +12,27 @@
 //! ```
 //! Invariants: `own` only grows; a session of the peer below `floor` is never
 //! accepted again; a numbered frame is taken only if both its sessions are those
-//! of this conversation. A frame that carries `own` as its destination proves that
-//! the peer has heard of it in this life, so it can begin a conversation too.
+//! of this session. A frame that carries `own` as its destination proves that
+//! the peer has received it in this incarnation, so it can begin a session too.
 
-use qnic_abi::wire::FrameKind;
+use qnic_abi::wire::kind;
 
 /// What to make of a frame, by its two sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It belongs to the conversation.
+    /// It belongs to the session.
     Accept,
-    /// It begins a conversation: start over, then accept it.
+    /// It begins a session: start over, then accept it.
     Begin,
-    /// It is of another life: drop it.
+    /// It is of another incarnation: drop it.
     Stale,
-    /// The same, and its sender has to be told who is here.
+    /// The same, and its sender has to learn the session of this side.
     Stranger,
     /// The peer knows a larger number of this side than the one it uses.
     Outgrown,
 }
 
-/// The two sessions of a conversation, as one side knows them.
+/// The two numbers of a session, as one side knows them.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     /// This side's.
@@ -44,7 +44,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A conversation that has not begun. `own` is not zero.
+    /// A session that has not begun. `own` is not zero.
     pub(crate) fn new(own: u64) -> Self {
         Session {
             own,
@@ -53,7 +53,7 @@ impl Session {
         }
     }
 
-    /// A conversation of a NIC with itself: always known.
+    /// A session of a NIC with itself: always known.
     pub(crate) fn with_itself(own: u64) -> Self {
         Session {
             own,
@@ -72,7 +72,7 @@ impl Session {
         self.peer
     }
 
-    /// Says whether the other side's session is known.
+    /// Returns true if the other side's session is known.
     pub(crate) fn is_known(&self) -> bool {
         self.peer != 0
     }
@@ -82,41 +82,41 @@ impl Session {
         self.floor
     }
 
-    /// Judges a frame.
+    /// Says what a frame is, by its kind and its two sessions.
     #[inline]
-    pub(crate) fn judge(&self, kind: FrameKind, source: u64, destination: u64) -> Verdict {
+    pub(crate) fn classify(&self, frame_kind: u8, source: u64, destination: u64) -> Verdict {
         if source == self.peer && destination == self.own && source != 0 {
             return Verdict::Accept;
         }
-        self.judge_other(kind, source, destination)
+        self.classify_other(frame_kind, source, destination)
     }
 
     #[cold]
-    fn judge_other(&self, kind: FrameKind, source: u64, destination: u64) -> Verdict {
+    fn classify_other(&self, frame_kind: u8, source: u64, destination: u64) -> Verdict {
         if source < self.floor {
-            return match kind {
-                FrameKind::Hello if source != 0 => Verdict::Stranger,
+            return match frame_kind {
+                kind::HELLO if source != 0 => Verdict::Stranger,
                 _ => Verdict::Stale,
             };
         }
-        match kind {
-            FrameKind::Hello if source == self.peer => Verdict::Accept,
-            FrameKind::Hello => Verdict::Begin,
-            FrameKind::HelloReply if destination > self.own => Verdict::Outgrown,
+        match frame_kind {
+            kind::HELLO if source == self.peer => Verdict::Accept,
+            kind::HELLO => Verdict::Begin,
+            kind::HELLO_REPLY if destination > self.own => Verdict::Outgrown,
             _ if destination == self.own => Verdict::Begin,
-            FrameKind::HelloReply => Verdict::Stale,
+            kind::HELLO_REPLY => Verdict::Stale,
             _ => Verdict::Stranger,
         }
     }
 
-    /// Begins a conversation with that session of the other side.
+    /// Begins a session with that number of the other side.
     pub(crate) fn begin(&mut self, peer: u64) {
         self.peer = peer;
         self.floor = peer;
     }
 
     /// The other side says that its session `source` has ended: it goes on with a
-    /// larger one. `false`: that has nothing to do with this conversation.
+    /// larger one. `false`: that has nothing to do with this session.
     ///
     /// The side that ends may not have heard of this one; that its session is over
     /// is true whatever it knows.
@@ -130,7 +130,7 @@ impl Session {
         current || unknown
     }
 
-    /// This side ends the conversation, and goes on with at least `next`.
+    /// This side ends the session, and goes on with at least `next`.
     pub(crate) fn end_own(&mut self, next: u64) {
         self.own = next.max(self.own.saturating_add(1));
         self.peer = 0;
@@ -141,27 +141,28 @@ impl Session {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use FrameKind::{Ack, Gone, Hello, HelloReply, Write};
+    use qnic_abi::rdma::kind::WRITE;
+    use qnic_abi::wire::kind::{ACK, GOODBYE, HELLO, HELLO_REPLY};
 
     #[test]
-    fn frames_of_the_conversation_pass_and_no_others() {
+    fn frames_of_the_session_pass_and_no_others() {
         let mut session = Session::new(10);
-        assert_eq!(session.judge(Write, 0, 10), Verdict::Stale);
-        assert_eq!(session.judge(Write, 7, 9), Verdict::Stranger);
-        assert_eq!(session.judge(Write, 7, 10), Verdict::Begin);
-        assert_eq!(session.judge(Hello, 7, 0), Verdict::Begin);
-        assert_eq!(session.judge(HelloReply, 7, 9), Verdict::Stale);
-        assert_eq!(session.judge(HelloReply, 7, 11), Verdict::Outgrown);
+        assert_eq!(session.classify(WRITE, 0, 10), Verdict::Stale);
+        assert_eq!(session.classify(WRITE, 7, 9), Verdict::Stranger);
+        assert_eq!(session.classify(WRITE, 7, 10), Verdict::Begin);
+        assert_eq!(session.classify(HELLO, 7, 0), Verdict::Begin);
+        assert_eq!(session.classify(HELLO_REPLY, 7, 9), Verdict::Stale);
+        assert_eq!(session.classify(HELLO_REPLY, 7, 11), Verdict::Outgrown);
         session.begin(7);
-        assert_eq!(session.judge(Write, 7, 10), Verdict::Accept);
-        assert_eq!(session.judge(Hello, 7, 0), Verdict::Accept);
+        assert_eq!(session.classify(WRITE, 7, 10), Verdict::Accept);
+        assert_eq!(session.classify(HELLO, 7, 0), Verdict::Accept);
         for (source, destination) in [(7, 9), (7, 11), (7, 0), (8, 9)] {
-            let verdict = session.judge(Ack, source, destination);
+            let verdict = session.classify(ACK, source, destination);
             assert_eq!(verdict, Verdict::Stranger, "{source} {destination}");
         }
-        assert_eq!(session.judge(Write, 6, 10), Verdict::Stale);
-        assert_eq!(session.judge(Hello, 6, 10), Verdict::Stranger);
-        assert_eq!(session.judge(Write, 8, 10), Verdict::Begin);
+        assert_eq!(session.classify(WRITE, 6, 10), Verdict::Stale);
+        assert_eq!(session.classify(HELLO, 6, 10), Verdict::Stranger);
+        assert_eq!(session.classify(WRITE, 8, 10), Verdict::Begin);
     }
 
     #[test]
@@ -171,16 +172,16 @@ mod tests {
         assert!(!session.end_peer(6, 10));
         assert!(session.end_peer(7, 0));
         assert!(!session.is_known());
-        assert_eq!(session.judge(Write, 7, 10), Verdict::Stale);
-        assert_eq!(session.judge(Hello, 8, 0), Verdict::Begin);
+        assert_eq!(session.classify(WRITE, 7, 10), Verdict::Stale);
+        assert_eq!(session.classify(HELLO, 8, 0), Verdict::Begin);
         session.begin(8);
         session.end_own(3);
         assert_eq!(session.own(), 11);
-        assert_eq!(session.judge(Write, 8, 10), Verdict::Stranger);
-        assert_eq!(session.judge(HelloReply, 8, 11), Verdict::Begin);
+        assert_eq!(session.classify(WRITE, 8, 10), Verdict::Stranger);
+        assert_eq!(session.classify(HELLO_REPLY, 8, 11), Verdict::Begin);
     }
 
-    /// Two sides that restart, give up and send Hello over a wire that loses,
+    /// Two sides that restart, give up and send HELLO over a wire that loses,
     /// doubles and reorders: no frame is taken by another life than the one it was
     /// meant for, and they come together once they are left alone.
     #[derive(Debug, Clone, Copy)]
@@ -197,7 +198,7 @@ mod tests {
     #[derive(Debug, Clone, Copy)]
     struct Sent {
         from: usize,
-        kind: FrameKind,
+        kind: u8,
         source: u64,
         destination: u64,
     }
@@ -227,7 +228,7 @@ mod tests {
     }
 
     impl Pair {
-        fn send(&mut self, from: usize, kind: FrameKind) {
+        fn send(&mut self, from: usize, kind: u8) {
             let session = &self.sides[from].session;
             self.wire.push(Sent {
                 from,
@@ -242,14 +243,14 @@ mod tests {
             let to = 1 - frame.from;
             let next = self.sides[to].next;
             let session = &mut self.sides[to].session;
-            if frame.kind == Gone {
+            if frame.kind == GOODBYE {
                 let before = session.peer();
                 let ended = session.end_peer(frame.source, frame.destination);
                 assert!(!ended || before == 0 || before == frame.source);
                 assert!(frame.source < other, "it has ended");
                 return;
             }
-            let verdict = session.judge(frame.kind, frame.source, frame.destination);
+            let verdict = session.classify(frame.kind, frame.source, frame.destination);
             match verdict {
                 Verdict::Begin => session.begin(frame.source),
                 Verdict::Outgrown => session.end_own(frame.destination + 1),
@@ -257,23 +258,23 @@ mod tests {
             }
             self.sides[to].next = next.max(self.sides[to].session.own() + 1);
             let taken = matches!(verdict, Verdict::Accept | Verdict::Begin);
-            if taken && frame.kind == Write {
+            if taken && frame.kind == WRITE {
                 assert_eq!(frame.destination, self.sides[to].session.own());
                 assert!(frame.source <= other, "from the future");
             }
             match (frame.kind, verdict) {
-                (Hello, Verdict::Accept | Verdict::Begin) => self.send(to, HelloReply),
-                (Hello, Verdict::Stranger) => {
+                (HELLO, Verdict::Accept | Verdict::Begin) => self.send(to, HELLO_REPLY),
+                (HELLO, Verdict::Stranger) => {
                     let session = &self.sides[to].session;
                     let answer = Sent {
                         from: to,
-                        kind: HelloReply,
+                        kind: HELLO_REPLY,
                         source: session.own(),
                         destination: session.floor(),
                     };
                     self.wire.push(answer);
                 }
-                (_, Verdict::Stranger | Verdict::Outgrown) => self.send(to, Hello),
+                (_, Verdict::Stranger | Verdict::Outgrown) => self.send(to, HELLO),
                 _ => {}
             }
         }
@@ -290,9 +291,9 @@ mod tests {
             let mut pair = Pair { sides: [side(5), side(3)], wire: Vec::new() };
             for step in steps {
                 match step {
-                    Step::Hello(side) => pair.send(side, Hello),
+                    Step::Hello(side) => pair.send(side, HELLO),
                     Step::Write(side) if pair.sides[side].session.is_known() => {
-                        pair.send(side, Write);
+                        pair.send(side, WRITE);
                     }
                     Step::Write(_) => {}
                     Step::GiveUp(side) => {
@@ -302,7 +303,7 @@ mod tests {
                     }
                     Step::Restart(side) | Step::Leave(side) => {
                         if matches!(step, Step::Leave(_)) {
-                            pair.send(side, Gone);
+                            pair.send(side, GOODBYE);
                         }
                         let this = &mut pair.sides[side];
                         this.session = Session::new(this.next);
@@ -322,9 +323,9 @@ mod tests {
                     Step::Deliver(..) | Step::Lose(_) => {}
                 }
             }
-            // Left alone, with a wire that works, and who says Hello until it is answered.
+            // Left alone, with a wire that works, and who says HELLO until it is answered.
             for _ in 0..8 {
-                pair.send(0, Hello);
+                pair.send(0, HELLO);
                 let mut frames = 0;
                 while !pair.wire.is_empty() {
                     let frame = pair.wire.remove(0);

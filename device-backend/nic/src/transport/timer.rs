@@ -40,7 +40,7 @@ pub(crate) struct TimerWheel<K> {
     slots: Box<[u32]>,
     /// Bit *n*: slot *n* has guests.
     occupied: [u64; SLOTS / 64],
-    /// All ticks up to this one have been worked off.
+    /// All ticks up to this one have been processed.
     tick: u64,
     count: u32,
 }
@@ -78,10 +78,10 @@ impl<K: Copy> TimerWheel<K> {
             previous: NONE,
             next: first,
         };
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.guests[place as usize] = guest;
-                place
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.guests[index as usize] = guest;
+                index
             }
             None => {
                 self.guests.push(guest);
@@ -89,12 +89,12 @@ impl<K: Copy> TimerWheel<K> {
             }
         };
         if first != NONE {
-            self.guests[first as usize].previous = place;
+            self.guests[first as usize].previous = index;
         }
-        self.slots[slot] = place;
+        self.slots[slot] = index;
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.count += 1;
-        TimerId(place)
+        TimerId(index)
     }
 
     /// Checks a timer out that has not expired.
@@ -131,17 +131,17 @@ impl<K: Copy> TimerWheel<K> {
         // A whole turn looks at every slot once; who was late by more is found in it.
         let start = (self.tick + 1).max(now.saturating_sub(SLOTS as u64 - 1));
         for tick in start..=now {
-            let mut place = self.slots[tick as usize % SLOTS];
-            while place != NONE {
-                let guest = &self.guests[place as usize];
+            let mut index = self.slots[tick as usize % SLOTS];
+            while index != NONE {
+                let guest = &self.guests[index as usize];
                 if guest.tick <= now {
                     let key = guest.key;
-                    self.check_out(TimerId(place));
+                    self.check_out(TimerId(index));
                     // There may be more in this one.
                     self.tick = self.tick.max(tick - 1);
                     return Some(key);
                 }
-                place = guest.next;
+                index = guest.next;
             }
         }
         self.tick = self.tick.max(now);

@@ -1,0 +1,199 @@
+//! Commands with all their fields in the open, so that a test can set any of them.
+
+use qnic_abi::atomic::{AtomicCommand, Function};
+use qnic_abi::command::{CommandBody, CommandFlags, Descriptor};
+use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
+use qnic_abi::{Key, NodeId, Port, SegmentId};
+use zerocopy::IntoBytes;
+
+/// An address in an exported segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// Virtual address.
+    pub address: u64,
+    /// Key of the segment.
+    pub key: Key,
+    /// Index of the segment.
+    pub segment: SegmentId,
+}
+
+/// An address in an exported segment of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Remote {
+    /// Node of the process.
+    pub node: NodeId,
+    /// Port of the process.
+    pub port: Port,
+    /// The address there.
+    pub memory: Memory,
+}
+
+/// A command: the fields of all opcodes.
+#[derive(Debug, Clone, Copy)]
+pub struct Command {
+    /// Opcode, which decides which fields count.
+    pub opcode: u8,
+    /// [`CommandFlags`].
+    pub flags: u8,
+    /// Payload bytes in the entry.
+    pub inline_length: u8,
+    /// Number of the notification of a write.
+    pub notification: Option<u32>,
+    /// Bytes to transfer, or of the operand.
+    pub length: u64,
+    /// Memory of the own process.
+    pub local: Memory,
+    /// Memory of the other process.
+    pub remote: Remote,
+    /// Function of an atomic command.
+    pub function: u16,
+    /// Operands of an atomic command.
+    pub operands: [u64; 2],
+    /// Result record of an atomic command.
+    pub record: u16,
+}
+
+impl Command {
+    fn new(opcode: u8, local: Memory, remote: Remote, length: u64) -> Self {
+        Command {
+            opcode,
+            flags: 0,
+            inline_length: 0,
+            notification: None,
+            length,
+            local,
+            remote,
+            function: 0,
+            operands: [0; 2],
+            record: 0,
+        }
+    }
+
+    /// A write or a read.
+    pub fn transfer(opcode: Opcode, local: Memory, remote: Remote, length: u64) -> Self {
+        Self::new(opcode as u8, local, remote, length)
+    }
+
+    /// A write from local memory.
+    pub fn write(local: Memory, remote: Remote, length: u64) -> Self {
+        Self::new(Opcode::Write as u8, local, remote, length)
+    }
+
+    /// A write whose payload stands in the entry.
+    pub fn inline_write(remote: Remote, length: u8) -> Self {
+        let mut command = Self::write(Memory::default(), remote, length.into());
+        command.inline_length = length;
+        command
+    }
+
+    /// A read into local memory.
+    pub fn read(local: Memory, remote: Remote, length: u64) -> Self {
+        Self::new(Opcode::Read as u8, local, remote, length)
+    }
+
+    /// An atomic command on `length` bytes, with its result in that record.
+    pub fn atomic(
+        function: Function,
+        remote: Remote,
+        length: u64,
+        operands: [u64; 2],
+        record: u16,
+    ) -> Self {
+        let mut command = Self::new(qnic_abi::atomic::OPCODE, Memory::default(), remote, length);
+        command.function = function as u16;
+        command.operands = operands;
+        command.record = record;
+        command
+    }
+
+    /// The same, with a notification.
+    #[must_use]
+    pub fn notify(mut self, notification: u32) -> Self {
+        self.notification = Some(notification);
+        self
+    }
+
+    /// The same, with completion counters written back as soon as it is complete.
+    #[must_use]
+    pub fn publish(mut self) -> Self {
+        self.flags |= CommandFlags::PUBLISH.bits();
+        self
+    }
+
+    /// What stands in the queue. An opcode that is none gets the fields of a write.
+    pub fn descriptor(&self) -> Descriptor {
+        let mut raw = if self.opcode == qnic_abi::atomic::OPCODE {
+            self.as_atomic().descriptor()
+        } else if self.opcode == Opcode::Read as u8 {
+            self.as_read().descriptor()
+        } else {
+            self.as_write().descriptor()
+        };
+        raw.header.opcode = self.opcode;
+        raw.header.flags = self.flags;
+        raw.header.inline_length = self.inline_length;
+        raw.header.remote_node = self.remote.node.0.into();
+        raw.header.remote_port = self.remote.port.0.into();
+        raw
+    }
+
+    /// The words of the entry up to the end of the payload.
+    pub fn words(&self, payload: &[u8]) -> Vec<u64> {
+        words(&self.descriptor(), payload)
+    }
+
+    fn as_write(&self) -> WriteCommand {
+        let mut raw = WriteCommand::command();
+        raw.length = self.length.into();
+        raw.local_address = self.local.address.into();
+        raw.local_key = self.local.key.0.into();
+        raw.local_segment = self.local.segment.0.into();
+        raw.remote_address = self.remote.memory.address.into();
+        raw.remote_key = self.remote.memory.key.0.into();
+        raw.remote_segment = self.remote.memory.segment.0.into();
+        if let Some(notification) = self.notification {
+            raw.flags = WriteFlags::NOTIFY.bits().into();
+            raw.notification = notification.into();
+        }
+        raw
+    }
+
+    fn as_read(&self) -> ReadCommand {
+        let mut raw = ReadCommand::command();
+        raw.length = self.length.into();
+        raw.local_address = self.local.address.into();
+        raw.local_key = self.local.key.0.into();
+        raw.local_segment = self.local.segment.0.into();
+        raw.remote_address = self.remote.memory.address.into();
+        raw.remote_key = self.remote.memory.key.0.into();
+        raw.remote_segment = self.remote.memory.segment.0.into();
+        raw
+    }
+
+    fn as_atomic(&self) -> AtomicCommand {
+        let mut raw = AtomicCommand::command();
+        raw.remote_address = self.remote.memory.address.into();
+        raw.remote_key = self.remote.memory.key.0.into();
+        raw.remote_segment = self.remote.memory.segment.0.into();
+        raw.operands = self.operands.map(Into::into);
+        raw.length = (self.length as u32).into();
+        raw.function = self.function.into();
+        raw.record = self.record.into();
+        raw
+    }
+}
+
+/// The words of an entry up to the end of the payload.
+pub fn words(descriptor: &Descriptor, payload: &[u8]) -> Vec<u64> {
+    let mut bytes = descriptor.as_bytes().to_vec();
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let words = bytes.chunks_exact(8);
+    words
+        .map(|word| {
+            word.iter()
+                .rev()
+                .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+        })
+        .collect()
+}

@@ -1,0 +1,17 @@
+//! The process's side of the ABI, for tests of the NIC, the device process and the
+//! driver: it writes commands into a window, also wrong ones, and reads the host area.
+//! It has no policy and checks nothing. Applications use the library `qnic`.
+//!
+//! ```text
+//!   Command ─► Descriptor ─► CommandQueue::post ─► window in SRAM ─► NIC
+//!                            HostArea ◄─────────── host area ◄───────┘
+//! ```
+#![forbid(unsafe_code)]
+
+mod command;
+mod host_area;
+mod queue;
+
+pub use command::{words, Command, Memory, Remote};
+pub use host_area::HostArea;
+pub use queue::CommandQueue;

@@ -1,0 +1,27 @@
+//! Names of the kinds of frames, for people: traces, captures, messages.
+
+use crate::wire::kind;
+use crate::{atomic, directory, rdma};
+
+/// Every kind of frame, with its name.
+pub const KINDS: [(u8, &str); 13] = [
+    (kind::ACK, "Ack"),
+    (kind::HELLO, "Hello"),
+    (kind::HELLO_REPLY, "HelloReply"),
+    (kind::GOODBYE, "Goodbye"),
+    (kind::NAK, "Nak"),
+    (kind::PROCESS_GONE, "ProcessGone"),
+    (rdma::kind::WRITE, "Write"),
+    (rdma::kind::READ_REQUEST, "ReadRequest"),
+    (rdma::kind::READ_RESPONSE, "ReadResponse"),
+    (atomic::kind::ATOMIC_REQUEST, "AtomicRequest"),
+    (atomic::kind::ATOMIC_RESPONSE, "AtomicResponse"),
+    (directory::kind::IMPORT_REQUEST, "ImportRequest"),
+    (directory::kind::IMPORT_RESPONSE, "ImportResponse"),
+];
+
+/// The name of a kind of frame, if it is known.
+pub fn kind_name(kind: u8) -> Option<&'static str> {
+    let mut kinds = KINDS.iter();
+    kinds.find(|entry| entry.0 == kind).map(|entry| entry.1)
+}

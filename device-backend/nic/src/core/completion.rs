@@ -1,0 +1,202 @@
+//! Completion counters (N12), writing them back to the host area, and waking processes
+//! that wait for it (N17).
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{COMPLETION_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
+use qnic_abi::{SharedMemory, Status, VniId};
+
+use super::events::Pending;
+use super::order::Order;
+use super::process::Process;
+use super::Core;
+use crate::env::{Host, HostMemory};
+use crate::ids::OperationId;
+
+/// What counts an operation when it is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Counter {
+    /// Operations that send.
+    #[default]
+    Writes,
+    /// Operations that bring something.
+    Reads,
+}
+
+/// Completion of the operations of one counter, in the order of issue (N12).
+#[derive(Debug, Default)]
+pub(crate) struct Completion {
+    order: Order,
+    /// Bit *i*: the process asked to learn when operation `done + i` is complete.
+    wanted: u64,
+}
+
+impl Completion {
+    /// Returns true if another operation can start.
+    pub(crate) fn has_room(&self) -> bool {
+        self.order.has_room()
+    }
+
+    /// Starts an operation; `publish` asks to write the counter back once it and all
+    /// earlier ones are complete. There must be room.
+    pub(crate) fn start(&mut self, publish: bool) -> u64 {
+        let number = self.order.start();
+        self.wanted |= u64::from(publish) << (number - self.order.ended());
+        number
+    }
+
+    /// Completes an operation. Returns true if the counter has to be written back now.
+    pub(crate) fn end(&mut self, number: u64) -> bool {
+        let before = self.done();
+        self.order.end(number);
+        let run = (self.done() - before) as u32;
+        let passed = 1u64.checked_shl(run).map_or(u64::MAX, |bit| bit - 1);
+        let due = self.wanted & passed != 0;
+        self.wanted = self.wanted.checked_shr(run).unwrap_or(0);
+        due
+    }
+
+    /// Operations complete, up to the first that is not.
+    pub(crate) fn done(&self) -> u64 {
+        self.order.ended()
+    }
+}
+
+impl Process {
+    /// The completions of a counter.
+    pub(crate) fn completion(&mut self, counter: Counter) -> &mut Completion {
+        match counter {
+            Counter::Writes => &mut self.writes,
+            Counter::Reads => &mut self.reads,
+        }
+    }
+
+    /// Writes completions back if the process asked for it, if many have come together,
+    /// or if nothing else runs that could write them back later.
+    fn write_back<M: HostMemory>(&mut self, memory: &M) {
+        let (writes, reads) = (self.writes.done(), self.reads.done());
+        let due = std::mem::take(&mut self.write_back)
+            || self.operations.count() == 0
+            || self.host_area.unpublished_completions(writes, reads) >= COMPLETION_STEP;
+        if due {
+            self.changed |= self.host_area.publish_completions(memory, writes, reads);
+        }
+    }
+}
+
+impl Core {
+    /// Ends an operation. An error is recorded for its process.
+    pub(crate) fn finish<H: Host>(&mut self, host: &H, id: OperationId, status: Status) {
+        let vni = id.vni();
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        let Some(operation) = process.operations.find(id) else {
+            return;
+        };
+        let (number, counter, order) = (operation.number, operation.counter, operation.order);
+        process.operations.release(id.slot());
+        if status != Status::Ok {
+            process
+                .host_area
+                .record_error(host.memory(), number, status);
+            process.changed = true;
+            process.write_back = true;
+        }
+        let due = process.completion(counter).end(order);
+        process.write_back |= due;
+        let stalled = process.queue.stalled;
+        self.mark_dirty(vni);
+        if stalled {
+            self.activate(vni, None);
+        }
+    }
+
+    /// Notes that the completions of a process are to be written back.
+    pub(crate) fn mark_dirty(&mut self, vni: VniId) {
+        if let Some(process) = self.process_mut(vni) {
+            if !process.dirty {
+                process.dirty = true;
+                self.dirty.push(vni);
+            }
+        }
+    }
+
+    /// Writes completions back that are due, then wakes processes that asked for it.
+    #[inline]
+    pub(crate) fn write_back_completions<H: Host>(&mut self, host: &H) -> bool {
+        let dirty = !self.dirty.is_empty();
+        if dirty {
+            self.write_back_dirty(host);
+        }
+        dirty
+    }
+
+    fn write_back_dirty<H: Host>(&mut self, host: &H) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let mut changed = false;
+        for vni in &dirty {
+            if let Some(process) = self.process_mut(*vni) {
+                process.dirty = false;
+                process.write_back(host.memory());
+                changed |= process.changed;
+            }
+        }
+        if changed {
+            // Pairs with the process's fence between its wake request and its
+            // last look at the host area.
+            host.sram().fence();
+            for vni in &dirty {
+                self.offer_wake(host, *vni);
+            }
+        }
+        dirty.clear();
+        self.dirty = dirty;
+    }
+
+    fn offer_wake<H: Host>(&mut self, host: &H, vni: VniId) {
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        let changed = std::mem::take(&mut process.changed);
+        let signalled = std::mem::take(&mut process.signalled);
+        let mut asked = false;
+        let words = [(WAKE_REQUEST, changed), (SIGNAL_WAKE_REQUEST, signalled)];
+        for ((word, happened), seen) in words.into_iter().zip(&mut process.wakes_seen) {
+            if happened {
+                let word = process.queue.window + word;
+                let request = host.sram().load_u64(word, Ordering::Acquire);
+                asked |= std::mem::replace(seen, request) != request;
+            }
+        }
+        if asked && !std::mem::replace(&mut process.wake_queued, true) {
+            self.events.push(Pending::Wake(vni));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_due_when_it_passes_a_command_that_asked() {
+        let mut completion = Completion::default();
+        for publish in [false, false, true, false] {
+            completion.start(publish);
+        }
+        assert!(!completion.end(2), "earlier ones are not complete");
+        assert!(!completion.end(0));
+        assert_eq!(completion.done(), 1);
+        assert!(completion.end(1));
+        assert_eq!(completion.done(), 3);
+        assert!(!completion.end(3));
+        for number in 4..68 {
+            assert_eq!(completion.start(number == 67), number);
+        }
+        assert!(!completion.has_room());
+        for number in (4..68).rev() {
+            assert_eq!(completion.end(number), number == 4);
+        }
+        assert_eq!(completion.done(), 68);
+    }
+}

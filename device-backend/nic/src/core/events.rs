@@ -1,0 +1,105 @@
+//! Events that wait for a buffer of the driver ([`qnic_abi::event`]).
+//!
+//! Bounded: one wake and one failed queue for each VNI, and one fault for each
+//! fault in the table of its process.
+
+use std::collections::VecDeque;
+
+use qnic_abi::event::{Event, Kind, FAULT_WRITE};
+use qnic_abi::{Status, VniId};
+
+use super::fault::PageRange;
+
+/// An event that was not given to the driver yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pending {
+    Wake(VniId),
+    PageFault(VniId, PageRange),
+    QueueFailed(VniId, Status),
+}
+
+impl Pending {
+    /// The VNI that it is about.
+    pub(crate) fn vni(&self) -> VniId {
+        match self {
+            Pending::Wake(vni) | Pending::PageFault(vni, _) | Pending::QueueFailed(vni, _) => *vni,
+        }
+    }
+
+    fn encode(self) -> Event {
+        let mut event = Event {
+            kind: (Kind::Wake as u32).into(),
+            vni: self.vni().0.into(),
+            flags: 0.into(),
+            address: 0.into(),
+            pages: 0.into(),
+            status: 0.into(),
+            reserved: 0.into(),
+        };
+        match self {
+            Pending::Wake(_) => {}
+            Pending::PageFault(_, range) => {
+                event.kind = (Kind::PageFault as u32).into();
+                // The page table has no access bits: what is entered must be writable.
+                event.flags = FAULT_WRITE.into();
+                event.address = range.page.into();
+                event.pages = range.pages.into();
+            }
+            Pending::QueueFailed(_, status) => {
+                event.kind = (Kind::QueueFailed as u32).into();
+                event.status = status.code().into();
+            }
+        }
+        event
+    }
+}
+
+/// The events of a NIC, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct EventQueue {
+    pending: VecDeque<Pending>,
+}
+
+impl EventQueue {
+    pub(crate) fn push(&mut self, event: Pending) {
+        self.pending.push_back(event);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<(Pending, Event)> {
+        let event = self.pending.pop_front()?;
+        Some((event, event.encode()))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Drops events that have lost their meaning.
+    pub(crate) fn retain(&mut self, keep: impl FnMut(&Pending) -> bool) {
+        self.pending.retain(keep);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_encoded_as_the_abi_says() {
+        let mut queue = EventQueue::default();
+        queue.push(Pending::Wake(VniId(3)));
+        let range = PageRange::new(0x5123, 4096);
+        queue.push(Pending::PageFault(VniId(4), range));
+        queue.push(Pending::QueueFailed(VniId(5), Status::Malformed));
+        queue.push(Pending::Wake(VniId(6)));
+        queue.retain(|event| event.vni() != VniId(6));
+        let wake = queue.pop().unwrap().1;
+        assert_eq!((wake.kind.get(), wake.vni.get()), (1, 3));
+        let fault = queue.pop().unwrap().1;
+        assert_eq!((fault.kind.get(), fault.flags.get()), (2, FAULT_WRITE));
+        assert_eq!((fault.address.get(), fault.pages.get()), (0x5000, 2));
+        let failed = queue.pop().unwrap().1;
+        assert_eq!((failed.kind.get(), failed.status.get()), (3, 1));
+        assert!(queue.is_empty() && queue.pop().is_none());
+    }
+}

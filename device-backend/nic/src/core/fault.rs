@@ -1,0 +1,245 @@
+//! Page faults of one process that its driver was told of, and what waits for
+//! them (N13, N14).
+//!
+//! A fault covers a range of pages; a transfer that misses one of them waits for
+//! the fault that is under way instead of making another. The driver promises
+//! only the first page of the range: what waits for a later one tries again and,
+//! if need be, makes a fault of its own. When the table is full, a transfer waits
+//! for any fault and then tries again: it is delayed, not refused.
+
+use qnic_abi::event::MAX_FAULT_PAGES;
+use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
+
+use crate::frame::StoredFrame;
+use crate::ids::{OperationId, PeerIndex};
+
+/// What waits for a page.
+#[derive(Debug)]
+pub(crate) enum Waiter {
+    /// An operation of the process itself.
+    Operation(OperationId),
+    /// A frame of a peer that has to be received again.
+    Frame(Box<StoredFrame>),
+    /// A frame of a peer whose answer needs a turn.
+    Response(Box<StoredFrame>),
+}
+
+impl Waiter {
+    fn peer(&self) -> Option<PeerIndex> {
+        match self {
+            Waiter::Operation(_) => None,
+            Waiter::Frame(stored) | Waiter::Response(stored) => Some(stored.peer),
+        }
+    }
+}
+
+/// Pages that a transfer needs: the first, and those behind it that it needs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PageRange {
+    /// Address of the first page.
+    pub(crate) page: u64,
+    pub(crate) pages: u32,
+}
+
+impl PageRange {
+    /// The pages of `length` bytes from `address`, as many as one fault asks for.
+    pub(crate) fn new(address: u64, length: u64) -> Self {
+        let page = address & !(PAGE_SIZE as u64 - 1);
+        let last = address.saturating_add(length.saturating_sub(1));
+        let pages = ((last - page) >> PAGE_SHIFT).saturating_add(1);
+        PageRange {
+            page,
+            pages: pages.min(u64::from(MAX_FAULT_PAGES)) as u32,
+        }
+    }
+}
+
+/// A fault that the driver has not answered.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) range: PageRange,
+    /// What waits, and for which page.
+    pub(crate) waiters: Vec<(u64, Waiter)>,
+}
+
+impl Fault {
+    fn covers(&self, range: &PageRange) -> bool {
+        let length = u64::from(self.range.pages) << PAGE_SHIFT;
+        range.page.wrapping_sub(self.range.page) < length
+    }
+
+    fn overlaps(&self, start: u64, end: u64) -> bool {
+        let length = u64::from(self.range.pages) << PAGE_SHIFT;
+        self.range.page < end && self.range.page.saturating_add(length) > start
+    }
+}
+
+/// The faults of one process.
+#[derive(Debug, Default)]
+pub(crate) struct FaultTable {
+    faults: Vec<Fault>,
+    /// How many waiters are requests of peers.
+    requests: usize,
+}
+
+impl FaultTable {
+    /// Number of faults.
+    pub(crate) fn count(&self) -> u32 {
+        self.faults.len() as u32
+    }
+
+    /// Number of requests of peers that wait.
+    pub(crate) fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Puts `waiter` behind the fault that covers `range`, or else behind a new one.
+    /// Returns true if the driver has to be told.
+    pub(crate) fn wait(&mut self, range: PageRange, waiter: Waiter, limit: u32) -> bool {
+        let covering = self.faults.iter().position(|fault| fault.covers(&range));
+        let full = self.faults.len() >= limit.max(1) as usize;
+        let index = covering.or(full.then(|| self.faults.len() - 1));
+        let new = index.is_none();
+        let index = index.unwrap_or_else(|| {
+            self.faults.push(Fault {
+                range,
+                waiters: Vec::new(),
+            });
+            self.faults.len() - 1
+        });
+        self.requests += usize::from(is_request(&waiter));
+        self.faults[index].waiters.push((range.page, waiter));
+        new
+    }
+
+    /// Takes out what waits and is chosen; their faults stay.
+    pub(crate) fn take_waiters(&mut self, chosen: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let mut taken = Vec::new();
+        for fault in &mut self.faults {
+            let waiters = std::mem::take(&mut fault.waiters);
+            for (page, waiter) in waiters {
+                match chosen(&waiter) {
+                    true => taken.push(waiter),
+                    false => fault.waiters.push((page, waiter)),
+                }
+            }
+        }
+        self.requests -= count_requests(taken.iter());
+        taken
+    }
+
+    /// The frames in bounce memory that wait.
+    pub(crate) fn frames(&mut self) -> impl Iterator<Item = &mut StoredFrame> {
+        let waiters = self.faults.iter_mut().flat_map(|fault| &mut fault.waiters);
+        waiters.filter_map(|(_, waiter)| match waiter {
+            Waiter::Frame(stored) => Some(&mut **stored),
+            Waiter::Operation(_) | Waiter::Response(_) => None,
+        })
+    }
+
+    /// [`FaultTable::take_waiters`] of those that came from a peer.
+    pub(crate) fn take_waiters_of(&mut self, index: PeerIndex) -> Vec<Waiter> {
+        self.take_waiters(|waiter| waiter.peer() == Some(index))
+    }
+
+    fn remove(&mut self, index: usize) -> Fault {
+        let fault = self.faults.remove(index);
+        self.requests -= count_requests(fault.waiters.iter().map(|waiter| &waiter.1));
+        fault
+    }
+
+    /// Takes out the fault that the driver answers.
+    pub(crate) fn answer(&mut self, address: u64) -> Option<Fault> {
+        let index = self.faults.iter().position(|f| f.range.page == address)?;
+        Some(self.remove(index))
+    }
+
+    /// Takes out a fault that touches this range, if there is one.
+    pub(crate) fn forget(&mut self, start: u64, end: u64) -> Option<Fault> {
+        let index = self.faults.iter().position(|f| f.overlaps(start, end))?;
+        Some(self.remove(index))
+    }
+}
+
+fn count_requests<'a>(waiters: impl Iterator<Item = &'a Waiter>) -> usize {
+    waiters.filter(|waiter| is_request(waiter)).count()
+}
+
+/// Returns true if a peer waits for an answer.
+fn is_request(waiter: &Waiter) -> bool {
+    match waiter {
+        Waiter::Operation(_) => false,
+        Waiter::Frame(stored) => stored.held.is_none(),
+        Waiter::Response(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn operation(id: u64) -> Waiter {
+        Waiter::Operation(OperationId(id))
+    }
+
+    fn name(waiter: &Waiter) -> u64 {
+        match waiter {
+            Waiter::Operation(id) => id.0,
+            _ => panic!("only operations wait here"),
+        }
+    }
+
+    #[test]
+    fn ranges_are_whole_pages() {
+        let range = PageRange::new(0x1fff, 2);
+        assert_eq!((range.page, range.pages), (0x1000, 2));
+        assert_eq!(PageRange::new(0x1000, 0).pages, 1);
+        assert_eq!(PageRange::new(0x1000, u64::MAX).pages, MAX_FAULT_PAGES);
+        assert_eq!(PageRange::new(0x1000, 4097).pages, 2);
+    }
+
+    #[test]
+    fn transfers_share_a_fault_that_covers_their_page() {
+        let mut table = FaultTable::default();
+        let span = PageRange::new(0x1000, 0x3000);
+        assert!(table.wait(span, operation(1), 8));
+        let inside = PageRange::new(0x3000, 1);
+        assert!(!table.wait(inside, operation(2), 8));
+        let behind = PageRange::new(0x4000, 1);
+        assert!(table.wait(behind, operation(3), 8));
+        let before = PageRange::new(0x0000, 0x3000);
+        assert!(table.wait(before, operation(4), 8));
+        let fault = table.answer(0x1000).unwrap();
+        let waiters: Vec<_> = fault.waiters.iter().map(|w| name(&w.1)).collect();
+        assert_eq!(waiters, [1, 2]);
+        assert!(table.answer(0x1000).is_none());
+        assert_eq!(table.count(), 2);
+    }
+
+    #[test]
+    fn a_full_table_delays_and_revoked_ranges_are_forgotten() {
+        let mut table = FaultTable::default();
+        let range = |page| PageRange::new(page, 1);
+        assert!(table.wait(range(0x1000), operation(1), 1));
+        assert!(!table.wait(range(0x9000), operation(2), 1));
+        assert!(table.forget(0x2000, 0x9000).is_none());
+        assert!(table.forget(0x0, 0x1000).is_none());
+        assert_eq!(table.forget(0x1fff, 0x2000).unwrap().waiters.len(), 2);
+        assert_eq!(table.count(), 0);
+    }
+
+    #[test]
+    fn waiters_can_be_taken_out_and_their_fault_stays() {
+        let mut table = FaultTable::default();
+        for number in 1..=4 {
+            table.wait(PageRange::new(number << 12, 1), operation(number), 8);
+        }
+        let taken = table.take_waiters(|waiter| name(waiter) % 2 == 0);
+        let taken: Vec<_> = taken.iter().map(name).collect();
+        assert_eq!(taken, [2, 4]);
+        assert_eq!(table.count(), 4);
+        assert_eq!(table.answer(0x2000).unwrap().waiters.len(), 0);
+        assert_eq!(table.answer(0x3000).unwrap().waiters.len(), 1);
+        assert!(table.take_waiters_of(PeerIndex::default()).is_empty());
+    }
+}

@@ -1,0 +1,203 @@
+//! What the NIC tells a process through its host area ([`qnic_abi::host_area`]).
+//!
+//! The counts that matter live here, in the NIC's memory; guest memory gets
+//! copies and is never read. Data is stored before error records, those before
+//! their count, and that before the completion counters.
+//!
+//! Stores can fail only if the node's memory has shrunk since the process was
+//! registered; then there is nobody who could look, and they are skipped.
+
+use qnic_abi::host_area::{
+    self, result_offset, ErrorRecord, ERROR_RECORDS, ERROR_RING, HOST_PAGES,
+};
+use qnic_abi::{Status, PAGE_SIZE};
+
+use super::notification::Notifications;
+use crate::env::{Host, HostMemory};
+
+/// Where a host area lies in the memory of its node.
+#[derive(Debug)]
+pub(crate) struct Pages(pub(crate) [u64; HOST_PAGES]);
+
+impl Pages {
+    /// Stores a word with release.
+    pub(crate) fn store<M: HostMemory>(&self, memory: &M, offset: usize, value: u64) {
+        let page = self.0[offset / PAGE_SIZE];
+        let _skipped = memory.store_u64(page + (offset % PAGE_SIZE) as u64, value);
+    }
+}
+
+/// Host area of one process.
+#[derive(Debug)]
+pub(crate) struct HostArea {
+    pages: Pages,
+    notifications: Notifications,
+    errors: u64,
+    head: u64,
+    writes: u64,
+    reads: u64,
+}
+
+impl HostArea {
+    /// An area in these pages, with its counters at 0.
+    pub(crate) fn new<M: HostMemory>(memory: &M, pages: [u64; HOST_PAGES]) -> Result<Self, Status> {
+        let usable =
+            |page: &u64| page % PAGE_SIZE as u64 == 0 && memory.contains(*page, PAGE_SIZE as u64);
+        if !pages.iter().all(usable) {
+            return Err(Status::BadAddress);
+        }
+        let mut area = HostArea {
+            pages: Pages(pages),
+            notifications: Notifications::new(),
+            errors: 0,
+            head: 0,
+            writes: 0,
+            reads: 0,
+        };
+        area.restart(memory);
+        Ok(area)
+    }
+
+    /// Sets the counters of the command queue back to 0; notifications stay.
+    pub(crate) fn restart<M: HostMemory>(&mut self, memory: &M) {
+        self.errors = 0;
+        self.head = 0;
+        self.writes = 0;
+        self.reads = 0;
+        for offset in [
+            host_area::HEAD,
+            host_area::WRITES_DONE,
+            host_area::READS_DONE,
+            host_area::ERRORS,
+            host_area::QUEUE_STATUS,
+        ] {
+            self.store(memory, offset, 0);
+        }
+    }
+
+    fn store<M: HostMemory>(&self, memory: &M, offset: usize, value: u64) {
+        self.pages.store(memory, offset, value);
+    }
+
+    /// Delivers a notification of the process with the window at this offset.
+    pub(crate) fn signal<H: Host>(&mut self, host: &H, window: usize, notification: u32) {
+        self.notifications
+            .signal(host, &self.pages, window, notification);
+    }
+
+    /// Stores what an operation brings: value and detail.
+    pub(crate) fn store_result<M: HostMemory>(&self, memory: &M, record: u16, result: [u64; 2]) {
+        let offset = result_offset(usize::from(record));
+        self.store(memory, offset, result[0]);
+        self.store(memory, offset + 8, result[1]);
+    }
+
+    /// Reports a command that failed.
+    pub(crate) fn record_error<M: HostMemory>(&mut self, memory: &M, command: u64, status: Status) {
+        let entry = self.errors as usize % ERROR_RECORDS;
+        let offset = ERROR_RING + entry * size_of::<ErrorRecord>();
+        self.store(memory, offset, command);
+        self.store(memory, offset + 8, u64::from(status.code()));
+        self.errors += 1;
+        self.store(memory, host_area::ERRORS, self.errors);
+    }
+
+    /// Reports that the command queue has stopped.
+    pub(crate) fn fail_queue<M: HostMemory>(&mut self, memory: &M, status: Status) {
+        self.store(memory, host_area::QUEUE_STATUS, u64::from(status.code()));
+    }
+
+    /// Commands that the process does not know yet to have been read.
+    pub(crate) fn unpublished_head(&self, head: u64) -> u64 {
+        head - self.head
+    }
+
+    /// Publishes how many commands were read. Returns true if that has changed.
+    pub(crate) fn publish_head<M: HostMemory>(&mut self, memory: &M, head: u64) -> bool {
+        let changed = self.head != head;
+        if changed {
+            self.head = head;
+            self.store(memory, host_area::HEAD, head);
+        }
+        changed
+    }
+
+    /// Completions that the process does not know of yet, of the kind that has more.
+    pub(crate) fn unpublished_completions(&self, writes: u64, reads: u64) -> u64 {
+        (writes - self.writes).max(reads - self.reads)
+    }
+
+    /// Publishes the completion counters. Returns true if that has changed.
+    pub(crate) fn publish_completions<M: HostMemory>(
+        &mut self,
+        memory: &M,
+        writes: u64,
+        reads: u64,
+    ) -> bool {
+        let mut changed = false;
+        if self.writes != writes {
+            self.writes = writes;
+            self.store(memory, host_area::WRITES_DONE, writes);
+            changed = true;
+        }
+        if self.reads != reads {
+            self.reads = reads;
+            self.store(memory, host_area::READS_DONE, reads);
+            changed = true;
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Memory;
+    use zerocopy::FromBytes;
+
+    fn word(memory: &Memory, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        memory.read(address, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    #[test]
+    fn areas_outside_of_memory_are_refused() {
+        let memory = Memory::new(4 * PAGE_SIZE);
+        for pages in [
+            [0, 0x1000, 0x2000, 0, 0x1000, 0x4000],
+            [1, 0x1000, 0x2000, 0, 0x1000, 0x3000],
+            [u64::MAX - 4095; HOST_PAGES],
+        ] {
+            let refused = HostArea::new(&memory, pages);
+            assert_eq!(refused.err(), Some(Status::BadAddress));
+        }
+    }
+
+    #[test]
+    fn every_word_stands_where_the_abi_says() {
+        let memory = Memory::new(4 * PAGE_SIZE);
+        let pages = [0x2000, 0x0000, 0x3000, 0x1000, 0x1000, 0x1000];
+        let mut area = HostArea::new(&memory, pages).unwrap();
+        for command in 0..65 {
+            area.record_error(&memory, command, Status::BadKey);
+        }
+        let mut bytes = [0; 16];
+        memory.read(0x2400, &mut bytes).unwrap();
+        let record = ErrorRecord::read_from_bytes(&bytes).unwrap();
+        assert_eq!(record.command.get(), 64);
+        assert_eq!(record.status.get(), Status::BadKey.code());
+        assert_eq!(word(&memory, 0x2018), 65);
+        area.store_result(&memory, 63, [7, 8]);
+        assert_eq!(word(&memory, 0x2bf0), 7);
+        assert_eq!(word(&memory, 0x2bf8), 8);
+        assert!(area.publish_head(&memory, 3));
+        assert!(!area.publish_head(&memory, 3));
+        assert!(area.publish_completions(&memory, 5, 6));
+        assert!(!area.publish_completions(&memory, 5, 6));
+        let words = [0x2000, 0x2008, 0x2010].map(|at| word(&memory, at));
+        assert_eq!(words, [3, 5, 6]);
+        area.restart(&memory);
+        assert_eq!(word(&memory, 0x2018), 0);
+    }
+}

@@ -1,0 +1,284 @@
+//! What every protocol stands on. The core knows no opcode and no kind of frame, and
+//! owns no peer.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `queue` | command queues of processes, and the set of those that are active (Q2, N12, P9) |
+//! | `operation`, `order` | commands that run, and the order in which they count as complete |
+//! | `scheduler` | who has the next turn to send (Q10) |
+//! | `completion` | completion counters, and waking processes (N12, N17) |
+//! | `host_area`, `notification` | what a process sees of all this (N16) |
+//! | `process`, `segment` | registered processes and what they export (N1, N2) |
+//! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
+//! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
+//! | `events`, `counters` | what the driver and people are told |
+
+mod bounce;
+mod completion;
+mod counters;
+mod events;
+mod fault;
+mod host_area;
+mod notification;
+mod operation;
+mod order;
+pub mod page_table;
+mod pages;
+mod process;
+mod queue;
+mod scheduler;
+mod segment;
+
+use std::collections::VecDeque;
+
+use qnic_abi::control::{Statistics, REPLY_BYTES};
+use qnic_abi::header::{Geometry, GeometryError};
+use qnic_abi::{Port, Status, VniId};
+
+use crate::config::{Limits, NicConfig};
+use crate::env::Host;
+use crate::ids::{OperationId, PeerIndex};
+
+use bounce::BounceMemory;
+use counters::Counters;
+use events::EventQueue;
+
+pub(crate) use completion::Counter;
+pub(crate) use counters::LookupSide;
+pub(crate) use events::Pending;
+pub(crate) use fault::{Fault, PageRange, Waiter};
+pub(crate) use host_area::HostArea;
+pub(crate) use operation::{Operation, OPERATION_SLOTS};
+pub(crate) use order::Order;
+pub(crate) use pages::{Destination, LockedSpan, PageError};
+pub(crate) use process::Process;
+pub(crate) use queue::{Fetched, INLINE_WORDS};
+pub(crate) use scheduler::{Owner, Work};
+pub(crate) use segment::{PageKey, Segment};
+
+/// The core of one NIC.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) limits: Limits,
+    pub(crate) geometry: Geometry,
+    doorbells: u32,
+    /// By VNI.
+    processes: Vec<Option<Box<Process>>>,
+    /// VNI + 1 by port, or 0.
+    ports: Vec<u16>,
+    /// Who has something to send, in the order of their turns (Q10).
+    scheduled: VecDeque<Owner>,
+    /// VNIs whose command queues are polled.
+    active: Vec<VniId>,
+    /// VNIs with completions to write back.
+    dirty: Vec<VniId>,
+    /// Bit *d* modulo 64: doorbell *d* was rung.
+    rung: u64,
+    /// Commands started since the NIC was made: names operations apart.
+    running_number: u64,
+    pub(crate) events: EventQueue,
+    /// Late replies to the driver, with the token of their request.
+    pub(crate) replies: VecDeque<(u64, [u8; REPLY_BYTES])>,
+    pub(crate) bounce: BounceMemory,
+    pub(crate) counters: Counters,
+}
+
+impl Core {
+    /// A core without processes.
+    ///
+    /// # Errors
+    /// [`GeometryError`] if no SRAM can be laid out for these numbers.
+    pub(crate) fn new(config: &NicConfig) -> Result<Self, GeometryError> {
+        let geometry = Geometry::new(config.node, config.frames, config.windows, config.doorbells)?;
+        let mut core = Core {
+            limits: config.limits.clone(),
+            geometry,
+            doorbells: config.doorbells,
+            processes: Vec::new(),
+            ports: Vec::new(),
+            scheduled: VecDeque::new(),
+            active: Vec::new(),
+            dirty: Vec::new(),
+            rung: 0,
+            running_number: 0,
+            events: EventQueue::default(),
+            replies: VecDeque::new(),
+            bounce: BounceMemory::default(),
+            counters: Counters::default(),
+        };
+        core.clear();
+        Ok(core)
+    }
+
+    /// Forgets everything but what must never repeat.
+    pub(crate) fn clear(&mut self) {
+        self.processes.clear();
+        let windows = self.geometry.windows as usize;
+        self.processes.resize_with(windows, || None);
+        self.ports.clear();
+        self.scheduled.clear();
+        self.active.clear();
+        self.dirty.clear();
+        self.rung = 0;
+        self.events = EventQueue::default();
+        self.replies.clear();
+        self.bounce = BounceMemory::default();
+        self.counters = Counters::default();
+    }
+
+    /// The process of a VNI.
+    #[inline]
+    pub(crate) fn process(&self, vni: VniId) -> Option<&Process> {
+        self.processes.get(usize::from(vni.0))?.as_deref()
+    }
+
+    /// The process of a VNI.
+    #[inline]
+    pub(crate) fn process_mut(&mut self, vni: VniId) -> Option<&mut Process> {
+        self.processes.get_mut(usize::from(vni.0))?.as_deref_mut()
+    }
+
+    /// Every registered process.
+    pub(crate) fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.processes
+            .iter_mut()
+            .flatten()
+            .map(|process| &mut **process)
+    }
+
+    /// The VNI whose process holds a port.
+    #[inline]
+    pub(crate) fn vni_of(&self, port: Port) -> Option<VniId> {
+        let entry = self.ports.get(usize::from(port.0))?.checked_sub(1)?;
+        Some(VniId(entry))
+    }
+
+    /// The process on a port, for a frame that names it.
+    #[inline]
+    pub(crate) fn process_on(&self, port: u16) -> Result<(VniId, &Process), Status> {
+        let vni = self.vni_of(Port(port)).ok_or(Status::NoSuchPort)?;
+        let process = self.process(vni).ok_or(Status::NoSuchPort)?;
+        Ok((vni, process))
+    }
+
+    /// Checks that a VNI and a port are free.
+    ///
+    /// # Errors
+    /// Why no process can be registered there.
+    pub(crate) fn check_free(&self, vni: VniId, port: Port) -> Result<(), Status> {
+        match self.processes.get(usize::from(vni.0)) {
+            None => Err(Status::NoSuchVni),
+            Some(Some(_)) => Err(Status::VniInUse),
+            Some(None) if self.vni_of(port).is_some() => Err(Status::PortInUse),
+            Some(None) => Ok(()),
+        }
+    }
+
+    /// Registers a process on a VNI and a port that are free.
+    pub(crate) fn insert(&mut self, vni: VniId, process: Process) {
+        let port = usize::from(process.port.0);
+        if port >= self.ports.len() {
+            self.ports.resize(port + 1, 0);
+        }
+        self.ports[port] = vni.0 + 1;
+        self.processes[usize::from(vni.0)] = Some(Box::new(process));
+    }
+
+    /// Takes a process out; nothing of it is polled, scheduled or reported any more.
+    pub(crate) fn remove(&mut self, vni: VniId) -> Option<Box<Process>> {
+        let process = self.processes.get_mut(usize::from(vni.0))?.take()?;
+        self.ports[usize::from(process.port.0)] = 0;
+        self.active.retain(|other| *other != vni);
+        self.scheduled.retain(|other| *other != Owner::Process(vni));
+        self.dirty.retain(|other| *other != vni);
+        self.events.retain(|event| event.vni() != vni);
+        Some(process)
+    }
+
+    /// The operation of that name, if it still runs.
+    #[inline]
+    pub(crate) fn operation(&mut self, id: OperationId) -> Option<&mut Operation> {
+        self.process_mut(id.vni())?.operations.find(id)
+    }
+
+    /// The operation of that name, if it still runs and that peer is its other end.
+    #[inline]
+    pub(crate) fn operation_with(
+        &mut self,
+        id: OperationId,
+        peer: PeerIndex,
+    ) -> Option<&mut Operation> {
+        self.operation(id)
+            .filter(|operation| operation.peer == peer)
+    }
+
+    /// Operations that run and whose other end is that peer, or one process there.
+    pub(crate) fn operations_with(
+        &mut self,
+        peer: PeerIndex,
+        port: Option<Port>,
+    ) -> Vec<OperationId> {
+        let operations = self
+            .processes()
+            .flat_map(|process| process.operations.running());
+        let concerned = operations.filter(|operation| {
+            operation.peer == peer && port.is_none_or(|port| operation.remote_port == port)
+        });
+        concerned.map(|operation| operation.id).collect()
+    }
+
+    /// Puts something behind a page fault; tells the driver unless it knows.
+    pub(crate) fn wait_for_pages(&mut self, vni: VniId, range: PageRange, waiter: Waiter) {
+        let limit = self.limits.faults;
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        if process.faults.wait(range, waiter, limit) {
+            self.events.push(Pending::PageFault(vni, range));
+        }
+    }
+
+    /// Starts the command queue of a process again, without operations.
+    pub(crate) fn restart_queue<H: Host>(&mut self, host: &H, vni: VniId) {
+        let window = self.geometry.window_offset(vni);
+        self.forget_queue(vni);
+        if let Some(process) = self.process_mut(vni) {
+            let aborted = process.restart_queue(host.memory(), window);
+            self.counters.aborted += u64::from(aborted);
+        }
+    }
+
+    /// What the core holds and has counted.
+    pub(crate) fn statistics(&self) -> Statistics {
+        let mut statistics = self.counters.statistics();
+        let (mut processes, mut segments, mut operations, mut faults) = (0, 0, 0, 0);
+        for process in self.processes.iter().flatten() {
+            processes += 1;
+            segments += process.segments.count();
+            operations += process.operations.count();
+            faults += process.faults.count();
+        }
+        statistics.processes = processes.into();
+        statistics.segments = segments.into();
+        statistics.operations = operations.into();
+        statistics.faults_pending = faults.into();
+        statistics.frames_held = self.bounce.frames.into();
+        statistics.bounces = self.bounce.total.into();
+        statistics.bytes_bounced = self.bounce.total_bytes.into();
+        statistics.bounce_bytes = self.bounce.bytes.into();
+        statistics.bounce_bytes_peak = self.bounce.peak.into();
+        statistics
+    }
+
+    /// Delivers a notification to a process.
+    pub(crate) fn signal<H: Host>(&mut self, host: &H, vni: VniId, notification: u32) {
+        self.counters.notifications += 1;
+        if let Some(process) = self.process_mut(vni) {
+            let window = process.queue.window;
+            process.host_area.signal(host, window, notification);
+            process.changed = true;
+            process.signalled = true;
+        }
+        self.mark_dirty(vni);
+    }
+}

@@ -1,0 +1,276 @@
+//! Page spans: pages of a process that are locked, read or written, and unlocked
+//! together. The fence of lockPage waits for the copies before it, so it is paid once
+//! for a span.
+
+use qnic_abi::page_table::Tag;
+use qnic_abi::wire::{fragments, SPAN_PAGES};
+use qnic_abi::{Status, VniId, PAGE_SIZE};
+
+use super::counters::LookupSide;
+use super::page_table::{
+    count_present, lock_pages, page_key, try_lock_page, unlock_page, unlock_page_dirty, LockedPage,
+    Missed,
+};
+use super::segment::PageKey;
+use super::Core;
+use crate::env::{contiguous, Host, HostMemory, Payload};
+
+/// Why a page cannot be used.
+pub(crate) enum PageError {
+    /// It is not in the page table.
+    Absent,
+    /// It never will be of use to this transfer.
+    Refused(Status),
+}
+
+/// Where in a process bytes go, checked but not locked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Destination {
+    pub(crate) vni: VniId,
+    /// Virtual address of the first byte.
+    pub(crate) address: u64,
+    pub(crate) key: PageKey,
+}
+
+/// Consecutive virtual pages that are locked. Their number is what the driver may
+/// have to wait for.
+#[derive(Debug, Default)]
+#[must_use = "pages that are locked must be unlocked"]
+pub(crate) struct LockedSpan {
+    count: usize,
+    pages: [Option<LockedPage>; SPAN_PAGES],
+    addresses: [u64; SPAN_PAGES],
+}
+
+impl LockedSpan {
+    fn single(page: LockedPage) -> Self {
+        let mut span = LockedSpan {
+            count: 1,
+            ..LockedSpan::default()
+        };
+        span.addresses[0] = page.address();
+        span.pages[0] = Some(page);
+        span
+    }
+
+    /// Guest-physical addresses of the pages.
+    #[inline]
+    pub(crate) fn addresses(&self) -> &[u64] {
+        &self.addresses[..self.count]
+    }
+
+    /// Bytes from a virtual address in the first page to the end of the last one.
+    pub(crate) fn bytes_from(&self, address: u64) -> u64 {
+        let within = address % PAGE_SIZE as u64;
+        ((self.count * PAGE_SIZE) as u64).saturating_sub(within)
+    }
+}
+
+impl Core {
+    /// Locks a page of a process, and checks that it was entered for this range.
+    #[inline]
+    pub(crate) fn lock<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        address: u64,
+        key: PageKey,
+        side: LookupSide,
+    ) -> Result<LockedPage, PageError> {
+        let PageKey::Table(key) = key else {
+            return pinned(host, address);
+        };
+        let tag = Tag::new(vni, address);
+        let page = match try_lock_page(host.sram(), &self.geometry, tag) {
+            Ok(page) => page,
+            Err(missed) => {
+                self.counters.lookups(side).misses += 1;
+                self.counters.lookups_lost += u64::from(missed == Missed::Lost);
+                return Err(PageError::Absent);
+            }
+        };
+        self.counters.lookups(side).hits += 1;
+        if page_key(host.sram(), &self.geometry, &page) != key {
+            unlock_page(host.sram(), &self.geometry, page);
+            self.counters.refused(Status::BadKey);
+            return Err(PageError::Refused(Status::BadKey));
+        }
+        if !host.memory().contains(page.address(), PAGE_SIZE as u64) {
+            unlock_page(host.sram(), &self.geometry, page);
+            return Err(PageError::Refused(Status::PageUnavailable));
+        }
+        Ok(page)
+    }
+
+    /// Locks the pages of `length` bytes from `address` on, at least the first of
+    /// them, up to [`SPAN_PAGES`].
+    ///
+    /// # Errors
+    /// Why the first cannot be used.
+    #[inline]
+    pub(crate) fn lock_some<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        range: (u64, usize),
+        key: PageKey,
+        side: LookupSide,
+    ) -> Result<LockedSpan, PageError> {
+        if fragments(range.0, range.1) > 1 {
+            let span = self.lock_span(host, vni, range, key, side);
+            if span.count > 0 {
+                return Ok(span);
+            }
+        }
+        let page = self.lock(host, vni, range.0, key, side)?;
+        Ok(LockedSpan::single(page))
+    }
+
+    /// How many of `length` bytes from `address` on lie in pages that seem to be there,
+    /// up to [`SPAN_PAGES`] of them. It promises nothing; a transfer that relies on it
+    /// finds out when it locks them.
+    pub(crate) fn count_present<H: Host>(
+        &self,
+        host: &H,
+        vni: VniId,
+        (address, length): (u64, u32),
+        key: PageKey,
+    ) -> u32 {
+        if key == PageKey::Physical {
+            return 0;
+        }
+        let count = fragments(address, length as usize).min(SPAN_PAGES as u64);
+        let within = address % PAGE_SIZE as u64;
+        let tags = (0..count).map(|page| Tag::new(vni, address - within + page * PAGE_SIZE as u64));
+        let present = count_present(host.sram(), &self.geometry, tags);
+        let bytes = ((present * PAGE_SIZE) as u64).saturating_sub(within);
+        bytes.min(u64::from(length)) as u32
+    }
+
+    /// Locks the pages of `length` bytes from `address` on, up to [`SPAN_PAGES`] of
+    /// them; fewer, or none, if one is absent or was not entered for `key`.
+    #[inline]
+    pub(crate) fn lock_span<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        (address, length): (u64, usize),
+        key: PageKey,
+        side: LookupSide,
+    ) -> LockedSpan {
+        let mut span = LockedSpan::default();
+        let count = (fragments(address, length) as usize).min(SPAN_PAGES);
+        let first = address - address % PAGE_SIZE as u64;
+        let virtual_pages = (0..count).map(|page| first + (page * PAGE_SIZE) as u64);
+        let (sram, geometry) = (host.sram(), &self.geometry);
+        let marked = match key {
+            PageKey::Table(_) => {
+                let tags = virtual_pages.map(|page| Tag::new(vni, page));
+                lock_pages(sram, geometry, tags, &mut span.pages)
+            }
+            PageKey::Physical => {
+                for (slot, page) in span.pages.iter_mut().zip(virtual_pages) {
+                    *slot = LockedPage::pinned(page);
+                }
+                count
+            }
+        };
+        while let Some(Some(page)) = span.pages[..marked].get(span.count) {
+            let address = page.address();
+            let entered = match key {
+                PageKey::Table(key) => page_key(sram, geometry, page) == key,
+                PageKey::Physical => true,
+            };
+            if !entered || !host.memory().contains(address, PAGE_SIZE as u64) {
+                break;
+            }
+            span.addresses[span.count] = address;
+            span.count += 1;
+        }
+        for page in span.pages[span.count..].iter_mut().filter_map(Option::take) {
+            unlock_page(sram, geometry, page);
+        }
+        if let PageKey::Table(_) = key {
+            self.counters.lookups(side).hits += span.count as u64;
+        }
+        span
+    }
+
+    /// Lets the driver have all pages of a span again; the first `written` of them
+    /// are dirty (N7).
+    #[inline]
+    pub(crate) fn unlock_span<H: Host>(&self, host: &H, mut span: LockedSpan, written: usize) {
+        let (sram, geometry) = (host.sram(), &self.geometry);
+        for (index, page) in span.pages[..span.count].iter_mut().enumerate() {
+            match page.take() {
+                Some(page) if index < written => unlock_page_dirty(sram, geometry, page),
+                Some(page) => unlock_page(sram, geometry, page),
+                None => {}
+            }
+        }
+    }
+
+    /// Copies as much of a payload to a process as goes into a span of its pages, each
+    /// byte once. Returns how many bytes that was: all, or up to a page border.
+    pub(crate) fn copy_in_span<H: Host>(
+        &mut self,
+        host: &H,
+        to: Destination,
+        payload: &Payload<'_, H::Memory>,
+    ) -> usize {
+        let range = (to.address, payload.len());
+        let span = self.lock_span(host, to.vni, range, to.key, LookupSide::Destination);
+        let mut within = (to.address % PAGE_SIZE as u64) as usize;
+        let (mut done, mut written) = (0, 0);
+        while let Some(first) = span.addresses().get(written) {
+            let count = contiguous(&span.addresses()[written..]);
+            let part = payload.part(done, count * PAGE_SIZE - within);
+            // Some of it may have been written even if it is refused.
+            written += count;
+            if part.copy_to(host.memory(), first + within as u64).is_err() {
+                break;
+            }
+            done += part.len();
+            within = 0;
+        }
+        self.unlock_span(host, span, written);
+        self.counters.bytes_received += done as u64;
+        done
+    }
+
+    /// Copies a payload into one page of a process, once.
+    #[inline]
+    pub(crate) fn copy_in<H: Host>(
+        &mut self,
+        host: &H,
+        to: Destination,
+        payload: &Payload<'_, H::Memory>,
+    ) -> Result<(), PageError> {
+        let length = payload.len();
+        if length == 0 {
+            return Ok(());
+        }
+        let page = self.lock(host, to.vni, to.address, to.key, LookupSide::Destination)?;
+        let target = page.address() + to.address % PAGE_SIZE as u64;
+        let copied = payload.copy_to(host.memory(), target);
+        self.unlock_dirty(host, page);
+        copied.map_err(|_| PageError::Refused(Status::PageUnavailable))?;
+        self.counters.bytes_received += length as u64;
+        Ok(())
+    }
+
+    /// Lets the driver have a page again that was written to (N7).
+    #[inline]
+    pub(crate) fn unlock_dirty<H: Host>(&self, host: &H, page: LockedPage) {
+        unlock_page_dirty(host.sram(), &self.geometry, page);
+    }
+}
+
+/// A page of a physical segment (N25): no driver takes it away, but the guest's memory
+/// may end before it.
+fn pinned<H: Host>(host: &H, address: u64) -> Result<LockedPage, PageError> {
+    let page = address & !(PAGE_SIZE as u64 - 1);
+    let inside = host.memory().contains(page, PAGE_SIZE as u64);
+    let page = LockedPage::pinned(page).filter(|_| inside);
+    page.ok_or(PageError::Refused(Status::BadAddress))
+}

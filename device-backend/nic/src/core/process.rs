@@ -1,0 +1,149 @@
+//! One registered process: all that the NIC holds for its VNI (Q1).
+
+use std::collections::VecDeque;
+
+use qnic_abi::window::command_offset;
+use qnic_abi::{Port, Status};
+
+use super::completion::Completion;
+use super::fault::FaultTable;
+use super::host_area::HostArea;
+use super::operation::{OperationTable, OPERATION_SLOTS};
+use super::segment::SegmentTable;
+use crate::env::{HostMemory, Time};
+use crate::frame::StoredFrame;
+
+/// The NIC's side of a command queue.
+#[derive(Debug)]
+pub(crate) struct CommandQueue {
+    /// Offset of the window in SRAM.
+    pub(crate) window: usize,
+    /// Offset of the next slot in SRAM.
+    pub(crate) slot: usize,
+    /// Commands read.
+    pub(crate) head: u64,
+    /// Why it stands still.
+    pub(crate) failed: Option<Status>,
+    /// It is polled.
+    pub(crate) active: bool,
+    /// The process sees that.
+    pub(crate) awake: bool,
+    /// A command may be waiting for an operation to end.
+    pub(crate) stalled: bool,
+    /// When it last had a command, or a reason to expect one.
+    pub(crate) last_work: Time,
+}
+
+impl CommandQueue {
+    /// A queue in the window at this offset, from its first slot on.
+    pub(crate) fn new(window: usize) -> Self {
+        CommandQueue {
+            window,
+            slot: window + command_offset(0),
+            head: 0,
+            failed: None,
+            active: false,
+            awake: false,
+            stalled: false,
+            last_work: Time::default(),
+        }
+    }
+
+    /// Goes on to the next slot.
+    pub(crate) fn advance(&mut self, now: Time) {
+        self.head += 1;
+        self.slot = self.window + command_offset(self.head);
+        self.last_work = now;
+        self.stalled = false;
+    }
+}
+
+/// A registered process.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) port: Port,
+    /// It may export physical memory (N25).
+    pub(crate) physical: bool,
+    pub(crate) host_area: HostArea,
+    pub(crate) segments: SegmentTable,
+    pub(crate) queue: CommandQueue,
+    pub(crate) operations: OperationTable,
+    pub(crate) writes: Completion,
+    pub(crate) reads: Completion,
+    /// Frames of peers whose answers need a turn.
+    pub(crate) responses: VecDeque<StoredFrame>,
+    /// The next turn belongs to [`Process::responses`].
+    pub(crate) response_turn: bool,
+    pub(crate) faults: FaultTable,
+    /// Waits for its turn in the scheduler.
+    pub(crate) scheduled: bool,
+    /// Has completions to write back.
+    pub(crate) dirty: bool,
+    /// Write the completion counters back however few.
+    pub(crate) write_back: bool,
+    /// The host area has changed since the process was last offered a wake.
+    pub(crate) changed: bool,
+    /// A notification has arrived since then.
+    pub(crate) signalled: bool,
+    /// The last wake requests that were acted upon: of waits for anything, and of waits
+    /// for a notification.
+    pub(crate) wakes_seen: [u64; 2],
+    /// A wake event waits for the driver.
+    pub(crate) wake_queued: bool,
+}
+
+impl Process {
+    /// A process without segments and commands.
+    pub(crate) fn new(port: Port, window: usize, host_area: HostArea) -> Self {
+        Process {
+            port,
+            physical: false,
+            host_area,
+            segments: SegmentTable::default(),
+            queue: CommandQueue::new(window),
+            operations: OperationTable::new(),
+            writes: Completion::default(),
+            reads: Completion::default(),
+            responses: VecDeque::new(),
+            response_turn: false,
+            faults: FaultTable::default(),
+            scheduled: false,
+            dirty: false,
+            write_back: false,
+            changed: false,
+            signalled: false,
+            wakes_seen: [0; 2],
+            wake_queued: false,
+        }
+    }
+
+    /// Starts the command queue again, without operations. Returns how many were dropped.
+    pub(crate) fn restart_queue<M: HostMemory>(&mut self, memory: &M, window: usize) -> u32 {
+        let dropped = self.operations.count();
+        self.operations = OperationTable::new();
+        self.queue = CommandQueue::new(window);
+        self.writes = Completion::default();
+        self.reads = Completion::default();
+        self.write_back = false;
+        self.host_area.restart(memory);
+        dropped
+    }
+
+    /// Returns true if another command can be read.
+    pub(crate) fn has_room(&self, operations: u32) -> bool {
+        self.queue.failed.is_none()
+            && self.operations.count() < operations.clamp(1, OPERATION_SLOTS as u32)
+            && self.writes.has_room()
+            && self.reads.has_room()
+    }
+
+    /// Requests of peers that were received and not answered.
+    pub(crate) fn requests_held(&self) -> usize {
+        self.responses.len() + self.faults.requests()
+    }
+
+    /// Returns true if it can use a turn of the scheduler.
+    pub(crate) fn wants_turn(&self) -> bool {
+        self.operations.any_ready() || !self.responses.is_empty()
+    }
+}

@@ -1,0 +1,285 @@
+//! Command queues (Q2, N12), and the set of those that are worth looking at.
+//!
+//! # Active queues
+//! The NIC polls only the command queues that are *active*, so its cost does not depend
+//! on how many processes are registered (P9). A doorbell, and data or a notification
+//! that arrives, activate a queue; `AWAKE` is stored before the queue is looked at. A
+//! queue without a command for [`crate::Limits::idle_timeout`] is deactivated, by the
+//! protocol of [`qnic_abi::window`]: `AWAKE` = 0, full fence, one more look.
+//!
+//! # Fetch
+//! A non-zero first word is a command. The slot is copied once, word by word and only as
+//! far as needed; its first word is zeroed; then a protocol checks the copy. A queue
+//! whose process has no operation to spare is *stalled*: it stays as it is until an
+//! operation ends.
+//!
+//! # Malformed commands
+//! The queue stops: status, error record and event say so, and nothing else is affected.
+//! A command that is well formed but wrong (N11) fails alone.
+
+use qnic_abi::command::{
+    CommandFlags, CommandHeader, Descriptor, DESCRIPTOR_BYTES, INLINE_CAPACITY,
+};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{AWAKE, HEAD_STEP};
+use qnic_abi::{Port, SharedMemory, Status, VniId};
+
+use super::completion::Counter;
+use super::events::Pending;
+use super::operation::Operation;
+use super::Core;
+use crate::env::{Host, Time};
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
+
+/// Words of a descriptor.
+const DESCRIPTOR_WORDS: usize = DESCRIPTOR_BYTES / 8;
+
+/// Words of the inline payload.
+pub(crate) const INLINE_WORDS: usize = INLINE_CAPACITY / 8;
+
+/// A command that was read, and is private now.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) descriptor: Descriptor,
+    /// The inline payload, as far as the header says that there is one.
+    pub(crate) inline: [u64; INLINE_WORDS],
+}
+
+/// Returns why the part of a command that is the same for all protocols is malformed,
+/// if it is.
+fn check_header(header: &CommandHeader) -> Result<(), Status> {
+    if CommandFlags::from_bits(header.flags).is_none() || header.reserved != 0 {
+        return Err(Status::Malformed);
+    }
+    match usize::from(header.inline_length) > INLINE_CAPACITY {
+        true => Err(Status::BadLength),
+        false => Ok(()),
+    }
+}
+
+impl Core {
+    /// Notes that a doorbell was rung.
+    pub(crate) fn ring(&mut self, doorbell: u32) {
+        if doorbell < self.doorbells {
+            self.rung |= 1 << (doorbell % 64);
+        }
+    }
+
+    /// Activates the queue of a VNI, or keeps it active.
+    pub(crate) fn activate(&mut self, vni: VniId, now: Option<Time>) {
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        let queue = &mut process.queue;
+        if let Some(now) = now {
+            queue.last_work = now;
+        }
+        if !queue.active && queue.failed.is_none() {
+            queue.active = true;
+            self.active.push(vni);
+        }
+    }
+
+    fn activate_rung(&mut self, now: Time) {
+        let mut rung = std::mem::take(&mut self.rung);
+        let doorbells = self.doorbells.max(1) as usize;
+        while rung != 0 {
+            let bit = rung.trailing_zeros() as usize;
+            rung &= rung - 1;
+            for doorbell in (bit..doorbells).step_by(64) {
+                for vni in (doorbell..self.processes.len()).step_by(doorbells) {
+                    self.activate(VniId(vni as u16), Some(now));
+                }
+            }
+        }
+    }
+
+    /// The active queue of that index. What a command starts may activate another one,
+    /// behind those that there are.
+    #[inline]
+    pub(crate) fn active_queue(&mut self, now: Time, index: usize) -> Option<VniId> {
+        if self.rung != 0 {
+            self.activate_rung(now);
+        }
+        self.active.get(index).copied()
+    }
+
+    /// Returns true if the queue of a VNI had no command for so long that it is to be
+    /// deactivated.
+    #[inline]
+    pub(crate) fn is_idle(&self, now: Time, vni: VniId) -> bool {
+        let process = self.process(vni);
+        let last = process.map(|process| process.queue.last_work);
+        last.is_some_and(|last| last.after(self.limits.idle_timeout) <= now)
+    }
+
+    /// Reads the next command of a queue, if there is one and an operation to spare for
+    /// it. One that is malformed stops the queue.
+    #[inline]
+    pub(crate) fn fetch<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+    ) -> Option<Result<Fetched, Status>> {
+        let operations = self.limits.operations;
+        let process = self.process_mut(vni)?;
+        let sram = host.sram();
+        let queue = &mut process.queue;
+        if !queue.awake {
+            // Pairs with the process's load behind its fence: it rings or it
+            // relies on this queue being looked at from now on.
+            sram.store_u64(queue.window + AWAKE, 1, Ordering::Release);
+            queue.awake = true;
+        }
+        let slot = queue.slot;
+        // Pairs with the process's release store: the rest of the slot is there.
+        let first = sram.load_u64(slot, Ordering::Acquire);
+        if first == 0 {
+            return None;
+        }
+        if !process.has_room(operations) {
+            process.queue.stalled = true;
+            return None;
+        }
+        let mut words = [0; DESCRIPTOR_WORDS];
+        words[0] = first;
+        sram.read_words(slot + 8, &mut words[1..]);
+        let descriptor: Descriptor = zerocopy::transmute!(words.map(u64::to_le));
+        let mut inline = [0; INLINE_WORDS];
+        let checked = check_header(&descriptor.header);
+        if checked.is_ok() && descriptor.header.inline_length > 0 {
+            let words = usize::from(descriptor.header.inline_length).div_ceil(8);
+            sram.read_words(slot + DESCRIPTOR_BYTES, &mut inline[..words]);
+        }
+        // Release pairs with the process's acquire of the head, or of this word:
+        // the slot has been read when it is reused.
+        sram.store_u64(slot, 0, Ordering::Release);
+        process.queue.advance(now);
+        let head = process.queue.head;
+        if process.host_area.unpublished_head(head) >= HEAD_STEP {
+            process.changed |= process.host_area.publish_head(host.memory(), head);
+            self.mark_dirty(vni);
+        }
+        self.counters.commands += 1;
+        Some(checked.map(|()| Fetched { descriptor, inline }))
+    }
+
+    /// Stops a queue after a malformed command; it is deactivated when it is idle.
+    pub(crate) fn fail_queue<H: Host>(&mut self, host: &H, vni: VniId, status: Status) {
+        self.counters.malformed_commands += 1;
+        let Some(process) = self.process_mut(vni) else {
+            return;
+        };
+        process.queue.failed = Some(status);
+        let head = process.queue.head;
+        let memory = host.memory();
+        // A process that sees the error sees that the queue has stopped.
+        process.host_area.fail_queue(memory, status);
+        process.host_area.record_error(memory, head - 1, status);
+        process.host_area.publish_head(memory, head);
+        process.changed = true;
+        process.write_back = true;
+        self.mark_dirty(vni);
+        self.events.push(Pending::QueueFailed(vni, status));
+    }
+
+    /// Begins the operation of the command that was read last from a queue. `None`: the
+    /// peer is unknown, so it has to be given up at once.
+    ///
+    /// There is an operation to spare, as [`Core::fetch`] has looked.
+    pub(crate) fn begin(
+        &mut self,
+        (vni, protocol): (VniId, ProtocolId),
+        counter: Counter,
+        header: &CommandHeader,
+        peer: Option<PeerIndex>,
+    ) -> Option<OperationId> {
+        self.running_number += 1;
+        let running = self.running_number;
+        let process = self.process_mut(vni)?;
+        let slot = process.operations.allocate()?;
+        let publish = header.flags & CommandFlags::PUBLISH.bits() != 0;
+        let id = OperationId::new(running, vni, slot);
+        let number = process.queue.head - 1;
+        let order = process.completion(counter).start(publish);
+        *process.operations.get_mut(slot) = Operation {
+            id,
+            protocol,
+            number,
+            counter,
+            order,
+            peer: peer.unwrap_or_default(),
+            remote_port: Port(header.remote_port.get()),
+            ..Operation::default()
+        };
+        Some(id)
+    }
+
+    /// Deactivates queues: all, or those that are idle at `now`. Returns true if one of
+    /// them had a command after all.
+    pub(crate) fn deactivate<H: Host>(&mut self, host: &H, now: Option<Time>) -> bool {
+        let sram = host.sram();
+        let mut idle = std::mem::take(&mut self.active);
+        idle.retain(|vni| {
+            let retired = now.is_none_or(|now| self.is_idle(now, *vni));
+            if !retired {
+                self.active.push(*vni);
+            }
+            retired
+        });
+        for vni in &idle {
+            if let Some(process) = self.process_mut(*vni) {
+                process.queue.active = false;
+                process.queue.awake = false;
+                process.write_back = true;
+                sram.store_u64(process.queue.window + AWAKE, 0, Ordering::Relaxed);
+                let head = process.queue.head;
+                process.changed |= process.host_area.publish_head(host.memory(), head);
+                self.mark_dirty(*vni);
+            }
+        }
+        // Pairs with the process's fence between its command and its load of
+        // AWAKE: one of the two sees the other's store.
+        sram.fence();
+        let mut found = false;
+        for vni in &idle {
+            if self.has_command(host, *vni) {
+                self.activate(*vni, None);
+                found = true;
+            }
+        }
+        found
+    }
+
+    fn has_command<H: Host>(&mut self, host: &H, vni: VniId) -> bool {
+        let operations = self.limits.operations;
+        let Some(process) = self.process_mut(vni) else {
+            return false;
+        };
+        process.queue.stalled = !process.has_room(operations);
+        let slot = process.queue.slot;
+        !process.queue.stalled && host.sram().load_u64(slot, Ordering::Relaxed) != 0
+    }
+
+    /// Deactivates all queues, looks once more, and writes completions back. Returns
+    /// false if there is work, or an event for the driver, after all.
+    pub(crate) fn prepare_sleep<H: Host>(&mut self, host: &H) -> bool {
+        if self.rung != 0 || self.has_turns() {
+            return false;
+        }
+        if !self.active.is_empty() && self.deactivate(host, None) {
+            return false;
+        }
+        let events = self.events.is_empty();
+        self.write_back_completions(host);
+        events == self.events.is_empty()
+    }
+
+    /// Deactivates the queue of a process that starts again.
+    pub(crate) fn forget_queue(&mut self, vni: VniId) {
+        self.active.retain(|other| *other != vni);
+        self.events
+            .retain(|event| !matches!(event, Pending::QueueFailed(failed, _) if *failed == vni));
+    }
+}

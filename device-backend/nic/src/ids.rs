@@ -1,0 +1,30 @@
+//! Names that the parts of the NIC use for what belongs to another part.
+
+use qnic_abi::VniId;
+
+/// Names an operation on its NIC, as frames carry it: a running number, the VNI and
+/// the slot. Answers to an operation that has ended do not find it. Zero names none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct OperationId(pub(crate) u64);
+
+impl OperationId {
+    pub(crate) fn new(running: u64, vni: VniId, slot: u8) -> Self {
+        OperationId(running << 24 | u64::from(vni.0) << 8 | u64::from(slot))
+    }
+
+    pub(crate) fn vni(self) -> VniId {
+        VniId((self.0 >> 8) as u16)
+    }
+
+    pub(crate) fn slot(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// Index of a peer in the transport's table; it keeps it until the NIC is reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PeerIndex(pub(crate) u16);
+
+/// Names a protocol: its index in the list of [`crate::protocols`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ProtocolId(pub(crate) u8);

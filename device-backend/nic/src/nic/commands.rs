@@ -1,0 +1,38 @@
+//! From command queues to operations: the core reads commands, the protocol of each
+//! opcode checks it and begins its operation.
+
+use crate::core::Fetched;
+use crate::env::{Host, Time};
+
+use super::Nic;
+
+impl Nic {
+    /// Reads commands of all active queues; deactivates those that had none for long
+    /// enough.
+    pub(super) fn fetch_commands<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        let mut busy = false;
+        let mut idle = false;
+        let mut index = 0;
+        while let Some(vni) = self.core.active_queue(now, index) {
+            index += 1;
+            let limit = self.core.limits.commands_per_poll.max(1);
+            for _ in 0..limit {
+                let Some(fetched) = self.core.fetch(now, host, vni) else {
+                    break;
+                };
+                busy = true;
+                let (protocols, mut cx) = self.parts(now, host);
+                let submit = |command: Fetched| protocols.submit(&mut cx, vni, &command);
+                if let Err(status) = fetched.and_then(submit) {
+                    self.core.fail_queue(host, vni, status);
+                }
+            }
+            idle |= self.core.is_idle(now, vni);
+        }
+        if idle {
+            busy |= self.core.deactivate(host, Some(now));
+        }
+        self.resume_unblocked(now, host);
+        busy
+    }
+}

@@ -1,0 +1,164 @@
+//! Requests of the driver ([`qnic_abi::control`], Q9).
+//!
+//! A guest's kernel writes them, so every field is checked; a request that is refused
+//! changes nothing.
+
+use qnic_abi::control::{
+    Export, FaultDone, Hello, NewProcess, Opcode, RequestHeader, Unexport, EXPORT_PHYSICAL,
+    PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
+};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
+use qnic_abi::{
+    Access, Key, Port, SegmentId, SegmentName, SharedMemory, Status, VniId, ABI_VERSION,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Nic;
+use crate::control_reply::{body, reply};
+use crate::core::{HostArea, PageKey, Process, Segment};
+use crate::env::{Host, HostMemory, Time};
+
+impl Nic {
+    /// Handles one request; `None` says that the reply comes later.
+    pub(super) fn request<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        request: &[u8],
+        token: u64,
+    ) -> Option<[u8; REPLY_BYTES]> {
+        let Ok((header, bytes)) = RequestHeader::read_from_prefix(request) else {
+            return Some(reply(Status::Malformed, &[]));
+        };
+        let opcode = Opcode::try_from(header.opcode.get());
+        let (Ok(opcode), REQUEST_BYTES, 0) = (opcode, request.len(), header.reserved.get()) else {
+            return Some(reply(Status::Malformed, &[]));
+        };
+        let (protocols, mut cx) = self.parts(now, host);
+        if let Some(handled) = protocols.request(&mut cx, &header, bytes, token) {
+            return handled.map(|status| reply(status, &[]));
+        }
+        let vni = VniId(header.vni.get());
+        let result = match opcode {
+            Opcode::Hello => body(bytes).and_then(|body| self.hello(&body)),
+            Opcode::NewProcess => body(bytes).and_then(|body| self.new_process(host, vni, &body)),
+            Opcode::DeleteProcess => body(bytes).and_then(|()| self.end_process(now, host, vni)),
+            Opcode::Export => body(bytes).and_then(|body| self.export(now, host, vni, &body)),
+            Opcode::Unexport => body(bytes).and_then(|body: Unexport| {
+                match body.reserved.iter().all(|word| word.get() == 0) {
+                    true => self.unexport(now, host, vni, SegmentId(body.segment.get())),
+                    false => Err(Status::Malformed),
+                }
+            }),
+            // A protocol has handled it.
+            Opcode::Import => Err(Status::Malformed),
+            Opcode::FaultDone => {
+                body(bytes).and_then(|body| self.answer_fault(now, host, vni, &body))
+            }
+            Opcode::ResetQueue => body(bytes).and_then(|()| self.reset_queue(now, host, vni)),
+            Opcode::Query => match body(bytes) {
+                Ok(()) => return Some(reply(Status::Ok, self.statistics().as_bytes())),
+                Err(status) => Err(status),
+            },
+        };
+        Some(reply(result.err().unwrap_or(Status::Ok), &[]))
+    }
+
+    /// What the last request sent has gone out: the reply, if that has failed.
+    pub(super) fn failed_request(&mut self) -> Option<[u8; REPLY_BYTES]> {
+        let failed = self.protocols.failed_request();
+        failed.map(|status| reply(status, &[]))
+    }
+
+    fn hello(&self, body: &Hello) -> Result<(), Status> {
+        if body.reserved.get() != 0 {
+            return Err(Status::Malformed);
+        }
+        if body.abi_version.get() != ABI_VERSION {
+            return Err(Status::VersionMismatch);
+        }
+        match self.unusable {
+            Some(status) => Err(status),
+            None if body.frames.get() > self.core.geometry.frames => Err(Status::SramTooSmall),
+            None => Ok(()),
+        }
+    }
+
+    fn new_process<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        body: &NewProcess,
+    ) -> Result<(), Status> {
+        let port = Port(body.port.get());
+        let flags = body.flags.get();
+        if flags & !PROCESS_PHYSICAL != 0 || port.0 == 0 {
+            return Err(Status::Malformed);
+        }
+        self.core.check_free(vni, port)?;
+        let pages = body.host_area.map(|page| page.get());
+        let host_area = HostArea::new(host.memory(), pages)?;
+        let window = self.core.geometry.window_offset(vni);
+        let sram = host.sram();
+        sram.store_u64(window + AWAKE, 0, Ordering::Relaxed);
+        let mut process = Process::new(port, window, host_area);
+        // Whatever stands there was requested of a former process.
+        process.wakes_seen = [WAKE_REQUEST, SIGNAL_WAKE_REQUEST]
+            .map(|word| sram.load_u64(window + word, Ordering::Relaxed));
+        process.physical = flags & PROCESS_PHYSICAL != 0;
+        self.core.insert(vni, process);
+        Ok(())
+    }
+
+    fn export<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+        body: &Export,
+    ) -> Result<(), Status> {
+        let access = Access::from_bits(body.access.get()).filter(|access| !access.is_empty());
+        let access = access.ok_or(Status::Malformed)?;
+        let process = self.core.process_mut(vni).ok_or(Status::NoSuchVni)?;
+        let page_key = match (body.flags.get(), body.page_key.get()) {
+            (0, key) => PageKey::Table(Key(key)),
+            (EXPORT_PHYSICAL, 0) if !process.physical => return Err(Status::AccessDenied),
+            (EXPORT_PHYSICAL, 0) => PageKey::Physical,
+            _ => return Err(Status::Malformed),
+        };
+        let range = (body.address.get(), body.length.get());
+        if page_key == PageKey::Physical && !host.memory().contains(range.0, range.1) {
+            return Err(Status::BadAddress);
+        }
+        let segment = Segment {
+            name: SegmentName(body.name.get()),
+            address: body.address.get(),
+            length: body.length.get(),
+            key: Key(body.key.get()),
+            page_key,
+            access,
+        };
+        let id = SegmentId(body.segment.get());
+        process.segments.insert(id, segment.clone())?;
+        let port = process.port;
+        let (protocols, mut cx) = self.parts(now, host);
+        protocols.exported(&mut cx, port, id, &segment);
+        Ok(())
+    }
+
+    fn answer_fault<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+        body: &FaultDone,
+    ) -> Result<(), Status> {
+        if self.core.process(vni).is_none() {
+            return Err(Status::NoSuchVni);
+        }
+        let status = Status::try_from(body.status.get()).unwrap_or(Status::PageUnavailable);
+        self.fault_done(now, host, vni, body.address.get(), status);
+        Ok(())
+    }
+}

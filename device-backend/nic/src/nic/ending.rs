@@ -1,0 +1,218 @@
+//! What ends with a process, its queue, a segment, a peer or a process of a peer.
+
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES};
+use qnic_abi::wire::{Empty, Frame, ProcessGone};
+use qnic_abi::{Port, SegmentId, SharedMemory, Status, VniId};
+
+use super::Nic;
+use crate::core::{PageKey, Pending, Waiter};
+use crate::env::{Host, Time};
+use crate::ids::PeerIndex;
+use crate::protocols::{self, Ended};
+use crate::transport::RETRY_AFTER;
+
+impl Nic {
+    /// Revokes a segment: no page is touched for it any more (N2).
+    pub(super) fn unexport<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+        id: SegmentId,
+    ) -> Result<(), Status> {
+        let process = self.core.process_mut(vni).ok_or(Status::NoSuchVni)?;
+        let segment = process.segments.remove(id).ok_or(Status::NoSuchSegment)?;
+        let running = process.operations.running();
+        let running = running.filter(|operation| operation.failure.is_none());
+        let running: Vec<_> = running
+            .map(|operation| (operation.protocol, operation.id))
+            .collect();
+        for (protocol, operation) in running {
+            let (protocols, mut cx) = self.parts(now, host);
+            if protocols.uses_segment(protocol, operation, id) {
+                protocols.fail(&mut cx, operation, Status::Aborted);
+            }
+        }
+        if segment.page_key == PageKey::Physical {
+            return Ok(());
+        }
+        // What waits for one of its pages tries again and is refused. All faults are taken
+        // out first: what may still use the range under another name waits again, in a
+        // new fault over it.
+        let mut faults = Vec::new();
+        if let Some(process) = self.core.process_mut(vni) {
+            while let Some(fault) = process.faults.forget(segment.address, segment.end()) {
+                faults.push(fault);
+            }
+        }
+        for fault in &faults {
+            let gone = Pending::PageFault(vni, fault.range);
+            self.core.events.retain(|event| *event != gone);
+        }
+        for fault in faults {
+            self.release_fault(now, host, vni, fault, Status::Ok);
+        }
+        Ok(())
+    }
+
+    /// Ends a process: nothing of it is touched any more (N8, X9).
+    pub(super) fn end_process<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+    ) -> Result<(), Status> {
+        if self.core.process(vni).is_none() {
+            return Err(Status::NoSuchVni);
+        }
+        let (protocols, mut cx) = self.parts(now, host);
+        protocols.ended(&mut cx, Ended::Process(vni));
+        let mut process = self.core.remove(vni).ok_or(Status::NoSuchVni)?;
+        let port = process.port;
+        let window = self.core.geometry.window_offset(vni);
+        host.sram().store_u64(window + AWAKE, 0, Ordering::Release);
+        self.core.counters.aborted += u64::from(process.operations.count());
+        for waiter in process.faults.take_waiters(|_| true) {
+            match waiter {
+                Waiter::Frame(stored) if protocols::is_response(&stored.frame) => {
+                    self.drop_stored(host, &stored);
+                }
+                Waiter::Frame(stored) if stored.held.is_some() => {
+                    self.refuse_stored(&stored, Status::PeerGone);
+                }
+                Waiter::Frame(_) | Waiter::Operation(_) | Waiter::Response(_) => {}
+            }
+        }
+        for index in self.transport.peers() {
+            self.transport.forget_notifications(index, vni);
+            self.transport
+                .drop_responses(index, |owner, _| owner == vni);
+            if self.transport.is_own(index) {
+                self.lose_operations(now, host, index, Some(port));
+            } else if self.transport.has_session(index) {
+                let mut gone = Frame::new::<ProcessGone>(&Empty);
+                gone.envelope.source_port = port.0.into();
+                self.transport.send_control(index, gone);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the command queue of a process again.
+    pub(super) fn reset_queue<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+    ) -> Result<(), Status> {
+        if self.core.process(vni).is_none() {
+            return Err(Status::NoSuchVni);
+        }
+        let (protocols, mut cx) = self.parts(now, host);
+        protocols.ended(&mut cx, Ended::Operations(vni));
+        self.core.restart_queue(host, vni);
+        let window = self.core.geometry.window_offset(vni);
+        let sram = host.sram();
+        for entry in 0..COMMAND_ENTRIES as u64 {
+            sram.store_u64(window + command_offset(entry), 0, Ordering::Relaxed);
+        }
+        sram.store_u64(window + AWAKE, 0, Ordering::Release);
+        // What was to come for the operations is of no use now.
+        let taken = self.core.process_mut(vni).map(|process| {
+            process.faults.take_waiters(|waiter| match waiter {
+                Waiter::Operation(_) => true,
+                Waiter::Frame(stored) => protocols::is_response(&stored.frame),
+                Waiter::Response(_) => false,
+            })
+        });
+        for waiter in taken.into_iter().flatten() {
+            if let Waiter::Frame(stored) = waiter {
+                self.drop_stored(host, &stored);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up all operations whose other end is that peer, or one process there.
+    fn lose_operations<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        index: PeerIndex,
+        port: Option<Port>,
+    ) {
+        for id in self.core.operations_with(index, port) {
+            let failed = self
+                .core
+                .operation(id)
+                .is_none_or(|operation| operation.failure.is_some());
+            let (protocols, mut cx) = self.parts(now, host);
+            match port {
+                None => protocols.lost(&mut cx, id),
+                Some(_) if failed => {}
+                Some(_) => protocols.fail(&mut cx, id, Status::PeerGone),
+            }
+        }
+    }
+
+    /// A process of a peer has ended. What another process of that port has sent since may
+    /// have overtaken the frame that says so.
+    pub(super) fn forget_peer_process<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        index: PeerIndex,
+        port: Port,
+        before: u64,
+    ) {
+        for process in self.core.processes() {
+            let responses = &mut process.responses;
+            responses.retain(|request| !request.is_request_of(index, port, before));
+            process.faults.take_waiters(|waiter| match waiter {
+                Waiter::Operation(_) => false,
+                Waiter::Frame(stored) | Waiter::Response(stored) => {
+                    stored.is_request_of(index, port, before)
+                }
+            });
+        }
+        self.transport.drop_responses(index, |_, request| {
+            request.is_request_of(index, port, before)
+        });
+        let (protocols, mut cx) = self.parts(now, host);
+        protocols.ended(&mut cx, Ended::PeerProcess(index, port, before));
+        self.lose_operations(now, host, index, Some(port));
+    }
+
+    /// There is no route to a peer: this side ends the session.
+    pub(super) fn peer_unreachable<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+        self.transport.end_session(index);
+        self.session_ended(now, host, index, now.after(RETRY_AFTER));
+        self.resume_unblocked(now, host);
+    }
+
+    /// Forgets and gives up all that ran in a session with a peer, which has ended. It can
+    /// be tried again at `again`.
+    pub(super) fn session_ended<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        index: PeerIndex,
+        again: Time,
+    ) {
+        let mut taken = Vec::new();
+        for process in self.core.processes() {
+            process.responses.retain(|request| request.peer != index);
+            taken.extend(process.faults.take_waiters_of(index));
+        }
+        for waiter in taken {
+            if let Waiter::Frame(stored) = waiter {
+                self.drop_stored(host, &stored);
+            }
+        }
+        let node = self.transport.node_of(index);
+        let (protocols, mut cx) = self.parts(now, host);
+        protocols.ended(&mut cx, Ended::Session(index, node, again));
+        self.lose_operations(now, host, index, None);
+    }
+}

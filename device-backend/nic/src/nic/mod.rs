@@ -1,0 +1,301 @@
+//! The NIC: its three parts, and its entry points.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `commands` | from command queues to operations |
+//! | `send` | turns, frames that go out, acknowledgements |
+//! | `receive` | frames that come in, and what waits for pages |
+//! | `control` | requests of the driver |
+//! | `ending` | what ends with a process, a segment, a peer |
+//!
+//! These modules join core, transport and protocols, which do not call each other.
+
+mod commands;
+mod control;
+mod ending;
+mod receive;
+mod send;
+
+use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC};
+use qnic_abi::control::{Statistics, REPLY_BYTES};
+use qnic_abi::event::Event;
+use qnic_abi::header::{Geometry, GeometryError, SramHeader, MAGIC};
+use qnic_abi::shared::Ordering;
+use qnic_abi::wire::Frame;
+use qnic_abi::{NodeId, SharedMemory, Status, ABI_VERSION};
+use zerocopy::IntoBytes;
+
+use crate::config::NicConfig;
+use crate::core::{Core, Pending};
+use crate::env::{Host, Payload, Time, Wire};
+use crate::protocols::{Context, Protocols};
+use crate::transport::{Expired, Transport};
+
+/// Whether a poll found something to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Something was done, or more is left to do: poll again.
+    Busy,
+    /// Nothing was there.
+    Idle,
+}
+
+/// What an entry point that sends borrows from its caller.
+struct Io<'a, H, W> {
+    now: Time,
+    host: &'a H,
+    wire: &'a mut W,
+}
+
+/// The control program of one NIC.
+#[derive(Debug)]
+pub struct Nic {
+    config: NicConfig,
+    unusable: Option<Status>,
+    running: bool,
+    core: Core,
+    transport: Transport,
+    protocols: Protocols,
+}
+
+impl Nic {
+    /// Makes a NIC that is stopped.
+    ///
+    /// # Errors
+    /// [`GeometryError`] if no SRAM can be laid out for these numbers.
+    pub fn new(config: NicConfig) -> Result<Self, GeometryError> {
+        Ok(Nic {
+            core: Core::new(&config)?,
+            transport: Transport::new(&config),
+            protocols: Protocols::default(),
+            unusable: None,
+            running: false,
+            config,
+        })
+    }
+
+    /// Forgets everything but peers and what must never repeat.
+    fn clear(&mut self) {
+        self.core.clear();
+        self.protocols = Protocols::default();
+    }
+
+    /// The layout of its SRAM.
+    pub fn geometry(&self) -> &Geometry {
+        &self.core.geometry
+    }
+
+    /// Its virtio configuration space.
+    pub fn config_space(&self) -> DeviceConfig {
+        DeviceConfig {
+            magic: CONFIG_MAGIC.into(),
+            abi_version: ABI_VERSION.into(),
+            node: self.config.node.0.into(),
+            reserved0: 0.into(),
+            sram_bytes: self.core.geometry.sram_bytes.into(),
+            doorbells: self.config.doorbells.into(),
+            windows: self.config.windows.into(),
+            reserved1: [0.into(); 4],
+        }
+    }
+
+    /// Returns true if it was started and not reset since. Frames to a NIC that is not
+    /// running are lost; a [`Wire`] answers `false` for its node.
+    pub fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// Says why this NIC cannot serve its guest, or with `Ok` that it can. Shows
+    /// in the SRAM header from the next [`Nic::start`], and in the reply to Hello.
+    pub fn set_unusable(&mut self, status: Status) {
+        self.unusable = (status != Status::Ok).then_some(status);
+    }
+
+    /// Starts on fresh SRAM, in new sessions: zeroes windows and tables, writes the
+    /// header, the magic last.
+    ///
+    /// `session` must be larger than any that a NIC of this node number has used
+    /// with its peers, also in another process: the wall clock in nanoseconds will
+    /// do. A smaller one costs a round trip more for each peer that remembers.
+    ///
+    /// # Panics
+    /// If the SRAM is smaller than [`Nic::geometry`] says.
+    pub fn start<H: Host>(&mut self, _now: Time, host: &H, session: u64) {
+        self.clear();
+        self.transport.start(session);
+        let sram = host.sram();
+        sram.store_u64(MAGIC, 0, Ordering::Relaxed);
+        sram.fence();
+        sram.clear();
+        let mut header = self.core.geometry.header();
+        header.state = self.unusable.unwrap_or(Status::Ok).code().into();
+        let mut words = [0u64; size_of::<SramHeader>() / 8];
+        words.as_mut_bytes().copy_from_slice(header.as_bytes());
+        let words = words.map(u64::from_le);
+        sram.write_words(8, &words[1..]);
+        // Pairs with the driver's acquire load: a driver that sees the magic sees the
+        // header.
+        sram.store_u64(MAGIC, words[0], Ordering::Release);
+        self.running = true;
+    }
+
+    /// Forgets everything, tells peers, clears the magic. Touches neither SRAM
+    /// nor memory of the node afterwards.
+    pub fn reset<H: Host, W: Wire<H::Memory>>(&mut self, now: Time, host: &H, wire: &mut W) {
+        if !self.running {
+            return;
+        }
+        for index in self.transport.peers() {
+            if !self.transport.is_own(index) {
+                self.transport.send_goodbye(now, wire, index);
+            }
+        }
+        host.sram().store_u64(MAGIC, 0, Ordering::Release);
+        self.clear();
+        self.transport.clear();
+        self.running = false;
+    }
+
+    /// Handles one request of the driver. `None` says that the reply comes later,
+    /// through [`Nic::poll_reply`], with this `token`.
+    pub fn handle_control<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        now: Time,
+        host: &H,
+        wire: &mut W,
+        request: &[u8],
+        token: u64,
+    ) -> Option<[u8; REPLY_BYTES]> {
+        let mut io = Io { now, host, wire };
+        let reply = self.request(now, host, request, token);
+        self.resume_unblocked(now, host);
+        self.flush(&mut io, false);
+        match reply {
+            Some(reply) => Some(reply),
+            None => self.failed_request(),
+        }
+    }
+
+    /// The next late reply: the token of its request, and the reply.
+    pub fn poll_reply(&mut self) -> Option<(u64, [u8; REPLY_BYTES])> {
+        self.core.replies.pop_front()
+    }
+
+    /// Notes that a doorbell was rung.
+    pub fn handle_doorbell(&mut self, doorbell: u32) {
+        self.core.ring(doorbell);
+    }
+
+    /// Receives a frame from a peer. Answers go out with the next poll.
+    pub fn handle_frame<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        frame: &Frame,
+        payload: Payload<'_, H::Memory>,
+    ) {
+        let node = NodeId(frame.envelope.source_node.get());
+        if node == self.config.node {
+            self.transport.counters.malformed_frames += 1;
+        } else if self.running {
+            self.receive(now, host, frame, payload);
+        }
+    }
+
+    /// Does a bounded amount of work: reads commands, sends frames, answers
+    /// peers, writes back what processes wait for.
+    pub fn poll<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        now: Time,
+        host: &H,
+        wire: &mut W,
+    ) -> Progress {
+        if !self.running {
+            return Progress::Idle;
+        }
+        let mut io = Io { now, host, wire };
+        let (protocols, mut cx) = self.parts(now, host);
+        let mut busy = protocols.expire(&mut cx);
+        busy |= self.expire_timers(now, host);
+        busy |= self.flush(&mut io, false);
+        busy |= self.fetch_commands(now, host);
+        busy |= self.give_turns(&mut io);
+        busy |= self.flush(&mut io, true);
+        busy |= self.core.write_back_completions(host);
+        match busy || self.core.has_turns() || self.transport.has_output(now) {
+            true => Progress::Busy,
+            false => Progress::Idle,
+        }
+    }
+
+    /// The next event for the driver.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        let (pending, event) = self.core.events.pop()?;
+        if let Pending::Wake(vni) = pending {
+            if let Some(process) = self.core.process_mut(vni) {
+                process.wake_queued = false;
+            }
+        }
+        Some(event)
+    }
+
+    /// Returns true if [`Nic::poll_event`] would return an event.
+    pub fn has_event(&self) -> bool {
+        !self.core.events.is_empty()
+    }
+
+    /// When [`Nic::poll`] must be called at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let deadlines = [self.protocols.deadline(), self.transport.deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Tells all processes that the NIC stops looking at their queues, and looks
+    /// once more. `true`: sleep until a doorbell, a control request, a frame or
+    /// [`Nic::next_deadline`]. `false`: there is work, or an event, after all.
+    pub fn prepare_sleep<H: Host>(&mut self, host: &H) -> bool {
+        if !self.running {
+            return true;
+        }
+        !self.transport.has_output(Time::default()) && self.core.prepare_sleep(host)
+    }
+
+    /// What the NIC holds, and what it has counted since it was started.
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = self.core.statistics();
+        self.transport.statistics(&mut statistics);
+        self.protocols.statistics(&mut statistics);
+        statistics
+    }
+
+    /// The protocols, and what they may touch.
+    #[inline]
+    fn parts<'a, H: Host>(
+        &'a mut self,
+        now: Time,
+        host: &'a H,
+    ) -> (&'a mut Protocols, Context<'a, H>) {
+        let cx = Context {
+            now,
+            host,
+            core: &mut self.core,
+            transport: &mut self.transport,
+        };
+        (&mut self.protocols, cx)
+    }
+
+    fn expire_timers<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        let mut busy = false;
+        while let Some(expired) = self.transport.expire(now) {
+            busy = true;
+            let Expired::Silence(index) = expired else {
+                continue;
+            };
+            let awaited = self.protocols.awaits(self.transport.node_of(index));
+            if !self.transport.check_silence(now, index, awaited) {
+                self.peer_unreachable(now, host, index);
+            }
+        }
+        busy
+    }
+}

@@ -1,0 +1,375 @@
+//! What comes in: frames, and what waits for pages.
+//!
+//! ```text
+//!   frame ──► transport: session, acknowledgement, number ──► protocol
+//!                              │                                 │ Wait
+//!                              ▼                                 ▼
+//!              settled, refused, notifications      core: bounce memory, fault
+//!                                                                │ FaultDone
+//!                                                   protocol ◄───┘ again
+//! ```
+
+use qnic_abi::wire::{fragments, kind, Class, Frame, Nak, ProcessGone};
+use qnic_abi::{Port, Status, VniId, PAGE_SIZE};
+
+use super::Nic;
+use crate::core::{Fault, PageRange, Waiter};
+use crate::env::{Host, HostMemory, Payload, Time};
+use crate::frame::{Arrival, StoredFrame};
+use crate::ids::{OperationId, PeerIndex};
+use crate::protocols::{self, Protocols, Received};
+use crate::transport::Opened;
+
+impl Nic {
+    /// Receives a frame: checks its form, its session and its number, then hands it to
+    /// the protocol of its kind.
+    pub(super) fn receive<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        frame: &Frame,
+        payload: Payload<'_, H::Memory>,
+    ) {
+        let class = Class::of(frame.envelope.kind);
+        if class != Class::Session && !is_well_formed(frame) {
+            self.transport.counters.malformed_frames += 1;
+            return;
+        }
+        let Opened { ended, accepted } = self.transport.open(now, frame, payload.len());
+        if let Some(index) = ended {
+            self.session_ended(now, host, index, Time::default());
+        }
+        if let Some(index) = accepted {
+            if self.acknowledge(now, host, index, frame) {
+                self.dispatch(now, host, index, frame, payload);
+                self.signal_due(host, index);
+            }
+        }
+        self.resume_unblocked(now, host);
+    }
+
+    /// Handles what a frame acknowledges. Returns false if that cannot be true.
+    #[inline]
+    fn acknowledge<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        index: PeerIndex,
+        frame: &Frame,
+    ) -> bool {
+        if !self.transport.acknowledge(now, index, frame) {
+            return false;
+        }
+        while self.transport.pop_refusal(index, frame) {
+            self.signal_due(host, index);
+        }
+        if self.transport.has_settled(index) {
+            self.process_delivered(now, host, index);
+        }
+        true
+    }
+
+    /// Takes fragments out of the window that the peer has delivered.
+    fn process_delivered<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+        while let Some((id, count)) = self.transport.pop_settled(index) {
+            let (protocols, mut cx) = self.parts(now, host);
+            protocols.settled(&mut cx, id, count);
+        }
+        self.transport.settled(index);
+    }
+
+    /// Hands a frame that is new to its protocol.
+    #[inline]
+    fn dispatch<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        index: PeerIndex,
+        frame: &Frame,
+        payload: Payload<'_, H::Memory>,
+    ) {
+        let frame_kind = frame.envelope.kind;
+        let class = Class::of(frame_kind);
+        if class == Class::Session {
+            return self.transport.receive_ack(now, index, frame);
+        }
+        let in_order = protocols::is_in_order(frame_kind);
+        if class.is_numbered() && !self.transport.admit(now, index, frame, in_order) {
+            return;
+        }
+        let arrival = Arrival {
+            peer: index,
+            frame,
+            payload,
+            silenced: false,
+        };
+        match frame_kind {
+            kind::NAK => self.receive_nak(now, host, index, frame),
+            kind::PROCESS_GONE => self.peer_process_gone(now, host, index, frame),
+            _ if frame.envelope.fragments > 1 => self.receive_span(now, host, &arrival),
+            _ => self.receive_fragment(now, host, &arrival),
+        }
+    }
+
+    /// Receives a frame of one fragment.
+    #[inline]
+    fn receive_fragment<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
+        let (protocols, mut cx) = self.parts(now, host);
+        let received = protocols.receive(&mut cx, arrival);
+        if received != Received::Done {
+            self.keep_or_refuse(arrival, received);
+        }
+    }
+
+    /// Receives a page span: fragments together, as far as nothing is special about them.
+    fn receive_span<H: Host>(&mut self, now: Time, host: &H, arrival: &Arrival<'_, H::Memory>) {
+        let mut frame = *arrival.frame;
+        let mut payload = arrival.payload;
+        while !payload.is_empty() {
+            let rest = Arrival {
+                frame: &frame,
+                payload,
+                ..*arrival
+            };
+            let (protocols, mut cx) = self.parts(now, host);
+            let mut length = protocols.receive_span(&mut cx, &rest);
+            if length == 0 {
+                length = payload
+                    .len()
+                    .min(PAGE_SIZE - Protocols::page_offset(&frame));
+                let first = Arrival {
+                    payload: payload.part(0, length),
+                    // A notification belongs to the last fragment.
+                    silenced: length < payload.len(),
+                    ..rest
+                };
+                self.receive_fragment(now, host, &first);
+            }
+            payload = payload.part(length, payload.len());
+            let passed = fragments(Protocols::page_offset(&frame) as u64, length);
+            Protocols::advance(&mut frame, length);
+            let sequence = frame.envelope.sequence.get().wrapping_add(passed);
+            frame.envelope.sequence = sequence.into();
+            let left = u64::from(frame.envelope.fragments).saturating_sub(passed);
+            frame.envelope.fragments = left as u8;
+        }
+    }
+
+    /// Does what a protocol wants of a frame that it has not delivered.
+    #[cold]
+    fn keep_or_refuse<M: HostMemory>(&mut self, arrival: &Arrival<'_, M>, received: Received) {
+        let windowed = Class::of(arrival.frame.envelope.kind) == Class::Windowed;
+        match received {
+            Received::Done => {}
+            Received::Refuse(status) => self.refuse(arrival, status),
+            Received::Wait(vni, range) if windowed => self.bounce(vni, range, arrival),
+            Received::Wait(vni, range) => {
+                let limit = self.core.limits.responses as usize;
+                let process = self.core.process(vni);
+                if process.is_none_or(|process| process.requests_held() >= limit) {
+                    return self.refuse(arrival, Status::Exhausted);
+                }
+                let stored = StoredFrame::request(arrival.peer, arrival.frame);
+                let waiter = Waiter::Frame(Box::new(stored));
+                self.core.wait_for_pages(vni, range, waiter);
+            }
+            Received::Queue(vni) => {
+                let stored = StoredFrame::request(arrival.peer, arrival.frame);
+                let limit = self.core.limits.responses as usize;
+                let queued = match self.transport.blocked_responses(arrival.peer) >= limit {
+                    true => Err(Status::Exhausted),
+                    false => self.core.queue_response(vni, stored),
+                };
+                if let Err(status) = queued {
+                    self.refuse(arrival, status);
+                }
+            }
+        }
+    }
+
+    /// Refuses a frame that is being received.
+    fn refuse<M>(&mut self, arrival: &Arrival<'_, M>, status: Status) {
+        let (index, frame) = (arrival.peer, arrival.frame);
+        match Class::of(frame.envelope.kind) {
+            Class::Windowed => {
+                let sequence = frame.envelope.sequence.get();
+                let held = self.transport.hold(index, sequence);
+                self.transport.refuse_held(held, frame, status);
+            }
+            Class::Control => self.transport.refuse(index, frame, status),
+            Class::Session | Class::Unreliable => {}
+        }
+    }
+
+    /// Keeps a frame in bounce memory until pages of a process are there (N14).
+    #[cold]
+    fn bounce<M: HostMemory>(&mut self, vni: VniId, range: PageRange, arrival: &Arrival<'_, M>) {
+        let (index, frame) = (arrival.peer, arrival.frame);
+        let held = self.transport.hold(index, frame.envelope.sequence.get());
+        match self.core.store(arrival, Some(held)) {
+            Ok(stored) => self.wait_in_bounce_memory(vni, range, stored),
+            Err(_) => {
+                let status = Status::PageUnavailable;
+                self.transport.refuse_held(held, frame, status);
+            }
+        }
+    }
+
+    /// Puts a frame behind a page fault. A frame of an operation of which another frame
+    /// is refused does not notify; when its pages are there, that may be forgotten.
+    fn wait_in_bounce_memory(
+        &mut self,
+        vni: VniId,
+        range: PageRange,
+        mut stored: Box<StoredFrame>,
+    ) {
+        let operation = OperationId(stored.frame.envelope.operation.get());
+        stored.silenced |= self.transport.is_refused(stored.peer, operation);
+        self.core.wait_for_pages(vni, range, Waiter::Frame(stored));
+    }
+
+    /// The driver has answered a fault. Only its first page may have failed.
+    pub(super) fn fault_done<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+        address: u64,
+        status: Status,
+    ) {
+        let process = self.core.process_mut(vni);
+        if let Some(fault) = process.and_then(|process| process.faults.answer(address)) {
+            self.release_fault(now, host, vni, fault, status);
+        }
+    }
+
+    /// Lets everything try again that waits for a fault, or gives up what waits for its
+    /// first page, when that has failed.
+    pub(super) fn release_fault<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+        fault: Fault,
+        status: Status,
+    ) {
+        let reason = match status {
+            // The memory went away before this NIC was told.
+            Status::Ok | Status::Aborted | Status::NoSuchSegment => status,
+            _ => Status::PageUnavailable,
+        };
+        for (page, waiter) in fault.waiters {
+            let failed = (reason != Status::Ok && page == fault.range.page).then_some(reason);
+            self.core.counters.restarts += u64::from(failed.is_none());
+            match waiter {
+                Waiter::Operation(id) => self.restart(now, host, id, failed),
+                Waiter::Frame(stored) => self.retry(now, host, stored, failed),
+                Waiter::Response(request) => match (failed, self.core.process(vni)) {
+                    (None, Some(_)) => self.core.requeue_response(vni, *request, false),
+                    (status, _) => {
+                        let status = status.unwrap_or(Status::NoSuchPort);
+                        self.transport.refuse(request.peer, &request.frame, status);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Lets an operation go on that has waited for pages of its own process.
+    fn restart<H: Host>(&mut self, now: Time, host: &H, id: OperationId, failed: Option<Status>) {
+        if let Some(operation) = self.core.operation(id) {
+            operation.faulted = false;
+            let (protocols, mut cx) = self.parts(now, host);
+            match failed {
+                Some(reason) => protocols.fail(&mut cx, id, reason),
+                None => protocols.update(&mut cx, id),
+            }
+        }
+    }
+
+    /// Receives a stored frame again; `failed` says that its pages will never be there.
+    fn retry<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        stored: Box<StoredFrame>,
+        failed: Option<Status>,
+    ) {
+        let (protocols, mut cx) = self.parts(now, host);
+        let arrival = stored.arrival();
+        let received = match failed {
+            None => protocols.receive(&mut cx, &arrival),
+            Some(status) => protocols.unavailable(&mut cx, &arrival, status),
+        };
+        match received {
+            Received::Wait(vni, range) if stored.held.is_some() => {
+                self.wait_in_bounce_memory(vni, range, stored);
+            }
+            Received::Refuse(status) if stored.held.is_some() => {
+                self.refuse_stored(&stored, status);
+            }
+            Received::Done => self.drop_stored(host, &stored),
+            received => self.keep_or_refuse::<H::Memory>(&stored.arrival(), received),
+        }
+    }
+
+    /// Gives a stored frame up; its sender learns why.
+    pub(super) fn refuse_stored(&mut self, stored: &StoredFrame, status: Status) {
+        self.core.release(stored);
+        let operation = OperationId(stored.frame.envelope.operation.get());
+        self.core.silence(stored.peer, operation);
+        if let Some(held) = stored.held {
+            self.transport.refuse_held(held, &stored.frame, status);
+        }
+    }
+
+    /// Lets go of a stored frame that is delivered, or that nobody waits for any more.
+    pub(super) fn drop_stored<H: Host>(&mut self, host: &H, stored: &StoredFrame) {
+        self.core.release(stored);
+        if let Some(held) = stored.held {
+            if self.transport.delivered(held) {
+                self.signal_due(host, held.peer);
+            }
+        }
+    }
+
+    /// Signals the notifications from a peer that have waited long enough.
+    #[inline]
+    fn signal_due<H: Host>(&mut self, host: &H, index: PeerIndex) {
+        while let Some(due) = self.transport.pop_notification(index) {
+            self.core.signal(host, due.vni, due.notification);
+        }
+    }
+
+    /// A peer has refused a frame (N11).
+    fn receive_nak<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, frame: &Frame) {
+        let nak: Nak = frame.body();
+        let id = OperationId(frame.envelope.operation.get());
+        if self.core.operation_with(id, index).is_none() {
+            return;
+        }
+        // A number that is no reason counts as malformed.
+        let status = match Status::try_from(nak.status.get()) {
+            Ok(Status::Ok) | Err(_) => Status::Malformed,
+            Ok(status) => status,
+        };
+        let (protocols, mut cx) = self.parts(now, host);
+        protocols.refused(&mut cx, nak.kind, id, nak.sequence.get(), status);
+    }
+
+    /// A process of a peer has ended.
+    fn peer_process_gone<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, frame: &Frame) {
+        let port = Port(frame.envelope.source_port.get());
+        self.forget_peer_process(now, host, index, port, frame.envelope.sequence.get());
+    }
+}
+
+/// Returns true if the body of a numbered frame is as the format of its kind says.
+#[inline]
+fn is_well_formed(frame: &Frame) -> bool {
+    match frame.envelope.kind {
+        kind::NAK => frame.is::<Nak>(),
+        kind::PROCESS_GONE => frame.is::<ProcessGone>(),
+        _ => Protocols::is_well_formed(frame),
+    }
+}

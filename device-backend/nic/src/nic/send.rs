@@ -1,0 +1,313 @@
+//! What goes out: turns of processes and of the NIC, control frames, acknowledgements.
+
+use qnic_abi::wire::{Class, Frame};
+use qnic_abi::{Status, VniId};
+use zerocopy::IntoBytes;
+
+use super::{Io, Nic};
+use crate::core::{Owner, Waiter, Work};
+use crate::env::{Host, Payload, Time, Wire};
+use crate::frame::StoredFrame;
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::protocols::{Outgoing, Source, Turn};
+use crate::transport::Window;
+
+impl Nic {
+    /// Gives turns until nobody wants one, or the bound of one poll is reached.
+    pub(super) fn give_turns<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+    ) -> bool {
+        let limit = self.core.limits.fragments_per_poll.max(1);
+        let mut fragments = 0;
+        while fragments < limit {
+            let Some(owner) = self.core.next_turn() else {
+                break;
+            };
+            let budget = limit - fragments;
+            let sent = match owner {
+                Owner::Process(vni) => {
+                    let sent = match self.core.take_work(vni) {
+                        Some(Work::Operation(id)) => self.operation_turn(io, id, budget),
+                        Some(Work::Response(request)) => {
+                            self.response_turn(io, vni, request, budget)
+                        }
+                        None => 0,
+                    };
+                    self.core.schedule(vni);
+                    sent
+                }
+                Owner::Nic(protocol) => self.nic_turn(io, protocol, budget),
+            };
+            fragments += sent.max(1);
+            self.resume_unblocked(io.now, io.host);
+        }
+        fragments > 0
+    }
+
+    /// One turn of an operation. Returns how many fragments were sent.
+    #[inline]
+    fn operation_turn<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        id: OperationId,
+        budget: u32,
+    ) -> u32 {
+        let Some(operation) = self.core.operation(id) else {
+            return 0;
+        };
+        let protocol = operation.protocol;
+        let (protocols, mut cx) = self.parts(io.now, io.host);
+        match protocols.turn(&mut cx, protocol, id, budget) {
+            Turn::Send(mut outgoing) => {
+                if !self.send(io, &mut outgoing) {
+                    let (protocols, mut cx) = self.parts(io.now, io.host);
+                    protocols.fail(&mut cx, id, Status::NoSuchNode);
+                    self.peer_unreachable(io.now, io.host, outgoing.peer);
+                    return 0;
+                }
+                if let Some(operation) = self.core.operation(id) {
+                    operation.sent = true;
+                    let (protocols, mut cx) = self.parts(io.now, io.host);
+                    protocols.sent(&mut cx, protocol, id, &outgoing);
+                }
+                return u32::from(outgoing.frame.envelope.fragments);
+            }
+            Turn::Idle => {}
+            Turn::Blocked(peer, window) => {
+                if let Some(operation) = self.core.operation(id) {
+                    operation.blocked = true;
+                    self.transport.block(peer, window, id);
+                }
+            }
+            Turn::Wait(range) => {
+                if let Some(operation) = self.core.operation(id) {
+                    operation.faulted = true;
+                    let waiter = Waiter::Operation(id);
+                    self.core.wait_for_pages(id.vni(), range, waiter);
+                }
+            }
+            Turn::Refuse(status) => protocols.fail(&mut cx, id, status),
+        }
+        0
+    }
+
+    /// One turn of a frame of a peer that has to be answered. Returns how many fragments
+    /// were sent.
+    fn response_turn<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        vni: VniId,
+        mut request: StoredFrame,
+        budget: u32,
+    ) -> u32 {
+        let (protocols, mut cx) = self.parts(io.now, io.host);
+        match protocols.respond(&mut cx, vni, &request, budget) {
+            Turn::Send(mut outgoing) => {
+                if !self.send(io, &mut outgoing) {
+                    self.peer_unreachable(io.now, io.host, outgoing.peer);
+                    return 0;
+                }
+                let (protocols, mut cx) = self.parts(io.now, io.host);
+                // The rest of it has the next turn.
+                if protocols.responded(&mut cx, &mut request, &outgoing) {
+                    self.core.requeue_response(vni, request, true);
+                }
+                return u32::from(outgoing.frame.envelope.fragments);
+            }
+            Turn::Idle => {}
+            Turn::Blocked(_, Window::Fragments | Window::Requests) => {
+                self.transport.block_response(vni, request);
+            }
+            Turn::Wait(range) => {
+                let waiter = Waiter::Response(Box::new(request));
+                self.core.wait_for_pages(vni, range, waiter);
+            }
+            Turn::Refuse(status) => self.transport.refuse(request.peer, &request.frame, status),
+        }
+        0
+    }
+
+    /// One turn of the NIC itself. Returns how many fragments were sent.
+    fn nic_turn<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        protocol: ProtocolId,
+        budget: u32,
+    ) -> u32 {
+        let (protocols, mut cx) = self.parts(io.now, io.host);
+        let Turn::Send(mut outgoing) = protocols.nic_turn(&mut cx, protocol, budget) else {
+            return 0;
+        };
+        self.core.schedule_nic(protocol);
+        if !self.send(io, &mut outgoing) {
+            self.peer_unreachable(io.now, io.host, outgoing.peer);
+            return 0;
+        }
+        u32::from(outgoing.frame.envelope.fragments)
+    }
+
+    /// Sends the frame of a turn, and unlocks the pages of its payload. Returns false if
+    /// there is no route to the peer.
+    #[inline]
+    fn send<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        outgoing: &mut Outgoing,
+    ) -> bool {
+        let (index, length) = (outgoing.peer, outgoing.length);
+        let frame = &mut outgoing.frame;
+        let sent = match std::mem::replace(&mut outgoing.source, Source::Nothing) {
+            Source::Nothing => self.transmit(io, index, frame, Payload::None),
+            Source::Inline(words, offset) => {
+                let words = words.map(u64::to_le);
+                let bytes = &words.as_bytes()[offset..offset + length];
+                self.transmit(io, index, frame, Payload::Bytes(bytes))
+            }
+            Source::Pages(span, offset) => {
+                let payload = Payload::Memory {
+                    memory: io.host.memory(),
+                    pages: span.addresses(),
+                    offset,
+                    length,
+                };
+                let sent = self.transmit(io, index, frame, payload);
+                self.core.unlock_span(io.host, span, 0);
+                sent
+            }
+        };
+        if sent && Class::of(frame.envelope.kind) == Class::Windowed {
+            let fragments = frame.envelope.fragments;
+            self.transport.in_window(index, outgoing.owner, fragments);
+        }
+        sent
+    }
+
+    /// Sends a frame with the next number, if its class has numbers. Returns false if
+    /// there is no route to the peer; then no number was used.
+    #[inline]
+    fn transmit<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        index: PeerIndex,
+        frame: &mut Frame,
+        payload: Payload<'_, H::Memory>,
+    ) -> bool {
+        let numbered = Class::of(frame.envelope.kind).is_numbered();
+        if numbered {
+            self.transport.number(index, frame);
+        }
+        let sent = self.put(io, index, frame, payload);
+        if numbered && !sent {
+            self.transport.withdraw(index, frame);
+        }
+        sent
+    }
+
+    /// Sends a frame whose number is set. One to the own node is received at once.
+    #[inline]
+    fn put<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        index: PeerIndex,
+        frame: &mut Frame,
+        payload: Payload<'_, H::Memory>,
+    ) -> bool {
+        if !self.transport.is_own(index) {
+            return self.transport.put(io.now, io.wire, index, frame, payload);
+        }
+        self.transport.address(index, frame, payload.len());
+        self.receive(io.now, io.host, frame, payload);
+        true
+    }
+
+    /// Sends what was queued for peers: Hellos, lost frames, control frames, then, if
+    /// `acknowledge`, acknowledgements that no frame has carried.
+    #[inline]
+    pub(super) fn flush<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        acknowledge: bool,
+    ) -> bool {
+        self.transport.has_listed(!acknowledge) && self.flush_listed(io, acknowledge)
+    }
+
+    fn flush_listed<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        acknowledge: bool,
+    ) -> bool {
+        let mut busy = false;
+        let listed = self.transport.take_listed();
+        for index in listed.iter().copied() {
+            match self.flush_peer(io, index, acknowledge, &mut busy) {
+                false => self.peer_unreachable(io.now, io.host, index),
+                true => self.transport.list_again(index, !acknowledge),
+            }
+        }
+        self.transport.reuse(listed);
+        self.resume_unblocked(io.now, io.host);
+        busy
+    }
+
+    /// Returns false if there is no route to the peer.
+    fn flush_peer<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        index: PeerIndex,
+        acknowledge: bool,
+        busy: &mut bool,
+    ) -> bool {
+        if self.transport.has_hello(index) {
+            *busy = true;
+            if !self.transport.send_hello(io.now, io.wire, index) {
+                return false;
+            }
+        }
+        if self.transport.is_ready(index) {
+            if self.transport.has_lost(index) {
+                *busy = true;
+                if !self.transport.send_lost(io.now, io.wire, index) {
+                    return false;
+                }
+            }
+            while let Some((mut frame, refused)) = self.transport.next_control(index) {
+                *busy = true;
+                if !self.transmit(io, index, &mut frame, Payload::None) {
+                    return false;
+                }
+                if let Some(refused) = refused {
+                    self.transport.nak_sent(index, &frame, refused);
+                }
+            }
+        }
+        while acknowledge && self.transport.must_ack(io.now, index) {
+            *busy = true;
+            let (mut ack, more) = self.transport.make_ack(index);
+            if !self.put(io, index, &mut ack, Payload::None) {
+                return false;
+            }
+            if !more {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Lets operations and answers go on that have waited for a window.
+    #[inline]
+    pub(super) fn resume_unblocked<H: Host>(&mut self, now: Time, host: &H) {
+        while let Some(unblocked) = self.transport.take_unblocked() {
+            for id in unblocked.operations {
+                if let Some(operation) = self.core.operation(id) {
+                    operation.blocked = false;
+                    let (protocols, mut cx) = self.parts(now, host);
+                    protocols.update(&mut cx, id);
+                }
+            }
+            for (vni, request) in unblocked.responses {
+                self.core.requeue_response(vni, request, false);
+            }
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! Atomic operations (N20, N22, N24): requesting one, and executing it where the memory
+//! is.
+//!
+//! ```text
+//!   requester                                responder
+//!   its turn ──────────────── AtomicRequest ─► keys, lockPage, change, unlockPageDirty
+//!   result record, completion ◄── AtomicResponse ┘     │ page absent
+//!                                                      └─► waits for the page, then the same
+//! ```
+//! # Once
+//! A request is executed when it is received, and each frame is received once, whatever
+//! the wire does. One whose page is absent waits, as a whole; it has touched nothing. If
+//! the session ends first, it is dropped, and its requester learns that the peer is gone:
+//! then it was executed once or not at all.
+//!
+//! # Atomic
+//! A word is changed by one atomic access to memory, so it is atomic to the responder's
+//! processors too. A wait queue is read, changed and written; that is atomic because only
+//! this NIC does it, and one at a time.
+
+mod wait_queue;
+
+use qnic_abi::atomic::{
+    kind, AtomicCommand, AtomicRequest, AtomicResponse, Function, WaitQueue, OPCODE,
+};
+use qnic_abi::control::Statistics;
+use qnic_abi::host_area::RESULT_RECORDS;
+use qnic_abi::wire::Frame;
+use qnic_abi::{Access, Key, NodeId, SegmentId, Status, VniId, PAGE_SIZE};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
+use crate::core::{
+    Core, Counter, Fetched, LookupSide, PageError, PageKey, PageRange, OPERATION_SLOTS,
+};
+use crate::env::{Change, Host, HostMemory, OutOfRange, Width};
+use crate::frame::Arrival;
+use crate::ids::{OperationId, ProtocolId};
+use crate::transport::Window;
+use wait_queue::{execute, Outcome};
+
+/// Where an operation of this node stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Unsent,
+    Requested,
+    Answered,
+}
+
+/// An operation of this node.
+#[derive(Debug, Clone, Copy)]
+struct Operation {
+    state: State,
+    request: AtomicRequest,
+    /// Number of the result record.
+    record: u16,
+}
+
+/// State of the protocol.
+#[derive(Debug, Default)]
+pub(super) struct AtomicProtocol {
+    /// Operations of every process, by VNI, and by slot of their operation.
+    processes: Vec<Option<Box<[Option<Operation>; OPERATION_SLOTS]>>>,
+    /// Operations executed on memory of this node.
+    executed: u64,
+}
+
+/// From a descriptor to a request and the number of its result record.
+fn check_command(raw: &AtomicCommand) -> Result<(AtomicRequest, u16), Status> {
+    let reserved = raw.reserved1.get() != 0 || raw.reserved0.iter().any(|word| word.get() != 0);
+    let record = raw.record.get();
+    if reserved || raw.header.inline_length > 0 || usize::from(record) >= RESULT_RECORDS {
+        return Err(Status::Malformed);
+    }
+    let function = Function::try_from(raw.function.get()).map_err(|_| Status::Malformed)?;
+    if !function.takes(raw.length.get().into()) {
+        return Err(Status::BadLength);
+    }
+    let request = AtomicRequest {
+        address: raw.remote_address,
+        key: raw.remote_key,
+        operands: raw.operands,
+        length: raw.length,
+        function: raw.function,
+        segment: raw.remote_segment,
+    };
+    Ok((request, record))
+}
+
+/// Checks what a request says of its operand (N11).
+fn check_request(
+    core: &Core,
+    port: u16,
+    request: &AtomicRequest,
+) -> Result<(VniId, Function, PageKey), Status> {
+    let (vni, process) = core.process_on(port)?;
+    let function = Function::try_from(request.function.get()).map_err(|_| Status::Malformed)?;
+    let length = request.length.get().into();
+    if !function.takes(length) {
+        return Err(Status::BadLength);
+    }
+    let address = request.address.get();
+    let segment = process.segments.authorise(
+        SegmentId(request.segment.get()),
+        Key(request.key.get()),
+        Access::READ | Access::WRITE,
+        address,
+        length,
+    )?;
+    match address % length {
+        0 => Ok((vni, function, segment.page_key)),
+        _ => Err(Status::Misaligned),
+    }
+}
+
+impl AtomicProtocol {
+    fn operation(&mut self, id: OperationId) -> Option<&mut Operation> {
+        let operations = self.processes.get_mut(usize::from(id.vni().0))?.as_mut()?;
+        operations.get_mut(usize::from(id.slot()))?.as_mut()
+    }
+
+    fn begin(&mut self, id: OperationId, operation: Operation) {
+        let index = usize::from(id.vni().0);
+        if index >= self.processes.len() {
+            self.processes.resize_with(index + 1, || None);
+        }
+        let operations =
+            self.processes[index].get_or_insert_with(|| Box::new([None; OPERATION_SLOTS]));
+        operations[usize::from(id.slot())] = Some(operation);
+    }
+
+    /// Executes a request, if it may be and its page is there.
+    fn execute<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Result<Outcome, Received> {
+        let request: AtomicRequest = arrival.body();
+        let port = arrival.frame.envelope.destination_port.get();
+        let (vni, function, key) = check_request(cx.core, port, &request).map_err(|status| {
+            cx.core.counters.refused(status);
+            Received::Refuse(status)
+        })?;
+        let (address, length) = (request.address.get(), u64::from(request.length.get()));
+        let side = LookupSide::Destination;
+        let page = match cx.core.lock(cx.host, vni, address, key, side) {
+            Ok(page) => page,
+            Err(PageError::Absent) => {
+                return Err(Received::Wait(vni, PageRange::new(address, length)));
+            }
+            Err(PageError::Refused(status)) => return Err(Received::Refuse(status)),
+        };
+        let at = page.address() + address % PAGE_SIZE as u64;
+        let operands = request.operands.map(|operand| operand.get());
+        let memory = cx.host.memory();
+        let outcome = match word_change(function, operands) {
+            Some(change) => {
+                let width = match length {
+                    4 => Width::Four,
+                    _ => Width::Eight,
+                };
+                memory.modify(at, width, change).map(Outcome::word)
+            }
+            None => change_queue(memory, at, function, operands[0]),
+        };
+        cx.core.unlock_dirty(cx.host, page);
+        let outcome = outcome.map_err(|_| Received::Refuse(Status::PageUnavailable))?;
+        self.executed += 1;
+        Ok(outcome)
+    }
+
+    fn receive_request<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        let outcome = match self.execute(cx, arrival) {
+            Ok(outcome) => outcome,
+            Err(received) => return received,
+        };
+        let mut response = Frame::new(&AtomicResponse {
+            value: outcome.value.into(),
+            detail: outcome.detail.into(),
+        });
+        response.envelope.destination_port = arrival.frame.envelope.source_port;
+        response.envelope.operation = arrival.frame.envelope.operation;
+        cx.transport.send_control(arrival.peer, response);
+        Received::Done
+    }
+
+    /// Receives the result of an operation that this node has asked for.
+    fn receive_response<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let id = arrival.operation();
+        if cx.core.operation_with(id, arrival.peer).is_none() {
+            return;
+        }
+        let Some(operation) = self.operation(id) else {
+            return;
+        };
+        if std::mem::replace(&mut operation.state, State::Answered) != State::Requested {
+            return;
+        }
+        let body: AtomicResponse = arrival.body();
+        if let Some(process) = cx.core.process(id.vni()) {
+            let result = [body.value.get(), body.detail.get()];
+            let area = &process.host_area;
+            area.store_result(cx.host.memory(), operation.record, result);
+        }
+        self.update(cx, id);
+        cx.transport.answered(arrival.peer, 1);
+        cx.core.activate(id.vni(), Some(cx.now));
+    }
+}
+
+impl Protocol for AtomicProtocol {
+    const ID: ProtocolId = ProtocolId(1);
+    const OPCODES: &'static [u8] = &[OPCODE];
+    const KINDS: &'static [u8] = &[kind::ATOMIC_REQUEST, kind::ATOMIC_RESPONSE];
+    const RESPONSES: &'static [u8] = &[kind::ATOMIC_RESPONSE];
+
+    fn is_well_formed(frame: &Frame) -> bool {
+        match frame.envelope.kind {
+            kind::ATOMIC_REQUEST => frame.is::<AtomicRequest>(),
+            _ => frame.is::<AtomicResponse>(),
+        }
+    }
+
+    fn submit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        fetched: &Fetched,
+    ) -> Result<(), Status> {
+        let (request, record) = check_command(&fetched.descriptor.read())?;
+        let header = &fetched.descriptor.header;
+        let peer = cx.transport.find_or_add(NodeId(header.remote_node.get()));
+        let Some(id) = cx.core.begin((vni, Self::ID), Counter::Reads, header, peer) else {
+            return Ok(());
+        };
+        let state = State::Unsent;
+        self.begin(
+            id,
+            Operation {
+                state,
+                request,
+                record,
+            },
+        );
+        let wraps = request
+            .address
+            .get()
+            .checked_add(request.length.get().into());
+        match (wraps, peer) {
+            (None, _) => {
+                cx.core.counters.refused(Status::BadAddress);
+                self.fail(cx, id, Status::BadAddress);
+            }
+            (Some(_), None) => self.fail(cx, id, Status::NoSuchNode),
+            (Some(_), Some(_)) => self.update(cx, id),
+        }
+        Ok(())
+    }
+
+    fn turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, _budget: u32) -> Turn {
+        let Some(process) = cx.core.process_mut(id.vni()) else {
+            return Turn::Idle;
+        };
+        let port = process.port;
+        let operation = process.operations.get_mut(id.slot());
+        let (peer, remote_port) = (operation.peer, operation.remote_port);
+        if !cx.transport.has_request_room(peer) {
+            return Turn::Blocked(peer, Window::Requests);
+        }
+        let Some(operation) = self.operation(id) else {
+            return Turn::Idle;
+        };
+        let mut frame = Frame::new(&operation.request);
+        frame.envelope.source_port = port.0.into();
+        frame.envelope.destination_port = remote_port.0.into();
+        frame.envelope.operation = id.0.into();
+        Turn::Send(Outgoing {
+            peer,
+            frame,
+            source: Source::Nothing,
+            length: 0,
+            owner: OperationId::default(),
+        })
+    }
+
+    fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
+        if let Some(operation) = self.operation(id) {
+            operation.state = State::Requested;
+            cx.transport.requested(outgoing.peer, 1);
+        }
+    }
+
+    fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        match arrival.frame.envelope.kind {
+            kind::ATOMIC_REQUEST => self.receive_request(cx, arrival),
+            _ => {
+                self.receive_response(cx, arrival);
+                Received::Done
+            }
+        }
+    }
+
+    fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let Some(state) = self.operation(id).map(|operation| operation.state) else {
+            return;
+        };
+        let Some(operation) = cx.core.operation(id) else {
+            return;
+        };
+        match (operation.failure, state) {
+            (Some(status), _) => cx.core.finish(cx.host, id, status),
+            (None, State::Answered) => cx.core.finish(cx.host, id, Status::Ok),
+            (None, State::Unsent) => {
+                let ready = operation.may_send();
+                cx.core.set_ready(id, ready);
+            }
+            (None, State::Requested) => {}
+        }
+    }
+
+    fn refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        _sequence: u64,
+        status: Status,
+    ) {
+        let operation = self.operation(id);
+        if operation.is_some_and(|operation| operation.state == State::Requested) {
+            self.fail(cx, id, status);
+        }
+    }
+
+    fn fail<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        let Some(operation) = cx.core.operation(id) else {
+            return;
+        };
+        let peer = operation.peer;
+        operation.fail(status);
+        if matches!(status, Status::Aborted | Status::PeerGone) {
+            cx.core.counters.aborted += 1;
+        }
+        let requested = self
+            .operation(id)
+            .is_some_and(|operation| operation.state == State::Requested);
+        self.update(cx, id);
+        if requested {
+            cx.transport.answered(peer, 1);
+        }
+    }
+
+    fn lost<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let state = self.operation(id).map(|operation| {
+            // No answer will come.
+            std::mem::replace(&mut operation.state, State::Unsent)
+        });
+        let status = match state {
+            Some(State::Unsent) => Status::NoSuchNode,
+            _ => Status::PeerGone,
+        };
+        self.fail(cx, id, status);
+    }
+
+    fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
+        let (Ended::Operations(vni) | Ended::Process(vni)) = ended else {
+            return;
+        };
+        let entry = self.processes.get_mut(usize::from(vni.0));
+        let Some(slots) = entry.and_then(Option::take) else {
+            return;
+        };
+        let operations = cx.core.process(vni).into_iter();
+        let operations = operations.flat_map(|process| process.operations.running());
+        for operation in operations.filter(|operation| operation.protocol == Self::ID) {
+            let slot = &slots[usize::from(operation.id.slot())];
+            if slot.is_some_and(|slot| slot.state == State::Requested) {
+                cx.transport.answered(operation.peer, 1);
+            }
+        }
+    }
+
+    fn statistics(&self, statistics: &mut Statistics) {
+        statistics.atomics = self.executed.into();
+    }
+}
+
+/// What a function does to a word; `None` if it works on a wait queue.
+fn word_change(function: Function, [first, second]: [u64; 2]) -> Option<Change> {
+    match function {
+        Function::TestAndSet => Some(Change::CompareSwap {
+            expected: 0,
+            new: 1,
+        }),
+        Function::Increment => Some(Change::Add(1)),
+        Function::Decrement => Some(Change::Add(u64::MAX)),
+        Function::Swap => Some(Change::Swap(first)),
+        Function::CompareSwap => Some(Change::CompareSwap {
+            expected: second,
+            new: first,
+        }),
+        Function::FetchAdd => Some(Change::Add(first)),
+        Function::Enqueue
+        | Function::Dequeue
+        | Function::NewHead
+        | Function::SemaphoreP
+        | Function::SemaphoreV => None,
+    }
+}
+
+fn change_queue<M: HostMemory>(
+    memory: &M,
+    address: u64,
+    function: Function,
+    entry: u64,
+) -> Result<Outcome, OutOfRange> {
+    let mut queue = WaitQueue::new_zeroed();
+    memory.read(address, queue.as_mut_bytes())?;
+    let outcome = execute(&mut queue, function, entry);
+    memory.write(address, queue.as_bytes())?;
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qnic_abi::command::CommandBody;
+
+    #[test]
+    fn commands_have_a_function_operands_and_a_record() {
+        let command = || {
+            let mut raw = AtomicCommand::command();
+            raw.function = (Function::CompareSwap as u16).into();
+            raw.operands = [5.into(), 6.into()];
+            raw.length = 8.into();
+            raw.record = 63.into();
+            raw
+        };
+        let (request, record) = check_command(&command()).unwrap();
+        assert_eq!(request.operands.map(|operand| operand.get()), [5, 6]);
+        assert_eq!(record, 63);
+        let malformed: [fn(&mut AtomicCommand); 6] = [
+            |raw| raw.function = 0.into(),
+            |raw| raw.function = 12.into(),
+            |raw| raw.record = 64.into(),
+            |raw| raw.header.inline_length = 1,
+            |raw| raw.reserved0[2] = 1.into(),
+            |raw| raw.reserved1 = 1.into(),
+        ];
+        for change in malformed {
+            let mut raw = command();
+            change(&mut raw);
+            assert_eq!(check_command(&raw).err(), Some(Status::Malformed));
+        }
+        for length in [0, 1, 16, 32] {
+            let mut raw = command();
+            raw.length = length.into();
+            assert_eq!(check_command(&raw).err(), Some(Status::BadLength));
+        }
+    }
+}

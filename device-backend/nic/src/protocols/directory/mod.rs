@@ -1,0 +1,409 @@
+//! The directory of exported names (N3): asking another node for a segment by name, and
+//! answering.
+//!
+//! ```text
+//!   importer: pending ──ImportRequest──► exporter: exported? ── yes ──► ImportResponse
+//!                ▲                              │ no
+//!                │                              ▼
+//!                └──────ImportResponse──── parked until the name is exported,
+//!                                          the deadline, or the importer's end
+//! ```
+//! A node that cannot be reached, or that is reset meanwhile, is asked again until the
+//! time is up: the nodes of a cluster come up in any order. Every import gets its reply:
+//! if nothing else comes, at its deadline.
+
+use qnic_abi::control::{
+    Import, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, MAX_IMPORT_WAIT_MS,
+    REPLY_BYTES,
+};
+use qnic_abi::directory::{kind, ImportRequest, ImportResponse};
+use qnic_abi::wire::Frame;
+use qnic_abi::{NodeId, Port, SegmentId, SegmentName, Status, VniId};
+use zerocopy::IntoBytes;
+
+use super::protocol::{Context, Ended, Protocol, Received};
+use crate::control_reply::{body, reply};
+use crate::core::Segment;
+use crate::env::{Host, Time};
+use crate::frame::Arrival;
+use crate::ids::{PeerIndex, ProtocolId};
+use crate::transport::RETRY_AFTER;
+
+/// Nanoseconds in a millisecond.
+const MILLISECOND: u64 = 1_000_000;
+
+/// The importer waits so much longer than the exporter, in nanoseconds.
+const GRACE: u64 = 200 * MILLISECOND;
+
+/// An import of a local process that was not answered.
+#[derive(Debug)]
+struct Pending {
+    token: u64,
+    vni: VniId,
+    node: NodeId,
+    port: Port,
+    name: SegmentName,
+    /// Names it in frames.
+    number: u64,
+    /// The time that the process gave is over.
+    deadline: Time,
+    waits: bool,
+    /// When to send the request; `None`: it is on its way.
+    send_at: Option<Time>,
+}
+
+impl Pending {
+    /// When something has to be done about it.
+    fn due(&self) -> Time {
+        let end = match self.send_at {
+            None => self.deadline.after(GRACE),
+            Some(_) => self.deadline,
+        };
+        self.send_at.map_or(end, |send_at| send_at.min(end))
+    }
+}
+
+/// An import of a peer that waits for a name.
+#[derive(Debug)]
+struct Parked {
+    peer: PeerIndex,
+    /// Number of the request.
+    sequence: u64,
+    importer: Port,
+    /// What the importer calls it.
+    number: u64,
+    port: Port,
+    name: SegmentName,
+    deadline: Time,
+}
+
+/// State of the protocol.
+#[derive(Debug, Default)]
+pub(super) struct Directory {
+    pending: Vec<Pending>,
+    next_number: u64,
+    parked: Vec<Parked>,
+}
+
+impl Directory {
+    /// Starts an import.
+    fn import<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        body: &Import,
+        token: u64,
+    ) -> Result<(), Status> {
+        let wait_ms = body.wait_ms.get();
+        if wait_ms > MAX_IMPORT_WAIT_MS {
+            return Err(Status::Malformed);
+        }
+        if cx.core.process(vni).is_none() {
+            return Err(Status::NoSuchVni);
+        }
+        if self.pending.len() >= cx.core.limits.imports as usize {
+            return Err(Status::Exhausted);
+        }
+        self.next_number += 1;
+        self.pending.push(Pending {
+            token,
+            vni,
+            node: NodeId(body.node.get()),
+            port: Port(body.port.get()),
+            name: SegmentName(body.name.get()),
+            number: self.next_number,
+            deadline: cx.now.after(u64::from(wait_ms) * MILLISECOND),
+            waits: wait_ms > 0,
+            send_at: Some(cx.now),
+        });
+        self.send(cx, self.pending.len() - 1);
+        Ok(())
+    }
+
+    /// Queues the request of a pending import, or notes when to try again.
+    fn send<H: Host>(&mut self, cx: &mut Context<'_, H>, index: usize) {
+        let pending = &mut self.pending[index];
+        let left = pending.deadline.0.saturating_sub(cx.now.0);
+        let mut frame = Frame::new(&ImportRequest {
+            name: pending.name.0.into(),
+            wait_ms: (left.div_ceil(MILLISECOND) as u32).into(),
+            reserved: 0.into(),
+        });
+        frame.envelope.destination_port = pending.port.0.into();
+        frame.envelope.operation = pending.number.into();
+        if let Some(process) = cx.core.process(pending.vni) {
+            frame.envelope.source_port = process.port.0.into();
+        }
+        let peer = cx.transport.find_or_add(pending.node);
+        if let Some(peer) = peer {
+            cx.transport.send_control(peer, frame);
+        }
+        let later = cx.now.after(RETRY_AFTER);
+        pending.send_at = peer.is_none().then_some(later);
+    }
+
+    fn expire_parked<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        let now = cx.now;
+        let expired = extract(&mut self.parked, |parked| parked.deadline <= now);
+        for parked in &expired {
+            let refused = response(Err(Status::NameNotFound));
+            answer(cx, parked.peer, parked.importer, parked.number, refused);
+        }
+        !expired.is_empty()
+    }
+
+    /// A peer asks for a segment of this node.
+    fn receive_request<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let body: ImportRequest = arrival.body();
+        let envelope = &arrival.frame.envelope;
+        let port = Port(envelope.destination_port.get());
+        let importer = Port(envelope.source_port.get());
+        let number = envelope.operation.get();
+        let name = SegmentName(body.name.get());
+        let wait_ms = body.wait_ms.get().min(MAX_IMPORT_WAIT_MS);
+        let process = cx.core.process_on(port.0).ok();
+        let found = process.and_then(|(_, process)| process.segments.find(name));
+        let body = match found {
+            Some(found) => response(Ok(found)),
+            None if wait_ms == 0 => response(Err(Status::NameNotFound)),
+            None if self.parked.len() >= cx.core.limits.parked_imports as usize => {
+                response(Err(Status::Exhausted))
+            }
+            None => {
+                return self.parked.push(Parked {
+                    peer: arrival.peer,
+                    sequence: envelope.sequence.get(),
+                    importer,
+                    number,
+                    port,
+                    name,
+                    deadline: cx.now.after(u64::from(wait_ms) * MILLISECOND),
+                });
+            }
+        };
+        answer(cx, arrival.peer, importer, number, body);
+    }
+
+    /// The exporter has answered.
+    fn receive_response<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let node = cx.transport.node_of(arrival.peer);
+        let number = arrival.frame.envelope.operation.get();
+        let mut pending = self.pending.iter();
+        let found = pending.position(|pending| pending.number == number && pending.node == node);
+        let Some(index) = found else {
+            return;
+        };
+        let pending = self.pending.remove(index);
+        let body: ImportResponse = arrival.body();
+        let status = Status::try_from(body.status.get()).unwrap_or(Status::Malformed);
+        let imported = Imported {
+            segment: body.segment,
+            reserved: 0.into(),
+            access: body.access,
+            address: body.address,
+            length: body.length,
+            key: body.key,
+        };
+        let bytes: &[u8] = match status {
+            Status::Ok => imported.as_bytes(),
+            _ => &[],
+        };
+        cx.core
+            .replies
+            .push_back((pending.token, reply(status, bytes)));
+    }
+
+    /// Ends the imports of a process.
+    fn abort<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
+        for pending in extract(&mut self.pending, |pending| pending.vni == vni) {
+            cx.core
+                .replies
+                .push_back((pending.token, reply(Status::Aborted, &[])));
+        }
+    }
+}
+
+/// Takes out what is chosen; the rest stays in its order.
+fn extract<T>(list: &mut Vec<T>, chosen: impl Fn(&T) -> bool) -> Vec<T> {
+    if !list.iter().any(&chosen) {
+        return Vec::new();
+    }
+    let (taken, rest) = std::mem::take(list).into_iter().partition(chosen);
+    *list = rest;
+    taken
+}
+
+fn response(found: Result<(SegmentId, &Segment), Status>) -> ImportResponse {
+    let mut body = ImportResponse {
+        address: 0.into(),
+        length: 0.into(),
+        key: 0.into(),
+        status: 0.into(),
+        access: 0.into(),
+        segment: 0.into(),
+        reserved: [0.into(); 3],
+    };
+    match found {
+        Ok((id, segment)) => {
+            body.segment = id.0.into();
+            body.key = segment.key.0.into();
+            body.address = segment.address.into();
+            body.length = segment.length.into();
+            body.access = segment.access.bits().into();
+        }
+        Err(status) => body.status = status.code().into(),
+    }
+    body
+}
+
+fn answer<H: Host>(
+    cx: &mut Context<'_, H>,
+    peer: PeerIndex,
+    importer: Port,
+    number: u64,
+    body: ImportResponse,
+) {
+    let mut frame = Frame::new(&body);
+    frame.envelope.destination_port = importer.0.into();
+    frame.envelope.operation = number.into();
+    cx.transport.send_control(peer, frame);
+}
+
+impl Protocol for Directory {
+    const ID: ProtocolId = ProtocolId(2);
+    const KINDS: &'static [u8] = &[kind::IMPORT_REQUEST, kind::IMPORT_RESPONSE];
+    /// What was said before a response may end what it begins.
+    const IN_ORDER: &'static [u8] = &[kind::IMPORT_RESPONSE];
+
+    fn is_well_formed(frame: &Frame) -> bool {
+        match frame.envelope.kind {
+            kind::IMPORT_REQUEST => frame.is::<ImportRequest>(),
+            _ => frame.is::<ImportResponse>(),
+        }
+    }
+
+    fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        match arrival.frame.envelope.kind {
+            kind::IMPORT_REQUEST => self.receive_request(cx, arrival),
+            _ => self.receive_response(cx, arrival),
+        }
+        Received::Done
+    }
+
+    fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
+        match ended {
+            Ended::Operations(_) => {}
+            Ended::Process(vni) => self.abort(cx, vni),
+            Ended::Session(peer, node, again) => {
+                self.parked.retain(|parked| parked.peer != peer);
+                for pending in self
+                    .pending
+                    .iter_mut()
+                    .filter(|pending| pending.node == node)
+                {
+                    pending.send_at = Some(again);
+                }
+            }
+            Ended::PeerProcess(peer, importer, before) => self.parked.retain(|parked| {
+                parked.peer != peer || parked.importer != importer || parked.sequence > before
+            }),
+        }
+    }
+
+    fn exported<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        port: Port,
+        id: SegmentId,
+        segment: &Segment,
+    ) {
+        let waits = |parked: &Parked| parked.port == port && parked.name == segment.name;
+        for parked in extract(&mut self.parked, waits) {
+            let body = response(Ok((id, segment)));
+            answer(cx, parked.peer, parked.importer, parked.number, body);
+        }
+    }
+
+    fn request<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        header: &RequestHeader,
+        bytes: &[u8],
+        token: u64,
+    ) -> Option<Option<Status>> {
+        if header.opcode.get() != Opcode::Import as u32 {
+            return None;
+        }
+        let vni = VniId(header.vni.get());
+        let started = body(bytes).and_then(|body| self.import(cx, vni, &body, token));
+        Some(started.err())
+    }
+
+    fn failed_request(&mut self) -> Option<Status> {
+        // The own node has answered by now.
+        let newest = self.pending.last()?;
+        let failed = newest.number == self.next_number && newest.send_at.is_some();
+        (failed && !newest.waits).then(|| {
+            self.pending.pop();
+            Status::NoSuchNode
+        })
+    }
+
+    fn awaits(&self, node: NodeId) -> bool {
+        let mut pending = self.pending.iter();
+        pending.any(|pending| pending.node == node && pending.send_at.is_none())
+    }
+
+    fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        if self.pending.is_empty() && self.parked.is_empty() {
+            return false;
+        }
+        let now = cx.now;
+        let ended = |pending: &Pending| {
+            pending.due() <= now && (pending.send_at.is_none() || pending.deadline <= now)
+        };
+        let expired = extract(&mut self.pending, ended);
+        let mut busy = !expired.is_empty();
+        for pending in expired {
+            let status = match pending.send_at {
+                Some(_) => Status::NoSuchNode,
+                None => Status::NameNotFound,
+            };
+            cx.core
+                .replies
+                .push_back((pending.token, reply(status, &[])));
+        }
+        for index in 0..self.pending.len() {
+            if self.pending[index].due() <= now {
+                busy = true;
+                self.send(cx, index);
+            }
+        }
+        self.expire_parked(cx) | busy
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let pending = self.pending.iter().map(Pending::due);
+        pending
+            .chain(self.parked.iter().map(|parked| parked.deadline))
+            .min()
+    }
+
+    fn statistics(&self, statistics: &mut Statistics) {
+        statistics.parked_imports = (self.parked.len() as u32).into();
+    }
+}
+
+const _: () = assert!(size_of::<ReplyHeader>() + size_of::<Imported>() <= REPLY_BYTES);

@@ -1,0 +1,138 @@
+//! A protocol for tests, and the walk-through of CONTRIBUTING.md: a command asks another
+//! NIC to send a value back. The request is of class Unreliable; the answer has a turn
+//! of the answering NIC itself, as no process there takes part.
+
+mod abi;
+
+use std::collections::{HashMap, VecDeque};
+
+use qnic_abi::wire::Frame;
+use qnic_abi::{NodeId, Status, VniId};
+
+use self::abi::{Echo as EchoFrame, EchoCommand, REQUEST, RESPONSE};
+use super::protocol::{Context, Outgoing, Protocol, Received, Source, Turn};
+use crate::core::{Counter, Fetched};
+use crate::env::Host;
+use crate::frame::Arrival;
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::transport::Window;
+use qnic_abi::command::CommandBody;
+
+#[derive(Debug, Default)]
+pub(super) struct Echo {
+    /// Values that were not answered.
+    values: HashMap<u64, u64>,
+    /// Answers that wait for a turn: value and operation.
+    answers: VecDeque<(PeerIndex, u64, u64)>,
+}
+
+impl Protocol for Echo {
+    const ID: ProtocolId = ProtocolId(200);
+    const OPCODES: &'static [u8] = &[EchoCommand::OPCODE];
+    const KINDS: &'static [u8] = &[REQUEST, RESPONSE];
+
+    fn is_well_formed(frame: &Frame) -> bool {
+        frame.is::<EchoFrame<REQUEST>>() || frame.is::<EchoFrame<RESPONSE>>()
+    }
+
+    fn submit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        fetched: &Fetched,
+    ) -> Result<(), Status> {
+        let command: EchoCommand = fetched.descriptor.read();
+        if command.reserved.iter().any(|word| word.get() != 0) {
+            return Err(Status::Malformed);
+        }
+        let node = NodeId(command.header.remote_node.get());
+        let peer = cx.transport.find_or_add(node);
+        let issuer = (vni, Self::ID);
+        if let Some(id) = cx.core.begin(issuer, Counter::Reads, &command.header, peer) {
+            self.values.insert(id.0, command.value.get());
+            cx.core.set_ready(id, true);
+        }
+        Ok(())
+    }
+
+    fn turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, _budget: u32) -> Turn {
+        let Some(peer) = cx.core.operation(id).map(|operation| operation.peer) else {
+            return Turn::Idle;
+        };
+        // No session, no frame of class Unreliable.
+        if !cx.transport.has_request_room(peer) {
+            return Turn::Blocked(peer, Window::Requests);
+        }
+        let value = self.values[&id.0].into();
+        let mut frame = Frame::new(&EchoFrame::<REQUEST> { value });
+        frame.envelope.operation = id.0.into();
+        Turn::Send(outgoing(peer, frame))
+    }
+
+    fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        cx.core.set_ready(id, true);
+    }
+
+    fn nic_turn<H: Host>(&mut self, _cx: &mut Context<'_, H>, _budget: u32) -> Turn {
+        let Some((peer, value, operation)) = self.answers.pop_front() else {
+            return Turn::Idle;
+        };
+        let value = value.into();
+        let mut frame = Frame::new(&EchoFrame::<RESPONSE> { value });
+        frame.envelope.operation = operation.into();
+        Turn::Send(outgoing(peer, frame))
+    }
+
+    fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        let body: EchoFrame<REQUEST> = arrival.body();
+        let (id, value) = (arrival.operation(), body.value.get());
+        if arrival.frame.envelope.kind == REQUEST {
+            self.answers.push_back((arrival.peer, value, id.0));
+            cx.core.schedule_nic(Self::ID);
+        } else if self.values.remove(&id.0) == Some(value) {
+            cx.core.finish(cx.host, id, Status::Ok);
+        }
+        Received::Done
+    }
+}
+
+fn outgoing(peer: PeerIndex, frame: Frame) -> Outgoing {
+    Outgoing {
+        peer,
+        frame,
+        source: Source::Nothing,
+        length: 0,
+        owner: OperationId::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Cluster, SimProcess};
+    use crate::Limits;
+    use qnic_abi::Port;
+
+    #[test]
+    fn a_value_comes_back() {
+        let mut cluster = Cluster::new(2, 64, 4, &Limits::default());
+        let mut process = SimProcess::register(&mut cluster, 0, VniId(1), Port(9)).unwrap();
+        for expected in 1..=3 {
+            let mut echo = EchoCommand::command();
+            echo.header.remote_node = 1.into();
+            echo.value = (expected * 1000).into();
+            process.post(&mut cluster, &echo.descriptor());
+            cluster.run();
+            assert_eq!(process.done(&cluster), (0, expected));
+        }
+        let mut wrong = EchoCommand::command();
+        wrong.reserved[5] = 1.into();
+        process.post(&mut cluster, &wrong.descriptor());
+        cluster.run();
+        assert_eq!(process.errors(&cluster), [(3, Status::Malformed)]);
+    }
+}

@@ -1,0 +1,466 @@
+//! The protocols of the NIC: one folder each, and this list.
+//!
+//! A protocol implements [`Protocol`] and imports the core, the transport and the ABI;
+//! protocols do not import each other. Dispatch is static, over this list. Adding one:
+//! CONTRIBUTING.md.
+//!
+//! | folder | frames and commands | promises |
+//! |---|---|---|
+//! | `rdma` | [`qnic_abi::rdma`] | N9 to N11, N13, N18 |
+//! | `atomic` | [`qnic_abi::atomic`] | N20, N22, N24 |
+//! | `directory` | [`qnic_abi::directory`] | N3 |
+
+mod atomic;
+mod directory;
+#[cfg(test)]
+mod echo;
+mod protocol;
+mod rdma;
+
+use qnic_abi::control::{RequestHeader, Statistics};
+use qnic_abi::wire::{fragments, Frame};
+use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
+
+use crate::core::{Fetched, Segment};
+use crate::env::{Host, Time};
+use crate::frame::{Arrival, StoredFrame};
+use crate::ids::{OperationId, ProtocolId};
+
+pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
+
+use atomic::AtomicProtocol;
+use directory::Directory;
+#[cfg(test)]
+use echo::Echo;
+use rdma::Rdma;
+
+/// Evaluates `$call` with every protocol of the list, with its type as `$type`.
+macro_rules! for_each_type {
+    ($type:ident => $call:expr) => {{
+        {
+            type $type = Rdma;
+            $call
+        }
+        {
+            type $type = AtomicProtocol;
+            $call
+        }
+        {
+            type $type = Directory;
+            $call
+        }
+        #[cfg(test)]
+        {
+            type $type = Echo;
+            $call
+        }
+    }};
+}
+
+/// The state of every protocol.
+#[derive(Debug, Default)]
+pub(crate) struct Protocols {
+    rdma: Rdma,
+    atomic: AtomicProtocol,
+    directory: Directory,
+    #[cfg(test)]
+    echo: Echo,
+}
+
+/// Evaluates `$call` with every protocol.
+macro_rules! for_each {
+    ($self:ident, $protocol:ident => $call:expr) => {{
+        {
+            let $protocol = &mut $self.rdma;
+            $call
+        }
+        {
+            let $protocol = &mut $self.atomic;
+            $call
+        }
+        {
+            let $protocol = &mut $self.directory;
+            $call
+        }
+        #[cfg(test)]
+        {
+            let $protocol = &mut $self.echo;
+            $call
+        }
+    }};
+}
+
+/// Evaluates `$call` with the protocol of that number; `$otherwise` if there is none.
+macro_rules! dispatch {
+    ($self:ident, $id:expr, $protocol:ident => $call:expr, $otherwise:expr) => {
+        match $id {
+            Rdma::ID => {
+                let $protocol = &mut $self.rdma;
+                $call
+            }
+            AtomicProtocol::ID => {
+                let $protocol = &mut $self.atomic;
+                $call
+            }
+            Directory::ID => {
+                let $protocol = &mut $self.directory;
+                $call
+            }
+            #[cfg(test)]
+            Echo::ID => {
+                let $protocol = &mut $self.echo;
+                $call
+            }
+            _ => $otherwise,
+        }
+    };
+}
+
+/// Number in a table for what no protocol has.
+const NOBODY: u8 = u8::MAX;
+
+/// What the list says of opcodes and kinds.
+struct Tables {
+    /// Protocol by opcode.
+    opcodes: [u8; 256],
+    /// Protocol by kind of frame.
+    kinds: [u8; 256],
+    /// Kinds that are received in order.
+    in_order: [bool; 256],
+    /// Kinds that answer an operation of their receiver.
+    responses: [bool; 256],
+}
+
+static TABLES: Tables = tables();
+
+const fn tables() -> Tables {
+    let mut tables = Tables {
+        opcodes: [NOBODY; 256],
+        kinds: [NOBODY; 256],
+        in_order: [false; 256],
+        responses: [false; 256],
+    };
+    for_each_type!(P => {
+        fill(&mut tables.opcodes, P::OPCODES, P::ID);
+        fill(&mut tables.kinds, P::KINDS, P::ID);
+        mark(&mut tables.in_order, P::IN_ORDER);
+        mark(&mut tables.responses, P::RESPONSES);
+    });
+    tables
+}
+
+const fn fill(table: &mut [u8; 256], numbers: &[u8], protocol: ProtocolId) {
+    let mut index = 0;
+    while index < numbers.len() {
+        let entry = &mut table[numbers[index] as usize];
+        assert!(*entry == NOBODY, "two protocols with one number");
+        *entry = protocol.0;
+        index += 1;
+    }
+}
+
+const fn mark(table: &mut [bool; 256], numbers: &[u8]) {
+    let mut index = 0;
+    while index < numbers.len() {
+        table[numbers[index] as usize] = true;
+        index += 1;
+    }
+}
+
+/// The protocol of the frames of a kind.
+#[inline]
+pub(crate) fn of_kind(kind: u8) -> ProtocolId {
+    ProtocolId(TABLES.kinds[usize::from(kind)])
+}
+
+/// Returns true if frames of a kind are received only when all before them were.
+#[inline]
+pub(crate) fn is_in_order(kind: u8) -> bool {
+    TABLES.in_order[usize::from(kind)]
+}
+
+/// Returns true if a frame answers an operation of the node that receives it.
+pub(crate) fn is_response(frame: &Frame) -> bool {
+    TABLES.responses[usize::from(frame.envelope.kind)]
+}
+
+impl Protocols {
+    /// Returns true if a frame is of a protocol, its body is as the format says, and it
+    /// has as many fragments as its payload touches pages.
+    #[inline]
+    pub(crate) fn is_well_formed(frame: &Frame) -> bool {
+        let protocol = of_kind(frame.envelope.kind);
+        for_each_type!(P => {
+            if P::ID == protocol {
+                let length = usize::from(frame.envelope.payload_length.get());
+                let count = fragments(P::page_offset(frame) as u64, length);
+                return P::is_well_formed(frame)
+                    && (length == 0 || u64::from(frame.envelope.fragments) == count);
+            }
+        });
+        false
+    }
+
+    /// [`Protocol::submit`], by the opcode of the command.
+    #[inline]
+    pub(crate) fn submit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        command: &Fetched,
+    ) -> Result<(), Status> {
+        let opcode = usize::from(command.descriptor.header.opcode);
+        let protocol = ProtocolId(TABLES.opcodes[opcode]);
+        dispatch!(self, protocol, p => p.submit(cx, vni, command), Err(Status::Malformed))
+    }
+
+    /// [`Protocol::turn`]
+    #[inline]
+    pub(crate) fn turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        protocol: ProtocolId,
+        id: OperationId,
+        budget: u32,
+    ) -> Turn {
+        dispatch!(self, protocol, p => p.turn(cx, id, budget), Turn::Idle)
+    }
+
+    /// [`Protocol::respond`]
+    #[inline]
+    pub(crate) fn respond<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        request: &StoredFrame,
+        budget: u32,
+    ) -> Turn {
+        let protocol = of_kind(request.frame.envelope.kind);
+        dispatch!(self, protocol, p => p.respond(cx, vni, request, budget), Turn::Idle)
+    }
+
+    /// [`Protocol::nic_turn`]
+    pub(crate) fn nic_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        protocol: ProtocolId,
+        budget: u32,
+    ) -> Turn {
+        dispatch!(self, protocol, p => p.nic_turn(cx, budget), Turn::Idle)
+    }
+
+    /// [`Protocol::sent`]
+    #[inline]
+    pub(crate) fn sent<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        protocol: ProtocolId,
+        id: OperationId,
+        frame: &Outgoing,
+    ) {
+        dispatch!(self, protocol, p => p.sent(cx, id, frame), {})
+    }
+
+    /// [`Protocol::responded`]
+    pub(crate) fn responded<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        request: &mut StoredFrame,
+        frame: &Outgoing,
+    ) -> bool {
+        let protocol = of_kind(request.frame.envelope.kind);
+        dispatch!(self, protocol, p => p.responded(cx, request, frame), false)
+    }
+
+    /// [`Protocol::receive`]
+    #[inline]
+    pub(crate) fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        let protocol = of_kind(arrival.frame.envelope.kind);
+        dispatch!(self, protocol, p => p.receive(cx, arrival), Received::Done)
+    }
+
+    /// [`Protocol::receive_span`]
+    pub(crate) fn receive_span<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> usize {
+        let protocol = of_kind(arrival.frame.envelope.kind);
+        dispatch!(self, protocol, p => p.receive_span(cx, arrival), 0)
+    }
+
+    /// [`Protocol::advance`]
+    pub(crate) fn advance(frame: &mut Frame, length: usize) {
+        let protocol = of_kind(frame.envelope.kind);
+        for_each_type!(P => {
+            if P::ID == protocol {
+                P::advance(frame, length);
+            }
+        });
+    }
+
+    /// [`Protocol::page_offset`]
+    #[inline]
+    pub(crate) fn page_offset(frame: &Frame) -> usize {
+        let protocol = of_kind(frame.envelope.kind);
+        for_each_type!(P => {
+            if P::ID == protocol {
+                return P::page_offset(frame);
+            }
+        });
+        0
+    }
+
+    /// [`Protocol::unavailable`]
+    pub(crate) fn unavailable<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        status: Status,
+    ) -> Received {
+        let protocol = of_kind(arrival.frame.envelope.kind);
+        dispatch!(self, protocol, p => p.unavailable(cx, arrival, status), Received::Done)
+    }
+
+    /// [`Protocol::update`], if the operation still runs.
+    pub(crate) fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        if let Some(operation) = cx.core.operation(id) {
+            dispatch!(self, operation.protocol, p => p.update(cx, id), {})
+        }
+    }
+
+    /// [`Protocol::settled`], if the operation still runs.
+    #[inline]
+    pub(crate) fn settled<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        count: u32,
+    ) {
+        if let Some(operation) = cx.core.operation(id) {
+            dispatch!(self, operation.protocol, p => p.settled(cx, id, count), {})
+        }
+    }
+
+    /// [`Protocol::refused`], by the kind of the frame that is refused.
+    pub(crate) fn refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        kind: u8,
+        id: OperationId,
+        sequence: u64,
+        status: Status,
+    ) {
+        dispatch!(self, of_kind(kind), p => p.refused(cx, id, sequence, status), {})
+    }
+
+    /// [`Protocol::fail`], if the operation still runs.
+    pub(crate) fn fail<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        status: Status,
+    ) {
+        if let Some(operation) = cx.core.operation(id) {
+            dispatch!(self, operation.protocol, p => p.fail(cx, id, status), {})
+        }
+    }
+
+    /// [`Protocol::lost`], if the operation still runs.
+    pub(crate) fn lost<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        if let Some(operation) = cx.core.operation(id) {
+            dispatch!(self, operation.protocol, p => p.lost(cx, id), {})
+        }
+    }
+
+    /// [`Protocol::uses_segment`]
+    pub(crate) fn uses_segment(
+        &mut self,
+        protocol: ProtocolId,
+        id: OperationId,
+        segment: SegmentId,
+    ) -> bool {
+        dispatch!(self, protocol, p => p.uses_segment(id, segment), false)
+    }
+
+    /// [`Protocol::ended`] of all.
+    pub(crate) fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
+        for_each!(self, p => p.ended(cx, ended));
+    }
+
+    /// [`Protocol::exported`] of all.
+    pub(crate) fn exported<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        port: Port,
+        id: SegmentId,
+        segment: &Segment,
+    ) {
+        for_each!(self, p => p.exported(cx, port, id, segment));
+    }
+
+    /// [`Protocol::request`] of the first that knows it.
+    pub(crate) fn request<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        header: &RequestHeader,
+        body: &[u8],
+        token: u64,
+    ) -> Option<Option<Status>> {
+        for_each!(self, p => if let Some(reply) = p.request(cx, header, body, token) {
+            return Some(reply);
+        });
+        None
+    }
+
+    /// [`Protocol::failed_request`] of all.
+    pub(crate) fn failed_request(&mut self) -> Option<Status> {
+        for_each!(self, p => if let Some(status) = p.failed_request() {
+            return Some(status);
+        });
+        None
+    }
+
+    /// [`Protocol::awaits`] of any.
+    pub(crate) fn awaits(&mut self, node: NodeId) -> bool {
+        for_each!(self, p => if p.awaits(node) {
+            return true;
+        });
+        false
+    }
+
+    /// [`Protocol::expire`] of all.
+    #[inline]
+    pub(crate) fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        let mut busy = false;
+        for_each!(self, p => busy |= p.expire(cx));
+        busy
+    }
+
+    /// [`Protocol::deadline`], the first of all.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let mut first: Option<Time> = None;
+        let mut note = |deadline: Option<Time>| {
+            first = first.into_iter().chain(deadline).min();
+        };
+        note(self.rdma.deadline());
+        note(self.atomic.deadline());
+        note(self.directory.deadline());
+        #[cfg(test)]
+        note(self.echo.deadline());
+        first
+    }
+
+    /// Adds what all count.
+    pub(crate) fn statistics(&self, statistics: &mut Statistics) {
+        self.rdma.statistics(statistics);
+        self.atomic.statistics(statistics);
+        self.directory.statistics(statistics);
+        #[cfg(test)]
+        self.echo.statistics(statistics);
+    }
+}

@@ -1,0 +1,274 @@
+//! What a protocol is: the questions that the NIC asks it, and what it may touch to
+//! answer them.
+//!
+//! ```text
+//!   command ─► submit ─► turn ─► Send ─► sent ── settled or refused ─► its end
+//!                         └► Wait, Blocked ─ … ─► update ─► turn
+//!   frame ──► receive ─► Done | Refuse
+//!                └► Wait ─ pages come ─► receive again; never ─► unavailable
+//!                └► Queue ─► respond ─► Send ─► responded
+//! ```
+//! A protocol neither sends nor waits: it says what is to be sent or waited for. So it
+//! does not know how a page comes, what a wire is, or that there are other protocols.
+
+use qnic_abi::control::{RequestHeader, Statistics};
+use qnic_abi::wire::Frame;
+use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
+
+use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, INLINE_WORDS};
+use crate::env::{Host, Time};
+use crate::frame::{Arrival, StoredFrame};
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::transport::{Transport, Window};
+
+/// What a protocol may touch.
+pub(crate) struct Context<'a, H> {
+    pub(crate) now: Time,
+    pub(crate) host: &'a H,
+    pub(crate) core: &'a mut Core,
+    pub(crate) transport: &'a mut Transport,
+}
+
+/// Where the payload of a frame comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// There is none.
+    Nothing,
+    /// The inline payload of a command, from this offset on.
+    Inline([u64; INLINE_WORDS], usize),
+    /// Locked pages, from this offset in the first on. They are unlocked when the frame
+    /// is sent.
+    Pages(LockedSpan, usize),
+}
+
+/// A frame that is to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) peer: PeerIndex,
+    pub(crate) frame: Frame,
+    pub(crate) source: Source,
+    /// Payload bytes.
+    pub(crate) length: usize,
+    /// The operation that learns when the fragments of the frame are delivered, if it is
+    /// of class Windowed.
+    pub(crate) owner: OperationId,
+}
+
+/// What a protocol does with a turn.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // Nothing is allocated on the data path.
+pub(crate) enum Turn {
+    /// It sends a frame.
+    Send(Outgoing),
+    /// It has nothing to send.
+    Idle,
+    /// It waits for a window of the peer.
+    Blocked(PeerIndex, Window),
+    /// It waits for pages of the process that has the turn.
+    Wait(PageRange),
+    /// The operation fails; the frame that was to be answered is refused.
+    Refuse(Status),
+}
+
+/// What a protocol makes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// It is delivered, or of no use to anybody.
+    Done,
+    /// Its sender learns why it is not delivered.
+    Refuse(Status),
+    /// It waits for pages of a process, and is then received again.
+    Wait(VniId, PageRange),
+    /// It is answered when the process has a turn.
+    Queue(VniId),
+}
+
+/// Something that a protocol may remember is gone.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ended {
+    /// A process, or all operations of its queue: nobody has to learn of them.
+    Operations(VniId),
+    /// A process.
+    Process(VniId),
+    /// The session with a peer. It can be tried again at that time.
+    Session(PeerIndex, NodeId, Time),
+    /// A process of a peer: what it sent before a frame of that number is void.
+    PeerProcess(PeerIndex, Port, u64),
+}
+
+/// A protocol. Those that have no commands, or answer nothing, leave questions out.
+pub(crate) trait Protocol {
+    /// Its number, by which the core and the transport know it.
+    const ID: ProtocolId;
+    /// Opcodes of its commands.
+    const OPCODES: &'static [u8] = &[];
+    /// Kinds of its frames.
+    const KINDS: &'static [u8];
+    /// Kinds that answer an operation of the node that receives them.
+    const RESPONSES: &'static [u8] = &[];
+    /// Kinds that are received only when all frames before them were.
+    const IN_ORDER: &'static [u8] = &[];
+
+    /// Returns true if the body of a frame of one of its kinds is as the format says.
+    fn is_well_formed(frame: &Frame) -> bool;
+
+    /// Begins the operation of a command. One that is wrong fails in its order.
+    ///
+    /// # Errors
+    /// Why the command is malformed: its queue stops.
+    fn submit<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _vni: VniId,
+        _command: &Fetched,
+    ) -> Result<(), Status> {
+        Err(Status::Malformed)
+    }
+
+    /// The turn of an operation: at most one frame, of at most `budget` fragments.
+    fn turn<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId, _budget: u32) -> Turn {
+        Turn::Idle
+    }
+
+    /// The turn of a frame that was queued: its answer, or a part of it.
+    fn respond<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _vni: VniId,
+        _request: &StoredFrame,
+        _budget: u32,
+    ) -> Turn {
+        Turn::Idle
+    }
+
+    /// A turn of the NIC itself, which [`Core::schedule_nic`] has asked for.
+    fn nic_turn<H: Host>(&mut self, _cx: &mut Context<'_, H>, _budget: u32) -> Turn {
+        Turn::Idle
+    }
+
+    /// The frame of an operation was sent.
+    fn sent<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId, _frame: &Outgoing) {}
+
+    /// The answer to a queued frame was sent. Returns true if there is more, which then
+    /// is what `request` asks for.
+    fn responded<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _request: &mut StoredFrame,
+        _frame: &Outgoing,
+    ) -> bool {
+        false
+    }
+
+    /// Receives a frame of one fragment, or one fragment of a frame.
+    fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received;
+
+    /// Receives several fragments of a frame together, as far as nothing is special about
+    /// them. Returns how many bytes that was: zero, or whole fragments.
+    fn receive_span<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _arrival: &Arrival<'_, H::Memory>,
+    ) -> usize {
+        0
+    }
+
+    /// Where in its page the payload of a frame begins at the destination.
+    fn page_offset(_frame: &Frame) -> usize {
+        0
+    }
+
+    /// Goes on to what a frame says of its payload behind the first `length` bytes, which
+    /// are whole fragments.
+    fn advance(_frame: &mut Frame, _length: usize) {}
+
+    /// The pages that a frame waits for will never be there.
+    fn unavailable<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _arrival: &Arrival<'_, H::Memory>,
+        status: Status,
+    ) -> Received {
+        Received::Refuse(status)
+    }
+
+    /// Something about an operation has changed: can it send, or is it complete?
+    fn update<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId) {}
+
+    /// Fragments of an operation were delivered. So many of them were not refused.
+    fn settled<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId, _fragments: u32) {}
+
+    /// A peer has refused the frame of that number, of an operation.
+    fn refused<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _id: OperationId,
+        _sequence: u64,
+        _status: Status,
+    ) {
+    }
+
+    /// Gives an operation up. What is under way is still waited for.
+    fn fail<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId, _status: Status) {}
+
+    /// Gives an operation up whose peer is gone: no answer will come.
+    fn lost<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId) {}
+
+    /// Returns true if an operation uses a segment of its own process.
+    fn uses_segment(&mut self, _id: OperationId, _segment: SegmentId) -> bool {
+        false
+    }
+
+    /// Something that it may remember is gone.
+    fn ended<H: Host>(&mut self, _cx: &mut Context<'_, H>, _ended: Ended) {}
+
+    /// A process exports a segment.
+    fn exported<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _port: Port,
+        _id: SegmentId,
+        _segment: &Segment,
+    ) {
+    }
+
+    /// A request of the driver. `None` if it is another protocol's; `Some(None)` if the
+    /// reply comes later, with this token.
+    fn request<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _header: &RequestHeader,
+        _body: &[u8],
+        _token: u64,
+    ) -> Option<Option<Status>> {
+        None
+    }
+
+    /// What the last request sent has gone out: why it has failed, if it has.
+    fn failed_request(&mut self) -> Option<Status> {
+        None
+    }
+
+    /// Returns true if it waits for an answer of a node that the transport does not know
+    /// of.
+    fn awaits(&self, _node: NodeId) -> bool {
+        false
+    }
+
+    /// Does what is due. Returns true if anything was.
+    fn expire<H: Host>(&mut self, _cx: &mut Context<'_, H>) -> bool {
+        false
+    }
+
+    /// When [`Protocol::expire`] has to be called at the latest.
+    fn deadline(&self) -> Option<Time> {
+        None
+    }
+
+    /// Adds what it counts.
+    fn statistics(&self, _statistics: &mut Statistics) {}
+}

@@ -1,0 +1,384 @@
+//! Remote memory access (N9 to N11, N13, N14, N16, N18): writes and reads at both ends.
+//!
+//! ```text
+//!   requester                                    responder
+//!   its turn: lockPage ──── Write ─────────────► port, segment, key, access, range,
+//!                                                lockPage, copy, unlockPageDirty, notify
+//!   own pages there? ────── ReadRequest ───────► queued; its turn: the same checks,
+//!   lockPage, copy, unlockPageDirty ◄─────────── ReadResponse ─ lockPage, send, unlock
+//! ```
+//! | module | holds |
+//! |---|---|
+//! | `command` | from a descriptor to a checked command |
+//! | `transfer` | what has been sent and what has come of one operation |
+//! | `streams` | the order of a process's writes to one node |
+//! | `write` | writes at both ends |
+//! | `read` | reads at both ends |
+//!
+//! A page span that arrives is received as far as possible together:
+//! ```text
+//!   fragments   ■ ■ ■ ■ ■ □ ■ ■ N
+//!               └───┬───┘ │ └┬┘ └── each by itself: as if it had come in a frame of
+//!               together  │ together     its own
+//!                         └── by itself: its page is absent
+//! ```
+
+mod command;
+mod read;
+mod streams;
+mod transfer;
+mod write;
+
+use qnic_abi::rdma::{kind, Opcode, ReadRequest, ReadResponse, Write};
+use qnic_abi::wire::Frame;
+use qnic_abi::{Access, Key, NodeId, SegmentId, Status, VniId, PAGE_SIZE};
+
+use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
+use crate::core::{Counter, Fetched, PageKey, Process, OPERATION_SLOTS};
+use crate::env::Host;
+use crate::frame::{Arrival, StoredFrame};
+use crate::ids::{OperationId, ProtocolId};
+use command::Command;
+use streams::Streams;
+use transfer::{Next, Notice, Transfer};
+
+/// The transfers of one process, by slot of their operation.
+#[derive(Debug)]
+struct Transfers {
+    slots: Box<[Transfer]>,
+    streams: Streams,
+}
+
+impl Transfers {
+    fn new() -> Self {
+        Transfers {
+            slots: (0..OPERATION_SLOTS).map(|_| Transfer::unused()).collect(),
+            streams: Streams::default(),
+        }
+    }
+}
+
+/// State of the protocol: the transfers of every process, by VNI.
+#[derive(Debug, Default)]
+pub(super) struct Rdma {
+    processes: Vec<Option<Transfers>>,
+}
+
+impl Rdma {
+    fn transfers(&mut self, vni: VniId) -> Option<&mut Transfers> {
+        self.processes.get_mut(usize::from(vni.0))?.as_mut()
+    }
+
+    /// The transfers of a process that has one now.
+    fn begin(&mut self, vni: VniId) -> &mut Transfers {
+        let index = usize::from(vni.0);
+        if index >= self.processes.len() {
+            self.processes.resize_with(index + 1, || None);
+        }
+        self.processes[index].get_or_insert_with(Transfers::new)
+    }
+
+    /// The transfer of an operation, which still runs.
+    fn transfer(&mut self, id: OperationId) -> Option<&mut Transfer> {
+        let transfers = self.transfers(id.vni())?;
+        transfers.slots.get_mut(usize::from(id.slot()))
+    }
+
+    fn finish<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        cx.core.finish(cx.host, id, status);
+        self.settle(cx, id);
+    }
+
+    /// Lets later writes notify: all of this one was sent, or it has ended.
+    fn settle<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let Some(transfers) = self.transfers(id.vni()) else {
+            return;
+        };
+        let transfer = &transfers.slots[usize::from(id.slot())];
+        if transfer.command.opcode != Opcode::Write {
+            return;
+        }
+        let next = transfers.streams.settle(transfer.stream);
+        if let (Some(slot), Some(process)) = (next, cx.core.process_mut(id.vni())) {
+            let next = process.operations.get_mut(slot).id;
+            self.update(cx, next);
+        }
+    }
+}
+
+/// Checks what a command says of its own side (N11), and that the remote range does not
+/// wrap around. Returns how the local pages are found.
+fn check_local(process: &Process, command: &Command) -> Result<PageKey, Status> {
+    let remote_end = command.remote.address.checked_add(command.length);
+    remote_end.ok_or(Status::BadAddress)?;
+    if !command.has_local() {
+        return Ok(PageKey::Table(Key(0)));
+    }
+    let local = &command.local;
+    let segment = process.segments.authorise(
+        local.segment,
+        local.key,
+        Access::empty(),
+        local.address,
+        command.length,
+    )?;
+    Ok(segment.page_key)
+}
+
+impl Protocol for Rdma {
+    const ID: ProtocolId = ProtocolId(0);
+    const OPCODES: &'static [u8] = &[Opcode::Write as u8, Opcode::Read as u8];
+    const KINDS: &'static [u8] = &[kind::WRITE, kind::READ_REQUEST, kind::READ_RESPONSE];
+    const RESPONSES: &'static [u8] = &[kind::READ_RESPONSE];
+
+    #[inline]
+    fn is_well_formed(frame: &Frame) -> bool {
+        match frame.envelope.kind {
+            kind::WRITE => frame.is::<Write>(),
+            kind::READ_REQUEST => frame.is::<ReadRequest>(),
+            _ => frame.is::<ReadResponse>(),
+        }
+    }
+
+    #[inline]
+    fn submit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        fetched: &Fetched,
+    ) -> Result<(), Status> {
+        let command = Command::try_from(&fetched.descriptor)?;
+        let header = &fetched.descriptor.header;
+        let counter = match command.opcode {
+            Opcode::Write => Counter::Writes,
+            Opcode::Read => Counter::Reads,
+        };
+        let node = NodeId(header.remote_node.get());
+        let peer = cx.transport.find_or_add(node);
+        let Some(id) = cx.core.begin((vni, Self::ID), counter, header, peer) else {
+            return Ok(());
+        };
+        let transfers = self.begin(vni);
+        let transfer = &mut transfers.slots[usize::from(id.slot())];
+        transfer.begin(command);
+        if command.opcode == Opcode::Write {
+            transfer.stream = transfers.streams.join(node, id.slot());
+        }
+        if command.inline {
+            transfer.inline = fetched.inline;
+        }
+        let checked = match (cx.core.process(vni), peer) {
+            (Some(process), Some(_)) => check_local(process, &command),
+            (Some(process), None) => check_local(process, &command).and(Err(Status::NoSuchNode)),
+            (None, _) => Err(Status::NoSuchVni),
+        };
+        match checked {
+            Ok(page_key) => {
+                transfer.page_key = page_key;
+                self.update(cx, id);
+            }
+            Err(status) => {
+                cx.core.counters.refused(status);
+                self.fail(cx, id, status);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, budget: u32) -> Turn {
+        let transfer = self.transfer(id);
+        match transfer.map(|transfer| transfer.command.opcode) {
+            Some(Opcode::Write) => self.write_turn(cx, id, budget),
+            Some(Opcode::Read) => self.read_turn(cx, id),
+            None => Turn::Idle,
+        }
+    }
+
+    fn respond<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        request: &StoredFrame,
+        budget: u32,
+    ) -> Turn {
+        read::respond(cx, vni, request, budget)
+    }
+
+    #[inline]
+    fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
+        match outgoing.frame.envelope.kind {
+            kind::WRITE => self.write_sent(cx, id, outgoing),
+            _ => self.read_sent(cx, id, outgoing),
+        }
+    }
+
+    fn responded<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        request: &mut StoredFrame,
+        outgoing: &Outgoing,
+    ) -> bool {
+        cx.core.counters.bytes_sent += outgoing.length as u64;
+        read::advance_request(&mut request.frame, outgoing.length)
+    }
+
+    #[inline]
+    fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        match arrival.frame.envelope.kind {
+            kind::WRITE => write::receive(cx, arrival),
+            kind::READ_RESPONSE => self.receive_response(cx, arrival),
+            _ => read::receive_request(cx, arrival),
+        }
+    }
+
+    fn receive_span<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> usize {
+        match arrival.frame.envelope.kind {
+            kind::WRITE => write::receive_span(cx, arrival),
+            _ => self.receive_responses(cx, arrival),
+        }
+    }
+
+    #[inline]
+    fn page_offset(frame: &Frame) -> usize {
+        match frame.envelope.kind {
+            kind::WRITE => frame.body::<Write>().address.get() as usize % PAGE_SIZE,
+            _ => frame.body::<ReadResponse>().page_offset.get().into(),
+        }
+    }
+
+    fn advance(frame: &mut Frame, length: usize) {
+        match frame.envelope.kind {
+            kind::WRITE => write::advance(frame, length),
+            _ => read::advance_response(frame, length),
+        }
+    }
+
+    fn unavailable<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        status: Status,
+    ) -> Received {
+        if arrival.frame.envelope.kind != kind::READ_RESPONSE {
+            return Received::Refuse(status);
+        }
+        let id = arrival.operation();
+        if cx.core.operation_with(id, arrival.peer).is_some() {
+            self.fail(cx, id, status);
+        }
+        Received::Done
+    }
+
+    #[inline]
+    fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let Some(transfers) = self.transfers(id.vni()) else {
+            return;
+        };
+        let process = cx.core.process(id.vni());
+        let Some(operation) = process.and_then(|process| process.operations.get(id)) else {
+            return;
+        };
+        let transfer = &transfers.slots[usize::from(id.slot())];
+        let first =
+            transfer.notice == Notice::Pending && transfers.streams.is_first(transfer.stream);
+        match transfer.next(operation, &cx.core.limits, first) {
+            Next::Send => cx.core.set_ready(id, true),
+            Next::Wait => cx.core.set_ready(id, false),
+            Next::Finish(status) => self.finish(cx, id, status),
+        }
+    }
+
+    #[inline]
+    fn settled<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, fragments: u32) {
+        if let Some(transfer) = self.transfer(id) {
+            transfer.in_flight = transfer.in_flight.saturating_sub(fragments);
+            self.update(cx, id);
+        }
+    }
+
+    fn refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        sequence: u64,
+        status: Status,
+    ) {
+        let Some(operation) = cx.core.operation(id) else {
+            return;
+        };
+        let peer = operation.peer;
+        let Some(transfer) = self.transfer(id) else {
+            return;
+        };
+        if transfer.requested.is_empty() {
+            if !cx.transport.refused(peer, sequence, id) {
+                return;
+            }
+            transfer.in_flight = transfer.in_flight.saturating_sub(1);
+        }
+        self.fail(cx, id, status);
+    }
+
+    fn fail<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        let Some(operation) = cx.core.operation(id) else {
+            return;
+        };
+        let peer = operation.peer;
+        operation.fail(status);
+        let requests = self.transfer(id).map_or(0, Transfer::fail);
+        if matches!(status, Status::Aborted | Status::PeerGone) {
+            cx.core.counters.aborted += 1;
+        }
+        self.update(cx, id);
+        if requests > 0 {
+            cx.transport.answered(peer, requests);
+        }
+    }
+
+    fn lost<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let Some(transfer) = self.transfer(id) else {
+            return;
+        };
+        // No answer will come.
+        transfer.in_flight = 0;
+        transfer.requested.clear();
+        let status = match transfer.sent {
+            0 => Status::NoSuchNode,
+            _ => Status::PeerGone,
+        };
+        self.fail(cx, id, status);
+    }
+
+    fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {
+        self.transfer(id).is_some_and(|transfer| {
+            transfer.command.has_local() && transfer.command.local.segment == segment
+        })
+    }
+
+    fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
+        let (Ended::Operations(vni) | Ended::Process(vni)) = ended else {
+            return;
+        };
+        let entry = self.processes.get_mut(usize::from(vni.0));
+        let Some(mut transfers) = entry.and_then(Option::take) else {
+            return;
+        };
+        let operations = cx.core.process(vni).into_iter();
+        let operations = operations.flat_map(|process| process.operations.running());
+        for operation in operations.filter(|operation| operation.protocol == Self::ID) {
+            let requests = transfers.slots[usize::from(operation.id.slot())].fail();
+            if requests > 0 {
+                cx.transport.answered(operation.peer, requests);
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! What has been sent and what has come of one write or read.
+//!
+//! ```text
+//!   unsent ── sent ──► in flight (write) or requested (read) ──► delivered
+//! ```
+//! Every byte of a transfer is in exactly one of these places. What waits at the
+//! other end for a page is in flight.
+//!
+//! A transfer is cut into *fragments* at the page borders of both sides. One frame
+//! carries, or asks for, a page span of them; on most routes that is a single one.
+
+use qnic_abi::rdma::Opcode;
+use qnic_abi::{Key, Status, PAGE_SIZE};
+
+use super::command::Command;
+use super::streams::StreamPosition;
+use crate::config::Limits;
+use crate::core::{Operation, PageKey, INLINE_WORDS};
+
+/// A part of a transfer: a fragment, or several in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Fragment {
+    pub(super) offset: u64,
+    pub(super) length: u32,
+}
+
+impl Fragment {
+    /// Returns true if all of another one lies in this one.
+    fn covers(&self, other: &Fragment) -> bool {
+        let end = |fragment: &Fragment| fragment.offset.saturating_add(u64::from(fragment.length));
+        other.offset >= self.offset && end(other) <= end(self)
+    }
+}
+
+/// Where the notification of a write stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Notice {
+    /// The write has none, or it is delivered or on its way for good.
+    #[default]
+    None,
+    /// It has to be sent.
+    Pending,
+}
+
+/// What an operation can do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Send a frame.
+    Send,
+    /// Wait for an answer, a page, room in the window or an earlier write.
+    Wait,
+    /// End.
+    Finish(Status),
+}
+
+/// A transfer that runs.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) command: Command,
+    /// How the pages of the local memory are found.
+    pub(super) page_key: PageKey,
+    /// Position among the writes to its node.
+    pub(super) stream: StreamPosition,
+    /// Bytes that were sent, or asked for, at least once.
+    pub(super) sent: u64,
+    /// Something was never sent.
+    pub(super) unsent: bool,
+    /// Fragments of a write in flight, by the pages of its destination.
+    pub(super) in_flight: u32,
+    /// Fragments of a read that were asked for and have not arrived.
+    pub(super) requested: Vec<Fragment>,
+    pub(super) notice: Notice,
+    pub(super) inline: [u64; INLINE_WORDS],
+}
+
+impl Transfer {
+    pub(super) fn unused() -> Self {
+        Transfer {
+            command: Command::unused(),
+            page_key: PageKey::Table(Key(0)),
+            stream: StreamPosition::default(),
+            sent: 0,
+            unsent: false,
+            in_flight: 0,
+            requested: Vec::new(),
+            notice: Notice::None,
+            inline: [0; INLINE_WORDS],
+        }
+    }
+
+    /// Makes this slot a new transfer; keeps its buffers.
+    pub(super) fn begin(&mut self, command: Command) {
+        self.command = command;
+        self.page_key = PageKey::Table(Key(0));
+        self.sent = 0;
+        // A notification without data needs no frame in front of its own.
+        self.unsent = command.length > 0 || command.notification.is_none();
+        self.in_flight = 0;
+        self.requested.clear();
+        self.notice = match command.notification {
+            Some(_) => Notice::Pending,
+            None => Notice::None,
+        };
+    }
+
+    /// Gives it up: nothing more is sent for it. Returns how many requests are no longer
+    /// waited for.
+    pub(super) fn fail(&mut self) -> u32 {
+        self.unsent = false;
+        self.notice = Notice::None;
+        let requests = self.requested.len() as u32;
+        self.requested.clear();
+        requests
+    }
+
+    /// What it can do next. `first` says that every earlier write of its process to its
+    /// node is settled.
+    pub(super) fn next(&self, operation: &Operation, limits: &Limits, first: bool) -> Next {
+        match self.command.opcode {
+            Opcode::Write => self.next_of_write(operation, limits, first),
+            Opcode::Read => self.next_of_read(operation, limits),
+        }
+    }
+
+    fn next_of_write(&self, operation: &Operation, limits: &Limits, first: bool) -> Next {
+        if let Some(status) = operation.failure {
+            return match self.in_flight {
+                0 => Next::Finish(status),
+                _ => Next::Wait,
+            };
+        }
+        if self.unsent {
+            return self.next_fragment(operation, self.in_flight, limits.fragments_per_write);
+        }
+        match self.notice {
+            Notice::Pending if first && !operation.blocked => Next::Send,
+            Notice::None if self.in_flight == 0 => Next::Finish(Status::Ok),
+            Notice::Pending | Notice::None => Next::Wait,
+        }
+    }
+
+    fn next_of_read(&self, operation: &Operation, limits: &Limits) -> Next {
+        if let Some(status) = operation.failure {
+            return Next::Finish(status);
+        }
+        if !self.unsent && self.requested.is_empty() {
+            return Next::Finish(Status::Ok);
+        }
+        let underway = self.requested.len() as u32;
+        self.next_fragment(operation, underway, limits.requests_per_read)
+    }
+
+    fn next_fragment(&self, operation: &Operation, underway: u32, limit: u32) -> Next {
+        if self.unsent && operation.may_send() && underway < limit.max(1) {
+            Next::Send
+        } else {
+            Next::Wait
+        }
+    }
+
+    /// The next fragments to send: on either side they touch at most so many pages, and
+    /// they are no longer than a frame on their route may be (`max_payload`, U5).
+    pub(super) fn next_span(&self, pages: u32, max_payload: u32) -> Option<Fragment> {
+        if !self.unsent {
+            return None;
+        }
+        let command = &self.command;
+        let remaining = command.length - self.sent;
+        let most = remaining.min(u64::from(max_payload));
+        let mut length = most.min(to_border(command.remote.address, self.sent, pages));
+        if !command.inline {
+            length = length.min(to_border(command.local.address, self.sent, pages));
+        }
+        Some(Fragment {
+            offset: self.sent,
+            length: length as u32,
+        })
+    }
+
+    /// Notes that all fragments of a span of a read were asked for. Returns how many.
+    pub(super) fn request(&mut self, span: Fragment) -> u32 {
+        let before = self.requested.len();
+        let end = span.offset + u64::from(span.length);
+        let mut offset = span.offset;
+        loop {
+            let local = to_border(self.command.local.address, offset, 1);
+            let remote = to_border(self.command.remote.address, offset, 1);
+            let length = (end - offset).min(local).min(remote);
+            let length = length as u32;
+            self.requested.push(Fragment { offset, length });
+            offset += u64::from(length);
+            if offset >= end {
+                return (self.requested.len() - before) as u32;
+            }
+        }
+    }
+
+    /// Returns true if all of a span was asked for, as whole fragments, and has not come.
+    pub(super) fn has_requested(&self, span: Fragment) -> bool {
+        let asked = self
+            .requested
+            .iter()
+            .filter(|fragment| span.covers(fragment));
+        let (count, bytes) = asked.fold((0, 0), |(count, bytes), fragment| {
+            (count + 1, bytes + u64::from(fragment.length))
+        });
+        count > 0 && bytes == u64::from(span.length)
+    }
+
+    /// Notes that a span of a read has come. Returns how many fragments that was.
+    pub(super) fn arrived(&mut self, span: Fragment) -> u32 {
+        let before = self.requested.len();
+        self.requested.retain(|fragment| !span.covers(fragment));
+        (before - self.requested.len()) as u32
+    }
+
+    /// Notes that the span that [`Transfer::next_span`] returned was sent.
+    pub(super) fn advance(&mut self, fragment: Fragment) {
+        self.sent = fragment.offset + u64::from(fragment.length);
+        self.unsent = self.sent < self.command.length;
+    }
+
+    /// Bytes from this offset to the end of the transfer.
+    pub(super) fn remaining(&self, offset: u64) -> u64 {
+        self.command.length.saturating_sub(offset)
+    }
+
+    /// Returns true if a fragment that is about to be sent is the last, so that a
+    /// notification can ride on it.
+    pub(super) fn is_last(&self, fragment: Fragment) -> bool {
+        fragment.offset + u64::from(fragment.length) == self.command.length
+    }
+}
+
+/// Bytes from `address + offset` to the end of the last of so many pages.
+pub(super) fn to_border(address: u64, offset: u64, pages: u32) -> u64 {
+    let page = PAGE_SIZE as u64;
+    page * u64::from(pages.max(1)) - (address.wrapping_add(offset) & (page - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use qnic_abi::wire::fragments;
+
+    fn transfer(opcode: Opcode, length: u64, local: u64, remote: u64) -> Transfer {
+        let mut command = Command::unused();
+        command.opcode = opcode;
+        command.length = length;
+        command.local.address = local;
+        command.remote.address = remote;
+        let mut transfer = Transfer::unused();
+        transfer.begin(command);
+        transfer
+    }
+
+    proptest! {
+        #[test]
+        fn spans_cover_the_transfer_and_keep_to_their_pages(
+            length in 1u64..90_000, local in 0u64..8192, remote in 0u64..8192, pages in 1u32..9,
+            max_payload in prop_oneof![1000u32..4097, Just(32_768)],
+        ) {
+            let mut op = transfer(Opcode::Write, length, local, remote);
+            let mut expected = 0;
+            while let Some(span) = op.next_span(pages, max_payload) {
+                prop_assert_eq!(span.offset, expected);
+                prop_assert!(span.length > 0 && span.length <= max_payload);
+                for base in [local, remote] {
+                    let count = fragments(base + span.offset, span.length as usize);
+                    prop_assert!(count <= u64::from(pages));
+                }
+                expected += u64::from(span.length);
+                prop_assert_eq!(op.is_last(span), expected == length);
+                op.advance(span);
+            }
+            prop_assert_eq!(expected, length);
+        }
+
+        /// Whatever spans of whole fragments the answers come in, each fragment counts once.
+        #[test]
+        fn what_was_asked_for_is_answered_once(
+            length in 1u64..60_000, local in 0u64..4096, remote in 0u64..4096,
+            cuts in prop::collection::vec(1usize..6, 1..40),
+        ) {
+            let mut op = transfer(Opcode::Read, length, local, remote);
+            let mut asked = 0;
+            while let Some(span) = op.next_span(8, 32_768) {
+                asked += op.request(span);
+                op.advance(span);
+            }
+            let all = op.requested.clone();
+            prop_assert_eq!(all.len(), asked as usize);
+            for fragment in &all {
+                prop_assert_eq!(fragments(local + fragment.offset, fragment.length as usize), 1);
+                prop_assert_eq!(fragments(remote + fragment.offset, fragment.length as usize), 1);
+            }
+            let mut rest = &all[..];
+            for cut in cuts.iter().cycle() {
+                let (now, later) = rest.split_at((*cut).min(rest.len()));
+                let Some(first) = now.first() else { break };
+                let length = now.iter().map(|fragment| fragment.length).sum();
+                let span = Fragment { offset: first.offset, length };
+                prop_assert!(op.has_requested(span));
+                if first.length > 1 {
+                    let shifted = Fragment { offset: first.offset + 1, length };
+                    prop_assert!(!op.has_requested(shifted), "not whole fragments");
+                }
+                prop_assert_eq!(op.arrived(span) as usize, now.len());
+                prop_assert!(!op.has_requested(span));
+                rest = later;
+            }
+            prop_assert!(op.requested.is_empty());
+        }
+    }
+
+    #[test]
+    fn frames_in_flight_are_limited() {
+        let (limits, operation) = (Limits::default(), Operation::default());
+        let mut op = transfer(Opcode::Write, 3 * 4096, 0, 0);
+        let first = op.next_span(1, 4096).unwrap();
+        op.advance(first);
+        op.in_flight = 1;
+        assert_eq!(op.next_span(1, 4096).unwrap().offset, 4096);
+        assert_eq!(op.next(&operation, &limits, true), Next::Send);
+        op.in_flight = limits.fragments_per_write;
+        assert_eq!(op.next(&operation, &limits, true), Next::Wait);
+    }
+
+    #[test]
+    fn a_notification_waits_for_earlier_writes_and_a_failure_for_its_frames() {
+        let (limits, mut operation) = (Limits::default(), Operation::default());
+        let mut op = transfer(Opcode::Write, 0, 0, 0);
+        assert_eq!(
+            op.next(&operation, &limits, true),
+            Next::Send,
+            "an empty write checks"
+        );
+        op.command.notification = Some(3);
+        let command = op.command;
+        op.begin(command);
+        assert_eq!(op.next(&operation, &limits, false), Next::Wait);
+        assert_eq!(op.next(&operation, &limits, true), Next::Send);
+        op.notice = Notice::None;
+        op.in_flight = 1;
+        for status in [Status::BadKey, Status::PeerGone] {
+            operation.fail(status);
+            op.fail();
+        }
+        assert_eq!(op.next(&operation, &limits, true), Next::Wait);
+        op.in_flight = 0;
+        assert_eq!(
+            op.next(&operation, &limits, true),
+            Next::Finish(Status::BadKey)
+        );
+    }
+}

@@ -1,0 +1,257 @@
+//! RDMA write (N9, N10) at its source and at its destination.
+//!
+//! The source pages are locked while the frame that carries them is sent; a wire has
+//! taken the bytes when it returns, so nothing is copied there. A page span ends before
+//! a page that is absent; if that is its first, the operation waits for it (N13).
+//!
+//! At the destination port, segment, key, access and range are checked for every frame,
+//! then its pages are locked, written, marked dirty and unlocked.
+//!
+//! # Notifications (N18)
+//! `NOTIFY` rides on the last fragment of a write if every earlier write of the process
+//! to that node is settled: all of it, its notification included, was sent. Otherwise a
+//! frame without payload carries it as soon as that is so. The responder signals it when
+//! everything with a lower number is delivered.
+
+use qnic_abi::rdma::{Write, WriteFlags};
+use qnic_abi::wire::{fragments, Frame};
+use qnic_abi::{Access, Key, SegmentId, Status, PAGE_SIZE};
+
+use super::transfer::{Fragment, Notice, Transfer};
+use super::{Context, Outgoing, Protocol, Rdma, Received, Turn};
+use crate::core::{Core, Destination, LookupSide, PageError, PageRange};
+use crate::env::Host;
+use crate::frame::Arrival;
+use crate::ids::OperationId;
+use crate::protocols::protocol::Source;
+use crate::transport::Window;
+
+impl Rdma {
+    /// One turn of a write: chooses its next frame and locks the source pages.
+    #[inline]
+    pub(super) fn write_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        budget: u32,
+    ) -> Turn {
+        let vni = id.vni();
+        let Some(process) = cx.core.process_mut(vni) else {
+            return Turn::Idle;
+        };
+        let port = process.port;
+        let operation = process.operations.get_mut(id.slot());
+        let (peer, remote_port) = (operation.peer, operation.remote_port);
+        let room = cx.transport.room(peer);
+        if room == 0 {
+            return Turn::Blocked(peer, Window::Fragments);
+        }
+        let Some(transfers) = self.transfers(vni) else {
+            return Turn::Idle;
+        };
+        let transfer = &transfers.slots[usize::from(id.slot())];
+        let limit = cx.core.limits.fragments_per_write.max(1);
+        let max_payload = cx.transport.max_payload(peer);
+        let budget = budget
+            .min(room)
+            .min(limit.saturating_sub(transfer.in_flight));
+        let pages = budget.min(max_payload / PAGE_SIZE as u32);
+        let mut span = transfer.next_span(pages, max_payload);
+        let source = match span {
+            None | Some(Fragment { length: 0, .. }) => Source::Nothing,
+            Some(Fragment { offset, .. }) if transfer.command.inline => {
+                Source::Inline(transfer.inline, offset as usize)
+            }
+            Some(Fragment { offset, length }) => {
+                let address = transfer.command.local.address + offset;
+                let range = (address, length as usize);
+                let key = transfer.page_key;
+                let side = LookupSide::Source;
+                let locked = match cx.core.lock_some(cx.host, vni, range, key, side) {
+                    Ok(locked) => locked,
+                    Err(PageError::Refused(status)) => return Turn::Refuse(status),
+                    Err(PageError::Absent) => {
+                        return Turn::Wait(PageRange::new(address, transfer.remaining(offset)));
+                    }
+                };
+                let length = locked.bytes_from(address).min(u64::from(length)) as u32;
+                span = Some(Fragment { offset, length });
+                Source::Pages(locked, (address % PAGE_SIZE as u64) as usize)
+            }
+        };
+        let last = span.is_none_or(|span| transfer.is_last(span));
+        let first = transfers.streams.is_first(transfer.stream);
+        let notifies = transfer.notice == Notice::Pending && first && last;
+        if span.is_none() && !notifies {
+            return Turn::Idle;
+        }
+        let mut frame = write_frame(transfer, span, notifies);
+        frame.envelope.source_port = port.0.into();
+        frame.envelope.destination_port = remote_port.0.into();
+        frame.envelope.operation = id.0.into();
+        Turn::Send(Outgoing {
+            peer,
+            frame,
+            source,
+            length: span.map_or(0, |span| span.length as usize),
+            owner: id,
+        })
+    }
+
+    /// A frame of a write was sent.
+    #[inline]
+    pub(super) fn write_sent<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        outgoing: &Outgoing,
+    ) {
+        cx.core.counters.bytes_sent += outgoing.length as u64;
+        let Some(transfer) = self.transfer(id) else {
+            return;
+        };
+        let body: Write = outgoing.frame.body();
+        transfer.in_flight += u32::from(outgoing.frame.envelope.fragments);
+        if transfer.unsent {
+            transfer.advance(Fragment {
+                offset: body.offset.get(),
+                length: outgoing.length as u32,
+            });
+        }
+        if notifies(&body) {
+            transfer.notice = Notice::None;
+        }
+        // Without another fragment it waits for its acknowledgement.
+        if transfer.unsent {
+            self.update(cx, id);
+        } else if transfer.notice == Notice::None {
+            self.settle(cx, id);
+        }
+    }
+}
+
+fn write_frame(transfer: &Transfer, span: Option<Fragment>, notifies: bool) -> Frame {
+    let command = &transfer.command;
+    let remote = &command.remote;
+    let (address, offset, length) = match span {
+        Some(span) => (remote.address + span.offset, span.offset, span.length),
+        None => (remote.address, command.length, 0),
+    };
+    let remaining = span.map_or(0, |span| transfer.remaining(span.offset));
+    let (flags, notification) = match notifies {
+        true => (WriteFlags::NOTIFY, command.notification.unwrap_or(0)),
+        false => (WriteFlags::empty(), 0),
+    };
+    let mut frame = Frame::new(&Write {
+        address: address.into(),
+        key: remote.key.0.into(),
+        offset: offset.into(),
+        remaining: remaining.into(),
+        segment: remote.segment.0.into(),
+        flags: (flags.bits() as u16).into(),
+        notification: notification.into(),
+    });
+    frame.envelope.fragments = fragments(address, length as usize) as u8;
+    frame
+}
+
+fn notifies(body: &Write) -> bool {
+    u32::from(body.flags.get()) & WriteFlags::NOTIFY.bits() != 0
+}
+
+/// Receives a fragment of a write.
+#[inline]
+pub(super) fn receive<H: Host>(
+    cx: &mut Context<'_, H>,
+    arrival: &Arrival<'_, H::Memory>,
+) -> Received {
+    let body: Write = arrival.body();
+    let (to, range) = match check(cx.core, arrival, &body) {
+        Ok(checked) => checked,
+        Err(status) => {
+            cx.core.counters.refused(status);
+            return Received::Refuse(status);
+        }
+    };
+    let notifies = notifies(&body) && !arrival.silenced;
+    let notification = body.notification.get();
+    if notifies && notification == 0 {
+        return Received::Refuse(Status::BadNotification);
+    }
+    match cx.core.copy_in(cx.host, to, &arrival.payload) {
+        Ok(()) => {}
+        Err(PageError::Refused(status)) => return Received::Refuse(status),
+        Err(PageError::Absent) => return Received::Wait(to.vni, range),
+    }
+    let signal = (to.vni, notification);
+    if notifies && cx.transport.notify(arrival.peer, arrival.frame, signal) {
+        cx.core.signal(cx.host, to.vni, notification);
+    }
+    // Its process is likely to answer.
+    cx.core.activate(to.vni, Some(cx.now));
+    Received::Done
+}
+
+/// Receives the fragments of a write together that are there and do not notify.
+pub(super) fn receive_span<H: Host>(
+    cx: &mut Context<'_, H>,
+    arrival: &Arrival<'_, H::Memory>,
+) -> usize {
+    let body: Write = arrival.body();
+    let length = arrival.payload.len();
+    let last = (body.address.get() as usize).wrapping_add(length - 1) % PAGE_SIZE + 1;
+    let plain = match notifies(&body) {
+        true => arrival.payload.part(0, length.saturating_sub(last)),
+        false => arrival.payload,
+    };
+    if plain.is_empty() {
+        return 0;
+    }
+    let Ok((to, _)) = check(cx.core, arrival, &body) else {
+        return 0;
+    };
+    cx.core.activate(to.vni, Some(cx.now));
+    cx.core.copy_in_span(cx.host, to, &plain)
+}
+
+/// Goes on to what is behind the first `length` bytes, which are whole fragments.
+pub(super) fn advance(frame: &mut Frame, length: usize) {
+    let mut body: Write = frame.body();
+    let (address, bytes) = (body.address.get(), length as u64);
+    body.offset = body.offset.get().wrapping_add(bytes).into();
+    body.address = address.wrapping_add(bytes).into();
+    body.remaining = body.remaining.get().saturating_sub(bytes).into();
+    frame.set_body(&body);
+}
+
+/// Checks what a frame says of its destination (N11).
+#[inline]
+fn check<M>(
+    core: &Core,
+    arrival: &Arrival<'_, M>,
+    body: &Write,
+) -> Result<(Destination, PageRange), Status> {
+    let length = arrival.payload.len() as u64;
+    let address = body.address.get();
+    let (vni, process) = core.process_on(arrival.frame.envelope.destination_port.get())?;
+    // The whole transfer must lie within the segment, not only this fragment of it: a
+    // transfer that is refused has touched no memory (N11).
+    let before = if length == 0 { 0 } else { body.offset.get() };
+    let start = address.checked_sub(before).ok_or(Status::BadAddress)?;
+    let behind = body.remaining.get().max(length);
+    let whole = before.checked_add(behind).ok_or(Status::BadLength)?;
+    let segment = process.segments.authorise(
+        SegmentId(body.segment.get()),
+        Key(body.key.get()),
+        Access::WRITE,
+        start,
+        whole,
+    )?;
+    let ahead = body.remaining.get().clamp(length, segment.end() - address);
+    let to = Destination {
+        vni,
+        address,
+        key: segment.page_key,
+    };
+    Ok((to, PageRange::new(address, ahead)))
+}

@@ -1,0 +1,217 @@
+//! How a frame comes in: its envelope is checked, then its session, what it
+//! acknowledges, and its number.
+
+use qnic_abi::wire::{
+    kind, Ack, AckFlags, Class, Frame, Goodbye, Hello, FRAME_MAGIC, MAX_PAYLOAD, MAX_SPAN,
+    SPAN_PAGES, WIRE_VERSION,
+};
+use qnic_abi::NodeId;
+
+use super::receive_window::Position;
+use super::session::Verdict;
+use super::{Transport, CONTROL_LIMIT};
+use crate::env::Time;
+use crate::ids::{OperationId, PeerIndex};
+
+/// What the session of a frame makes of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Opened {
+    /// The session with this peer has ended: all that ran in it has to be given up.
+    pub(crate) ended: Option<PeerIndex>,
+    /// The frame belongs to the session with this peer, and is to be received.
+    pub(crate) accepted: Option<PeerIndex>,
+}
+
+impl Opened {
+    const DROPPED: Opened = Opened {
+        ended: None,
+        accepted: None,
+    };
+}
+
+impl Transport {
+    /// Checks the envelope of a frame and the session that it belongs to. Handles what
+    /// is only about the session.
+    #[inline]
+    pub(crate) fn open(&mut self, now: Time, frame: &Frame, length: usize) -> Opened {
+        if !self.is_well_formed(frame, length) {
+            self.counters.malformed_frames += 1;
+            return Opened::DROPPED;
+        }
+        let envelope = &frame.envelope;
+        let node = NodeId(envelope.source_node.get());
+        let Some(index) = self.peers.find_or_add(node, &self.limits) else {
+            self.counters.malformed_frames += 1;
+            return Opened::DROPPED;
+        };
+        let frame_kind = envelope.kind;
+        let source = envelope.source_session.get();
+        let destination = envelope.destination_session.get();
+        if frame_kind == kind::GOODBYE {
+            return self.goodbye(index, source, destination);
+        }
+        let session = &self.peers[index].session;
+        let mut opened = Opened::DROPPED;
+        match session.classify(frame_kind, source, destination) {
+            Verdict::Accept => opened.accepted = Some(index),
+            verdict => {
+                opened = self.check_session(index, frame, verdict);
+                if opened.accepted.is_none() {
+                    return opened;
+                }
+            }
+        }
+        self.peers[index].last_received = now;
+        if matches!(frame_kind, kind::HELLO | kind::HELLO_REPLY) {
+            self.receive_hello(index, frame);
+            opened.accepted = None;
+        }
+        opened
+    }
+
+    #[inline]
+    fn is_well_formed(&self, frame: &Frame, length: usize) -> bool {
+        let envelope = &frame.envelope;
+        let class = Class::of(envelope.kind);
+        let most = match class {
+            Class::Windowed => MAX_SPAN,
+            Class::Unreliable => MAX_PAYLOAD,
+            Class::Session | Class::Control => 0,
+        };
+        let fragments = match class {
+            Class::Windowed => 1..=SPAN_PAGES as u8,
+            Class::Control => 1..=1,
+            Class::Session | Class::Unreliable => 0..=0,
+        };
+        envelope.magic.get() == FRAME_MAGIC
+            && envelope.version == WIRE_VERSION
+            && envelope.destination_node.get() == self.node.0
+            && usize::from(envelope.payload_length.get()) == length
+            && length <= most
+            && fragments.contains(&envelope.fragments)
+            && (class != Class::Session || is_session_frame(frame))
+    }
+
+    /// Takes what a frame says of frames that were sent. Returns false, and counts it,
+    /// if that cannot be true. Afterwards [`Transport::pop_settled`] and
+    /// [`Transport::pop_refusal`] tell what it means.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, now: Time, index: PeerIndex, frame: &Frame) -> bool {
+        let received = frame.envelope.acknowledge.get();
+        let delivered = frame.envelope.delivered.get();
+        if !self.peers[index].send.acknowledge(received, delivered) {
+            self.counters.malformed_frames += 1;
+            return false;
+        }
+        if !self.peers[index].packets.is_empty() {
+            self.release_packets(now, index, received);
+        }
+        true
+    }
+
+    /// Returns true if fragments to a peer were delivered.
+    #[inline]
+    pub(crate) fn has_settled(&self, index: PeerIndex) -> bool {
+        self.peers[index].send.has_delivered()
+    }
+
+    /// Takes fragments out of the window that a peer has delivered: of which operation,
+    /// and how many of them it did not refuse.
+    #[inline]
+    pub(crate) fn pop_settled(&mut self, index: PeerIndex) -> Option<(OperationId, u32)> {
+        self.peers[index].send.pop_settled()
+    }
+
+    /// All that a peer has delivered is out of the window.
+    #[inline]
+    pub(crate) fn settled(&mut self, index: PeerIndex) {
+        self.peers[index].probes = 0;
+        self.unblock(index);
+    }
+
+    /// Notes that a fragment in the window was refused. Returns false if there is none of
+    /// that number and operation, or it was refused before.
+    pub(crate) fn refused(&mut self, index: PeerIndex, sequence: u64, owner: OperationId) -> bool {
+        let sent = self.peers[index].send.find(sequence);
+        sent.is_some_and(|sent| {
+            sent.operation == owner && !std::mem::replace(&mut sent.refused, true)
+        })
+    }
+
+    /// Takes what only an Ack says.
+    #[inline]
+    pub(crate) fn receive_ack(&mut self, now: Time, index: PeerIndex, frame: &Frame) {
+        let ack: Ack = frame.body();
+        if ack.flags.get() & AckFlags::PROBE.bits() != 0 {
+            self.peers[index].receive.sack_all_again();
+            self.peers[index].ack_immediately();
+            self.peers.list(index);
+        }
+        if !self.peers[index].packets.is_empty() {
+            let acknowledge = frame.envelope.acknowledge.get();
+            self.receive_sack(now, index, acknowledge, &ack);
+        }
+    }
+
+    /// Notes that a numbered frame has arrived. Returns false if it is to be dropped: it
+    /// is not new, or there is no room for what it could cause, or it is to be received
+    /// `in_order` and others before it are missing.
+    #[inline]
+    pub(crate) fn admit(
+        &mut self,
+        now: Time,
+        index: PeerIndex,
+        frame: &Frame,
+        in_order: bool,
+    ) -> bool {
+        let sequence = frame.envelope.sequence.get();
+        let count = usize::from(frame.envelope.fragments);
+        let windowed = Class::of(frame.envelope.kind) == Class::Windowed;
+        self.peers.list(index);
+        let peer = &mut self.peers[index];
+        let held = peer.receive.undelivered_count() + count;
+        let full = peer.control.len() >= CONTROL_LIMIT || windowed && held > peer.grant as usize;
+        match peer.receive.position(sequence) {
+            Position::Next if count > 1 && !full && peer.is_lossless() => {
+                peer.receive.accept_span(count as u64);
+                true
+            }
+            _ if count > 1 => {
+                self.counters.frames_outside += 1;
+                false
+            }
+            Position::Next if !full => {
+                peer.receive.accept(sequence);
+                if !peer.is_lossless() {
+                    peer.schedule_ack(now, self.limits.ack_delay);
+                }
+                true
+            }
+            Position::Ahead if !full => {
+                peer.ack_immediately();
+                if !in_order {
+                    peer.receive.accept(sequence);
+                }
+                !in_order
+            }
+            Position::Old => {
+                peer.receive.sack_again(sequence);
+                peer.ack_immediately();
+                self.counters.duplicate_frames += 1;
+                false
+            }
+            _ => {
+                self.counters.frames_outside += 1;
+                false
+            }
+        }
+    }
+}
+
+/// Returns true if the frame is one of the transport's own, as the format says.
+fn is_session_frame(frame: &Frame) -> bool {
+    frame.is::<Ack>()
+        || frame.is::<Hello<{ kind::HELLO }>>()
+        || frame.is::<Hello<{ kind::HELLO_REPLY }>>()
+        || frame.is::<Goodbye>()
+}
