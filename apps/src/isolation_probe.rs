@@ -71,11 +71,11 @@ fn through_the_library(nic: &Nic, options: &Options) -> Result<Vec<Attempt>> {
         });
     };
     let denied = Some(Status::AccessDenied);
-    let written = endpoint.write_fenced(&read_only, 8, b"intruder");
+    let written = endpoint.write_fenced(&read_only, 8, b"intrudes");
     expect("write inline to a read-only segment", written, denied);
     let written = endpoint.write_fenced(&read_only, 0, memory.part(0, 60_000));
     expect("write pages to a read-only segment", written, denied);
-    let written = endpoint.write_fenced(&data, data.len() - 4, b"intruder");
+    let written = endpoint.write_fenced(&data, data.len() - 4, b"intrudes");
     expect("write beyond the end of a segment", written, None);
     let written = endpoint.write_fenced(&data, 0, &vec![0x66; 5000][..]);
     expect("write from memory that is not exported", written, None);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use guest::ring::{wait_for, NEXT, WRITE};
-use guest::{ram_file, region, until, Guest, PATIENCE, RAM_BYTES};
+use guest::{ram_file, region, until, Guest, RAM_BYTES, TIMEOUT};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::attach::DeviceConfig;
@@ -151,7 +151,7 @@ fn a_paused_machine_is_served_and_goes_on() {
         a.issue(round, &a.write_command(1, 20, 4096 * round, 9000));
         until("the completion", || a.writes_done() == round + 1);
         assert_eq!(b.data(4096 * round, 9000), bytes);
-        assert!(!b.events.has_news(&b.ram), "an event during the pause");
+        assert!(!b.events.has_entry(&b.ram), "an event during the pause");
         b.resume(indices);
         lab.wait_for_state(1, true, NicState::Running);
         assert_eq!(b.event().kind.get(), Kind::Wake as u32);
@@ -226,7 +226,7 @@ fn a_second_front_end_is_turned_away() {
     let lab = Lab::new(1);
     let mut guest = lab.started(0);
     let mut second = UnixStream::connect(lab.socket(0)).unwrap();
-    second.set_read_timeout(Some(PATIENCE)).unwrap();
+    second.set_read_timeout(Some(TIMEOUT)).unwrap();
     let end = std::io::Read::read(&mut second, &mut [0]);
     assert!(matches!(end, Ok(0)), "{end:?}");
     assert_eq!(guest.statistics().processes.get(), 0);

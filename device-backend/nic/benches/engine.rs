@@ -43,7 +43,7 @@ impl Bench {
             let this = &mut cluster.nodes[node];
             for page in (0..SEGMENT).step_by(4096) {
                 let vni = VniId(node as u16);
-                assert!(this.driver.bring_in(&this.host, vni, 0x100_0000 + page));
+                assert!(this.driver.fault_in(&this.host, vni, 0x100_0000 + page));
             }
         }
         let mut bench = Bench {

@@ -80,7 +80,7 @@ fn prepare(lossless: bool, size: u64) -> (Cluster, SimProcess, Command) {
         let range = (ADDRESS, PAGE_SIZE as u64);
         let segment = player.export(&mut cluster, 0, 1, range, Access::all());
         let this = &mut cluster.nodes[node];
-        let there = this.driver.bring_in(&this.host, vni, ADDRESS);
+        let there = this.driver.fault_in(&this.host, vni, ADDRESS);
         assert!(there, "no memory");
         (player, segment.expect("a segment"))
     };

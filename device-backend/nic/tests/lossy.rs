@@ -13,7 +13,7 @@ use zerocopy::little_endian::U64;
 
 const MILLISECOND: u64 = 1_000_000;
 
-fn weather(loss: u64) -> LossyWire {
+fn lossy_wire(loss: u64) -> LossyWire {
     LossyWire {
         loss,
         duplication: loss,
@@ -24,7 +24,7 @@ fn weather(loss: u64) -> LossyWire {
 
 fn cluster(nodes: u16, loss: u64, seed: u64) -> Cluster {
     let mut cluster = Cluster::new(nodes, 2048, 8, &Limits::default());
-    cluster.set_lossy_wire(weather(loss), seed);
+    cluster.set_lossy_wire(lossy_wire(loss), seed);
     cluster
 }
 
@@ -33,7 +33,7 @@ fn resident(cluster: &mut Cluster, node: usize, vni: u16) -> (SimProcess, SimSeg
     let (process, segment) = process(cluster, node, vni);
     let this = &mut cluster.nodes[node];
     for page in (segment.address / 4096 * 4096..segment.address + SEGMENT).step_by(4096) {
-        assert!(this.driver.bring_in(&this.host, process.vni, page));
+        assert!(this.driver.fault_in(&this.host, process.vni, page));
     }
     (process, segment)
 }
@@ -255,7 +255,7 @@ fn pieces_are_no_longer_than_a_way_takes() {
         let mut cluster = Cluster::new(2, 2048, 8, &Limits::default());
         cluster.max_payload = 1000;
         if let Some(loss) = loss {
-            cluster.set_lossy_wire(weather(loss), 4);
+            cluster.set_lossy_wire(lossy_wire(loss), 4);
         }
         let (mut a, sa) = resident(&mut cluster, 0, 1);
         let (b, sb) = resident(&mut cluster, 1, 2);

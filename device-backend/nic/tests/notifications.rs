@@ -66,13 +66,13 @@ fn armed_numbers_coalesce_until_they_are_read_and_one_shots_never_do() {
 fn one_shots_keep_their_order_over_a_wire_that_keeps_none() {
     for (seed, loss) in (0..).zip([0, 50, 200]) {
         let mut cluster = Cluster::new(2, 2048, 8, &Limits::default());
-        let weather = LossyWire {
+        let wire = LossyWire {
             loss,
             duplication: loss,
             delay: 10_000,
             jitter: 40_000,
         };
-        cluster.set_lossy_wire(weather, seed);
+        cluster.set_lossy_wire(wire, seed);
         let (mut a, _) = process(&mut cluster, 0, 1);
         let (b, sb) = process(&mut cluster, 1, 2);
         let sent: Vec<u64> = (0..400).map(|number| 1024 + number * 7).collect();

@@ -46,7 +46,7 @@ use ring::Ring;
 /// RAM of every test guest.
 pub(crate) const RAM_BYTES: u64 = 16 << 20;
 /// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 /// Entries of the queues.
 pub(crate) const QUEUE_SIZE: u16 = 16;
 /// Where the front end claims to have the RAM.
@@ -201,7 +201,7 @@ impl Guest {
 
     /// Waits for SHMEM_MAP and maps what it brings.
     pub(crate) fn take_mapping(&mut self) {
-        let (request, file) = self.maps.recv_timeout(PATIENCE).expect("SHMEM_MAP");
+        let (request, file) = self.maps.recv_timeout(TIMEOUT).expect("SHMEM_MAP");
         let (length, offset) = (request.len, request.shm_offset);
         assert_eq!((request.shmid, offset), (0, 0));
         let region = MmapRegion::from_file(FileOffset::new(file, 0), length as usize).unwrap();
@@ -428,7 +428,7 @@ pub(crate) fn region(file: &File, guest_address: u64, bytes: u64) -> VhostUserMe
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
-        assert!(started.elapsed() < PATIENCE, "{what} did not come");
+        assert!(started.elapsed() < TIMEOUT, "{what} did not come");
         std::hint::spin_loop();
     }
 }

@@ -8,7 +8,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::{EventFd, EFD_NONBLOCK};
 
-use super::{PATIENCE, QUEUE_SIZE};
+use super::{QUEUE_SIZE, TIMEOUT};
 
 /// Flags of a descriptor.
 pub(crate) const NEXT: u16 = 1;
@@ -101,7 +101,7 @@ impl Ring {
     }
 
     /// Says whether a chain came back that was not taken.
-    pub(crate) fn has_news(&self, ram: &GuestMemoryMmap) -> bool {
+    pub(crate) fn has_entry(&self, ram: &GuestMemoryMmap) -> bool {
         self.used_index(ram) != self.used
     }
 
@@ -109,7 +109,7 @@ impl Ring {
     pub(crate) fn take(&mut self, ram: &GuestMemoryMmap) -> (u64, u32) {
         let started = Instant::now();
         while self.used_index(ram) == self.used {
-            let left = PATIENCE.saturating_sub(started.elapsed());
+            let left = TIMEOUT.saturating_sub(started.elapsed());
             assert!(!left.is_zero(), "no chain came back");
             self.wait_for_interrupt(left);
         }
@@ -126,7 +126,7 @@ impl Ring {
 
     /// Waits until the device says that the queue has failed.
     pub(crate) fn wait_for_failure(&self) {
-        assert!(wait_for(&self.error, PATIENCE), "the queue did not fail");
+        assert!(wait_for(&self.error, TIMEOUT), "the queue did not fail");
     }
 }
 

@@ -155,10 +155,10 @@ impl Oracle {
         } = op.plan;
         let expected = self.processes[target].sections[slot].get(start, length);
         if let Some(memory) = self.peek_section(target, slot, start, length) {
-            let touched = difference(&memory, expected);
+            let changed = difference(&memory, expected);
             assert_eq!(
-                touched, None,
-                "process {slot}: a refused write has touched memory: {op:?}"
+                changed, None,
+                "process {slot}: a refused write has changed memory: {op:?}"
             );
         }
     }

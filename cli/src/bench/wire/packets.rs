@@ -23,8 +23,8 @@ const COUNTED: [u64; 2] = [3_200, 9_600];
 /// Timed runs; the median is shown.
 const RUNS: usize = 5;
 
-/// The paths, by what the program calls them.
-const PATHS: [(&str, &str); 2] = [("lossless", "perfect"), ("reliable", "reliable")];
+/// The paths.
+const PATHS: [&str; 2] = ["lossless", "reliable"];
 
 /// What a packet costs, both NICs together, from the command to its completion.
 struct Cost {
@@ -39,10 +39,10 @@ pub(super) fn measure() -> Result<Table> {
     let program = host_program(PACKET).context("build the program that measures packets")?;
     let mut costs = Vec::new();
     for size in [8, 4096] {
-        for (name, path) in PATHS {
+        for path in PATHS {
             let cost = cost(&program, path, size);
-            let cost = cost.with_context(|| format!("{name}, {size} bytes"))?;
-            costs.push((name, size, cost));
+            let cost = cost.with_context(|| format!("{path}, {size} bytes"))?;
+            costs.push((path, size, cost));
         }
     }
     Ok(table(costs))

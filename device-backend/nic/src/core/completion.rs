@@ -6,60 +6,11 @@ use qnic_abi::window::{COMPLETION_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{SharedMemory, Status, VniId};
 
 use super::events::Pending;
-use super::order::Order;
+use super::order::{Completion, Counter};
 use super::process::Process;
 use super::Core;
 use crate::env::{Host, HostMemory};
 use crate::ids::OperationId;
-
-/// What counts an operation when it is complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Counter {
-    /// Operations that send.
-    #[default]
-    Writes,
-    /// Operations that bring something.
-    Reads,
-}
-
-/// Completion of the operations of one counter, in the order of issue (N12).
-#[derive(Debug, Default)]
-pub(crate) struct Completion {
-    order: Order,
-    /// Bit *i*: the process asked to learn when operation `done + i` is complete.
-    wanted: u64,
-}
-
-impl Completion {
-    /// Returns true if another operation can start.
-    pub(crate) fn has_room(&self) -> bool {
-        self.order.has_room()
-    }
-
-    /// Starts an operation; `publish` asks to write the counter back once it and all
-    /// earlier ones are complete. There must be room.
-    pub(crate) fn start(&mut self, publish: bool) -> u64 {
-        let number = self.order.start();
-        self.wanted |= u64::from(publish) << (number - self.order.ended());
-        number
-    }
-
-    /// Completes an operation. Returns true if the counter has to be written back now.
-    pub(crate) fn end(&mut self, number: u64) -> bool {
-        let before = self.done();
-        self.order.end(number);
-        let run = (self.done() - before) as u32;
-        let passed = 1u64.checked_shl(run).map_or(u64::MAX, |bit| bit - 1);
-        let due = self.wanted & passed != 0;
-        self.wanted = self.wanted.checked_shr(run).unwrap_or(0);
-        due
-    }
-
-    /// Operations complete, up to the first that is not.
-    pub(crate) fn done(&self) -> u64 {
-        self.order.ended()
-    }
-}
 
 impl Process {
     /// The completions of a counter.
@@ -171,32 +122,5 @@ impl Core {
         if asked && !std::mem::replace(&mut process.wake_queued, true) {
             self.events.push(Pending::Wake(vni));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_is_due_when_it_passes_a_command_that_asked() {
-        let mut completion = Completion::default();
-        for publish in [false, false, true, false] {
-            completion.start(publish);
-        }
-        assert!(!completion.end(2), "earlier ones are not complete");
-        assert!(!completion.end(0));
-        assert_eq!(completion.done(), 1);
-        assert!(completion.end(1));
-        assert_eq!(completion.done(), 3);
-        assert!(!completion.end(3));
-        for number in 4..68 {
-            assert_eq!(completion.start(number == 67), number);
-        }
-        assert!(!completion.has_room());
-        for number in (4..68).rev() {
-            assert_eq!(completion.end(number), number == 4);
-        }
-        assert_eq!(completion.done(), 68);
     }
 }

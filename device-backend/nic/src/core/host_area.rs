@@ -12,20 +12,9 @@ use qnic_abi::host_area::{
 };
 use qnic_abi::{Status, PAGE_SIZE};
 
+use super::host_pages::Pages;
 use super::notification::Notifications;
 use crate::env::{Host, HostMemory};
-
-/// Where a host area lies in the memory of its node.
-#[derive(Debug)]
-pub(crate) struct Pages(pub(crate) [u64; HOST_PAGES]);
-
-impl Pages {
-    /// Stores a word with release.
-    pub(crate) fn store<M: HostMemory>(&self, memory: &M, offset: usize, value: u64) {
-        let page = self.0[offset / PAGE_SIZE];
-        let _skipped = memory.store_u64(page + (offset % PAGE_SIZE) as u64, value);
-    }
-}
 
 /// Host area of one process.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 //! | `operation`, `order` | commands that run, and the order in which they count as complete |
 //! | `scheduler` | who has the next turn to send (Q10) |
 //! | `completion` | completion counters, and waking processes (N12, N17) |
-//! | `host_area`, `notification` | what a process sees of all this (N16) |
+//! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
 //! | `process`, `segment` | registered processes and what they export (N1, N2) |
 //! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
@@ -19,6 +19,7 @@ mod counters;
 mod events;
 mod fault;
 mod host_area;
+mod host_pages;
 mod notification;
 mod operation;
 mod order;
@@ -43,13 +44,12 @@ use bounce::BounceMemory;
 use counters::Counters;
 use events::EventQueue;
 
-pub(crate) use completion::Counter;
 pub(crate) use counters::LookupSide;
 pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
 pub(crate) use host_area::HostArea;
 pub(crate) use operation::{Operation, OPERATION_SLOTS};
-pub(crate) use order::Order;
+pub(crate) use order::{Counter, Order};
 pub(crate) use pages::{Destination, LockedSpan, PageError};
 pub(crate) use process::Process;
 pub(crate) use queue::{Fetched, INLINE_WORDS};

@@ -23,7 +23,7 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::window::{armed_bit, NOTIFICATION_HEAD};
 use qnic_abi::SharedMemory;
 
-use super::host_area::Pages;
+use super::host_pages::Pages;
 use crate::env::Host;
 
 /// The notifications of one process.
@@ -199,7 +199,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Signal(u32),
-        Burst(u32, usize),
+        Repeat(u32, usize),
         Arm(u32, bool),
         Take(usize),
     }
@@ -210,7 +210,7 @@ mod tests {
         prop::collection::vec(
             prop_oneof![
                 6 => number().prop_map(Step::Signal),
-                1 => (number(), 400usize..700).prop_map(|(n, times)| Step::Burst(n, times)),
+                1 => (number(), 400usize..700).prop_map(|(n, times)| Step::Repeat(n, times)),
                 2 => (counted, any::<bool>()).prop_map(|(n, on)| Step::Arm(n, on)),
                 2 => (0usize..300).prop_map(Step::Take),
             ],
@@ -225,7 +225,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Signal(number) => model.signal(number),
-                    Step::Burst(number, times) => (0..times).for_each(|_| model.signal(number)),
+                    Step::Repeat(number, times) => (0..times).for_each(|_| model.signal(number)),
                     Step::Arm(number, on) => model.arm(number, on),
                     Step::Take(entries) => model.take(entries),
                 }

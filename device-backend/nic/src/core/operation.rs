@@ -12,7 +12,7 @@
 
 use qnic_abi::{Port, Status};
 
-use super::completion::Counter;
+use super::order::Counter;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 /// Slots for operations of one process.

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use qnic_abi::window::command_offset;
 use qnic_abi::{Port, Status};
 
-use super::completion::Completion;
 use super::fault::FaultTable;
 use super::host_area::HostArea;
 use super::operation::{OperationTable, OPERATION_SLOTS};
+use super::order::Completion;
 use super::segment::SegmentTable;
 use crate::env::{HostMemory, Time};
 use crate::frame::StoredFrame;

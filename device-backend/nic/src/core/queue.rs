@@ -24,9 +24,9 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, HEAD_STEP};
 use qnic_abi::{Port, SharedMemory, Status, VniId};
 
-use super::completion::Counter;
 use super::events::Pending;
 use super::operation::Operation;
+use super::order::Counter;
 use super::Core;
 use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};

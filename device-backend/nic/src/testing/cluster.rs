@@ -326,7 +326,7 @@ impl Cluster {
         let mut pages = 0;
         for page in 0..fault.pages.get().min(limit.max(1)) {
             let address = fault.address.get() + u64::from(page) * PAGE_SIZE as u64;
-            if !this.driver.bring_in(&this.host, vni, address) {
+            if !this.driver.fault_in(&this.host, vni, address) {
                 break;
             }
             pages += 1;

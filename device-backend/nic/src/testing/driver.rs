@@ -91,7 +91,7 @@ impl SimDriver {
 
     /// Enters a page into the table. Returns `false` if it is not exported or
     /// cannot be brought in.
-    pub fn bring_in(&mut self, host: &SimHost, vni: VniId, address: u64) -> bool {
+    pub fn fault_in(&mut self, host: &SimHost, vni: VniId, address: u64) -> bool {
         let page = (vni.0, page_of(address));
         let Some(key) = self.keys.get(&page).copied() else {
             return false;

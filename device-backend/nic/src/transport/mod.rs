@@ -58,6 +58,9 @@ use reliable::Alarm;
 pub(crate) use reliable::Expired;
 use timer::TimerWheel;
 
+/// How far a frame may be ahead of the oldest that is missing.
+pub(crate) const REACH: u64 = 4096;
+
 /// Requests under way to one peer: fragments of reads, and atomic operations. A page
 /// span may go beyond.
 const REQUEST_WINDOW: u32 = 256;

@@ -17,9 +17,7 @@ use std::collections::VecDeque;
 use qnic_abi::VniId;
 
 use super::refused::RefusedWrites;
-
-/// How far a frame may be ahead of the oldest that is missing.
-pub(crate) const REACH: u64 = 4096;
+use super::REACH;
 
 const WORDS: usize = (REACH / 64) as usize;
 

@@ -10,7 +10,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::receive_window::REACH;
+use super::REACH;
 
 /// The writes of one peer.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use super::receive_window::REACH;
+use super::REACH;
 use crate::ids::OperationId;
 
 /// A fragment that its destination has not delivered.
