@@ -1,4 +1,4 @@
-//! Transfers over wires that lose, double, delay and reorder frames (U10), and
+//! Transfers over wires that lose, double, delay and reorder frames (U1 to U3, U10), and
 //! what happens when a peer is silent for good.
 
 mod common;
