@@ -18,7 +18,7 @@ fn known() -> impl Iterator<Item = [&'static str; 4]> {
 /// Why a mutant may pass, if it may.
 pub(crate) fn reason(source: &Source, mutant: &Mutant) -> Option<&'static str> {
     let mut known = known().filter(|[file, function, what, _]| {
-        *file == source.name() && *function == mutant.function && mutant.what.starts_with(what)
+        *file == source.path && *function == mutant.function && mutant.what.starts_with(what)
     });
     known.next().map(|[_, _, _, reason]| reason)
 }
@@ -37,7 +37,7 @@ mod tests {
             let found = sources.iter().any(|source| {
                 let mutants = mutant::all(&source.read().unwrap()).unwrap();
                 let mut mutants = mutants.iter().filter(|mutant| mutant.function == function);
-                source.name() == file && mutants.any(|mutant| mutant.what.starts_with(what))
+                source.path == file && mutants.any(|mutant| mutant.what.starts_with(what))
             });
             assert!(found, "{row:?}");
         }

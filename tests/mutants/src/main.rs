@@ -80,7 +80,7 @@ fn run_models(suite: &'static Suite, filter: &str) -> Result<bool> {
             bench.put(source, &mutant.apply(&original))?;
             let reason = harmless::reason(source, &mutant);
             let result = classify(&bench.run()?, reason, &mut counts);
-            report.row(&[source.name(), &mutant.function, &mutant.what, &result]);
+            report.row(&[source.path, &mutant.function, &mutant.what, &result]);
         }
         bench.put(source, &original)?;
     }

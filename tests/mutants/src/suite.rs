@@ -21,7 +21,7 @@ use crate::scratch::{checkout, Scratch};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     /// Where it is, below the checkout.
-    path: &'static str,
+    pub(crate) path: &'static str,
     /// Where its copy is, below the suite's workspace.
     copy: &'static str,
     /// The functions that the models run; none are named if it is all of them.
@@ -29,11 +29,6 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Its name, for tables.
-    pub(crate) fn name(&self) -> &'static str {
-        self.path.rsplit('/').next().unwrap_or(self.path)
-    }
-
     /// Where its copy is, below the suite's workspace.
     pub(crate) fn copy(&self) -> &'static str {
         self.copy
@@ -81,7 +76,7 @@ pub(crate) const SUITES: [Suite; 3] = [
                 functions: &[],
             },
             Source {
-                path: "device-backend/nic/src/page_table.rs",
+                path: "device-backend/nic/src/core/page_table.rs",
                 copy: "nic/src/page_table.rs",
                 functions: &[],
             },
@@ -110,19 +105,24 @@ pub(crate) const SUITES: [Suite; 3] = [
                 functions: &["done", "drain_errors"],
             },
             Source {
-                path: "device-backend/nic/src/notification.rs",
-                copy: "device-backend/nic/src/notification.rs",
+                path: "device-backend/nic/src/core/notification.rs",
+                copy: "device-backend/nic/src/core/notification.rs",
                 functions: &["count", "enter", "head"],
             },
             Source {
-                path: "device-backend/nic/src/host_area.rs",
-                copy: "device-backend/nic/src/host_area.rs",
+                path: "device-backend/nic/src/core/host_area.rs",
+                copy: "device-backend/nic/src/core/host_area.rs",
                 functions: &["record_error", "publish_head", "publish_completions"],
             },
             Source {
-                path: "device-backend/nic/src/fetch.rs",
-                copy: "device-backend/nic/src/fetch.rs",
-                functions: &["fetch_one", "cool", "publish_touched", "offer_wake"],
+                path: "device-backend/nic/src/core/queue.rs",
+                copy: "device-backend/nic/src/core/queue.rs",
+                functions: &["fetch", "deactivate"],
+            },
+            Source {
+                path: "device-backend/nic/src/core/completion.rs",
+                copy: "device-backend/nic/src/core/completion.rs",
+                functions: &["write_back_dirty", "offer_wake"],
             },
         ],
         test: &["test", "-p", "qnic", "--lib"],
