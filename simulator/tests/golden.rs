@@ -76,7 +76,7 @@ fn sessions_begin_anew_after_a_reset() {
 #[test]
 fn a_cut_route_is_found_dead() {
     let golden = expect_file!["golden/cut-routes.txt"];
-    check_trace(5, Faults::PARTITION | Faults::CRASH, false, 8, golden);
+    check_trace(7, Faults::PARTITION | Faults::CRASH, false, 8, golden);
 }
 
 /// Bytes of each write, and how many writes: some thousand frames each.
