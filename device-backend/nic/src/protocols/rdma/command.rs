@@ -143,7 +143,8 @@ mod tests {
             parse(&raw).map(|_| ())
         };
         assert_eq!(changed(|_| {}), Ok(()));
-        let refused: [(Status, fn(&mut WriteCommand)); 8] = [
+        type Change = fn(&mut WriteCommand);
+        let refused: [(Status, Change); 8] = [
             (Status::Malformed, |raw| raw.header.opcode = 0),
             (Status::Malformed, |raw| raw.flags = 2.into()),
             (Status::Malformed, |raw| raw.reserved = 1.into()),
@@ -186,7 +187,7 @@ mod tests {
         fn any_bytes_are_either_refused_or_within_bounds(bytes: [u8; DESCRIPTOR_BYTES]) {
             let mut raw = WriteCommand::command().descriptor();
             raw.as_mut_bytes().copy_from_slice(&bytes);
-            raw.header.opcode = raw.header.opcode % 3;
+            raw.header.opcode %= 3;
             if let Ok(command) = Command::try_from(&raw) {
                 prop_assert!(command.length <= MAX_TRANSFER);
                 prop_assert!(!command.inline || command.length <= 255);
