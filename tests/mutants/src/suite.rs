@@ -202,10 +202,15 @@ fn queues(scratch: &Scratch) -> Result<()> {
 
 fn ring(scratch: &Scratch) -> Result<()> {
     workspace(scratch, "\"links\"")?;
-    let rest = "thiserror = \"2\"\nzerocopy = { version = \"0.8\", features = [\"derive\"] }\n\
-                [dev-dependencies]\nloom = \"0.7\"\n\
-                proptest = { version = \"1\", default-features = false, features = [\"std\"] }\n";
-    scratch.write("links/Cargo.toml", &manifest("qnic-links", rest)?)?;
+    // The ring's own tests take their memory from the NIC's.
+    let rest = format!(
+        "thiserror = \"2\"\nzerocopy = {{ version = \"0.8\", features = [\"derive\"] }}\n\
+         [dev-dependencies]\nloom = \"0.7\"\n\
+         proptest = {{ version = \"1\", default-features = false, features = [\"std\"] }}\n\
+         qnic-nic = {{ path = \"{}/device-backend/nic\", features = [\"testing\"] }}\n",
+        root()?
+    );
+    scratch.write("links/Cargo.toml", &manifest("qnic-links", &rest)?)?;
     // The models need no codec, only a limit on the length of a record.
     scratch.write(
         "links/src/lib.rs",
