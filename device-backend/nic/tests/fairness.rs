@@ -1,104 +1,77 @@
-//! Two-level round robin (Q10): who has a thousand transfers does not hold up who
-//! has one.
+//! Two-level round robin (Q10): a process with a thousand transfers does not hold up one
+//! with a single transfer.
 
 mod common;
 
-use common::process;
-use qnic_abi::command::CommandFlags;
-use qnic_abi_client::Command;
-use qnic_nic::testing::{Cluster, SimProcess};
+use common::{Net, Party};
 use qnic_nic::Limits;
 
-/// One frame per poll, so that polls count turns.
-fn one_frame_per_poll() -> Limits {
-    Limits {
+/// Processes 1 and 2 on node 0 and process 3 on node 1; one frame per poll, so that
+/// polls count turns.
+fn one_frame_per_poll() -> (Net, [Party; 3]) {
+    let limits = Limits {
         fragments_per_poll: 1,
         ..Limits::default()
-    }
+    };
+    let net = Net::new(2, 1024, 8, &limits);
+    let parties = [(0, 1), (0, 2), (1, 3)].map(|(node, vni)| net.party(node, vni));
+    (net, parties)
 }
 
-fn polls_until(cluster: &mut Cluster, process: &SimProcess, done: (u64, u64)) -> u32 {
-    for polls in 1..10_000 {
-        cluster.poll(0);
-        cluster.poll(1);
-        if process.done(cluster) == done {
-            return polls;
+/// Polls until the party has completed so many writes and reads; they are few.
+fn assert_done_within(polls: u32, party: &Party, done: (u64, u64)) {
+    for _ in 0..polls {
+        party.net.poll_both(1);
+        if party.done() == done {
+            return;
         }
     }
-    panic!("never done");
+    panic!("{:?} instead of {done:?} after {polls} polls", party.done());
 }
 
 #[test]
 fn one_transfer_passes_a_thousand_of_another_process() {
-    let mut cluster = Cluster::new(2, 1024, 8, &one_frame_per_poll());
-    let (mut busy, from) = process(&mut cluster, 0, 1);
-    let (mut quiet, _) = process(&mut cluster, 0, 2);
-    let (_target, to) = process(&mut cluster, 1, 3);
-    let long = Command::write(from.at(0), to.to(0), 200_000);
-    while busy.issue(&mut cluster, &long, &[]).is_some() {}
-    for _ in 0..200 {
-        cluster.poll(0);
-        cluster.poll(1);
-    }
-    let short = Command::inline_write(to.to(0), 8);
-    quiet.issue(&mut cluster, &short, &[1; 8]).unwrap();
-    let polls = polls_until(&mut cluster, &quiet, (1, 0));
-    assert!(polls <= 6, "it took {polls} polls");
-    assert_eq!(busy.done(&cluster).0, 0);
+    let (net, [busy, quiet, target]) = one_frame_per_poll();
+    while busy.write(&target).bytes(200_000).try_issue().is_some() {}
+    net.poll_both(200);
+    quiet.inline_write(&target, &[1; 8]).issue();
+    assert_done_within(6, &quiet, (1, 0));
+    assert_eq!(busy.done().0, 0);
 }
 
 #[test]
 fn one_transfer_passes_long_ones_of_its_own_process() {
-    let mut cluster = Cluster::new(2, 1024, 8, &one_frame_per_poll());
-    let (mut a, from) = process(&mut cluster, 0, 1);
-    let (_target, to) = process(&mut cluster, 1, 3);
-    let long = Command::write(from.at(0), to.to(0), 200_000);
+    let (net, [a, _, target]) = one_frame_per_poll();
     for _ in 0..4 {
-        a.issue(&mut cluster, &long, &[]).unwrap();
+        a.write(&target).bytes(200_000).issue();
     }
-    for _ in 0..100 {
-        cluster.poll(0);
-        cluster.poll(1);
-    }
-    let mut read = Command::read(from.at(0), to.to(0), 8);
-    read.flags = CommandFlags::PUBLISH.bits();
-    a.issue(&mut cluster, &read, &[]).unwrap();
-    let polls = polls_until(&mut cluster, &a, (0, 1));
-    assert!(polls <= 15, "it took {polls} polls");
+    net.poll_both(100);
+    let read = a.read(&target).bytes(8);
+    read.with(|command| *command = command.publish()).issue();
+    assert_done_within(15, &a, (0, 1));
 }
 
 #[test]
 fn readers_of_one_process_do_not_hold_up_another() {
-    let mut cluster = Cluster::new(2, 1024, 8, &one_frame_per_poll());
-    let (_owner, source) = process(&mut cluster, 0, 1);
-    let (mut quiet, _) = process(&mut cluster, 0, 2);
-    let (mut reader, into) = process(&mut cluster, 1, 3);
-    let read = Command::read(into.at(0), source.to(0), 200_000);
-    while reader.issue(&mut cluster, &read, &[]).is_some() {}
-    for _ in 0..300 {
-        cluster.poll(0);
-        cluster.poll(1);
-    }
-    let short = Command::inline_write(into.to(0), 8);
-    quiet.issue(&mut cluster, &short, &[1; 8]).unwrap();
-    let polls = polls_until(&mut cluster, &quiet, (1, 0));
-    assert!(polls <= 8, "it took {polls} polls");
+    let (net, [source, quiet, reader]) = one_frame_per_poll();
+    while reader.read(&source).bytes(200_000).try_issue().is_some() {}
+    net.poll_both(300);
+    quiet.inline_write(&reader, &[1; 8]).issue();
+    assert_done_within(8, &quiet, (1, 0));
 }
 
 #[test]
 fn the_work_of_a_poll_is_bounded() {
     let limits = Limits::default();
-    let mut cluster = Cluster::new(2, 1024, 8, &limits);
-    let (mut a, from) = process(&mut cluster, 0, 1);
-    let (_target, to) = process(&mut cluster, 1, 3);
-    let long = Command::write(from.at(0), to.to(0), 200_000);
-    while a.issue(&mut cluster, &long, &[]).is_some() {}
+    let net = Net::new(2, 1024, 8, &limits);
+    let (a, target) = (net.party(0, 1), net.party(1, 3));
+    while a.write(&target).bytes(200_000).try_issue().is_some() {}
     let mut before = 0;
     for _ in 0..200 {
-        cluster.poll(0);
-        let sent = cluster.statistics(0).bytes_sent.get();
+        net.poll(0);
+        let sent = net.counters(0).bytes_sent.get();
         assert!(sent - before <= u64::from(limits.fragments_per_poll) * 4096);
         before = sent;
-        cluster.poll(1);
+        net.poll(1);
     }
 }

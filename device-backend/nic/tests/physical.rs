@@ -4,24 +4,29 @@
 
 mod common;
 
-use common::{pattern, process, ALL};
-use qnic_abi::control::{Opcode as Request, Unexport, PROCESS_PHYSICAL};
-use qnic_abi::rdma::Opcode;
-use qnic_abi::{Access, Port, Status, VniId, PAGE_SIZE};
-use qnic_abi_client::Command;
-use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
+use common::{pattern, Net, Party, ALL, PAGE};
+use qnic_abi::control::PROCESS_PHYSICAL;
+use qnic_abi::{Access, Port, SegmentId, Status, VniId, PAGE_SIZE};
+use qnic_nic::testing::{SimProcess, SimSegment};
 use qnic_nic::{HostMemory, Limits};
 
 const FRAMES: u64 = 256;
-const PAGE: u64 = PAGE_SIZE as u64;
 
-fn cluster() -> Cluster {
-    Cluster::new(2, FRAMES, 4, &Limits::default())
+fn net() -> Net {
+    Net::new(2, FRAMES, 4, &Limits::default())
 }
 
-fn privileged(cluster: &mut Cluster, node: usize, vni: u16) -> SimProcess {
-    let port = Port(10 + vni);
-    SimProcess::register_with(cluster, node, VniId(vni), port, PROCESS_PHYSICAL).unwrap()
+fn privileged(net: &Net, node: usize) -> SimProcess {
+    let (vni, port) = (VniId(0), Port(10));
+    let cluster = &mut net.cluster();
+    SimProcess::register_with(cluster, node, vni, port, PROCESS_PHYSICAL).unwrap()
+}
+
+/// A privileged process that exports a range of physical memory.
+fn party(net: &Net, node: usize, range: (u64, u64), access: Access) -> Party {
+    let process = privileged(net, node);
+    let segment = process.export_physical(&mut net.cluster(), 0, 1, range, access);
+    Party::new(net, process, segment.unwrap())
 }
 
 /// The last pages of a node's memory, which its driver hands out last.
@@ -29,110 +34,91 @@ fn top(pages: u64) -> (u64, u64) {
     ((FRAMES - pages) * PAGE, pages * PAGE)
 }
 
-fn lookups(cluster: &Cluster, node: usize) -> u64 {
-    let statistics = cluster.statistics(node);
-    [
-        statistics.source_hits,
-        statistics.source_misses,
-        statistics.destination_hits,
-        statistics.destination_misses,
-    ]
-    .iter()
-    .map(|counter| counter.get())
-    .sum()
+fn lookups(net: &Net, node: usize) -> u64 {
+    let counters = net.counters(node);
+    let hits = counters.source_hits.get() + counters.destination_hits.get();
+    hits + counters.source_misses.get() + counters.destination_misses.get()
 }
 
-fn memory(cluster: &Cluster, node: usize) -> Vec<u8> {
-    let mut bytes = vec![0; FRAMES as usize * PAGE_SIZE];
-    cluster.nodes[node].host.memory.read(0, &mut bytes).unwrap();
+/// Bytes of the physical memory of a party's node, from its segment on.
+fn physical(party: &Party, offset: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    let memory = &party.net.cluster().nodes[party.node].host.memory;
+    let address = party.segment.address + offset;
+    memory.read(address, &mut bytes).unwrap();
     bytes
+}
+
+fn store_physical(party: &Party, offset: u64, bytes: &[u8]) {
+    let memory = &party.net.cluster().nodes[party.node].host.memory;
+    memory.write(party.segment.address + offset, bytes).unwrap();
 }
 
 #[test]
 fn physical_transfers_move_bytes_without_a_lookup() {
-    let mut cluster = cluster();
-    let mut a = privileged(&mut cluster, 0, 0);
-    let b = privileged(&mut cluster, 1, 0);
+    let net = net();
     let (start, length) = top(8);
-    let from = a.export_physical(&mut cluster, 0, 1, (start, length), ALL);
-    let to = b.export_physical(&mut cluster, 0, 1, (start + 100, length - 100), ALL);
-    let (from, to) = (from.unwrap(), to.unwrap());
+    let a = party(&net, 0, (start, length), ALL);
+    let b = party(&net, 1, (start + 100, length - 100), ALL);
     let bytes = pattern(5, 5 * PAGE_SIZE);
-    let source = &cluster.nodes[0].host.memory;
-    source.write(start + 50, &bytes).unwrap();
-    let write = Command::write(from.at(50), to.to(17), 5 * PAGE);
-    a.issue(&mut cluster, &write, &[]).unwrap();
-    let inline = Command::inline_write(to.to(6 * PAGE), 4);
-    a.issue(&mut cluster, &inline, &[1, 2, 3, 4]).unwrap();
-    cluster.run();
-    assert_eq!(a.errors(&cluster), []);
-    let mut got = vec![0; bytes.len()];
-    let target = &cluster.nodes[1].host.memory;
-    target.read(start + 117, &mut got).unwrap();
-    assert!(got == bytes);
-    target.read(start + 100 + 6 * PAGE, &mut got[..4]).unwrap();
-    assert_eq!(got[..4], [1, 2, 3, 4]);
+    store_physical(&a, 50, &bytes);
+    a.write(&b).from(50).to(17).bytes(5 * PAGE).issue();
+    a.inline_write(&b, &[1, 2, 3, 4]).to(6 * PAGE).run();
+    assert_eq!(a.errors(), []);
+    assert!(physical(&b, 17, bytes.len()) == bytes);
+    assert_eq!(physical(&b, 6 * PAGE, 4), [1, 2, 3, 4]);
 
     let fresh = pattern(9, PAGE_SIZE);
-    target.write(start + 100, &fresh).unwrap();
-    let read = Command::read(from.at(3), to.to(0), PAGE);
-    a.issue(&mut cluster, &read, &[]).unwrap();
-    cluster.run();
-    assert_eq!(a.done(&cluster), (2, 1));
-    assert_eq!(a.errors(&cluster), []);
-    let source = &cluster.nodes[0].host.memory;
-    source.read(start + 3, &mut got[..PAGE_SIZE]).unwrap();
-    assert!(got[..PAGE_SIZE] == fresh);
-    assert_eq!((lookups(&cluster, 0), lookups(&cluster, 1)), (0, 0));
+    store_physical(&b, 0, &fresh);
+    a.read(&b).to(3).bytes(PAGE).run();
+    assert_eq!(a.done(), (2, 1));
+    assert_eq!(a.errors(), []);
+    assert!(physical(&a, 3, PAGE_SIZE) == fresh);
+    assert_eq!((lookups(&net, 0), lookups(&net, 1)), (0, 0));
 }
 
 #[test]
 fn without_privilege_nothing_is_exported() {
-    let mut cluster = cluster();
-    let (ordinary, _) = process(&mut cluster, 0, 1);
-    let refused = ordinary.export_physical(&mut cluster, 5, 99, top(1), ALL);
+    let net = net();
+    let ordinary = net.party(0, 1);
+    let process = ordinary.process.borrow();
+    let refused = process.export_physical(&mut net.cluster(), 5, 99, top(1), ALL);
     assert_eq!(refused.err(), Some(Status::AccessDenied));
-    let gone = Unexport {
-        segment: 5.into(),
-        reserved: [0.into(); 3],
-    };
-    let status = cluster.control(0, Request::Unexport, ordinary.vni, &gone);
+    let status = process.unexport(&mut net.cluster(), SegmentId(5));
     assert_eq!(status, Status::NoSuchSegment);
     let flags = PROCESS_PHYSICAL << 1;
-    let odd = SimProcess::register_with(&mut cluster, 0, VniId(3), Port(77), flags);
+    let odd = SimProcess::register_with(&mut net.cluster(), 0, VniId(3), Port(77), flags);
     assert_eq!(odd.err(), Some(Status::Malformed));
 }
 
 #[test]
 fn ranges_beyond_the_memory_of_the_guest_are_refused() {
-    let mut cluster = cluster();
-    let a = privileged(&mut cluster, 0, 0);
+    let net = net();
+    let a = privileged(&net, 0);
     let (start, _) = top(1);
-    for range in [
-        (start, PAGE + 1),
-        (start + PAGE, 1),
-        (u64::MAX - 10, 5),
-        (u64::MAX, 2),
+    for (range, status) in [
+        ((start, PAGE + 1), Status::BadAddress),
+        ((start + PAGE, 1), Status::BadAddress),
+        ((u64::MAX - 10, 5), Status::BadAddress),
+        ((u64::MAX, 2), Status::BadAddress),
+        ((start, 0), Status::BadLength),
     ] {
-        let refused = a.export_physical(&mut cluster, 0, 1, range, ALL);
-        assert_eq!(refused.err(), Some(Status::BadAddress), "{range:x?}");
+        let refused = a.export_physical(&mut net.cluster(), 0, 1, range, ALL);
+        assert_eq!(refused.err(), Some(status), "{range:x?}");
     }
-    let empty = a.export_physical(&mut cluster, 0, 1, (start, 0), ALL);
-    assert_eq!(empty.err(), Some(Status::BadLength));
 }
 
 /// An ordinary segment must not be reached by the rules of a physical one, nor
 /// the other way round.
 #[test]
 fn a_transfer_that_is_not_allowed_touches_nothing() {
-    let mut cluster = cluster();
-    let (mut ordinary, own) = process(&mut cluster, 0, 1);
-    let b = privileged(&mut cluster, 1, 0);
+    let net = net();
+    let ordinary = net.party(0, 1);
     let (start, length) = top(4);
-    let theirs = b.export_physical(&mut cluster, 0, 1, (start, length), Access::READ);
-    let theirs = theirs.unwrap();
-    ordinary.write(&mut cluster, own.address, &pattern(3, 4096));
-    let before = [memory(&cluster, 0), memory(&cluster, 1)];
+    let b = party(&net, 1, (start, length), Access::READ);
+    let bytes = ordinary.fill(0, 4096, 3);
+    let before = physical(&b, 0, length as usize);
+    let theirs = b.segment;
     let wrong_key = SimSegment {
         key: theirs.key ^ 1,
         ..theirs
@@ -141,29 +127,23 @@ fn a_transfer_that_is_not_allowed_touches_nothing() {
         address: theirs.address + length,
         ..theirs
     };
-    // Local memory by physical address, from a process that may not.
-    let physical_source = SimSegment {
-        address: start,
-        ..own
-    };
     let cases = [
-        (Opcode::Write, own, theirs, Status::AccessDenied),
-        (Opcode::Read, own, wrong_key, Status::BadKey),
-        (Opcode::Read, own, beyond, Status::BadAddress),
-        (Opcode::Write, physical_source, theirs, Status::BadAddress),
+        (ordinary.write(theirs), Status::AccessDenied),
+        (ordinary.read(wrong_key), Status::BadKey),
+        (ordinary.read(beyond), Status::BadAddress),
+        // Local memory by physical address, from a process that may not.
+        (
+            ordinary.write(theirs).with(|c| c.local.address = start),
+            Status::BadAddress,
+        ),
     ];
-    for (number, (opcode, local, remote, wanted)) in cases.into_iter().enumerate() {
-        let command = Command::transfer(opcode, local.at(0), remote.to(0), 2);
-        ordinary.issue(&mut cluster, &command, &[]).unwrap();
-        cluster.run();
-        let errors = ordinary.errors(&cluster);
-        assert_eq!(errors.last(), Some(&(number as u64, wanted)));
+    for (transfer, status) in cases {
+        let number = transfer.bytes(2).run();
+        assert_eq!(ordinary.errors().last(), Some(&(number, status)));
     }
-    let after = [memory(&cluster, 0), memory(&cluster, 1)];
-    let window_pages = |bytes: &[u8]| bytes[start as usize..].to_vec();
-    assert!(window_pages(&before[1]) == window_pages(&after[1]));
-    assert!(ordinary.read(&cluster, own.address, 4096) == pattern(3, 4096));
-    let (here, there) = (cluster.statistics(0), cluster.statistics(1));
+    assert!(physical(&b, 0, length as usize) == before);
+    assert!(ordinary.holds(0, &bytes));
+    let (here, there) = (net.counters(0), net.counters(1));
     assert_eq!(here.errors_range.get(), 1);
     assert_eq!(there.errors_access.get(), 1);
     assert_eq!(there.errors_key.get(), 1);

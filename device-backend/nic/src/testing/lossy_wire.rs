@@ -22,6 +22,28 @@ pub struct LossyWire {
     pub jitter: u64,
 }
 
+impl LossyWire {
+    /// A wire that loses and doubles so many frames of 1,000, and keeps no order.
+    pub fn rough(loss: u64) -> Self {
+        LossyWire {
+            loss,
+            duplication: loss,
+            delay: 10_000,
+            jitter: 40_000,
+        }
+    }
+
+    /// A wire that loses nothing and keeps the order, with this delay in nanoseconds.
+    pub fn steady(delay: u64) -> Self {
+        LossyWire {
+            loss: 0,
+            duplication: 0,
+            delay,
+            jitter: 0,
+        }
+    }
+}
+
 /// A frame under way.
 #[derive(Debug, Clone)]
 pub(super) struct FrameInTransit {
