@@ -2,7 +2,7 @@
 //!
 //! | module | what its test fails on |
 //! |---|---|
-//! | [`modules`] | a circle of imports in the NIC, a public field of `Nic`, an import between protocols |
+//! | [`modules`] | a circle of imports, a public field of `Nic`, an import between protocols or between core and transport |
 //! | [`requirements`] | a code that is cited and that docs/requirements.md does not define |
 //! | [`words`] | a word that docs/glossary.md says was replaced |
 //!
