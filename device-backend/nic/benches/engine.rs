@@ -14,43 +14,34 @@ use std::time::Instant;
 
 use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
 use qnic_abi_client::Command;
-use qnic_nic::testing::{Cluster, SimProcess, SimSegment};
+use qnic_nic::testing::{Net, Party};
 use qnic_nic::Limits;
 
 /// Beyond the caches: bulk transfers move through all of it.
 const SEGMENT: u64 = 64 << 20;
 
 struct Bench {
-    cluster: Cluster,
-    source: SimProcess,
-    from: SimSegment,
-    to: SimSegment,
+    net: Net,
+    source: Party,
+    target: Party,
 }
 
 impl Bench {
     fn new() -> Self {
-        let mut cluster = Cluster::new(2, 20_000, 128, &Limits::default());
-        let mut player = |node| {
+        let net = Net::new(2, 20_000, 128, &Limits::default());
+        let [source, target] = [0, 1].map(|node| {
             let vni = VniId(node as u16);
-            let player = SimProcess::register(&mut cluster, node, vni, Port(1)).unwrap();
-            let range = (0x100_0000, SEGMENT);
-            let segment = player.export(&mut cluster, 0, 1, range, Access::all());
-            (player, segment.unwrap())
-        };
-        let (source, from) = player(0);
-        let (_, to) = player(1);
-        for node in 0..2 {
-            let this = &mut cluster.nodes[node];
-            for page in (0..SEGMENT).step_by(4096) {
-                let vni = VniId(node as u16);
-                assert!(this.driver.fault_in(&this.host, vni, 0x100_0000 + page));
-            }
-        }
+            let mut party = Party::register(&net, node, vni, Port(1), 0).unwrap();
+            let segment = party.export(0, 1, (0x100_0000, SEGMENT), Access::all());
+            party.segment = segment.unwrap();
+            let pages = (0..SEGMENT).step_by(PAGE_SIZE);
+            pages.for_each(|page| party.fault_in(page));
+            party
+        });
         let mut bench = Bench {
-            cluster,
+            net,
             source,
-            from,
-            to,
+            target,
         };
         // The first command makes the two NICs known to each other.
         bench.in_batches(&bench.small(), 1, 1);
@@ -58,51 +49,55 @@ impl Bench {
     }
 
     fn small(&self) -> Command {
-        let mut command = Command::inline_write(self.to.to(64), 8);
+        let mut command = Command::inline_write(self.target.segment.to(64), 8);
         command.notification = Some(1);
         command
     }
 
     fn large(&self, length: u64) -> Command {
-        Command::write(self.from.at(0), self.to.to(0), length)
+        Command::write(self.source.segment.at(0), self.target.segment.to(0), length)
     }
 
     /// One write after the other, through the whole segment.
     fn sweep(&mut self, length: u64, count: u64) {
         for number in 0..count {
             let at = number * length % SEGMENT;
-            let command = Command::write(self.from.at(at), self.to.to(at), length);
-            self.source.issue(&mut self.cluster, &command, &[]).unwrap();
-            self.cluster.run();
+            let command = Command::write(
+                self.source.segment.at(at),
+                self.target.segment.to(at),
+                length,
+            );
+            self.source.issue(&command, &[]).unwrap();
+            self.net.run();
         }
     }
 
     /// One command at a time, from the issue to its completion.
     fn one_by_one(&mut self, command: &Command, count: u64) {
-        let before = self.source.done(&self.cluster).0;
+        let before = self.source.done().0;
         for _ in 0..count {
-            self.source.issue(&mut self.cluster, command, &[]).unwrap();
+            self.source.issue(command, &[]).unwrap();
             // Sent, delivered and acknowledged, published.
-            self.cluster.poll(0);
-            self.cluster.poll(1);
-            self.cluster.poll(0);
+            self.net.poll(0);
+            self.net.poll(1);
+            self.net.poll(0);
             if command.length > PAGE_SIZE as u64 {
-                self.cluster.run();
+                self.net.run();
             }
         }
-        assert_eq!(self.source.done(&self.cluster).0, before + count);
+        assert_eq!(self.source.done().0, before + count);
     }
 
     /// As many as the queue holds, then all NICs until they are idle.
     fn in_batches(&mut self, command: &Command, batches: u64, batch: u64) {
-        let before = self.source.done(&self.cluster).0;
+        let before = self.source.done().0;
         for _ in 0..batches {
             for _ in 0..batch {
-                self.source.issue(&mut self.cluster, command, &[]).unwrap();
+                self.source.issue(command, &[]).unwrap();
             }
-            self.cluster.run();
+            self.net.run();
         }
-        let done = self.source.done(&self.cluster).0;
+        let done = self.source.done().0;
         assert_eq!(done, before + batches * batch);
     }
 }

@@ -13,7 +13,7 @@ use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
 use qnic_abi_client::Command;
-use qnic_nic::testing::{Cluster, SimProcess};
+use qnic_nic::testing::{Net, Party};
 use qnic_nic::Limits;
 
 /// Commands between two looks at what is complete.
@@ -32,13 +32,13 @@ fn main() {
         eprintln!("usage: packet lossless|reliable 8|4096 COUNT");
         std::process::exit(2);
     };
-    let (mut cluster, mut source, command) = prepare(lossless, size);
+    let (source, command) = prepare(lossless, size);
     // Known to each other, caches warm.
-    run(&mut cluster, &mut source, &command, 4);
+    run(&source, &command, 4);
     let batches = count / BATCH;
     let mut counter = counter();
     let start = Instant::now();
-    run(&mut cluster, &mut source, &command, batches);
+    run(&source, &command, batches);
     let time = start.elapsed().as_nanos() as f64;
     let instructions = counter.as_mut().map_err(|error| error.to_string());
     let instructions =
@@ -71,38 +71,37 @@ fn counter() -> std::io::Result<Counter> {
     Ok(counter)
 }
 
-fn prepare(lossless: bool, size: u64) -> (Cluster, SimProcess, Command) {
-    let mut cluster = Cluster::new(2, 256, 8, &Limits::default());
-    cluster.lossless = lossless;
-    let mut player = |node: usize| {
+fn prepare(lossless: bool, size: u64) -> (Party, Command) {
+    let net = Net::new(2, 256, 8, &Limits::default());
+    net.cluster().lossless = lossless;
+    let [source, target] = [0, 1].map(|node| {
         let vni = VniId(node as u16);
-        let player = SimProcess::register(&mut cluster, node, vni, Port(1)).expect("a process");
+        let mut party = Party::register(&net, node, vni, Port(1), 0).expect("a process");
         let range = (ADDRESS, PAGE_SIZE as u64);
-        let segment = player.export(&mut cluster, 0, 1, range, Access::all());
-        let this = &mut cluster.nodes[node];
-        let there = this.driver.fault_in(&this.host, vni, ADDRESS);
-        assert!(there, "no memory");
-        (player, segment.expect("a segment"))
-    };
-    let ((source, from), (_, to)) = (player(0), player(1));
+        let segment = party.export(0, 1, range, Access::all());
+        party.segment = segment.expect("a segment");
+        party.fault_in(0);
+        party
+    });
+    let (from, to) = (source.segment, target.segment);
     let command = match size {
         8 => Command::inline_write(to.to(64), 8),
         _ => Command::write(from.at(0), to.to(0), size),
     };
-    (cluster, source, command)
+    (source, command)
 }
 
 /// Issues so many batches, and has both NICs work until each is complete.
-fn run(cluster: &mut Cluster, source: &mut SimProcess, command: &Command, batches: u64) {
+fn run(source: &Party, command: &Command, batches: u64) {
     let late = Limits::default().ack_delay + 1;
     for _ in 0..batches {
         for _ in 0..BATCH {
-            source.issue(cluster, command, &[]).expect("room");
+            source.issue(command, &[]).expect("room");
         }
-        cluster.run();
+        source.net.run();
         // An acknowledgement may wait for so long.
-        cluster.advance(late);
-        cluster.run();
-        assert_eq!(source.done(cluster).0, source.queue.tail(), "not complete");
+        source.net.advance(late);
+        source.net.run();
+        assert_eq!(source.done().0, source.issued(), "not complete");
     }
 }

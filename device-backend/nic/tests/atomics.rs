@@ -1,19 +1,16 @@
 //! Atomic operations (N20, N22, N24): exact whoever asks, whatever the wire does and
 //! whichever pages are absent.
 
-mod common;
-
-use common::{page, Net, Pair, Party, Transfer, ALL, PAGE};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::atomic::{split_detail, Function, NOBODY};
 use qnic_abi::{Access, Status};
-use qnic_nic::testing::{LossyWire, SimSegment};
+use qnic_nic::testing::{page, LossyWire, Net, Pair, Party, SimSegment, Transfer, ALL, PAGE};
 use qnic_nic::Limits;
 
 /// Runs one atomic command to its end, and returns what it brought.
 fn execute(issuer: &Party, command: Transfer<'_>) -> (u64, u64) {
-    let record = (issuer.process.borrow().queue.tail() % 64) as u16;
+    let record = (issuer.issued() % 64) as u16;
     let done = issuer.done().1;
     command.record(record).run();
     assert_eq!(issuer.done().1, done + 1);
@@ -59,7 +56,7 @@ proptest! {
             1..60,
         ),
     ) {
-        let Pair { a, b, .. } = Pair::new();
+        let Pair { a, b, .. } = Pair::lossless();
         let mut memory = [0u8; 64];
         for (function, wide, index, operands, issuer, evict) in steps {
             let function = Function::ALL[function];
@@ -120,7 +117,7 @@ proptest! {
 
 #[test]
 fn queues_and_semaphores_work_over_the_wire() {
-    let Pair { a, b, .. } = Pair::new();
+    let Pair { a, b, .. } = Pair::lossless();
     let call = |function, entry| {
         let (value, detail) = execute(&a, a.atomic(function, &b, [entry, 0]).bytes(32));
         let (first, second) = split_detail(detail);
@@ -143,7 +140,7 @@ fn queues_and_semaphores_work_over_the_wire() {
 
 #[test]
 fn an_operation_on_an_absent_page_waits_for_it_and_is_executed_once() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     net.answer_faults(false);
     for record in 0..3 {
         let add = a.atomic(Function::FetchAdd, &b, [5, 0]);
@@ -169,7 +166,7 @@ fn an_operation_on_an_absent_page_waits_for_it_and_is_executed_once() {
 #[test]
 fn what_waits_for_a_page_ends_with_its_segment_its_issuer_or_its_page() {
     for case in 0..3 {
-        let Pair { net, a, b } = Pair::new();
+        let Pair { net, a, b } = Pair::lossless();
         net.answer_faults(false);
         a.atomic(Function::FetchAdd, &b, [5, 0]).run();
         assert_eq!(net.faults(1), 1);
@@ -198,10 +195,12 @@ fn what_waits_for_a_page_ends_with_its_segment_its_issuer_or_its_page() {
 
 #[test]
 fn what_is_not_allowed_is_refused_and_touches_nothing() {
-    let Pair { net, a, b } = Pair::new();
-    let read_only = b.export(1, 100, (0x4001_0000, 4096), Access::READ);
-    let write_only = b.export(2, 101, (0x4002_0000, 4096), Access::WRITE);
-    let short = b.export(3, 102, (0x5000_0000, 12), ALL);
+    let Pair { net, a, b } = Pair::lossless();
+    let read_only = b.export(1, 100, (0x4001_0000, 4096), Access::READ).unwrap();
+    let write_only = b
+        .export(2, 101, (0x4002_0000, 4096), Access::WRITE)
+        .unwrap();
+    let short = b.export(3, 102, (0x5000_0000, 12), ALL).unwrap();
     let forged = SimSegment {
         key: b.segment.key ^ 1,
         ..b.segment
@@ -238,7 +237,7 @@ fn what_is_not_allowed_is_refused_and_touches_nothing() {
 
 #[test]
 fn completions_count_atomic_commands_among_the_reads_in_their_order() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let read = a.read(&b).from(page(0)).bytes(64);
     let add = a.atomic(Function::Increment, &b, [0; 2]).to(page(0) + PAGE);
     read.run();

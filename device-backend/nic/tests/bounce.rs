@@ -2,11 +2,9 @@
 //! page had been there; what waits for a page delays nobody else; everything that
 //! ends while it waits gives back what it holds.
 
-mod common;
-
-use common::{page, Pair, Party, ALL, PAGE, SEGMENT};
 use qnic_abi::control::{FaultDone, Opcode as Request};
 use qnic_abi::{Status, PAGE_SIZE};
+use qnic_nic::testing::{page, Pair, Party, ALL, PAGE, SEGMENT};
 use qnic_nic::Limits;
 
 /// A pair that has moved a segment both ways, then lost these whole pages of `b`.
@@ -302,7 +300,7 @@ fn a_segment_that_is_exported_anew_is_not_reached_by_an_old_key() {
     let number = a.write(&b).pages(0..1).run();
     assert_eq!(b.unexport(&b), Status::Ok);
     let range = (b.segment.address, SEGMENT);
-    let fresh = b.export(b.segment.id.0, 99, range, ALL);
+    let fresh = b.export(b.segment.id.0, 99, range, ALL).unwrap();
     assert_ne!(fresh.key, b.segment.key);
     net.answer_faults(true);
     net.settle();
@@ -320,7 +318,7 @@ fn a_segment_that_is_exported_anew_is_not_reached_by_an_old_key() {
 fn a_name_is_revoked_while_data_waits_under_another() {
     let Pair { net, a, b } = absent(&[1]);
     let range = (b.segment.address, SEGMENT);
-    let other = b.export(9, 999, range, qnic_abi::Access::READ);
+    let other = b.export(9, 999, range, qnic_abi::Access::READ).unwrap();
     let page_key = 0xaa00 + u64::from(b.segment.id.0);
     net.cluster().nodes[1]
         .driver

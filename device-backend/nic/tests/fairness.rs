@@ -1,9 +1,7 @@
 //! Two-level round robin (Q10): a process with a thousand transfers does not hold up one
 //! with a single transfer.
 
-mod common;
-
-use common::{Net, Party};
+use qnic_nic::testing::{Net, Party};
 use qnic_nic::Limits;
 
 /// Processes 1 and 2 on node 0 and process 3 on node 1; one frame per poll, so that

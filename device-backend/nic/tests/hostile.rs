@@ -1,9 +1,6 @@
 //! Guests, drivers and peers that write whatever they like: nothing panics, and
 //! processes that behave are not touched (X8).
 
-mod common;
-
-use common::{Net, Pair, Party};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::control::REQUEST_BYTES;
@@ -12,7 +9,7 @@ use qnic_abi::rdma::{kind as rdma, ReadRequest, Write};
 use qnic_abi::window::{command_offset, WINDOW_BYTES};
 use qnic_abi::wire::{kind, Body, Class, Frame, Hello, ProcessGone, FRAME_MAGIC, HEADER_BYTES};
 use qnic_abi::{SharedMemory, Status};
-use qnic_nic::testing::{Cluster, Memory, SimProcess};
+use qnic_nic::testing::{Cluster, Memory, Net, Pair, Party, ALL};
 use qnic_nic::{Limits, Payload};
 use zerocopy::{FromBytes, FromZeros};
 
@@ -126,7 +123,7 @@ proptest! {
         scribbles in prop::collection::vec((0..WINDOW_BYTES / 8, word()), 1..200),
         commands in prop::collection::vec(prop::collection::vec(word(), 24), 0..20),
     ) {
-        let Pair { net, a, b } = Pair::new();
+        let Pair { net, a, b } = Pair::lossless();
         let villain = net.party(0, 3);
         let ring = || net.cluster().ring(0, villain.vni);
         for (round, (index, value)) in scribbles.iter().enumerate() {
@@ -156,7 +153,7 @@ proptest! {
     fn scribbled_tables_hurt_only_their_node(
         scribbles in prop::collection::vec((any::<prop::sample::Index>(), word()), 1..300),
     ) {
-        let Pair { net, a, b } = Pair::new();
+        let Pair { net, a, b } = Pair::lossless();
         let c = net.party(0, 3);
         // Every page is resident, and faults of the broken node stay unanswered.
         for (from, to) in [(&a, &b), (&c, &a)] {
@@ -185,7 +182,7 @@ proptest! {
         ),
         length in prop_oneof![9 => Just(REQUEST_BYTES), 1 => 0usize..100],
     ) {
-        let Pair { net, a, b } = Pair::new();
+        let Pair { net, a, b } = Pair::lossless();
         let mut pending = 0;
         for (opcode, vni, words) in &requests {
             // VNI 1 behaves; its requests come through its own driver.
@@ -215,7 +212,7 @@ proptest! {
             1..60,
         ),
     ) {
-        let Pair { net, a, b } = Pair::new();
+        let Pair { net, a, b } = Pair::lossless();
         for opcode in [Opcode::Write, Opcode::Read] {
             a.transfer(opcode, &b).bytes(50_000).issue();
             net.poll(0);
@@ -274,7 +271,7 @@ proptest! {
 
 #[test]
 fn a_peer_cannot_use_a_key_that_it_was_not_given() {
-    let Pair { net, b, .. } = Pair::new();
+    let Pair { net, b, .. } = Pair::lossless();
     let before = b.bytes(0, 4096);
     let stranger = Stranger::new(&net);
     for (sequence, key) in (1..).zip([0, b.segment.key ^ 1, u64::MAX]) {
@@ -292,7 +289,7 @@ fn a_peer_cannot_use_a_key_that_it_was_not_given() {
 
 #[test]
 fn a_peer_that_ignores_its_window_fills_no_memory() {
-    let Pair { net, b, .. } = Pair::new();
+    let Pair { net, b, .. } = Pair::lossless();
     net.answer_faults(false);
     let stranger = Stranger::new(&net);
     let granted = stranger.granted;
@@ -320,18 +317,16 @@ fn a_peer_that_ignores_its_window_fills_no_memory() {
 
 #[test]
 fn two_processes_cannot_share_a_port_or_a_segment() {
-    let Pair { net, a, .. } = Pair::new();
-    let cluster = &mut *net.cluster();
-    let taken = SimProcess::register(cluster, 0, qnic_abi::VniId(5), a.port);
+    let Pair { net, a, .. } = Pair::lossless();
+    let taken = Party::register(&net, 0, qnic_abi::VniId(5), a.port, 0);
     assert_eq!(taken.err(), Some(Status::PortInUse));
-    let process = a.process.borrow();
-    let again = process.export(cluster, 1, 7, (0, 10), common::ALL);
+    let again = a.export(1, 7, (0, 10), ALL);
     assert_eq!(again.err(), Some(Status::NameExists));
 }
 
 #[test]
 fn several_queues_can_fail_in_one_poll() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let villains = [3, 4, 5, 6].map(|vni| net.party(0, vni));
     for villain in &villains {
         let write = villain.inline_write(&b, &[0; 8]);
@@ -347,7 +342,7 @@ fn several_queues_can_fail_in_one_poll() {
 /// Found by a random workload: the new process waited for an answer for ever.
 #[test]
 fn a_request_that_overtakes_the_end_of_the_process_before_is_answered() {
-    let Pair { net, b, .. } = Pair::new();
+    let Pair { net, b, .. } = Pair::lossless();
     b.store(0, &[6; 8]);
     let stranger = Stranger::new(&net);
     let mut request = ReadRequest::new_zeroed();

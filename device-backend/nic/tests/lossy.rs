@@ -1,12 +1,9 @@
 //! Transfers over wires that lose, double, delay and reorder frames (U1 to U3, U10), and
 //! what happens when a peer is silent for good.
 
-mod common;
-
-use common::{Net, Pair, SEGMENT};
 use qnic_abi::control::Statistics;
 use qnic_abi::Status;
-use qnic_nic::testing::LossyWire;
+use qnic_nic::testing::{LossyWire, Net, Pair, SEGMENT};
 use qnic_nic::{Limits, Progress};
 use zerocopy::little_endian::U64;
 

@@ -1,13 +1,10 @@
 //! Notifications of all kinds between NICs (N16 to N18).
 
-mod common;
-
-use common::{Net, Pair, Party};
 use qnic_abi::host_area::{
     notification_offset, NOTIFICATIONS_LOST, NOTIFICATION_TAIL, ONE_SHOT_ENTRIES,
 };
 use qnic_abi::window::{armed_bit, NOTIFICATION_HEAD, SIGNAL_WAKE_REQUEST};
-use qnic_nic::testing::LossyWire;
+use qnic_nic::testing::{LossyWire, Net, Pair, Party};
 
 /// Signals a notification, as soon as there is room in the queue.
 fn notify(from: &Party, to: &Party, number: u32) {
@@ -28,7 +25,7 @@ fn store(party: &Party, word: usize, value: u64) {
 
 #[test]
 fn armed_numbers_coalesce_until_they_are_read_and_one_shots_never_do() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     notify(&a, &b, 5);
     net.run();
     assert_eq!(entries(&b), [], "nobody has armed it");
@@ -69,7 +66,7 @@ fn one_shots_keep_their_order_over_a_wire_that_keeps_none() {
 
 #[test]
 fn a_full_queue_drops_one_shots_and_says_how_many() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     for number in 0..ONE_SHOT_ENTRIES as u32 + 3 {
         notify(&a, &b, 5000 + number);
     }
@@ -88,7 +85,7 @@ fn a_full_queue_drops_one_shots_and_says_how_many() {
 /// commands.
 #[test]
 fn signal_wake_requests_are_for_notifications_only() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let events = || net.cluster().nodes[1].events.len();
     store(&b, SIGNAL_WAKE_REQUEST, 1);
     b.signal(&a, 1).run();

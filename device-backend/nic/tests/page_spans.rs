@@ -1,12 +1,10 @@
 //! Spans of pages in one frame (docs/wire.md, "Long transfers"): each fragment is
 //! delivered, held, refused and counted by itself.
 
-mod common;
-
-use common::{page, pattern, Net, Pair, PAGE, SEGMENT};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::{Status, PAGE_SIZE};
+use qnic_nic::testing::{page, pattern, Net, Pair, PAGE, SEGMENT};
 use qnic_nic::Limits;
 
 /// Answers one fault after the other, in an order that `choice` says, until there

@@ -2,12 +2,9 @@
 //! lock, only between processes that were both given the privilege, and only
 //! within the memory of their guests.
 
-mod common;
-
-use common::{pattern, Net, Party, ALL, PAGE};
 use qnic_abi::control::PROCESS_PHYSICAL;
 use qnic_abi::{Access, Port, SegmentId, Status, VniId, PAGE_SIZE};
-use qnic_nic::testing::{SimProcess, SimSegment};
+use qnic_nic::testing::{pattern, Net, Party, SimSegment, ALL, PAGE};
 use qnic_nic::{HostMemory, Limits};
 
 const FRAMES: u64 = 256;
@@ -16,17 +13,15 @@ fn net() -> Net {
     Net::new(2, FRAMES, 4, &Limits::default())
 }
 
-fn privileged(net: &Net, node: usize) -> SimProcess {
-    let (vni, port) = (VniId(0), Port(10));
-    let cluster = &mut net.cluster();
-    SimProcess::register_with(cluster, node, vni, port, PROCESS_PHYSICAL).unwrap()
+fn privileged(net: &Net, node: usize) -> Party {
+    Party::register(net, node, VniId(0), Port(10), PROCESS_PHYSICAL).unwrap()
 }
 
 /// A privileged process that exports a range of physical memory.
 fn party(net: &Net, node: usize, range: (u64, u64), access: Access) -> Party {
-    let process = privileged(net, node);
-    let segment = process.export_physical(&mut net.cluster(), 0, 1, range, access);
-    Party::new(net, process, segment.unwrap())
+    let mut party = privileged(net, node);
+    party.segment = party.export_physical(0, 1, range, access).unwrap();
+    party
 }
 
 /// The last pages of a node's memory, which its driver hands out last.
@@ -81,13 +76,15 @@ fn physical_transfers_move_bytes_without_a_lookup() {
 fn without_privilege_nothing_is_exported() {
     let net = net();
     let ordinary = net.party(0, 1);
-    let process = ordinary.process.borrow();
-    let refused = process.export_physical(&mut net.cluster(), 5, 99, top(1), ALL);
+    let refused = ordinary.export_physical(5, 99, top(1), ALL);
     assert_eq!(refused.err(), Some(Status::AccessDenied));
-    let status = process.unexport(&mut net.cluster(), SegmentId(5));
-    assert_eq!(status, Status::NoSuchSegment);
+    let gone = SimSegment {
+        id: SegmentId(5),
+        ..ordinary.segment
+    };
+    assert_eq!(ordinary.unexport(gone), Status::NoSuchSegment);
     let flags = PROCESS_PHYSICAL << 1;
-    let odd = SimProcess::register_with(&mut net.cluster(), 0, VniId(3), Port(77), flags);
+    let odd = Party::register(&net, 0, VniId(3), Port(77), flags);
     assert_eq!(odd.err(), Some(Status::Malformed));
 }
 
@@ -103,7 +100,7 @@ fn ranges_beyond_the_memory_of_the_guest_are_refused() {
         ((u64::MAX, 2), Status::BadAddress),
         ((start, 0), Status::BadLength),
     ] {
-        let refused = a.export_physical(&mut net.cluster(), 0, 1, range, ALL);
+        let refused = a.export_physical(0, 1, range, ALL);
         assert_eq!(refused.err(), Some(status), "{range:x?}");
     }
 }

@@ -1,19 +1,15 @@
 //! Command queues: idle, full, malformed, and as many as there are (Q1, Q2).
 
-mod common;
-
-use common::{Net, Pair};
 use qnic_abi::event::Kind;
 use qnic_abi::host_area::{HEAD, QUEUE_STATUS};
 use qnic_abi::window::AWAKE;
 use qnic_abi::{Port, Status, VniId};
-use qnic_abi_client::Command;
-use qnic_nic::testing::SimProcess;
+use qnic_nic::testing::{Net, Pair, Party};
 use qnic_nic::{Limits, Progress};
 
 #[test]
 fn a_malformed_command_stops_its_queue_until_it_is_reset() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let good = a.write(&b).bytes(64);
     good.issue();
     good.clone().with(|command| command.opcode = 200).issue();
@@ -40,7 +36,7 @@ fn a_malformed_command_stops_its_queue_until_it_is_reset() {
 
 #[test]
 fn an_idle_queue_is_left_alone_until_the_doorbell() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let awake = || net.load(0, a.window() + AWAKE);
     assert_eq!(awake(), 0);
     a.inline_write(&b, &[1; 8]).run();
@@ -68,37 +64,33 @@ fn an_idle_queue_is_left_alone_until_the_doorbell() {
 fn all_windows_of_a_nic_can_be_used_at_once() {
     let net = Net::new(2, 4096, 128, &Limits::default());
     let b = net.party(1, 0);
-    let register = |vni, port| SimProcess::register(&mut net.cluster(), 0, VniId(vni), Port(port));
-    let mut processes: Vec<_> = (0..128)
+    let register = |vni, port| Party::register(&net, 0, VniId(vni), Port(port), 0);
+    let parties: Vec<_> = (0..128)
         .map(|vni| register(vni, vni + 1).unwrap())
         .collect();
     assert_eq!(register(128, 500).err(), Some(Status::NoSuchVni));
     assert_eq!(register(5, 500).err(), Some(Status::VniInUse));
     for round in 1..=20u64 {
-        for process in &mut processes {
-            let vni = process.vni.0;
-            let to = b.segment.to(u64::from(vni) * 8);
-            let command = Command::inline_write(to, 8).notify(u32::from(vni + 1));
-            let value = round << 32 | u64::from(vni);
-            let issued = process.issue(&mut net.cluster(), &command, &value.to_le_bytes());
-            issued.unwrap();
+        for party in &parties {
+            let vni = u64::from(party.vni.0);
+            let value = (round << 32 | vni).to_le_bytes();
+            let write = party.inline_write(&b, &value).to(vni * 8);
+            write.notify(vni as u32 + 1).issue();
         }
         net.run();
-        for process in &processes {
-            assert_eq!(process.done(&net.cluster()).0, round);
-            assert_eq!(b.signals(u32::from(process.vni.0 + 1)), round);
+        for party in &parties {
+            assert_eq!(party.done().0, round);
+            assert_eq!(b.signals(u32::from(party.vni.0 + 1)), round);
         }
     }
-    for process in processes {
-        process.end(&mut net.cluster());
-    }
+    parties.iter().for_each(Party::end);
     assert_eq!(net.counters(0).processes.get(), 0);
     assert_eq!(net.counters(1).notifications.get(), 128 * 20);
 }
 
 #[test]
 fn a_full_queue_makes_the_process_wait() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     net.answer_faults(false);
     let write = a.write(&b).bytes(64);
     let mut issued = 0;

@@ -1,19 +1,17 @@
 //! Writes, reads and notifications between processes, one thing at a time.
 
-mod common;
-
-use common::{Net, Pair, ALL, SEGMENT};
 use qnic_abi::event::Kind;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status};
 use qnic_abi_client::Command;
+use qnic_nic::testing::{page, pattern, Net, Pair, ALL, SEGMENT};
 use qnic_nic::{Limits, Progress};
 
 const BOTH: [Opcode; 2] = [Opcode::Write, Opcode::Read];
 
 #[test]
 fn writes_of_every_length_and_alignment_arrive() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let cases = [
         (0, 0, 1),
         (5, 9, 4096),
@@ -37,7 +35,7 @@ fn writes_of_every_length_and_alignment_arrive() {
 
 #[test]
 fn reads_of_every_length_and_alignment_arrive() {
-    let Pair { a, b, .. } = Pair::new();
+    let Pair { a, b, .. } = Pair::lossless();
     let cases = [
         (0, 0, 0),
         (0, 0, 1),
@@ -56,9 +54,9 @@ fn reads_of_every_length_and_alignment_arrive() {
 
 #[test]
 fn an_inline_write_crosses_a_page_border_and_notifies() {
-    let Pair { net, a, b } = Pair::new();
-    let bytes = common::pattern(1, 96);
-    let to = common::page(0) - 10;
+    let Pair { net, a, b } = Pair::lossless();
+    let bytes = pattern(1, 96);
+    let to = page(0) - 10;
     let write = a.inline_write(&b, &bytes).to(to).notify(1023);
     b.request_wake();
     write.run();
@@ -98,9 +96,9 @@ fn a_process_can_write_to_its_own_node_and_to_itself() {
 
 #[test]
 fn wrong_transfers_fail_alone_and_touch_nothing() {
-    let Pair { net, a, b } = Pair::new();
-    let read_only = b.export(1, 8, (0x900_0000, 4096), Access::READ);
-    let write_only = b.export(2, 9, (0xa00_0000, 4096), Access::WRITE);
+    let Pair { net, a, b } = Pair::lossless();
+    let read_only = b.export(1, 8, (0x900_0000, 4096), Access::READ).unwrap();
+    let write_only = b.export(2, 9, (0xa00_0000, 4096), Access::WRITE).unwrap();
     let before_b = b.segment.address - 1;
     let end_of_a = a.segment.address + SEGMENT - 63;
     type Change<'a> = &'a dyn Fn(&mut Command);
@@ -155,7 +153,7 @@ fn wrong_transfers_fail_alone_and_touch_nothing() {
 
 #[test]
 fn a_transfer_across_the_end_of_a_segment_touches_nothing() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let before = (a.fill(0, 30_000, 1), b.fill(0, SEGMENT, 2));
     let beyond = SEGMENT - 9000;
     a.write(&b).to(beyond).bytes(9001).issue();
@@ -168,7 +166,7 @@ fn a_transfer_across_the_end_of_a_segment_touches_nothing() {
 
 #[test]
 fn a_page_that_cannot_be_brought_in_fails_the_transfer() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let both = || {
         a.write(&b).issue();
         a.read(&b).issue();
@@ -191,7 +189,7 @@ fn a_page_that_cannot_be_brought_in_fails_the_transfer() {
 
 #[test]
 fn imports_wait_for_the_name_the_deadline_or_the_node() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let found = a.import(1, b.port, 7, 0).unwrap();
     let missing = a.import(1, b.port, 99, 0).unwrap();
     let nobody = a.import(1, Port(5), 99, 50).unwrap();
@@ -209,7 +207,7 @@ fn imports_wait_for_the_name_the_deadline_or_the_node() {
     net.run();
     assert_eq!(reply(nobody), Some(Err(Status::NameNotFound)));
     assert_eq!(reply(down), Some(Err(Status::NoSuchNode)));
-    let segment = b.export(3, 42, (0x5000_0001, 77), Access::READ);
+    let segment = b.export(3, 42, (0x5000_0001, 77), Access::READ).unwrap();
     net.run();
     let reply = net.cluster().import_reply(0, later).unwrap().unwrap();
     assert_eq!(reply.key.get(), segment.key);
@@ -221,7 +219,7 @@ fn imports_wait_for_the_name_the_deadline_or_the_node() {
 
 #[test]
 fn a_process_imports_from_its_own_node() {
-    let Pair { net, a, .. } = Pair::new();
+    let Pair { net, a, .. } = Pair::lossless();
     let c = net.party(0, 3);
     let missing = Err(Status::NameNotFound);
     for (name, wait_ms, expected) in [
@@ -237,7 +235,7 @@ fn a_process_imports_from_its_own_node() {
 
 #[test]
 fn an_import_survives_a_node_that_comes_up_late_or_again() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     net.cluster().reset(1);
     let token = a.import(1, b.port, 7, 60_000).unwrap();
     net.run();
@@ -257,7 +255,7 @@ fn an_import_survives_a_node_that_comes_up_late_or_again() {
 
 #[test]
 fn an_unexported_segment_is_not_touched_any_more() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     net.answer_faults(false);
     a.write(&b).issue();
     a.read(&b).run();
@@ -272,7 +270,7 @@ fn an_unexported_segment_is_not_touched_any_more() {
     let expected = [(0, Status::NoSuchSegment), (1, Status::NoSuchSegment)];
     assert_eq!(a.sorted_errors(), expected);
     // And the local one, while a transfer waits for its pages.
-    let again = b.export(0, 7, (b.segment.address, SEGMENT), ALL);
+    let again = b.export(0, 7, (b.segment.address, SEGMENT), ALL).unwrap();
     a.evict(0);
     a.write(again).run();
     assert_eq!(a.unexport(&a), Status::Ok);
@@ -283,7 +281,7 @@ fn an_unexported_segment_is_not_touched_any_more() {
 
 #[test]
 fn the_end_of_a_process_ends_transfers_on_both_sides() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     net.answer_faults(false);
     a.write(&b).issue();
     b.read(&a).issue();
@@ -307,7 +305,7 @@ fn the_end_of_a_process_ends_transfers_on_both_sides() {
 
 #[test]
 fn a_reset_node_is_forgotten_and_comes_back() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     net.answer_faults(false);
     a.write(&b).run();
     net.answer(0, 0, 1);
@@ -330,7 +328,7 @@ fn a_reset_node_is_forgotten_and_comes_back() {
 
 #[test]
 fn a_window_that_is_full_delays_and_loses_nothing() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     let bytes = a.fill(0, SEGMENT, 4);
     a.write(&b).run();
     for _ in 0..40 {
@@ -359,7 +357,7 @@ fn a_window_that_is_full_delays_and_loses_nothing() {
 
 #[test]
 fn a_node_that_is_cut_off_fails_transfers_and_can_be_reached_again() {
-    let Pair { net, a, b } = Pair::new();
+    let Pair { net, a, b } = Pair::lossless();
     for _ in 0..4 {
         a.write(&b).issue();
     }

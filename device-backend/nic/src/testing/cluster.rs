@@ -347,12 +347,6 @@ impl Cluster {
         nic.handle_doorbell(u32::from(vni.0) % doorbells);
     }
 
-    /// Takes a page of a process away from its node.
-    pub fn evict(&mut self, node: usize, vni: VniId, address: u64) {
-        let this = &mut self.nodes[node];
-        this.driver.evict(&this.host, vni, address);
-    }
-
     /// Asks a NIC whether it can sleep.
     pub fn sleeps(&mut self, node: usize) -> bool {
         let this = &mut self.nodes[node];

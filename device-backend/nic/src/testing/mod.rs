@@ -3,22 +3,32 @@
 //! under virtual time. One thread; nothing here depends on a clock or on chance.
 //!
 //! ```text
-//!   Cluster ── nodes: SimNode ── nic: Nic
-//!      │                   ├──── host: SimHost (Sram, Memory)
-//!      │                   └──── driver: SimDriver (pages, faults, replies)
-//!      └── now: virtual time
-//!   SimProcess: the library's side of one process: issues commands, looks at
-//!               its host area, reads and writes its virtual memory
+//!   Net ── Cluster ── nodes: SimNode ── nic: Nic
+//!             │                   ├──── host: SimHost (Sram, Memory)
+//!             │                   └──── driver: SimDriver (pages, faults, replies)
+//!             └── now: virtual time
+//!   Party: the library's side of one process: issues commands, looks at its host
+//!          area, reads and writes its virtual memory
+//!
+//!   let Pair { net, a, b } = Pair::lossless();
+//!   let bytes = a.fill(0, 4096, 1);                 memory of a
+//!   a.write(&b).to(17).bytes(4096).notify(5).run(); what is issued; until all is idle
+//!   assert_eq!(a.done(), (1, 0));                   what must hold
+//!   assert!(b.holds(17, &bytes));
 //! ```
 
 mod cluster;
 mod driver;
 mod lossy_wire;
 mod memory;
-mod process;
+mod net;
+mod party;
+mod transfer;
 
 pub use cluster::{Cluster, SimNode};
 pub use driver::SimDriver;
 pub use lossy_wire::LossyWire;
 pub use memory::{Memory, SimHost, Sram};
-pub use process::{SimProcess, SimSegment};
+pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};
+pub use party::{Party, SimSegment};
+pub use transfer::Transfer;

@@ -113,26 +113,26 @@ fn outgoing(peer: PeerIndex, frame: Frame) -> Outgoing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Cluster, SimProcess};
+    use crate::testing::{Net, Party};
     use crate::Limits;
     use qnic_abi::Port;
 
     #[test]
     fn a_value_comes_back() {
-        let mut cluster = Cluster::new(2, 64, 4, &Limits::default());
-        let mut process = SimProcess::register(&mut cluster, 0, VniId(1), Port(9)).unwrap();
+        let net = Net::new(2, 64, 4, &Limits::default());
+        let process = Party::register(&net, 0, VniId(1), Port(9), 0).unwrap();
         for expected in 1..=3 {
             let mut echo = EchoCommand::command();
             echo.header.remote_node = 1.into();
             echo.value = (expected * 1000).into();
-            process.post(&mut cluster, &echo.descriptor());
-            cluster.run();
-            assert_eq!(process.done(&cluster), (0, expected));
+            process.post(&echo.descriptor());
+            net.run();
+            assert_eq!(process.done(), (0, expected));
         }
         let mut wrong = EchoCommand::command();
         wrong.reserved[5] = 1.into();
-        process.post(&mut cluster, &wrong.descriptor());
-        cluster.run();
-        assert_eq!(process.errors(&cluster), [(3, Status::Malformed)]);
+        process.post(&wrong.descriptor());
+        net.run();
+        assert_eq!(process.errors(), [(3, Status::Malformed)]);
     }
 }
