@@ -190,10 +190,6 @@ pub fn words(descriptor: &Descriptor, payload: &[u8]) -> Vec<u64> {
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     let words = bytes.chunks_exact(8);
     words
-        .map(|word| {
-            word.iter()
-                .rev()
-                .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-        })
+        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
         .collect()
 }

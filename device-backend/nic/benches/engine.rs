@@ -12,7 +12,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
+use qnic_abi::PAGE_SIZE;
 use qnic_abi_client::Command;
 use qnic_nic::testing::{Net, Party};
 use qnic_nic::Limits;
@@ -29,15 +29,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let net = Net::new(2, 20_000, 128, &Limits::default());
-        let [source, target] = [0, 1].map(|node| {
-            let vni = VniId(node as u16);
-            let mut party = Party::register(&net, node, vni, Port(1), 0).unwrap();
-            let segment = party.export(0, 1, (0x100_0000, SEGMENT), Access::all());
-            party.segment = segment.unwrap();
-            let pages = (0..SEGMENT).step_by(PAGE_SIZE);
-            pages.for_each(|page| party.fault_in(page));
-            party
-        });
+        let party = |node| net.party_at(node, 1, (0x100_0000, SEGMENT)).present();
+        let (source, target) = (party(0), party(1));
         let mut bench = Bench {
             net,
             source,

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
-use qnic_abi::{Access, Port, VniId, PAGE_SIZE};
+use qnic_abi::PAGE_SIZE;
 use qnic_abi_client::Command;
 use qnic_nic::testing::{Net, Party};
 use qnic_nic::Limits;
@@ -74,15 +74,11 @@ fn counter() -> std::io::Result<Counter> {
 fn prepare(lossless: bool, size: u64) -> (Party, Command) {
     let net = Net::new(2, 256, 8, &Limits::default());
     net.cluster().lossless = lossless;
-    let [source, target] = [0, 1].map(|node| {
-        let vni = VniId(node as u16);
-        let mut party = Party::register(&net, node, vni, Port(1), 0).expect("a process");
+    let party = |node| {
         let range = (ADDRESS, PAGE_SIZE as u64);
-        let segment = party.export(0, 1, range, Access::all());
-        party.segment = segment.expect("a segment");
-        party.fault_in(0);
-        party
-    });
+        net.party_at(node, 1, range).present()
+    };
+    let (source, target) = (party(0), party(1));
     let (from, to) = (source.segment, target.segment);
     let command = match size {
         8 => Command::inline_write(to.to(64), 8),

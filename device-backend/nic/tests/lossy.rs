@@ -159,7 +159,7 @@ fn a_node_that_comes_back_without_a_word_starts_clean() {
     net.cluster().reset(1);
     net.heal();
     net.cluster().start(1);
-    let b = net.present_party(1, 2);
+    let b = net.party(1, 2).present();
     let before = b.memory();
     net.run();
     assert_eq!(a.errors(), [(1, Status::PeerGone)]);

@@ -9,25 +9,32 @@ use qnic_nic::{Limits, Progress};
 
 const BOTH: [Opcode; 2] = [Opcode::Write, Opcode::Read];
 
+/// Offsets at destination and source, and lengths.
+const EVERY_LENGTH_AND_ALIGNMENT: [(u64, u64, u64); 9] = [
+    (0, 0, 0),
+    (0, 0, 1),
+    (5, 9, 4096),
+    (9, 5, 4096),
+    (4000, 17, 10_000),
+    (17, 4000, 10_000),
+    (0xedd, 0xedd, 8192),
+    (0, 3, SEGMENT - 3),
+    (3, 0, SEGMENT - 3),
+];
+
 #[test]
 fn writes_of_every_length_and_alignment_arrive() {
     let Pair { net, a, b } = Pair::lossless();
-    let cases = [
-        (0, 0, 1),
-        (5, 9, 4096),
-        (4000, 17, 10_000),
-        (0xedd, 0xedd, 8192),
-        (3, 0, SEGMENT - 3),
-    ];
-    for (number, (from, to, length)) in (0..).zip(cases) {
+    for (number, (to, from, length)) in (0..).zip(EVERY_LENGTH_AND_ALIGNMENT) {
         let bytes = a.fill(from, length, number);
         a.write(&b).from(from).to(to).bytes(length).run();
-        assert_eq!(a.done().0, number + 1);
+        assert_eq!(a.done(), (number + 1, 0));
         assert!(b.holds(to, &bytes));
     }
     assert_eq!(a.errors(), []);
     let received = net.counters(1).bytes_received.get();
-    assert_eq!(received, cases.iter().map(|case| case.2).sum::<u64>());
+    let lengths = EVERY_LENGTH_AND_ALIGNMENT.map(|case| case.2);
+    assert_eq!(received, lengths.iter().sum::<u64>());
     let sent = net.counters(0).bytes_sent.get();
     assert!(sent >= received, "refused frames count too");
     assert_eq!(net.counters(0).operations.get(), 0);
@@ -36,14 +43,7 @@ fn writes_of_every_length_and_alignment_arrive() {
 #[test]
 fn reads_of_every_length_and_alignment_arrive() {
     let Pair { a, b, .. } = Pair::lossless();
-    let cases = [
-        (0, 0, 0),
-        (0, 0, 1),
-        (5, 9, 4096),
-        (4000, 17, 10_000),
-        (3, 0, SEGMENT - 3),
-    ];
-    for (number, (to, from, length)) in (0..).zip(cases) {
+    for (number, (to, from, length)) in (0..).zip(EVERY_LENGTH_AND_ALIGNMENT) {
         let bytes = b.fill(from, length, number);
         a.read(&b).from(from).to(to).bytes(length).run();
         assert_eq!(a.done(), (0, number + 1));

@@ -6,6 +6,7 @@
 //! shows as lost data (N7).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{entry_of, frame_of, Tag, ROW_ENTRIES};
@@ -81,12 +82,6 @@ impl SimDriver {
             true => self.unavailable.remove(&page),
             false => self.unavailable.insert(page),
         };
-    }
-
-    /// Pages that are resident, by VNI and address.
-    pub fn resident(&self) -> Vec<(VniId, u64)> {
-        let pages = self.resident.keys();
-        pages.map(|(vni, page)| (VniId(*vni), *page)).collect()
     }
 
     /// Enters a page into the table. Returns `false` if it is not exported or
@@ -175,10 +170,9 @@ impl SimDriver {
 
     /// Forgets all pages of a VNI: its process has ended.
     pub fn forget(&mut self, host: &SimHost, vni: VniId) {
-        for (owner, address) in self.resident() {
-            if owner == vni {
-                self.evict(host, vni, address);
-            }
+        let pages: Vec<_> = self.resident.keys().copied().collect();
+        for (_, address) in pages.iter().filter(|page| page.0 == vni.0) {
+            self.evict(host, vni, *address);
         }
         self.saved.retain(|page, _| page.0 != vni.0);
         self.keys.retain(|page, _| page.0 != vni.0);
@@ -187,34 +181,23 @@ impl SimDriver {
 
     /// Reads virtual memory of a process, resident or not.
     pub fn read(&self, host: &SimHost, vni: VniId, address: u64, bytes: &mut [u8]) {
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = address + done as u64;
-            let within = (at % PAGE_SIZE as u64) as usize;
-            let length = (PAGE_SIZE - within).min(bytes.len() - done);
-            let target = &mut bytes[done..done + length];
-            let page = (vni.0, page_of(at));
+        for (page, within, part) in parts(vni, address, bytes.len()) {
+            let target = &mut bytes[part];
             if let Some(frame) = self.resident.get(&page) {
                 let from = (u64::from(*frame) << PAGE_SHIFT) + within as u64;
                 host.memory.read(from, target).expect("frames are memory");
             } else if let Some(content) = self.saved.get(&page) {
-                target.copy_from_slice(&content[within..within + length]);
+                target.copy_from_slice(&content[within..within + target.len()]);
             } else {
                 target.fill(0);
             }
-            done += length;
         }
     }
 
     /// Writes virtual memory of a process, resident or not, as the process does.
     pub fn write(&mut self, host: &SimHost, vni: VniId, address: u64, bytes: &[u8]) {
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = address + done as u64;
-            let within = (at % PAGE_SIZE as u64) as usize;
-            let length = (PAGE_SIZE - within).min(bytes.len() - done);
-            let source = &bytes[done..done + length];
-            let page = (vni.0, page_of(at));
+        for (page, within, part) in parts(vni, address, bytes.len()) {
+            let source = &bytes[part];
             if let Some(frame) = self.resident.get(&page) {
                 let to = (u64::from(*frame) << PAGE_SHIFT) + within as u64;
                 host.memory.write(to, source).expect("frames are memory");
@@ -222,8 +205,7 @@ impl SimDriver {
             // The processor's own dirty bit: what is saved is up to date.
             let zeroes: Box<Page> = Box::new([0; PAGE_SIZE]);
             let content = self.saved.entry(page).or_insert(zeroes);
-            content[within..within + length].copy_from_slice(source);
-            done += length;
+            content[within..within + source.len()].copy_from_slice(source);
         }
     }
 
@@ -235,29 +217,49 @@ impl SimDriver {
         })
     }
 
-    fn is_dirty(&self, host: &SimHost, frame: u32) -> bool {
+    /// The words with a frame's dirty bits: the driver's and the NIC's (N7).
+    fn dirty_words(&self, host: &SimHost, frame: u32) -> (u32, u32) {
         let driver = self.geometry.dirty_driver_word(frame);
         let driver = host.sram.load_u32(driver, Ordering::Relaxed);
         let nic = self.geometry.dirty_nic_word(frame);
-        let nic = host.sram.load_u32(nic, Ordering::Acquire);
+        (driver, host.sram.load_u32(nic, Ordering::Acquire))
+    }
+
+    fn is_dirty(&self, host: &SimHost, frame: u32) -> bool {
+        let (driver, nic) = self.dirty_words(host, frame);
         (driver ^ nic) >> (frame % 32) & 1 == 0
     }
 
     fn clean(&self, host: &SimHost, frame: u32) {
-        let word = self.geometry.dirty_driver_word(frame);
-        let driver = host.sram.load_u32(word, Ordering::Relaxed);
-        let nic = self.geometry.dirty_nic_word(frame);
-        let nic = host.sram.load_u32(nic, Ordering::Acquire);
+        let (driver, nic) = self.dirty_words(host, frame);
         let bit = 1 << (frame % 32);
         let cleaned = driver & !bit | !nic & bit;
+        let word = self.geometry.dirty_driver_word(frame);
         host.sram.store_u32(word, cleaned, Ordering::Release);
     }
+}
+
+/// A range of memory by pages: VNI and address of each, the offset within it, and which
+/// of the bytes of the range lie there.
+fn parts(
+    vni: VniId,
+    address: u64,
+    length: usize,
+) -> impl Iterator<Item = ((u16, u64), usize, Range<usize>)> {
+    let end = address + length as u64;
+    pages(address, length as u64).map(move |page| {
+        let first = page.max(address);
+        let last = end.min(page + PAGE_SIZE as u64);
+        let part = (first - address) as usize..(last - address) as usize;
+        ((vni.0, page), (first - page) as usize, part)
+    })
 }
 
 fn page_of(address: u64) -> u64 {
     address & !(PAGE_SIZE as u64 - 1)
 }
 
-fn pages(address: u64, length: u64) -> impl Iterator<Item = u64> {
+/// The pages of a range.
+pub(super) fn pages(address: u64, length: u64) -> impl Iterator<Item = u64> {
     (page_of(address)..address + length).step_by(PAGE_SIZE)
 }

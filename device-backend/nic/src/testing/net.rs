@@ -64,18 +64,18 @@ impl Net {
 
     /// A process with a segment that starts off a page border.
     pub fn party(&self, node: usize, vni: u16) -> Party {
-        let port = Port(100 + vni);
-        let mut party = Party::register(self, node, VniId(vni), port, 0).expect("a process");
         let address = 0x10_0000 + u64::from(vni) * 0x100_0000 + OFF_BORDER;
-        let segment = party.export(0, 7, (address, SEGMENT), ALL);
-        party.segment = segment.expect("a segment");
-        party
+        self.party_at(node, vni, (address, SEGMENT))
     }
 
-    /// [`party`](Net::party), with all pages present.
-    pub fn present_party(&self, node: usize, vni: u16) -> Party {
-        let party = self.party(node, vni);
-        (0..=SEGMENT / PAGE).for_each(|page| party.fault_in(page * PAGE));
+    /// A process with a segment in this range.
+    ///
+    /// # Panics
+    /// If the NIC refuses it.
+    pub fn party_at(&self, node: usize, vni: u16, range: (u64, u64)) -> Party {
+        let port = Port(100 + vni);
+        let mut party = Party::register(self, node, VniId(vni), port, 0).expect("a process");
+        party.segment = party.export(0, 7, range, ALL).expect("a segment");
         party
     }
 
@@ -207,7 +207,7 @@ impl Pair {
 
     /// A pair whose pages are all present.
     pub fn present(net: Net) -> Self {
-        let (a, b) = (net.present_party(0, 1), net.present_party(1, 2));
+        let (a, b) = (net.party(0, 1).present(), net.party(1, 2).present());
         Pair { net, a, b }
     }
 

@@ -11,6 +11,7 @@ use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
 use qnic_abi_client::{words, Command, CommandQueue, HostArea, Memory, Remote};
 use zerocopy::{Immutable, IntoBytes};
 
+use super::driver::pages;
 use super::net::{page, pattern, SEGMENT};
 use super::{Net, SimNode, Transfer};
 
@@ -344,14 +345,17 @@ impl Party {
         bytes
     }
 
-    /// Brings in the page of an offset.
+    /// The same, with all pages of the segment present.
     ///
     /// # Panics
-    /// If it cannot be brought in.
-    pub fn fault_in(&self, offset: u64) {
-        let address = self.segment.address + offset;
-        let there = self.on_node(|node| node.driver.fault_in(&node.host, self.vni, address));
-        assert!(there, "no page at {address:#x}");
+    /// If one cannot be brought in.
+    pub fn present(self) -> Self {
+        let (first, length) = (self.segment.address, self.segment.length);
+        for address in pages(first, length) {
+            let there = self.on_node(|node| node.driver.fault_in(&node.host, self.vni, address));
+            assert!(there, "no page at {address:#x}");
+        }
+        self
     }
 
     /// Takes the page of an offset away.
