@@ -268,11 +268,16 @@ impl Model {
     }
 }
 
+/// A command that is malformed if the NIC reads its first word without the others: the
+/// first names an inline payload, and another its length.
 fn write() -> Command {
+    let payload = [0; 8];
     let mut command = WriteCommand::command();
     command.header.flags = CommandFlags::PUBLISH.bits();
+    command.header.inline_length = payload.len() as u8;
     command.header.remote_node = 9.into();
-    Command::new(&command.descriptor(), &[])
+    command.length = (payload.len() as u64).into();
+    Command::new(&command.descriptor(), &payload)
 }
 
 /// The errors that a process finds: command and status.
