@@ -29,7 +29,7 @@ pub struct Remote {
 }
 
 /// A command: the fields of all opcodes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Command {
     /// Opcode, which decides which fields count.
     pub opcode: u8,
@@ -57,15 +57,10 @@ impl Command {
     fn new(opcode: u8, local: Memory, remote: Remote, length: u64) -> Self {
         Command {
             opcode,
-            flags: 0,
-            inline_length: 0,
-            notification: None,
             length,
             local,
             remote,
-            function: 0,
-            operands: [0; 2],
-            record: 0,
+            ..Command::default()
         }
     }
 

@@ -42,9 +42,7 @@ impl Bench {
     }
 
     fn small(&self) -> Command {
-        let mut command = Command::inline_write(self.target.segment.to(64), 8);
-        command.notification = Some(1);
-        command
+        Command::inline_write(self.target.segment.to(64), 8).notify(1)
     }
 
     fn large(&self, length: u64) -> Command {

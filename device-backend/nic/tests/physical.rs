@@ -2,12 +2,15 @@
 //! lock, only between processes that were both given the privilege, and only
 //! within the memory of their guests.
 
-use qnic_abi::control::PROCESS_PHYSICAL;
+use qnic_abi::control::{EXPORT_PHYSICAL, PROCESS_PHYSICAL};
 use qnic_abi::{Access, Port, SegmentId, Status, VniId, PAGE_SIZE};
 use qnic_nic::testing::{pattern, Net, Party, SimSegment, ALL, PAGE};
 use qnic_nic::{HostMemory, Limits};
 
 const FRAMES: u64 = 256;
+
+/// Flags of an export, and no key of pages.
+const PHYSICAL: (u16, u64) = (EXPORT_PHYSICAL, 0);
 
 fn net() -> Net {
     Net::new(2, FRAMES, 4, &Limits::default())
@@ -20,7 +23,7 @@ fn privileged(net: &Net, node: usize) -> Party {
 /// A privileged process that exports a range of physical memory.
 fn party(net: &Net, node: usize, range: (u64, u64), access: Access) -> Party {
     let mut party = privileged(net, node);
-    party.segment = party.export_physical(0, 1, range, access).unwrap();
+    party.segment = party.export_with(PHYSICAL, 0, 1, range, access).unwrap();
     party
 }
 
@@ -76,7 +79,7 @@ fn physical_transfers_move_bytes_without_a_lookup() {
 fn without_privilege_nothing_is_exported() {
     let net = net();
     let ordinary = net.party(0, 1);
-    let refused = ordinary.export_physical(5, 99, top(1), ALL);
+    let refused = ordinary.export_with(PHYSICAL, 5, 99, top(1), ALL);
     assert_eq!(refused.err(), Some(Status::AccessDenied));
     let gone = SimSegment {
         id: SegmentId(5),
@@ -100,7 +103,7 @@ fn ranges_beyond_the_memory_of_the_guest_are_refused() {
         ((u64::MAX, 2), Status::BadAddress),
         ((start, 0), Status::BadLength),
     ] {
-        let refused = a.export_physical(0, 1, range, ALL);
+        let refused = a.export_with(PHYSICAL, 0, 1, range, ALL);
         assert_eq!(refused.err(), Some(status), "{range:x?}");
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use qnic_abi::atomic::Function;
 use qnic_abi::command::Descriptor;
-use qnic_abi::control::{Export, Import, NewProcess, Opcode as Request, Unexport, EXPORT_PHYSICAL};
+use qnic_abi::control::{Export, Import, NewProcess, Opcode as Request, Unexport};
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
@@ -148,29 +148,20 @@ impl Party {
     ) -> Result<SimSegment, Status> {
         let page_key = 0xaa00 + u64::from(id);
         self.on_node(|node| node.driver.cover(self.vni, range.0, range.1, page_key));
-        self.publish((id, 0), name, range, (access, page_key))
+        self.export_with((0, page_key), id, name, range, access)
     }
 
-    /// Exports guest-physical memory.
+    /// Exports a range with flags of [`Export`] and a key of its pages.
     ///
     /// # Errors
     /// What the NIC refuses it with.
-    pub fn export_physical(
+    pub fn export_with(
         &self,
+        (flags, page_key): (u16, u64),
         id: u16,
         name: u64,
-        range: (u64, u64),
-        access: Access,
-    ) -> Result<SimSegment, Status> {
-        self.publish((id, EXPORT_PHYSICAL), name, range, (access, 0))
-    }
-
-    fn publish(
-        &self,
-        (id, flags): (u16, u16),
-        name: u64,
         (address, length): (u64, u64),
-        (access, page_key): (Access, u64),
+        access: Access,
     ) -> Result<SimSegment, Status> {
         let key = name ^ 0x5eed_0000 ^ u64::from(self.vni.0) << 32;
         let body = Export {
