@@ -9,7 +9,7 @@ use qnic::{uapi, Nic, NodeId, Port, Status};
 use qnic_abi::command::Descriptor;
 use qnic_abi::host_area::{ERRORS, QUEUE_STATUS};
 use qnic_abi::shared::Ordering;
-use qnic_abi_client::{words, Command, CommandQueue, HostArea, Memory, Remote};
+use qnic_abi_client::{Command, CommandQueue, Entry, HostArea, Memory, Remote};
 
 use crate::options::ANSWER_LIMIT;
 
@@ -63,7 +63,9 @@ impl RawProcess {
     /// The same with a descriptor.
     pub(crate) fn issue_raw(&mut self, descriptor: &Descriptor) -> Result<Answer> {
         let window = self.process.window();
-        let (_, ring) = self.queue.post_words(&window, &words(descriptor, &[]));
+        let (_, ring) = self
+            .queue
+            .post_words(&window, Entry::new(descriptor, &[]).words());
         if ring {
             self.process.ring_doorbell();
         }

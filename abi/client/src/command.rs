@@ -1,7 +1,7 @@
 //! Commands with all their fields in the open, so that a test can set any of them.
 
 use qnic_abi::atomic::{AtomicCommand, Function};
-use qnic_abi::command::{CommandBody, CommandFlags, Descriptor};
+use qnic_abi::command::{CommandBody, CommandFlags, Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
 use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
 use qnic_abi::{Key, NodeId, Port, SegmentId};
 use zerocopy::IntoBytes;
@@ -132,9 +132,9 @@ impl Command {
         raw
     }
 
-    /// The words of the entry up to the end of the payload.
-    pub fn words(&self, payload: &[u8]) -> Vec<u64> {
-        words(&self.descriptor(), payload)
+    /// The entry of the queue, with this payload.
+    pub fn entry(&self, payload: &[u8]) -> Entry {
+        Entry::new(&self.descriptor(), payload)
     }
 
     fn as_write(&self) -> WriteCommand {
@@ -178,13 +178,31 @@ impl Command {
     }
 }
 
-/// The words of an entry up to the end of the payload.
-pub fn words(descriptor: &Descriptor, payload: &[u8]) -> Vec<u64> {
-    let mut bytes = descriptor.as_bytes().to_vec();
-    bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    let words = bytes.chunks_exact(8);
-    words
-        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
-        .collect()
+/// An entry of a command queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    words: [u64; COMMAND_BYTES / 8],
+    used: usize,
+}
+
+impl Entry {
+    /// The entry with this descriptor and payload.
+    ///
+    /// # Panics
+    /// If there is no room for the payload.
+    pub fn new(descriptor: &Descriptor, payload: &[u8]) -> Self {
+        let mut words = [0; COMMAND_BYTES / 8];
+        let (front, rest) = words.as_mut_bytes().split_at_mut(DESCRIPTOR_BYTES);
+        front.copy_from_slice(descriptor.as_bytes());
+        rest[..payload.len()].copy_from_slice(payload);
+        Entry {
+            words: words.map(u64::from_le),
+            used: (DESCRIPTOR_BYTES + payload.len()).div_ceil(8),
+        }
+    }
+
+    /// Its words, up to the end of the payload.
+    pub fn words(&self) -> &[u64] {
+        &self.words[..self.used]
+    }
 }

@@ -12,6 +12,6 @@ mod command;
 mod host_area;
 mod queue;
 
-pub use command::{words, Command, Memory, Remote};
+pub use command::{Command, Entry, Memory, Remote};
 pub use host_area::HostArea;
 pub use queue::CommandQueue;

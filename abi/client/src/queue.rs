@@ -57,7 +57,7 @@ impl CommandQueue {
         command: &Command,
         payload: &[u8],
     ) -> (u64, bool) {
-        self.post_words(sram, &command.words(payload))
+        self.post_words(sram, command.entry(payload).words())
     }
 
     /// Posts any words, the first one last, with release.

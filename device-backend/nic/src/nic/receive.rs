@@ -169,9 +169,10 @@ impl Nic {
                 if process.is_none_or(|process| process.requests_held() >= limit) {
                     return self.refuse(arrival, Status::Exhausted);
                 }
-                let stored = StoredFrame::request(arrival.peer, arrival.frame);
-                let waiter = Waiter::Frame(Box::new(stored));
-                self.core.wait_for_pages(vni, range, waiter);
+                match self.core.store(arrival, None) {
+                    Ok(stored) => self.core.wait_for_pages(vni, range, Waiter::Frame(stored)),
+                    Err(_) => self.refuse(arrival, Status::PageUnavailable),
+                }
             }
             Received::Queue(vni) => {
                 let stored = StoredFrame::request(arrival.peer, arrival.frame);

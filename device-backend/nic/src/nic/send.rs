@@ -157,22 +157,21 @@ impl Nic {
     ) -> bool {
         let (index, length) = (outgoing.peer, outgoing.length);
         let frame = &mut outgoing.frame;
-        let sent = match std::mem::replace(&mut outgoing.source, Source::Nothing) {
+        let sent = match &mut outgoing.source {
             Source::Nothing => self.transmit(io, index, frame, Payload::None),
             Source::Inline(words, offset) => {
-                let words = words.map(u64::to_le);
-                let bytes = &words.as_bytes()[offset..offset + length];
+                let bytes = &words.as_bytes()[*offset..*offset + length];
                 self.transmit(io, index, frame, Payload::Bytes(bytes))
             }
             Source::Pages(span, offset) => {
                 let payload = Payload::Memory {
                     memory: io.host.memory(),
                     pages: span.addresses(),
-                    offset,
+                    offset: *offset,
                     length,
                 };
                 let sent = self.transmit(io, index, frame, payload);
-                self.core.unlock_span(io.host, span, 0);
+                self.core.unlock_span(io.host, std::mem::take(span), 0);
                 sent
             }
         };
@@ -297,6 +296,13 @@ impl Nic {
     /// Lets operations and answers go on that have waited for a window.
     #[inline]
     pub(super) fn resume_unblocked<H: Host>(&mut self, now: Time, host: &H) {
+        if self.transport.has_unblocked() {
+            self.resume_all_unblocked(now, host);
+        }
+    }
+
+    #[cold]
+    fn resume_all_unblocked<H: Host>(&mut self, now: Time, host: &H) {
         while let Some(unblocked) = self.transport.take_unblocked() {
             for id in unblocked.operations {
                 if let Some(operation) = self.core.operation(id) {

@@ -18,7 +18,7 @@ mod protocol;
 mod rdma;
 
 use qnic_abi::control::{RequestHeader, Statistics};
-use qnic_abi::wire::{fragments, Frame};
+use qnic_abi::wire::{fragments, Class, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 
 use crate::core::{Fetched, Segment};
@@ -193,9 +193,10 @@ impl Protocols {
         for_each_type!(P => {
             if P::ID == protocol {
                 let length = usize::from(frame.envelope.payload_length.get());
+                let spans = length > 0 && Class::of(frame.envelope.kind).is_numbered();
                 let count = fragments(P::page_offset(frame) as u64, length);
                 return P::is_well_formed(frame)
-                    && (length == 0 || u64::from(frame.envelope.fragments) == count);
+                    && (!spans || u64::from(frame.envelope.fragments) == count);
             }
         });
         false

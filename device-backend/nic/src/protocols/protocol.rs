@@ -34,7 +34,7 @@ pub(crate) struct Context<'a, H> {
 pub(crate) enum Source {
     /// There is none.
     Nothing,
-    /// The inline payload of a command, from this offset on.
+    /// The inline payload of a command, as it stood in the entry, from this offset on.
     Inline([u64; INLINE_WORDS], usize),
     /// Locked pages, from this offset in the first on. They are unlocked when the frame
     /// is sent.

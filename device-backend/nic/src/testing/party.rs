@@ -8,7 +8,7 @@ use qnic_abi::control::{Export, Import, NewProcess, Opcode as Request, Unexport}
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
-use qnic_abi_client::{words, Command, CommandQueue, HostArea, Memory, Remote};
+use qnic_abi_client::{Command, CommandQueue, Entry, HostArea, Memory, Remote};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::driver::pages;
@@ -238,9 +238,9 @@ impl Party {
 
     /// Issues a command of any protocol; the queue has room.
     pub fn post(&self, descriptor: &Descriptor) {
-        let words = words(descriptor, &[]);
+        let entry = Entry::new(descriptor, &[]);
         let mut queue = self.queue.borrow_mut();
-        let (_, ring) = self.on_node(|node| queue.post_words(&node.host.sram, &words));
+        let (_, ring) = self.on_node(|node| queue.post_words(&node.host.sram, entry.words()));
         self.ring_if(ring);
     }
 

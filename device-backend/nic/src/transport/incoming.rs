@@ -73,22 +73,19 @@ impl Transport {
     fn is_well_formed(&self, frame: &Frame, length: usize) -> bool {
         let envelope = &frame.envelope;
         let class = Class::of(envelope.kind);
-        let most = match class {
-            Class::Windowed => MAX_SPAN,
-            Class::Unreliable => MAX_PAYLOAD,
-            Class::Session | Class::Control => 0,
-        };
-        let fragments = match class {
-            Class::Windowed => 1..=SPAN_PAGES as u8,
-            Class::Control => 1..=1,
-            Class::Session | Class::Unreliable => 0..=0,
+        // Most payload bytes, and the fewest and the most fragments.
+        let (most, fewest, fragments) = match class {
+            Class::Windowed => (MAX_SPAN, 1, SPAN_PAGES as u8),
+            Class::Control => (0, 1, 1),
+            Class::Session => (0, 0, 0),
+            Class::Unreliable => (MAX_PAYLOAD, 0, 0),
         };
         envelope.magic.get() == FRAME_MAGIC
             && envelope.version == WIRE_VERSION
             && envelope.destination_node.get() == self.node.0
             && usize::from(envelope.payload_length.get()) == length
             && length <= most
-            && fragments.contains(&envelope.fragments)
+            && envelope.fragments.wrapping_sub(fewest) <= fragments - fewest
             && (class != Class::Session || is_session_frame(frame))
     }
 

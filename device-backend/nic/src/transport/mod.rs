@@ -272,12 +272,16 @@ impl Transport {
         }
     }
 
-    /// Takes what has room again.
+    /// Returns true if [`Transport::take_unblocked`] would return something.
     #[inline]
+    pub(crate) fn has_unblocked(&self) -> bool {
+        !self.unblocked.operations.is_empty() || !self.unblocked.responses.is_empty()
+    }
+
+    /// Takes what has room again.
     pub(crate) fn take_unblocked(&mut self) -> Option<Unblocked> {
-        let unblocked = &mut self.unblocked;
-        let some = !unblocked.operations.is_empty() || !unblocked.responses.is_empty();
-        some.then(|| std::mem::take(unblocked))
+        self.has_unblocked()
+            .then(|| std::mem::take(&mut self.unblocked))
     }
 
     /// Queues a frame of class Control.

@@ -66,7 +66,7 @@ pub(crate) struct ReceiveWindow {
     refused: RefusedWrites,
     /// Refusals that were sent: the number of the Nak, and of what it refuses.
     refusals: VecDeque<(u64, u64)>,
-    /// What the peer was last_acked.
+    /// What the last acknowledgement said.
     last_acked: (u64, u64),
 }
 
@@ -125,7 +125,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Notes that the next `count` numbers have arrived, on a way where nothing can
+    /// Notes that the next `count` numbers have arrived, on a route where nothing can
     /// have arrived ahead of them.
     pub(crate) fn accept_span(&mut self, count: u64) {
         debug_assert!(!self.has_gap());
@@ -210,7 +210,7 @@ impl ReceiveWindow {
         Some((first - base, bits))
     }
 
-    /// Frames delivered that the peer was not last_acked of.
+    /// Frames delivered that no acknowledgement has told the peer of.
     pub(crate) fn unacked(&self) -> u64 {
         self.delivered().saturating_sub(self.last_acked.1)
     }
@@ -298,7 +298,7 @@ impl ReceiveWindow {
         self.last_acked.0 != self.received || self.last_acked.1 != self.delivered()
     }
 
-    /// Notes that the peer is last_acked `received` and `delivered` as they are now.
+    /// Notes that the peer learns `received` and `delivered` as they are now.
     #[inline]
     pub(crate) fn take_ack(&mut self) -> (u64, u64) {
         self.last_acked = (self.received, self.delivered());

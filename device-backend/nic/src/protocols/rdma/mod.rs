@@ -165,7 +165,7 @@ impl Protocol for Rdma {
             transfer.stream = transfers.streams.join(node, id.slot());
         }
         if command.inline {
-            transfer.inline = fetched.inline;
+            transfer.inline = fetched.inline.map(u64::to_le);
         }
         let checked = match (cx.core.process(vni), peer) {
             (Some(process), Some(_)) => check_local(process, &command),
