@@ -478,7 +478,7 @@ mod tests {
                         }
                     }
                 }
-                prop_assert!(arrived.range(received + 1..).eq(&known), "all that is ahead is last_acked");
+                prop_assert!(arrived.range(received + 1..).eq(&known), "all that is ahead is acknowledged");
                 while let Some(notice) = window.pop_notification() {
                     let first = waiting.pop_first().unwrap();
                     prop_assert_eq!(u64::from(notice.notification), first);
