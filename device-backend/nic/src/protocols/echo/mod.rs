@@ -1,6 +1,7 @@
 //! A protocol for tests, and the walk-through of CONTRIBUTING.md: a command asks another
-//! NIC to send a value back. The request is of class Unreliable; the answer has a turn
-//! of the answering NIC itself, as no process there takes part.
+//! NIC to send a value back. The request is of class Unreliable, and has the value in its
+//! body and as its payload. The answer has a turn of the answering NIC itself, as no
+//! process there takes part.
 
 mod abi;
 
@@ -11,7 +12,7 @@ use qnic_abi::{NodeId, Status, VniId};
 
 use self::abi::{Echo as EchoFrame, EchoCommand, REQUEST, RESPONSE};
 use super::protocol::{Context, Outgoing, Protocol, Received, Source, Turn};
-use crate::core::{Counter, Fetched};
+use crate::core::{Counter, Fetched, INLINE_WORDS};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
@@ -63,10 +64,18 @@ impl Protocol for Echo {
         if !cx.transport.has_request_room(peer) {
             return Turn::Blocked(peer, Window::Requests);
         }
-        let value = self.values[&id.0].into();
-        let mut frame = Frame::new(&EchoFrame::<REQUEST> { value });
+        let value = self.values[&id.0];
+        let body = EchoFrame::<REQUEST> {
+            value: value.into(),
+        };
+        let mut frame = Frame::new(&body);
         frame.envelope.operation = id.0.into();
-        Turn::Send(outgoing(peer, frame))
+        let mut outgoing = outgoing(peer, frame);
+        let mut words = [0; INLINE_WORDS];
+        words[0] = value.to_le();
+        outgoing.source = Source::Inline(words, 0);
+        outgoing.length = 8;
+        Turn::Send(outgoing)
     }
 
     fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
@@ -91,6 +100,11 @@ impl Protocol for Echo {
         let body: EchoFrame<REQUEST> = arrival.body();
         let (id, value) = (arrival.operation(), body.value.get());
         if arrival.frame.envelope.kind == REQUEST {
+            let mut payload = [0; 8];
+            let whole = arrival.payload.len() == 8 && arrival.payload.read(&mut payload).is_ok();
+            if !whole || payload != value.to_le_bytes() {
+                return Received::Done;
+            }
             self.answers.push_back((arrival.peer, value, id.0));
             cx.core.schedule_nic(Self::ID);
         } else if self.values.remove(&id.0) == Some(value) {
