@@ -1,11 +1,14 @@
 //! Reclaim: swap, lazily freed pages, control groups, huge pages; and that what the
 //! NIC wrote is in the kernel's own dirty state (N7, N8).
 
+use std::time::Instant;
+
 use anyhow::{ensure, Context, Result};
 use qnic_abi::PAGE_SIZE;
 
 use super::{held, holds, set, Stage};
 use crate::mapping::{Mapping, READ_WRITE};
+use crate::options::ANSWER_LIMIT;
 use crate::proc_status::{frames, huge_kibibytes, kibibytes, locked_and_pinned, pages_swapped};
 
 /// Bytes of a transparent huge page.
@@ -21,14 +24,25 @@ pub(super) fn steps(stage: &Stage) -> Result<()> {
     collapsed(stage).context("MADV_COLLAPSE")
 }
 
-/// Pages out, and says how many pages really left.
+/// Pages out, and says how many pages really left. The kernel keeps pages whose last
+/// write to swap still runs, however long the disk takes: it is asked until some leave.
 fn page_out(memory: &Mapping) -> Result<usize> {
     let mapped = || Ok::<_, anyhow::Error>(frames(memory.address(), memory.len())?.len());
     let before = mapped()?;
-    memory.advise(libc::MADV_PAGEOUT)?;
-    let after = mapped()?;
-    ensure!(after < before, "no page left: is there swap?");
-    Ok(before - after)
+    let start = Instant::now();
+    loop {
+        memory.advise(libc::MADV_PAGEOUT)?;
+        let after = mapped()?;
+        if after < before {
+            return Ok(before - after);
+        }
+        let tried = start.elapsed();
+        ensure!(
+            tried < ANSWER_LIMIT,
+            "no page left in {tried:?}: is there swap?"
+        );
+        std::thread::yield_now();
+    }
 }
 
 fn swapped(stage: &Stage) -> Result<()> {
