@@ -1,6 +1,7 @@
 //! Reclaim: swap, lazily freed pages, control groups, huge pages; and that what the
 //! NIC wrote is in the kernel's own dirty state (N7, N8).
 
+use std::io::ErrorKind::WouldBlock;
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
@@ -98,12 +99,25 @@ fn lazily_freed(stage: &Stage) -> Result<()> {
     held("MADV_FREE gives up no page that the NIC wrote since", "")
 }
 
+/// Collapses to huge pages; asks again while the kernel says that it cannot just now.
+fn collapse(memory: &Mapping) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        match memory.advise(libc::MADV_COLLAPSE) {
+            Err(error) if error.kind() == WouldBlock && start.elapsed() < ANSWER_LIMIT => {
+                std::thread::yield_now();
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
 fn collapsed(stage: &Stage) -> Result<()> {
     let shared = stage.share(Mapping::aligned(2 * HUGE, HUGE)?)?;
     set(&shared.memory, 47);
     stage.expect(&shared.remote, 47)?;
     shared.memory.advise(libc::MADV_HUGEPAGE)?;
-    shared.memory.advise(libc::MADV_COLLAPSE)?;
+    collapse(&shared.memory)?;
     let huge = huge_kibibytes(shared.memory.address())?;
     ensure!(huge > 0, "nothing was collapsed");
     stage.expect(&shared.remote, 47)?;
