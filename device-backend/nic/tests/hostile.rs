@@ -3,13 +3,16 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
+use qnic_abi::atomic::{kind as atomic, AtomicResponse, Function};
 use qnic_abi::control::REQUEST_BYTES;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::rdma::{kind as rdma, ReadRequest, Write};
 use qnic_abi::window::{command_offset, WINDOW_BYTES};
-use qnic_abi::wire::{kind, Body, Class, Frame, Hello, ProcessGone, FRAME_MAGIC, HEADER_BYTES};
+use qnic_abi::wire::{
+    kind, Body, Class, Frame, Hello, Nak, ProcessGone, FRAME_MAGIC, HEADER_BYTES,
+};
 use qnic_abi::{SharedMemory, Status};
-use qnic_nic::testing::{Cluster, Memory, Net, Pair, Party, ALL};
+use qnic_nic::testing::{Cluster, Memory, Net, Pair, Party, SimSegment, ALL};
 use qnic_nic::{Limits, Payload};
 use zerocopy::{FromBytes, FromZeros};
 
@@ -365,4 +368,54 @@ fn a_request_that_overtakes_the_end_of_the_process_before_is_answered() {
     let responses = responses.filter(|envelope| envelope.kind == rdma::READ_RESPONSE);
     let answered: Vec<_> = responses.map(|envelope| envelope.operation.get()).collect();
     assert_eq!(answered, [33]);
+}
+
+/// Found by a review: the peer ended a write as an atomic operation that had been in its
+/// slot before.
+#[test]
+fn a_peer_answers_an_operation_only_in_its_own_protocol() {
+    let Pair { net, b, .. } = Pair::lossless();
+    let stranger = Stranger::new(&net);
+    let remote = SimSegment {
+        node: 7,
+        ..b.segment
+    };
+    let last_of = |kind: u8| {
+        net.run();
+        let sent = net.cluster().outside[&7].clone();
+        let mut envelopes = sent.iter().map(|frame| frame.envelope);
+        let newest = envelopes.rfind(|envelope| envelope.kind == kind);
+        newest.expect("a frame of that kind")
+    };
+    let refuse = |sequence: u64, kind: u8, refused: u64, operation: u64| {
+        let mut nak = Nak::new_zeroed();
+        nak.status = Status::AccessDenied.code().into();
+        nak.kind = kind;
+        nak.sequence = refused.into();
+        let mut frame = stranger.numbered(&nak, sequence, &b);
+        frame.envelope.operation = operation.into();
+        hand(&net, &frame, Payload::None);
+        net.run();
+    };
+
+    b.atomic(Function::Increment, remote, [0; 2]).issue();
+    let request = last_of(atomic::ATOMIC_REQUEST);
+    let (number, operation) = (request.sequence.get(), request.operation.get());
+    refuse(1, atomic::ATOMIC_REQUEST, number, operation);
+    assert_eq!(b.errors(), [(0, Status::AccessDenied)]);
+
+    b.inline_write(remote, &[1; 8]).issue();
+    let write = last_of(rdma::WRITE);
+    let (number, operation) = (write.sequence.get(), write.operation.get());
+    let mut answer = stranger.numbered(&AtomicResponse::new_zeroed(), 2, &b);
+    answer.envelope.operation = operation.into();
+    hand(&net, &answer, Payload::None);
+    refuse(3, atomic::ATOMIC_REQUEST, number, operation);
+    assert_eq!(net.counters(1).operations.get(), 1, "it still runs");
+    assert_eq!(b.errors().len(), 1);
+
+    refuse(4, rdma::WRITE, number, operation);
+    assert_eq!(net.counters(1).operations.get(), 0);
+    let errors = [(0, Status::AccessDenied), (1, Status::AccessDenied)];
+    assert_eq!(b.errors(), errors);
 }

@@ -38,7 +38,7 @@ use qnic_abi::{Port, Status, VniId};
 
 use crate::config::{Limits, NicConfig};
 use crate::env::Host;
-use crate::ids::{OperationId, PeerIndex};
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 use bounce::BounceMemory;
 use counters::Counters;
@@ -201,15 +201,17 @@ impl Core {
         self.process_mut(id.vni())?.operations.find(id)
     }
 
-    /// The operation of that name, if it still runs and that peer is its other end.
+    /// The operation of that name, if it still runs, is of that protocol, and that peer is
+    /// its other end: a peer names what it likes.
     #[inline]
     pub(crate) fn operation_with(
         &mut self,
         id: OperationId,
+        protocol: ProtocolId,
         peer: PeerIndex,
     ) -> Option<&mut Operation> {
         self.operation(id)
-            .filter(|operation| operation.peer == peer)
+            .filter(|operation| operation.protocol == protocol && operation.peer == peer)
     }
 
     /// Operations that run and whose other end is that peer, or one process there.

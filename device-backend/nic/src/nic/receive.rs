@@ -346,7 +346,8 @@ impl Nic {
     fn receive_nak<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, frame: &Frame) {
         let nak: Nak = frame.body();
         let id = OperationId(frame.envelope.operation.get());
-        if self.core.operation_with(id, index).is_none() {
+        let protocol = protocols::of_kind(nak.kind);
+        if self.core.operation_with(id, protocol, index).is_none() {
             return;
         }
         // A number that is no reason counts as malformed.
@@ -355,7 +356,7 @@ impl Nic {
             Ok(status) => status,
         };
         let (protocols, mut cx) = self.parts(now, host);
-        protocols.refused(&mut cx, nak.kind, id, nak.sequence.get(), status);
+        protocols.refused(&mut cx, protocol, id, nak.sequence.get(), status);
     }
 
     /// A process of a peer has ended.

@@ -347,16 +347,16 @@ impl Protocols {
         }
     }
 
-    /// [`Protocol::refused`], by the kind of the frame that is refused.
+    /// [`Protocol::refused`]
     pub(crate) fn refused<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
-        kind: u8,
+        protocol: ProtocolId,
         id: OperationId,
         sequence: u64,
         status: Status,
     ) {
-        dispatch!(self, of_kind(kind), p => p.refused(cx, id, sequence, status), {})
+        dispatch!(self, protocol, p => p.refused(cx, id, sequence, status), {})
     }
 
     /// [`Protocol::fail`], if the operation still runs.

@@ -195,7 +195,7 @@ impl AtomicProtocol {
         arrival: &Arrival<'_, H::Memory>,
     ) {
         let id = arrival.operation();
-        if cx.core.operation_with(id, arrival.peer).is_none() {
+        if cx.core.operation_with(id, Self::ID, arrival.peer).is_none() {
             return;
         }
         let Some(operation) = self.operation(id) else {

@@ -19,6 +19,9 @@ use crate::ids::{OperationId, PeerIndex, ProtocolId};
 use crate::transport::Window;
 use qnic_abi::command::CommandBody;
 
+/// Answers that wait at most; a request beyond is lost, as its class allows.
+const ANSWERS: usize = 64;
+
 #[derive(Debug, Default)]
 pub(super) struct Echo {
     /// Values that were not answered.
@@ -102,12 +105,15 @@ impl Protocol for Echo {
         if arrival.frame.envelope.kind == REQUEST {
             let mut payload = [0; 8];
             let whole = arrival.payload.len() == 8 && arrival.payload.read(&mut payload).is_ok();
-            if !whole || payload != value.to_le_bytes() {
+            let full = self.answers.len() >= ANSWERS;
+            if full || !whole || payload != value.to_le_bytes() {
                 return Received::Done;
             }
             self.answers.push_back((arrival.peer, value, id.0));
             cx.core.schedule_nic(Self::ID);
-        } else if self.values.remove(&id.0) == Some(value) {
+        } else if cx.core.operation_with(id, Self::ID, arrival.peer).is_some()
+            && self.values.remove(&id.0) == Some(value)
+        {
             cx.core.finish(cx.host, id, Status::Ok);
         }
         Received::Done

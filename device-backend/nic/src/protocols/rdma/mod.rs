@@ -272,7 +272,7 @@ impl Protocol for Rdma {
             return Received::Refuse(status);
         }
         let id = arrival.operation();
-        if cx.core.operation_with(id, arrival.peer).is_some() {
+        if cx.core.operation_with(id, Self::ID, arrival.peer).is_some() {
             self.fail(cx, id, status);
         }
         Received::Done

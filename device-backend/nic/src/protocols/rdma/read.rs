@@ -163,7 +163,7 @@ impl Rdma {
         span: Fragment,
     ) -> Option<(Destination, u64)> {
         let id = arrival.operation();
-        cx.core.operation_with(id, arrival.peer)?;
+        cx.core.operation_with(id, Self::ID, arrival.peer)?;
         let transfer = self.transfer(id)?;
         if transfer.command.opcode != Opcode::Read {
             return None;
