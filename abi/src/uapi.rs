@@ -24,8 +24,8 @@
 //! # poll
 //! The file is readable (`POLLIN`) while its wake generation differs from the one
 //! that the last [`Wait`] with [`WAIT_SEEN`] returned, and readable and in error
-//! (`POLLERR`) when the device is gone. As in front of any other way to block, who
-//! polls asks for a wake event first ([`crate::host_area`], "Blocking"). Threads
+//! (`POLLERR`) when the device is gone. As before any other way to block, a thread
+//! that polls asks for a wake event first ([`crate::host_area`], "Blocking"). Threads
 //! that block in [`Wait`] do not disturb one that polls; of several that poll, one
 //! can take the event of another.
 

@@ -5,7 +5,7 @@
 //! their count, and that before the completion counters.
 //!
 //! Stores can fail only if the node's memory has shrunk since the process was
-//! registered; then there is nobody who could look, and they are skipped.
+//! registered; then no process can look, and they are skipped.
 
 use qnic_abi::host_area::{
     self, result_offset, ErrorRecord, ERROR_RECORDS, ERROR_RING, HOST_PAGES,

@@ -384,7 +384,7 @@ mod tests {
             (513, 1)
         );
         assert!(!window.sack_pending());
-        // Nothing new: from the first gap on, as who asks knows nothing.
+        // Nothing new: from the first gap on, as the sender that asks knows nothing.
         assert_eq!(window.take_sack(), Some((0, [0b110, 0, 0, 0])));
         assert_eq!(window.position(4), Position::Old);
         window.sack_again(4);

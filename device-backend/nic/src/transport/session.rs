@@ -323,7 +323,7 @@ mod tests {
                     Step::Deliver(..) | Step::Lose(_) => {}
                 }
             }
-            // Left alone, with a wire that works, and who says HELLO until it is answered.
+            // From here on the wire works, and HELLO is sent until it is answered.
             for _ in 0..8 {
                 pair.send(0, HELLO);
                 let mut frames = 0;

@@ -128,7 +128,7 @@ impl<K: Copy> TimerWheel<K> {
     }
 
     fn pop_due_of_some(&mut self, now: u64) -> Option<K> {
-        // A whole turn looks at every slot once; who was late by more is found in it.
+        // A whole turn looks at every slot once, so it also finds what is late by more.
         let start = (self.tick + 1).max(now.saturating_sub(SLOTS as u64 - 1));
         for tick in start..=now {
             let mut index = self.slots[tick as usize % SLOTS];

@@ -1,4 +1,4 @@
-//! The notification ring: hands what arrives to those who take from
+//! The notification ring: hands what arrives to the threads that take from
 //! [`crate::NotificationQueue`], or to handlers.
 //!
 //! ```text

@@ -132,8 +132,8 @@ mod tests {
     use qnic_abi::atomic::split_detail;
     use std::collections::{BTreeMap, VecDeque};
 
-    /// The processes: who chained himself behind whom, who was woken and has yet to
-    /// name his successor.
+    /// The processes: which one is chained behind which, and which were woken and have
+    /// yet to name their successor.
     #[derive(Default)]
     struct World {
         queue: WaitQueue,
