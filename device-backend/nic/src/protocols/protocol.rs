@@ -54,6 +54,54 @@ pub(crate) struct Outgoing {
     pub(crate) owner: OperationId,
 }
 
+impl Outgoing {
+    /// A frame without a payload.
+    #[inline]
+    pub(crate) fn new(peer: PeerIndex, frame: Frame) -> Self {
+        Outgoing {
+            peer,
+            frame,
+            source: Source::Nothing,
+            length: 0,
+            owner: OperationId::default(),
+        }
+    }
+}
+
+/// The two processes of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    pub(crate) peer: PeerIndex,
+    id: OperationId,
+    port: Port,
+    remote_port: Port,
+}
+
+impl Ends {
+    /// Those of an operation that runs.
+    #[inline]
+    pub(crate) fn of(core: &mut Core, id: OperationId) -> Option<Self> {
+        let process = core.process_mut(id.vni())?;
+        let port = process.port;
+        let operation = process.operations.find(id)?;
+        Some(Ends {
+            peer: operation.peer,
+            id,
+            port,
+            remote_port: operation.remote_port,
+        })
+    }
+
+    /// A frame of the operation from the one to the other.
+    #[inline]
+    pub(crate) fn outgoing(&self, mut frame: Frame) -> Outgoing {
+        frame.envelope.source_port = self.port.0.into();
+        frame.envelope.destination_port = self.remote_port.0.into();
+        frame.envelope.operation = self.id.0.into();
+        Outgoing::new(self.peer, frame)
+    }
+}
+
 /// What a protocol does with a turn.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // Nothing is allocated on the data path.

@@ -29,7 +29,7 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{Access, Key, NodeId, SegmentId, Status, VniId, PAGE_SIZE};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
+use super::protocol::{Context, Ended, Ends, Outgoing, Protocol, Received, Turn};
 use crate::core::{
     Core, Counter, Fetched, LookupSide, PageError, PageKey, PageRange, OPERATION_SLOTS,
 };
@@ -266,29 +266,16 @@ impl Protocol for AtomicProtocol {
     }
 
     fn turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, _budget: u32) -> Turn {
-        let Some(process) = cx.core.process_mut(id.vni()) else {
+        let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
-        let port = process.port;
-        let operation = process.operations.get_mut(id.slot());
-        let (peer, remote_port) = (operation.peer, operation.remote_port);
-        if !cx.transport.has_request_room(peer) {
-            return Turn::Blocked(peer, Window::Requests);
+        if !cx.transport.has_request_room(ends.peer) {
+            return Turn::Blocked(ends.peer, Window::Requests);
         }
         let Some(operation) = self.operation(id) else {
             return Turn::Idle;
         };
-        let mut frame = Frame::new(&operation.request);
-        frame.envelope.source_port = port.0.into();
-        frame.envelope.destination_port = remote_port.0.into();
-        frame.envelope.operation = id.0.into();
-        Turn::Send(Outgoing {
-            peer,
-            frame,
-            source: Source::Nothing,
-            length: 0,
-            owner: OperationId::default(),
-        })
+        Turn::Send(ends.outgoing(Frame::new(&operation.request)))
     }
 
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {

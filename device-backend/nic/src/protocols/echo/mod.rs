@@ -73,7 +73,7 @@ impl Protocol for Echo {
         };
         let mut frame = Frame::new(&body);
         frame.envelope.operation = id.0.into();
-        let mut outgoing = outgoing(peer, frame);
+        let mut outgoing = Outgoing::new(peer, frame);
         let mut words = [0; INLINE_WORDS];
         words[0] = value.to_le();
         outgoing.source = Source::Inline(words, 0);
@@ -92,7 +92,7 @@ impl Protocol for Echo {
         let value = value.into();
         let mut frame = Frame::new(&EchoFrame::<RESPONSE> { value });
         frame.envelope.operation = operation.into();
-        Turn::Send(outgoing(peer, frame))
+        Turn::Send(Outgoing::new(peer, frame))
     }
 
     fn receive<H: Host>(
@@ -117,16 +117,6 @@ impl Protocol for Echo {
             cx.core.finish(cx.host, id, Status::Ok);
         }
         Received::Done
-    }
-}
-
-fn outgoing(peer: PeerIndex, frame: Frame) -> Outgoing {
-    Outgoing {
-        peer,
-        frame,
-        source: Source::Nothing,
-        length: 0,
-        owner: OperationId::default(),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::core::{Destination, LookupSide, PageError, PageRange, Process, Segmen
 use crate::env::Host;
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::OperationId;
-use crate::protocols::protocol::Source;
+use crate::protocols::protocol::{Ends, Source};
 use crate::transport::Window;
 
 impl Rdma {
@@ -28,20 +28,17 @@ impl Rdma {
     /// are pages for it.
     pub(super) fn read_turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) -> Turn {
         let vni = id.vni();
-        let Some(process) = cx.core.process_mut(vni) else {
+        let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
-        let port = process.port;
-        let operation = process.operations.get_mut(id.slot());
-        let (peer, remote_port) = (operation.peer, operation.remote_port);
-        if !cx.transport.has_request_room(peer) {
-            return Turn::Blocked(peer, Window::Requests);
+        if !cx.transport.has_request_room(ends.peer) {
+            return Turn::Blocked(ends.peer, Window::Requests);
         }
         let Some(transfer) = self.transfer(id) else {
             return Turn::Idle;
         };
         let limit = cx.core.limits.requests_per_read.max(1);
-        let max_payload = cx.transport.max_payload(peer);
+        let max_payload = cx.transport.max_payload(ends.peer);
         let pages = limit.saturating_sub(transfer.requested.len() as u32);
         let pages = pages.min(max_payload / PAGE_SIZE as u32);
         let Some(span) = transfer.next_span(pages, max_payload) else {
@@ -72,7 +69,7 @@ impl Rdma {
                 present => present,
             };
         }
-        let mut frame = Frame::new(&ReadRequest {
+        let frame = Frame::new(&ReadRequest {
             address: (command.remote.address + span.offset).into(),
             key: command.remote.key.0.into(),
             offset: span.offset.into(),
@@ -81,16 +78,7 @@ impl Rdma {
             segment: command.remote.segment.0.into(),
             page_offset: ((address % PAGE_SIZE as u64) as u16).into(),
         });
-        frame.envelope.source_port = port.0.into();
-        frame.envelope.destination_port = remote_port.0.into();
-        frame.envelope.operation = id.0.into();
-        Turn::Send(Outgoing {
-            peer,
-            frame,
-            source: Source::Nothing,
-            length: 0,
-            owner: OperationId::default(),
-        })
+        Turn::Send(ends.outgoing(frame))
     }
 
     /// A request was sent.
@@ -278,13 +266,10 @@ pub(super) fn respond<H: Host>(
     }
     let page_offset = body.page_offset.get().into();
     frame.envelope.fragments = fragments(page_offset, length as usize) as u8;
-    Turn::Send(Outgoing {
-        peer,
-        frame,
-        source,
-        length: length as usize,
-        owner: OperationId::default(),
-    })
+    let mut outgoing = Outgoing::new(peer, frame);
+    outgoing.source = source;
+    outgoing.length = length as usize;
+    Turn::Send(outgoing)
 }
 
 /// Checks the whole transfer, not only this part of it: one that is refused has touched

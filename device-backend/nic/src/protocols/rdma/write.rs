@@ -23,7 +23,7 @@ use crate::core::{Core, Destination, LookupSide, PageError, PageRange};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::OperationId;
-use crate::protocols::protocol::Source;
+use crate::protocols::protocol::{Ends, Source};
 use crate::transport::Window;
 
 impl Rdma {
@@ -36,22 +36,19 @@ impl Rdma {
         budget: u32,
     ) -> Turn {
         let vni = id.vni();
-        let Some(process) = cx.core.process_mut(vni) else {
+        let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
-        let port = process.port;
-        let operation = process.operations.get_mut(id.slot());
-        let (peer, remote_port) = (operation.peer, operation.remote_port);
-        let room = cx.transport.room(peer);
+        let room = cx.transport.room(ends.peer);
         if room == 0 {
-            return Turn::Blocked(peer, Window::Fragments);
+            return Turn::Blocked(ends.peer, Window::Fragments);
         }
         let Some(transfers) = self.transfers(vni) else {
             return Turn::Idle;
         };
         let transfer = &transfers.slots[usize::from(id.slot())];
         let limit = cx.core.limits.fragments_per_write.max(1);
-        let max_payload = cx.transport.max_payload(peer);
+        let max_payload = cx.transport.max_payload(ends.peer);
         let budget = budget
             .min(room)
             .min(limit.saturating_sub(transfer.in_flight));
@@ -85,17 +82,11 @@ impl Rdma {
         if span.is_none() && !notifies {
             return Turn::Idle;
         }
-        let mut frame = write_frame(transfer, span, notifies);
-        frame.envelope.source_port = port.0.into();
-        frame.envelope.destination_port = remote_port.0.into();
-        frame.envelope.operation = id.0.into();
-        Turn::Send(Outgoing {
-            peer,
-            frame,
-            source,
-            length: span.map_or(0, |span| span.length as usize),
-            owner: id,
-        })
+        let mut outgoing = ends.outgoing(write_frame(transfer, span, notifies));
+        outgoing.source = source;
+        outgoing.length = span.map_or(0, |span| span.length as usize);
+        outgoing.owner = id;
+        Turn::Send(outgoing)
     }
 
     /// A frame of a write was sent.
