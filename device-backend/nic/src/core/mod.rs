@@ -9,6 +9,7 @@
 //! | `completion` | completion counters, and waking processes (N12, N17) |
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
 //! | `process`, `segment` | registered processes and what they export (N1, N2) |
+//! | `per_process` | what a protocol keeps of each process |
 //! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
 //! | `events`, `counters` | what the driver and people are told |
@@ -25,6 +26,7 @@ mod operation;
 mod order;
 pub mod page_table;
 mod pages;
+mod per_process;
 mod process;
 mod queue;
 mod scheduler;
@@ -51,6 +53,7 @@ pub(crate) use host_area::HostArea;
 pub(crate) use operation::{Operation, OPERATION_SLOTS};
 pub(crate) use order::{Counter, Order};
 pub(crate) use pages::{Destination, LockedSpan, PageError};
+pub(crate) use per_process::PerProcess;
 pub(crate) use process::Process;
 pub(crate) use queue::{Fetched, INLINE_WORDS};
 pub(crate) use scheduler::{Owner, Work};

@@ -29,6 +29,26 @@ pub(crate) struct Context<'a, H> {
     pub(crate) transport: &'a mut Transport,
 }
 
+impl<H> Context<'_, H> {
+    /// No answer is awaited any more to what a protocol's operations of a process have
+    /// asked for: so many requests each, by slot.
+    pub(crate) fn forget_requests(
+        &mut self,
+        vni: VniId,
+        protocol: ProtocolId,
+        mut requests: impl FnMut(usize) -> u32,
+    ) {
+        let operations = self.core.process(vni).into_iter();
+        let operations = operations.flat_map(|process| process.operations.running());
+        for operation in operations.filter(|operation| operation.protocol == protocol) {
+            let count = requests(operation.id.slot().into());
+            if count > 0 {
+                self.transport.answered(operation.peer, count);
+            }
+        }
+    }
+}
+
 /// Where the payload of a frame comes from.
 #[derive(Debug)]
 pub(crate) enum Source {

@@ -31,7 +31,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::protocol::{Context, Ended, Ends, Outgoing, Protocol, Received, Turn};
 use crate::core::{
-    Core, Counter, Fetched, LookupSide, PageError, PageKey, PageRange, OPERATION_SLOTS,
+    Core, Counter, Fetched, LookupSide, PageError, PageKey, PageRange, PerProcess, OPERATION_SLOTS,
 };
 use crate::env::{Change, Host, HostMemory, OutOfRange, Width};
 use crate::frame::Arrival;
@@ -56,11 +56,20 @@ struct Operation {
     record: u16,
 }
 
+/// The operations of one process, by slot of the core's.
+#[derive(Debug)]
+struct Operations(Box<[Option<Operation>; OPERATION_SLOTS]>);
+
+impl Default for Operations {
+    fn default() -> Self {
+        Operations(Box::new([None; OPERATION_SLOTS]))
+    }
+}
+
 /// State of the protocol.
 #[derive(Debug, Default)]
 pub(super) struct AtomicProtocol {
-    /// Operations of every process, by VNI, and by slot of their operation.
-    processes: Vec<Option<Box<[Option<Operation>; OPERATION_SLOTS]>>>,
+    processes: PerProcess<Operations>,
     /// Operations executed on memory of this node.
     executed: u64,
 }
@@ -115,18 +124,8 @@ fn check_request(
 
 impl AtomicProtocol {
     fn operation(&mut self, id: OperationId) -> Option<&mut Operation> {
-        let operations = self.processes.get_mut(usize::from(id.vni().0))?.as_mut()?;
+        let operations = &mut self.processes.get(id.vni())?.0;
         operations.get_mut(usize::from(id.slot()))?.as_mut()
-    }
-
-    fn begin(&mut self, id: OperationId, operation: Operation) {
-        let index = usize::from(id.vni().0);
-        if index >= self.processes.len() {
-            self.processes.resize_with(index + 1, || None);
-        }
-        let operations =
-            self.processes[index].get_or_insert_with(|| Box::new([None; OPERATION_SLOTS]));
-        operations[usize::from(id.slot())] = Some(operation);
     }
 
     /// Executes a request, if it may be and its page is there.
@@ -242,14 +241,13 @@ impl Protocol for AtomicProtocol {
             return Ok(());
         };
         let state = State::Unsent;
-        self.begin(
-            id,
-            Operation {
-                state,
-                request,
-                record,
-            },
-        );
+        let operation = Operation {
+            state,
+            request,
+            record,
+        };
+        let operations = self.processes.get_or_insert(vni);
+        operations.0[usize::from(id.slot())] = Some(operation);
         let wraps = request
             .address
             .get()
@@ -364,18 +362,13 @@ impl Protocol for AtomicProtocol {
         let (Ended::Operations(vni) | Ended::Process(vni)) = ended else {
             return;
         };
-        let entry = self.processes.get_mut(usize::from(vni.0));
-        let Some(slots) = entry.and_then(Option::take) else {
+        let Some(slots) = self.processes.take(vni) else {
             return;
         };
-        let operations = cx.core.process(vni).into_iter();
-        let operations = operations.flat_map(|process| process.operations.running());
-        for operation in operations.filter(|operation| operation.protocol == Self::ID) {
-            let slot = &slots[usize::from(operation.id.slot())];
-            if slot.is_some_and(|slot| slot.state == State::Requested) {
-                cx.transport.answered(operation.peer, 1);
-            }
-        }
+        cx.forget_requests(vni, Self::ID, |slot| {
+            let requested = slots.0[slot].is_some_and(|slot| slot.state == State::Requested);
+            requested.into()
+        });
     }
 
     fn statistics(&self, statistics: &mut Statistics) {

@@ -34,7 +34,7 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{Access, Key, NodeId, SegmentId, Status, VniId, PAGE_SIZE};
 
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
-use crate::core::{Counter, Fetched, PageKey, Process, OPERATION_SLOTS};
+use crate::core::{Counter, Fetched, PageKey, PerProcess, Process, OPERATION_SLOTS};
 use crate::env::Host;
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, ProtocolId};
@@ -49,8 +49,8 @@ struct Transfers {
     streams: Streams,
 }
 
-impl Transfers {
-    fn new() -> Self {
+impl Default for Transfers {
+    fn default() -> Self {
         Transfers {
             slots: (0..OPERATION_SLOTS).map(|_| Transfer::unused()).collect(),
             streams: Streams::default(),
@@ -61,26 +61,13 @@ impl Transfers {
 /// State of the protocol: the transfers of every process, by VNI.
 #[derive(Debug, Default)]
 pub(super) struct Rdma {
-    processes: Vec<Option<Transfers>>,
+    processes: PerProcess<Transfers>,
 }
 
 impl Rdma {
-    fn transfers(&mut self, vni: VniId) -> Option<&mut Transfers> {
-        self.processes.get_mut(usize::from(vni.0))?.as_mut()
-    }
-
-    /// The transfers of a process that has one now.
-    fn begin(&mut self, vni: VniId) -> &mut Transfers {
-        let index = usize::from(vni.0);
-        if index >= self.processes.len() {
-            self.processes.resize_with(index + 1, || None);
-        }
-        self.processes[index].get_or_insert_with(Transfers::new)
-    }
-
     /// The transfer of an operation, which still runs.
     fn transfer(&mut self, id: OperationId) -> Option<&mut Transfer> {
-        let transfers = self.transfers(id.vni())?;
+        let transfers = self.processes.get(id.vni())?;
         transfers.slots.get_mut(usize::from(id.slot()))
     }
 
@@ -91,7 +78,7 @@ impl Rdma {
 
     /// Lets later writes notify: all of this one was sent, or it has ended.
     fn settle<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
-        let Some(transfers) = self.transfers(id.vni()) else {
+        let Some(transfers) = self.processes.get(id.vni()) else {
             return;
         };
         let transfer = &transfers.slots[usize::from(id.slot())];
@@ -158,7 +145,7 @@ impl Protocol for Rdma {
         let Some(id) = cx.core.begin((vni, Self::ID), counter, header, peer) else {
             return Ok(());
         };
-        let transfers = self.begin(vni);
+        let transfers = self.processes.get_or_insert(vni);
         let transfer = &mut transfers.slots[usize::from(id.slot())];
         transfer.begin(command);
         if command.opcode == Opcode::Write {
@@ -280,7 +267,7 @@ impl Protocol for Rdma {
 
     #[inline]
     fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
-        let Some(transfers) = self.transfers(id.vni()) else {
+        let Some(transfers) = self.processes.get(id.vni()) else {
             return;
         };
         let process = cx.core.process(id.vni());
@@ -368,17 +355,9 @@ impl Protocol for Rdma {
         let (Ended::Operations(vni) | Ended::Process(vni)) = ended else {
             return;
         };
-        let entry = self.processes.get_mut(usize::from(vni.0));
-        let Some(mut transfers) = entry.and_then(Option::take) else {
+        let Some(mut transfers) = self.processes.take(vni) else {
             return;
         };
-        let operations = cx.core.process(vni).into_iter();
-        let operations = operations.flat_map(|process| process.operations.running());
-        for operation in operations.filter(|operation| operation.protocol == Self::ID) {
-            let requests = transfers.slots[usize::from(operation.id.slot())].fail();
-            if requests > 0 {
-                cx.transport.answered(operation.peer, requests);
-            }
-        }
+        cx.forget_requests(vni, Self::ID, |slot| transfers.slots[slot].fail());
     }
 }

@@ -43,7 +43,7 @@ impl Rdma {
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
-        let Some(transfers) = self.transfers(vni) else {
+        let Some(transfers) = self.processes.get(vni) else {
             return Turn::Idle;
         };
         let transfer = &transfers.slots[usize::from(id.slot())];
