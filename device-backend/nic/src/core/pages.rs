@@ -43,16 +43,6 @@ pub(crate) struct LockedSpan {
 }
 
 impl LockedSpan {
-    fn single(page: LockedPage) -> Self {
-        let mut span = LockedSpan {
-            count: 1,
-            ..LockedSpan::default()
-        };
-        span.addresses[0] = page.address();
-        span.pages[0] = Some(page);
-        span
-    }
-
     /// Guest-physical addresses of the pages.
     #[inline]
     pub(crate) fn addresses(&self) -> &[u64] {
@@ -103,7 +93,7 @@ impl Core {
     }
 
     /// Locks the pages of `length` bytes from `address` on, at least the first of
-    /// them, up to [`SPAN_PAGES`].
+    /// them, up to [`SPAN_PAGES`]; no page of `span` is locked before.
     ///
     /// # Errors
     /// Why the first cannot be used.
@@ -115,15 +105,19 @@ impl Core {
         range: (u64, usize),
         key: PageKey,
         side: LookupSide,
-    ) -> Result<LockedSpan, PageError> {
+        span: &mut LockedSpan,
+    ) -> Result<(), PageError> {
         if fragments(range.0, range.1) > 1 {
-            let span = self.lock_span(host, vni, range, key, side);
+            self.lock_span(host, vni, range, key, side, span);
             if span.count > 0 {
-                return Ok(span);
+                return Ok(());
             }
         }
         let page = self.lock(host, vni, range.0, key, side)?;
-        Ok(LockedSpan::single(page))
+        span.count = 1;
+        span.addresses[0] = page.address();
+        span.pages[0] = Some(page);
+        Ok(())
     }
 
     /// How many of `length` bytes from `address` on lie in pages that seem to be there,
@@ -148,7 +142,8 @@ impl Core {
     }
 
     /// Locks the pages of `length` bytes from `address` on, up to [`SPAN_PAGES`] of
-    /// them; fewer, or none, if one is absent or was not entered for `key`.
+    /// them; fewer, or none, if one is absent or was not entered for `key`. No page of
+    /// `span` is locked before.
     #[inline]
     pub(crate) fn lock_span<H: Host>(
         &mut self,
@@ -157,8 +152,9 @@ impl Core {
         (address, length): (u64, usize),
         key: PageKey,
         side: LookupSide,
-    ) -> LockedSpan {
-        let mut span = LockedSpan::default();
+        span: &mut LockedSpan,
+    ) {
+        debug_assert_eq!(span.count, 0);
         let count = (fragments(address, length) as usize).min(SPAN_PAGES);
         let first = address - address % PAGE_SIZE as u64;
         let virtual_pages = (0..count).map(|page| first + (page * PAGE_SIZE) as u64);
@@ -193,13 +189,17 @@ impl Core {
         if let PageKey::Table(_) = key {
             self.counters.lookups(side).hits += span.count as u64;
         }
-        span
     }
 
     /// Lets the driver have all pages of a span again; the first `written` of them
     /// are dirty (N7).
     #[inline]
-    pub(crate) fn unlock_span<H: Host>(&self, host: &H, mut span: LockedSpan, written: usize) {
+    pub(crate) fn unlock_span<H: Host>(
+        &self,
+        host: &H,
+        span: &mut LockedSpan,
+        written: usize,
+    ) {
         let (sram, geometry) = (host.sram(), &self.geometry);
         for (index, page) in span.pages[..span.count].iter_mut().enumerate() {
             match page.take() {
@@ -208,6 +208,7 @@ impl Core {
                 None => {}
             }
         }
+        span.count = 0;
     }
 
     /// Copies as much of a payload to a process as goes into a span of its pages, each
@@ -219,7 +220,9 @@ impl Core {
         payload: &Payload<'_, H::Memory>,
     ) -> usize {
         let range = (to.address, payload.len());
-        let span = self.lock_span(host, to.vni, range, to.key, LookupSide::Destination);
+        let side = LookupSide::Destination;
+        let mut span = LockedSpan::default();
+        self.lock_span(host, to.vni, range, to.key, side, &mut span);
         let mut within = (to.address % PAGE_SIZE as u64) as usize;
         let (mut done, mut written) = (0, 0);
         while let Some(first) = span.addresses().get(written) {
@@ -233,7 +236,7 @@ impl Core {
             done += part.len();
             within = 0;
         }
-        self.unlock_span(host, span, written);
+        self.unlock_span(host, &mut span, written);
         self.counters.bytes_received += done as u64;
         done
     }

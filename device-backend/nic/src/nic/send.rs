@@ -18,7 +18,11 @@ impl Nic {
         &mut self,
         io: &mut Io<'_, H, W>,
     ) -> bool {
+        if !self.core.has_turns() {
+            return false;
+        }
         let limit = self.core.limits.fragments_per_poll.max(1);
+        let outgoing = &mut Outgoing::default();
         let mut fragments = 0;
         while fragments < limit {
             let Some(owner) = self.core.next_turn() else {
@@ -28,16 +32,16 @@ impl Nic {
             let sent = match owner {
                 Owner::Process(vni) => {
                     let sent = match self.core.take_work(vni) {
-                        Some(Work::Operation(id)) => self.operation_turn(io, id, budget),
+                        Some(Work::Operation(id)) => self.operation_turn(io, id, budget, outgoing),
                         Some(Work::Response(request)) => {
-                            self.response_turn(io, vni, request, budget)
+                            self.response_turn(io, vni, request, budget, outgoing)
                         }
                         None => 0,
                     };
                     self.core.schedule(vni);
                     sent
                 }
-                Owner::Nic(protocol) => self.nic_turn(io, protocol, budget),
+                Owner::Nic(protocol) => self.nic_turn(io, protocol, budget, outgoing),
             };
             fragments += sent.max(1);
             self.resume_unblocked(io.now, io.host);
@@ -52,15 +56,16 @@ impl Nic {
         io: &mut Io<'_, H, W>,
         id: OperationId,
         budget: u32,
+        outgoing: &mut Outgoing,
     ) -> u32 {
         let Some(operation) = self.core.operation(id) else {
             return 0;
         };
         let protocol = operation.protocol;
         let (protocols, mut cx) = self.parts(io.now, io.host);
-        match protocols.turn(&mut cx, protocol, id, budget) {
-            Turn::Send(mut outgoing) => {
-                if !self.send(io, &mut outgoing) {
+        match protocols.turn(&mut cx, protocol, id, budget, outgoing) {
+            Turn::Send => {
+                if !self.send(io, outgoing) {
                     let (protocols, mut cx) = self.parts(io.now, io.host);
                     protocols.fail(&mut cx, id, Status::NoSuchNode);
                     self.peer_unreachable(io.now, io.host, outgoing.peer);
@@ -69,7 +74,7 @@ impl Nic {
                 if let Some(operation) = self.core.operation(id) {
                     operation.sent = true;
                     let (protocols, mut cx) = self.parts(io.now, io.host);
-                    protocols.sent(&mut cx, protocol, id, &outgoing);
+                    protocols.sent(&mut cx, protocol, id, outgoing);
                 }
                 return u32::from(outgoing.frame.envelope.fragments);
             }
@@ -100,17 +105,18 @@ impl Nic {
         vni: VniId,
         mut request: StoredFrame,
         budget: u32,
+        outgoing: &mut Outgoing,
     ) -> u32 {
         let (protocols, mut cx) = self.parts(io.now, io.host);
-        match protocols.respond(&mut cx, vni, &request, budget) {
-            Turn::Send(mut outgoing) => {
-                if !self.send(io, &mut outgoing) {
+        match protocols.respond(&mut cx, vni, &request, budget, outgoing) {
+            Turn::Send => {
+                if !self.send(io, outgoing) {
                     self.peer_unreachable(io.now, io.host, outgoing.peer);
                     return 0;
                 }
                 let (protocols, mut cx) = self.parts(io.now, io.host);
                 // The rest of it has the next turn.
-                if protocols.responded(&mut cx, &mut request, &outgoing) {
+                if protocols.responded(&mut cx, &mut request, outgoing) {
                     self.core.requeue_response(vni, request, true);
                 }
                 return u32::from(outgoing.frame.envelope.fragments);
@@ -134,13 +140,15 @@ impl Nic {
         io: &mut Io<'_, H, W>,
         protocol: ProtocolId,
         budget: u32,
+        outgoing: &mut Outgoing,
     ) -> u32 {
         let (protocols, mut cx) = self.parts(io.now, io.host);
-        let Turn::Send(mut outgoing) = protocols.nic_turn(&mut cx, protocol, budget) else {
-            return 0;
-        };
+        match protocols.nic_turn(&mut cx, protocol, budget, outgoing) {
+            Turn::Send => {}
+            _ => return 0,
+        }
         self.core.schedule_nic(protocol);
-        if !self.send(io, &mut outgoing) {
+        if !self.send(io, outgoing) {
             self.peer_unreachable(io.now, io.host, outgoing.peer);
             return 0;
         }
@@ -157,21 +165,21 @@ impl Nic {
     ) -> bool {
         let (index, length) = (outgoing.peer, outgoing.length);
         let frame = &mut outgoing.frame;
-        let sent = match &mut outgoing.source {
+        let sent = match outgoing.source {
             Source::Nothing => self.transmit(io, index, frame, Payload::None),
-            Source::Inline(words, offset) => {
-                let bytes = &words.as_bytes()[*offset..*offset + length];
+            Source::Inline(offset) => {
+                let bytes = &outgoing.inline.as_bytes()[offset..offset + length];
                 self.transmit(io, index, frame, Payload::Bytes(bytes))
             }
-            Source::Pages(span, offset) => {
+            Source::Pages(offset) => {
                 let payload = Payload::Memory {
                     memory: io.host.memory(),
-                    pages: span.addresses(),
-                    offset: *offset,
+                    pages: outgoing.pages.addresses(),
+                    offset,
                     length,
                 };
                 let sent = self.transmit(io, index, frame, payload);
-                self.core.unlock_span(io.host, std::mem::take(span), 0);
+                self.core.unlock_span(io.host, &mut outgoing.pages, 0);
                 sent
             }
         };

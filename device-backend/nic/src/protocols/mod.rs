@@ -223,8 +223,9 @@ impl Protocols {
         protocol: ProtocolId,
         id: OperationId,
         budget: u32,
+        outgoing: &mut Outgoing,
     ) -> Turn {
-        dispatch!(self, protocol, p => p.turn(cx, id, budget), Turn::Idle)
+        dispatch!(self, protocol, p => p.turn(cx, id, budget, outgoing), Turn::Idle)
     }
 
     /// [`Protocol::respond`]
@@ -235,9 +236,10 @@ impl Protocols {
         vni: VniId,
         request: &StoredFrame,
         budget: u32,
+        outgoing: &mut Outgoing,
     ) -> Turn {
         let protocol = of_kind(request.frame.envelope.kind);
-        dispatch!(self, protocol, p => p.respond(cx, vni, request, budget), Turn::Idle)
+        dispatch!(self, protocol, p => p.respond(cx, vni, request, budget, outgoing), Turn::Idle)
     }
 
     /// [`Protocol::nic_turn`]
@@ -246,8 +248,9 @@ impl Protocols {
         cx: &mut Context<'_, H>,
         protocol: ProtocolId,
         budget: u32,
+        outgoing: &mut Outgoing,
     ) -> Turn {
-        dispatch!(self, protocol, p => p.nic_turn(cx, budget), Turn::Idle)
+        dispatch!(self, protocol, p => p.nic_turn(cx, budget, outgoing), Turn::Idle)
     }
 
     /// [`Protocol::sent`]

@@ -14,6 +14,7 @@
 use qnic_abi::control::{RequestHeader, Statistics};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
+use zerocopy::FromZeros;
 
 use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, INLINE_WORDS};
 use crate::env::{Host, Time};
@@ -50,18 +51,19 @@ impl<H> Context<'_, H> {
 }
 
 /// Where the payload of a frame comes from.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Source {
     /// There is none.
+    #[default]
     Nothing,
-    /// The inline payload of a command, as it stood in the entry, from this offset on.
-    Inline([u64; INLINE_WORDS], usize),
-    /// Locked pages, from this offset in the first on. They are unlocked when the frame
-    /// is sent.
-    Pages(LockedSpan, usize),
+    /// [`Outgoing::inline`], from this offset on.
+    Inline(usize),
+    /// [`Outgoing::pages`], from this offset in the first on.
+    Pages(usize),
 }
 
-/// A frame that is to be sent.
+/// A frame that is to be sent. One is used for turn after turn, and filled in where it
+/// stands: it is too large to be handed on by value.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) peer: PeerIndex,
@@ -72,19 +74,35 @@ pub(crate) struct Outgoing {
     /// The operation that learns when the fragments of the frame are delivered, if it is
     /// of class Windowed.
     pub(crate) owner: OperationId,
+    /// The inline payload of a command, as it stood in the entry.
+    pub(crate) inline: [u64; INLINE_WORDS],
+    /// Locked pages; they are unlocked when the frame is sent.
+    pub(crate) pages: LockedSpan,
 }
 
-impl Outgoing {
-    /// A frame without a payload.
-    #[inline]
-    pub(crate) fn new(peer: PeerIndex, frame: Frame) -> Self {
+impl Default for Outgoing {
+    fn default() -> Self {
         Outgoing {
-            peer,
-            frame,
+            peer: PeerIndex::default(),
+            frame: Frame::new_zeroed(),
             source: Source::Nothing,
             length: 0,
             owner: OperationId::default(),
+            inline: [0; INLINE_WORDS],
+            pages: LockedSpan::default(),
         }
+    }
+}
+
+impl Outgoing {
+    /// Makes it a frame without a payload.
+    #[inline]
+    pub(crate) fn set(&mut self, peer: PeerIndex, frame: Frame) {
+        self.peer = peer;
+        self.frame = frame;
+        self.source = Source::Nothing;
+        self.length = 0;
+        self.owner = OperationId::default();
     }
 }
 
@@ -112,22 +130,22 @@ impl Ends {
         })
     }
 
-    /// A frame of the operation from the one to the other.
+    /// Makes `outgoing` a frame of the operation from the one to the other.
     #[inline]
-    pub(crate) fn outgoing(&self, mut frame: Frame) -> Outgoing {
-        frame.envelope.source_port = self.port.0.into();
-        frame.envelope.destination_port = self.remote_port.0.into();
-        frame.envelope.operation = self.id.0.into();
-        Outgoing::new(self.peer, frame)
+    pub(crate) fn send(&self, outgoing: &mut Outgoing, frame: Frame) {
+        outgoing.set(self.peer, frame);
+        let envelope = &mut outgoing.frame.envelope;
+        envelope.source_port = self.port.0.into();
+        envelope.destination_port = self.remote_port.0.into();
+        envelope.operation = self.id.0.into();
     }
 }
 
 /// What a protocol does with a turn.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // Nothing is allocated on the data path.
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Turn {
-    /// It sends a frame.
-    Send(Outgoing),
+    /// It sends the frame that it has filled in.
+    Send,
     /// It has nothing to send.
     Idle,
     /// It waits for a window of the peer.
@@ -194,7 +212,13 @@ pub(crate) trait Protocol {
     }
 
     /// The turn of an operation: at most one frame, of at most `budget` fragments.
-    fn turn<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId, _budget: u32) -> Turn {
+    fn turn<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _id: OperationId,
+        _budget: u32,
+        _outgoing: &mut Outgoing,
+    ) -> Turn {
         Turn::Idle
     }
 
@@ -205,12 +229,18 @@ pub(crate) trait Protocol {
         _vni: VniId,
         _request: &StoredFrame,
         _budget: u32,
+        _outgoing: &mut Outgoing,
     ) -> Turn {
         Turn::Idle
     }
 
     /// A turn of the NIC itself, which [`Core::schedule_nic`] has asked for.
-    fn nic_turn<H: Host>(&mut self, _cx: &mut Context<'_, H>, _budget: u32) -> Turn {
+    fn nic_turn<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _budget: u32,
+        _outgoing: &mut Outgoing,
+    ) -> Turn {
         Turn::Idle
     }
 

@@ -263,7 +263,13 @@ impl Protocol for AtomicProtocol {
         Ok(())
     }
 
-    fn turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, _budget: u32) -> Turn {
+    fn turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        _budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
         let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
@@ -273,7 +279,8 @@ impl Protocol for AtomicProtocol {
         let Some(operation) = self.operation(id) else {
             return Turn::Idle;
         };
-        Turn::Send(ends.outgoing(Frame::new(&operation.request)))
+        ends.send(outgoing, Frame::new(&operation.request));
+        Turn::Send
     }
 
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {

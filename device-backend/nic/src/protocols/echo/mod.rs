@@ -12,7 +12,7 @@ use qnic_abi::{NodeId, Status, VniId};
 
 use self::abi::{Echo as EchoFrame, EchoCommand, REQUEST, RESPONSE};
 use super::protocol::{Context, Outgoing, Protocol, Received, Source, Turn};
-use crate::core::{Counter, Fetched, INLINE_WORDS};
+use crate::core::{Counter, Fetched};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
@@ -59,7 +59,13 @@ impl Protocol for Echo {
         Ok(())
     }
 
-    fn turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, _budget: u32) -> Turn {
+    fn turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        _budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
         let Some(peer) = cx.core.operation(id).map(|operation| operation.peer) else {
             return Turn::Idle;
         };
@@ -73,26 +79,31 @@ impl Protocol for Echo {
         };
         let mut frame = Frame::new(&body);
         frame.envelope.operation = id.0.into();
-        let mut outgoing = Outgoing::new(peer, frame);
-        let mut words = [0; INLINE_WORDS];
-        words[0] = value.to_le();
-        outgoing.source = Source::Inline(words, 0);
+        outgoing.set(peer, frame);
+        outgoing.inline[0] = value.to_le();
+        outgoing.source = Source::Inline(0);
         outgoing.length = 8;
-        Turn::Send(outgoing)
+        Turn::Send
     }
 
     fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
         cx.core.set_ready(id, true);
     }
 
-    fn nic_turn<H: Host>(&mut self, _cx: &mut Context<'_, H>, _budget: u32) -> Turn {
+    fn nic_turn<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
         let Some((peer, value, operation)) = self.answers.pop_front() else {
             return Turn::Idle;
         };
         let value = value.into();
         let mut frame = Frame::new(&EchoFrame::<RESPONSE> { value });
         frame.envelope.operation = operation.into();
-        Turn::Send(Outgoing::new(peer, frame))
+        outgoing.set(peer, frame);
+        Turn::Send
     }
 
     fn receive<H: Host>(

@@ -173,11 +173,17 @@ impl Protocol for Rdma {
     }
 
     #[inline]
-    fn turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, budget: u32) -> Turn {
+    fn turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
         let transfer = self.transfer(id);
         match transfer.map(|transfer| transfer.command.opcode) {
-            Some(Opcode::Write) => self.write_turn(cx, id, budget),
-            Some(Opcode::Read) => self.read_turn(cx, id),
+            Some(Opcode::Write) => self.write_turn(cx, id, budget, outgoing),
+            Some(Opcode::Read) => self.read_turn(cx, id, outgoing),
             None => Turn::Idle,
         }
     }
@@ -188,8 +194,9 @@ impl Protocol for Rdma {
         vni: VniId,
         request: &StoredFrame,
         budget: u32,
+        outgoing: &mut Outgoing,
     ) -> Turn {
-        read::respond(cx, vni, request, budget)
+        read::respond(cx, vni, request, budget, outgoing)
     }
 
     #[inline]

@@ -26,7 +26,12 @@ use crate::transport::Window;
 impl Rdma {
     /// One turn of a read: chooses the next span to ask for, and makes sure that there
     /// are pages for it.
-    pub(super) fn read_turn<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) -> Turn {
+    pub(super) fn read_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
         let vni = id.vni();
         let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
@@ -53,10 +58,11 @@ impl Rdma {
                 0 => {
                     let range = (address, length as usize);
                     let side = LookupSide::Destination;
-                    match cx.core.lock_some(cx.host, vni, range, key, side) {
-                        Ok(locked) => {
-                            let there = locked.bytes_from(address).min(u64::from(length));
-                            cx.core.unlock_span(cx.host, locked, 0);
+                    let pages = &mut outgoing.pages;
+                    match cx.core.lock_some(cx.host, vni, range, key, side, pages) {
+                        Ok(()) => {
+                            let there = pages.bytes_from(address).min(u64::from(length));
+                            cx.core.unlock_span(cx.host, pages, 0);
                             there as u32
                         }
                         Err(PageError::Refused(status)) => return Turn::Refuse(status),
@@ -78,7 +84,8 @@ impl Rdma {
             segment: command.remote.segment.0.into(),
             page_offset: ((address % PAGE_SIZE as u64) as u16).into(),
         });
-        Turn::Send(ends.outgoing(frame))
+        ends.send(outgoing, frame);
+        Turn::Send
     }
 
     /// A request was sent.
@@ -220,6 +227,7 @@ pub(super) fn respond<H: Host>(
     vni: VniId,
     request: &StoredFrame,
     budget: u32,
+    outgoing: &mut Outgoing,
 ) -> Turn {
     let peer = request.peer;
     let body: ReadRequest = request.frame.body();
@@ -248,7 +256,7 @@ pub(super) fn respond<H: Host>(
     frame.envelope.destination_port = request.frame.envelope.source_port;
     frame.envelope.operation = request.frame.envelope.operation;
     let mut length = length_within(&body, pages);
-    let mut source = Source::Nothing;
+    outgoing.set(peer, frame);
     if length > 0 {
         let ahead = body
             .remaining
@@ -256,20 +264,19 @@ pub(super) fn respond<H: Host>(
             .clamp(u64::from(length), segment.end() - address);
         let (range, key) = ((address, length as usize), segment.page_key);
         let side = LookupSide::Source;
-        let locked = match cx.core.lock_some(cx.host, vni, range, key, side) {
-            Ok(locked) => locked,
+        let pages = &mut outgoing.pages;
+        match cx.core.lock_some(cx.host, vni, range, key, side, pages) {
+            Ok(()) => {}
             Err(PageError::Refused(status)) => return Turn::Refuse(status),
             Err(PageError::Absent) => return Turn::Wait(PageRange::new(address, ahead)),
-        };
-        length = locked.bytes_from(address).min(u64::from(length)) as u32;
-        source = Source::Pages(locked, (address % PAGE_SIZE as u64) as usize);
+        }
+        length = pages.bytes_from(address).min(u64::from(length)) as u32;
+        outgoing.source = Source::Pages((address % PAGE_SIZE as u64) as usize);
     }
     let page_offset = body.page_offset.get().into();
-    frame.envelope.fragments = fragments(page_offset, length as usize) as u8;
-    let mut outgoing = Outgoing::new(peer, frame);
-    outgoing.source = source;
+    outgoing.frame.envelope.fragments = fragments(page_offset, length as usize) as u8;
     outgoing.length = length as usize;
-    Turn::Send(outgoing)
+    Turn::Send
 }
 
 /// Checks the whole transfer, not only this part of it: one that is refused has touched

@@ -34,6 +34,7 @@ impl Rdma {
         cx: &mut Context<'_, H>,
         id: OperationId,
         budget: u32,
+        outgoing: &mut Outgoing,
     ) -> Turn {
         let vni = id.vni();
         let Some(ends) = Ends::of(cx.core, id) else {
@@ -57,23 +58,25 @@ impl Rdma {
         let source = match span {
             None | Some(Fragment { length: 0, .. }) => Source::Nothing,
             Some(Fragment { offset, .. }) if transfer.command.inline => {
-                Source::Inline(transfer.inline, offset as usize)
+                outgoing.inline = transfer.inline;
+                Source::Inline(offset as usize)
             }
             Some(Fragment { offset, length }) => {
                 let address = transfer.command.local.address + offset;
                 let range = (address, length as usize);
                 let key = transfer.page_key;
                 let side = LookupSide::Source;
-                let locked = match cx.core.lock_some(cx.host, vni, range, key, side) {
-                    Ok(locked) => locked,
+                let pages = &mut outgoing.pages;
+                match cx.core.lock_some(cx.host, vni, range, key, side, pages) {
+                    Ok(()) => {}
                     Err(PageError::Refused(status)) => return Turn::Refuse(status),
                     Err(PageError::Absent) => {
                         return Turn::Wait(PageRange::new(address, transfer.remaining(offset)));
                     }
-                };
-                let length = locked.bytes_from(address).min(u64::from(length)) as u32;
+                }
+                let length = pages.bytes_from(address).min(u64::from(length)) as u32;
                 span = Some(Fragment { offset, length });
-                Source::Pages(locked, (address % PAGE_SIZE as u64) as usize)
+                Source::Pages((address % PAGE_SIZE as u64) as usize)
             }
         };
         let last = span.is_none_or(|span| transfer.is_last(span));
@@ -82,11 +85,11 @@ impl Rdma {
         if span.is_none() && !notifies {
             return Turn::Idle;
         }
-        let mut outgoing = ends.outgoing(write_frame(transfer, span, notifies));
+        ends.send(outgoing, write_frame(transfer, span, notifies));
         outgoing.source = source;
         outgoing.length = span.map_or(0, |span| span.length as usize);
         outgoing.owner = id;
-        Turn::Send(outgoing)
+        Turn::Send
     }
 
     /// A frame of a write was sent.
