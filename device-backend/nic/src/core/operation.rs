@@ -31,8 +31,6 @@ pub(crate) struct Operation {
     pub(crate) peer: PeerIndex,
     /// Port of the process at the other end.
     pub(crate) remote_port: Port,
-    /// A frame of it was sent.
-    pub(crate) sent: bool,
     /// Waits for a page of its own process.
     pub(crate) faulted: bool,
     /// Waits for a window of its peer.

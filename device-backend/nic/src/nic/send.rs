@@ -71,8 +71,7 @@ impl Nic {
                     self.peer_unreachable(io.now, io.host, outgoing.peer);
                     return 0;
                 }
-                if let Some(operation) = self.core.operation(id) {
-                    operation.sent = true;
+                if self.core.operation(id).is_some() {
                     let (protocols, mut cx) = self.parts(io.now, io.host);
                     protocols.sent(&mut cx, protocol, id, outgoing);
                 }

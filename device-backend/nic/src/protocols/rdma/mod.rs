@@ -29,6 +29,8 @@ mod streams;
 mod transfer;
 mod write;
 
+use std::ops::{Index, IndexMut};
+
 use qnic_abi::rdma::{kind, Opcode, ReadRequest, ReadResponse, Write};
 use qnic_abi::wire::Frame;
 use qnic_abi::{Access, Key, NodeId, SegmentId, Status, VniId, PAGE_SIZE};
@@ -45,52 +47,93 @@ use transfer::{Next, Notice, Transfer};
 /// The transfers of one process, by slot of their operation.
 #[derive(Debug)]
 struct Transfers {
-    slots: Box<[Transfer]>,
+    slots: Box<[Transfer; OPERATION_SLOTS]>,
     streams: Streams,
 }
 
 impl Default for Transfers {
     fn default() -> Self {
         Transfers {
-            slots: (0..OPERATION_SLOTS).map(|_| Transfer::unused()).collect(),
+            slots: Box::new(std::array::from_fn(|_| Transfer::unused())),
             streams: Streams::default(),
         }
     }
 }
 
-/// State of the protocol: the transfers of every process, by VNI.
-#[derive(Debug, Default)]
-pub(super) struct Rdma {
-    processes: PerProcess<Transfers>,
+impl Index<OperationId> for Transfers {
+    type Output = Transfer;
+
+    #[inline]
+    fn index(&self, id: OperationId) -> &Transfer {
+        &self.slots[usize::from(id.slot()) % OPERATION_SLOTS]
+    }
 }
 
-impl Rdma {
-    /// The transfer of an operation, which still runs.
-    fn transfer(&mut self, id: OperationId) -> Option<&mut Transfer> {
-        let transfers = self.processes.get(id.vni())?;
-        transfers.slots.get_mut(usize::from(id.slot()))
+impl IndexMut<OperationId> for Transfers {
+    #[inline]
+    fn index_mut(&mut self, id: OperationId) -> &mut Transfer {
+        &mut self.slots[usize::from(id.slot()) % OPERATION_SLOTS]
     }
+}
 
-    fn finish<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
-        cx.core.finish(cx.host, id, status);
-        self.settle(cx, id);
+impl Transfers {
+    /// Lets an operation send or ends it, as things stand now.
+    #[inline]
+    fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let process = cx.core.process(id.vni());
+        let Some(operation) = process.and_then(|process| process.operations.get(id)) else {
+            return;
+        };
+        let transfer = &self[id];
+        let first = transfer.notice == Notice::Pending && self.streams.is_first(transfer.stream);
+        match transfer.next(operation, &cx.core.limits, first) {
+            Next::Send => cx.core.set_ready(id, true),
+            Next::Wait => cx.core.set_ready(id, false),
+            Next::Finish(status) => {
+                cx.core.finish(cx.host, id, status);
+                // One that has not failed was settled when its last frame was sent.
+                if status != Status::Ok {
+                    self.settle(cx, id);
+                }
+            }
+        }
     }
 
     /// Lets later writes notify: all of this one was sent, or it has ended.
     fn settle<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
-        let Some(transfers) = self.processes.get(id.vni()) else {
-            return;
-        };
-        let transfer = &transfers.slots[usize::from(id.slot())];
+        let transfer = &self[id];
         if transfer.command.opcode != Opcode::Write {
             return;
         }
-        let next = transfers.streams.settle(transfer.stream);
+        let next = self.streams.settle(transfer.stream);
         if let (Some(slot), Some(process)) = (next, cx.core.process_mut(id.vni())) {
             let next = process.operations.get_mut(slot).id;
             self.update(cx, next);
         }
     }
+
+    /// Gives an operation up. What is in flight is still waited for.
+    fn fail<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        let Some(operation) = cx.core.operation(id) else {
+            return;
+        };
+        let peer = operation.peer;
+        operation.fail(status);
+        let requests = self[id].fail();
+        if matches!(status, Status::Aborted | Status::PeerGone) {
+            cx.core.counters.aborted += 1;
+        }
+        self.update(cx, id);
+        if requests > 0 {
+            cx.transport.answered(peer, requests);
+        }
+    }
+}
+
+/// State of the protocol: the transfers of every process.
+#[derive(Debug, Default)]
+pub(super) struct Rdma {
+    processes: PerProcess<Transfers>,
 }
 
 /// Checks what a command says of its own side (N11), and that the remote range does not
@@ -146,11 +189,11 @@ impl Protocol for Rdma {
             return Ok(());
         };
         let transfers = self.processes.get_or_insert(vni);
-        let transfer = &mut transfers.slots[usize::from(id.slot())];
-        transfer.begin(command);
         if command.opcode == Opcode::Write {
-            transfer.stream = transfers.streams.join(node, id.slot());
+            transfers[id].stream = transfers.streams.join(node, id.slot());
         }
+        let transfer = &mut transfers[id];
+        transfer.begin(command);
         if command.inline {
             transfer.inline = fetched.inline.map(u64::to_le);
         }
@@ -162,11 +205,11 @@ impl Protocol for Rdma {
         match checked {
             Ok(page_key) => {
                 transfer.page_key = page_key;
-                self.update(cx, id);
+                transfers.update(cx, id);
             }
             Err(status) => {
                 cx.core.counters.refused(status);
-                self.fail(cx, id, status);
+                transfers.fail(cx, id, status);
             }
         }
         Ok(())
@@ -180,11 +223,12 @@ impl Protocol for Rdma {
         budget: u32,
         outgoing: &mut Outgoing,
     ) -> Turn {
-        let transfer = self.transfer(id);
-        match transfer.map(|transfer| transfer.command.opcode) {
-            Some(Opcode::Write) => self.write_turn(cx, id, budget, outgoing),
-            Some(Opcode::Read) => self.read_turn(cx, id, outgoing),
-            None => Turn::Idle,
+        let Some(transfers) = self.processes.get(id.vni()) else {
+            return Turn::Idle;
+        };
+        match transfers[id].command.opcode {
+            Opcode::Write => transfers.write_turn(cx, id, budget, outgoing),
+            Opcode::Read => transfers.read_turn(cx, id, outgoing),
         }
     }
 
@@ -201,9 +245,12 @@ impl Protocol for Rdma {
 
     #[inline]
     fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
+        let Some(transfers) = self.processes.get(id.vni()) else {
+            return;
+        };
         match outgoing.frame.envelope.kind {
-            kind::WRITE => self.write_sent(cx, id, outgoing),
-            _ => self.read_sent(cx, id, outgoing),
+            kind::WRITE => transfers.write_sent(cx, id, outgoing),
+            _ => transfers.read_sent(cx, id, outgoing),
         }
     }
 
@@ -225,7 +272,10 @@ impl Protocol for Rdma {
     ) -> Received {
         match arrival.frame.envelope.kind {
             kind::WRITE => write::receive(cx, arrival),
-            kind::READ_RESPONSE => self.receive_response(cx, arrival),
+            kind::READ_RESPONSE => match self.processes.get(arrival.operation().vni()) {
+                Some(transfers) => transfers.receive_response(cx, arrival),
+                None => Received::Done,
+            },
             _ => read::receive_request(cx, arrival),
         }
     }
@@ -237,7 +287,10 @@ impl Protocol for Rdma {
     ) -> usize {
         match arrival.frame.envelope.kind {
             kind::WRITE => write::receive_span(cx, arrival),
-            _ => self.receive_responses(cx, arrival),
+            _ => match self.processes.get(arrival.operation().vni()) {
+                Some(transfers) => transfers.receive_responses(cx, arrival),
+                None => 0,
+            },
         }
     }
 
@@ -272,30 +325,18 @@ impl Protocol for Rdma {
         Received::Done
     }
 
-    #[inline]
     fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
-        let Some(transfers) = self.processes.get(id.vni()) else {
-            return;
-        };
-        let process = cx.core.process(id.vni());
-        let Some(operation) = process.and_then(|process| process.operations.get(id)) else {
-            return;
-        };
-        let transfer = &transfers.slots[usize::from(id.slot())];
-        let first =
-            transfer.notice == Notice::Pending && transfers.streams.is_first(transfer.stream);
-        match transfer.next(operation, &cx.core.limits, first) {
-            Next::Send => cx.core.set_ready(id, true),
-            Next::Wait => cx.core.set_ready(id, false),
-            Next::Finish(status) => self.finish(cx, id, status),
+        if let Some(transfers) = self.processes.get(id.vni()) {
+            transfers.update(cx, id);
         }
     }
 
     #[inline]
     fn settled<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, fragments: u32) {
-        if let Some(transfer) = self.transfer(id) {
+        if let Some(transfers) = self.processes.get(id.vni()) {
+            let transfer = &mut transfers[id];
             transfer.in_flight = transfer.in_flight.saturating_sub(fragments);
-            self.update(cx, id);
+            transfers.update(cx, id);
         }
     }
 
@@ -310,38 +351,30 @@ impl Protocol for Rdma {
             return;
         };
         let peer = operation.peer;
-        let Some(transfer) = self.transfer(id) else {
+        let Some(transfers) = self.processes.get(id.vni()) else {
             return;
         };
+        let transfer = &mut transfers[id];
         if transfer.requested.is_empty() {
             if !cx.transport.refused(peer, sequence, id) {
                 return;
             }
             transfer.in_flight = transfer.in_flight.saturating_sub(1);
         }
-        self.fail(cx, id, status);
+        transfers.fail(cx, id, status);
     }
 
     fn fail<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
-        let Some(operation) = cx.core.operation(id) else {
-            return;
-        };
-        let peer = operation.peer;
-        operation.fail(status);
-        let requests = self.transfer(id).map_or(0, Transfer::fail);
-        if matches!(status, Status::Aborted | Status::PeerGone) {
-            cx.core.counters.aborted += 1;
-        }
-        self.update(cx, id);
-        if requests > 0 {
-            cx.transport.answered(peer, requests);
+        if let Some(transfers) = self.processes.get(id.vni()) {
+            transfers.fail(cx, id, status);
         }
     }
 
     fn lost<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
-        let Some(transfer) = self.transfer(id) else {
+        let Some(transfers) = self.processes.get(id.vni()) else {
             return;
         };
+        let transfer = &mut transfers[id];
         // No answer will come.
         transfer.in_flight = 0;
         transfer.requested.clear();
@@ -349,12 +382,13 @@ impl Protocol for Rdma {
             0 => Status::NoSuchNode,
             _ => Status::PeerGone,
         };
-        self.fail(cx, id, status);
+        transfers.fail(cx, id, status);
     }
 
     fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {
-        self.transfer(id).is_some_and(|transfer| {
-            transfer.command.has_local() && transfer.command.local.segment == segment
+        self.processes.get(id.vni()).is_some_and(|transfers| {
+            let command = &transfers[id].command;
+            command.has_local() && command.local.segment == segment
         })
     }
 

@@ -15,7 +15,7 @@ use qnic_abi::wire::{fragments, Frame, MAX_SPAN};
 use qnic_abi::{Access, Key, SegmentId, Status, VniId, PAGE_SIZE};
 
 use super::transfer::{to_border, Fragment};
-use super::{Context, Outgoing, Protocol, Rdma, Received, Turn};
+use super::{Context, Outgoing, Protocol, Rdma, Received, Transfers, Turn};
 use crate::core::{Destination, LookupSide, PageError, PageRange, Process, Segment};
 use crate::env::Host;
 use crate::frame::{Arrival, StoredFrame};
@@ -23,7 +23,7 @@ use crate::ids::OperationId;
 use crate::protocols::protocol::{Ends, Source};
 use crate::transport::Window;
 
-impl Rdma {
+impl Transfers {
     /// One turn of a read: chooses the next span to ask for, and makes sure that there
     /// are pages for it.
     pub(super) fn read_turn<H: Host>(
@@ -39,9 +39,7 @@ impl Rdma {
         if !cx.transport.has_request_room(ends.peer) {
             return Turn::Blocked(ends.peer, Window::Requests);
         }
-        let Some(transfer) = self.transfer(id) else {
-            return Turn::Idle;
-        };
+        let transfer = &self[id];
         let limit = cx.core.limits.requests_per_read.max(1);
         let max_payload = cx.transport.max_payload(ends.peer);
         let pages = limit.saturating_sub(transfer.requested.len() as u32);
@@ -95,9 +93,7 @@ impl Rdma {
         id: OperationId,
         outgoing: &Outgoing,
     ) {
-        let Some(transfer) = self.transfer(id) else {
-            return;
-        };
+        let transfer = &mut self[id];
         let body: ReadRequest = outgoing.frame.body();
         let span = Fragment {
             offset: body.offset.get(),
@@ -158,8 +154,8 @@ impl Rdma {
         span: Fragment,
     ) -> Option<(Destination, u64)> {
         let id = arrival.operation();
-        cx.core.operation_with(id, Self::ID, arrival.peer)?;
-        let transfer = self.transfer(id)?;
+        cx.core.operation_with(id, Rdma::ID, arrival.peer)?;
+        let transfer = &self[id];
         if transfer.command.opcode != Opcode::Read {
             return None;
         }
@@ -183,9 +179,7 @@ impl Rdma {
         failure: Option<Status>,
     ) {
         let id = arrival.operation();
-        let count = self
-            .transfer(id)
-            .map_or(0, |transfer| transfer.arrived(span));
+        let count = self[id].arrived(span);
         match failure {
             None => self.update(cx, id),
             Some(status) => self.fail(cx, id, status),

@@ -18,7 +18,7 @@ use qnic_abi::wire::{fragments, Frame};
 use qnic_abi::{Access, Key, SegmentId, Status, PAGE_SIZE};
 
 use super::transfer::{Fragment, Notice, Transfer};
-use super::{Context, Outgoing, Protocol, Rdma, Received, Turn};
+use super::{Context, Outgoing, Received, Transfers, Turn};
 use crate::core::{Core, Destination, LookupSide, PageError, PageRange};
 use crate::env::Host;
 use crate::frame::Arrival;
@@ -26,7 +26,7 @@ use crate::ids::OperationId;
 use crate::protocols::protocol::{Ends, Source};
 use crate::transport::Window;
 
-impl Rdma {
+impl Transfers {
     /// One turn of a write: chooses its next frame and locks the source pages.
     #[inline]
     pub(super) fn write_turn<H: Host>(
@@ -44,10 +44,7 @@ impl Rdma {
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
-        let Some(transfers) = self.processes.get(vni) else {
-            return Turn::Idle;
-        };
-        let transfer = &transfers.slots[usize::from(id.slot())];
+        let transfer = &self[id];
         let limit = cx.core.limits.fragments_per_write.max(1);
         let max_payload = cx.transport.max_payload(ends.peer);
         let budget = budget
@@ -80,7 +77,7 @@ impl Rdma {
             }
         };
         let last = span.is_none_or(|span| transfer.is_last(span));
-        let first = transfers.streams.is_first(transfer.stream);
+        let first = self.streams.is_first(transfer.stream);
         let notifies = transfer.notice == Notice::Pending && first && last;
         if span.is_none() && !notifies {
             return Turn::Idle;
@@ -101,9 +98,7 @@ impl Rdma {
         outgoing: &Outgoing,
     ) {
         cx.core.counters.bytes_sent += outgoing.length as u64;
-        let Some(transfer) = self.transfer(id) else {
-            return;
-        };
+        let transfer = &mut self[id];
         let body: Write = outgoing.frame.body();
         transfer.in_flight += u32::from(outgoing.frame.envelope.fragments);
         if transfer.unsent {
