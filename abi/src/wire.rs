@@ -233,15 +233,22 @@ impl Frame {
     /// envelope is zero.
     #[inline]
     pub fn new<B: Body>(body: &B) -> Frame {
-        const { assert!(size_of::<B>() <= BODY_BYTES) };
         let mut frame = Frame::new_zeroed();
-        frame.envelope.magic = FRAME_MAGIC.into();
-        frame.envelope.version = WIRE_VERSION;
-        frame.envelope.kind = B::KIND;
-        frame.envelope.fragments = Class::of(B::KIND).is_numbered().into();
-        frame.envelope.body_length = size_of::<B>() as u8;
-        frame.body[..size_of::<B>()].copy_from_slice(body.as_bytes());
+        frame.begin(body);
         frame
+    }
+
+    /// Makes it what [`Frame::new`] returns.
+    #[inline]
+    pub fn begin<B: Body>(&mut self, body: &B) {
+        const { assert!(size_of::<B>() <= BODY_BYTES) };
+        self.zero();
+        self.envelope.magic = FRAME_MAGIC.into();
+        self.envelope.version = WIRE_VERSION;
+        self.envelope.kind = B::KIND;
+        self.envelope.fragments = Class::of(B::KIND).is_numbered().into();
+        self.envelope.body_length = size_of::<B>() as u8;
+        self.body[..size_of::<B>()].copy_from_slice(body.as_bytes());
     }
 
     /// Returns true if kind and length of the body are those of `B` and the body is valid.

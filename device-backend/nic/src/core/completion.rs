@@ -56,7 +56,9 @@ impl Core {
         let due = process.completion(counter).end(order);
         process.write_back |= due;
         let stalled = process.queue.stalled;
-        self.mark_dirty(vni);
+        if !std::mem::replace(&mut process.dirty, true) {
+            self.dirty.push(vni);
+        }
         if stalled {
             self.activate(vni, None);
         }
@@ -64,11 +66,9 @@ impl Core {
 
     /// Notes that the completions of a process are to be written back.
     pub(crate) fn mark_dirty(&mut self, vni: VniId) {
-        if let Some(process) = self.process_mut(vni) {
-            if !process.dirty {
-                process.dirty = true;
-                self.dirty.push(vni);
-            }
+        let process = self.process_mut(vni);
+        if process.is_some_and(|process| !std::mem::replace(&mut process.dirty, true)) {
+            self.dirty.push(vni);
         }
     }
 

@@ -194,12 +194,7 @@ impl Core {
     /// Lets the driver have all pages of a span again; the first `written` of them
     /// are dirty (N7).
     #[inline]
-    pub(crate) fn unlock_span<H: Host>(
-        &self,
-        host: &H,
-        span: &mut LockedSpan,
-        written: usize,
-    ) {
+    pub(crate) fn unlock_span<H: Host>(&self, host: &H, span: &mut LockedSpan, written: usize) {
         let (sram, geometry) = (host.sram(), &self.geometry);
         for (index, page) in span.pages[..span.count].iter_mut().enumerate() {
             match page.take() {

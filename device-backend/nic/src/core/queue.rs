@@ -23,6 +23,7 @@ use qnic_abi::command::{
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, HEAD_STEP};
 use qnic_abi::{Port, SharedMemory, Status, VniId};
+use zerocopy::FromZeros;
 
 use super::events::Pending;
 use super::operation::Operation;
@@ -37,7 +38,8 @@ const DESCRIPTOR_WORDS: usize = DESCRIPTOR_BYTES / 8;
 /// Words of the inline payload.
 pub(crate) const INLINE_WORDS: usize = INLINE_CAPACITY / 8;
 
-/// A command that was read, and is private now.
+/// A command that was read, and is private now. One is used for command after command,
+/// and filled in where it stands.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) descriptor: Descriptor,
@@ -54,6 +56,15 @@ fn check_header(header: &CommandHeader) -> Result<(), Status> {
     match usize::from(header.inline_length) > INLINE_CAPACITY {
         true => Err(Status::BadLength),
         false => Ok(()),
+    }
+}
+
+impl Default for Fetched {
+    fn default() -> Self {
+        Fetched {
+            descriptor: Descriptor::new_zeroed(),
+            inline: [0; INLINE_WORDS],
+        }
     }
 }
 
@@ -113,15 +124,16 @@ impl Core {
         last.is_some_and(|last| last.after(self.limits.idle_timeout) <= now)
     }
 
-    /// Reads the next command of a queue, if there is one and an operation to spare for
-    /// it. One that is malformed stops the queue.
+    /// Reads the next command of a queue into `command`, if there is one and an operation
+    /// to spare for it. One that is malformed stops the queue.
     #[inline]
     pub(crate) fn fetch<H: Host>(
         &mut self,
         now: Time,
         host: &H,
         vni: VniId,
-    ) -> Option<Result<Fetched, Status>> {
+        command: &mut Fetched,
+    ) -> Option<Result<(), Status>> {
         let operations = self.limits.operations;
         let process = self.process_mut(vni)?;
         let sram = host.sram();
@@ -145,12 +157,14 @@ impl Core {
         let mut words = [0; DESCRIPTOR_WORDS];
         words[0] = first;
         sram.read_words(slot + 8, &mut words[1..]);
-        let descriptor: Descriptor = zerocopy::transmute!(words.map(u64::to_le));
-        let mut inline = [0; INLINE_WORDS];
-        let checked = check_header(&descriptor.header);
-        if checked.is_ok() && descriptor.header.inline_length > 0 {
-            let words = usize::from(descriptor.header.inline_length).div_ceil(8);
-            sram.read_words(slot + DESCRIPTOR_BYTES, &mut inline[..words]);
+        command.descriptor = zerocopy::transmute!(words.map(u64::to_le));
+        // Nothing of another process's command stays behind this one's payload.
+        command.inline = [0; INLINE_WORDS];
+        let header = &command.descriptor.header;
+        let checked = check_header(header);
+        if checked.is_ok() && header.inline_length > 0 {
+            let words = usize::from(header.inline_length).div_ceil(8);
+            sram.read_words(slot + DESCRIPTOR_BYTES, &mut command.inline[..words]);
         }
         // Release pairs with the process's acquire of the head, or of this word:
         // the slot has been read when it is reused.
@@ -162,7 +176,7 @@ impl Core {
             self.mark_dirty(vni);
         }
         self.counters.commands += 1;
-        Some(checked.map(|()| Fetched { descriptor, inline }))
+        Some(checked)
     }
 
     /// Stops a queue after a malformed command; it is deactivated when it is idle.

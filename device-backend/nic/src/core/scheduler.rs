@@ -32,7 +32,7 @@ pub(crate) enum Owner {
 #[derive(Debug)]
 pub(crate) enum Work {
     /// One of its operations.
-    Operation(OperationId),
+    Operation(OperationId, ProtocolId),
     /// The answer to a frame of a peer.
     Response(StoredFrame),
 }
@@ -82,17 +82,20 @@ impl Core {
         }
         let slot = process.operations.take_turn()?;
         process.operations.set_ready(slot, false);
-        Some(Work::Operation(process.operations.get_mut(slot).id))
+        let operation = process.operations.get_mut(slot);
+        Some(Work::Operation(operation.id, operation.protocol))
     }
 
     /// Notes whether an operation can send a frame.
     #[inline]
     pub(crate) fn set_ready(&mut self, id: OperationId, ready: bool) {
-        if let Some(process) = self.process_mut(id.vni()) {
-            process.operations.set_ready(id.slot(), ready);
-            if ready {
-                self.schedule(id.vni());
-            }
+        let Some(process) = self.process_mut(id.vni()) else {
+            return;
+        };
+        process.operations.set_ready(id.slot(), ready);
+        if ready && !process.scheduled {
+            process.scheduled = true;
+            self.scheduled.push_back(Owner::Process(id.vni()));
         }
     }
 

@@ -13,17 +13,18 @@ impl Nic {
         let mut busy = false;
         let mut idle = false;
         let mut index = 0;
+        let command = &mut Fetched::default();
         while let Some(vni) = self.core.active_queue(now, index) {
             index += 1;
             let limit = self.core.limits.commands_per_poll.max(1);
             for _ in 0..limit {
-                let Some(fetched) = self.core.fetch(now, host, vni) else {
+                let Some(checked) = self.core.fetch(now, host, vni, command) else {
                     break;
                 };
                 busy = true;
                 let (protocols, mut cx) = self.parts(now, host);
-                let submit = |command: Fetched| protocols.submit(&mut cx, vni, &command);
-                if let Err(status) = fetched.and_then(submit) {
+                let submitted = checked.and_then(|()| protocols.submit(&mut cx, vni, command));
+                if let Err(status) = submitted {
                     self.core.fail_queue(host, vni, status);
                 }
             }

@@ -32,7 +32,9 @@ impl Nic {
             let sent = match owner {
                 Owner::Process(vni) => {
                     let sent = match self.core.take_work(vni) {
-                        Some(Work::Operation(id)) => self.operation_turn(io, id, budget, outgoing),
+                        Some(Work::Operation(id, protocol)) => {
+                            self.operation_turn(io, id, protocol, budget, outgoing)
+                        }
                         Some(Work::Response(request)) => {
                             self.response_turn(io, vni, request, budget, outgoing)
                         }
@@ -55,13 +57,10 @@ impl Nic {
         &mut self,
         io: &mut Io<'_, H, W>,
         id: OperationId,
+        protocol: ProtocolId,
         budget: u32,
         outgoing: &mut Outgoing,
     ) -> u32 {
-        let Some(operation) = self.core.operation(id) else {
-            return 0;
-        };
-        let protocol = operation.protocol;
         let (protocols, mut cx) = self.parts(io.now, io.host);
         match protocols.turn(&mut cx, protocol, id, budget, outgoing) {
             Turn::Send => {

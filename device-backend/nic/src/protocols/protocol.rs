@@ -12,7 +12,7 @@
 //! does not know how a page comes, what a wire is, or that there are other protocols.
 
 use qnic_abi::control::{RequestHeader, Statistics};
-use qnic_abi::wire::Frame;
+use qnic_abi::wire::{Body, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 use zerocopy::FromZeros;
 
@@ -95,11 +95,11 @@ impl Default for Outgoing {
 }
 
 impl Outgoing {
-    /// Makes it a frame without a payload.
+    /// Makes it a frame with this body and without a payload.
     #[inline]
-    pub(crate) fn set(&mut self, peer: PeerIndex, frame: Frame) {
+    pub(crate) fn begin<B: Body>(&mut self, peer: PeerIndex, body: &B) {
         self.peer = peer;
-        self.frame = frame;
+        self.frame.begin(body);
         self.source = Source::Nothing;
         self.length = 0;
         self.owner = OperationId::default();
@@ -130,10 +130,10 @@ impl Ends {
         })
     }
 
-    /// Makes `outgoing` a frame of the operation from the one to the other.
+    /// Makes `outgoing` a frame of the operation, from the one to the other.
     #[inline]
-    pub(crate) fn send(&self, outgoing: &mut Outgoing, frame: Frame) {
-        outgoing.set(self.peer, frame);
+    pub(crate) fn begin<B: Body>(&self, outgoing: &mut Outgoing, body: &B) {
+        outgoing.begin(self.peer, body);
         let envelope = &mut outgoing.frame.envelope;
         envelope.source_port = self.port.0.into();
         envelope.destination_port = self.remote_port.0.into();

@@ -108,11 +108,13 @@ impl SendWindow {
     /// Notes that the last `count` numbers are in the window.
     pub(crate) fn sent(&mut self, operation: OperationId, count: u32) {
         let numbers = self.next - u64::from(count)..self.next;
-        self.in_flight.extend(numbers.map(|sequence| InFlight {
-            sequence,
-            operation,
-            refused: false,
-        }));
+        for sequence in numbers {
+            self.in_flight.push_back(InFlight {
+                sequence,
+                operation,
+                refused: false,
+            });
+        }
     }
 
     /// Takes what the peer acknowledges. Returns false if that cannot be true.

@@ -279,7 +279,7 @@ impl Protocol for AtomicProtocol {
         let Some(operation) = self.operation(id) else {
             return Turn::Idle;
         };
-        ends.send(outgoing, Frame::new(&operation.request));
+        ends.begin(outgoing, &operation.request);
         Turn::Send
     }
 

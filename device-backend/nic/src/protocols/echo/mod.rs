@@ -77,9 +77,8 @@ impl Protocol for Echo {
         let body = EchoFrame::<REQUEST> {
             value: value.into(),
         };
-        let mut frame = Frame::new(&body);
-        frame.envelope.operation = id.0.into();
-        outgoing.set(peer, frame);
+        outgoing.begin(peer, &body);
+        outgoing.frame.envelope.operation = id.0.into();
         outgoing.inline[0] = value.to_le();
         outgoing.source = Source::Inline(0);
         outgoing.length = 8;
@@ -100,9 +99,8 @@ impl Protocol for Echo {
             return Turn::Idle;
         };
         let value = value.into();
-        let mut frame = Frame::new(&EchoFrame::<RESPONSE> { value });
-        frame.envelope.operation = operation.into();
-        outgoing.set(peer, frame);
+        outgoing.begin(peer, &EchoFrame::<RESPONSE> { value });
+        outgoing.frame.envelope.operation = operation.into();
         Turn::Send
     }
 

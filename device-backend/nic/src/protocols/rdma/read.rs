@@ -73,7 +73,7 @@ impl Transfers {
                 present => present,
             };
         }
-        let frame = Frame::new(&ReadRequest {
+        let body = ReadRequest {
             address: (command.remote.address + span.offset).into(),
             key: command.remote.key.0.into(),
             offset: span.offset.into(),
@@ -81,8 +81,8 @@ impl Transfers {
             length: length.into(),
             segment: command.remote.segment.0.into(),
             page_offset: ((address % PAGE_SIZE as u64) as u16).into(),
-        });
-        ends.send(outgoing, frame);
+        };
+        ends.begin(outgoing, &body);
         Turn::Send
     }
 
@@ -241,16 +241,17 @@ pub(super) fn respond<H: Host>(
             return Turn::Refuse(status);
         }
     };
-    let mut frame = Frame::new(&ReadResponse {
+    let response = ReadResponse {
         offset: body.offset,
         page_offset: body.page_offset,
         reserved: [0.into(); 3],
-    });
-    frame.envelope.source_port = process.port.0.into();
-    frame.envelope.destination_port = request.frame.envelope.source_port;
-    frame.envelope.operation = request.frame.envelope.operation;
+    };
+    outgoing.begin(peer, &response);
+    let envelope = &mut outgoing.frame.envelope;
+    envelope.source_port = process.port.0.into();
+    envelope.destination_port = request.frame.envelope.source_port;
+    envelope.operation = request.frame.envelope.operation;
     let mut length = length_within(&body, pages);
-    outgoing.set(peer, frame);
     if length > 0 {
         let ahead = body
             .remaining

@@ -82,9 +82,12 @@ impl Transfers {
         if span.is_none() && !notifies {
             return Turn::Idle;
         }
-        ends.send(outgoing, write_frame(transfer, span, notifies));
+        let body = body_of(transfer, span, notifies);
+        ends.begin(outgoing, &body);
         outgoing.source = source;
         outgoing.length = span.map_or(0, |span| span.length as usize);
+        let fragments = fragments(body.address.get(), outgoing.length);
+        outgoing.frame.envelope.fragments = fragments as u8;
         outgoing.owner = id;
         Turn::Send
     }
@@ -119,19 +122,20 @@ impl Transfers {
     }
 }
 
-fn write_frame(transfer: &Transfer, span: Option<Fragment>, notifies: bool) -> Frame {
+fn body_of(transfer: &Transfer, span: Option<Fragment>, notifies: bool) -> Write {
     let command = &transfer.command;
     let remote = &command.remote;
-    let (address, offset, length) = match span {
-        Some(span) => (remote.address + span.offset, span.offset, span.length),
+    let (address, offset, remaining) = match span {
+        Some(Fragment { offset, .. }) => {
+            (remote.address + offset, offset, transfer.remaining(offset))
+        }
         None => (remote.address, command.length, 0),
     };
-    let remaining = span.map_or(0, |span| transfer.remaining(span.offset));
     let (flags, notification) = match notifies {
         true => (WriteFlags::NOTIFY, command.notification.unwrap_or(0)),
         false => (WriteFlags::empty(), 0),
     };
-    let mut frame = Frame::new(&Write {
+    Write {
         address: address.into(),
         key: remote.key.0.into(),
         offset: offset.into(),
@@ -139,9 +143,7 @@ fn write_frame(transfer: &Transfer, span: Option<Fragment>, notifies: bool) -> F
         segment: remote.segment.0.into(),
         flags: (flags.bits() as u16).into(),
         notification: notification.into(),
-    });
-    frame.envelope.fragments = fragments(address, length as usize) as u8;
-    frame
+    }
 }
 
 fn notifies(body: &Write) -> bool {
