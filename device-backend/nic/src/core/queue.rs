@@ -38,8 +38,7 @@ const DESCRIPTOR_WORDS: usize = DESCRIPTOR_BYTES / 8;
 /// Words of the inline payload.
 pub(crate) const INLINE_WORDS: usize = INLINE_CAPACITY / 8;
 
-/// A command that was read, and is private now. One is used for command after command,
-/// and filled in where it stands.
+/// A command that was read, and is private now.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) descriptor: Descriptor,
@@ -124,16 +123,10 @@ impl Core {
         last.is_some_and(|last| last.after(self.limits.idle_timeout) <= now)
     }
 
-    /// Reads the next command of a queue into `command`, if there is one and an operation
-    /// to spare for it. One that is malformed stops the queue.
+    /// The first word of the next command of a queue, if there is one and an operation to
+    /// spare for it.
     #[inline]
-    pub(crate) fn fetch<H: Host>(
-        &mut self,
-        now: Time,
-        host: &H,
-        vni: VniId,
-        command: &mut Fetched,
-    ) -> Option<Result<(), Status>> {
+    pub(crate) fn next_command<H: Host>(&mut self, host: &H, vni: VniId) -> Option<u64> {
         let operations = self.limits.operations;
         let process = self.process_mut(vni)?;
         let sram = host.sram();
@@ -154,12 +147,30 @@ impl Core {
             process.queue.stalled = true;
             return None;
         }
+        Some(first)
+    }
+
+    /// Reads the next command of a queue, which [`Core::next_command`] has found, into
+    /// `command`, which is empty.
+    ///
+    /// # Errors
+    /// Why it is malformed: its queue stops.
+    #[inline]
+    pub(crate) fn fetch<H: Host>(
+        &mut self,
+        now: Time,
+        host: &H,
+        vni: VniId,
+        first: u64,
+        command: &mut Fetched,
+    ) -> Result<(), Status> {
+        let sram = host.sram();
+        let process = self.process_mut(vni).ok_or(Status::NoSuchVni)?;
+        let slot = process.queue.slot;
         let mut words = [0; DESCRIPTOR_WORDS];
         words[0] = first;
         sram.read_words(slot + 8, &mut words[1..]);
         command.descriptor = zerocopy::transmute!(words.map(u64::to_le));
-        // Nothing of another process's command stays behind this one's payload.
-        command.inline = [0; INLINE_WORDS];
         let header = &command.descriptor.header;
         let checked = check_header(header);
         if checked.is_ok() && header.inline_length > 0 {
@@ -176,7 +187,7 @@ impl Core {
             self.mark_dirty(vni);
         }
         self.counters.commands += 1;
-        Some(checked)
+        checked
     }
 
     /// Stops a queue after a malformed command; it is deactivated when it is idle.

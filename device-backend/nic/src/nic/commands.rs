@@ -13,17 +13,18 @@ impl Nic {
         let mut busy = false;
         let mut idle = false;
         let mut index = 0;
-        let command = &mut Fetched::default();
         while let Some(vni) = self.core.active_queue(now, index) {
             index += 1;
             let limit = self.core.limits.commands_per_poll.max(1);
             for _ in 0..limit {
-                let Some(checked) = self.core.fetch(now, host, vni, command) else {
+                let Some(first) = self.core.next_command(host, vni) else {
                     break;
                 };
                 busy = true;
+                let mut command = Fetched::default();
+                let fetched = self.core.fetch(now, host, vni, first, &mut command);
                 let (protocols, mut cx) = self.parts(now, host);
-                let submitted = checked.and_then(|()| protocols.submit(&mut cx, vni, command));
+                let submitted = fetched.and_then(|()| protocols.submit(&mut cx, vni, &command));
                 if let Err(status) = submitted {
                     self.core.fail_queue(host, vni, status);
                 }

@@ -237,6 +237,7 @@ impl Nic {
         self.transport.has_listed(!acknowledge) && self.flush_listed(io, acknowledge)
     }
 
+    #[inline(never)] // Mostly there is nothing to do.
     fn flush_listed<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,

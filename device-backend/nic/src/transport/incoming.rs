@@ -96,11 +96,12 @@ impl Transport {
     pub(crate) fn acknowledge(&mut self, now: Time, index: PeerIndex, frame: &Frame) -> bool {
         let received = frame.envelope.acknowledge.get();
         let delivered = frame.envelope.delivered.get();
-        if !self.peers[index].send.acknowledge(received, delivered) {
+        let peer = &mut self.peers[index];
+        if !peer.send.acknowledge(received, delivered) {
             self.counters.malformed_frames += 1;
             return false;
         }
-        if !self.peers[index].packets.is_empty() {
+        if !peer.packets.is_empty() {
             self.release_packets(now, index, received);
         }
         true

@@ -175,16 +175,16 @@ impl Transport {
         self.peers[index].session.is_known()
     }
 
-    /// How many fragments may be sent to a peer now. If none because there is no
-    /// session yet, makes sure that one comes about.
+    /// How many fragments may be sent to a peer now, and most payload bytes in a frame to
+    /// it. If none because there is no session yet, makes sure that one comes about.
     #[inline]
-    pub(crate) fn room(&mut self, index: PeerIndex) -> u32 {
+    pub(crate) fn room(&mut self, index: PeerIndex) -> (u32, u32) {
         let peer = &self.peers[index];
-        let room = peer.send.room();
+        let (room, max_payload) = (peer.send.room(), peer.max_payload);
         if room == 0 && !peer.is_ready() {
             self.peers.ensure_session(index);
         }
-        room
+        (room, max_payload)
     }
 
     /// Returns true if another request may be sent to a peer now. If not because there
@@ -202,7 +202,7 @@ impl Transport {
     /// Most payload bytes in a frame to a peer.
     #[inline]
     pub(crate) fn max_payload(&self, index: PeerIndex) -> u32 {
-        self.peers[index].max_payload()
+        self.peers[index].max_payload
     }
 
     /// Lets an operation wait for a window. It comes back by

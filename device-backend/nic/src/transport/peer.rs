@@ -43,6 +43,8 @@ pub(crate) struct Peer {
     /// The route to it, as the wire described it when the session began.
     pub(super) path: Option<Path>,
     lossless: bool,
+    /// Most payload bytes in a frame to it.
+    pub(super) max_payload: u32,
     /// Copies of what it has not received, where the route is not lossless.
     pub(super) packets: Packets,
     pub(super) round_trip: RoundTrip,
@@ -87,6 +89,7 @@ impl Peer {
             grant,
             path: None,
             lossless: false,
+            max_payload: MAX_PAYLOAD as u32,
             packets: Packets::default(),
             round_trip: RoundTrip::default(),
             last_received: Time::default(),
@@ -133,22 +136,17 @@ impl Peer {
     pub(super) fn set_path(&mut self, path: Path) {
         self.path = Some(path);
         self.lossless = path.lossless;
+        let most = match path.lossless {
+            true => MAX_SPAN,
+            false => MAX_PAYLOAD,
+        };
+        self.max_payload = path.max_payload.clamp(1, most as u32);
     }
 
     /// Returns true if neither copies nor timers are needed.
     #[inline]
     pub(super) fn is_lossless(&self) -> bool {
         self.lossless
-    }
-
-    /// Most payload bytes in a frame to it.
-    pub(super) fn max_payload(&self) -> u32 {
-        let path = self.path.unwrap_or(Path::UNKNOWN);
-        let most = match path.lossless {
-            true => MAX_SPAN,
-            false => MAX_PAYLOAD,
-        };
-        path.max_payload.clamp(1, most as u32)
     }
 
     /// Returns true if it owes this node an answer.

@@ -225,11 +225,12 @@ pub(super) fn respond<H: Host>(
 ) -> Turn {
     let peer = request.peer;
     let body: ReadRequest = request.frame.body();
-    let pages = budget.min(cx.transport.room(peer));
+    let (room, max_payload) = cx.transport.room(peer);
+    let pages = budget.min(room);
     if pages == 0 {
         return Turn::Blocked(peer, Window::Fragments);
     }
-    let pages = pages.min(cx.transport.max_payload(peer) / PAGE_SIZE as u32);
+    let pages = pages.min(max_payload / PAGE_SIZE as u32);
     let Some(process) = cx.core.process(vni) else {
         return Turn::Idle;
     };

@@ -40,13 +40,12 @@ impl Transfers {
         let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
-        let room = cx.transport.room(ends.peer);
+        let (room, max_payload) = cx.transport.room(ends.peer);
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
         let transfer = &self[id];
         let limit = cx.core.limits.fragments_per_write.max(1);
-        let max_payload = cx.transport.max_payload(ends.peer);
         let budget = budget
             .min(room)
             .min(limit.saturating_sub(transfer.in_flight));
