@@ -69,9 +69,11 @@ impl Bench {
         for _ in 0..count {
             self.source.issue(command, &[]).unwrap();
             // Sent, delivered and acknowledged, published.
-            self.net.poll(0);
-            self.net.poll(1);
-            self.net.poll(0);
+            let mut cluster = self.net.cluster();
+            for node in [0, 1, 0] {
+                cluster.poll(node);
+            }
+            drop(cluster);
             if command.length > PAGE_SIZE as u64 {
                 self.net.run();
             }

@@ -83,10 +83,9 @@ impl Core {
     }
 
     fn write_back_dirty<H: Host>(&mut self, host: &H) {
-        let mut dirty = std::mem::take(&mut self.dirty);
         let mut changed = false;
-        for vni in &dirty {
-            if let Some(process) = self.process_mut(*vni) {
+        for index in 0..self.dirty.len() {
+            if let Some(process) = self.process_mut(self.dirty[index]) {
                 process.dirty = false;
                 process.write_back(host.memory());
                 changed |= process.changed;
@@ -96,12 +95,11 @@ impl Core {
             // Pairs with the process's fence between its wake request and its
             // last look at the host area.
             host.sram().fence();
-            for vni in &dirty {
-                self.offer_wake(host, *vni);
+            for index in 0..self.dirty.len() {
+                self.offer_wake(host, self.dirty[index]);
             }
         }
-        dirty.clear();
-        self.dirty = dirty;
+        self.dirty.clear();
     }
 
     fn offer_wake<H: Host>(&mut self, host: &H, vni: VniId) {

@@ -90,7 +90,9 @@ impl Core {
         }
     }
 
-    fn activate_rung(&mut self, now: Time) {
+    /// Activates the queues of doorbells that were rung.
+    #[inline]
+    pub(crate) fn activate_rung(&mut self, now: Time) {
         let mut rung = std::mem::take(&mut self.rung);
         let doorbells = self.doorbells.max(1) as usize;
         while rung != 0 {
@@ -107,10 +109,7 @@ impl Core {
     /// The active queue of that index. What a command starts may activate another one,
     /// behind those that there are.
     #[inline]
-    pub(crate) fn active_queue(&mut self, now: Time, index: usize) -> Option<VniId> {
-        if self.rung != 0 {
-            self.activate_rung(now);
-        }
+    pub(crate) fn active_queue(&self, index: usize) -> Option<VniId> {
         self.active.get(index).copied()
     }
 

@@ -13,7 +13,8 @@ impl Nic {
         let mut busy = false;
         let mut idle = false;
         let mut index = 0;
-        while let Some(vni) = self.core.active_queue(now, index) {
+        self.core.activate_rung(now);
+        while let Some(vni) = self.core.active_queue(index) {
             index += 1;
             let limit = self.core.limits.commands_per_poll.max(1);
             for _ in 0..limit {

@@ -155,7 +155,7 @@ impl Nic {
 
     /// Sends the frame of a turn, and unlocks the pages of its payload. Returns false if
     /// there is no route to the peer.
-    #[inline]
+    #[inline(always)]
     fn send<H: Host, W: Wire<H::Memory>>(
         &mut self,
         io: &mut Io<'_, H, W>,
@@ -163,24 +163,22 @@ impl Nic {
     ) -> bool {
         let (index, length) = (outgoing.peer, outgoing.length);
         let frame = &mut outgoing.frame;
-        let sent = match outgoing.source {
-            Source::Nothing => self.transmit(io, index, frame, Payload::None),
+        let payload = match outgoing.source {
+            Source::Nothing => Payload::None,
             Source::Inline(offset) => {
-                let bytes = &outgoing.inline.as_bytes()[offset..offset + length];
-                self.transmit(io, index, frame, Payload::Bytes(bytes))
+                Payload::Bytes(&outgoing.inline.as_bytes()[offset..offset + length])
             }
-            Source::Pages(offset) => {
-                let payload = Payload::Memory {
-                    memory: io.host.memory(),
-                    pages: outgoing.pages.addresses(),
-                    offset,
-                    length,
-                };
-                let sent = self.transmit(io, index, frame, payload);
-                self.core.unlock_span(io.host, &mut outgoing.pages, 0);
-                sent
-            }
+            Source::Pages(offset) => Payload::Memory {
+                memory: io.host.memory(),
+                pages: outgoing.pages.addresses(),
+                offset,
+                length,
+            },
         };
+        let sent = self.transmit(io, index, frame, payload);
+        if let Source::Pages(_) = outgoing.source {
+            self.core.unlock_span(io.host, &mut outgoing.pages, 0);
+        }
         if sent && Class::of(frame.envelope.kind) == Class::Windowed {
             let fragments = frame.envelope.fragments;
             self.transport.in_window(index, outgoing.owner, fragments);

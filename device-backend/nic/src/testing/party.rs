@@ -227,12 +227,17 @@ impl Party {
     /// Issues any command; rings if the NIC is not awake. Returns its number, or `None`
     /// if the queue is full.
     pub fn issue(&self, command: &Command, payload: &[u8]) -> Option<u64> {
+        let mut cluster = self.net.cluster();
+        let host = &cluster.nodes[self.node].host;
         let mut queue = self.queue.borrow_mut();
-        if queue.is_full(self.area().head()) {
+        let word = |offset| host.memory.word(self.address_of(offset));
+        if queue.is_full(HostArea(word).head()) {
             return None;
         }
-        let (number, ring) = self.on_node(|node| queue.post(&node.host.sram, command, payload));
-        self.ring_if(ring);
+        let (number, ring) = queue.post(&host.sram, command, payload);
+        if ring {
+            cluster.ring(self.node, self.vni);
+        }
         Some(number)
     }
 
@@ -241,10 +246,6 @@ impl Party {
         let entry = Entry::new(descriptor, &[]);
         let mut queue = self.queue.borrow_mut();
         let (_, ring) = self.on_node(|node| queue.post_words(&node.host.sram, entry.words()));
-        self.ring_if(ring);
-    }
-
-    fn ring_if(&self, ring: bool) {
         if ring {
             self.net.cluster().ring(self.node, self.vni);
         }
@@ -271,8 +272,12 @@ impl Party {
 
     /// A word of the host area.
     pub fn word(&self, offset: usize) -> u64 {
-        let address = self.host_area[offset / PAGE_SIZE] + (offset % PAGE_SIZE) as u64;
-        self.on_node(|node| node.host.memory.word(address))
+        self.on_node(|node| node.host.memory.word(self.address_of(offset)))
+    }
+
+    /// Guest-physical address of a word of the host area.
+    fn address_of(&self, offset: usize) -> u64 {
+        self.host_area[offset / PAGE_SIZE] + (offset % PAGE_SIZE) as u64
     }
 
     /// Writes and reads that are complete.

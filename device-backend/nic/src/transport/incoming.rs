@@ -50,18 +50,21 @@ impl Transport {
         if frame_kind == kind::GOODBYE {
             return self.goodbye(index, source, destination);
         }
-        let session = &self.peers[index].session;
+        let peer = &mut self.peers[index];
         let mut opened = Opened::DROPPED;
-        match session.classify(frame_kind, source, destination) {
-            Verdict::Accept => opened.accepted = Some(index),
+        match peer.session.classify(frame_kind, source, destination) {
+            Verdict::Accept => {
+                opened.accepted = Some(index);
+                peer.last_received = now;
+            }
             verdict => {
                 opened = self.check_session(index, frame, verdict);
                 if opened.accepted.is_none() {
                     return opened;
                 }
+                self.peers[index].last_received = now;
             }
         }
-        self.peers[index].last_received = now;
         if matches!(frame_kind, kind::HELLO | kind::HELLO_REPLY) {
             self.receive_hello(index, frame);
             opened.accepted = None;
@@ -141,9 +144,9 @@ impl Transport {
     pub(crate) fn receive_ack(&mut self, now: Time, index: PeerIndex, frame: &Frame) {
         let ack: Ack = frame.body();
         if ack.flags.get() & AckFlags::PROBE.bits() != 0 {
-            self.peers[index].receive.sack_all_again();
-            self.peers[index].ack_immediately();
-            self.peers.list(index);
+            let peer = self.peers.list(index);
+            peer.receive.sack_all_again();
+            peer.ack_immediately();
         }
         if !self.peers[index].packets.is_empty() {
             let acknowledge = frame.envelope.acknowledge.get();
@@ -165,8 +168,7 @@ impl Transport {
         let sequence = frame.envelope.sequence.get();
         let count = usize::from(frame.envelope.fragments);
         let windowed = Class::of(frame.envelope.kind) == Class::Windowed;
-        self.peers.list(index);
-        let peer = &mut self.peers[index];
+        let peer = self.peers.list(index);
         let held = peer.receive.undelivered_count() + count;
         let full = peer.control.len() >= CONTROL_LIMIT || windowed && held > peer.grant as usize;
         match peer.receive.position(sequence) {

@@ -107,6 +107,8 @@ pub(crate) struct Transport {
     node: NodeId,
     limits: Limits,
     peers: PeerTable,
+    /// This node itself, once it is started.
+    own: Option<PeerIndex>,
     timers: TimerWheel<Alarm>,
     unblocked: Unblocked,
     pub(crate) counters: TransportCounters,
@@ -119,6 +121,7 @@ impl Transport {
             node: config.node,
             limits: config.limits.clone(),
             peers: PeerTable::default(),
+            own: None,
             timers: TimerWheel::new(),
             unblocked: Unblocked::default(),
             counters: TransportCounters::default(),
@@ -137,12 +140,13 @@ impl Transport {
             self.peers[index].session.end_own(next);
             self.peers.ensure_session(index);
         }
-        self.peers.add_own(self.node, &self.limits);
+        self.own = self.peers.add_own(self.node, &self.limits);
     }
 
     /// Forgets all peers.
     pub(crate) fn clear(&mut self) {
         self.peers.clear();
+        self.own = None;
         self.timers.clear();
         self.unblocked = Unblocked::default();
         self.counters = TransportCounters::default();
@@ -167,7 +171,7 @@ impl Transport {
     /// Returns true if a peer is this node itself: frames to it take no wire.
     #[inline]
     pub(crate) fn is_own(&self, index: PeerIndex) -> bool {
-        self.peers[index].node == self.node
+        self.own == Some(index)
     }
 
     /// Returns true if the session of a peer is known here.

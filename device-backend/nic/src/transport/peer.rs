@@ -257,14 +257,14 @@ impl PeerTable {
     }
 
     /// Makes the own node known: frames to it take no wire.
-    pub(super) fn add_own(&mut self, node: NodeId, limits: &Limits) {
-        if let Some(index) = self.find_or_add(node, limits) {
-            let session = Session::with_itself(self.new_session());
-            let peer = &mut self[index];
-            peer.session = session;
-            peer.set_path(Path::LOSSLESS);
-            peer.send.grant(peer.grant);
-        }
+    pub(super) fn add_own(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
+        let index = self.find_or_add(node, limits)?;
+        let session = Session::with_itself(self.new_session());
+        let peer = &mut self[index];
+        peer.session = session;
+        peer.set_path(Path::LOSSLESS);
+        peer.send.grant(peer.grant);
+        Some(index)
     }
 
     /// A number that no session of this NIC has had.
@@ -286,12 +286,13 @@ impl PeerTable {
 
     /// Notes that an acknowledgement may have to be sent to a peer.
     #[inline]
-    pub(super) fn list(&mut self, index: PeerIndex) {
+    pub(super) fn list(&mut self, index: PeerIndex) -> &mut Peer {
         let peer = &mut self.peers[usize::from(index.0)];
         if !peer.listed {
             peer.listed = true;
             self.listed.push(index);
         }
+        peer
     }
 
     /// Makes sure that a session with a peer comes about, and that what waits for

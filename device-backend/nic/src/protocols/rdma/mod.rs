@@ -36,7 +36,7 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{Access, Key, NodeId, SegmentId, Status, VniId, PAGE_SIZE};
 
 use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
-use crate::core::{Counter, Fetched, PageKey, PerProcess, Process, OPERATION_SLOTS};
+use crate::core::{Core, Counter, Fetched, PageKey, PerProcess, OPERATION_SLOTS};
 use crate::env::Host;
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, ProtocolId};
@@ -138,12 +138,13 @@ pub(super) struct Rdma {
 
 /// Checks what a command says of its own side (N11), and that the remote range does not
 /// wrap around. Returns how the local pages are found.
-fn check_local(process: &Process, command: &Command) -> Result<PageKey, Status> {
+fn check_local(core: &Core, vni: VniId, command: &Command) -> Result<PageKey, Status> {
     let remote_end = command.remote.address.checked_add(command.length);
     remote_end.ok_or(Status::BadAddress)?;
     if !command.has_local() {
         return Ok(PageKey::Table(Key(0)));
     }
+    let process = core.process(vni).ok_or(Status::NoSuchVni)?;
     let local = &command.local;
     let segment = process.segments.authorise(
         local.segment,
@@ -197,15 +198,14 @@ impl Protocol for Rdma {
         if command.inline {
             transfer.inline = fetched.inline.map(u64::to_le);
         }
-        let checked = match (cx.core.process(vni), peer) {
-            (Some(process), Some(_)) => check_local(process, &command),
-            (Some(process), None) => check_local(process, &command).and(Err(Status::NoSuchNode)),
-            (None, _) => Err(Status::NoSuchVni),
-        };
-        match checked {
+        let checked = check_local(cx.core, vni, &command);
+        match checked.and_then(|page_key| peer.and(Some(page_key)).ok_or(Status::NoSuchNode)) {
             Ok(page_key) => {
                 transfer.page_key = page_key;
-                transfers.update(cx, id);
+                match transfer.unsent {
+                    true => cx.core.set_ready(id, true),
+                    false => transfers.update(cx, id),
+                }
             }
             Err(status) => {
                 cx.core.counters.refused(status);

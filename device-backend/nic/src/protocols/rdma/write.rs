@@ -215,7 +215,7 @@ pub(super) fn advance(frame: &mut Frame, length: usize) {
 }
 
 /// Checks what a frame says of its destination (N11).
-#[inline]
+#[inline(always)]
 fn check<M>(
     core: &Core,
     arrival: &Arrival<'_, M>,
