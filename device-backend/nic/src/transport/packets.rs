@@ -162,13 +162,13 @@ impl Packets {
         Some(timer)
     }
 
-    /// The next packet to be sent again.
-    pub(crate) fn next_waiting(&mut self) -> Option<u64> {
+    /// The frame of the next packet to be sent again.
+    pub(crate) fn next_waiting(&mut self) -> Option<Frame> {
         loop {
             let sequence = self.waiting.pop_front()?;
             let packet = self.get_mut(sequence);
-            if packet.is_some_and(|packet| packet.state == State::Waiting) {
-                return Some(sequence);
+            if let Some(packet) = packet.filter(|packet| packet.state == State::Waiting) {
+                return Some(packet.frame);
             }
         }
     }

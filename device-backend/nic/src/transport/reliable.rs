@@ -42,15 +42,14 @@ impl Transport {
         now: Time,
         wire: &mut W,
         index: PeerIndex,
-        frame: &Frame,
+        frame: &mut Frame,
         payload: Payload<'_, M>,
     ) -> bool {
         let peer = &mut self.peers[index];
         if peer.packets.queue(frame, &payload).is_err() {
             return false;
         }
-        let sequence = frame.envelope.sequence.get();
-        let sent = self.send_packet(now, wire, index, sequence, Channel::of(payload.len()));
+        let sent = self.send_packet(now, wire, index, frame, Channel::of(payload.len()));
         if !sent {
             self.peers[index].packets.withdraw();
         }
@@ -58,23 +57,20 @@ impl Transport {
         sent
     }
 
-    /// Sends a packet that is queued or waits to be sent again.
+    /// Sends a packet that is queued or waits to be sent again; `frame` is its frame.
     fn send_packet<M: HostMemory, W: Wire<M>>(
         &mut self,
         now: Time,
         wire: &mut W,
         index: PeerIndex,
-        sequence: u64,
+        frame: &mut Frame,
         channel: Channel,
     ) -> bool {
+        let sequence = frame.envelope.sequence.get();
         let peer = &mut self.peers[index];
         let oldest = peer.packets.first() == Some(sequence);
         let timeout = peer.round_trip.timeout(&self.limits, oldest);
-        let mut frame = match peer.packets.get_mut(sequence) {
-            Some(packet) => packet.frame,
-            None => return true,
-        };
-        peer.address(self.node, &mut frame);
+        peer.address(self.node, frame);
         let Some(packet) = peer.packets.get_mut(sequence) else {
             return true;
         };
@@ -82,7 +78,7 @@ impl Transport {
             true => Payload::None,
             false => Payload::Bytes(&packet.payload),
         };
-        if !wire.send(&frame, payload, channel) {
+        if !wire.send(frame, payload, channel) {
             return false;
         }
         let alarm = Alarm::Packet(index, sequence);
@@ -106,11 +102,11 @@ impl Transport {
         index: PeerIndex,
     ) -> bool {
         for _ in 0..self.limits.fragments_per_poll.max(1) {
-            let Some(sequence) = self.peers[index].packets.next_waiting() else {
+            let Some(mut frame) = self.peers[index].packets.next_waiting() else {
                 break;
             };
             self.counters.frames_resent += 1;
-            if !self.send_packet(now, wire, index, sequence, Channel::Data) {
+            if !self.send_packet(now, wire, index, &mut frame, Channel::Data) {
                 return false;
             }
         }
