@@ -16,7 +16,6 @@
 //! them too; a [`WaitQueue`] is only ever touched by its own NIC.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 use crate::command::{CommandBody, CommandHeader, DESCRIPTOR_BYTES};
 use crate::wire::Body;
@@ -33,74 +32,55 @@ pub mod kind {
     pub const ATOMIC_RESPONSE: u8 = 0xa1;
 }
 
-/// What an atomic command does. `w` is the word, `x` and `y` are the operands of the
-/// command, `Q` is a [`WaitQueue`]; 0 stands for nobody. All arithmetic wraps around.
-///
-/// | function | effect | value | detail |
-/// |---|---|---|---|
-/// | TestAndSet | if `w` = 0: `w` := 1 | `w` before | 0 |
-/// | Increment | `w` += 1 | `w` before | 0 |
-/// | Decrement | `w` −= 1 | `w` before | 0 |
-/// | Swap | `w` := `x` | `w` before | 0 |
-/// | CompareSwap | if `w` = `y`: `w` := `x` | `w` before | 0 |
-/// | FetchAdd | `w` += `x` | `w` before | 0 |
-/// | Enqueue | `x` becomes the last entry | entry before it, or 0 | entries |
-/// | Dequeue | the first entry leaves | the entry, or 0 | entries that stay, or [`NOBODY`] |
-/// | NewHead | `x` becomes the first entry, or leaves as well | 1 if it leaves | entries that stay |
-/// | SemaphoreP | takes one of `Q.value`, or as Enqueue | entry before it, or 0 | entries, `Q.value` before |
-/// | SemaphoreV | as Dequeue, or adds one to `Q.value` | the entry, or 0 | entries that stay, `Q.value` after |
-///
-/// `detail` holds two numbers, see [`detail`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, TryFromBytes, Immutable)]
-#[repr(u16)]
-pub enum Function {
-    /// Sets a word that is zero to one.
-    TestAndSet = 1,
-    /// Adds one.
-    Increment = 2,
-    /// Subtracts one.
-    Decrement = 3,
-    /// Exchanges.
-    Swap = 4,
-    /// Exchanges if the word is as expected.
-    CompareSwap = 5,
-    /// Adds.
-    FetchAdd = 6,
-    /// Adds an entry at the end of a wait queue.
-    Enqueue = 7,
-    /// Takes the first entry from a wait queue; if it is not known yet, notes a
-    /// pending wakeup.
-    Dequeue = 8,
-    /// Names the successor of the entry that was taken last; if a wakeup is
-    /// pending, takes that one too.
-    NewHead = 9,
-    /// Takes one from a counting semaphore, or adds an entry to its queue.
-    SemaphoreP = 10,
-    /// Takes the first entry from the queue of a counting semaphore, or adds one
-    /// to the semaphore.
-    SemaphoreV = 11,
+numbered! {
+    /// What an atomic command does. `w` is the word, `x` and `y` are the operands of the
+    /// command, `Q` is a [`WaitQueue`]; 0 stands for nobody. All arithmetic wraps around.
+    ///
+    /// | function | effect | value | detail |
+    /// |---|---|---|---|
+    /// | TestAndSet | if `w` = 0: `w` := 1 | `w` before | 0 |
+    /// | Increment | `w` += 1 | `w` before | 0 |
+    /// | Decrement | `w` −= 1 | `w` before | 0 |
+    /// | Swap | `w` := `x` | `w` before | 0 |
+    /// | CompareSwap | if `w` = `y`: `w` := `x` | `w` before | 0 |
+    /// | FetchAdd | `w` += `x` | `w` before | 0 |
+    /// | Enqueue | `x` becomes the last entry | entry before it, or 0 | entries |
+    /// | Dequeue | the first entry leaves | the entry, or 0 | entries that stay, or [`NOBODY`] |
+    /// | NewHead | `x` becomes the first entry, or leaves as well | 1 if it leaves | entries that stay |
+    /// | SemaphoreP | takes one of `Q.value`, or as Enqueue | entry before it, or 0 | entries, `Q.value` before |
+    /// | SemaphoreV | as Dequeue, or adds one to `Q.value` | the entry, or 0 | entries that stay, `Q.value` after |
+    ///
+    /// `detail` holds two numbers, see [`detail`].
+    pub enum Function: u16 {
+        /// Sets a word that is zero to one.
+        TestAndSet = 1,
+        /// Adds one.
+        Increment = 2,
+        /// Subtracts one.
+        Decrement = 3,
+        /// Exchanges.
+        Swap = 4,
+        /// Exchanges if the word is as expected.
+        CompareSwap = 5,
+        /// Adds.
+        FetchAdd = 6,
+        /// Adds an entry at the end of a wait queue.
+        Enqueue = 7,
+        /// Takes the first entry from a wait queue; if it is not known yet, notes a
+        /// pending wakeup.
+        Dequeue = 8,
+        /// Names the successor of the entry that was taken last; if a wakeup is
+        /// pending, takes that one too.
+        NewHead = 9,
+        /// Takes one from a counting semaphore, or adds an entry to its queue.
+        SemaphoreP = 10,
+        /// Takes the first entry from the queue of a counting semaphore, or adds one
+        /// to the semaphore.
+        SemaphoreV = 11,
+    }
 }
 
-/// A number that is no [`Function`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnknownFunction(pub u16);
-
 impl Function {
-    /// Every function, in the order of their numbers.
-    pub const ALL: [Function; 11] = [
-        Function::TestAndSet,
-        Function::Increment,
-        Function::Decrement,
-        Function::Swap,
-        Function::CompareSwap,
-        Function::FetchAdd,
-        Function::Enqueue,
-        Function::Dequeue,
-        Function::NewHead,
-        Function::SemaphoreP,
-        Function::SemaphoreV,
-    ];
-
     /// Says whether the operand is a [`WaitQueue`], else it is a word.
     pub const fn is_on_queue(self) -> bool {
         self as u16 >= Function::Enqueue as u16
@@ -115,137 +95,125 @@ impl Function {
     }
 }
 
-impl TryFrom<u16> for Function {
-    type Error = UnknownFunction;
-
-    fn try_from(number: u16) -> Result<Self, UnknownFunction> {
-        zerocopy::try_transmute!(number).map_err(|_| UnknownFunction(number))
+layouts! {
+    /// The central structure of a wait queue or a counting semaphore; zeroed: empty.
+    ///
+    /// ```text
+    ///      0                 8
+    ///   0  | head                               |
+    ///   8  | tail                               |
+    ///  16  | count           | pending          |
+    ///  24  | value           | reserved         |
+    /// ```
+    #[bytes(32)]
+    pub struct WaitQueue {
+        /// First entry; 0: nobody, or not known yet.
+        pub head: U64,
+        /// Last entry.
+        pub tail: U64,
+        /// Entries that wait.
+        pub count: U32,
+        /// Those of them, from the first on, that leave as soon as they are known.
+        pub pending: U32,
+        /// Value of the semaphore.
+        pub value: U32,
+        /// Not used.
+        pub reserved: U32,
     }
 }
 
-/// The central structure of a wait queue or a counting semaphore; zeroed: empty.
-///
-/// ```text
-///      0                 8
-///   0  | head                               |
-///   8  | tail                               |
-///  16  | count           | pending          |
-///  24  | value           | reserved         |
-/// ```
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct WaitQueue {
-    /// First entry; 0: nobody, or not known yet.
-    pub head: U64,
-    /// Last entry.
-    pub tail: U64,
-    /// Entries that wait.
-    pub count: U32,
-    /// Those of them, from the first on, that leave as soon as they are known.
-    pub pending: U32,
-    /// Value of the semaphore.
-    pub value: U32,
-    /// Not used.
-    pub reserved: U32,
-}
-
-const _: () = assert!(size_of::<WaitQueue>() == 32);
 const _: () = assert!(core::mem::offset_of!(WaitQueue, count) == 16);
 const _: () = assert!(core::mem::offset_of!(WaitQueue, value) == 24);
 
-/// An atomic command.
-///
-/// ```text
-///      0                 4                 8
-///   0  | header                            |
-///   8  | remote_address                    |
-///  16  | remote_key                        |
-///  24  | operands[0], x                    |
-///  32  | operands[1], y                    |
-///  40  | length          |function| record |
-///  48  |r_segm. | reserved                 |
-///  56  | reserved                          |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct AtomicCommand {
-    /// With [`OPCODE`].
-    pub header: CommandHeader,
-    /// Virtual address of the operand in the remote process.
-    pub remote_address: U64,
-    /// Key of the remote segment.
-    pub remote_key: U64,
-    /// `x` and `y`.
-    pub operands: [U64; 2],
-    /// Size of the operand in bytes.
-    pub length: U32,
-    /// A [`Function`].
-    pub function: U16,
-    /// Number of the result record, below [`crate::host_area::RESULT_RECORDS`].
-    pub record: U16,
-    /// Index of the remote segment.
-    pub remote_segment: U16,
-    /// Zero.
-    pub reserved0: [U16; 3],
-    /// Zero.
-    pub reserved1: U64,
+layouts! {
+    /// An atomic command.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | header                            |
+    ///   8  | remote_address                    |
+    ///  16  | remote_key                        |
+    ///  24  | operands[0], x                    |
+    ///  32  | operands[1], y                    |
+    ///  40  | length          |function| record |
+    ///  48  |r_segm. | reserved                 |
+    ///  56  | reserved                          |
+    /// ```
+    #[bytes(DESCRIPTOR_BYTES)]
+    pub struct AtomicCommand {
+        /// With [`OPCODE`].
+        pub header: CommandHeader,
+        /// Virtual address of the operand in the remote process.
+        pub remote_address: U64,
+        /// Key of the remote segment.
+        pub remote_key: U64,
+        /// `x` and `y`.
+        pub operands: [U64; 2],
+        /// Size of the operand in bytes.
+        pub length: U32,
+        /// A [`Function`].
+        pub function: U16,
+        /// Number of the result record, below [`crate::host_area::RESULT_RECORDS`].
+        pub record: U16,
+        /// Index of the remote segment.
+        pub remote_segment: U16,
+        /// Zero.
+        pub reserved0: [U16; 3],
+        /// Zero.
+        pub reserved1: U64,
+    }
 }
 
-const _: () = assert!(size_of::<AtomicCommand>() == DESCRIPTOR_BYTES);
 const _: () = assert!(core::mem::offset_of!(AtomicCommand, length) == 40);
 
 impl CommandBody for AtomicCommand {
     const OPCODE: u8 = OPCODE;
 }
 
-/// Body of [`kind::ATOMIC_REQUEST`].
-///
-/// ```text
-///      0                 4                 8
-///   0  | address                           |
-///   8  | key                               |
-///  16  | operands[0], x                    |
-///  24  | operands[1], y                    |
-///  32  | length          |function|segment |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct AtomicRequest {
-    /// Virtual address of the operand in the process at the destination port.
-    pub address: U64,
-    /// Key of the segment.
-    pub key: U64,
-    /// `x` and `y`.
-    pub operands: [U64; 2],
-    /// Size of the operand in bytes.
-    pub length: U32,
-    /// A [`Function`].
-    pub function: U16,
-    /// Segment in the process at the destination port.
-    pub segment: U16,
+layouts! {
+    /// Body of [`kind::ATOMIC_REQUEST`].
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | address                           |
+    ///   8  | key                               |
+    ///  16  | operands[0], x                    |
+    ///  24  | operands[1], y                    |
+    ///  32  | length          |function|segment |
+    /// ```
+    #[bytes(40)]
+    pub struct AtomicRequest {
+        /// Virtual address of the operand in the process at the destination port.
+        pub address: U64,
+        /// Key of the segment.
+        pub key: U64,
+        /// `x` and `y`.
+        pub operands: [U64; 2],
+        /// Size of the operand in bytes.
+        pub length: U32,
+        /// A [`Function`].
+        pub function: U16,
+        /// Segment in the process at the destination port.
+        pub segment: U16,
+    }
+
+    /// Body of [`kind::ATOMIC_RESPONSE`].
+    ///
+    /// ```text
+    ///      0                                   8
+    ///   0  | value                             |
+    ///   8  | detail                            |
+    /// ```
+    #[bytes(16)]
+    pub struct AtomicResponse {
+        /// The value, as [`Function`] says.
+        pub value: U64,
+        /// Two numbers: [`detail`].
+        pub detail: U64,
+    }
 }
 
-/// Body of [`kind::ATOMIC_RESPONSE`].
-///
-/// ```text
-///      0                                   8
-///   0  | value                             |
-///   8  | detail                            |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct AtomicResponse {
-    /// The value, as [`Function`] says.
-    pub value: U64,
-    /// Two numbers: [`detail`].
-    pub detail: U64,
-}
-
-const _: () = assert!(size_of::<AtomicRequest>() == 40);
 const _: () = assert!(core::mem::offset_of!(AtomicRequest, length) == 32);
-const _: () = assert!(size_of::<AtomicResponse>() == 16);
 
 impl Body for AtomicRequest {
     const KIND: u8 = kind::ATOMIC_REQUEST;
@@ -279,6 +247,7 @@ pub const fn split_detail(detail: u64) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Unknown;
 
     #[test]
     fn numbers_are_places_in_the_list_from_one() {
@@ -287,7 +256,7 @@ mod tests {
             assert_eq!(Function::try_from(number), Ok(function));
         }
         for number in [0, 12, u16::MAX] {
-            assert_eq!(Function::try_from(number), Err(UnknownFunction(number)));
+            assert_eq!(Function::try_from(number), Err(Unknown(number)));
         }
     }
 

@@ -14,7 +14,6 @@
 //! emulated guest's fences between its own processors may be none to the device.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Virtio device id under which the NIC appears (PCI id 1af4:1067).
 pub const VIRTIO_ID: u16 = 39;
@@ -43,38 +42,38 @@ pub const CONFIG_SIZE: usize = 64;
 /// Value of [`DeviceConfig::magic`]: "qnicconf".
 pub const CONFIG_MAGIC: u64 = u64::from_le_bytes(*b"qnicconf");
 
-/// The virtio configuration space: what a driver can read before it touches
-/// anything else.
-///
-/// ```text
-///      0        2        4                 8
-///   0  | magic "qnicconf"                  |
-///   8  | abi_version     | node   | res.   |
-///  16  | sram_bytes                        |
-///  24  | doorbells       | windows         |
-///  32  | reserved                          | … 64
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct DeviceConfig {
-    /// [`CONFIG_MAGIC`].
-    pub magic: U64,
-    /// [`crate::ABI_VERSION`] of the device.
-    pub abi_version: U32,
-    /// Node number of this NIC.
-    pub node: U16,
-    /// Zero.
-    pub reserved0: U16,
-    /// Size of the SRAM region in bytes.
-    pub sram_bytes: U64,
-    /// Number of doorbells.
-    pub doorbells: U32,
-    /// Number of windows, which is the number of processes that can register.
-    pub windows: U32,
-    /// Zero.
-    pub reserved1: [U64; 4],
+layouts! {
+    /// The virtio configuration space: what a driver can read before it touches
+    /// anything else.
+    ///
+    /// ```text
+    ///      0        2        4                 8
+    ///   0  | magic "qnicconf"                  |
+    ///   8  | abi_version     | node   | res.   |
+    ///  16  | sram_bytes                        |
+    ///  24  | doorbells       | windows         |
+    ///  32  | reserved                          | … 64
+    /// ```
+    #[bytes(CONFIG_SIZE)]
+    pub struct DeviceConfig {
+        /// [`CONFIG_MAGIC`].
+        pub magic: U64,
+        /// [`crate::ABI_VERSION`] of the device.
+        pub abi_version: U32,
+        /// Node number of this NIC.
+        pub node: U16,
+        /// Zero.
+        pub reserved0: U16,
+        /// Size of the SRAM region in bytes.
+        pub sram_bytes: U64,
+        /// Number of doorbells.
+        pub doorbells: U32,
+        /// Number of windows, which is the number of processes that can register.
+        pub windows: U32,
+        /// Zero.
+        pub reserved1: [U64; 4],
+    }
 }
 
-const _: () = assert!(size_of::<DeviceConfig>() == CONFIG_SIZE);
 const _: () = assert!(core::mem::offset_of!(DeviceConfig, sram_bytes) == 16);
 const _: () = assert!(core::mem::offset_of!(DeviceConfig, doorbells) == 24);

@@ -50,28 +50,29 @@ bitflags! {
     }
 }
 
-/// The first word of a descriptor. No opcode is 0: an entry whose first word is zero is
-/// free.
-///
-/// ```text
-///      0        1        2        3        4        6        8
-///   0  | opcode | flags  | i_len  | res.   | r_node | r_port |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct CommandHeader {
-    /// What the command does.
-    pub opcode: u8,
-    /// [`CommandFlags`].
-    pub flags: u8,
-    /// Payload bytes in the entry, behind the descriptor; up to [`INLINE_CAPACITY`].
-    pub inline_length: u8,
-    /// Zero.
-    pub reserved: u8,
-    /// Node of the remote process; may be this node.
-    pub remote_node: U16,
-    /// Port of the remote process.
-    pub remote_port: U16,
+layouts! {
+    /// The first word of a descriptor. No opcode is 0: an entry whose first word is zero is
+    /// free.
+    ///
+    /// ```text
+    ///      0        1        2        3        4        6        8
+    ///   0  | opcode | flags  | i_len  | res.   | r_node | r_port |
+    /// ```
+    #[bytes(COMMAND_HEADER_BYTES)]
+    pub struct CommandHeader {
+        /// What the command does.
+        pub opcode: u8,
+        /// [`CommandFlags`].
+        pub flags: u8,
+        /// Payload bytes in the entry, behind the descriptor; up to [`INLINE_CAPACITY`].
+        pub inline_length: u8,
+        /// Zero.
+        pub reserved: u8,
+        /// Node of the remote process; may be this node.
+        pub remote_node: U16,
+        /// Port of the remote process.
+        pub remote_port: U16,
+    }
 }
 
 /// The first 64 bytes of an entry: a command of any opcode.
@@ -84,7 +85,6 @@ pub struct Descriptor {
     pub body: [u8; DESCRIPTOR_BYTES - COMMAND_HEADER_BYTES],
 }
 
-const _: () = assert!(size_of::<CommandHeader>() == COMMAND_HEADER_BYTES);
 const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR_BYTES);
 const _: () = assert!(core::mem::offset_of!(CommandHeader, remote_node) == 4);
 

@@ -31,9 +31,10 @@
 //! it; and every access must lie in the memory of its guest.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
+use zerocopy::IntoBytes;
 
 use crate::host_area::HOST_PAGES;
+use crate::layout::{Field, Layout};
 
 /// Size of a request in bytes.
 pub const REQUEST_BYTES: usize = 64;
@@ -53,305 +54,250 @@ pub const PROCESS_PHYSICAL: u16 = 1;
 /// memory of the guest.
 pub const EXPORT_PHYSICAL: u16 = 1;
 
-/// What a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, TryFromBytes, Immutable)]
-#[repr(u32)]
-pub enum Opcode {
-    /// The first request after a reset: compares versions, checks the SRAM.
-    Hello = 1,
-    /// Registers a process on a VNI and a port (N1). Its window's command queue
-    /// must be zero.
-    NewProcess = 2,
-    /// Ends a process: aborts its transfers, forgets its segments.
-    DeleteProcess = 3,
-    /// Publishes a segment (N2).
-    Export = 4,
-    /// Revokes a segment at once (N2).
-    Unexport = 5,
-    /// Asks another node for a segment by name (N3).
-    Import = 6,
-    /// Answers [`crate::event::Kind::PageFault`].
-    FaultDone = 7,
-    /// Starts the command queue of a VNI again after an error. Commands that are
-    /// still in the queue, or running, are dropped; numbers, counters and window
-    /// restart at 0. Signal counters stay as they are.
-    ResetQueue = 8,
-    /// Asks for counters.
-    Query = 9,
-}
-
-impl TryFrom<u32> for Opcode {
-    type Error = u32;
-
-    fn try_from(number: u32) -> Result<Self, u32> {
-        zerocopy::try_transmute!(number).map_err(|_| number)
+numbered! {
+    /// What a request asks for.
+    pub enum Opcode: u32 {
+        /// The first request after a reset: compares versions, checks the SRAM.
+        Hello = 1,
+        /// Registers a process on a VNI and a port (N1). Its window's command queue
+        /// must be zero.
+        NewProcess = 2,
+        /// Ends a process: aborts its transfers, forgets its segments.
+        DeleteProcess = 3,
+        /// Publishes a segment (N2).
+        Export = 4,
+        /// Revokes a segment at once (N2).
+        Unexport = 5,
+        /// Asks another node for a segment by name (N3).
+        Import = 6,
+        /// Answers `event::Kind::PageFault`.
+        FaultDone = 7,
+        /// Starts the command queue of a VNI again after an error. Commands that are
+        /// still in the queue, or running, are dropped; numbers, counters and window
+        /// restart at 0. Signal counters stay as they are.
+        ResetQueue = 8,
+        /// Asks for counters.
+        Query = 9,
     }
 }
 
-/// The first 8 bytes of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct RequestHeader {
-    /// An [`Opcode`].
-    pub opcode: U32,
-    /// The VNI that the request is about; zero for Hello and Query.
-    pub vni: U16,
-    /// Zero.
-    pub reserved: U16,
-}
+layouts! {
+    /// The first 8 bytes of a request.
+    #[bytes(8)]
+    pub struct RequestHeader {
+        /// An [`Opcode`].
+        pub opcode: U32,
+        /// The VNI that the request is about; zero for Hello and Query.
+        pub vni: U16,
+        /// Zero.
+        pub reserved: U16,
+    }
 
-/// Body of [`Opcode::Hello`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Hello {
-    /// The driver's [`crate::ABI_VERSION`].
-    pub abi_version: U32,
-    /// Zero.
-    pub reserved: U32,
-    /// One more than the highest physical frame number the driver may map.
-    pub frames: U64,
-}
+    /// Body of [`Opcode::Hello`].
+    #[bytes(16)]
+    pub struct Hello {
+        /// The driver's [`crate::ABI_VERSION`].
+        pub abi_version: U32,
+        /// Zero.
+        pub reserved: U32,
+        /// One more than the highest physical frame number the driver may map.
+        pub frames: U64,
+    }
 
-/// Body of [`Opcode::NewProcess`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct NewProcess {
-    /// Port of the process, not zero.
-    pub port: U16,
-    /// 0 or [`PROCESS_PHYSICAL`].
-    pub flags: U16,
-    /// Process id in the guest, for people.
-    pub pid: U32,
-    /// Guest-physical addresses of the pages of the host area ([`crate::host_area`]).
-    pub host_area: [U64; HOST_PAGES],
-}
+    /// Body of [`Opcode::NewProcess`].
+    #[bytes(56)]
+    pub struct NewProcess {
+        /// Port of the process, not zero.
+        pub port: U16,
+        /// 0 or [`PROCESS_PHYSICAL`].
+        pub flags: U16,
+        /// Process id in the guest, for people.
+        pub pid: U32,
+        /// Guest-physical addresses of the pages of the host area ([`crate::host_area`]).
+        pub host_area: [U64; HOST_PAGES],
+    }
 
-/// Body of [`Opcode::Export`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Export {
-    /// Index chosen by the driver, free until now.
-    pub segment: U16,
-    /// 0 or [`EXPORT_PHYSICAL`].
-    pub flags: U16,
-    /// [`crate::Access`] granted to peers; at least one bit.
-    pub access: U32,
-    /// Name of the segment, unique in its process.
-    pub name: U64,
-    /// First virtual address; guest-physical with [`EXPORT_PHYSICAL`].
-    pub address: U64,
-    /// Length in bytes, not zero.
-    pub length: U64,
-    /// Random key that peers and the process itself must show.
-    pub key: U64,
-    /// Key that the physical map carries for the pages of this range: several
-    /// segments over one range share it. Zero with [`EXPORT_PHYSICAL`].
-    pub page_key: U64,
-}
+    /// Body of [`Opcode::Export`].
+    #[bytes(48)]
+    pub struct Export {
+        /// Index chosen by the driver, free until now.
+        pub segment: U16,
+        /// 0 or [`EXPORT_PHYSICAL`].
+        pub flags: U16,
+        /// [`crate::Access`] granted to peers; at least one bit.
+        pub access: U32,
+        /// Name of the segment, unique in its process.
+        pub name: U64,
+        /// First virtual address; guest-physical with [`EXPORT_PHYSICAL`].
+        pub address: U64,
+        /// Length in bytes, not zero.
+        pub length: U64,
+        /// Random key that peers and the process itself must show.
+        pub key: U64,
+        /// Key that the physical map carries for the pages of this range: several
+        /// segments over one range share it. Zero with [`EXPORT_PHYSICAL`].
+        pub page_key: U64,
+    }
 
-/// Body of [`Opcode::Unexport`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Unexport {
-    /// Index of the segment.
-    pub segment: U16,
-    /// Zero.
-    pub reserved: [U16; 3],
-}
+    /// Body of [`Opcode::Unexport`].
+    #[bytes(8)]
+    pub struct Unexport {
+        /// Index of the segment.
+        pub segment: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
+    }
 
-/// Body of [`Opcode::Import`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Import {
-    /// Node that exports; may be this node.
-    pub node: U16,
-    /// Port of the process that exports.
-    pub port: U16,
-    /// How long to wait for the segment to appear, in milliseconds, up to
-    /// [`MAX_IMPORT_WAIT_MS`]; 0 asks once.
-    pub wait_ms: U32,
-    /// Name of the segment.
-    pub name: U64,
-}
+    /// Body of [`Opcode::Import`].
+    #[bytes(16)]
+    pub struct Import {
+        /// Node that exports; may be this node.
+        pub node: U16,
+        /// Port of the process that exports.
+        pub port: U16,
+        /// How long to wait for the segment to appear, in milliseconds, up to
+        /// [`MAX_IMPORT_WAIT_MS`]; 0 asks once.
+        pub wait_ms: U32,
+        /// Name of the segment.
+        pub name: U64,
+    }
 
-/// Body of [`Opcode::FaultDone`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct FaultDone {
-    /// The address of the fault event.
-    pub address: U64,
-    /// The number of pages of the fault event.
-    pub pages: U32,
-    /// `Ok` when the first of the pages at least is entered in the page table,
-    /// else why not; `Ok` lets the transfers that wait try again.
-    pub status: U32,
-}
+    /// Body of [`Opcode::FaultDone`].
+    #[bytes(16)]
+    pub struct FaultDone {
+        /// The address of the fault event.
+        pub address: U64,
+        /// The number of pages of the fault event.
+        pub pages: U32,
+        /// `Ok` when the first of the pages at least is entered in the page table,
+        /// else why not; `Ok` lets the transfers that wait try again.
+        pub status: U32,
+    }
 
-/// The first 8 bytes of a reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ReplyHeader {
-    /// A [`crate::Status`] code.
-    pub status: U32,
-    /// Zero.
-    pub reserved: U32,
-}
+    /// The first 8 bytes of a reply.
+    #[bytes(8)]
+    pub struct ReplyHeader {
+        /// A [`crate::Status`] code.
+        pub status: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
 
-/// Reply body of [`Opcode::Import`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Imported {
-    /// Index of the segment in its process.
-    pub segment: U16,
-    /// Zero.
-    pub reserved: U16,
-    /// [`crate::Access`] that it grants.
-    pub access: U32,
-    /// First virtual address in the process that exports.
-    pub address: U64,
-    /// Length in bytes.
-    pub length: U64,
-    /// Its key.
-    pub key: U64,
-}
+    /// Reply body of [`Opcode::Import`].
+    #[bytes(32)]
+    pub struct Imported {
+        /// Index of the segment in its process.
+        pub segment: U16,
+        /// Zero.
+        pub reserved: U16,
+        /// [`crate::Access`] that it grants.
+        pub access: U32,
+        /// First virtual address in the process that exports.
+        pub address: U64,
+        /// Length in bytes.
+        pub length: U64,
+        /// Its key.
+        pub key: U64,
+    }
 
-/// Reply body of [`Opcode::Query`]: what the NIC holds now, and what it has counted
-/// since it was reset.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Statistics {
-    /// Registered processes.
-    pub processes: U32,
-    /// Exported segments of all processes.
-    pub segments: U32,
-    /// Commands of local processes that are not complete.
-    pub operations: U32,
-    /// Imports of peers that wait here for a name.
-    pub parked_imports: U32,
-    /// Faults reported to the driver and not answered.
-    pub faults_pending: U32,
-    /// Frames of peers that wait here, in bounce memory, for a page (N14).
-    pub frames_held: U32,
-    /// Commands read from queues.
-    pub commands: U64,
-    /// Payload bytes sent.
-    pub bytes_sent: U64,
-    /// Payload bytes delivered into local memory.
-    pub bytes_received: U64,
-    /// Notifications delivered to local processes.
-    pub notifications: U64,
-    /// Atomic operations executed for processes of any node, on memory of this one
-    /// (N20).
-    pub atomics: U64,
-    /// Lookups of a page to be read from, of a write here or for a peer's read,
-    /// that found it.
-    pub source_hits: U64,
-    /// Those that did not.
-    pub source_misses: U64,
-    /// Lookups of a page to be written to that found it.
-    pub destination_hits: U64,
-    /// Those that did not.
-    pub destination_misses: U64,
-    /// Misses among all these because the driver was taking the very page away:
-    /// the NIC's half of the lock conflicts (N6).
-    pub lookups_lost: U64,
-    /// Transfers that were put to work again after a page fault (N13, N14).
-    pub restarts: U64,
-    /// Frames that went through bounce memory (N14).
-    pub bounces: U64,
-    /// Their payload bytes.
-    pub bytes_bounced: U64,
-    /// Bounce memory in use, in bytes.
-    pub bounce_bytes: U64,
-    /// Most bounce memory that was in use at a time, in bytes.
-    pub bounce_bytes_peak: U64,
-    /// Commands and frames refused for any of the four reasons below (N11).
-    pub protection_errors: U64,
-    /// Wrong or stale key.
-    pub errors_key: U64,
-    /// Access that the segment does not grant.
-    pub errors_access: U64,
-    /// Address or length outside of the segment, or an operand that is not aligned.
-    pub errors_range: U64,
-    /// No such segment or port, or no longer.
-    pub errors_gone: U64,
-    /// Commands that were no commands.
-    pub malformed_commands: U64,
-    /// Transfers aborted by unexport, exit or reset.
-    pub aborted: U64,
-    /// Frames that were refused as malformed.
-    pub malformed_frames: U64,
-    /// Frames of another session, which were dropped.
-    pub stale_frames: U64,
-    /// Frames that were sent again (U2, U3).
-    pub frames_resent: U64,
-    /// Frames that were not acknowledged in time.
-    pub resend_timeouts: U64,
-    /// Frames that had arrived before, which were dropped.
-    pub duplicate_frames: U64,
-    /// Frames with a number outside of the window, which were dropped.
-    pub frames_outside: U64,
-    /// Acknowledgements that no other frame carried (U1).
-    pub acknowledgements: U64,
-    /// Peers that owed an answer and were silent for too long (U10).
-    pub peers_given_up: U64,
+    /// Reply body of [`Opcode::Query`]: what the NIC holds now, and what it has counted
+    /// since it was reset.
+    #[bytes(264)]
+    pub struct Statistics {
+        /// Registered processes.
+        pub processes: U32,
+        /// Exported segments of all processes.
+        pub segments: U32,
+        /// Commands of local processes that are not complete.
+        pub operations: U32,
+        /// Imports of peers that wait here for a name.
+        pub parked_imports: U32,
+        /// Faults reported to the driver and not answered.
+        pub faults_pending: U32,
+        /// Frames of peers that wait here, in bounce memory, for a page (N14).
+        pub frames_held: U32,
+        /// Commands read from queues.
+        pub commands: U64,
+        /// Payload bytes sent.
+        pub bytes_sent: U64,
+        /// Payload bytes delivered into local memory.
+        pub bytes_received: U64,
+        /// Notifications delivered to local processes.
+        pub notifications: U64,
+        /// Atomic operations executed for processes of any node, on memory of this one
+        /// (N20).
+        pub atomics: U64,
+        /// Lookups of a page to be read from, of a write here or for a peer's read,
+        /// that found it.
+        pub source_hits: U64,
+        /// Those that did not.
+        pub source_misses: U64,
+        /// Lookups of a page to be written to that found it.
+        pub destination_hits: U64,
+        /// Those that did not.
+        pub destination_misses: U64,
+        /// Misses among all these because the driver was taking the very page away:
+        /// the NIC's half of the lock conflicts (N6).
+        pub lookups_lost: U64,
+        /// Transfers that were put to work again after a page fault (N13, N14).
+        pub restarts: U64,
+        /// Frames that went through bounce memory (N14).
+        pub bounces: U64,
+        /// Their payload bytes.
+        pub bytes_bounced: U64,
+        /// Bounce memory in use, in bytes.
+        pub bounce_bytes: U64,
+        /// Most bounce memory that was in use at a time, in bytes.
+        pub bounce_bytes_peak: U64,
+        /// Commands and frames refused for any of the four reasons below (N11).
+        pub protection_errors: U64,
+        /// Wrong or stale key.
+        pub errors_key: U64,
+        /// Access that the segment does not grant.
+        pub errors_access: U64,
+        /// Address or length outside of the segment, or an operand that is not aligned.
+        pub errors_range: U64,
+        /// No such segment or port, or no longer.
+        pub errors_gone: U64,
+        /// Commands that were no commands.
+        pub malformed_commands: U64,
+        /// Transfers aborted by unexport, exit or reset.
+        pub aborted: U64,
+        /// Frames that were refused as malformed.
+        pub malformed_frames: U64,
+        /// Frames of another session, which were dropped.
+        pub stale_frames: U64,
+        /// Frames that were sent again (U2, U3).
+        pub frames_resent: U64,
+        /// Frames that were not acknowledged in time.
+        pub resend_timeouts: U64,
+        /// Frames that had arrived before, which were dropped.
+        pub duplicate_frames: U64,
+        /// Frames with a number outside of the window, which were dropped.
+        pub frames_outside: U64,
+        /// Acknowledgements that no other frame carried (U1).
+        pub acknowledgements: U64,
+        /// Peers that owed an answer and were silent for too long (U10).
+        pub peers_given_up: U64,
+    }
 }
 
 impl Statistics {
     /// Every field with its name, for people and metrics.
-    pub fn fields(&self) -> [(&'static str, u64); 36] {
-        [
-            ("processes", self.processes.get().into()),
-            ("segments", self.segments.get().into()),
-            ("operations", self.operations.get().into()),
-            ("parked_imports", self.parked_imports.get().into()),
-            ("faults_pending", self.faults_pending.get().into()),
-            ("frames_held", self.frames_held.get().into()),
-            ("commands", self.commands.get()),
-            ("bytes_sent", self.bytes_sent.get()),
-            ("bytes_received", self.bytes_received.get()),
-            ("notifications", self.notifications.get()),
-            ("atomics", self.atomics.get()),
-            ("source_hits", self.source_hits.get()),
-            ("source_misses", self.source_misses.get()),
-            ("destination_hits", self.destination_hits.get()),
-            ("destination_misses", self.destination_misses.get()),
-            ("lookups_lost", self.lookups_lost.get()),
-            ("restarts", self.restarts.get()),
-            ("bounces", self.bounces.get()),
-            ("bytes_bounced", self.bytes_bounced.get()),
-            ("bounce_bytes", self.bounce_bytes.get()),
-            ("bounce_bytes_peak", self.bounce_bytes_peak.get()),
-            ("protection_errors", self.protection_errors.get()),
-            ("errors_key", self.errors_key.get()),
-            ("errors_access", self.errors_access.get()),
-            ("errors_range", self.errors_range.get()),
-            ("errors_gone", self.errors_gone.get()),
-            ("malformed_commands", self.malformed_commands.get()),
-            ("aborted", self.aborted.get()),
-            ("malformed_frames", self.malformed_frames.get()),
-            ("stale_frames", self.stale_frames.get()),
-            ("frames_resent", self.frames_resent.get()),
-            ("resend_timeouts", self.resend_timeouts.get()),
-            ("duplicate_frames", self.duplicate_frames.get()),
-            ("frames_outside", self.frames_outside.get()),
-            ("acknowledgements", self.acknowledgements.get()),
-            ("peers_given_up", self.peers_given_up.get()),
-        ]
+    pub fn fields(&self) -> [(&'static str, u64); Self::FIELDS.len()] {
+        core::array::from_fn(|index| {
+            let Field {
+                name,
+                offset,
+                bytes,
+            } = Self::FIELDS[index];
+            let mut word = [0; 8];
+            word[..bytes].copy_from_slice(&self.as_bytes()[offset..offset + bytes]);
+            (name, u64::from_le_bytes(word))
+        })
     }
 }
 
-const _: () = assert!(size_of::<RequestHeader>() == 8);
-const _: () = assert!(size_of::<Hello>() == 16);
-const _: () = assert!(size_of::<NewProcess>() == 56);
-const _: () = assert!(size_of::<Export>() == 48);
-const _: () = assert!(size_of::<Unexport>() == 8);
-const _: () = assert!(size_of::<Import>() == 16);
-const _: () = assert!(size_of::<FaultDone>() == 16);
-const _: () = assert!(size_of::<Imported>() == 32);
-const _: () = assert!(size_of::<Statistics>() == 264);
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<Export>() <= REQUEST_BYTES);
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<NewProcess>() <= REQUEST_BYTES);
 const _: () = assert!(size_of::<ReplyHeader>() + size_of::<Statistics>() <= REPLY_BYTES);

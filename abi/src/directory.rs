@@ -9,7 +9,6 @@
 //! ([`crate::control`]).
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::wire::Body;
 
@@ -21,55 +20,53 @@ pub mod kind {
     pub const IMPORT_RESPONSE: u8 = 0xb1;
 }
 
-/// Body of [`kind::IMPORT_REQUEST`]: who exports this name on the destination port?
-///
-/// ```text
-///      0                 4                 8
-///   0  | name                              |
-///   8  | wait_ms         | reserved        |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ImportRequest {
-    /// Name of the segment.
-    pub name: U64,
-    /// How long to wait for it, in milliseconds.
-    pub wait_ms: U32,
-    /// Zero.
-    pub reserved: U32,
+layouts! {
+    /// Body of [`kind::IMPORT_REQUEST`]: who exports this name on the destination port?
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | name                              |
+    ///   8  | wait_ms         | reserved        |
+    /// ```
+    #[bytes(16)]
+    pub struct ImportRequest {
+        /// Name of the segment.
+        pub name: U64,
+        /// How long to wait for it, in milliseconds.
+        pub wait_ms: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
+
+    /// Body of [`kind::IMPORT_RESPONSE`].
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | address                           |
+    ///   8  | length                            |
+    ///  16  | key                               |
+    ///  24  | status          | access          |
+    ///  32  | segment| reserved                 |
+    /// ```
+    #[bytes(40)]
+    pub struct ImportResponse {
+        /// First virtual address; zero unless `Ok`, as all that follows but the status.
+        pub address: U64,
+        /// Length in bytes.
+        pub length: U64,
+        /// Key of the segment.
+        pub key: U64,
+        /// A [`crate::Status`] code.
+        pub status: U32,
+        /// [`crate::Access`] that it grants.
+        pub access: U32,
+        /// Index of the segment in its process.
+        pub segment: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
+    }
 }
 
-/// Body of [`kind::IMPORT_RESPONSE`].
-///
-/// ```text
-///      0                 4                 8
-///   0  | address                           |
-///   8  | length                            |
-///  16  | key                               |
-///  24  | status          | access          |
-///  32  | segment| reserved                 |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ImportResponse {
-    /// First virtual address; zero unless `Ok`, as all that follows but the status.
-    pub address: U64,
-    /// Length in bytes.
-    pub length: U64,
-    /// Key of the segment.
-    pub key: U64,
-    /// A [`crate::Status`] code.
-    pub status: U32,
-    /// [`crate::Access`] that it grants.
-    pub access: U32,
-    /// Index of the segment in its process.
-    pub segment: U16,
-    /// Zero.
-    pub reserved: [U16; 3],
-}
-
-const _: () = assert!(size_of::<ImportRequest>() == 16);
-const _: () = assert!(size_of::<ImportResponse>() == 40);
 const _: () = assert!(core::mem::offset_of!(ImportResponse, status) == 24);
 
 impl Body for ImportRequest {

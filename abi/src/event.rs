@@ -6,33 +6,24 @@
 //! each VNI, and one fault for each transfer that waits.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Size of an event in bytes.
 pub const EVENT_BYTES: usize = 32;
 
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, TryFromBytes, Immutable)]
-#[repr(u32)]
-pub enum Kind {
-    /// Something changed in the host area of the VNI, and its process asked to be
-    /// woken ([`crate::window::WAKE_REQUEST`]).
-    Wake = 1,
-    /// A transfer needs pages of the VNI's process that are not in the page table:
-    /// `address` (page aligned), `pages`, and [`FAULT_WRITE`] in `flags` (always,
-    /// as the page table has no access bits: what is entered must be writable). The
-    /// driver brings in as many as it can, at least the first, and answers with
-    /// [`crate::control::Opcode::FaultDone`] (N13).
-    PageFault = 2,
-    /// The command queue of the VNI stopped; `status` says why.
-    QueueFailed = 3,
-}
-
-impl TryFrom<u32> for Kind {
-    type Error = u32;
-
-    fn try_from(number: u32) -> Result<Self, u32> {
-        zerocopy::try_transmute!(number).map_err(|_| number)
+numbered! {
+    /// What happened.
+    pub enum Kind: u32 {
+        /// Something changed in the host area of the VNI, and its process asked to be
+        /// woken ([`crate::window::WAKE_REQUEST`]).
+        Wake = 1,
+        /// A transfer needs pages of the VNI's process that are not in the page table:
+        /// `address` (page aligned), `pages`, and [`FAULT_WRITE`] in `flags` (always,
+        /// as the page table has no access bits: what is entered must be writable). The
+        /// driver brings in as many as it can, at least the first, and answers with
+        /// [`crate::control::Opcode::FaultDone`] (N13).
+        PageFault = 2,
+        /// The command queue of the VNI stopped; `status` says why.
+        QueueFailed = 3,
     }
 }
 
@@ -42,32 +33,31 @@ pub const FAULT_WRITE: u16 = 1;
 /// Most pages that one fault event asks for.
 pub const MAX_FAULT_PAGES: u32 = 64;
 
-/// An event.
-///
-/// ```text
-///      0        2        4                 8
-///   0  | kind            | vni    | flags  |
-///   8  | address                           |
-///  16  | pages           | status          |
-///  24  | reserved                          |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Event {
-    /// A [`Kind`].
-    pub kind: U32,
-    /// The VNI that it is about.
-    pub vni: U16,
-    /// Flags by kind.
-    pub flags: U16,
-    /// Address of a fault, else zero.
-    pub address: U64,
-    /// Number of pages of a fault, else zero.
-    pub pages: U32,
-    /// [`crate::Status`] code of a failed queue, else zero.
-    pub status: U32,
-    /// Zero.
-    pub reserved: U64,
+layouts! {
+    /// An event.
+    ///
+    /// ```text
+    ///      0        2        4                 8
+    ///   0  | kind            | vni    | flags  |
+    ///   8  | address                           |
+    ///  16  | pages           | status          |
+    ///  24  | reserved                          |
+    /// ```
+    #[bytes(EVENT_BYTES)]
+    pub struct Event {
+        /// A [`Kind`].
+        pub kind: U32,
+        /// The VNI that it is about.
+        pub vni: U16,
+        /// Flags by kind.
+        pub flags: U16,
+        /// Address of a fault, else zero.
+        pub address: U64,
+        /// Number of pages of a fault, else zero.
+        pub pages: U32,
+        /// [`crate::Status`] code of a failed queue, else zero.
+        pub status: U32,
+        /// Zero.
+        pub reserved: U64,
+    }
 }
-
-const _: () = assert!(size_of::<Event>() == EVENT_BYTES);

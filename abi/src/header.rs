@@ -27,7 +27,6 @@
 //! is not in SRAM at all but in the memory of the device process (Q17).
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::page_table::{ROW_BYTES, ROW_ENTRIES};
 use crate::window::WINDOW_BYTES;
@@ -51,61 +50,61 @@ pub const MAX_WINDOWS: u32 = 1 << 12;
 /// Segments that one process can export at the same time.
 pub const SEGMENTS_PER_PROCESS: u32 = 256;
 
-/// The SRAM header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct SramHeader {
-    /// [`SRAM_MAGIC`] once everything else is there; zero before.
-    pub magic: U64,
-    /// [`crate::ABI_VERSION`].
-    pub abi_version: U32,
-    /// Node number of this NIC.
-    pub node: U16,
-    /// Zero.
-    pub reserved0: U16,
-    /// A [`crate::Status`] code: `Ok`, or why this NIC cannot serve this guest.
-    pub state: U32,
-    /// Number of doorbells.
-    pub doorbells: U32,
-    /// Size of the SRAM in bytes.
-    pub sram_bytes: U64,
-    /// Offset of window 0; the others follow without a gap.
-    pub windows_offset: U64,
-    /// Number of windows.
-    pub windows: U32,
-    /// Size of a window in bytes.
-    pub window_bytes: U32,
-    /// Entries of a command queue.
-    pub command_entries: U32,
-    /// Size of an entry in bytes.
-    pub command_bytes: U32,
-    /// Longest inline payload in bytes (N10).
-    pub inline_max: U32,
-    /// Counted notifications of a process, number 0 included.
-    pub signal_counters: U32,
-    /// Pages of a process's host area.
-    pub host_pages: U32,
-    /// Segments that a process can export at the same time.
-    pub segments_per_process: U32,
-    /// Offset of the page table.
-    pub table_offset: U64,
-    /// Rows of the page table; a power of two.
-    pub table_rows: U64,
-    /// Physical frames that the physical map covers: frame numbers 0 to this, exclusive.
-    pub frames: U64,
-    /// Offset of the reverse mappings.
-    pub vpn_offset: U64,
-    /// Offset of the protection keys.
-    pub key_offset: U64,
-    /// Offset of the lock words.
-    pub lock_offset: U64,
-    /// Offset of the driver's dirty bits.
-    pub dirty_driver_offset: U64,
-    /// Offset of the NIC's dirty bits.
-    pub dirty_nic_offset: U64,
+layouts! {
+    /// The SRAM header.
+    #[bytes(136)]
+    pub struct SramHeader {
+        /// [`SRAM_MAGIC`] once everything else is there; zero before.
+        pub magic: U64,
+        /// [`crate::ABI_VERSION`].
+        pub abi_version: U32,
+        /// Node number of this NIC.
+        pub node: U16,
+        /// Zero.
+        pub reserved0: U16,
+        /// A [`crate::Status`] code: `Ok`, or why this NIC cannot serve this guest.
+        pub state: U32,
+        /// Number of doorbells.
+        pub doorbells: U32,
+        /// Size of the SRAM in bytes.
+        pub sram_bytes: U64,
+        /// Offset of window 0; the others follow without a gap.
+        pub windows_offset: U64,
+        /// Number of windows.
+        pub windows: U32,
+        /// Size of a window in bytes.
+        pub window_bytes: U32,
+        /// Entries of a command queue.
+        pub command_entries: U32,
+        /// Size of an entry in bytes.
+        pub command_bytes: U32,
+        /// Longest inline payload in bytes (N10).
+        pub inline_max: U32,
+        /// Counted notifications of a process, number 0 included.
+        pub signal_counters: U32,
+        /// Pages of a process's host area.
+        pub host_pages: U32,
+        /// Segments that a process can export at the same time.
+        pub segments_per_process: U32,
+        /// Offset of the page table.
+        pub table_offset: U64,
+        /// Rows of the page table; a power of two.
+        pub table_rows: U64,
+        /// Physical frames that the physical map covers: frame numbers 0 to this, exclusive.
+        pub frames: U64,
+        /// Offset of the reverse mappings.
+        pub vpn_offset: U64,
+        /// Offset of the protection keys.
+        pub key_offset: U64,
+        /// Offset of the lock words.
+        pub lock_offset: U64,
+        /// Offset of the driver's dirty bits.
+        pub dirty_driver_offset: U64,
+        /// Offset of the NIC's dirty bits.
+        pub dirty_nic_offset: U64,
+    }
 }
 
-const _: () = assert!(size_of::<SramHeader>() == 136);
 const _: () = assert!(core::mem::offset_of!(SramHeader, state) == STATE);
 const _: () = assert!(core::mem::offset_of!(SramHeader, sram_bytes) == 24);
 const _: () = assert!(core::mem::offset_of!(SramHeader, table_offset) == 72);

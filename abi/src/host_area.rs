@@ -56,7 +56,6 @@
 //! event, before it wakes anybody.
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::PAGE_SIZE;
 
@@ -117,30 +116,28 @@ pub const fn result_offset(record: usize) -> usize {
     RESULTS + record % RESULT_RECORDS * size_of::<ResultRecord>()
 }
 
-/// What an atomic command brought ([`crate::atomic::Function`]).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ResultRecord {
-    /// The value.
-    pub value: U64,
-    /// The detail.
-    pub detail: U64,
+layouts! {
+    /// What an atomic command brought (`atomic::Function`).
+    #[bytes(16)]
+    pub struct ResultRecord {
+        /// The value.
+        pub value: U64,
+        /// The detail.
+        pub detail: U64,
+    }
+
+    /// One failed command.
+    #[bytes(16)]
+    pub struct ErrorRecord {
+        /// Number of the command, counted from 0 at registration.
+        pub command: U64,
+        /// [`crate::Status`] code.
+        pub status: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
 }
 
-/// One failed command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ErrorRecord {
-    /// Number of the command, counted from 0 at registration.
-    pub command: U64,
-    /// [`crate::Status`] code.
-    pub status: U32,
-    /// Zero.
-    pub reserved: U32,
-}
-
-const _: () = assert!(size_of::<ErrorRecord>() == 16);
-const _: () = assert!(size_of::<ResultRecord>() == 16);
 const _: () = assert!(ERROR_RING + ERROR_RECORDS * size_of::<ErrorRecord>() <= RESULTS);
 const _: () = assert!(RESULTS + RESULT_RECORDS * size_of::<ResultRecord>() <= PAGE_SIZE);
 const _: () = assert!(SIGNALS + SIGNAL_COUNTERS as usize * 8 == NOTIFICATION_RING);

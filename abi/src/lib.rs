@@ -47,6 +47,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[macro_use]
+pub mod layout;
+
 pub mod atomic;
 pub mod attach;
 pub mod command;

@@ -13,26 +13,17 @@
 
 use bitflags::bitflags;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 use crate::command::{CommandBody, CommandHeader, COMMAND_HEADER_BYTES, DESCRIPTOR_BYTES};
 use crate::wire::{Body, BODY_BYTES};
 
-/// Opcodes of this protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, TryFromBytes, Immutable)]
-#[repr(u8)]
-pub enum Opcode {
-    /// Transfer from local memory (or the inline payload) to a remote segment.
-    Write = 1,
-    /// Transfer from a remote segment to local memory.
-    Read = 2,
-}
-
-impl TryFrom<u8> for Opcode {
-    type Error = u8;
-
-    fn try_from(number: u8) -> Result<Self, u8> {
-        zerocopy::try_transmute!(number).map_err(|_| number)
+numbered! {
+    /// Opcodes of this protocol.
+    pub enum Opcode: u8 {
+        /// Transfer from local memory (or the inline payload) to a remote segment.
+        Write = 1,
+        /// Transfer from a remote segment to local memory.
+        Read = 2,
     }
 }
 
@@ -57,91 +48,89 @@ bitflags! {
     }
 }
 
-/// A write (N9, N10). With [`CommandHeader::inline_length`] its payload stands in the
-/// entry; `length` is the same then, and the local fields are zero.
-///
-/// ```text
-///      0                 4                 8
-///   0  | header                            |
-///   8  | length                            |
-///  16  | local_address                     |
-///  24  | local_key                         |
-///  32  | remote_address                    |
-///  40  | remote_key                        |
-///  48  | l_segm.| r_segm.| notification    |
-///  56  | flags           | reserved        |
-///  64  | inline payload, 128 bytes         | … 192
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct WriteCommand {
-    /// With [`Opcode::Write`].
-    pub header: CommandHeader,
-    /// Bytes to transfer, up to [`crate::command::MAX_TRANSFER`]. Zero is legal: a
-    /// notification alone.
-    pub length: U64,
-    /// Virtual address of the local memory, in an exported segment of this process,
-    /// whatever access it grants to peers.
-    pub local_address: U64,
-    /// Key of that segment.
-    pub local_key: U64,
-    /// Virtual address in the remote process.
-    pub remote_address: U64,
-    /// Key of the remote segment.
-    pub remote_key: U64,
-    /// Index of the local segment.
-    pub local_segment: U16,
-    /// Index of the remote segment.
-    pub remote_segment: U16,
-    /// Number of the notification with [`WriteFlags::NOTIFY`], counted or one-shot
-    /// ([`crate::host_area`]) and not zero; else zero.
-    pub notification: U32,
-    /// [`WriteFlags`].
-    pub flags: U32,
-    /// Zero.
-    pub reserved: U32,
+layouts! {
+    /// A write (N9, N10). With [`CommandHeader::inline_length`] its payload stands in the
+    /// entry; `length` is the same then, and the local fields are zero.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | header                            |
+    ///   8  | length                            |
+    ///  16  | local_address                     |
+    ///  24  | local_key                         |
+    ///  32  | remote_address                    |
+    ///  40  | remote_key                        |
+    ///  48  | l_segm.| r_segm.| notification    |
+    ///  56  | flags           | reserved        |
+    ///  64  | inline payload, 128 bytes         | … 192
+    /// ```
+    #[bytes(DESCRIPTOR_BYTES)]
+    pub struct WriteCommand {
+        /// With [`Opcode::Write`].
+        pub header: CommandHeader,
+        /// Bytes to transfer, up to [`crate::command::MAX_TRANSFER`]. Zero is legal: a
+        /// notification alone.
+        pub length: U64,
+        /// Virtual address of the local memory, in an exported segment of this process,
+        /// whatever access it grants to peers.
+        pub local_address: U64,
+        /// Key of that segment.
+        pub local_key: U64,
+        /// Virtual address in the remote process.
+        pub remote_address: U64,
+        /// Key of the remote segment.
+        pub remote_key: U64,
+        /// Index of the local segment.
+        pub local_segment: U16,
+        /// Index of the remote segment.
+        pub remote_segment: U16,
+        /// Number of the notification with [`WriteFlags::NOTIFY`], counted or one-shot
+        /// ([`crate::host_area`]) and not zero; else zero.
+        pub notification: U32,
+        /// [`WriteFlags`].
+        pub flags: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
+
+    /// A read (N9).
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | header                            |
+    ///   8  | length                            |
+    ///  16  | local_address                     |
+    ///  24  | local_key                         |
+    ///  32  | remote_address                    |
+    ///  40  | remote_key                        |
+    ///  48  | l_segm.| r_segm.| reserved        |
+    ///  56  | reserved                          |
+    /// ```
+    #[bytes(DESCRIPTOR_BYTES)]
+    pub struct ReadCommand {
+        /// With [`Opcode::Read`].
+        pub header: CommandHeader,
+        /// Bytes to transfer, up to [`crate::command::MAX_TRANSFER`].
+        pub length: U64,
+        /// Virtual address of the local memory, in an exported segment of this process.
+        pub local_address: U64,
+        /// Key of that segment.
+        pub local_key: U64,
+        /// Virtual address in the remote process.
+        pub remote_address: U64,
+        /// Key of the remote segment.
+        pub remote_key: U64,
+        /// Index of the local segment.
+        pub local_segment: U16,
+        /// Index of the remote segment.
+        pub remote_segment: U16,
+        /// Zero.
+        pub reserved0: U32,
+        /// Zero.
+        pub reserved1: U64,
+    }
 }
 
-/// A read (N9).
-///
-/// ```text
-///      0                 4                 8
-///   0  | header                            |
-///   8  | length                            |
-///  16  | local_address                     |
-///  24  | local_key                         |
-///  32  | remote_address                    |
-///  40  | remote_key                        |
-///  48  | l_segm.| r_segm.| reserved        |
-///  56  | reserved                          |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ReadCommand {
-    /// With [`Opcode::Read`].
-    pub header: CommandHeader,
-    /// Bytes to transfer, up to [`crate::command::MAX_TRANSFER`].
-    pub length: U64,
-    /// Virtual address of the local memory, in an exported segment of this process.
-    pub local_address: U64,
-    /// Key of that segment.
-    pub local_key: U64,
-    /// Virtual address in the remote process.
-    pub remote_address: U64,
-    /// Key of the remote segment.
-    pub remote_key: U64,
-    /// Index of the local segment.
-    pub local_segment: U16,
-    /// Index of the remote segment.
-    pub remote_segment: U16,
-    /// Zero.
-    pub reserved0: U32,
-    /// Zero.
-    pub reserved1: U64,
-}
-
-const _: () = assert!(size_of::<WriteCommand>() == DESCRIPTOR_BYTES);
-const _: () = assert!(size_of::<ReadCommand>() == DESCRIPTOR_BYTES);
 const _: () = assert!(core::mem::offset_of!(WriteCommand, length) == COMMAND_HEADER_BYTES);
 const _: () = assert!(core::mem::offset_of!(WriteCommand, notification) == 52);
 
@@ -153,87 +142,86 @@ impl CommandBody for ReadCommand {
     const OPCODE: u8 = Opcode::Read as u8;
 }
 
-/// Body of [`kind::WRITE`].
-///
-/// ```text
-///      0                 4                 8
-///   0  | address                           |
-///   8  | key                               |
-///  16  | offset                            |
-///  24  | remaining                         |
-///  32  | segment| flags  | notification    |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Write {
-    /// Virtual address of the payload in the process at the destination port.
-    pub address: U64,
-    /// Key of the segment.
-    pub key: U64,
-    /// Offset of the payload within the operation's transfer, in bytes.
-    pub offset: U64,
-    /// Bytes from here to the end of the transfer.
-    pub remaining: U64,
-    /// Segment in the process at the destination port.
-    pub segment: U16,
-    /// [`WriteFlags`]; NOTIFY belongs to the last fragment.
-    pub flags: U16,
-    /// Notification number with NOTIFY; else zero.
-    pub notification: U32,
+layouts! {
+    /// Body of [`kind::WRITE`].
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | address                           |
+    ///   8  | key                               |
+    ///  16  | offset                            |
+    ///  24  | remaining                         |
+    ///  32  | segment| flags  | notification    |
+    /// ```
+    #[bytes(40)]
+    pub struct Write {
+        /// Virtual address of the payload in the process at the destination port.
+        pub address: U64,
+        /// Key of the segment.
+        pub key: U64,
+        /// Offset of the payload within the operation's transfer, in bytes.
+        pub offset: U64,
+        /// Bytes from here to the end of the transfer.
+        pub remaining: U64,
+        /// Segment in the process at the destination port.
+        pub segment: U16,
+        /// [`WriteFlags`]; NOTIFY belongs to the last fragment.
+        pub flags: U16,
+        /// Notification number with NOTIFY; else zero.
+        pub notification: U32,
+    }
 }
 
-/// Body of [`kind::READ_REQUEST`]: asks for bytes.
-///
-/// ```text
-///      0                 4                 8
-///   0  | address                           |
-///   8  | key                               |
-///  16  | offset                            |
-///  24  | remaining                         |
-///  32  | length          | segment|p_offs. |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ReadRequest {
-    /// Virtual address in the process at the destination port.
-    pub address: U64,
-    /// Key of the segment.
-    pub key: U64,
-    /// Offset within the operation's transfer, in bytes.
-    pub offset: U64,
-    /// Bytes from here to the end of the transfer.
-    pub remaining: U64,
-    /// Bytes wanted, up to [`crate::wire::MAX_SPAN`].
-    pub length: U32,
-    /// Segment in the process at the destination port.
-    pub segment: U16,
-    /// Where in its page the requester puts the first byte.
-    pub page_offset: U16,
+layouts! {
+    /// Body of [`kind::READ_REQUEST`]: asks for bytes.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | address                           |
+    ///   8  | key                               |
+    ///  16  | offset                            |
+    ///  24  | remaining                         |
+    ///  32  | length          | segment|p_offs. |
+    /// ```
+    #[bytes(40)]
+    pub struct ReadRequest {
+        /// Virtual address in the process at the destination port.
+        pub address: U64,
+        /// Key of the segment.
+        pub key: U64,
+        /// Offset within the operation's transfer, in bytes.
+        pub offset: U64,
+        /// Bytes from here to the end of the transfer.
+        pub remaining: U64,
+        /// Bytes wanted, up to [`crate::wire::MAX_SPAN`].
+        pub length: U32,
+        /// Segment in the process at the destination port.
+        pub segment: U16,
+        /// Where in its page the requester puts the first byte.
+        pub page_offset: U16,
+    }
+
+    /// Body of [`kind::READ_RESPONSE`].
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | offset                            |
+    ///   8  | p_offs.| reserved                 |
+    /// ```
+    #[bytes(16)]
+    pub struct ReadResponse {
+        /// Offset of the payload within the operation's transfer, in bytes.
+        pub offset: U64,
+        /// Where in its page the first byte goes.
+        pub page_offset: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
+    }
 }
 
-/// Body of [`kind::READ_RESPONSE`].
-///
-/// ```text
-///      0                 4                 8
-///   0  | offset                            |
-///   8  | p_offs.| reserved                 |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct ReadResponse {
-    /// Offset of the payload within the operation's transfer, in bytes.
-    pub offset: U64,
-    /// Where in its page the first byte goes.
-    pub page_offset: U16,
-    /// Zero.
-    pub reserved: [U16; 3],
-}
-
-const _: () = assert!(size_of::<Write>() == 40 && size_of::<Write>() <= BODY_BYTES);
+const _: () = assert!(size_of::<Write>() <= BODY_BYTES);
 const _: () = assert!(core::mem::offset_of!(Write, segment) == 32);
-const _: () = assert!(size_of::<ReadRequest>() == 40);
 const _: () = assert!(core::mem::offset_of!(ReadRequest, length) == 32);
-const _: () = assert!(size_of::<ReadResponse>() == 16);
 
 impl Body for Write {
     const KIND: u8 = kind::WRITE;

@@ -30,7 +30,6 @@
 //! can take the event of another.
 
 use zerocopy::little_endian::{I64, U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// mmap offset of the window.
 pub const MMAP_WINDOW: u64 = 0;
@@ -69,217 +68,188 @@ pub const WAKE: u32 = ioctl_number(8, size_of::<Wake>());
 /// Flag of [`Register`] and [`Export`]: physical addresses (N25).
 pub const PHYSICAL: u32 = 1;
 
-/// Registers the calling process (N1).
-///
-/// Fails with `PortInUse`, `Exhausted`, and `AccessDenied` with [`PHYSICAL`] from a
-/// process without privilege (in Linux: `CAP_SYS_RAWIO`).
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Register {
-    /// Out: a [`crate::Status`] code.
-    pub status: U32,
-    /// In: wanted port, or 0 for any free one. Out: the port.
-    pub port: U16,
-    /// Out: node number.
-    pub node: U16,
-    /// Out: VNI.
-    pub vni: U16,
-    /// Out: value to store to ring the doorbell.
-    pub doorbell_value: U16,
-    /// Out: offset of the doorbell within its page.
-    pub doorbell_offset: U32,
-    /// Out: longest inline payload in bytes (N10).
-    pub inline_max: U32,
-    /// In: 0, or [`PHYSICAL`] to be allowed physical exports.
-    pub flags: U32,
-}
+layouts! {
+    /// Registers the calling process (N1).
+    ///
+    /// Fails with `PortInUse`, `Exhausted`, and `AccessDenied` with [`PHYSICAL`] from a
+    /// process without privilege (in Linux: `CAP_SYS_RAWIO`).
+    #[bytes(24)]
+    pub struct Register {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// In: wanted port, or 0 for any free one. Out: the port.
+        pub port: U16,
+        /// Out: node number.
+        pub node: U16,
+        /// Out: VNI.
+        pub vni: U16,
+        /// Out: value to store to ring the doorbell.
+        pub doorbell_value: U16,
+        /// Out: offset of the doorbell within its page.
+        pub doorbell_offset: U32,
+        /// Out: longest inline payload in bytes (N10).
+        pub inline_max: U32,
+        /// In: 0, or [`PHYSICAL`] to be allowed physical exports.
+        pub flags: U32,
+    }
 
-/// Exports a range of the calling process's memory (N2).
-///
-/// Only private anonymous memory that the process can write is exported: such a
-/// page is its own alone. Fails with `NameExists`, `Exhausted`, `BadLength` (zero),
-/// `BadAddress` (wraps around, or no address of a process), `Overlapping`, and for
-/// memory of another kind with `NotMapped`, `ReadOnlyMemory`, `FileMemory`,
-/// `SharedMemory`, `HugetlbMemory` or `DeviceMemory`.
-///
-/// A segment is a range of addresses, not of pages: what is mapped there later
-/// takes the place of what was there before, if it is memory of the same kind.
-/// While there is none, transfers to it fail with `PageUnavailable`.
-///
-/// With [`PHYSICAL`] the range is pinned until it is unexported, `address` comes
-/// back as its guest-physical address, and transfers name that. It must be
-/// physically contiguous (`BadAddress`), and the process registered with
-/// [`PHYSICAL`] (`AccessDenied`).
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Export {
-    /// Out: a [`crate::Status`] code.
-    pub status: U32,
-    /// In: [`crate::Access`] granted to peers.
-    pub access: U32,
-    /// In: name of the segment.
-    pub name: U64,
-    /// In: first address; any alignment. Out: the address that transfers name.
-    pub address: U64,
-    /// In: length in bytes.
-    pub length: U64,
-    /// Out: its key.
-    pub key: U64,
-    /// Out: its index.
-    pub segment: U16,
-    /// Zero.
-    pub reserved: U16,
-    /// In: 0 or [`PHYSICAL`].
-    pub flags: U32,
-}
+    /// Exports a range of the calling process's memory (N2).
+    ///
+    /// Only private anonymous memory that the process can write is exported: such a
+    /// page is its own alone. Fails with `NameExists`, `Exhausted`, `BadLength` (zero),
+    /// `BadAddress` (wraps around, or no address of a process), `Overlapping`, and for
+    /// memory of another kind with `NotMapped`, `ReadOnlyMemory`, `FileMemory`,
+    /// `SharedMemory`, `HugetlbMemory` or `DeviceMemory`.
+    ///
+    /// A segment is a range of addresses, not of pages: what is mapped there later
+    /// takes the place of what was there before, if it is memory of the same kind.
+    /// While there is none, transfers to it fail with `PageUnavailable`.
+    ///
+    /// With [`PHYSICAL`] the range is pinned until it is unexported, `address` comes
+    /// back as its guest-physical address, and transfers name that. It must be
+    /// physically contiguous (`BadAddress`), and the process registered with
+    /// [`PHYSICAL`] (`AccessDenied`).
+    #[bytes(48)]
+    pub struct Export {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// In: [`crate::Access`] granted to peers.
+        pub access: U32,
+        /// In: name of the segment.
+        pub name: U64,
+        /// In: first address; any alignment. Out: the address that transfers name.
+        pub address: U64,
+        /// In: length in bytes.
+        pub length: U64,
+        /// Out: its key.
+        pub key: U64,
+        /// Out: its index.
+        pub segment: U16,
+        /// Zero.
+        pub reserved: U16,
+        /// In: 0 or [`PHYSICAL`].
+        pub flags: U32,
+    }
 
-/// Revokes a segment (N2). When the call returns no transfer touches it any more.
-///
-/// Fails with `NoSuchSegment`.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Unexport {
-    /// Out: a [`crate::Status`] code.
-    pub status: U32,
-    /// In: its index.
-    pub segment: U16,
-    /// Zero.
-    pub reserved: U16,
-}
+    /// Revokes a segment (N2). When the call returns no transfer touches it any more.
+    ///
+    /// Fails with `NoSuchSegment`.
+    #[bytes(8)]
+    pub struct Unexport {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// In: its index.
+        pub segment: U16,
+        /// Zero.
+        pub reserved: U16,
+    }
 
-/// Asks for a segment of another process, perhaps on another node (N3).
-///
-/// Fails with `NameNotFound`, `NoSuchNode`, `Exhausted`, `PeerGone`, `Aborted`.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Import {
-    /// Out: a [`crate::Status`] code.
-    pub status: U32,
-    /// In: node that exports.
-    pub node: U16,
-    /// In: port of the process that exports.
-    pub port: U16,
-    /// In: name of the segment.
-    pub name: U64,
-    /// In: how long to wait for it to appear, in milliseconds.
-    pub wait_ms: U32,
-    /// Out: [`crate::Access`] that it grants.
-    pub access: U32,
-    /// Out: first address in the process that exports.
-    pub address: U64,
-    /// Out: length in bytes.
-    pub length: U64,
-    /// Out: its key.
-    pub key: U64,
-    /// Out: its index.
-    pub segment: U16,
-    /// Zero.
-    pub reserved: [U16; 3],
+    /// Asks for a segment of another process, perhaps on another node (N3).
+    ///
+    /// Fails with `NameNotFound`, `NoSuchNode`, `Exhausted`, `PeerGone`, `Aborted`.
+    #[bytes(56)]
+    pub struct Import {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// In: node that exports.
+        pub node: U16,
+        /// In: port of the process that exports.
+        pub port: U16,
+        /// In: name of the segment.
+        pub name: U64,
+        /// In: how long to wait for it to appear, in milliseconds.
+        pub wait_ms: U32,
+        /// Out: [`crate::Access`] that it grants.
+        pub access: U32,
+        /// Out: first address in the process that exports.
+        pub address: U64,
+        /// Out: length in bytes.
+        pub length: U64,
+        /// Out: its key.
+        pub key: U64,
+        /// Out: its index.
+        pub segment: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
+    }
 }
 
 /// Flag of [`Wait`]: do not block, and let poll call the present generation seen.
 pub const WAIT_SEEN: u32 = 1;
 
-/// Blocks until the wake generation differs from `generation`
-/// ([`crate::host_area::WAKE_GENERATION`]), or with [`WAIT_SEEN`] not at all.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Wait {
-    /// Out: a [`crate::Status`] code.
-    pub status: U32,
-    /// In: 0 or [`WAIT_SEEN`].
-    pub flags: U32,
-    /// In: the generation that the caller has seen. Out: the present one.
-    pub generation: U64,
-    /// In: longest time to block, in nanoseconds; negative: no limit.
-    pub timeout_ns: I64,
-}
+layouts! {
+    /// Blocks until the wake generation differs from `generation`
+    /// ([`crate::host_area::WAKE_GENERATION`]), or with [`WAIT_SEEN`] not at all.
+    #[bytes(24)]
+    pub struct Wait {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// In: 0 or [`WAIT_SEEN`].
+        pub flags: U32,
+        /// In: the generation that the caller has seen. Out: the present one.
+        pub generation: U64,
+        /// In: longest time to block, in nanoseconds; negative: no limit.
+        pub timeout_ns: I64,
+    }
 
-/// Starts the command queue again after an error
-/// ([`crate::control::Opcode::ResetQueue`]).
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct ResetQueue {
-    /// Out: a [`crate::Status`] code.
-    pub status: U32,
-    /// Zero.
-    pub reserved: U32,
-}
+    /// Starts the command queue again after an error
+    /// ([`crate::control::Opcode::ResetQueue`]).
+    #[bytes(8)]
+    pub struct ResetQueue {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
 
-/// Ends all [`Wait`]s of this process that are under way, and those of threads that
-/// have read the wake generation before: what the NIC's wake event does, done by the
-/// process itself.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Wake {
-    /// Out: a [`crate::Status`] code.
-    pub status: U32,
-    /// Zero.
-    pub reserved: U32,
-}
+    /// Ends all [`Wait`]s of this process that are under way, and those of threads that
+    /// have read the wake generation before: what the NIC's wake event does, done by the
+    /// process itself.
+    #[bytes(8)]
+    pub struct Wake {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
 
-/// What driver and NIC hold and have counted.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable,
-)]
-#[repr(C)]
-pub struct Info {
-    /// Out: a [`crate::Status`] code.
-    pub status: U32,
-    /// Out: [`crate::ABI_VERSION`] of driver and NIC.
-    pub abi_version: U32,
-    /// Out: node number.
-    pub node: U16,
-    /// Zero.
-    pub reserved0: U16,
-    /// Out: windows of the NIC.
-    pub windows: U32,
-    /// Out: size of the SRAM in bytes.
-    pub sram_bytes: U64,
-    /// Out: frames that the physical map covers.
-    pub frames: U64,
-    /// Out: pages entered in the page table now.
-    pub pages_mapped: U64,
-    /// Out: pages entered since the driver was bound.
-    pub pages_inserted: U64,
-    /// Out: pages taken out because the kernel asked (N5).
-    pub pages_invalidated: U64,
-    /// Out: pages taken out because their row was full.
-    pub pages_evicted: U64,
-    /// Out: page faults served for the NIC (N13).
-    pub faults_served: U64,
-    /// Out: page faults that could not be served.
-    pub faults_failed: U64,
-    /// Out: unmaps that found the page locked by the NIC and waited (N6).
-    pub lock_conflicts: U64,
-    /// Out: wake events received.
-    pub wakes: U64,
-    /// Out: the NIC's own counters.
-    pub nic: crate::control::Statistics,
+    /// What driver and NIC hold and have counted.
+    #[bytes(360)]
+    pub struct Info {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// Out: [`crate::ABI_VERSION`] of driver and NIC.
+        pub abi_version: U32,
+        /// Out: node number.
+        pub node: U16,
+        /// Zero.
+        pub reserved0: U16,
+        /// Out: windows of the NIC.
+        pub windows: U32,
+        /// Out: size of the SRAM in bytes.
+        pub sram_bytes: U64,
+        /// Out: frames that the physical map covers.
+        pub frames: U64,
+        /// Out: pages entered in the page table now.
+        pub pages_mapped: U64,
+        /// Out: pages entered since the driver was bound.
+        pub pages_inserted: U64,
+        /// Out: pages taken out because the kernel asked (N5).
+        pub pages_invalidated: U64,
+        /// Out: pages taken out because their row was full.
+        pub pages_evicted: U64,
+        /// Out: page faults served for the NIC (N13).
+        pub faults_served: U64,
+        /// Out: page faults that could not be served.
+        pub faults_failed: U64,
+        /// Out: unmaps that found the page locked by the NIC and waited (N6).
+        pub lock_conflicts: U64,
+        /// Out: wake events received.
+        pub wakes: U64,
+        /// Out: the NIC's own counters.
+        pub nic: crate::control::Statistics,
+    }
 }
-
-const _: () = assert!(size_of::<Register>() == 24);
-const _: () = assert!(size_of::<Export>() == 48);
-const _: () = assert!(size_of::<Unexport>() == 8);
-const _: () = assert!(size_of::<Import>() == 56);
-const _: () = assert!(size_of::<Wait>() == 24);
-const _: () = assert!(size_of::<ResetQueue>() == 8);
-const _: () = assert!(size_of::<Wake>() == 8);
-const _: () = assert!(size_of::<Info>() == 360);
 
 #[cfg(test)]
 mod tests {

@@ -158,60 +158,60 @@ pub trait Body: FromBytes + IntoBytes + KnownLayout + Immutable + Copy {
     fn is_valid(&self) -> bool;
 }
 
-/// What the transport needs of a frame.
-///
-/// ```text
-///      0        2        4                 8
-///   0  | magic  |ver|kind|frg|b_l | p_len  |
-///   8  | s_node | d_node | s_port | d_port |
-///  16  | source session                    |
-///  24  | destination session               |
-///  32  | sequence                          |
-///  40  | acknowledge                       |
-///  48  | delivered                         |
-///  56  | operation                         |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Envelope {
-    /// [`FRAME_MAGIC`].
-    pub magic: U16,
-    /// [`WIRE_VERSION`].
-    pub version: u8,
-    /// What the frame is: one of [`kind`], or of a protocol.
-    pub kind: u8,
-    /// Fragments of the frame, which is how many sequence numbers it takes: the pages
-    /// that its payload touches at the destination ([`fragments`]). Zero in a class
-    /// without numbers.
-    pub fragments: u8,
-    /// Bytes of the body, up to [`BODY_BYTES`].
-    pub body_length: u8,
-    /// Payload bytes behind the body.
-    pub payload_length: U16,
-    /// Node that sends.
-    pub source_node: U16,
-    /// Node it is for.
-    pub destination_node: U16,
-    /// Port of the process that caused the frame.
-    pub source_port: U16,
-    /// Port of the process that it concerns at the destination.
-    pub destination_port: U16,
-    /// Session of the node that sends; never zero.
-    pub source_session: U64,
-    /// Session of the destination that the frame is meant for; zero: not known.
-    pub destination_session: U64,
-    /// Sequence number of this frame, or of its first fragment; zero in a class without
-    /// numbers.
-    pub sequence: U64,
-    /// Everything from the destination up to this number has arrived.
-    pub acknowledge: U64,
-    /// Everything from the destination up to this number is delivered.
-    pub delivered: U64,
-    /// Names the operation at the node that requested it; answers carry it back.
-    pub operation: U64,
+layouts! {
+    /// What the transport needs of a frame.
+    ///
+    /// ```text
+    ///      0        2        4                 8
+    ///   0  | magic  |ver|kind|frg|b_l | p_len  |
+    ///   8  | s_node | d_node | s_port | d_port |
+    ///  16  | source session                    |
+    ///  24  | destination session               |
+    ///  32  | sequence                          |
+    ///  40  | acknowledge                       |
+    ///  48  | delivered                         |
+    ///  56  | operation                         |
+    /// ```
+    #[bytes(ENVELOPE_BYTES)]
+    pub struct Envelope {
+        /// [`FRAME_MAGIC`].
+        pub magic: U16,
+        /// [`WIRE_VERSION`].
+        pub version: u8,
+        /// What the frame is: one of [`kind`], or of a protocol.
+        pub kind: u8,
+        /// Fragments of the frame, which is how many sequence numbers it takes: the pages
+        /// that its payload touches at the destination ([`fragments`]). Zero in a class
+        /// without numbers.
+        pub fragments: u8,
+        /// Bytes of the body, up to [`BODY_BYTES`].
+        pub body_length: u8,
+        /// Payload bytes behind the body.
+        pub payload_length: U16,
+        /// Node that sends.
+        pub source_node: U16,
+        /// Node it is for.
+        pub destination_node: U16,
+        /// Port of the process that caused the frame.
+        pub source_port: U16,
+        /// Port of the process that it concerns at the destination.
+        pub destination_port: U16,
+        /// Session of the node that sends; never zero.
+        pub source_session: U64,
+        /// Session of the destination that the frame is meant for; zero: not known.
+        pub destination_session: U64,
+        /// Sequence number of this frame, or of its first fragment; zero in a class without
+        /// numbers.
+        pub sequence: U64,
+        /// Everything from the destination up to this number has arrived.
+        pub acknowledge: U64,
+        /// Everything from the destination up to this number is delivered.
+        pub delivered: U64,
+        /// Names the operation at the node that requested it; answers carry it back.
+        pub operation: U64,
+    }
 }
 
-const _: () = assert!(size_of::<Envelope>() == ENVELOPE_BYTES);
 const _: () = assert!(core::mem::offset_of!(Envelope, source_node) == 8);
 const _: () = assert!(core::mem::offset_of!(Envelope, sequence) == 32);
 const _: () = assert!(core::mem::offset_of!(Envelope, operation) == 56);
@@ -305,23 +305,24 @@ bitflags! {
     }
 }
 
-/// Body of [`kind::ACK`]: says how far things are, and which frames have arrived
-/// beyond the first that is missing.
-///
-/// ```text
-///      0                 4                 8
-///   0  | flags           | offset          |
-///   8  | bitmap, 256 bits                  | … 40
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Ack {
-    /// [`AckFlags`].
-    pub flags: U32,
-    /// Where the bitmap begins: bit *i* stands for frame `acknowledge` + 2 + offset + *i*.
-    pub offset: U32,
-    /// Bit set: that frame has arrived. The lowest bit of the first word is bit 0.
-    pub bitmap: [U64; 4],
+layouts! {
+    /// Body of [`kind::ACK`]: says how far things are, and which frames have arrived
+    /// beyond the first that is missing.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | flags           | offset          |
+    ///   8  | bitmap, 256 bits                  | … 40
+    /// ```
+    #[bytes(40)]
+    pub struct Ack {
+        /// [`AckFlags`].
+        pub flags: U32,
+        /// Where the bitmap begins: bit *i* stands for frame `acknowledge` + 2 + offset + *i*.
+        pub offset: U32,
+        /// Bit set: that frame has arrived. The lowest bit of the first word is bit 0.
+        pub bitmap: [U64; 4],
+    }
 }
 
 /// Body of [`kind::HELLO`] and [`kind::HELLO_REPLY`].
@@ -340,24 +341,25 @@ pub struct Hello<const KIND: u8> {
     pub reserved: U32,
 }
 
-/// Body of [`kind::NAK`]: the destination refuses a frame.
-///
-/// ```text
-///      0                 4    5            8
-///   0  | status          |kind| reserved   |
-///   8  | sequence                          |
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct Nak {
-    /// A [`crate::Status`] code: why.
-    pub status: U32,
-    /// Kind of the frame that is refused.
-    pub kind: u8,
-    /// Zero.
-    pub reserved: [u8; 3],
-    /// Sequence number of the frame that is refused.
-    pub sequence: U64,
+layouts! {
+    /// Body of [`kind::NAK`]: the destination refuses a frame.
+    ///
+    /// ```text
+    ///      0                 4    5            8
+    ///   0  | status          |kind| reserved   |
+    ///   8  | sequence                          |
+    /// ```
+    #[bytes(16)]
+    pub struct Nak {
+        /// A [`crate::Status`] code: why.
+        pub status: U32,
+        /// Kind of the frame that is refused.
+        pub kind: u8,
+        /// Zero.
+        pub reserved: [u8; 3],
+        /// Sequence number of the frame that is refused.
+        pub sequence: U64,
+    }
 }
 
 /// Body of the kinds that say everything in their envelope.
@@ -371,10 +373,8 @@ pub type Goodbye = Empty<{ kind::GOODBYE }>;
 /// Body of [`kind::PROCESS_GONE`].
 pub type ProcessGone = Empty<{ kind::PROCESS_GONE }>;
 
-const _: () = assert!(size_of::<Ack>() == 40);
 const _: () = assert!(core::mem::offset_of!(Ack, bitmap) == 8);
 const _: () = assert!(size_of::<Hello<{ kind::HELLO }>>() == 8);
-const _: () = assert!(size_of::<Nak>() == 16);
 const _: () = assert!(core::mem::offset_of!(Nak, sequence) == 8);
 
 impl Body for Ack {

@@ -12,12 +12,10 @@ use qnic_abi::wire::{
 use qnic_abi::NodeId;
 use zerocopy::IntoBytes;
 
+/// Bytes in hexadecimal, eight by eight.
 fn hex(bytes: &[u8]) -> String {
-    bytes
-        .chunks(8)
-        .map(|row| row.iter().map(|b| format!("{b:02x}")).collect::<String>())
-        .collect::<Vec<_>>()
-        .join("\n")
+    let word = |word: &[u8]| word.iter().map(|byte| format!("{byte:02x}")).collect();
+    bytes.chunks(8).map(word).collect::<Vec<String>>().join(" ")
 }
 
 fn header(opcode: u8, inline_length: u8) -> CommandHeader {
@@ -36,24 +34,15 @@ fn a_notifying_inline_write() {
     let command = WriteCommand {
         header: header(WriteCommand::OPCODE, 8),
         length: 8.into(),
-        local_address: 0.into(),
-        local_key: 0.into(),
         remote_address: 0x7f00_1234_5678.into(),
         remote_key: 0x1122_3344_5566_7788.into(),
-        local_segment: 0.into(),
         remote_segment: 9.into(),
         notification: 0x0a0b.into(),
         flags: WriteFlags::NOTIFY.bits().into(),
-        reserved: 0.into(),
+        ..Default::default()
     };
-    let golden = "0101080003000201\n\
-                  0800000000000000\n\
-                  0000000000000000\n\
-                  0000000000000000\n\
-                  78563412007f0000\n\
-                  8877665544332211\n\
-                  000009000b0a0000\n\
-                  0100000000000000";
+    let golden = "0101080003000201 0800000000000000 0000000000000000 0000000000000000 \
+                  78563412007f0000 8877665544332211 000009000b0a0000 0100000000000000";
     assert_eq!(hex(command.as_bytes()), golden);
     assert_eq!(command.descriptor().read::<WriteCommand>(), command);
 }
@@ -69,17 +58,10 @@ fn a_read() {
         remote_key: 6.into(),
         local_segment: 7.into(),
         remote_segment: 9.into(),
-        reserved0: 0.into(),
-        reserved1: 0.into(),
+        ..Default::default()
     };
-    let golden = "0201000003000201\n\
-                  0001000000000000\n\
-                  0010000000000000\n\
-                  0500000000000000\n\
-                  78563412007f0000\n\
-                  0600000000000000\n\
-                  0700090000000000\n\
-                  0000000000000000";
+    let golden = "0201000003000201 0001000000000000 0010000000000000 0500000000000000 \
+                  78563412007f0000 0600000000000000 0700090000000000 0000000000000000";
     assert_eq!(hex(command.as_bytes()), golden);
 }
 
@@ -94,17 +76,10 @@ fn a_compare_and_swap() {
         function: (Function::CompareSwap as u16).into(),
         record: 63.into(),
         remote_segment: 9.into(),
-        reserved0: [0.into(); 3],
-        reserved1: 0.into(),
+        ..Default::default()
     };
-    let golden = "0301000003000201\n\
-                  78563412007f0000\n\
-                  8877665544332211\n\
-                  0403020100000000\n\
-                  0807060500000000\n\
-                  0400000005003f00\n\
-                  0900000000000000\n\
-                  0000000000000000";
+    let golden = "0301000003000201 78563412007f0000 8877665544332211 0403020100000000 \
+                  0807060500000000 0400000005003f00 0900000000000000 0000000000000000";
     assert_eq!(hex(command.as_bytes()), golden);
 }
 
@@ -116,12 +91,9 @@ fn a_wait_queue() {
         count: 3.into(),
         pending: 1.into(),
         value: 0x0a0b.into(),
-        reserved: 0.into(),
+        ..Default::default()
     };
-    let golden = "0807060504030201\n\
-                  1211000000000000\n\
-                  0300000001000000\n\
-                  0b0a000000000000";
+    let golden = "0807060504030201 1211000000000000 0300000001000000 0b0a000000000000";
     assert_eq!(hex(queue.as_bytes()), golden);
 }
 
@@ -157,20 +129,11 @@ fn an_envelope_and_a_write() {
         flags: 1.into(),
         notification: 18.into(),
     });
-    let golden = "716e054001280403\n\
-                  0500060007000800\n\
-                  2000000000000000\n\
-                  2100000000000000\n\
-                  0900000000000000\n\
-                  0a00000000000000\n\
-                  2200000000000000\n\
-                  0b00000000000000";
+    let golden = "716e054001280403 0500060007000800 2000000000000000 2100000000000000 \
+                  0900000000000000 0a00000000000000 2200000000000000 0b00000000000000";
     assert_eq!(envelope, golden);
-    let golden = "0e00000000000000\n\
-                  0f00000000000000\n\
-                  0c00000000000000\n\
-                  0d00000000000000\n\
-                  1100010012000000";
+    let golden =
+        "0e00000000000000 0f00000000000000 0c00000000000000 0d00000000000000 1100010012000000";
     assert_eq!(body, golden);
 }
 
@@ -189,21 +152,13 @@ fn the_bodies_of_all_other_kinds() {
             bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
         },
         "716e05010028",
-        "0100000002000000\n0300000000000000\n0400000000000000\n0500000000000000\n0600000000000000",
+        "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
-    let window = 0x0102.into();
-    let reserved = 0.into();
-    let golden = "0201000000000000";
-    check(
-        &Hello::<{ kind::HELLO }> { window, reserved },
-        "716e05020008",
-        golden,
-    );
-    check(
-        &Hello::<{ kind::HELLO_REPLY }> { window, reserved },
-        "716e05030008",
-        golden,
-    );
+    let (window, reserved) = (0x0102.into(), 0.into());
+    let hello = Hello::<{ kind::HELLO }> { window, reserved };
+    check(&hello, "716e05020008", "0201000000000000");
+    let reply = Hello::<{ kind::HELLO_REPLY }> { window, reserved };
+    check(&reply, "716e05030008", "0201000000000000");
     check::<Goodbye>(&Empty, "716e05040000", "");
     check::<ProcessGone>(&Empty, "716e05810100", "");
     check(
@@ -214,7 +169,7 @@ fn the_bodies_of_all_other_kinds() {
             sequence: 9.into(),
         },
         "716e05800110",
-        "0500000040000000\n0900000000000000",
+        "0500000040000000 0900000000000000",
     );
     check(
         &ReadRequest {
@@ -227,16 +182,16 @@ fn the_bodies_of_all_other_kinds() {
             page_offset: 7.into(),
         },
         "716e05900128",
-        "0100000000000000\n0200000000000000\n0300000000000000\n0400000000000000\n0500000006000700",
+        "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000006000700",
     );
     check(
         &ReadResponse {
             offset: 1.into(),
             page_offset: 2.into(),
-            reserved: [0.into(); 3],
+            ..Default::default()
         },
         "716e05410110",
-        "0100000000000000\n0200000000000000",
+        "0100000000000000 0200000000000000",
     );
     check(
         &AtomicRequest {
@@ -248,7 +203,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
         },
         "716e05a00128",
-        "0100000000000000\n0200000000000000\n0300000000000000\n0400000000000000\n0800000005000600",
+        "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0800000005000600",
     );
     check(
         &AtomicResponse {
@@ -256,16 +211,16 @@ fn the_bodies_of_all_other_kinds() {
             detail: 2.into(),
         },
         "716e05a10110",
-        "0100000000000000\n0200000000000000",
+        "0100000000000000 0200000000000000",
     );
     check(
         &ImportRequest {
             name: 1.into(),
             wait_ms: 2.into(),
-            reserved: 0.into(),
+            ..Default::default()
         },
         "716e05b00110",
-        "0100000000000000\n0200000000000000",
+        "0100000000000000 0200000000000000",
     );
     check(
         &ImportResponse {
@@ -275,10 +230,10 @@ fn the_bodies_of_all_other_kinds() {
             status: 4.into(),
             access: 5.into(),
             segment: 6.into(),
-            reserved: [0.into(); 3],
+            ..Default::default()
         },
         "716e05b10128",
-        "0100000000000000\n0200000000000000\n0300000000000000\n0400000005000000\n0600000000000000",
+        "0100000000000000 0200000000000000 0300000000000000 0400000005000000 0600000000000000",
     );
 }
 
@@ -287,7 +242,7 @@ fn frames_are_read_back_from_a_wire_and_nothing_else_is() {
     let mut frame = Frame::new(&ReadResponse {
         offset: 1.into(),
         page_offset: 2.into(),
-        reserved: [0.into(); 3],
+        ..Default::default()
     });
     frame.envelope.payload_length = 3.into();
     let mut bytes = frame.header().to_vec();
@@ -310,13 +265,9 @@ fn an_event() {
         flags: 1.into(),
         address: 0x5000.into(),
         pages: 2.into(),
-        status: 0.into(),
-        reserved: 0.into(),
+        ..Default::default()
     };
-    let golden = "0200000004000100\n\
-                  0050000000000000\n\
-                  0200000000000000\n\
-                  0000000000000000";
+    let golden = "0200000004000100 0050000000000000 0200000000000000 0000000000000000";
     assert_eq!(hex(event.as_bytes()), golden);
 }
 
@@ -326,9 +277,6 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d\n\
-         0400000001020000\n\
-         000000000e000000\n\
-         0000800000000000"
+        "716e69637372616d 0400000001020000 000000000e000000 0000800000000000"
     );
 }

@@ -2,9 +2,11 @@
 
 use qnic_abi::atomic::{AtomicCommand, Function};
 use qnic_abi::command::{CommandBody, CommandFlags, Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
-use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
+use qnic_abi::rdma::{Opcode, WriteCommand, WriteFlags};
 use qnic_abi::{Key, NodeId, Port, SegmentId};
 use zerocopy::IntoBytes;
+
+const READ: u8 = Opcode::Read as u8;
 
 /// An address in an exported segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,7 +85,7 @@ impl Command {
 
     /// A read into local memory.
     pub fn read(local: Memory, remote: Remote, length: u64) -> Self {
-        Self::new(Opcode::Read as u8, local, remote, length)
+        Self::new(READ, local, remote, length)
     }
 
     /// An atomic command on `length` bytes, with its result in that record.
@@ -117,12 +119,9 @@ impl Command {
 
     /// What stands in the queue. An opcode that is none gets the fields of a write.
     pub fn descriptor(&self) -> Descriptor {
-        let mut raw = if self.opcode == qnic_abi::atomic::OPCODE {
-            self.as_atomic().descriptor()
-        } else if self.opcode == Opcode::Read as u8 {
-            self.as_read().descriptor()
-        } else {
-            self.as_write().descriptor()
+        let mut raw = match self.opcode {
+            qnic_abi::atomic::OPCODE => self.as_atomic().descriptor(),
+            _ => self.as_transfer().descriptor(),
         };
         raw.header.opcode = self.opcode;
         raw.header.flags = self.flags;
@@ -137,7 +136,8 @@ impl Command {
         Entry::new(&self.descriptor(), payload)
     }
 
-    fn as_write(&self) -> WriteCommand {
+    /// A read has its fields where a write has them, and zeroes in place of the notification.
+    fn as_transfer(&self) -> WriteCommand {
         let mut raw = WriteCommand::command();
         raw.length = self.length.into();
         raw.local_address = self.local.address.into();
@@ -146,22 +146,10 @@ impl Command {
         raw.remote_address = self.remote.memory.address.into();
         raw.remote_key = self.remote.memory.key.0.into();
         raw.remote_segment = self.remote.memory.segment.0.into();
-        if let Some(notification) = self.notification {
+        if let Some(notification) = self.notification.filter(|_| self.opcode != READ) {
             raw.flags = WriteFlags::NOTIFY.bits().into();
             raw.notification = notification.into();
         }
-        raw
-    }
-
-    fn as_read(&self) -> ReadCommand {
-        let mut raw = ReadCommand::command();
-        raw.length = self.length.into();
-        raw.local_address = self.local.address.into();
-        raw.local_key = self.local.key.0.into();
-        raw.local_segment = self.local.segment.0.into();
-        raw.remote_address = self.remote.memory.address.into();
-        raw.remote_key = self.remote.memory.key.0.into();
-        raw.remote_segment = self.remote.memory.segment.0.into();
         raw
     }
 

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 
 use qnic_abi::control::{self, Opcode};
 use qnic_abi::event::{Event, Kind, EVENT_BYTES};
+use qnic_abi::layout::Unknown;
 use qnic_abi::{Status, VniId};
 use zerocopy::FromBytes;
 
@@ -77,7 +78,7 @@ impl<P: MemoryManager> Driver<P> {
                     false => Handled::Refused,
                 }
             }
-            Err(kind) => {
+            Err(Unknown(kind)) => {
                 self.device.log(
                     Level::Warning,
                     format_args!("event of unknown kind {kind} ignored"),
