@@ -2,6 +2,7 @@
 
 use qnic_abi::header::GeometryError;
 use qnic_abi::Status;
+use zerocopy::little_endian::U32;
 
 use crate::platform::{NoMemory, RequestError};
 
@@ -33,6 +34,54 @@ pub enum CallError {
 impl From<NoMemory> for CallError {
     fn from(_: NoMemory) -> Self {
         CallError::NoMemory
+    }
+}
+
+/// How a call can fail: driver or NIC refuses it, or it fails before it reaches them.
+pub(crate) enum Failure {
+    Refused(Status),
+    Call(CallError),
+}
+
+impl Failure {
+    /// Writes a refusal into the call's status; any other failure stays an error.
+    pub(crate) fn conclude<T>(
+        result: Result<T, Failure>,
+        status: &mut U32,
+    ) -> Result<Option<T>, CallError> {
+        let (code, value) = match result {
+            Ok(value) => (Status::Ok, Some(value)),
+            Err(Failure::Refused(refused)) => (refused, None),
+            Err(Failure::Call(error)) => return Err(error),
+        };
+        *status = code.code().into();
+        Ok(value)
+    }
+
+    /// A failure for a status that is not `Ok`.
+    pub(crate) fn check(status: Status) -> Result<(), Failure> {
+        match status {
+            Status::Ok => Ok(()),
+            refused => Err(refused.into()),
+        }
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Failure::Refused(status)
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        Failure::Call(error)
+    }
+}
+
+impl From<NoMemory> for Failure {
+    fn from(_: NoMemory) -> Self {
+        Failure::Call(CallError::NoMemory)
     }
 }
 

@@ -15,7 +15,7 @@
 //! | [`platform`] | what the system beneath offers: locks, wait queues, time, control queue |
 //! | `error` | why bring-up or a call fails |
 //! | `device` | the NIC: bring-up, requests and responses, wake generations, counters, loss |
-//! | `memory` | [`shadow`] page table, regions, the [`MemoryManager`], queued faults |
+//! | `memory` | [`shadow`] page table, regions, the [`MemoryManager`] |
 //! | `directory` | what a process exports and imports, by name |
 //! | `process` | a registered process, and the table of VNIs and ports |
 //! | `driver` | the entry points: start and removal, events, registration, calls |

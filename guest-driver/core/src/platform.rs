@@ -14,6 +14,7 @@
 //! depends on a number from a user is made with `try_reserve`. Every other one is
 //! smaller than [`SMALL_BYTES`], and a kernel's allocator must not fail for it.
 
+use alloc::vec::Vec;
 use core::fmt;
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
@@ -31,6 +32,14 @@ impl From<alloc::collections::TryReserveError> for NoMemory {
     fn from(_: alloc::collections::TryReserveError) -> Self {
         NoMemory
     }
+}
+
+/// A table of `count` entries that are all empty.
+pub(crate) fn table<T>(count: usize) -> Result<Vec<Option<T>>, NoMemory> {
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(count)?;
+    entries.resize_with(count, || None);
+    Ok(entries)
 }
 
 /// A lock around a value.

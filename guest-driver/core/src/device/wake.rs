@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use qnic_abi::VniId;
 
-use crate::platform::{HostArea, Lock, NoMemory, Platform, Waiters};
+use crate::platform::{table, HostArea, Lock, NoMemory, Platform, Waiters};
 
 /// The wake generation of one process.
 pub(crate) struct Wake<P: Platform> {
@@ -65,10 +65,7 @@ pub(crate) struct WakeTable<P: Platform>(P::SpinLock<Vec<Option<Arc<Wake<P>>>>>)
 
 impl<P: Platform> WakeTable<P> {
     pub(super) fn new(windows: u32) -> Result<Self, NoMemory> {
-        let mut wakes = Vec::new();
-        wakes.try_reserve_exact(windows as usize)?;
-        wakes.resize_with(windows as usize, || None);
-        Ok(WakeTable(P::SpinLock::new(wakes)?))
+        Ok(WakeTable(P::SpinLock::new(table(windows as usize)?)?))
     }
 
     /// Makes the process on a VNI known, or unknown, to wake events. The result is

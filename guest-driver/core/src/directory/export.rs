@@ -18,12 +18,11 @@ use qnic_abi::control::{self, Opcode, EXPORT_PHYSICAL};
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::{uapi, Access, Status, VniId, PAGE_SHIFT};
-use zerocopy::little_endian::U32;
 
 use super::segment::{Exported, Memory, Range, Segment, Segments};
 use crate::device::control_queue::Request;
 use crate::device::Device;
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::memory::page_table::PageTable;
 use crate::memory::{MemoryManager, Region};
 use crate::platform::{Lock, MemoryError, NoMemory};
@@ -45,46 +44,11 @@ pub(crate) struct Exports<P: MemoryManager> {
     regions: P::SpinLock<Vec<Arc<Exported<P>>>>,
 }
 
-/// How an export or unexport can fail: refused, or before it reached the NIC.
-enum Failure {
-    Refused(Status),
-    Call(CallError),
-}
-
-impl From<Status> for Failure {
-    fn from(status: Status) -> Self {
-        Failure::Refused(status)
-    }
-}
-
-impl From<CallError> for Failure {
-    fn from(error: CallError) -> Self {
-        Failure::Call(error)
-    }
-}
-
-impl From<NoMemory> for Failure {
-    fn from(_: NoMemory) -> Self {
-        Failure::Call(CallError::NoMemory)
-    }
-}
-
-/// Writes a refusal into the call's status; any other failure stays an error.
-fn conclude(result: Result<(), Failure>, status: &mut U32) -> Result<(), CallError> {
-    let code = match result {
-        Ok(()) => Status::Ok,
-        Err(Failure::Refused(refused)) => refused,
-        Err(Failure::Call(error)) => return Err(error),
-    };
-    *status = code.code().into();
-    Ok(())
-}
-
 /// The failure of an export whose memory has this error.
 fn memory_failure(error: MemoryError) -> Failure {
     Failure::Refused(match error {
-        MemoryError::NoMemory => return Failure::Call(CallError::NoMemory),
-        MemoryError::SpaceGone => return Failure::Call(CallError::NotRegistered),
+        MemoryError::NoMemory => return CallError::NoMemory.into(),
+        MemoryError::SpaceGone => return CallError::NotRegistered.into(),
         MemoryError::NotWritable => Status::ReadOnlyMemory,
         MemoryError::NotMapped => Status::NotMapped,
         MemoryError::FileBacked => Status::FileMemory,
@@ -96,14 +60,6 @@ fn memory_failure(error: MemoryError) -> Failure {
         | MemoryError::Busy
         | MemoryError::Closed => Status::BadAddress,
     })
-}
-
-/// An error for a status that is not `Ok`.
-fn check(status: Status) -> Result<(), Failure> {
-    match status {
-        Status::Ok => Ok(()),
-        refused => Err(refused.into()),
-    }
 }
 
 impl<P: MemoryManager> Exports<P> {
@@ -137,10 +93,9 @@ impl<P: MemoryManager> Exports<P> {
         let (Some(access), true) = (access, legal) else {
             return Err(CallError::Invalid);
         };
-        let result = self
-            .segments
-            .with(|segments| self.export_locked(segments, access, call));
-        conclude(result, &mut call.status)
+        let export = |segments: &mut _| self.export_locked(segments, access, call);
+        let result = self.segments.with(export);
+        Failure::conclude(result, &mut call.status).map(drop)
     }
 
     fn export_locked(
@@ -149,7 +104,7 @@ impl<P: MemoryManager> Exports<P> {
         access: Access,
         call: &mut uapi::Export,
     ) -> Result<(), Failure> {
-        if segments.closed {
+        if segments.0.is_empty() {
             return Err(CallError::NotRegistered.into());
         }
         let name = call.name.get();
@@ -157,10 +112,11 @@ impl<P: MemoryManager> Exports<P> {
         if segments.has_name(name) {
             return Err(Status::NameExists.into());
         }
-        let index = segments.free_index().ok_or(Status::Exhausted)?;
+        let index = segments.0.iter().position(Option::is_none);
+        let index = index.ok_or(Status::Exhausted)?;
         if call.flags.get() & uapi::PHYSICAL != 0 {
             let memory = self.export_pinned(index, access, range, call)?;
-            segments.insert(index, Segment { name, memory });
+            segments.0[index] = Some(Segment { name, memory });
             return Ok(());
         }
         let shared = segments.sharing(range)?;
@@ -174,13 +130,10 @@ impl<P: MemoryManager> Exports<P> {
             return Err(failure);
         }
         let memory = Memory::Virtual(exported.clone());
-        segments.insert(index, Segment { name, memory });
+        segments.0[index] = Some(Segment { name, memory });
         if is_new {
-            self.device().platform.install_resident(
-                &self.space,
-                &exported.notifier,
-                &exported.region,
-            );
+            let platform = &self.device().platform;
+            platform.install_resident(&self.space, &exported.notifier, &exported.region);
         }
         Ok(())
     }
@@ -249,7 +202,7 @@ impl<P: MemoryManager> Exports<P> {
             page_key: page_key.unwrap_or(0).into(),
         };
         let request = Request::new(Opcode::Export, self.vni, &body);
-        check(self.device().call(&request)?.0)?;
+        Failure::check(self.device().call(&request)?.0)?;
         call.key = key.into();
         call.segment = segment.into();
         Ok(())
@@ -261,14 +214,13 @@ impl<P: MemoryManager> Exports<P> {
             return Err(CallError::Invalid);
         }
         let index = usize::from(call.segment.get());
-        let result = self
-            .segments
-            .with(|segments| self.unexport_locked(segments, index));
-        conclude(result, &mut call.status)
+        let unexport = |segments: &mut _| self.unexport_locked(segments, index);
+        let result = self.segments.with(unexport);
+        Failure::conclude(result, &mut call.status).map(drop)
     }
 
     fn unexport_locked(&self, segments: &mut Segments<P>, index: usize) -> Result<(), Failure> {
-        if !segments.has(index) {
+        if !matches!(segments.0.get(index), Some(Some(_))) {
             return Err(Status::NoSuchSegment.into());
         }
         let body = control::Unexport {
@@ -277,12 +229,13 @@ impl<P: MemoryManager> Exports<P> {
         };
         let request = Request::new(Opcode::Unexport, self.vni, &body);
         let (status, _) = self.device().call(&request)?;
-        let segment = segments.remove(index);
-        let exported = segment.as_ref().and_then(Segment::exported);
-        if let Some(exported) = exported.filter(|exported| !segments.is_used(exported)) {
-            self.retract(exported);
+        let segment = segments.0[index].take();
+        if let Some(exported) = segment.as_ref().and_then(Segment::exported) {
+            if !segments.exported().any(|own| Arc::ptr_eq(own, exported)) {
+                self.retract(exported);
+            }
         }
-        check(status)
+        Failure::check(status)
     }
 
     /// Hides a region that no segment uses from the fault service, and takes its
@@ -334,7 +287,7 @@ impl<P: MemoryManager> Exports<P> {
     /// Takes all regions out, after the NIC has forgotten them.
     pub(crate) fn close(&self) {
         self.segments.with(|segments| {
-            segments.close();
+            segments.0.clear();
             while let Some(exported) = self.regions.with(Vec::pop) {
                 exported.region.close();
             }

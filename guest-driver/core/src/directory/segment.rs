@@ -8,7 +8,7 @@ use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::{Status, PAGE_SHIFT, PAGE_SIZE};
 
 use crate::memory::{MemoryManager, Region};
-use crate::platform::NoMemory;
+use crate::platform::{table, NoMemory};
 
 /// Highest address that can be exported, exclusive: no process has one beyond,
 /// and a [`qnic_abi::page_table::Tag`] has room for its page number.
@@ -66,60 +66,22 @@ impl<P: MemoryManager> Segment<P> {
     }
 }
 
-/// The segments of one process, by index.
-pub(super) struct Segments<P: MemoryManager> {
-    slots: Vec<Option<Segment<P>>>,
-    /// The process has ended.
-    pub(super) closed: bool,
-}
+/// The segments of one process, by index; no entries when it has ended.
+pub(super) struct Segments<P: MemoryManager>(pub(super) Vec<Option<Segment<P>>>);
 
 impl<P: MemoryManager> Segments<P> {
     pub(super) fn new() -> Result<Self, NoMemory> {
-        let mut slots = Vec::new();
-        slots.try_reserve_exact(SEGMENTS_PER_PROCESS as usize)?;
-        slots.resize_with(SEGMENTS_PER_PROCESS as usize, || None);
-        Ok(Segments {
-            slots,
-            closed: false,
-        })
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &Segment<P>> {
-        self.slots.iter().flatten()
+        Ok(Segments(table(SEGMENTS_PER_PROCESS as usize)?))
     }
 
     pub(super) fn has_name(&self, name: u64) -> bool {
-        self.iter().any(|segment| segment.name == name)
+        let mut segments = self.0.iter().flatten();
+        segments.any(|segment| segment.name == name)
     }
 
-    pub(super) fn free_index(&self) -> Option<usize> {
-        self.slots.iter().position(Option::is_none)
-    }
-
-    /// Returns true if there is a segment at `index`.
-    pub(super) fn has(&self, index: usize) -> bool {
-        self.slots.get(index).is_some_and(Option::is_some)
-    }
-
-    pub(super) fn insert(&mut self, index: usize, segment: Segment<P>) {
-        if let Some(slot) = self.slots.get_mut(index) {
-            *slot = Some(segment);
-        }
-    }
-
-    pub(super) fn remove(&mut self, index: usize) -> Option<Segment<P>> {
-        self.slots.get_mut(index)?.take()
-    }
-
-    pub(super) fn close(&mut self) {
-        self.closed = true;
-        self.slots.clear();
-    }
-
-    pub(super) fn is_used(&self, exported: &Arc<Exported<P>>) -> bool {
-        self.iter()
-            .filter_map(Segment::exported)
-            .any(|own| Arc::ptr_eq(own, exported))
+    /// The regions of all segments.
+    pub(super) fn exported(&self) -> impl Iterator<Item = &Arc<Exported<P>>> {
+        self.0.iter().flatten().filter_map(Segment::exported)
     }
 
     /// The region with exactly this range.
@@ -128,7 +90,7 @@ impl<P: MemoryManager> Segments<P> {
     /// `Overlapping` if another one shares a page with it.
     pub(super) fn sharing(&self, range: Range) -> Result<Option<Arc<Exported<P>>>, Status> {
         let pages = range.pages();
-        for other in self.iter().filter_map(Segment::exported) {
+        for other in self.exported() {
             if other.range == range {
                 return Ok(Some(other.clone()));
             }

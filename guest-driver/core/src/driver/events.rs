@@ -5,6 +5,7 @@
 //! Each event asks for up to [`qnic_abi::event::MAX_FAULT_PAGES`] pages and is
 //! answered by one `FaultDone`.
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use qnic_abi::control::{self, Opcode};
@@ -13,9 +14,8 @@ use qnic_abi::layout::Unknown;
 use qnic_abi::{Status, VniId};
 use zerocopy::FromBytes;
 
-use super::lifecycle::Driver;
+use super::lifecycle::{Driver, QUEUE_FAULTS};
 use crate::device::control_queue::Request;
-use crate::memory::fault::{Fault, FaultQueue};
 use crate::memory::MemoryManager;
 use crate::platform::{Level, Lock};
 use crate::process::state::ProcessState;
@@ -51,7 +51,7 @@ impl<P: MemoryManager> Driver<P> {
     /// leaves events in the event queue, and asks again after the next
     /// [`Driver::serve_fault`]. Atomic.
     pub fn event_room(&self) -> bool {
-        self.faults.with(|queue| queue.has_room())
+        self.faults.with(|queue| queue.len() < QUEUE_FAULTS)
     }
 
     /// Handles an event: wakes a process, or queues a fault. Atomic: this is the
@@ -67,17 +67,13 @@ impl<P: MemoryManager> Driver<P> {
                 self.device.wakes.wake(vni);
                 Handled::Done
             }
-            Ok(Kind::PageFault) => {
-                let fault = Fault {
-                    vni,
-                    address: event.address.get(),
-                    pages: event.pages.get(),
-                };
-                match self.faults.with(|queue| queue.push(fault)) {
-                    true => Handled::FaultQueued,
-                    false => Handled::Refused,
+            Ok(Kind::PageFault) => self.faults.with(|queue| {
+                if queue.len() == QUEUE_FAULTS {
+                    return Handled::Refused;
                 }
-            }
+                queue.push_back(event);
+                Handled::FaultQueued
+            }),
             Err(Unknown(kind)) => {
                 self.device.log(
                     Level::Warning,
@@ -91,12 +87,16 @@ impl<P: MemoryManager> Driver<P> {
     /// Serves one fault; returns false if none was queued. Sleeps while pages are
     /// faulted in.
     pub fn serve_fault(&self) -> bool {
-        let Some(fault) = self.faults.with(FaultQueue::pop) else {
+        let Some(fault) = self.faults.with(VecDeque::pop_front) else {
             return false;
         };
-        let process = self.slots.with(|slots| slots.process(fault.vni).cloned());
+        let vni = VniId(fault.vni.get());
+        let process = self.slots.with(|slots| slots.process(vni).cloned());
         let result = match process {
-            Some(process) => process.exports.fault_in(fault.address, fault.pages),
+            Some(process) => {
+                let exports = &process.exports;
+                exports.fault_in(fault.address.get(), fault.pages.get())
+            }
             // It has ended; DeleteProcess is on its way to the NIC.
             None => Err(Status::Aborted),
         };
@@ -106,13 +106,13 @@ impl<P: MemoryManager> Driver<P> {
             Err(_) => counters.faults_failed.add(1),
         }
         let body = control::FaultDone {
-            address: fault.address.into(),
-            pages: fault.pages.into(),
+            address: fault.address,
+            pages: fault.pages,
             status: result.err().unwrap_or(Status::Ok).code().into(),
         };
         // The response does not matter: without a wait for it, the worker faults in
         // the next page at once.
-        let done = Request::new(Opcode::FaultDone, fault.vni, &body);
+        let done = Request::new(Opcode::FaultDone, vni, &body);
         self.device.post(&done);
         true
     }

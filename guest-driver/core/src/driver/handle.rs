@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use qnic_abi::attach::FIRST_DOORBELL;
 use qnic_abi::control::Opcode;
-use qnic_abi::{uapi, Port, Status, VniId};
+use qnic_abi::{uapi, Status, VniId};
 
 use super::lifecycle::Driver;
 use crate::device::control_queue::Request;
@@ -16,23 +16,14 @@ use crate::process::state::ProcessState;
 
 /// A registered process; dropping it closes it.
 pub struct Process<P: MemoryManager> {
-    driver: Arc<Driver<P>>,
+    pub(super) driver: Arc<Driver<P>>,
     pub(crate) state: Arc<ProcessState<P>>,
 }
 
 impl<P: MemoryManager> Process<P> {
-    pub(super) fn new(driver: Arc<Driver<P>>, state: Arc<ProcessState<P>>) -> Self {
-        Process { driver, state }
-    }
-
     /// Its VNI.
     pub fn vni(&self) -> VniId {
         self.state.vni
-    }
-
-    /// Its port.
-    pub fn port(&self) -> Port {
-        self.state.port
     }
 
     /// The driver that it is registered with.

@@ -1,26 +1,31 @@
 //! How the driver of one NIC starts and ends, and what it reports.
 
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use qnic_abi::control::{Opcode, Statistics};
+use qnic_abi::event::Event;
 use qnic_abi::header::Geometry;
 use qnic_abi::{uapi, VniId, ABI_VERSION};
 
 use crate::device::control_queue::Request;
 use crate::device::{Config, Device};
 use crate::error::{CallError, StartError};
-use crate::memory::fault::FaultQueue;
 use crate::memory::page_table::PageTable;
 use crate::memory::MemoryManager;
-use crate::platform::{Level, Lock};
+use crate::platform::{Level, Lock, NoMemory};
 use crate::process::slots::Slots;
+
+/// Faults of the NIC that wait for a worker (N13); more stay in the event queue.
+pub(super) const QUEUE_FAULTS: usize = 1024;
 
 /// The driver of one NIC: what all its processes share.
 pub struct Driver<P: MemoryManager> {
     pub(crate) device: Arc<Device<P>>,
     pub(super) page_table: Arc<PageTable<P>>,
     pub(super) slots: P::SpinLock<Slots<P>>,
-    pub(super) faults: P::SpinLock<FaultQueue>,
+    /// Faults in order of arrival; allocated once.
+    pub(super) faults: P::SpinLock<VecDeque<Event>>,
 }
 
 impl<P: MemoryManager> Driver<P> {
@@ -35,9 +40,13 @@ impl<P: MemoryManager> Driver<P> {
     pub fn start(platform: P, config: &Config) -> Result<Arc<Self>, StartError> {
         let device = Device::start(platform, config)?;
         let geometry = device.geometry;
+        let mut faults = VecDeque::new();
+        faults
+            .try_reserve_exact(QUEUE_FAULTS)
+            .map_err(NoMemory::from)?;
         let driver = Arc::new(Driver {
             slots: P::SpinLock::new(Slots::new(geometry.windows)?)?,
-            faults: P::SpinLock::new(FaultQueue::new()?)?,
+            faults: P::SpinLock::new(faults)?,
             page_table: PageTable::new(device.clone())?,
             device,
         });

@@ -12,7 +12,7 @@ use crate::device::control_queue::Request;
 use crate::device::Wake;
 use crate::directory::export::Exports;
 use crate::directory::import::Imports;
-use crate::error::CallError;
+use crate::error::{CallError, Failure};
 use crate::memory::MemoryManager;
 use crate::platform::{HostArea, Lock};
 use crate::process::state::ProcessState;
@@ -29,51 +29,47 @@ impl<P: MemoryManager> Driver<P> {
         pid: u32,
         call: &mut uapi::Register,
     ) -> Result<Option<Process<P>>, CallError> {
-        let flags = call.flags.get();
-        if flags & !uapi::PHYSICAL != 0 {
+        if call.flags.get() & !uapi::PHYSICAL != 0 {
             return Err(CallError::Invalid);
         }
         if !self.is_alive() {
             return Err(CallError::NoDevice);
         }
-        let physical = flags & uapi::PHYSICAL != 0;
+        let result = self.try_register(space, pid, call);
+        Failure::conclude(result, &mut call.status)
+    }
+
+    fn try_register(
+        self: &Arc<Self>,
+        space: P::AddressSpace,
+        pid: u32,
+        call: &mut uapi::Register,
+    ) -> Result<Process<P>, Failure> {
+        let physical = call.flags.get() & uapi::PHYSICAL != 0;
         if physical && !self.platform().may_use_physical() {
-            call.status = Status::AccessDenied.code().into();
-            return Ok(None);
+            return Err(Status::AccessDenied.into());
         }
         let wanted = Port(call.port.get());
-        let (vni, port) = match self.slots.with(|slots| slots.reserve(wanted)) {
-            Ok(slot) => slot,
-            Err(status) => {
-                call.status = status.code().into();
-                return Ok(None);
-            }
-        };
+        let (vni, port) = self.slots.with(|slots| slots.reserve(wanted))?;
         let created = self.create(vni, port, pid, physical, space);
-        if !matches!(created, Ok(Ok(_))) {
+        if created.is_err() {
             self.slots.with(|slots| slots.release(vni));
         }
-        Ok(match created? {
-            Ok(state) => {
-                let process = Process::new(self.clone(), state);
-                let queue = process.doorbell_queue();
-                *call = uapi::Register {
-                    status: Status::Ok.code().into(),
-                    port: port.0.into(),
-                    node: self.device.geometry.node.0.into(),
-                    vni: vni.0.into(),
-                    doorbell_value: queue.into(),
-                    doorbell_offset: self.platform().doorbell_offset(queue).into(),
-                    inline_max: self.device.inline_max.into(),
-                    flags: flags.into(),
-                };
-                Some(process)
-            }
-            Err(status) => {
-                call.status = status.code().into();
-                None
-            }
-        })
+        let process = Process {
+            driver: self.clone(),
+            state: created?,
+        };
+        let queue = process.doorbell_queue();
+        *call = uapi::Register {
+            port: port.0.into(),
+            node: self.device.geometry.node.0.into(),
+            vni: vni.0.into(),
+            doorbell_value: queue.into(),
+            doorbell_offset: self.platform().doorbell_offset(queue).into(),
+            inline_max: self.device.inline_max.into(),
+            ..*call
+        };
+        Ok(process)
     }
 
     /// Makes the state of a process and tells the NIC about it.
@@ -84,10 +80,9 @@ impl<P: MemoryManager> Driver<P> {
         pid: u32,
         physical: bool,
         space: P::AddressSpace,
-    ) -> Result<Result<Arc<ProcessState<P>>, Status>, CallError> {
+    ) -> Result<Arc<ProcessState<P>>, Failure> {
         let state = Arc::new(ProcessState {
             vni,
-            port,
             wake: Wake::new(self.platform())?,
             exports: Exports::new(self.page_table.clone(), vni, space, physical)?,
             imports: Imports::default(),
@@ -102,12 +97,14 @@ impl<P: MemoryManager> Driver<P> {
         };
         // Events may come as soon as the NIC knows the process.
         self.publish(state.clone());
-        let request = Request::new(Opcode::NewProcess, vni, &body);
-        let called = self.device.call(&request);
-        if let Ok((Status::Ok, _)) = called {
-            return Ok(Ok(state));
+        let called = self
+            .device
+            .call(&Request::new(Opcode::NewProcess, vni, &body));
+        let accepted = called.map_err(Failure::from);
+        let accepted = accepted.and_then(|(status, _)| Failure::check(status));
+        if accepted.is_err() {
+            self.retire(vni);
         }
-        self.retire(vni);
-        called.map(|(refused, _)| Err(refused))
+        accepted.map(|()| state)
     }
 }

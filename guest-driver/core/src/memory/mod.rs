@@ -1,11 +1,10 @@
-//! Memory that the NIC may access: the driver's side of the shadow page table, the
-//! regions whose pages are in it, and the faults by which the NIC asks for more.
+//! Memory that the NIC may access: the driver's side of the shadow page table,
+//! and the regions whose pages are in it.
 //!
 //! ```text
-//!   manager ──► region ──► page_table ──► shadow        fault
+//!   manager ──► region ──► page_table ──► shadow
 //! ```
 
-pub(crate) mod fault;
 mod manager;
 pub(crate) mod page_table;
 mod region;

@@ -14,20 +14,21 @@ use qnic_abi::{Port, Status, VniId};
 
 use super::state::ProcessState;
 use crate::memory::MemoryManager;
-use crate::platform::NoMemory;
+use crate::platform::{table, NoMemory};
 
 /// First port of those that the driver chooses for a process.
 const FIRST_DYNAMIC_PORT: u16 = 0x8000;
 
-enum Slot<P: MemoryManager> {
-    Free,
-    Reserved(Port),
-    Live(Arc<ProcessState<P>>),
+/// A slot that is not free.
+struct Slot<P: MemoryManager> {
+    port: Port,
+    /// There is one while the slot is Live.
+    process: Option<Arc<ProcessState<P>>>,
 }
 
 /// The table of processes; lives behind a spin lock.
 pub(crate) struct Slots<P: MemoryManager> {
-    slots: Vec<Slot<P>>,
+    slots: Vec<Option<Slot<P>>>,
     last_slot: usize,
     last_port: u16,
 }
@@ -35,11 +36,8 @@ pub(crate) struct Slots<P: MemoryManager> {
 impl<P: MemoryManager> Slots<P> {
     pub(crate) fn new(windows: u32) -> Result<Self, NoMemory> {
         let windows = windows as usize;
-        let mut slots = Vec::new();
-        slots.try_reserve_exact(windows)?;
-        slots.resize_with(windows, || Slot::Free);
         Ok(Slots {
-            slots,
+            slots: table(windows)?,
             last_slot: windows.saturating_sub(1),
             last_port: u16::MAX,
         })
@@ -53,7 +51,7 @@ impl<P: MemoryManager> Slots<P> {
         let count = self.slots.len();
         let index = (1..=count)
             .map(|step| (self.last_slot + step) % count)
-            .find(|index| matches!(self.slots.get(*index), Some(Slot::Free)))
+            .find(|index| self.slots[*index].is_none())
             .ok_or(Status::Exhausted)?;
         let port = if wanted.0 == 0 {
             self.free_port()?
@@ -62,53 +60,46 @@ impl<P: MemoryManager> Slots<P> {
         } else {
             wanted
         };
-        self.set(index, Slot::Reserved(port));
+        self.slots[index] = Some(Slot {
+            port,
+            process: None,
+        });
         self.last_slot = index;
         Ok((VniId(index as u16), port))
     }
 
     /// Makes the process of a reserved slot known to the fault service.
     pub(crate) fn publish(&mut self, process: Arc<ProcessState<P>>) {
-        self.set(process.vni.0.into(), Slot::Live(process));
+        if let Some(slot) = self.slot(process.vni) {
+            slot.process = Some(process);
+        }
     }
 
     /// Takes the process out but keeps the slot. The result must be dropped
     /// outside of the lock.
     pub(crate) fn retire(&mut self, vni: VniId) -> Option<Arc<ProcessState<P>>> {
-        let slot = self.slots.get_mut(usize::from(vni.0))?;
-        let Slot::Live(process) = slot else {
-            return None;
-        };
-        let process = process.clone();
-        *slot = Slot::Reserved(process.port);
-        Some(process)
+        self.slot(vni)?.process.take()
     }
 
     /// Frees a reserved slot.
     pub(crate) fn release(&mut self, vni: VniId) {
-        self.set(vni.0.into(), Slot::Free);
+        if let Some(slot) = self.slots.get_mut(usize::from(vni.0)) {
+            *slot = None;
+        }
     }
 
     /// The process on a VNI.
     pub(crate) fn process(&self, vni: VniId) -> Option<&Arc<ProcessState<P>>> {
-        match self.slots.get(usize::from(vni.0)) {
-            Some(Slot::Live(process)) => Some(process),
-            _ => None,
-        }
+        let slot = self.slots.get(usize::from(vni.0))?.as_ref()?;
+        slot.process.as_ref()
     }
 
-    fn set(&mut self, index: usize, slot: Slot<P>) {
-        if let Some(old) = self.slots.get_mut(index) {
-            *old = slot;
-        }
+    fn slot(&mut self, vni: VniId) -> Option<&mut Slot<P>> {
+        self.slots.get_mut(usize::from(vni.0))?.as_mut()
     }
 
     fn holds(&self, port: Port) -> bool {
-        self.slots.iter().any(|slot| match slot {
-            Slot::Free => false,
-            Slot::Reserved(held) => *held == port,
-            Slot::Live(process) => process.port == port,
-        })
+        self.slots.iter().flatten().any(|slot| slot.port == port)
     }
 
     /// The next free port behind the last one chosen. There are more ports than slots.

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicBool;
 
-use qnic_abi::{Port, VniId};
+use qnic_abi::VniId;
 
 use crate::device::Wake;
 use crate::directory::export::Exports;
@@ -13,7 +13,6 @@ use crate::memory::MemoryManager;
 /// What the driver knows about a registered process.
 pub(crate) struct ProcessState<P: MemoryManager> {
     pub(crate) vni: VniId,
-    pub(crate) port: Port,
     pub(crate) wake: Arc<Wake<P>>,
     pub(crate) exports: Exports<P>,
     pub(crate) imports: Imports,

@@ -1,5 +1,4 @@
 use super::*;
-use crate::memory::fault::QUEUE_FAULTS;
 use crate::platform::RequestError;
 use crate::testing::{event, export, exporter, mapped, Fake, PAGE};
 use qnic_abi::{uapi, SharedMemory};
