@@ -1,15 +1,12 @@
 //! The dirty-bit race (N7; NetVM §4.3.2.1): the driver learns of everything that the NIC
 //! has written, however often it cleans the page meanwhile.
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::Arc;
 use qnic_driver::shadow::{Dirty, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page_dirty};
 
-use crate::world::{concurrently, mapped, nic_writes, tag, World};
+use crate::world::{concurrently, mapped, nic_writes, outcomes, tag, World};
 
 /// The NIC writes `value` into a page by DMA. The kernel may read the page at the
 /// same time, so its content is an atomic here.
@@ -26,22 +23,20 @@ fn dma(world: &World, content: &AtomicU32, value: u32) -> bool {
 /// saved each time that the page was dirty is in the end what is in the page.
 #[test]
 fn a_modified_page_never_counts_as_clean() {
-    static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    loom::model(|| {
+    let seen = outcomes(|| {
         let (world, mut table) = mapped(1, 1);
         let content = Arc::new(AtomicU32::new(0));
         // It is dirty from the start.
         assert!(dma(&world, &content, 1));
         let memory = content.clone();
-        let (mut saved, _) = concurrently(
+        let ((dirty, mut saved), _) = concurrently(
             &world,
             move |world| dma(world, &memory, 2),
             |world| {
                 let dirty = table.is_page_dirty(world, tag(0), 0);
-                SEEN.lock().unwrap().insert(format!("{dirty:?}"));
                 match dirty {
-                    Dirty::Cleaned => content.load(Ordering::Relaxed),
-                    Dirty::Locked => 0,
+                    Dirty::Cleaned => (dirty, content.load(Ordering::Relaxed)),
+                    Dirty::Locked => (dirty, 0),
                     Dirty::Clean | Dirty::Absent => panic!("{dirty:?}"),
                 }
             },
@@ -51,8 +46,9 @@ fn a_modified_page_never_counts_as_clean() {
         }
         assert_eq!(saved, content.load(Ordering::Relaxed));
         assert_eq!(table.is_page_dirty(&*world, tag(0), 0), Dirty::Clean);
+        dirty == Dirty::Cleaned
     });
-    assert_eq!(SEEN.lock().unwrap().len(), 2, "cleaned, and held");
+    assert_eq!(seen.len(), 2, "cleaned, and held");
 }
 
 /// A clean page that the NIC writes to while the driver asks: it is dirty then or

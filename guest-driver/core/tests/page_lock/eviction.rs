@@ -1,32 +1,28 @@
 //! A full row evicts a page for a new one (N5): never one that the NIC holds.
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-
 use qnic_abi::page_table::ROW_ENTRIES;
-use qnic_driver::shadow::Inserted;
+use qnic_driver::shadow::{Inserted, Removed, Table};
 
-use crate::world::{concurrently, insert, key, mapped, nic_writes, tag};
+use crate::world::{concurrently, insert, key, mapped, nic_writes, outcomes, tag, World};
 
-/// The frame that [`insert`] of a fifth page makes free when the NIC holds no page.
-fn first_choice(seed: u64) -> u32 {
-    let frame = Mutex::new(None);
-    let frame = std::sync::Arc::new(frame);
-    let found = frame.clone();
-    loom::model(move || {
-        let (world, mut table) = mapped(ROW_ENTRIES, seed);
-        let inserted = insert(&world, &mut table, tag(ROW_ENTRIES), 4, key(ROW_ENTRIES));
-        let Inserted::Done {
+/// Inserts a fifth page into a full row. Returns the page that leaves.
+fn insert_fifth(world: &World, table: &mut Table) -> Removed {
+    match insert(world, table, tag(ROW_ENTRIES), 4, key(ROW_ENTRIES)) {
+        Inserted::Done {
             evicted: Some(removed),
             ..
-        } = inserted
-        else {
-            panic!("a full row loses a page: {inserted:?}");
-        };
-        *found.lock().unwrap() = Some(removed.frame);
+        } => removed,
+        other => panic!("the NIC holds at most one of four: {other:?}"),
+    }
+}
+
+/// The frame that [`insert_fifth`] makes free when the NIC holds no page.
+fn first_choice(seed: u64) -> u32 {
+    let frames = outcomes(move || {
+        let (world, mut table) = mapped(ROW_ENTRIES, seed);
+        insert_fifth(&world, &mut table).frame
     });
-    let frame = frame.lock().unwrap().unwrap();
-    frame
+    *frames.first().unwrap()
 }
 
 /// The NIC writes to the page that is chosen to leave. It leaves when the NIC does
@@ -34,35 +30,26 @@ fn first_choice(seed: u64) -> u32 {
 /// the frame to itself, and the new page is found.
 #[test]
 fn no_page_is_evicted_that_the_nic_holds() {
-    static OUTCOMES: Mutex<BTreeSet<bool>> = Mutex::new(BTreeSet::new());
     let seed = 1;
     let victim = first_choice(seed);
-    loom::model(move || {
+    let seen = outcomes(move || {
         let (world, mut table) = mapped(ROW_ENTRIES, seed);
         let (removed, wrote) = concurrently(
             &world,
             move |world| nic_writes(world, tag(victim as usize)).is_some(),
             |world| {
-                let index = ROW_ENTRIES;
-                let inserted = insert(world, &mut table, tag(index), 4, key(index));
-                let Inserted::Done {
-                    evicted: Some(removed),
-                    ..
-                } = inserted
-                else {
-                    panic!("the NIC holds at most one of four: {inserted:?}");
-                };
+                let removed = insert_fifth(world, &mut table);
                 world.reuse(removed.frame);
                 removed
             },
         );
         let chosen = removed.frame == victim;
         assert_eq!(removed.dirty, chosen && wrote);
-        OUTCOMES.lock().unwrap().insert(chosen);
         let new = nic_writes(&world, tag(ROW_ENTRIES));
         assert_eq!(new, Some(key(ROW_ENTRIES)));
         let left = nic_writes(&world, tag(removed.frame as usize));
         assert_eq!(left, None);
+        chosen
     });
-    assert_eq!(OUTCOMES.lock().unwrap().len(), 2, "it leaves, and it stays");
+    assert_eq!(seen.len(), 2, "it leaves, and it stays");
 }

@@ -1,22 +1,17 @@
 //! unmapPage against lockPage (N6; NetVM §4.4, figure 13).
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page};
 
 use crate::world::{
-    concurrently, force_out, insert, key, mapped, nic_writes, tag, use_locked, World,
+    concurrently, force_out, insert, key, mapped, nic_writes, outcomes, tag, use_locked, World,
 };
 
-/// What became of a page that both sides wanted: unmapped, locked.
-type Outcome = (bool, bool);
-
-/// All outcomes of unmapPage without force against one lockPage.
-fn outcomes() -> BTreeSet<Outcome> {
-    static SEEN: Mutex<BTreeSet<Outcome>> = Mutex::new(BTreeSet::new());
-    loom::model(|| {
+/// At most one side has the page at a time, and each of the three outcomes of
+/// figure 13 occurs; so does one side after the other.
+#[test]
+fn all_outcomes_of_the_exclusion_occur() {
+    let seen = outcomes(|| {
         let (world, mut table) = mapped(1, 1);
         let (unmapped, locked) = concurrently(
             &world,
@@ -30,26 +25,19 @@ fn outcomes() -> BTreeSet<Outcome> {
                 Unmapped::Absent => panic!("no other side unmaps it"),
             },
         );
-        SEEN.lock().unwrap().insert((unmapped, locked));
         // Still mapped, or out: the NIC finds it again, or it does not.
         assert_eq!(world.entry(0) == 0, unmapped);
         assert_eq!(nic_writes(&world, tag(0)).is_none(), unmapped);
+        (unmapped, locked)
     });
-    SEEN.lock().unwrap().clone()
-}
-
-/// At most one side has the page at a time, and each of the three outcomes of
-/// figure 13 occurs; so does one side after the other.
-#[test]
-fn all_outcomes_of_the_exclusion_occur() {
-    let seen = outcomes();
-    assert!(
-        seen.contains(&(true, false)),
-        "(i) the host unmaps the page"
-    );
-    assert!(seen.contains(&(false, true)), "(ii) the NIC locks the page");
-    assert!(seen.contains(&(false, false)), "(iii) neither");
-    assert!(seen.contains(&(true, true)), "the NIC first, then the host");
+    for (outcome, what) in [
+        ((true, false), "(i) the host unmaps the page"),
+        ((false, true), "(ii) the NIC locks the page"),
+        ((false, false), "(iii) neither"),
+        ((true, true), "the NIC first, then the host"),
+    ] {
+        assert!(seen.contains(&outcome), "{what}");
+    }
 }
 
 /// Unmaps the page with force. Returns true if it was dirty.
@@ -64,8 +52,7 @@ fn force(table: &mut Table, world: &World) -> bool {
 /// more, and a page that it wrote to is seen dirty (N7).
 #[test]
 fn a_forced_unmap_ends_with_the_page_to_itself() {
-    static WAITED: Mutex<BTreeSet<bool>> = Mutex::new(BTreeSet::new());
-    loom::model(|| {
+    let seen = outcomes(|| {
         let (world, mut table) = mapped(1, 1);
         let (dirty, wrote) = concurrently(
             &world,
@@ -79,9 +66,9 @@ fn a_forced_unmap_ends_with_the_page_to_itself() {
         assert_eq!(dirty, wrote);
         assert_eq!(world.entry(0), 0);
         assert_eq!(nic_writes(&world, tag(0)), None);
-        WAITED.lock().unwrap().insert(wrote);
+        wrote
     });
-    assert_eq!(WAITED.lock().unwrap().len(), 2, "both ends of the race");
+    assert_eq!(seen.len(), 2, "both ends of the race");
 }
 
 /// A NIC that tries a page again at once, with what it loaded before, does not lock it
@@ -135,8 +122,7 @@ fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
 /// wrote to it.
 #[test]
 fn a_frame_that_leaves_by_force_is_not_mapped_elsewhere() {
-    static OUTCOMES: Mutex<BTreeSet<(bool, bool)>> = Mutex::new(BTreeSet::new());
-    loom::model(|| {
+    let seen = outcomes(|| {
         let (world, mut table) = mapped(1, 1);
         let (found, wrote) = concurrently(
             &world,
@@ -151,12 +137,13 @@ fn a_frame_that_leaves_by_force_is_not_mapped_elsewhere() {
                 Unmapped::Absent => panic!("no other side unmaps it"),
             },
         );
-        OUTCOMES.lock().unwrap().insert((found.is_some(), wrote));
+        let at_once = found.is_some();
         let removed = found.or_else(|| table.finish_unmap(&*world, 0)).unwrap();
         assert_eq!(removed.dirty, wrote);
         let other = insert(&world, &mut table, tag(1), 0, key(1));
         assert!(matches!(other, Inserted::Done { replaced: None, .. }));
         assert_eq!(nic_writes(&world, tag(1)), Some(key(1)));
+        (at_once, wrote)
     });
-    assert!(OUTCOMES.lock().unwrap().contains(&(false, true)));
+    assert!(seen.contains(&(false, true)));
 }

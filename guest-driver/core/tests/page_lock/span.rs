@@ -1,15 +1,13 @@
 //! Several pages locked behind one fence (`lock_pages`): for each of them what
 //! [`crate::exclusion`] and [`crate::insertion`] show for one.
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-
 use loom::sync::Arc;
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_pages, unlock_page_dirty, LockedPage};
 
 use crate::world::{
-    concurrently, force_out, geometry, insert, key, mapped, nic_writes, tag, use_locked, World,
+    concurrently, force_out, geometry, insert, key, mapped, nic_writes, outcomes, tag, use_locked,
+    World,
 };
 
 /// The NIC locks the first `pages` pages, writes to those it got, unlocks them.
@@ -31,8 +29,7 @@ fn nic_writes_span(world: &World, pages: usize) -> Vec<u64> {
 /// The driver unmaps one page of a span, with force or without; the span ends before
 /// the page or has it, and the kernel owns the frame alone.
 fn one_page_leaves(leaving: usize, forced: bool) {
-    static SEEN: Mutex<BTreeSet<(usize, bool, bool, usize)>> = Mutex::new(BTreeSet::new());
-    loom::model(move || {
+    let seen = outcomes(move || {
         let (world, mut table) = mapped(2, 1);
         let frame = leaving as u32;
         let (removed, keys) = concurrently(
@@ -68,11 +65,9 @@ fn one_page_leaves(leaving: usize, forced: bool) {
                 Unmapped::Locked
             );
         }
-        let seen = (leaving, forced, removed.is_some(), keys.len());
-        SEEN.lock().unwrap().insert(seen);
+        (removed.is_some(), keys.len())
     });
-    let seen = SEEN.lock().unwrap();
-    let outcome = |unmapped, locked| seen.contains(&(leaving, forced, unmapped, locked));
+    let outcome = |unmapped, locked| seen.contains(&(unmapped, locked));
     assert!(outcome(true, leaving), "the host unmaps it");
     assert!(outcome(true, 2), "one after the other");
     assert!(forced || outcome(false, 2), "the NIC has it");

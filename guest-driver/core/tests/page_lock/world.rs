@@ -5,7 +5,8 @@
 //! while it has the page locked, the driver (as the kernel that reuses it) while the
 //! page is not mapped. Two owners at once are a data race, which loom reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
@@ -163,6 +164,20 @@ pub(crate) fn nic_writes(world: &World, tag: Tag) -> Option<u64> {
     let key = use_locked(world, &page);
     unlock_page_dirty(world, &world.geometry, page);
     Some(key)
+}
+
+/// Runs a model in every interleaving. Returns all that it has returned.
+pub(crate) fn outcomes<T: Ord + Send + 'static>(
+    model: impl Fn() -> T + Sync + Send + 'static,
+) -> BTreeSet<T> {
+    let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
+    let all = seen.clone();
+    loom::model(move || {
+        let outcome = model();
+        all.lock().unwrap().insert(outcome);
+    });
+    let mut seen = seen.lock().unwrap();
+    std::mem::take(&mut *seen)
 }
 
 /// Runs the NIC and the driver concurrently; returns the driver's result and the NIC's.
