@@ -25,7 +25,7 @@ use crate::memory::SharedRegion;
 /// The arena of a node.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    file: OwnedFd,
+    pub(crate) file: OwnedFd,
     whole: SharedRegion,
     /// Free pages, by index.
     free: Mutex<RangeAllocator<usize>>,
@@ -60,10 +60,6 @@ impl Arena {
         rustix::fs::fcntl_add_seals(&file, seals)?;
         let whole = SharedRegion::map_file(&file, 0, size, true)?;
         Ok((file, whole))
-    }
-
-    pub(crate) fn file(&self) -> &OwnedFd {
-        &self.file
     }
 
     pub(crate) fn size(&self) -> usize {

@@ -86,7 +86,7 @@ impl Control {
     /// Size of the ring, and its addresses in this process.
     pub(crate) fn ring(&self) -> (u16, [u64; 3]) {
         let state = self.lock();
-        (state.ring.size(), state.ring.addresses())
+        (state.ring.size, state.ring.addresses())
     }
 
     /// Sends a request and waits for the response.
@@ -106,8 +106,8 @@ impl Control {
             return Err(error);
         }
         let mut response = [0; REPLY_BYTES];
-        let buffers = state.ring.buffers();
-        buffers.read_bytes(slot * STRIDE + REQUEST_BYTES, &mut response);
+        let offset = slot * STRIDE + REQUEST_BYTES;
+        state.ring.buffers.read_bytes(offset, &mut response);
         state.slots[slot] = Slot::Free;
         drop(state);
         self.changed.notify_all();
@@ -136,7 +136,7 @@ impl Control {
         });
         let slot = slot?;
         let start = slot * STRIDE;
-        let buffers = state.ring.buffers();
+        let buffers = &state.ring.buffers;
         buffers.write_bytes(start, request);
         buffers.write_bytes(start + REQUEST_BYTES, &[0; REPLY_BYTES]);
         state.slots[slot] = submitted;

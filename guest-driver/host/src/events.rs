@@ -43,7 +43,7 @@ impl Events {
     /// Size of the ring, and its addresses in this process.
     pub(crate) fn ring(&self) -> (u16, [u64; 3]) {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        (ring.size(), ring.addresses())
+        (ring.size, ring.addresses())
     }
 
     /// Passes events to `handle` while `room` returns true, and posts their buffers
@@ -63,7 +63,7 @@ impl Events {
                 break;
             };
             let mut event = [0; EVENT_BYTES];
-            ring.buffers().read_bytes(buffer * EVENT_BYTES, &mut event);
+            ring.buffers.read_bytes(buffer * EVENT_BYTES, &mut event);
             kick |= ring.add(buffer);
             handle(&event);
         }

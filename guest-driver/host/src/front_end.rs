@@ -108,7 +108,7 @@ impl FrontEnd {
             memory_size: arena.size() as u64,
             userspace_addr: arena.base(),
             mmap_offset: 0,
-            mmap_handle: arena.file().as_raw_fd(),
+            mmap_handle: arena.file.as_raw_fd(),
         };
         check("SET_MEM_TABLE", self.0.set_mem_table(&[region]))?;
         self.set_queue(CONTROL_QUEUE, control.ring(), &control.kick, &control.call)?;

@@ -2,9 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::{mpsc, Arc};
+use std::sync::{mpsc, Arc, OnceLock};
 use std::thread::JoinHandle;
 
+use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, PAGE_SIZE};
 use qnic_driver::{check_config, Driver, Platform, Process};
@@ -54,8 +55,12 @@ impl HostNode {
         let control = Control::new(&arena, eventfd()?, eventfd()?, connection).map_err(small)?;
         let events = Events::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
         let sram = Arc::new(SramSlot::new(config.sram_bytes));
-        let shared = Shared::new(Arc::new(control), events, sram.clone());
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared {
+            control: Arc::new(control),
+            events,
+            sram: sram.clone(),
+            driver: OnceLock::new(),
+        });
         let doorbells = (0..config.doorbells)
             .map(|_| eventfd())
             .collect::<Result<Vec<_>, _>>()?;
@@ -88,7 +93,7 @@ impl HostNode {
         let sram = driver.platform().sram();
         Ok(Some(HostProcess {
             window: sram.part(process.window_offset(), WINDOW_BYTES),
-            host_area: process.host_area().region().clone(),
+            host_area: process.host_area().region.clone(),
             doorbell: usize::from(process.doorbell_queue()) - qnic_abi::attach::FIRST_DOORBELL,
             registration: *call,
             process,
@@ -99,7 +104,8 @@ impl HostNode {
     /// Lets processes that register on this node from now on use physical addresses
     /// if they ask for it (N25); without this they are refused.
     pub fn allow_physical(&self) {
-        self.0.driver.platform().allow_physical();
+        let platform = self.0.driver.platform();
+        platform.physical.store(true, Ordering::Relaxed);
     }
 
     /// Memory that can be exported: `length` bytes (not zero), page aligned and
@@ -108,7 +114,7 @@ impl HostNode {
     /// # Errors
     /// [`HostError::ArenaFull`]
     pub fn allocate(&self, length: usize) -> Result<SharedRegion, HostError> {
-        self.0.driver.platform().arena().allocate(length)
+        self.0.driver.platform().arena.allocate(length)
     }
 
     /// What driver and NIC hold and have counted, as `uapi::INFO`.
@@ -242,7 +248,7 @@ impl HostProcess {
     /// [`HostError::OutsideArena`], [`HostError::Call`]
     pub fn export(&self, call: &mut uapi::Export) -> Result<(), HostError> {
         let (address, length) = (call.address.get(), call.length.get());
-        let arena = self.node.0.driver.platform().arena();
+        let arena = &self.node.0.driver.platform().arena;
         if length > 0 && !arena.contains(address, length) {
             return Err(HostError::OutsideArena { address, length });
         }

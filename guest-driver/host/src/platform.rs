@@ -22,12 +22,12 @@ use crate::memory::SharedRegion;
 
 /// This process as the driver core sees it.
 pub(crate) struct HostPlatform {
-    arena: Arc<Arena>,
+    pub(crate) arena: Arc<Arena>,
     sram: SharedRegion,
     control: Arc<Control>,
     started: Instant,
-    /// Processes may use physical addresses (N25).
-    physical: AtomicBool,
+    /// Processes may use physical addresses (N25). Relaxed: it orders nothing.
+    pub(crate) physical: AtomicBool,
     /// Regions that are exported now, for [`HostPlatform::evict`].
     regions: Arc<Regions>,
 }
@@ -44,16 +44,6 @@ impl HostPlatform {
             physical: AtomicBool::new(false),
             regions: Arc::default(),
         }
-    }
-
-    pub(crate) fn arena(&self) -> &Arc<Arena> {
-        &self.arena
-    }
-
-    /// Lets processes use physical addresses from now on.
-    pub(crate) fn allow_physical(&self) {
-        // Relaxed: it orders nothing.
-        self.physical.store(true, Ordering::Relaxed);
     }
 
     /// Takes the pages that overlap `start..end` out of the NIC's page table, as a
@@ -155,14 +145,8 @@ impl Waiters for HostWaiters {
 
 /// The host area of one process.
 pub(crate) struct HostPages {
-    region: SharedRegion,
+    pub(crate) region: SharedRegion,
     physical: u64,
-}
-
-impl HostPages {
-    pub(crate) fn region(&self) -> &SharedRegion {
-        &self.region
-    }
 }
 
 impl HostArea for HostPages {

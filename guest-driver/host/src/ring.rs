@@ -53,8 +53,10 @@ pub(crate) struct BadChain(pub(crate) u32);
 #[derive(Debug)]
 pub(crate) struct Ring {
     rings: SharedRegion,
-    buffers: SharedRegion,
-    size: u16,
+    /// Memory of the buffers.
+    pub(crate) buffers: SharedRegion,
+    /// Number of descriptors.
+    pub(crate) size: u16,
     chain_length: u16,
     next_available: u16,
     last_used: u16,
@@ -102,19 +104,9 @@ impl Ring {
         })
     }
 
-    /// Number of descriptors.
-    pub(crate) fn size(&self) -> u16 {
-        self.size
-    }
-
     /// Number of chains.
     pub(crate) fn chains(&self) -> usize {
         self.held.len()
-    }
-
-    /// Memory of the buffers.
-    pub(crate) fn buffers(&self) -> &SharedRegion {
-        &self.buffers
     }
 
     /// Addresses, in this process, of descriptors, available and used ring.
@@ -213,7 +205,7 @@ mod tests {
 
     impl Device {
         fn new(arena: &Arena, ring: &Ring) -> Self {
-            let file = std::fs::File::from(arena.file().try_clone().unwrap());
+            let file = std::fs::File::from(arena.file.try_clone().unwrap());
             let range = (
                 GuestAddress(0),
                 arena.size(),
@@ -221,7 +213,7 @@ mod tests {
             );
             let memory = GuestMemoryMmap::from_ranges_with_files([range]).unwrap();
             let mut queue = Queue::new(256).unwrap();
-            queue.try_set_size(ring.size()).unwrap();
+            queue.try_set_size(ring.size).unwrap();
             let [descriptors, available, used] =
                 ring.addresses().map(|a| GuestAddress(a - arena.base()));
             queue.try_set_desc_table_address(descriptors).unwrap();
@@ -268,7 +260,7 @@ mod tests {
                 if add && !free.is_empty() {
                     let chain = free.swap_remove(pick % free.len());
                     number = number.wrapping_add(1);
-                    ring.buffers().write_bytes(chain * 32, &[number; 16]);
+                    ring.buffers.write_bytes(chain * 32, &[number; 16]);
                     expected[chain] = number.wrapping_add(1);
                     prop_assert!(ring.add(chain));
                 } else {
@@ -277,7 +269,7 @@ mod tests {
                         device.complete(taken.swap_remove(pick % taken.len()));
                         let chain = ring.pop_used().unwrap().unwrap();
                         let mut response = [0; 16];
-                        ring.buffers().read_bytes(chain * 32 + 16, &mut response);
+                        ring.buffers.read_bytes(chain * 32 + 16, &mut response);
                         prop_assert_eq!(response, [expected[chain]; 16]);
                         free.push(chain);
                     }

@@ -37,15 +37,6 @@ const CONTROL_CALL: u64 = 2;
 const EVENT_CALL: u64 = 3;
 
 impl Shared {
-    pub(crate) fn new(control: Arc<Control>, events: Events, sram: Arc<SramSlot>) -> Self {
-        Shared {
-            control,
-            events,
-            sram,
-            driver: OnceLock::new(),
-        }
-    }
-
     fn driver(&self) -> Option<Arc<Driver<HostPlatform>>> {
         self.driver.get().and_then(Weak::upgrade)
     }

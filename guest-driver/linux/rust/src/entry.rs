@@ -175,8 +175,8 @@ forward! {
     qnic_rs_event_room(driver_of) -> bool = Driver::event_room;
     qnic_rs_serve_fault(driver_of) -> bool = Driver::serve_fault;
     qnic_rs_check_device(driver_of) = Driver::check_device;
-    qnic_rs_host_area(process_of) -> *mut QnicHostArea = |of: &Process| of.host_area().as_ptr();
-    qnic_rs_waiters(process_of) -> *mut c_void = |of: &Process| of.waiters().as_ptr();
+    qnic_rs_host_area(process_of) -> *mut QnicHostArea = |of: &Process| of.host_area().0.as_ptr();
+    qnic_rs_waiters(process_of) -> *mut c_void = |of: &Process| of.waiters().0.as_ptr();
     qnic_rs_close(process_of) = Process::close;
 }
 

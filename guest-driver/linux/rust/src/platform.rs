@@ -189,19 +189,12 @@ impl Drop for Pin {
 }
 
 /// A host area of the shim.
-pub(crate) struct Area(NonNull<QnicHostArea>);
+pub(crate) struct Area(pub(crate) NonNull<QnicHostArea>);
 
 // SAFETY: pages and their addresses do not change; the store is atomic.
 unsafe impl Send for Area {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
-
-impl Area {
-    /// For the shim's mmap.
-    pub(crate) fn as_ptr(&self) -> *mut QnicHostArea {
-        self.0.as_ptr()
-    }
-}
 
 impl HostArea for Area {
     fn addresses(&self) -> [u64; HOST_PAGES] {

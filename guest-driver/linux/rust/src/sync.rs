@@ -95,9 +95,7 @@ impl<T, const SPIN: bool> Drop for Lock<T, SPIN> {
 }
 
 /// A wait queue.
-pub(crate) struct Waiters {
-    raw: NonNull<c_void>,
-}
+pub(crate) struct Waiters(pub(crate) NonNull<c_void>);
 
 // SAFETY: a wait queue has a lock of its own.
 unsafe impl Send for Waiters {}
@@ -108,12 +106,7 @@ impl Waiters {
     pub(crate) fn new() -> Result<Self, NoMemory> {
         // SAFETY: no precondition.
         let raw = NonNull::new(unsafe { ffi::qnic_waiters_new() }).ok_or(NoMemory)?;
-        Ok(Waiters { raw })
-    }
-
-    /// For the shim's poll.
-    pub(crate) fn as_ptr(&self) -> *mut c_void {
-        self.raw.as_ptr()
+        Ok(Waiters(raw))
     }
 }
 
@@ -130,8 +123,7 @@ impl platform::Waiters for Waiters {
         let timeout = timeout_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX));
         let context: *const &dyn Fn() -> bool = &ready;
         // SAFETY: `evaluate` gets the context that it expects, valid throughout.
-        let result =
-            unsafe { ffi::qnic_wait(self.raw.as_ptr(), evaluate, context.cast(), timeout) };
+        let result = unsafe { ffi::qnic_wait(self.0.as_ptr(), evaluate, context.cast(), timeout) };
         match -result {
             0 => Waited::Ready,
             errno::ETIME => Waited::TimedOut,
@@ -141,13 +133,13 @@ impl platform::Waiters for Waiters {
 
     fn wake_all(&self) {
         // SAFETY: the queue lives as long as self.
-        unsafe { ffi::qnic_waiters_wake(self.raw.as_ptr()) }
+        unsafe { ffi::qnic_waiters_wake(self.0.as_ptr()) }
     }
 }
 
 impl Drop for Waiters {
     fn drop(&mut self) {
         // SAFETY: no thread waits on a queue that is dropped.
-        unsafe { ffi::qnic_waiters_free(self.raw.as_ptr()) }
+        unsafe { ffi::qnic_waiters_free(self.0.as_ptr()) }
     }
 }
