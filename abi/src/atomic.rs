@@ -217,18 +217,10 @@ const _: () = assert!(core::mem::offset_of!(AtomicRequest, length) == 32);
 
 impl Body for AtomicRequest {
     const KIND: u8 = kind::ATOMIC_REQUEST;
-
-    fn is_valid(&self) -> bool {
-        true
-    }
 }
 
 impl Body for AtomicResponse {
     const KIND: u8 = kind::ATOMIC_RESPONSE;
-
-    fn is_valid(&self) -> bool {
-        true
-    }
 }
 
 /// First number of the detail of a Dequeue that found an empty queue.

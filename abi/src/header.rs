@@ -135,24 +135,19 @@ pub struct Geometry {
     pub sram_bytes: u64,
     /// Number of windows.
     pub windows: u32,
-    /// Offset of window 0.
-    pub windows_offset: usize,
     /// Offset of the page table.
     pub table_offset: usize,
     /// Rows of the page table, a power of two.
     pub rows: u64,
     /// Frames of the physical map.
     pub frames: u64,
-    /// Offset of the reverse mappings.
-    pub vpn_offset: usize,
-    /// Offset of the protection keys.
-    pub key_offset: usize,
-    /// Offset of the lock words.
-    pub lock_offset: usize,
-    /// Offset of the driver's dirty bits.
-    pub dirty_driver_offset: usize,
-    /// Offset of the NIC's dirty bits.
-    pub dirty_nic_offset: usize,
+    // As in the header.
+    windows_offset: usize,
+    vpn_offset: usize,
+    key_offset: usize,
+    lock_offset: usize,
+    dirty_driver_offset: usize,
+    dirty_nic_offset: usize,
 }
 
 const fn page_up(bytes: u64) -> u64 {

@@ -154,8 +154,11 @@ pub trait Body: FromBytes + IntoBytes + KnownLayout + Immutable + Copy {
     /// Kind of these frames.
     const KIND: u8;
 
-    /// Returns true if flags and reserved fields are as the format says.
-    fn is_valid(&self) -> bool;
+    /// Returns true if flags and reserved fields are as the format says; a body without
+    /// any is always valid.
+    fn is_valid(&self) -> bool {
+        true
+    }
 }
 
 layouts! {
@@ -403,8 +406,4 @@ impl Body for Nak {
 
 impl<const KIND: u8> Body for Empty<KIND> {
     const KIND: u8 = KIND;
-
-    fn is_valid(&self) -> bool {
-        true
-    }
 }
