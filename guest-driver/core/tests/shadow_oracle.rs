@@ -26,34 +26,30 @@ const ROWS: [(u64, usize); 2] = [(5, 8), (6, 4)];
 /// Longest page span that the NIC locks behind one fence.
 const SPAN: usize = 4;
 
+/// What is done with a page, and a frame where it needs one.
 #[derive(Debug, Clone)]
 enum Operation {
-    Insert { tag: usize, frame: u32, key: u64 },
-    Try { tag: usize, frame: u32 },
-    Begin { tag: usize, frame: u32 },
+    Insert { key: u64 },
+    Unmap { forced: bool },
     Finish,
-    IsDirty { tag: usize, frame: u32 },
-    Lock { tag: usize },
-    LockSpan { first: usize, length: usize },
+    IsDirty,
+    Lock,
+    LockSpan { length: usize },
     Unlock { dirty: bool },
 }
 
-fn operation() -> impl Strategy<Value = Operation> {
-    let tag = 0..12usize;
-    // Two frames more than the table covers.
-    let frame = 0..FRAMES as u32 + 2;
-    let page = (tag.clone(), frame.clone());
-    prop_oneof![
-        8 => (page.clone(), 1..3u64)
-            .prop_map(|((tag, frame), key)| Operation::Insert { tag, frame, key }),
-        2 => page.clone().prop_map(|(tag, frame)| Operation::Try { tag, frame }),
-        2 => page.clone().prop_map(|(tag, frame)| Operation::Begin { tag, frame }),
+/// An operation, the index of its page, and its frame: up to two more than the table covers.
+fn operation() -> impl Strategy<Value = (Operation, usize, u32)> {
+    let operation = prop_oneof![
+        8 => (1..3u64).prop_map(|key| Operation::Insert { key }),
+        4 => any::<bool>().prop_map(|forced| Operation::Unmap { forced }),
         2 => Just(Operation::Finish),
-        2 => page.prop_map(|(tag, frame)| Operation::IsDirty { tag, frame }),
-        4 => tag.clone().prop_map(|tag| Operation::Lock { tag }),
-        1 => (tag, 1..=SPAN).prop_map(|(first, length)| Operation::LockSpan { first, length }),
+        2 => Just(Operation::IsDirty),
+        4 => Just(Operation::Lock),
+        1 => (1..=SPAN).prop_map(|length| Operation::LockSpan { length }),
         6 => any::<bool>().prop_map(|dirty| Operation::Unlock { dirty }),
-    ]
+    ];
+    (operation, 0..12usize, 0..FRAMES as u32 + 2)
 }
 
 /// An mapped page, as the oracle knows it.
@@ -128,11 +124,8 @@ impl World {
     fn insert(&mut self, tag: Tag, frame: u32, key: u64) {
         let before = self.mapped.get(&frame).copied();
         let held = self.is_held(frame);
-        let others: Vec<_> = self
-            .row_of(tag)
-            .into_iter()
-            .filter(|f| *f != frame)
-            .collect();
+        let mut others = self.row_of(tag);
+        others.retain(|other| *other != frame);
         let row_is_full = others.len() == ROW_ENTRIES;
         match self.table.insert(&self.sram, tag, frame, key) {
             Inserted::OutOfRange => assert!(u64::from(frame) >= FRAMES),
@@ -147,9 +140,8 @@ impl World {
                 assert!(!held && !self.leaving.contains_key(&frame));
                 assert_eq!(replaced.map(|r| r.frame), before.map(|_| frame));
                 assert_eq!(evicted.is_some(), row_is_full);
-                for removed in [replaced, evicted].into_iter().flatten() {
-                    self.left(removed);
-                }
+                let left = [replaced, evicted].into_iter().flatten();
+                left.for_each(|removed| self.left(removed));
                 let dirty = false;
                 self.mapped.insert(frame, Page { tag, key, dirty });
             }
@@ -228,12 +220,8 @@ impl World {
         let frames = tags.iter().map_while(|tag| self.frame_of(*tag));
         let expected: Vec<_> = frames.collect();
         let mut pages: [Option<LockedPage>; SPAN] = Default::default();
-        let count = lock_pages(
-            &self.sram,
-            &self.geometry,
-            tags.into_iter(),
-            &mut pages[..length],
-        );
+        let (sram, span) = (&self.sram, &mut pages[..length]);
+        let count = lock_pages(sram, &self.geometry, tags.into_iter(), span);
         assert_eq!(count, expected.len());
         let found: Vec<_> = pages.iter().flatten().map(frame_number).collect();
         assert_eq!(found, expected);
@@ -254,21 +242,20 @@ impl World {
         page.expect("a held frame changes hands").dirty = true;
     }
 
-    fn apply(&mut self, operation: Operation) {
+    fn apply(&mut self, (operation, index, frame): (Operation, usize, u32)) {
+        let tag = self.tags[index];
         match operation {
-            Operation::Insert { tag, frame, key } => {
-                let tag = self.tags[tag];
+            Operation::Insert { key } => {
                 // The driver takes a page out before it enters it in another frame.
                 if self.frame_of(tag).is_none_or(|known| known == frame) {
                     self.insert(tag, frame, key);
                 }
             }
-            Operation::Try { tag, frame } => self.unmap(self.tags[tag], frame, false),
-            Operation::Begin { tag, frame } => self.unmap(self.tags[tag], frame, true),
+            Operation::Unmap { forced } => self.unmap(tag, frame, forced),
             Operation::Finish => self.finish(),
-            Operation::IsDirty { tag, frame } => self.is_dirty(self.tags[tag], frame),
-            Operation::Lock { tag } => self.lock(self.tags[tag]),
-            Operation::LockSpan { first, length } => self.lock_span(first, length),
+            Operation::IsDirty => self.is_dirty(tag, frame),
+            Operation::Lock => self.lock(tag),
+            Operation::LockSpan { length } => self.lock_span(index, length),
             Operation::Unlock { dirty } => self.unlock(dirty),
         }
     }
@@ -291,16 +278,13 @@ impl World {
                 assert_eq!(twice, None, "frame {frame} is mapped twice");
             }
         }
-        let known: BTreeMap<_, _> = self
-            .mapped
-            .iter()
-            .map(|(frame, page)| (*frame, (page.tag, page.key)))
-            .collect();
-        assert_eq!(found, known);
+        let known = self.mapped.iter();
+        let known = known.map(|(frame, page)| (*frame, (page.tag, page.key)));
+        assert_eq!(found, known.collect());
         for frame in 0..FRAMES as u32 {
             let word = self.geometry.vpn_word(frame);
             let tag = Tag::from_word(self.sram.load_u64(word, Ordering::Relaxed));
-            assert_eq!(tag.is_some(), known.contains_key(&frame));
+            assert_eq!(tag.is_some(), self.mapped.contains_key(&frame));
             let lock = self.geometry.lock_word(frame);
             let locks = self.held.iter().filter(|page| frame_number(page) == frame);
             let count = locks.count() as u32;
@@ -391,10 +375,11 @@ fn a_frame_that_is_wanted_elsewhere_keeps_its_dirty_bit() {
 fn entries_beyond_the_frames_are_harmless() {
     let mut world = World::new(1);
     for index in 0..ROW_ENTRIES {
-        let entry = world.geometry.entry_offset(5, index);
-        world
-            .sram
-            .store_u32(entry, u32::MAX - index as u32, Ordering::Relaxed);
+        let (entry, frame) = (
+            world.geometry.entry_offset(5, index),
+            u32::MAX - index as u32,
+        );
+        world.sram.store_u32(entry, frame, Ordering::Relaxed);
     }
     let tag = world.tags[0];
     let inserted = world.table.insert(&world.sram, tag, 3, 9);

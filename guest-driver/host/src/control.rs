@@ -18,18 +18,7 @@ const REQUESTS: u16 = 64;
 
 const STRIDE: usize = REQUEST_BYTES + REPLY_BYTES;
 
-const BUFFERS: [Buffer; 2] = [
-    Buffer {
-        offset: 0,
-        length: REQUEST_BYTES,
-        writable: false,
-    },
-    Buffer {
-        offset: REQUEST_BYTES,
-        length: REPLY_BYTES,
-        writable: true,
-    },
-];
+const BUFFERS: [Buffer; 2] = [Buffer::Read(REQUEST_BYTES), Buffer::Written(REPLY_BYTES)];
 
 /// The state of a request slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +58,7 @@ impl Control {
         call: EventFd,
         connection: UnixStream,
     ) -> Result<Self, HostError> {
-        let ring = Ring::new(arena, REQUESTS, &BUFFERS, STRIDE)?;
+        let ring = Ring::new(arena, REQUESTS, &BUFFERS)?;
         Ok(Control {
             state: Mutex::new(State {
                 slots: vec![Slot::Free; ring.chains()],

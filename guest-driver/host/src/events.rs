@@ -12,12 +12,6 @@ use crate::ring::{BadChain, Buffer, Ring};
 /// Buffers for events; more events stay pending in the NIC.
 const EVENTS: u16 = 64;
 
-const BUFFERS: [Buffer; 1] = [Buffer {
-    offset: 0,
-    length: EVENT_BYTES,
-    writable: true,
-}];
-
 /// The event queue of a node.
 #[derive(Debug)]
 pub(crate) struct Events {
@@ -29,7 +23,7 @@ pub(crate) struct Events {
 impl Events {
     /// An event queue with all its buffers posted.
     pub(crate) fn new(arena: &Arc<Arena>, kick: EventFd, call: EventFd) -> Result<Self, HostError> {
-        let mut ring = Ring::new(arena, EVENTS, &BUFFERS, EVENT_BYTES)?;
+        let mut ring = Ring::new(arena, EVENTS, &[Buffer::Written(EVENT_BYTES)])?;
         for buffer in 0..ring.chains() {
             ring.add(buffer);
         }

@@ -11,7 +11,8 @@
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, SRAM_REGION};
@@ -173,57 +174,38 @@ fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
     check("SET_FEATURES", frontend.set_features(wanted))
 }
 
-/// The SRAM, once the device process has shared it.
+/// The SRAM that the device process shares, or why it does not.
+pub(crate) type Answer = Result<SharedRegion, String>;
+
+/// Waits for the SRAM.
+pub(crate) fn wait_for_sram(answers: &Receiver<Answer>) -> Result<SharedRegion, ConnectError> {
+    let answer = answers.recv_timeout(ANSWER_TIMEOUT);
+    let silence = |_| Err(format!("no SHMEM_MAP within {ANSWER_TIMEOUT:?}"));
+    answer.unwrap_or_else(silence).map_err(ConnectError::NoSram)
+}
+
+/// Where the device process shares its SRAM.
 #[derive(Debug)]
 pub(crate) struct SramSlot {
     /// Size that it must have, in bytes.
     size: u64,
-    content: Mutex<Content>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-enum Content {
-    Awaited,
-    Mapped(SharedRegion),
-    Failed(String),
+    /// The first answer counts: there is room for one.
+    answers: SyncSender<Answer>,
+    is_mapped: AtomicBool,
 }
 
 impl SramSlot {
-    pub(crate) fn new(size: u64) -> Self {
+    pub(crate) fn new(size: u64, answers: SyncSender<Answer>) -> Self {
         SramSlot {
             size,
-            content: Mutex::new(Content::Awaited),
-            changed: Condvar::new(),
+            answers,
+            is_mapped: AtomicBool::new(false),
         }
     }
 
-    /// Waits for the SRAM.
-    pub(crate) fn wait(&self) -> Result<SharedRegion, ConnectError> {
-        let is_awaited = |content: &mut Content| matches!(content, Content::Awaited);
-        let waited = self
-            .changed
-            .wait_timeout_while(self.lock(), ANSWER_TIMEOUT, is_awaited);
-        match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
-            Content::Mapped(sram) => Ok(sram.clone()),
-            Content::Failed(reason) => Err(ConnectError::NoSram(reason.clone())),
-            Content::Awaited => Err(ConnectError::NoSram(format!(
-                "no SHMEM_MAP within {ANSWER_TIMEOUT:?}"
-            ))),
-        }
-    }
-
-    /// Fails the wait for the SRAM, unless it is there.
+    /// Fails the wait for the SRAM, unless it is there or nobody waits.
     pub(crate) fn fail(&self, reason: impl Into<String>) {
-        let mut content = self.lock();
-        if matches!(*content, Content::Awaited) {
-            *content = Content::Failed(reason.into());
-            self.changed.notify_all();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Content> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+        let _ = self.answers.try_send(Err(reason.into()));
     }
 
     /// Maps the memory of a SHMEM_MAP.
@@ -246,13 +228,14 @@ impl SramSlot {
 
 impl VhostUserFrontendReqHandler for SramSlot {
     fn shmem_map(&self, request: &VhostUserMMap, file: &dyn AsRawFd) -> HandlerResult<u64> {
-        if let Content::Mapped(_) = &*self.lock() {
+        // Relaxed: only the interrupt thread uses it.
+        if self.is_mapped.load(Ordering::Relaxed) {
             return Err(std::io::Error::from_raw_os_error(libc::EEXIST));
         }
         match self.map(request, file) {
             Ok(sram) => {
-                *self.lock() = Content::Mapped(sram);
-                self.changed.notify_all();
+                self.is_mapped.store(true, Ordering::Relaxed);
+                let _ = self.answers.try_send(Ok(sram));
                 Ok(0)
             }
             Err(reason) => {

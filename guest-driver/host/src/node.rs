@@ -16,7 +16,7 @@ use crate::arena::Arena;
 use crate::control::Control;
 use crate::error::{ConnectError, HostError};
 use crate::events::Events;
-use crate::front_end::{FrontEnd, SramSlot};
+use crate::front_end::{wait_for_sram, FrontEnd, SramSlot};
 use crate::memory::SharedRegion;
 use crate::platform::HostPlatform;
 use crate::threads::{self, Shared};
@@ -54,11 +54,11 @@ impl HostNode {
         let small = |_: HostError| ConnectError::ArenaSize(arena_bytes);
         let control = Control::new(&arena, eventfd()?, eventfd()?, connection).map_err(small)?;
         let events = Events::new(&arena, eventfd()?, eventfd()?).map_err(small)?;
-        let sram = Arc::new(SramSlot::new(config.sram_bytes));
+        let (answers, answer) = mpsc::sync_channel(1);
         let shared = Arc::new(Shared {
             control: Arc::new(control),
             events,
-            sram: sram.clone(),
+            sram: Arc::new(SramSlot::new(config.sram_bytes, answers)),
             driver: OnceLock::new(),
         });
         let doorbells = (0..config.doorbells)
@@ -66,7 +66,7 @@ impl HostNode {
             .collect::<Result<Vec<_>, _>>()?;
         let threads = Threads::start(&shared, &mut front_end)?;
         front_end.start(&arena, &shared.control, &shared.events, &doorbells)?;
-        let platform = HostPlatform::new(arena, sram.wait()?, shared.control.clone());
+        let platform = HostPlatform::new(arena, wait_for_sram(&answer)?, shared.control.clone());
         let driver = Driver::start(platform, &config)
             .map_err(|error| ConnectError::start(error, arena_bytes))?;
         // Set once, here: the cell is empty.

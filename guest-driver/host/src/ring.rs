@@ -33,15 +33,13 @@ const NO_NOTIFY: u16 = 1;
 
 const DESCRIPTOR_BYTES: usize = 16;
 
-/// A buffer of a chain: one descriptor.
+/// A buffer of a chain: one descriptor, with its length in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Buffer {
-    /// Offset in the buffer memory.
-    pub(crate) offset: usize,
-    /// Length in bytes.
-    pub(crate) length: usize,
-    /// Whether the device writes it.
-    pub(crate) writable: bool,
+pub(crate) enum Buffer {
+    /// The device reads it.
+    Read(usize),
+    /// The device writes it.
+    Written(usize),
 }
 
 /// The device returned a chain that was not available to it.
@@ -65,32 +63,39 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring of `chains` chains (a power of two), each with the buffers of
-    /// `chain` (one or two); the buffers of chain *n* start at `n * stride`.
+    /// A ring of `chains` chains (a power of two), each with the buffers of `chain` (one
+    /// or two). All buffers lie one behind the other.
     pub(crate) fn new(
         arena: &Arc<Arena>,
         chains: u16,
         chain: &[Buffer],
-        stride: usize,
     ) -> Result<Self, HostError> {
+        let bytes = chain.iter().map(|buffer| match buffer {
+            Buffer::Read(length) | Buffer::Written(length) => length,
+        });
+        let chain_bytes: usize = bytes.sum();
         let chain_length = chain.len() as u16;
         let size = chains * chain_length;
         debug_assert!(size.is_power_of_two());
-        let buffers = arena.allocate(usize::from(chains) * stride)?;
+        let buffers = arena.allocate(usize::from(chains) * chain_bytes)?;
         let rings = arena.allocate(used_offset(size) + 4 + 8 * usize::from(size))?;
-        let physical = arena.physical(&buffers);
+        let mut address = arena.physical(&buffers);
         for number in 0..chains {
             for (index, buffer) in (0..).zip(chain) {
-                let address = physical + (usize::from(number) * stride + buffer.offset) as u64;
+                let (length, access) = match *buffer {
+                    Buffer::Read(length) => (length as u32, 0),
+                    Buffer::Written(length) => (length as u32, WRITE),
+                };
                 let last = index + 1 == chain_length;
-                let flags = if buffer.writable { WRITE } else { 0 } | if last { 0 } else { NEXT };
+                let flags = access | if last { 0 } else { NEXT };
                 let number = number * chain_length + index;
                 let descriptor = usize::from(number) * DESCRIPTOR_BYTES;
                 rings.store_u64(descriptor, address, Ordering::Relaxed);
-                rings.store_u32(descriptor + 8, buffer.length as u32, Ordering::Relaxed);
+                rings.store_u32(descriptor + 8, length, Ordering::Relaxed);
                 rings.store_u16(descriptor + 12, flags, Ordering::Relaxed);
                 let next = if last { 0 } else { number + 1 };
                 rings.store_u16(descriptor + 14, next, Ordering::Relaxed);
+                address += u64::from(length);
             }
         }
         Ok(Ring {
@@ -130,15 +135,14 @@ impl Ring {
         self.next_available = self.next_available.wrapping_add(1);
         // Release: buffer and ring entry in front of the index (partner: the
         // device's acquire load of the index).
+        let index = self.next_available;
         self.rings
-            .store_u16(available + 2, self.next_available, Ordering::Release);
+            .store_u16(available + 2, index, Ordering::Release);
         // Partner: the device's fence between its store to the used flags and its
         // last load of the available index.
         self.rings.fence();
-        let flags = self
-            .rings
-            .load_u16(used_offset(self.size), Ordering::Relaxed);
-        flags & NO_NOTIFY == 0
+        let used = used_offset(self.size);
+        self.rings.load_u16(used, Ordering::Relaxed) & NO_NOTIFY == 0
     }
 
     /// Takes the next chain from the used ring.
@@ -184,18 +188,7 @@ mod tests {
     use virtio_queue::{Queue, QueueOwnedT, QueueT};
     use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-    const BUFFERS: [Buffer; 2] = [
-        Buffer {
-            offset: 0,
-            length: 16,
-            writable: false,
-        },
-        Buffer {
-            offset: 16,
-            length: 16,
-            writable: true,
-        },
-    ];
+    const BUFFERS: [Buffer; 2] = [Buffer::Read(16), Buffer::Written(16)];
 
     /// The device's side of a ring, by crate `virtio-queue`.
     struct Device {
@@ -206,11 +199,8 @@ mod tests {
     impl Device {
         fn new(arena: &Arena, ring: &Ring) -> Self {
             let file = std::fs::File::from(arena.file.try_clone().unwrap());
-            let range = (
-                GuestAddress(0),
-                arena.size(),
-                Some(vm_memory::FileOffset::new(file, 0)),
-            );
+            let file = vm_memory::FileOffset::new(file, 0);
+            let range = (GuestAddress(0), arena.size(), Some(file));
             let memory = GuestMemoryMmap::from_ranges_with_files([range]).unwrap();
             let mut queue = Queue::new(256).unwrap();
             queue.try_set_size(ring.size).unwrap();
@@ -251,7 +241,7 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 0..400),
         ) {
             let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-            let mut ring = Ring::new(&arena, 8, &BUFFERS, 32).unwrap();
+            let mut ring = Ring::new(&arena, 8, &BUFFERS).unwrap();
             let mut device = Device::new(&arena, &ring);
             let mut free: Vec<usize> = (0..ring.chains()).collect();
             let (mut taken, mut number) = (Vec::new(), 0u8);
@@ -282,7 +272,7 @@ mod tests {
     #[test]
     fn kicks_are_left_out_when_the_device_says_so() {
         let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-        let mut ring = Ring::new(&arena, 8, &BUFFERS, 32).unwrap();
+        let mut ring = Ring::new(&arena, 8, &BUFFERS).unwrap();
         let mut device = Device::new(&arena, &ring);
         device.queue.disable_notification(&device.memory).unwrap();
         assert!(!ring.add(0));
@@ -294,7 +284,7 @@ mod tests {
     fn a_device_that_returns_nonsense_is_detected() {
         for head in [2, 3, 16, u32::MAX] {
             let arena = Arena::new(16 * PAGE_SIZE).unwrap();
-            let mut ring = Ring::new(&arena, 8, &BUFFERS, 32).unwrap();
+            let mut ring = Ring::new(&arena, 8, &BUFFERS).unwrap();
             ring.add(0);
             let used = used_offset(ring.size);
             ring.rings.store_u32(used + 4, head, Ordering::Relaxed);

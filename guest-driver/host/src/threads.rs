@@ -131,12 +131,9 @@ pub(crate) fn epoll_set(
     channel: &FrontendReqHandler<SramSlot>,
 ) -> std::io::Result<Epoll> {
     let epoll = Epoll::new()?;
+    let connection = shared.control.connection.as_raw_fd();
     let sources = [
-        (
-            shared.control.connection.as_raw_fd(),
-            EventSet::READ_HANG_UP,
-            CONNECTION,
-        ),
+        (connection, EventSet::READ_HANG_UP, CONNECTION),
         (channel.as_raw_fd(), EventSet::IN, CHANNEL),
         (shared.control.call.as_raw_fd(), EventSet::IN, CONTROL_CALL),
         (shared.events.call.as_raw_fd(), EventSet::IN, EVENT_CALL),

@@ -61,27 +61,23 @@ pub fn check_config(bytes: &[u8; CONFIG_SIZE]) -> Result<Config, StartError> {
         windows: raw.windows.get(),
         sram_bytes: raw.sram_bytes.get(),
     };
-    if !(1..=MAX_DOORBELLS).contains(&config.doorbells) {
-        return Err(StartError::BadConfig("the number of doorbells"));
-    }
-    if !(1..=MAX_WINDOWS).contains(&config.windows) {
-        return Err(StartError::BadConfig("the number of windows"));
-    }
-    if config.sram_bytes < size_of::<SramHeader>() as u64 {
-        return Err(StartError::BadConfig("the size of the SRAM"));
-    }
+    let doorbells = (1..=MAX_DOORBELLS).contains(&config.doorbells);
+    check_field(doorbells, "the number of doorbells")?;
+    let windows = (1..=MAX_WINDOWS).contains(&config.windows);
+    check_field(windows, "the number of windows")?;
+    let sram = config.sram_bytes >= size_of::<SramHeader>() as u64;
+    check_field(sram, "the size of the SRAM")?;
     Ok(config)
 }
 
+fn check_field(is_legal: bool, name: &'static str) -> Result<(), StartError> {
+    is_legal.then_some(()).ok_or(StartError::BadConfig(name))
+}
+
 fn check_version(device: u32) -> Result<(), StartError> {
-    if device == ABI_VERSION {
-        Ok(())
-    } else {
-        Err(StartError::VersionMismatch {
-            device,
-            driver: ABI_VERSION,
-        })
-    }
+    let driver = ABI_VERSION;
+    let mismatch = StartError::VersionMismatch { device, driver };
+    (device == driver).then_some(()).ok_or(mismatch)
 }
 
 /// Reads and checks the header.
@@ -90,9 +86,8 @@ pub(super) fn read_geometry<P: Platform>(
     config: &Config,
 ) -> Result<(Geometry, u32), StartError> {
     let sram = platform.sram();
-    if sram.size() < size_of::<SramHeader>() {
-        return Err(StartError::BadConfig("the size of the SRAM"));
-    }
+    let fits = sram.size() >= size_of::<SramHeader>();
+    check_field(fits, "the size of the SRAM")?;
     // Acquire; partner: the NIC's release store of the magic word, after all else.
     if sram.load_u64(MAGIC, Ordering::Acquire) != SRAM_MAGIC {
         return Err(StartError::NoSram);
@@ -105,15 +100,10 @@ pub(super) fn read_geometry<P: Platform>(
     check_status(Status::try_from(header.state.get()).ok())?;
     let geometry =
         Geometry::from_header(&header, sram.size() as u64).map_err(StartError::Geometry)?;
-    if geometry.windows != config.windows {
-        return Err(StartError::BadConfig("the number of windows"));
-    }
-    let needed = platform.frames();
-    if geometry.frames < needed {
-        return Err(StartError::SramTooSmall {
-            covered: geometry.frames,
-            needed,
-        });
+    check_field(geometry.windows == config.windows, "the number of windows")?;
+    let (covered, needed) = (geometry.frames, platform.frames());
+    if covered < needed {
+        return Err(StartError::SramTooSmall { covered, needed });
     }
     Ok((geometry, header.inline_max.get()))
 }
@@ -157,20 +147,12 @@ mod tests {
         let config = check_config(&config_bytes()).unwrap();
         assert_eq!(config.node, NodeId(7));
         assert_eq!((config.doorbells, config.windows), (2, 4));
-        assert_eq!(
-            config_with(0, &[0; 8]),
-            Err(StartError::NotQnic { magic: 0 })
-        );
-        let other = ABI_VERSION + 1;
-        let error = config_with(8, &other.to_le_bytes()).unwrap_err();
-        assert_eq!(
-            error,
-            StartError::VersionMismatch {
-                device: other,
-                driver: ABI_VERSION
-            }
-        );
-        let wanted = std::format!("ABI version {other}");
+        let zeroes = config_with(0, &[0; 8]);
+        assert_eq!(zeroes, Err(StartError::NotQnic { magic: 0 }));
+        let (device, driver) = (ABI_VERSION + 1, ABI_VERSION);
+        let error = config_with(8, &device.to_le_bytes()).unwrap_err();
+        assert_eq!(error, StartError::VersionMismatch { device, driver });
+        let wanted = std::format!("ABI version {device}");
         assert!(std::format!("{error}").contains(&wanted));
     }
 
@@ -180,10 +162,8 @@ mod tests {
         let windows = [0, MAX_WINDOWS + 1].map(|count| (28, count));
         for (offset, value) in counts.into_iter().chain(windows) {
             let result = config_with(offset, &value.to_le_bytes());
-            assert!(
-                matches!(result, Err(StartError::BadConfig(_))),
-                "{result:?}"
-            );
+            let refused = matches!(result, Err(StartError::BadConfig(_)));
+            assert!(refused, "{result:?}");
         }
         assert!(config_with(16, &[0; 8]).is_err());
     }
@@ -202,21 +182,16 @@ mod tests {
         let frames = core::mem::offset_of!(SramHeader, frames);
         fake.sram.store_u64(frames, covered, Ordering::Relaxed);
         fake.nic().next.push_back(Ok(Status::SramTooSmall.code()));
-        assert!(matches!(
-            fake.start().err(),
-            Some(StartError::SramTooSmall { .. })
-        ));
+        let error = fake.start().err();
+        assert!(matches!(error, Some(StartError::SramTooSmall { .. })));
     }
 
     #[test]
     fn a_header_that_does_not_fit_is_refused() {
         let fake = Fake::new();
-        fake.sram
-            .store_u32(STATE, Status::SramTooSmall.code(), Ordering::Relaxed);
-        assert_eq!(
-            fake.start().err(),
-            Some(StartError::Refused(Status::SramTooSmall))
-        );
+        let status = Status::SramTooSmall;
+        fake.sram.store_u32(STATE, status.code(), Ordering::Relaxed);
+        assert_eq!(fake.start().err(), Some(StartError::Refused(status)));
         fake.sram.store_u32(STATE, 999, Ordering::Relaxed);
         assert_eq!(fake.start().err(), Some(StartError::BadResponse));
         let fake = Fake::new();
@@ -226,20 +201,15 @@ mod tests {
 
     #[test]
     fn a_nic_that_refuses_or_is_silent_is_not_driven() {
-        let fake = Fake::new();
-        fake.nic()
-            .next
-            .push_back(Ok(Status::VersionMismatch.code()));
-        fake.nic().next.push_back(Ok(4711));
-        fake.nic().next.push_back(Err(RequestError::TimedOut));
-        assert_eq!(
-            fake.start().err(),
-            Some(StartError::Refused(Status::VersionMismatch))
-        );
-        assert_eq!(fake.start().err(), Some(StartError::BadResponse));
-        assert_eq!(
-            fake.start().err(),
-            Some(StartError::NoResponse(RequestError::TimedOut))
-        );
+        let (refusal, silence) = (Status::VersionMismatch, RequestError::TimedOut);
+        for (answer, error) in [
+            (Ok(refusal.code()), StartError::Refused(refusal)),
+            (Ok(4711), StartError::BadResponse),
+            (Err(silence), StartError::NoResponse(silence)),
+        ] {
+            let fake = Fake::new();
+            fake.nic().next.push_back(answer);
+            assert_eq!(fake.start().err(), Some(error));
+        }
     }
 }

@@ -18,7 +18,7 @@ use std::vec::Vec;
 
 use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC, CONFIG_SIZE};
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
-use qnic_abi::event::{Event, Kind, EVENT_BYTES};
+use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::{uapi, Access, NodeId, SharedMemory, Status, VniId, ABI_VERSION};
@@ -130,11 +130,10 @@ pub(crate) fn config_bytes() -> [u8; CONFIG_SIZE] {
         magic: CONFIG_MAGIC.into(),
         abi_version: ABI_VERSION.into(),
         node: geometry.node.0.into(),
-        reserved0: 0.into(),
         sram_bytes: geometry.sram_bytes.into(),
         doorbells: geometry.doorbells.into(),
         windows: geometry.windows.into(),
-        reserved1: [0.into(); 4],
+        ..Default::default()
     };
     config.as_bytes().try_into().unwrap()
 }
@@ -195,14 +194,11 @@ pub(crate) fn event(
     let event = Event {
         kind: (kind as u32).into(),
         vni: vni.0.into(),
-        flags: 0.into(),
         address: address.into(),
         pages: pages.into(),
-        status: 0.into(),
-        reserved: 0.into(),
+        ..Default::default()
     };
-    let bytes: &[u8; EVENT_BYTES] = event.as_bytes().try_into().unwrap();
-    driver.handle_event(bytes)
+    driver.handle_event(event.as_bytes().try_into().unwrap())
 }
 
 /// Pages in the page table.

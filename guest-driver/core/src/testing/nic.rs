@@ -24,8 +24,6 @@ pub(crate) struct Nic {
     pub(crate) posted: u32,
     /// The waits that imports asked for, in milliseconds.
     pub(crate) import_waits: Vec<u32>,
-    /// Queues that were reset.
-    pub(crate) queues_reset: Vec<u16>,
     /// What the next requests get instead of a proper response.
     pub(crate) next: VecDeque<Result<u32, RequestError>>,
     /// Stopped by the driver.
@@ -61,7 +59,7 @@ impl Nic {
     fn answer(&mut self, opcode: Opcode, vni: u16, body: &[u8]) -> [u8; REPLY_BYTES] {
         let mut status = Status::Ok;
         match opcode {
-            Opcode::Hello | Opcode::ResetQueue => self.queues_reset.push(vni),
+            Opcode::Hello | Opcode::ResetQueue => {}
             Opcode::NewProcess => {
                 let (process, _) = control::NewProcess::read_from_prefix(body).unwrap();
                 let old = self.processes.insert(vni, process);
@@ -104,17 +102,15 @@ impl Nic {
         let Some(segment) = found else {
             return respond(Status::NameNotFound.code(), &[0u8; 0]);
         };
-        respond(
-            Status::Ok.code(),
-            &Imported {
-                segment: segment.segment,
-                reserved: 0.into(),
-                access: segment.access,
-                address: segment.address,
-                length: segment.length,
-                key: segment.key,
-            },
-        )
+        let imported = Imported {
+            segment: segment.segment,
+            reserved: 0.into(),
+            access: segment.access,
+            address: segment.address,
+            length: segment.length,
+            key: segment.key,
+        };
+        respond(Status::Ok.code(), &imported)
     }
 
     /// Page keys of the segments of a process.
