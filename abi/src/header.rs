@@ -333,14 +333,9 @@ mod tests {
 
     #[test]
     fn impossible_geometries_are_refused() {
-        assert_eq!(
-            Geometry::new(NodeId(0), 0, 1, 1),
-            Err(GeometryError::Frames(0))
-        );
-        assert_eq!(
-            Geometry::new(NodeId(0), 1, 0, 1),
-            Err(GeometryError::Windows(0))
-        );
+        let empty = |frames, windows| Geometry::new(NodeId(0), frames, windows, 1);
+        assert_eq!(empty(0, 1), Err(GeometryError::Frames(0)));
+        assert_eq!(empty(1, 0), Err(GeometryError::Windows(0)));
         let g = Geometry::new(NodeId(0), 4096, 128, 14).unwrap();
         let mut header = g.header();
         header.lock_offset = (g.lock_offset as u64 + 4096).into();
@@ -348,9 +343,7 @@ mod tests {
         assert!(Geometry::from_header(&g.header(), g.sram_bytes / 2).is_err());
         let mut header = g.header();
         header.inline_max = 129.into();
-        assert_eq!(
-            Geometry::from_header(&header, g.sram_bytes),
-            Err(GeometryError::Inconsistent("inline_max"))
-        );
+        let refused = Geometry::from_header(&header, g.sram_bytes);
+        assert_eq!(refused, Err(GeometryError::Inconsistent("inline_max")));
     }
 }

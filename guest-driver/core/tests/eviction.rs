@@ -93,14 +93,11 @@ fn measured(n: u64, page: fn(u64, u64) -> Tag) -> f64 {
     for table_number in 0..TABLES {
         let sram = Sram::new(geometry.sram_bytes as usize);
         let mut table = Table::new(geometry, table_number);
-        let tags: BTreeSet<_> = (0u64..)
-            .map(|index| page(table_number, index))
-            .scan(BTreeSet::new(), |seen, tag| {
-                (seen.len() < n as usize).then(|| seen.insert(tag).then_some(tag))
-            })
-            .flatten()
-            .collect();
-        assert_eq!(tags.len() as u64, n);
+        let mut pages = (0u64..).map(|index| page(table_number, index));
+        let mut tags = BTreeSet::new();
+        while tags.len() < n as usize {
+            tags.extend(pages.next());
+        }
         let mut evictions = 0;
         for (frame, tag) in tags.iter().enumerate() {
             match table.insert(&sram, *tag, frame as u32, 1) {

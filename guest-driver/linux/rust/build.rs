@@ -36,16 +36,9 @@ fn main() {
         result,
     } in shim
     {
-        let list: Vec<_> = arguments
-            .iter()
-            .map(|(name, of)| format!("{name}: {of}"))
-            .collect();
-        writeln!(
-            ffi,
-            "    pub(crate) fn {name}({}){result};",
-            list.join(", ")
-        )
-        .unwrap();
+        let named = arguments.iter().map(|(name, of)| format!("{name}: {of}"));
+        let list = named.collect::<Vec<_>>().join(", ");
+        writeln!(ffi, "    pub(crate) fn {name}({list}){result};").unwrap();
     }
     ffi.push_str("}\n");
     write("ffi.rs", &ffi);
@@ -58,12 +51,8 @@ fn main() {
     } in entries
     {
         let list: Vec<_> = arguments.iter().map(|(_, of)| of.as_str()).collect();
-        let list = list.join(", ");
-        writeln!(
-            types,
-            "const _: unsafe extern \"C\" fn({list}){result} = {name};"
-        )
-        .unwrap();
+        let of = format!("unsafe extern \"C\" fn({}){result}", list.join(", "));
+        writeln!(types, "const _: {of} = {name};").unwrap();
     }
     write("entry.rs", &types);
     write("abi_h.rs", &constants(&read("../abi.h"), "u64"));

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::platform::{Platform, RequestError, Timeout};
 
 /// A request, ready to be sent.
-pub(crate) struct Request([u8; REQUEST_BYTES]);
+pub(crate) struct Request(pub(crate) [u8; REQUEST_BYTES]);
 
 /// A response.
 pub(crate) struct Response([u8; REPLY_BYTES]);
@@ -42,15 +42,6 @@ impl Request {
         timeout: Timeout,
     ) -> Result<Response, RequestError> {
         platform.request(&self.0, timeout).map(Response)
-    }
-
-    /// Sends it and drops the response; waits `timeout_ms` milliseconds for room.
-    pub(crate) fn post<P: Platform>(
-        &self,
-        platform: &P,
-        timeout_ms: u32,
-    ) -> Result<(), RequestError> {
-        platform.post(&self.0, timeout_ms)
     }
 }
 

@@ -95,7 +95,7 @@ impl<P: Platform> Device<P> {
         if !self.lose() {
             return;
         }
-        self.log(
+        self.platform.log(
             Level::Error,
             format_args!("the device is broken and was stopped: {reason}; reload the driver"),
         );
@@ -125,7 +125,7 @@ impl<P: Platform> Device<P> {
         if !self.is_alive() {
             return;
         }
-        if let Err(RequestError::TimedOut) = request.post(&self.platform, RESPONSE_MS) {
+        if let Err(RequestError::TimedOut) = self.platform.post(&request.0, RESPONSE_MS) {
             self.declare_broken(format_args!("the control queue stays full"));
         }
     }
@@ -153,10 +153,6 @@ impl<P: Platform> Device<P> {
             self.platform.sram().fence();
             Ok(())
         })
-    }
-
-    pub(crate) fn log(&self, level: Level, message: fmt::Arguments<'_>) {
-        self.platform.log(level, message);
     }
 }
 

@@ -85,8 +85,6 @@ impl<P: MemoryManager> Exports<P> {
         &self.page_table.device
     }
 
-    /// Exports a range. Resident pages are inserted into the page table at once, the
-    /// others when the NIC asks for them.
     pub(crate) fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
         let access = Access::from_bits(call.access.get()).filter(|access| !access.is_empty());
         let legal = call.reserved.get() == 0 && call.flags.get() & !uapi::PHYSICAL == 0;
@@ -208,7 +206,6 @@ impl<P: MemoryManager> Exports<P> {
         Ok(())
     }
 
-    /// Revokes a segment (N2). When it returns, no transfer accesses it any more.
     pub(crate) fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError> {
         if call.reserved.get() != 0 {
             return Err(CallError::Invalid);

@@ -75,7 +75,7 @@ impl<P: MemoryManager> Driver<P> {
                 Handled::FaultQueued
             }),
             Err(Unknown(kind)) => {
-                self.device.log(
+                self.device.platform.log(
                     Level::Warning,
                     format_args!("event of unknown kind {kind} ignored"),
                 );

@@ -50,7 +50,7 @@ impl<P: MemoryManager> Driver<P> {
             page_table: PageTable::new(device.clone())?,
             device,
         });
-        driver.device.log(
+        driver.device.platform.log(
             Level::Info,
             format_args!(
                 "{}: {} windows, {} doorbells, {} frames, {} MiB SRAM",

@@ -1,10 +1,10 @@
 //! unmapPage against lockPage (N6; NetVM §4.4, figure 13).
 
-use qnic_driver::shadow::{Inserted, Table, Unmapped};
+use qnic_driver::shadow::{Inserted, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page};
 
 use crate::world::{
-    concurrently, force_out, insert, key, mapped, nic_writes, outcomes, tag, use_locked, World,
+    concurrently, force_out, insert, key, mapped, nic_writes, outcomes, tag, take_out, use_locked,
 };
 
 /// At most one side has the page at a time, and each of the three outcomes of
@@ -16,14 +16,7 @@ fn all_outcomes_of_the_exclusion_occur() {
         let (unmapped, locked) = concurrently(
             &world,
             |world| nic_writes(world, tag(0)).is_some(),
-            |world| match table.try_unmap(world, tag(0), 0) {
-                Unmapped::Done(_) => {
-                    world.reuse(0);
-                    true
-                }
-                Unmapped::Locked => false,
-                Unmapped::Absent => panic!("no other side unmaps it"),
-            },
+            |world| take_out(world, &mut table, tag(0), 0).is_some(),
         );
         // Still mapped, or out: the NIC finds it again, or it does not.
         assert_eq!(world.entry(0) == 0, unmapped);
@@ -40,30 +33,18 @@ fn all_outcomes_of_the_exclusion_occur() {
     }
 }
 
-/// Unmaps the page with force. Returns true if it was dirty.
-fn force(table: &mut Table, world: &World) -> bool {
-    match force_out(world, table, tag(0), 0) {
-        Unmapped::Done(removed) => removed.dirty,
-        other => panic!("no other side unmaps it: {other:?}"),
-    }
-}
-
 /// unmapPage with force: when it is over the NIC does not touch the page any
 /// more, and a page that it wrote to is seen dirty (N7).
 #[test]
 fn a_forced_unmap_ends_with_the_page_to_itself() {
     let seen = outcomes(|| {
         let (world, mut table) = mapped(1, 1);
-        let (dirty, wrote) = concurrently(
+        let (removed, wrote) = concurrently(
             &world,
             |world| nic_writes(world, tag(0)).is_some(),
-            |world| {
-                let dirty = force(&mut table, world);
-                world.reuse(0);
-                dirty
-            },
+            |world| force_out(world, &mut table, tag(0), 0),
         );
-        assert_eq!(dirty, wrote);
+        assert_eq!(removed.dirty, wrote);
         assert_eq!(world.entry(0), 0);
         assert_eq!(nic_writes(&world, tag(0)), None);
         wrote
@@ -80,10 +61,7 @@ fn a_nic_that_comes_back_is_kept_out() {
         concurrently(
             &world,
             |world| [(); 2].map(|()| nic_writes(world, tag(0))),
-            |world| {
-                force(&mut table, world);
-                world.reuse(0);
-            },
+            |world| force_out(world, &mut table, tag(0), 0),
         );
     });
 }
@@ -108,10 +86,8 @@ fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
                 unlock_page(world, g, outer);
             },
             |world| {
-                if let Unmapped::Done(removed) = table.try_unmap(world, tag(0), 0) {
-                    assert!(!removed.dirty);
-                    world.reuse(0);
-                }
+                let removed = take_out(world, &mut table, tag(0), 0);
+                assert!(removed.is_none_or(|removed| !removed.dirty));
             },
         );
     });

@@ -4,7 +4,7 @@ use loom::sync::Arc;
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_page, page_key, unlock_page_dirty};
 
-use crate::world::{concurrently, geometry, insert, key, mapped, nic_writes, tag, World};
+use crate::world::{concurrently, geometry, insert, key, mapped, nic_writes, tag, take_out, World};
 
 /// With the entry the NIC finds reverse mapping, key, dirty bit and content: it reports
 /// no page absent because the entry is half written.
@@ -47,13 +47,10 @@ fn a_frame_that_changes_hands_keeps_name_and_key_together() {
                 assert!(second.is_none_or(|found| found == key(1)));
                 second.is_some()
             },
-            |world| match table.try_unmap(world, tag(0), 0) {
-                Unmapped::Done(_) => {
-                    world.reuse(0);
+            |world| {
+                take_out(world, &mut table, tag(0), 0).is_some()
                     // Busy if a NIC with an old entry has it locked.
-                    done(insert(world, &mut table, tag(1), 0, key(1)))
-                }
-                _ => false,
+                    && done(insert(world, &mut table, tag(1), 0, key(1)))
             },
         );
         assert!(second || !wrote);
@@ -75,13 +72,10 @@ fn a_page_that_is_inserted_again_has_its_new_key() {
             &world,
             |world| nic_writes(world, tag(0)),
             |world| {
-                if let Unmapped::Done(_) = table.try_unmap(world, tag(0), 0) {
-                    world.reuse(0);
-                    if done(insert(world, &mut table, tag(0), 0, 99)) {
-                        if let Unmapped::Done(_) = table.try_unmap(world, tag(0), 0) {
-                            world.reuse(0);
-                        }
-                    }
+                if take_out(world, &mut table, tag(0), 0).is_some()
+                    && done(insert(world, &mut table, tag(0), 0, 99))
+                {
+                    take_out(world, &mut table, tag(0), 0);
                 }
             },
         );

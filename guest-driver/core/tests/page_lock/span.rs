@@ -6,8 +6,8 @@ use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_pages, unlock_page_dirty, LockedPage};
 
 use crate::world::{
-    concurrently, force_out, geometry, insert, key, mapped, nic_writes, outcomes, tag, use_locked,
-    World,
+    concurrently, force_out, geometry, insert, key, mapped, nic_writes, outcomes, tag, take_out,
+    use_locked, World,
 };
 
 /// The NIC locks the first `pages` pages, writes to those it got, unlocks them.
@@ -36,18 +36,11 @@ fn one_page_leaves(leaving: usize, forced: bool) {
             &world,
             |world| nic_writes_span(world, 2),
             |world| {
-                let outcome = if forced {
-                    force_out(world, &mut table, tag(leaving), frame)
+                let page = tag(leaving);
+                if forced {
+                    Some(force_out(world, &mut table, page, frame))
                 } else {
-                    table.try_unmap(world, tag(leaving), frame)
-                };
-                match outcome {
-                    Unmapped::Done(removed) => {
-                        world.reuse(frame);
-                        Some(removed)
-                    }
-                    Unmapped::Locked => None,
-                    Unmapped::Absent => panic!("no other side unmaps it"),
+                    take_out(world, &mut table, page, frame)
                 }
             },
         );
@@ -121,8 +114,7 @@ fn a_page_of_a_span_that_is_inserted_again_has_its_new_key() {
             &world,
             |world| nic_writes_span(world, 1),
             |world| {
-                if let Unmapped::Done(_) = table.try_unmap(world, tag(0), 0) {
-                    world.reuse(0);
+                if take_out(world, &mut table, tag(0), 0).is_some() {
                     let _ = insert(world, &mut table, tag(0), 0, 99);
                 }
             },

@@ -14,7 +14,7 @@ use loom::sync::Arc;
 use qnic_abi::header::Geometry;
 use qnic_abi::page_table::{Tag, ROW_ENTRIES};
 use qnic_abi::{NodeId, SharedMemory, VniId, PAGE_SHIFT};
-use qnic_driver::shadow::{Inserted, Table, Unmapped};
+use qnic_driver::shadow::{Inserted, Removed, Table, Unmapped};
 use qnic_nic::page_table::{lock_page, page_key, unlock_page_dirty, LockedPage};
 
 /// Frames of the model, enough to fill a row and one more.
@@ -133,16 +133,33 @@ pub(crate) fn mapped(pages: usize, seed: u64) -> (Arc<World>, Table) {
     (world, table)
 }
 
-/// Unmaps a page with force: its mapping stays invalid, and the driver waits for the NIC.
-pub(crate) fn force_out(world: &World, table: &mut Table, tag: Tag, frame: u32) -> Unmapped {
-    let mut outcome = table.begin_unmap(world, tag, frame);
-    while outcome == Unmapped::Locked {
-        loom::thread::yield_now();
-        if let Some(removed) = table.finish_unmap(world, frame) {
-            outcome = Unmapped::Done(removed);
+/// Unmaps a page unless the NIC holds it; the kernel then has its frame to itself.
+pub(crate) fn take_out(world: &World, table: &mut Table, tag: Tag, frame: u32) -> Option<Removed> {
+    match table.try_unmap(world, tag, frame) {
+        Unmapped::Done(removed) => {
+            world.reuse(frame);
+            Some(removed)
         }
+        Unmapped::Locked => None,
+        Unmapped::Absent => panic!("no other side unmaps it"),
     }
-    outcome
+}
+
+/// Unmaps a page with force: its mapping stays invalid, and the driver waits for the NIC.
+/// The kernel then has its frame to itself.
+pub(crate) fn force_out(world: &World, table: &mut Table, tag: Tag, frame: u32) -> Removed {
+    let removed = match table.begin_unmap(world, tag, frame) {
+        Unmapped::Done(removed) => removed,
+        Unmapped::Locked => loop {
+            loom::thread::yield_now();
+            if let Some(removed) = table.finish_unmap(world, frame) {
+                break removed;
+            }
+        },
+        Unmapped::Absent => panic!("no other side unmaps it"),
+    };
+    world.reuse(frame);
+    removed
 }
 
 /// Frame of a locked page.

@@ -18,7 +18,7 @@ use qnic_driver::{check_config, CallError, Handled, Region, StartError};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::ffi::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicNotifier};
-use crate::platform::{AddressSpace, Driver, Kernel, Notifier, Process};
+use crate::platform::{AddressSpace, Driver, Kernel, Process};
 
 // Each entry point has the type that ffi.h declares.
 include!(concat!(env!("OUT_DIR"), "/entry.rs"));
@@ -177,7 +177,14 @@ forward! {
     qnic_rs_check_device(driver_of) = Driver::check_device;
     qnic_rs_host_area(process_of) -> *mut QnicHostArea = |of: &Process| of.host_area().0.as_ptr();
     qnic_rs_waiters(process_of) -> *mut c_void = |of: &Process| of.waiters().0.as_ptr();
+    qnic_rs_poll(process_of) -> i32 = poll;
     qnic_rs_close(process_of) = Process::close;
+}
+
+fn poll(process: &Process) -> i32 {
+    let readable = i32::from(process.is_readable()) * ffi::QNIC_POLL_READABLE;
+    let gone = i32::from(!process.is_open()) * ffi::QNIC_POLL_GONE;
+    readable | gone
 }
 
 #[no_mangle]
@@ -273,15 +280,6 @@ unsafe extern "C" fn qnic_rs_mapping(
 }
 
 #[no_mangle]
-unsafe extern "C" fn qnic_rs_poll(process: *mut c_void) -> i32 {
-    // SAFETY: the shim has not released the process.
-    let process = unsafe { process_of(process) };
-    let readable = i32::from(process.is_readable()) * ffi::QNIC_POLL_READABLE;
-    let gone = i32::from(!process.is_open()) * ffi::QNIC_POLL_GONE;
-    readable | gone
-}
-
-#[no_mangle]
 unsafe extern "C" fn qnic_rs_release(process: *mut c_void) {
     // SAFETY: the shim gives the process back.
     drop(unsafe { Box::from_raw(process.cast::<Process>()) });
@@ -299,7 +297,8 @@ unsafe extern "C" fn qnic_rs_invalidate(
     // SAFETY: the region lives until qnic_notifier_free has returned.
     let region = unsafe { &*region.cast::<Region<Kernel>>() };
     region.invalidate(start, end, may_sleep, || {
-        // SAFETY: this is the notifier's callback, and `notifier` its notifier.
-        unsafe { Notifier::begin_invalidation(notifier, sequence) }
+        // SAFETY: this is the notifier's callback, and `notifier` its notifier; the
+        // region's lock is held.
+        unsafe { ffi::qnic_notifier_set_seq(notifier, sequence) }
     })
 }

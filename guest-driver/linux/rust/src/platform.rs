@@ -146,15 +146,6 @@ impl Notifier {
         }
         Err(MemoryError::Busy)
     }
-
-    /// Tells the notifier, with the region's lock held, that its pages change.
-    ///
-    /// # Safety
-    /// Called by the notifier's callback only.
-    pub(crate) unsafe fn begin_invalidation(notifier: *mut QnicNotifier, sequence: u64) {
-        // SAFETY: the caller's promise.
-        unsafe { ffi::qnic_notifier_set_seq(notifier, sequence) }
-    }
 }
 
 /// The error for a result of the shim that is not zero.
