@@ -16,7 +16,6 @@ use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC, CONFIG_SIZE, MAX_DOORBELLS};
 use qnic_abi::control::{self, Opcode};
 use qnic_abi::header::{Geometry, SramHeader, MAGIC, MAX_WINDOWS, SRAM_MAGIC};
 use qnic_abi::{NodeId, SharedMemory, Status, VniId, ABI_VERSION};
-use zerocopy::{FromBytes, IntoBytes};
 
 use super::control_queue::Request;
 use crate::error::StartError;
@@ -24,10 +23,6 @@ use crate::platform::{Platform, Timeout};
 
 /// How long the driver waits for the SRAM, in milliseconds.
 const SRAM_MS: u32 = 30_000;
-
-const HEADER_WORDS: usize = size_of::<SramHeader>() / 8;
-
-const _: () = assert!(HEADER_WORDS * 8 == size_of::<SramHeader>());
 
 /// What the configuration space says, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +42,7 @@ pub struct Config {
 /// # Errors
 /// [`StartError::NotQnic`], [`StartError::VersionMismatch`], [`StartError::BadConfig`].
 pub fn check_config(bytes: &[u8; CONFIG_SIZE]) -> Result<Config, StartError> {
-    let raw =
-        DeviceConfig::read_from_bytes(bytes).map_err(|_| StartError::BadConfig("its size"))?;
+    let raw: DeviceConfig = zerocopy::transmute!(*bytes);
     if raw.magic.get() != CONFIG_MAGIC {
         return Err(StartError::NotQnic {
             magic: raw.magic.get(),
@@ -92,10 +86,9 @@ pub(super) fn read_geometry<P: Platform>(
     if sram.load_u64(MAGIC, Ordering::Acquire) != SRAM_MAGIC {
         return Err(StartError::NoSram);
     }
-    let mut words = [0u64; HEADER_WORDS];
+    let mut words = [0u64; size_of::<SramHeader>() / 8];
     sram.read_words(0, &mut words);
-    let header = SramHeader::read_from_bytes(words.as_bytes())
-        .map_err(|_| StartError::BadConfig("the size of the SRAM"))?;
+    let header: SramHeader = zerocopy::transmute!(words);
     check_version(header.abi_version.get())?;
     check_status(Status::try_from(header.state.get()).ok())?;
     let geometry =

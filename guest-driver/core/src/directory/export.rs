@@ -120,7 +120,7 @@ impl<P: MemoryManager> Exports<P> {
         let shared = segments.sharing(range)?;
         let is_new = shared.is_none();
         let exported = shared.map_or_else(|| self.new_region(range), Ok)?;
-        let page_key = Some(exported.region.page_key());
+        let page_key = Some(exported.region.page_key);
         if let Err(failure) = self.publish(index, access, page_key, call) {
             if is_new {
                 self.retract(&exported);

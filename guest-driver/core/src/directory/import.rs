@@ -134,7 +134,7 @@ mod tests {
         let mut call = uapi::Import::default();
         fake.nic().next.push_back(Err(RequestError::Interrupted));
         assert_eq!(process.import(&mut call), Err(CallError::Interrupted));
-        assert!(process.driver().is_alive());
+        assert!(process.driver.is_alive());
         fake.nic().next.push_back(Err(RequestError::TooMany));
         assert_eq!(import(&process, 0, 0).0, Status::Exhausted);
         call.wait_ms = (MAX_IMPORT_WAIT_MS + 1).into();

@@ -16,7 +16,7 @@ use crate::process::state::ProcessState;
 
 /// A registered process; dropping it closes it.
 pub struct Process<P: MemoryManager> {
-    pub(super) driver: Arc<Driver<P>>,
+    pub(crate) driver: Arc<Driver<P>>,
     pub(crate) state: Arc<ProcessState<P>>,
 }
 
@@ -24,11 +24,6 @@ impl<P: MemoryManager> Process<P> {
     /// Its VNI.
     pub fn vni(&self) -> VniId {
         self.state.vni
-    }
-
-    /// The driver that it is registered with.
-    pub fn driver(&self) -> &Arc<Driver<P>> {
-        &self.driver
     }
 
     /// Its address space, as given at registration.

@@ -28,7 +28,8 @@ pub struct Region<P: Platform> {
     vni: VniId,
     first_page: u64,
     page_count: usize,
-    page_key: u64,
+    /// Key of its pages in the physical map.
+    pub(crate) page_key: u64,
     pages: P::Mutex<Pages>,
 }
 
@@ -75,11 +76,6 @@ impl<P: Platform> Region<P> {
     /// Number of its pages.
     pub fn page_count(&self) -> usize {
         self.page_count
-    }
-
-    /// Key of its pages in the physical map.
-    pub(crate) fn page_key(&self) -> u64 {
-        self.page_key
     }
 
     /// Index of the page with this number, if the page is one of the region's.
@@ -279,7 +275,7 @@ mod tests {
         set_lock(&fake, frame, 1);
         let word = driver.geometry().lock_word(frame);
         let sram = fake.sram.clone();
-        fake.tick_per_reading(20_000);
+        fake.tick_ns.store(20_000, Ordering::Relaxed);
         fake.on_yield(move |now| {
             if now > 1_000_000 {
                 sram.store_u32(word, 0, Ordering::Release);
@@ -295,7 +291,7 @@ mod tests {
     fn a_nic_that_never_lets_go_is_stopped() {
         let (fake, _, process) = exporter(4, true);
         set_lock(&fake, frame_of_page(&fake, 17), 1);
-        fake.tick_per_reading(20_000);
+        fake.tick_ns.store(20_000, Ordering::Relaxed);
         assert!(fake.kernel.reclaim(17, 1, true));
         assert!(fake.nic().stopped);
         let call = process.unexport(&mut uapi::Unexport::default());

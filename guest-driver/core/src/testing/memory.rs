@@ -2,12 +2,14 @@
 
 use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec::Vec;
 
+use super::sync::assert_may_sleep;
 use super::Fake;
 use crate::platform::MemoryError;
-use crate::Region;
+use crate::{MemoryManager, Region};
 
 /// Size of a page in bytes.
 pub(crate) const PAGE: u64 = 4096;
@@ -66,22 +68,6 @@ impl Kernel {
         self.0.lock().unwrap()
     }
 
-    /// Pins a range; its pages must be resident and contiguous.
-    pub(super) fn pin(&self, address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
-        let mut state = self.state();
-        let pages = address / PAGE..(address + length).div_ceil(PAGE);
-        let frame = |page| state.pages.get(&page).copied().flatten();
-        let first = frame(pages.start).ok_or(MemoryError::NotMapped)?;
-        let contiguous = pages
-            .zip(first..)
-            .all(|(page, wanted)| frame(page) == Some(wanted));
-        if !contiguous {
-            return Err(MemoryError::NotExportable);
-        }
-        state.pinned += 1;
-        Ok((Pin(self.clone()), u64::from(first) * PAGE + address % PAGE))
-    }
-
     /// Maps pages; `resident` ones get a frame.
     pub(crate) fn map(&self, first_page: u64, count: u64, resident: bool) {
         let mut state = self.state();
@@ -125,26 +111,6 @@ impl Kernel {
         state.dirty.push(frame);
     }
 
-    pub(super) fn register_notifier(
-        &self,
-        region: &Arc<Region<Fake>>,
-    ) -> Result<Notifier, MemoryError> {
-        let mut state = self.state();
-        for page in region.page_numbers() {
-            if !state.pages.contains_key(&page) {
-                return Err(MemoryError::NotMapped);
-            }
-            if state.read_only.contains(&page) {
-                return Err(MemoryError::NotWritable);
-            }
-        }
-        state.notified.push(region.clone());
-        Ok(Notifier {
-            kernel: self.clone(),
-            region: region.clone(),
-        })
-    }
-
     pub(crate) fn fault_in(
         &self,
         region: &Region<Fake>,
@@ -179,20 +145,83 @@ impl Kernel {
             }
         }
     }
+}
 
-    pub(super) fn install_resident(&self, region: &Region<Fake>) {
+impl MemoryManager for Fake {
+    type AddressSpace = ();
+    type Notifier = Notifier;
+    type Pin = Pin;
+
+    fn register_notifier(
+        &self,
+        (): &(),
+        region: &Arc<Region<Self>>,
+    ) -> Result<Notifier, MemoryError> {
+        assert_may_sleep();
+        let mut state = self.kernel.state();
+        for page in region.page_numbers() {
+            if !state.pages.contains_key(&page) {
+                return Err(MemoryError::NotMapped);
+            }
+            if state.read_only.contains(&page) {
+                return Err(MemoryError::NotWritable);
+            }
+        }
+        state.notified.push(region.clone());
+        Ok(Notifier {
+            kernel: self.kernel.clone(),
+            region: region.clone(),
+        })
+    }
+
+    fn may_use_physical(&self) -> bool {
+        self.physical.load(Ordering::Relaxed)
+    }
+
+    /// The pages must be resident and contiguous.
+    fn pin(&self, (): &(), address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
+        assert_may_sleep();
+        let mut state = self.kernel.state();
+        let pages = address / PAGE..(address + length).div_ceil(PAGE);
+        let first = state.frame(pages.start).ok_or(MemoryError::NotMapped)?;
+        let mut wanted = pages.zip(first..);
+        if !wanted.all(|(page, frame)| state.frame(page) == Some(frame)) {
+            return Err(MemoryError::NotExportable);
+        }
+        state.pinned += 1;
+        let pin = Pin(self.kernel.clone());
+        Ok((pin, u64::from(first) * PAGE + address % PAGE))
+    }
+
+    fn fault_in(
+        &self,
+        _: &(),
+        _: &Notifier,
+        region: &Region<Self>,
+        first: usize,
+        count: usize,
+    ) -> Result<(), MemoryError> {
+        assert_may_sleep();
+        self.kernel.fault_in(region, first, count)
+    }
+
+    fn install_resident(&self, _: &(), _: &Notifier, region: &Region<Self>) {
+        assert_may_sleep();
         let frames: Vec<_> = {
-            let state = self.state();
+            let state = self.kernel.state();
             let pages = region.page_numbers();
-            pages
-                .map(|page| state.pages.get(&page).copied().flatten())
-                .collect()
+            pages.map(|page| state.frame(page)).collect()
         };
         let _ = region.install(0, &frames, || true);
     }
 }
 
 impl State {
+    /// The frame of a page that is resident.
+    fn frame(&self, page: u64) -> Option<u32> {
+        self.pages.get(&page).copied().flatten()
+    }
+
     fn new_frame(&mut self) -> u32 {
         loop {
             self.next_frame = (self.next_frame + 1) % 64;

@@ -19,18 +19,17 @@ use std::vec::Vec;
 use qnic_abi::attach::{DeviceConfig, CONFIG_MAGIC, CONFIG_SIZE};
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::{Event, Kind};
-use qnic_abi::header::Geometry;
+use qnic_abi::header::{Geometry, SramHeader};
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::{uapi, Access, NodeId, SharedMemory, Status, VniId, ABI_VERSION};
 use qnic_nic::testing::Sram;
-use zerocopy::IntoBytes;
 
-pub(crate) use memory::{Kernel, Notifier, Pin, PAGE};
+pub(crate) use memory::{Kernel, PAGE};
 pub(crate) use nic::Nic;
 pub(crate) use sync::{SleepLock, Spin, Waiters};
 
-use crate::platform::{HostArea, Level, MemoryError, NoMemory, Platform, RequestError, Timeout};
-use crate::{check_config, CallError, Driver, Handled, MemoryManager, Process, Region, StartError};
+use crate::platform::{HostArea, Level, NoMemory, Platform, RequestError, Timeout};
+use crate::{check_config, CallError, Driver, Handled, Process, Region, StartError};
 
 /// Geometry of the fake NIC: 64 frames, 4 windows.
 pub(crate) fn geometry() -> Geometry {
@@ -60,10 +59,12 @@ pub(crate) struct Fake {
     pub(crate) nic: Arc<Mutex<Nic>>,
     pub(crate) kernel: Kernel,
     clock_ns: Arc<AtomicU64>,
-    tick_ns: Arc<AtomicU64>,
+    /// Time that passes between two readings of the clock.
+    pub(crate) tick_ns: Arc<AtomicU64>,
     random: Arc<AtomicU64>,
     log: Arc<Mutex<Vec<String>>>,
-    physical: Arc<AtomicBool>,
+    /// Processes may use physical addresses.
+    pub(crate) physical: Arc<AtomicBool>,
     /// Runs whenever the driver yields: what happens elsewhere meanwhile.
     on_yield: Arc<Mutex<Option<Hook>>>,
 }
@@ -78,10 +79,8 @@ impl Fake {
     pub(crate) fn new() -> Self {
         let geometry = geometry();
         let sram = Sram::new(geometry.sram_bytes as usize);
-        for (index, word) in geometry.header().as_bytes().chunks(8).enumerate() {
-            let word = u64::from_le_bytes(word.try_into().unwrap());
-            sram.store_u64(index * 8, word, Ordering::Relaxed);
-        }
+        let header: [u64; size_of::<SramHeader>() / 8] = zerocopy::transmute!(geometry.header());
+        sram.write_words(0, &header);
         Fake {
             sram: Arc::new(sram),
             nic: Arc::default(),
@@ -107,16 +106,6 @@ impl Fake {
         self.log.lock().unwrap().join("\n")
     }
 
-    /// From now on processes may use physical addresses.
-    pub(crate) fn allow_physical(&self) {
-        self.physical.store(true, Ordering::Relaxed);
-    }
-
-    /// From now on so many nanoseconds pass between two readings of the clock.
-    pub(crate) fn tick_per_reading(&self, nanoseconds: u64) {
-        self.tick_ns.store(nanoseconds, Ordering::Relaxed);
-    }
-
     /// Runs `hook` with the time whenever the driver yields.
     pub(crate) fn on_yield(&self, hook: impl FnMut(u64) + Send + 'static) {
         *self.on_yield.lock().unwrap() = Some(std::boxed::Box::new(hook));
@@ -135,7 +124,7 @@ pub(crate) fn config_bytes() -> [u8; CONFIG_SIZE] {
         windows: geometry.windows.into(),
         ..Default::default()
     };
-    config.as_bytes().try_into().unwrap()
+    zerocopy::transmute!(config)
 }
 
 /// Registers a process on any port.
@@ -198,12 +187,12 @@ pub(crate) fn event(
         pages: pages.into(),
         ..Default::default()
     };
-    driver.handle_event(event.as_bytes().try_into().unwrap())
+    driver.handle_event(&zerocopy::transmute!(event))
 }
 
 /// Pages in the page table.
 pub(crate) fn mapped(process: &Process<Fake>) -> u64 {
-    process.driver().device.counters.pages_mapped.get()
+    process.driver.device.counters.pages_mapped.get()
 }
 
 /// The region that holds a page, and the page's index in it.
@@ -291,46 +280,5 @@ impl Platform for Fake {
     fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         let line = std::format!("{level:?}: {message}");
         self.log.lock().unwrap().push(line);
-    }
-}
-
-impl MemoryManager for Fake {
-    type AddressSpace = ();
-    type Notifier = Notifier;
-    type Pin = Pin;
-
-    fn register_notifier(
-        &self,
-        (): &(),
-        region: &Arc<Region<Self>>,
-    ) -> Result<Notifier, MemoryError> {
-        sync::assert_may_sleep();
-        self.kernel.register_notifier(region)
-    }
-
-    fn may_use_physical(&self) -> bool {
-        self.physical.load(Ordering::Relaxed)
-    }
-
-    fn pin(&self, (): &(), address: u64, length: u64) -> Result<(Pin, u64), MemoryError> {
-        sync::assert_may_sleep();
-        self.kernel.pin(address, length)
-    }
-
-    fn fault_in(
-        &self,
-        _: &(),
-        _: &Notifier,
-        region: &Region<Self>,
-        first: usize,
-        count: usize,
-    ) -> Result<(), MemoryError> {
-        sync::assert_may_sleep();
-        self.kernel.fault_in(region, first, count)
-    }
-
-    fn install_resident(&self, _: &(), _: &Notifier, region: &Region<Self>) {
-        sync::assert_may_sleep();
-        self.kernel.install_resident(region);
     }
 }

@@ -2,6 +2,7 @@ use super::super::segment::ADDRESS_END;
 use super::*;
 use crate::testing::{export, export_call, mapped, register, running, Fake, PAGE};
 use crate::Process;
+use core::sync::atomic::Ordering;
 
 fn status(result: Result<uapi::Export, CallError>) -> Status {
     Status::try_from(result.unwrap().status.get()).unwrap()
@@ -99,7 +100,7 @@ fn physical_exports_need_the_privilege_and_pin_while_they_last() {
     assert_eq!(call.status.get(), Status::AccessDenied.code());
     assert_eq!(fake.kernel.state().pinned, 0);
 
-    fake.allow_physical();
+    fake.physical.store(true, Ordering::Relaxed);
     let mut call = wanted;
     let process = driver.register((), 1, &mut call).unwrap().unwrap();
     let registered = fake.nic().processes[&process.vni().0];
