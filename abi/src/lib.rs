@@ -32,6 +32,7 @@
 //! | [`event`] | events for the driver, on the event virtqueue | NIC | driver |
 //! | [`wire`] | frames between NICs: envelope, sessions, acknowledgements | NIC | peer NIC |
 //! | [`names`] | names of the kinds of frames | | people |
+//! | [`layout`] | sizes, fields and numbers of all of them | | tests, people |
 //! | [`uapi`] | ioctl and mmap of the character device | library, driver | driver, library |
 //!
 //! # Conventions
