@@ -69,7 +69,6 @@ pub use capture::{CaptureOptions, DISSECTOR};
 pub use cluster::{Cluster, Links};
 pub use config::{
     AccelChoice, ClusterSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NodeSpec, ProcessSpec,
-    MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY,
 };
 pub use copy::Count;
 pub use device::add_stats;

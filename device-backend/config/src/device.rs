@@ -27,17 +27,17 @@ use std::time::Duration;
 use qnic_abi::{attach, header, NodeId, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
 
-use crate::check::{check_socket, Unique};
+use crate::check::{add, check_socket, require, Unique};
 use crate::{ByteSize, ConfigError, NetworkSettings};
 
 /// Most NICs in one device process.
-pub const MAX_NICS: usize = 64;
+const MAX_NICS: usize = 64;
 
 /// Longest time to poll after the last work, in microseconds.
-pub const MAX_POLL_WINDOW_US: u64 = 1_000_000;
+const MAX_POLL_WINDOW_US: u64 = 1_000_000;
 
 /// Most RAM of a guest.
-pub const MAX_RAM: ByteSize = ByteSize(1 << 40);
+const MAX_RAM: ByteSize = ByteSize(1 << 40);
 
 const DEFAULT_POLL_WINDOW_US: u64 = 5;
 
@@ -149,26 +149,28 @@ impl NicSettings {
     }
 
     fn check(&self, key: &str) -> Result<(), ConfigError> {
-        let error = |field, message| Err(ConfigError::new(format!("{key}.{field}"), message));
-        if self.name.is_empty() {
-            let message = "is empty; give the NIC a name for logs and metrics";
-            return error("name", message.to_owned());
-        }
+        let nameless = "is empty; give the NIC a name for logs and metrics";
+        require(!self.name.is_empty(), format!("{key}.name"), nameless)?;
         let ranges = [
             ("doorbells", self.doorbells, attach::MAX_DOORBELLS),
             ("windows", self.windows, header::MAX_WINDOWS),
         ];
         for (field, value, most) in ranges {
-            if !(1..=most).contains(&value) {
-                return error(field, format!("expected 1 to {most}, found {value}"));
-            }
+            let message = format!("expected 1 to {most}, found {value}");
+            require(
+                (1..=most).contains(&value),
+                format!("{key}.{field}"),
+                message,
+            )?;
         }
         let ram = self.ram;
-        if ram.0 == 0 || ram.0 % PAGE_SIZE as u64 != 0 || ram > MAX_RAM {
-            let expected = format!("expected a multiple of {PAGE_SIZE} bytes up to {MAX_RAM}");
-            return error("ram", format!("{expected}, found {ram}"));
-        }
-        check_socket(&self.socket, &format!("{key}.socket"))
+        let fits = ram.0 != 0 && ram.0 % PAGE_SIZE as u64 == 0 && ram <= MAX_RAM;
+        let expected = format!("expected a multiple of {PAGE_SIZE} bytes up to {MAX_RAM}");
+        require(
+            fits,
+            format!("{key}.ram"),
+            format!("{expected}, found {ram}"),
+        )
     }
 }
 
@@ -182,14 +184,14 @@ pub(crate) struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     pub(crate) fn node(&mut self, node: u16, key: &str) -> Result<(), ConfigError> {
-        self.nodes.add(node, key, format_args!("node {node}"))
+        add(&mut self.nodes, node, key, format_args!("node {node}"))
     }
 
     /// Checks a path of a socket, which no two keys may have.
     pub(crate) fn socket(&mut self, path: &'a Path, key: &str) -> Result<(), ConfigError> {
         check_socket(path, key)?;
         let what = format_args!("socket {}", path.display());
-        self.sockets.add(path, key, what)
+        add(&mut self.sockets, path, key, what)
     }
 }
 
@@ -231,25 +233,20 @@ impl Config {
     /// # Errors
     /// Returns an error for the first value that breaks one.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let error = |key, message: String| Err(ConfigError::new(key, message));
-        if self.nics.is_empty() {
-            return error("nic", "expected at least one [[nic]]".to_owned());
-        }
-        if self.nics.len() > MAX_NICS {
-            let message = format!("{} NICs, at most {MAX_NICS}", self.nics.len());
-            return error("nic", message);
-        }
-        if self.engine.poll_window_us > MAX_POLL_WINDOW_US {
-            let message = format!("expected at most {MAX_POLL_WINDOW_US}");
-            return error("engine.poll_window_us", message);
-        }
+        let count = self.nics.len();
+        require(count > 0, "nic", "expected at least one [[nic]]")?;
+        let message = format!("{count} NICs, at most {MAX_NICS}");
+        require(count <= MAX_NICS, "nic", message)?;
+        let message = format!("expected at most {MAX_POLL_WINDOW_US}");
+        let fits = self.engine.poll_window_us <= MAX_POLL_WINDOW_US;
+        require(fits, "engine.poll_window_us", message)?;
         let mut seen = Seen::default();
         for (index, nic) in self.nics.iter().enumerate() {
             let key = format!("nic[{index}]");
             nic.check(&key)?;
             seen.node(nic.node.0, &format!("{key}.node"))?;
             let what = format_args!("name \"{}\"", nic.name);
-            seen.names.add(&nic.name, &format!("{key}.name"), what)?;
+            add(&mut seen.names, &nic.name, &format!("{key}.name"), what)?;
             seen.socket(&nic.socket, &format!("{key}.socket"))?;
         }
         if let Some(metrics) = &self.metrics {

@@ -1,67 +1,48 @@
 //! The one error of configuration: where it stands and what was expected.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A value breaks a rule, or a file cannot be read as a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{}{message}{}", begin(location), prefix(key), end(location))]
+#[error("{place}{}{message}{line}", prefix(key))]
 pub struct ConfigError {
-    /// Where it stands; `None`: the value does not come from a file.
-    pub location: Option<Location>,
+    /// File, line and column, both from 1, the latter in characters; empty if the value does
+    /// not come from a file.
+    place: String,
     /// The key it is about, such as `node[1].memory`; empty if it is no key.
-    pub key: String,
+    pub(crate) key: String,
     /// What is wrong and what was expected.
-    pub message: String,
-}
-
-/// A location in a configuration file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
-    /// The file.
-    pub file: PathBuf,
-    /// Line, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
-    /// The line itself.
-    pub text: String,
+    message: String,
+    /// The line of the file.
+    line: String,
 }
 
 impl ConfigError {
     /// The value of `key` breaks a rule.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
-            location: None,
+            place: String::new(),
             key: key.into(),
             message: message.into(),
+            line: String::new(),
         }
     }
 
     /// The same error, found at byte range `span` of `text`, the content of `file`.
-    pub(crate) fn at(mut self, file: &Path, text: &str, span: &Range<usize>) -> Self {
+    pub(crate) fn at(self, file: &Path, text: &str, span: &Range<usize>) -> Self {
         let before = text.get(..span.start).unwrap_or(text);
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        self.message = self.message.trim_end().replace('\n', ", ");
-        self.location = Some(Location {
-            file: file.to_owned(),
-            line: before.matches('\n').count() + 1,
-            column: before[start..].chars().count() + 1,
-            text: text[start..].lines().next().unwrap_or("").to_owned(),
-        });
-        self
+        let line = before.matches('\n').count() + 1;
+        let column = before[start..].chars().count() + 1;
+        let shown = text[start..].lines().next().unwrap_or("");
+        Self {
+            place: format!("{}:{line}:{column}: ", file.display()),
+            key: self.key,
+            message: self.message.trim_end().replace('\n', ", "),
+            line: format!("\n  | {shown}"),
+        }
     }
-}
-
-fn begin(location: &Option<Location>) -> String {
-    location.as_ref().map_or_else(String::new, |location| {
-        format!(
-            "{}:{}:{}: ",
-            location.file.display(),
-            location.line,
-            location.column
-        )
-    })
 }
 
 fn prefix(key: &str) -> String {
@@ -69,10 +50,4 @@ fn prefix(key: &str) -> String {
         "" => String::new(),
         key => format!("{key}: "),
     }
-}
-
-fn end(location: &Option<Location>) -> String {
-    location
-        .as_ref()
-        .map_or_else(String::new, |location| format!("\n  | {}", location.text))
 }

@@ -19,14 +19,12 @@ mod file;
 mod network;
 mod size;
 
-pub use check::{check_socket, Unique, MAX_SOCKET_PATH};
-pub use device::{
-    Config, EngineSettings, MetricsSettings, NicSettings, MAX_NICS, MAX_POLL_WINDOW_US, MAX_RAM,
-};
-pub use error::{ConfigError, Location};
+pub use check::{add, require, Unique, MAX_SOCKET_PATH};
+pub use device::{Config, EngineSettings, MetricsSettings, NicSettings};
+pub use error::ConfigError;
 pub use file::parse;
 pub use network::{
     check_link, check_peer_timeout, index_of, topology, LinkSettings, NetworkSettings,
     ProcessSettings, ShmSettings, UdpSettings,
 };
-pub use size::{ByteSize, NotASize};
+pub use size::ByteSize;

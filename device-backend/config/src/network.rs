@@ -39,7 +39,7 @@ use qnic_links::units::Span;
 use qnic_links::{Impairments, Network, NetworkPlan, Shape, Topology, MAX_NAME};
 use serde::{Deserialize, Serialize};
 
-use crate::check::Unique;
+use crate::check::{add, require, Unique};
 use crate::device::Seen;
 use crate::{Config, ConfigError};
 
@@ -149,11 +149,9 @@ pub fn topology<N: PartialEq + Debug>(
         ("network.hub", Shape::Star, hub.is_some()),
     ];
     for (key, only, given) in odd {
-        if given != (shape == only) {
-            let what = if given { "only" } else { "needed" };
-            let message = format!("{what} with the topology {only:?}").to_lowercase();
-            return Err(ConfigError::new(key, message));
-        }
+        let what = if given { "only" } else { "needed" };
+        let message = format!("{what} with the topology {only:?}").to_lowercase();
+        require(given == (shape == only), key, message)?;
     }
     let (topology, key) = match (shape, columns, hub) {
         (Shape::Torus, Some(columns), _) => (Topology::Torus { columns }, "network.columns"),
@@ -182,12 +180,10 @@ pub fn check_link<N: PartialEq + Debug>(
 ) -> Result<(), ConfigError> {
     let from = index_of(ends[0], nodes, key)?;
     let to = index_of(ends[1], nodes, key)?;
-    if topology.joins(nodes.len(), from, to) {
-        return Ok(());
-    }
+    let joined = topology.joins(nodes.len(), from, to);
     let [from, to] = ends;
     let message = format!("no link of this topology joins {from:?} and {to:?}");
-    Err(ConfigError::new(key, message))
+    require(joined, key, message)
 }
 
 /// Checks `peer_timeout` of `[network]`.
@@ -195,13 +191,9 @@ pub fn check_link<N: PartialEq + Debug>(
 /// # Errors
 /// Returns an error if it is too short.
 pub fn check_peer_timeout(time: Option<Span>) -> Result<(), ConfigError> {
-    match time.filter(|time| *time < MIN_PEER_TIMEOUT) {
-        None => Ok(()),
-        Some(time) => {
-            let message = format!("expected {MIN_PEER_TIMEOUT} or more, found {time}");
-            Err(ConfigError::new("network.peer_timeout", message))
-        }
-    }
+    let time = time.unwrap_or(MIN_PEER_TIMEOUT);
+    let message = format!("expected {MIN_PEER_TIMEOUT} or more, found {time}");
+    require(time >= MIN_PEER_TIMEOUT, "network.peer_timeout", message)
 }
 
 /// Index of `node` among `nodes`.
@@ -266,8 +258,9 @@ impl Config {
 impl NetworkSettings {
     fn check_processes<'a>(&'a self, mut seen: Seen<'a>) -> Result<(), ConfigError> {
         let (mut names, mut addresses) = (Unique::default(), Unique::default());
-        let mut add_name =
-            |name: &'a str, key: &str| names.add(name, key, format_args!("the name \"{name}\""));
+        let mut add_name = |name: &'a str, key: &str| {
+            add(&mut names, name, key, format_args!("the name \"{name}\""))
+        };
         if let Some(shm) = &self.shm {
             check_name(&shm.name, "network.shm.name")?;
             add_name(&shm.name, "network.shm.name")?;
@@ -277,26 +270,21 @@ impl NetworkSettings {
         if let Some(udp) = self.udp.as_ref().filter(|udp| Some(&udp.name) != shm_name) {
             add_name(&udp.name, "network.udp.name")?;
         }
-        let needed = |key, what: &str| {
-            let message = format!("needed to reach other processes{what}");
-            Err(ConfigError::new(key, message))
-        };
+        let needed = "needed to reach other processes";
         for (index, process) in self.processes.iter().enumerate() {
             let key = format!("network.process[{index}]");
             let name_key = format!("{key}.name");
             add_name(&process.name, &name_key)?;
             match (process.address, &process.socket) {
-                (Some(_), None) if self.udp.is_none() => {
-                    return needed("network.udp", ": name, listen, key_file");
-                }
-                (None, Some(_)) if self.shm.is_none() => {
-                    return needed("network.shm", " of this host: name, socket");
-                }
                 (Some(address), None) => {
+                    let message = format!("{needed}: name, listen, key_file");
+                    require(self.udp.is_some(), "network.udp", message)?;
                     let what = format_args!("the address {address}");
-                    addresses.add(address, &format!("{key}.address"), what)?;
+                    add(&mut addresses, address, &format!("{key}.address"), what)?;
                 }
                 (None, Some(socket)) => {
+                    let message = format!("{needed} of this host: name, socket");
+                    require(self.shm.is_some(), "network.shm", message)?;
                     check_name(&process.name, &name_key)?;
                     seen.socket(socket, &format!("{key}.socket"))?;
                 }

@@ -38,4 +38,3 @@ mod tests;
 
 pub use network::{HostSpec, LinkSpec, NetworkSpec, ProcessSpec};
 pub use spec::{AccelChoice, ClusterSpec, FileSpec, NodeSpec};
-pub use validate::{MAX_CPUS, MAX_DISK, MAX_MEMORY, MAX_NAME, MAX_NODES, MIN_MEMORY};

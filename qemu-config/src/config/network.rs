@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use qnic_config::{ConfigError, Unique};
+use qnic_config::{add, require, ConfigError, Unique};
 use qnic_links::units::Span;
 use qnic_links::{Impairments, Shape};
 use serde::{Deserialize, Serialize};
@@ -225,15 +225,13 @@ fn check_hosts(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigError>
     if network.hosts.is_empty() {
         return Ok(());
     }
-    if network.key_file.is_none() {
-        let message = "needed with hosts: at least 32 random bytes, \
-                       such as of \"head -c 32 /dev/urandom > FILE\"";
-        return Err(ConfigError::new("network.key_file", message));
-    }
+    let message = "needed with hosts: at least 32 random bytes, \
+                   such as of \"head -c 32 /dev/urandom > FILE\"";
+    require(network.key_file.is_some(), "network.key_file", message)?;
     let mut addresses = Unique::default();
     for (index, host) in network.hosts.iter().enumerate() {
         let key = format!("network.host[{index}].address");
-        addresses.add(host.address, &key, host.address)?;
+        add(&mut addresses, host.address, &key, host.address)?;
     }
     let hosts = network.hosts.iter().map(|host| (&host.name, &host.nodes));
     check_division(hosts, nodes, "network.host")
@@ -244,16 +242,16 @@ fn check_processes(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigEr
     if network.processes.is_empty() {
         return Ok(());
     }
-    if !network.hosts.is_empty() {
-        let message = "a cluster has either hosts or several processes on one host";
-        return Err(ConfigError::new(top, message));
-    }
+    let message = "a cluster has either hosts or several processes on one host";
+    require(network.hosts.is_empty(), top, message)?;
     for (index, process) in network.processes.iter().enumerate() {
         check_name(&process.name, &format!("{top}[{index}].name"))?;
-        if process.nodes.is_empty() {
-            let message = "expected at least one node: a device process has a NIC";
-            return Err(ConfigError::new(format!("{top}[{index}].nodes"), message));
-        }
+        let message = "expected at least one node: a device process has a NIC";
+        require(
+            !process.nodes.is_empty(),
+            format!("{top}[{index}].nodes"),
+            message,
+        )?;
     }
     let processes = network.processes.iter().map(|one| (&one.name, &one.nodes));
     check_division(processes, nodes, top)
@@ -269,24 +267,19 @@ fn check_division<'a>(
     let (mut names, mut placed) = (Unique::default(), Unique::default());
     for (index, (name, part)) in parts.enumerate() {
         let key = format!("{top}[{index}]");
-        names.add(
-            name,
-            &format!("{key}.name"),
-            format_args!("name \"{name}\""),
-        )?;
+        let what = format_args!("name \"{name}\"");
+        add(&mut names, name, &format!("{key}.name"), what)?;
         for (index, node) in part.iter().enumerate() {
             let (node, key) = (node.as_str(), format!("{key}.nodes[{index}]"));
             qnic_config::index_of(&node, nodes, &key)?;
-            placed.add(node, &key, format_args!("node \"{node}\""))?;
+            add(&mut placed, node, &key, format_args!("node \"{node}\""))?;
         }
     }
-    match nodes.iter().find(|node| !placed.contains(*node)) {
-        Some(node) => {
-            let message = format!("node \"{node}\" is in none of them");
-            Err(ConfigError::new(top, message))
-        }
-        None => Ok(()),
+    for node in nodes {
+        let message = format!("node \"{node}\" is in none of them");
+        require(placed.contains_key(node), top, message)?;
     }
+    Ok(())
 }
 
 #[cfg(test)]

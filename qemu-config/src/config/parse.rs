@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use qnic_config::{ByteSize, ConfigError};
+use qnic_config::{require, ByteSize, ConfigError};
 use qnic_images::KernelSeries;
 use serde::{de, Deserialize, Deserializer};
 
@@ -91,11 +91,7 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
 /// One `[[node]]`: one node, or `count` of them with a number after the name.
 fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, ConfigError> {
     let defaults = NodeSpec::new(raw.name);
-    let mut files = raw.files;
-    for file in &mut files {
-        file.from = base.join(&file.from);
-    }
-    let node = NodeSpec {
+    let mut node = NodeSpec {
         memory: raw.memory.unwrap_or(defaults.memory),
         cpus: raw.cpus.unwrap_or(defaults.cpus),
         kernel: raw.kernel.unwrap_or(defaults.kernel),
@@ -104,20 +100,20 @@ fn resolve_node(raw: RawNode, base: &Path, key: &str) -> Result<Vec<NodeSpec>, C
         swap: raw.swap,
         disk: raw.disk,
         qemu_args: raw.qemu_args,
-        files,
+        files: raw.files,
         ..defaults
     };
+    for file in &mut node.files {
+        file.from = base.join(&file.from);
+    }
     let Some(count) = raw.count else {
         return Ok(vec![node]);
     };
-    if !(1..=MAX_NODES as u32).contains(&count) {
-        let message = format!("expected 1 to {MAX_NODES}, found {count}");
-        return Err(ConfigError::new(format!("{key}.count"), message));
-    }
-    if node.number.is_some() {
-        let message = "a node with a count cannot have a number";
-        return Err(ConfigError::new(format!("{key}.number"), message));
-    }
+    let fits = (1..=MAX_NODES as u32).contains(&count);
+    let message = format!("expected 1 to {MAX_NODES}, found {count}");
+    require(fits, format!("{key}.count"), message)?;
+    let message = "a node with a count cannot have a number";
+    require(node.number.is_none(), format!("{key}.number"), message)?;
     let numbered = |index| NodeSpec {
         name: format!("{}{index}", node.name),
         ..node.clone()

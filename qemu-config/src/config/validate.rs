@@ -1,21 +1,23 @@
 //! The rules of a cluster, whether a file or a program describes it.
 
-use qnic_config::{ByteSize, ConfigError, Unique};
+use std::ops::RangeInclusive;
+
+use qnic_config::{add, require, ByteSize, ConfigError, Unique};
 
 use super::spec::{ClusterSpec, FileSpec, NodeSpec};
 
 /// Most nodes in one cluster.
-pub const MAX_NODES: usize = 64;
+pub(super) const MAX_NODES: usize = 64;
 /// Most virtual CPUs of one node.
-pub const MAX_CPUS: u32 = 64;
+const MAX_CPUS: u32 = 64;
 /// Least RAM a stock kernel and the guest image run in.
-pub const MIN_MEMORY: ByteSize = ByteSize::mib(128);
+const MIN_MEMORY: ByteSize = ByteSize::mib(128);
 /// Most RAM of one node.
-pub const MAX_MEMORY: ByteSize = ByteSize::mib(64 << 10);
+const MAX_MEMORY: ByteSize = ByteSize::mib(64 << 10);
 /// Most bytes of one disk.
-pub const MAX_DISK: ByteSize = ByteSize::mib(1 << 20);
+const MAX_DISK: ByteSize = ByteSize::mib(1 << 20);
 /// Longest name of a cluster or node, which keeps socket paths short.
-pub const MAX_NAME: usize = 24;
+const MAX_NAME: usize = 24;
 
 /// Names that mean something else on the command line.
 const RESERVED: [&str; 1] = ["all"];
@@ -36,40 +38,29 @@ pub(super) fn check(
     origin: &dyn Fn(usize) -> usize,
 ) -> Result<(), ConfigError> {
     check_name(&spec.name, "name")?;
-    if !(1..=MAX_NODES).contains(&spec.nodes.len()) {
-        let found = spec.nodes.len();
-        let message = format!("expected 1 to {MAX_NODES} nodes, found {found}");
-        return Err(ConfigError::new("node", message));
-    }
+    let count = spec.nodes.len();
+    let message = format!("expected 1 to {MAX_NODES} nodes, found {count}");
+    require((1..=MAX_NODES).contains(&count), "node", message)?;
     let (mut names, mut numbers) = (Unique::default(), Unique::default());
     for (index, (node, number)) in spec.numbered().enumerate() {
         let key = format!("node[{}]", origin(index));
         let what = format_args!("NIC number {number}");
-        numbers.add(number, &format!("{key}.number"), what)?;
+        add(&mut numbers, number, &format!("{key}.number"), what)?;
         check_node(node, &key)?;
         let what = format_args!("name \"{}\"", node.name);
-        names.add(&node.name, &format!("{key}.name"), what)?;
+        add(&mut names, &node.name, &format!("{key}.name"), what)?;
     }
     super::network::check(spec)
 }
 
 fn check_node(node: &NodeSpec, key: &str) -> Result<(), ConfigError> {
     check_name(&node.name, &format!("{key}.name"))?;
-    check_size(
-        node.memory,
-        MIN_MEMORY,
-        MAX_MEMORY,
-        &format!("{key}.memory"),
-    )?;
-    if !(1..=MAX_CPUS).contains(&node.cpus) {
-        let message = format!("expected 1 to {MAX_CPUS} CPUs, found {}", node.cpus);
-        return Err(ConfigError::new(format!("{key}.cpus"), message));
-    }
-    for (name, size) in [("swap", node.swap), ("disk", node.disk)] {
-        if let Some(size) = size {
-            check_size(size, ByteSize::mib(1), MAX_DISK, &format!("{key}.{name}"))?;
-        }
-    }
+    check_size(Some(node.memory), MIN_MEMORY..=MAX_MEMORY, key, "memory")?;
+    let message = format!("expected 1 to {MAX_CPUS} CPUs, found {}", node.cpus);
+    let fits = (1..=MAX_CPUS).contains(&node.cpus);
+    require(fits, format!("{key}.cpus"), message)?;
+    check_size(node.swap, ByteSize::mib(1)..=MAX_DISK, key, "swap")?;
+    check_size(node.disk, ByteSize::mib(1)..=MAX_DISK, key, "disk")?;
     for (index, file) in node.files.iter().enumerate() {
         check_file(file, &format!("{key}.files[{index}]"))?;
     }
@@ -92,43 +83,27 @@ pub(super) fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
 }
 
 fn check_size(
-    size: ByteSize,
-    least: ByteSize,
-    most: ByteSize,
-    key: &str,
+    size: Option<ByteSize>,
+    range: RangeInclusive<ByteSize>,
+    node: &str,
+    field: &str,
 ) -> Result<(), ConfigError> {
-    let expected = if size < least || size > most {
-        format!("{least} to {most}")
-    } else if size.0 % ByteSize::mib(1).0 != 0 {
-        "a whole number of MiB".to_owned()
-    } else {
-        return Ok(());
-    };
-    Err(ConfigError::new(
-        key,
-        format!("expected {expected}, found {size}"),
-    ))
+    let Some(size) = size else { return Ok(()) };
+    let (key, [least, most]) = (format!("{node}.{field}"), [range.start(), range.end()]);
+    let message = format!("expected {least} to {most}, found {size}");
+    require(range.contains(&size), &key, message)?;
+    let message = format!("expected a whole number of MiB, found {size}");
+    require(size.0 % ByteSize::mib(1).0 == 0, key, message)
 }
 
 fn check_file(file: &FileSpec, key: &str) -> Result<(), ConfigError> {
-    let (field, message) = if !file.to.is_absolute() || file.to.file_name().is_none() {
-        let found = file.to.display();
-        (
-            "to",
-            format!("expected an absolute path in the guest, found \"{found}\""),
-        )
-    } else if !file.from.is_file() {
-        (
-            "from",
-            format!("there is no file \"{}\"", file.from.display()),
-        )
-    } else if file.mode > 0o7777 {
-        (
-            "mode",
-            format!("expected permission bits up to 7777, found {:o}", file.mode),
-        )
-    } else {
-        return Ok(());
-    };
-    Err(ConfigError::new(format!("{key}.{field}"), message))
+    let FileSpec { from, to, mode } = file;
+    let whole = to.is_absolute() && to.file_name().is_some();
+    let found = to.display();
+    let message = format!("expected an absolute path in the guest, found \"{found}\"");
+    require(whole, format!("{key}.to"), message)?;
+    let message = format!("there is no file \"{}\"", from.display());
+    require(from.is_file(), format!("{key}.from"), message)?;
+    let message = format!("expected permission bits up to 7777, found {mode:o}");
+    require(*mode <= 0o7777, format!("{key}.mode"), message)
 }
