@@ -27,22 +27,10 @@ use walkdir::WalkDir;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
-/// Directories in the cache that hold no artefact.
-const SERVICE_DIRS: [&str; 5] = ["tmp", "locks", "pins", "apt", "build"];
-
 /// A directory of artefacts, shared by all processes of a user.
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
-}
-
-/// What [`Cache::prune`] removed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pruned {
-    /// Number of artefacts.
-    pub artefacts: usize,
-    /// Bytes of the file system that they took.
-    pub bytes: u64,
 }
 
 /// A lock on one name in the cache; released when dropped.
@@ -166,58 +154,26 @@ impl Cache {
         remove_file(&self.root.join("pins").join(request))
     }
 
-    /// Forgets what mirrors offered: what is asked for next is looked up anew.
-    /// Artefacts stay, and are taken again if they are still the newest.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when the cache cannot be written.
-    pub fn forget_mirror(&self) -> Result<()> {
-        remove_tree(&self.root.join("pins"))?;
-        remove_tree(&self.root.join("apt"))
-    }
-
-    /// Removes every artefact that was not asked for within `unused_for`, except
-    /// those being made, and everything left by processes that were killed.
-    /// Zero removes all, also what a running cluster may still want to read.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when something cannot be removed.
-    pub fn prune(&self, unused_for: Duration) -> Result<Pruned> {
-        let pruned = self.prune_where(unused_for, |_| true)?;
-        if unused_for.is_zero() {
-            self.forget_mirror()?;
-            remove_tree(&self.root.join("build"))?;
-        }
-        Ok(pruned)
-    }
-
-    /// Like [`Self::prune`], for the artefacts of one kind.
-    pub(crate) fn prune_kind(&self, kind: &str, unused_for: Duration) -> Result<Pruned> {
-        let of_kind = |name: &str| name.rsplit_once('-').is_some_and(|(k, _)| k == kind);
-        self.prune_where(unused_for, of_kind)
-    }
-
-    fn prune_where(&self, unused_for: Duration, which: impl Fn(&str) -> bool) -> Result<Pruned> {
-        let mut pruned = Pruned::default();
+    /// Removes every artefact of `kind` that was not asked for within `unused_for`, except
+    /// those being made, and what killed processes have left of that kind.
+    pub(crate) fn prune(&self, kind: &str, unused_for: Duration) -> Result<()> {
         let limit = SystemTime::now().checked_sub(unused_for);
         let unfinished = list(&self.root.join("tmp"))?;
         for dir in list(&self.root)?.into_iter().chain(unfinished) {
             let name = dir.file_name().unwrap_or_default().to_string_lossy();
+            let of_kind = name.rsplit_once('-').is_some_and(|(k, _)| k == kind);
             let old = fs::metadata(&dir)
                 .and_then(|meta| meta.modified())
                 .is_ok_and(|used| limit.is_some_and(|limit| used <= limit));
-            if SERVICE_DIRS.contains(&name.as_ref()) || !which(&name) || !old {
+            if !of_kind || !old {
                 continue;
             }
-            let operation = FlockOperation::NonBlockingLockExclusive;
-            let Some(_lock) = self.lock_with(&name, operation)? else {
-                continue;
-            };
-            pruned.bytes += size_on_disk(&dir);
-            pruned.artefacts += 1;
-            remove_tree(&dir)?;
+            let lock = self.lock_with(&name, FlockOperation::NonBlockingLockExclusive)?;
+            if lock.is_some() {
+                remove_tree(&dir)?;
+            }
         }
-        Ok(pruned)
+        Ok(())
     }
 }
 
@@ -320,27 +276,25 @@ mod tests {
     }
 
     #[test]
-    fn prune_keeps_what_was_used_and_what_is_locked() {
+    fn prune_keeps_what_was_used_what_is_locked_and_other_kinds() {
         let (_dir, cache) = cache();
-        for name in ["a-1", "b-2", "c-3"] {
-            cache.artefact(name, &Silent, write).unwrap();
-        }
-        cache.set_pin("request", "a-1").unwrap();
         let long_ago = SystemTime::now() - Duration::from_secs(1000);
-        for name in ["a-1", "b-2"] {
-            let dir = File::open(cache.root().join(name)).unwrap();
-            dir.set_modified(long_ago).unwrap();
+        for (name, used) in [
+            ("a-old", long_ago),
+            ("a-locked", long_ago),
+            ("a-used", SystemTime::now()),
+            ("b-other", long_ago),
+        ] {
+            let path = cache.artefact(name, &Silent, write).unwrap();
+            File::open(path).unwrap().set_modified(used).unwrap();
         }
-        let _lock = cache.lock("b-2", &Silent).unwrap();
-        let other = cache.prune_kind("x", Duration::ZERO).unwrap();
-        assert_eq!(other, Pruned::default());
-        let pruned = cache.prune(Duration::from_secs(100)).unwrap();
-        assert_eq!(pruned.artefacts, 1);
-        assert!(pruned.bytes > 0);
-        assert!(cache.find("a-1").is_none());
-        assert!(cache.find("b-2").is_some() && cache.find("c-3").is_some());
-        assert_eq!(cache.pin("request").as_deref(), Some("a-1"));
-        cache.prune(Duration::ZERO).unwrap();
-        assert_eq!(cache.pin("request"), None);
+        cache.set_pin("request", "a-old").unwrap();
+        let _lock = cache.lock("a-locked", &Silent).unwrap();
+        cache.prune("a", Duration::from_secs(100)).unwrap();
+        assert!(cache.find("a-old").is_none());
+        for kept in ["a-locked", "a-used", "b-other"] {
+            assert!(cache.find(kept).is_some(), "{kept}");
+        }
+        assert_eq!(cache.pin("request").as_deref(), Some("a-old"));
     }
 }

@@ -65,12 +65,6 @@ impl Report {
         findings.extend(KernelSeries::ALL.map(|series| stock_kernel(cache, series)));
         Self { findings }
     }
-
-    /// Returns true if nothing is missing.
-    pub fn is_good(&self) -> bool {
-        let missing = |finding: &Finding| finding.state == State::Missing;
-        !self.findings.iter().any(missing)
-    }
 }
 
 fn finding(subject: impl Into<String>, state: State, detail: impl Into<String>) -> Finding {

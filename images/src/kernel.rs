@@ -87,7 +87,7 @@ pub(crate) fn provision(cx: Context<'_>, series: KernelSeries) -> Result<(Kernel
 }
 
 fn in_root(root: &Root, release: String) -> Result<Kernel> {
-    let modules = root.dir().join("usr/lib/modules").join(&release);
+    let modules = root.dir.join("usr/lib/modules").join(&release);
     if !modules.is_dir() {
         let what = format!("the modules of the kernel {release}");
         return Err(Error::unexpected(what, modules));
@@ -95,7 +95,7 @@ fn in_root(root: &Root, release: String) -> Result<Kernel> {
     // Older packages install to /boot; newer ones keep all beside the modules.
     let paths = [
         modules.join("vmlinuz"),
-        root.dir().join("boot").join(format!("vmlinuz-{release}")),
+        root.dir.join("boot").join(format!("vmlinuz-{release}")),
     ];
     let Some(vmlinuz) = paths.iter().find(|path| path.is_file()).cloned() else {
         let what = format!("the image of the kernel {release}");

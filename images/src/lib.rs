@@ -38,7 +38,7 @@ mod sandbox;
 mod sources;
 mod tools;
 
-pub use cache::{Cache, Pruned};
+pub use cache::Cache;
 pub use doctor::{Finding, Report, State};
 pub use error::{Error, Result};
 pub use guest::{GuestFile, GuestImage};

@@ -73,7 +73,7 @@ fn vendor(
     sources: &Sources<'_>,
     hash: &str,
 ) -> Result<PathBuf> {
-    let library = build_root.dir().join(RUST_LIBRARY);
+    let library = build_root.dir.join(RUST_LIBRARY);
     let mut key = Key::new("vendor", RECIPE);
     key.add_file(&sources.lock_file())?;
     key.add_file(&library.join("Cargo.lock"))?;
@@ -115,5 +115,5 @@ fn build(
          strip --strip-debug --enable-deterministic-archives /src/{KBUILD}/{MODULE}\n"
     );
     let what = "build the kernel module";
-    run_in_root(what, build_root.dir(), &mounts, &script, cx.progress)
+    run_in_root(what, &build_root.dir, &mounts, &script, cx.progress)
 }

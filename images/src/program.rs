@@ -54,7 +54,9 @@ impl Tool {
         let root = Root::of_packages(cx, &self.packages, |dir| {
             (self.finish)(dir)?;
             // A root whose program does not work is never kept.
-            (self.check)(&self.in_root(&Root::at(dir)))
+            (self.check)(&self.in_root(&Root {
+                dir: dir.to_owned(),
+            }))
         })?;
         Ok(self.in_root(&root))
     }

@@ -1,14 +1,17 @@
 //! How long work reports what it is doing.
 
-/// Receives what the provisioner does, as it does it.
+/// Receives what happens while artefacts are provisioned or a cluster boots, as it happens.
 ///
-/// Called from the thread that provisions; implementations must not block.
+/// Called from several threads; implementations must not block.
 pub trait Progress: Send + Sync {
     /// A new step begins; the one before it is over.
     fn step(&self, message: &str);
 
     /// The current step has handled `done` of `total` bytes.
     fn bytes(&self, done: u64, total: u64);
+
+    /// `node` of a cluster that boots is in a new state.
+    fn node(&self, _node: &str, _state: &str) {}
 }
 
 /// Progress that goes nowhere.

@@ -17,7 +17,8 @@ use crate::tools::{IPERF3, QEMU, TSHARK};
 /// Makes artefacts, or finds them in the cache.
 ///
 /// Every method may be called from several threads and processes at once: one
-/// makes the artefact, the others wait for it.
+/// makes the artefact, the others wait for it. Each returns an error for whatever keeps
+/// a mirror's packages from being chosen, fetched or unpacked, and those that it names.
 pub struct Provisioner {
     cache: Cache,
     progress: Arc<dyn Progress>,
@@ -39,25 +40,16 @@ impl Provisioner {
     ///
     /// `-name NAME,process=TITLE` among the caller's arguments gives the process a
     /// telling name; without it, a provisioned QEMU shows up as its dynamic loader.
-    ///
-    /// # Errors
-    /// Whatever keeps a mirror's packages from being chosen, fetched or unpacked.
     pub fn qemu(&self) -> Result<Program> {
         self.tool(&QEMU)
     }
 
     /// A tshark that runs scripts in Lua: the host's own, else the distribution's.
-    ///
-    /// # Errors
-    /// As [`Self::qemu`].
     pub fn tshark(&self) -> Result<Program> {
         self.tool(&TSHARK)
     }
 
     /// An iperf3: the host's own, else the distribution's.
-    ///
-    /// # Errors
-    /// As [`Self::qemu`].
     pub fn iperf3(&self) -> Result<Program> {
         self.tool(&IPERF3)
     }
@@ -75,9 +67,6 @@ impl Provisioner {
     }
 
     /// The newest stock kernel of `series`.
-    ///
-    /// # Errors
-    /// Whatever keeps a mirror's packages from being chosen, fetched or unpacked.
     pub fn kernel(&self, series: KernelSeries) -> Result<Kernel> {
         self.with_kernels(|cx| Ok(kernel::provision(cx, series)?.0))
     }
@@ -85,8 +74,8 @@ impl Provisioner {
     /// `qnic.ko`, built from the sources in `repo` for the kernel of `series`.
     ///
     /// # Errors
-    /// [`Error::MissingSource`], [`Error::NamespaceRefused`], [`Error::Command`] with
-    /// what the compilers said, and those of [`Self::kernel`].
+    /// [`Error::MissingSource`], [`Error::NamespaceRefused`], and [`Error::Command`] with
+    /// what the compilers said.
     pub fn module(&self, series: KernelSeries, repo: &Path) -> Result<PathBuf> {
         self.with_kernels(|cx| module::provision(cx, series, repo))
     }
@@ -98,7 +87,7 @@ impl Provisioner {
     /// chosen before, both are then for the same new one.
     ///
     /// # Errors
-    /// [`Error::BadGuestFile`], and those of [`Self::kernel`].
+    /// [`Error::BadGuestFile`].
     pub fn guest_image(
         &self,
         series: KernelSeries,

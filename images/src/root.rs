@@ -59,7 +59,7 @@ pub(crate) struct PackageSet<'a> {
 /// A directory with unpacked packages.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 impl Root {
@@ -100,18 +100,6 @@ impl Root {
     pub(crate) fn remembered(cache: &Cache, set: &PackageSet<'_>) -> Option<Self> {
         let name = cache.pin(&request(set))?;
         cache.find(&name).map(|dir| Self { dir })
-    }
-
-    /// The root in `dir`.
-    pub(crate) fn at(dir: &Path) -> Self {
-        Self {
-            dir: dir.to_owned(),
-        }
-    }
-
-    /// The root's directory.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Name of the artefact, which stands for its content.

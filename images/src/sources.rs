@@ -13,6 +13,13 @@ use crate::key::{files_below, Key};
 
 /// Directories of the repository that the module is made from.
 const DIRECTORIES: [&str; 3] = ["abi", "guest-driver/core", "guest-driver/linux"];
+/// Files that a complete clone has.
+const NEEDED: [&str; 4] = [
+    MANIFEST,
+    "guest-driver/linux/Kbuild",
+    "guest-driver/linux/rust/Cargo.toml",
+    "guest-driver/linux/rust/Cargo.lock",
+];
 /// The workspace's manifest, from which `abi` and the core inherit.
 const MANIFEST: &str = "Cargo.toml";
 /// The directory with the module's Kbuild file.
@@ -34,17 +41,9 @@ impl<'a> Sources<'a> {
     /// # Errors
     /// [`Error::MissingSource`] if this is no complete clone.
     pub(crate) fn of(repo: &'a Path) -> Result<Self> {
-        let needed = [
-            MANIFEST.to_owned(),
-            format!("{KBUILD}/Kbuild"),
-            format!("{GLUE}/Cargo.toml"),
-            format!("{GLUE}/Cargo.lock"),
-        ];
-        let needed = needed.iter().map(|file| repo.join(file));
-        if let Some(missing) = needed.into_iter().find(|path| !path.is_file()) {
-            return Err(Error::MissingSource(missing));
-        }
-        if let Some(missing) = DIRECTORIES.iter().find(|dir| !repo.join(dir).is_dir()) {
+        let no_file = NEEDED.iter().find(|file| !repo.join(file).is_file());
+        let no_dir = DIRECTORIES.iter().find(|dir| !repo.join(dir).is_dir());
+        if let Some(missing) = no_file.or(no_dir) {
             return Err(Error::MissingSource(repo.join(missing)));
         }
         let files = list(repo)?;

@@ -47,7 +47,7 @@ pub(crate) const TSHARK: Tool = Tool {
     packages: alone("tshark"),
     finish: allow_scripts,
     adapt: |tshark, root| {
-        let data = root.dir().join("usr/share/wireshark");
+        let data = root.dir.join("usr/share/wireshark");
         tshark.env.push(("WIRESHARK_DATA_DIR".into(), data.into()));
     },
     check: check_tshark,
@@ -81,20 +81,15 @@ pub(crate) fn host_qemu() -> Result<String, String> {
     let none = || "this machine has none".to_owned();
     let qemu = QEMU.of_host().ok_or_else(none)?;
     let version = qemu_version(&qemu).map_err(|_| none())?;
-    if major(&version) < QEMU_MAJOR_MIN {
-        Err(format!(
-            "this machine's {version} is older than {QEMU_MAJOR_MIN}"
-        ))
+    let flaw = if major(&version) < QEMU_MAJOR_MIN {
+        format!("is older than {QEMU_MAJOR_MIN}")
     } else if has_device(&qemu).is_err() {
-        Err(format!(
-            "this machine's {version} lacks the generic vhost-user device"
-        ))
+        "lacks the generic vhost-user device".to_owned()
     } else {
-        Ok(format!(
-            "{version} of this machine, {}",
-            qemu.program.display()
-        ))
-    }
+        let path = qemu.program.display();
+        return Ok(format!("{version} of this machine, {path}"));
+    };
+    Err(format!("this machine's {version} {flaw}"))
 }
 
 /// The version of the distribution's QEMU if it is in the cache and works.
@@ -105,12 +100,12 @@ pub(crate) fn cached_qemu(cache: &Cache) -> Option<String> {
 
 fn adapt_qemu(qemu: &mut Program, root: &Root) {
     for firmware in FIRMWARE {
-        let dir = root.dir().join("usr/share").join(firmware);
+        let dir = root.dir.join("usr/share").join(firmware);
         if dir.is_dir() {
             qemu.args.extend(["-L".into(), dir.into()]);
         }
     }
-    let modules = root.dir().join("usr/lib/x86_64-linux-gnu/qemu");
+    let modules = root.dir.join("usr/lib/x86_64-linux-gnu/qemu");
     qemu.env.push(("QEMU_MODULE_DIR".into(), modules.into()));
 }
 
@@ -165,13 +160,11 @@ fn check_tshark(tshark: &Program) -> Result<()> {
     let mut ask = tshark.command();
     // -G has to come first.
     ask.args(["-G", "folders", "-X"]).arg(argument);
-    match run("let tshark run a script", &mut ask)?.contains(SIGN) {
-        true => Ok(()),
-        false => Err(Error::unexpected(
-            "a tshark that runs scripts in Lua",
-            &tshark.program,
-        )),
+    if run("let tshark run a script", &mut ask)?.contains(SIGN) {
+        return Ok(());
     }
+    let what = "a tshark that runs scripts in Lua";
+    Err(Error::unexpected(what, &tshark.program))
 }
 
 #[cfg(test)]

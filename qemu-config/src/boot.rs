@@ -13,14 +13,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use qnic_images::Program;
+use qnic_images::{Program, Progress, Silent};
 
 use crate::dirs::ClusterDir;
 use crate::lock::LockFile;
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::{ProcessId, MARKER};
-use crate::progress::{Progress, Silent};
 use crate::provision::{check_cancel, check_memory, provision, Parts};
 use crate::qemu::{arguments, disk_file, disks_of, Machine};
 use crate::ready::failed;

@@ -11,7 +11,6 @@ use qnic_images::{Cache, GuestFile, GuestImage, Program, Provisioner};
 use crate::accel::{decide, AccelDecision};
 use crate::boot::BootOptions;
 use crate::guest_process::HELPER;
-use crate::progress::Provisioning;
 use crate::{
     guest_program, host_program, programs, repository, ByteSize, ClusterSpec, Error, NodeSpec,
     Result,
@@ -30,10 +29,7 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     let progress = &options.progress;
     progress.step("looking for an accelerator");
     let accel = decide(spec.accel)?;
-    let provisioner = Provisioner::new(
-        Cache::of_user()?,
-        Arc::new(Provisioning(Arc::clone(progress))),
-    );
+    let provisioner = Provisioner::new(Cache::of_user()?, Arc::clone(progress));
     let qemu = provisioner.qemu()?;
     check_cancel(options)?;
     progress.step("building the programs for guests");

@@ -117,7 +117,7 @@ pub(crate) fn tree(tools: &Root) -> Result<Tree> {
 }
 
 fn put_copy(tree: &mut Tree, tools: &Root, path: &str, mode: u32) -> Result<()> {
-    let file = tools.dir().join(path);
+    let file = tools.dir.join(path);
     tree.put(Path::new("/").join(path), Node::Copy(mode, file))
 }
 
@@ -144,7 +144,7 @@ fn needs(tools: &Root, program: &str) -> Result<Vec<String>> {
     let what = format!("list the libraries of {program}");
     let mut list = command(tools.loader());
     list.arg("--list").args(tools.loader_args(program, program));
-    loaded(&run(&what, &mut list)?, tools.dir())
+    loaded(&run(&what, &mut list)?, &tools.dir)
 }
 
 /// Reads `libc.so.6 => /root/usr/lib/x86_64-linux-gnu/libc.so.6 (0x7f0000000000)`.
@@ -167,7 +167,7 @@ fn loaded(list: &str, root: &Path) -> Result<Vec<String>> {
 
 /// Puts a link to busybox for each of its programs that is not there already.
 fn put_applets(tree: &mut Tree, tools: &Root) -> Result<()> {
-    let busybox = tools.dir().join(BUSYBOX);
+    let busybox = tools.dir.join(BUSYBOX);
     let what = "ask busybox for its programs";
     let list = run(what, command(&busybox).arg("--list-full"))?;
     for applet in list.lines() {

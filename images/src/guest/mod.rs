@@ -79,7 +79,7 @@ pub(crate) fn provision(
         .cache
         .artefact(&format!("initrd-{key}"), cx.progress, |dir| {
             // Each change of a program makes an image, and the old ones are of no use.
-            cx.cache.prune_kind("initrd", UNUSED_MAX)?;
+            cx.cache.prune("initrd", UNUSED_MAX)?;
             let modules = kernel_modules::provision(cx, &kernel, &kernel_root, &tools)?;
             let making = format!("making the guest image for {}", kernel.release);
             cx.progress.step(&making);
