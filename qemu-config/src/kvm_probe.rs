@@ -13,7 +13,7 @@
 //! ```
 //!
 //! This is one of the two modules of the crate with `unsafe`: the guest's memory is
-//! mapped and handed to the kernel.
+//! handed to the kernel.
 #![allow(unsafe_code)]
 
 use std::sync::mpsc::channel;
@@ -22,8 +22,8 @@ use std::time::Duration;
 use kvm_bindings::{
     kvm_regs, kvm_segment, kvm_sregs, kvm_userspace_memory_region, CpuId, KVM_MAX_CPUID_ENTRIES,
 };
-use kvm_ioctls::{Kvm, VcpuExit, VmFd};
-use rustix::mm::{mmap_anonymous, munmap, MapFlags, ProtFlags};
+use kvm_ioctls::{Kvm, VcpuExit};
+use memmap2::MmapMut;
 
 /// Time that code of a few instructions may take.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -119,13 +119,26 @@ fn run_trials() -> Result<String, String> {
 fn run_trial(kvm: &Kvm, cpuid: &CpuId, trial: &Trial) -> Result<(), String> {
     let said =
         |what: &'static str| move |error: kvm_ioctls::Error| format!("cannot {what}: {error}");
+    // Guest-physical memory from address 0. It is dropped last: the machine must not
+    // outlive it.
+    let memory = MmapMut::map_anon(MEMORY_BYTES);
+    let mut memory = memory.map_err(|error| format!("cannot map memory: {error}"))?;
+    let mut put = |at: u64, bytes: &[u8]| {
+        memory[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    };
+    put(PML4, &(PDPT | PRESENT_WRITABLE).to_le_bytes());
+    put(PDPT, &(PD | PRESENT_WRITABLE).to_le_bytes());
+    put(PD, &(PRESENT_WRITABLE | LARGE_PAGE).to_le_bytes());
+    put(CODE, trial.code);
+    let region = kvm_userspace_memory_region {
+        memory_size: MEMORY_BYTES as u64,
+        userspace_addr: memory.as_mut_ptr() as u64,
+        ..kvm_userspace_memory_region::default()
+    };
     let vm = kvm.create_vm().map_err(said("create a virtual machine"))?;
-    let memory = Memory::new()?;
-    memory.put(PML4, &(PDPT | PRESENT_WRITABLE).to_le_bytes());
-    memory.put(PDPT, &(PD | PRESENT_WRITABLE).to_le_bytes());
-    memory.put(PD, &(PRESENT_WRITABLE | LARGE_PAGE).to_le_bytes());
-    memory.put(CODE, trial.code);
-    let given = memory.give_to(&vm);
+    // SAFETY: the region is exactly the mapping, which nothing refers to from here on and
+    // which is dropped after the machine.
+    let given = unsafe { vm.set_user_memory_region(region) };
     given.map_err(said("give the virtual machine memory"))?;
     let mut vcpu = vm.create_vcpu(0).map_err(said("create a virtual CPU"))?;
     vcpu.set_cpuid2(cpuid).map_err(said("set CPUID"))?;
@@ -156,8 +169,6 @@ fn run_trial(kvm: &Kvm, cpuid: &CpuId, trial: &Trial) -> Result<(), String> {
     if result != expected {
         return Err(format!("it computed {result:#x} instead of {expected:#x}"));
     }
-    // The machine goes first: it must not outlive its memory.
-    drop((vcpu, vm, memory));
     Ok(())
 }
 
@@ -186,61 +197,6 @@ fn enter_long_mode(special: &mut kvm_sregs, with_xsave: bool) {
 fn offers_xsave(cpuid: &CpuId) -> bool {
     let leaf = cpuid.as_slice().iter().find(|entry| entry.function == 1);
     leaf.is_some_and(|entry| entry.ecx >> 26 & 1 == 1)
-}
-
-/// The guest's memory: [`MEMORY_BYTES`] from guest-physical address 0.
-struct Memory {
-    base: *mut u8,
-}
-
-impl Memory {
-    fn new() -> Result<Self, String> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new private mapping at an address the kernel chooses affects
-        // nothing that exists.
-        let mapped = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                MEMORY_BYTES,
-                protection,
-                MapFlags::PRIVATE,
-            )
-        };
-        let base = mapped
-            .map_err(|error| format!("cannot map memory: {error}"))?
-            .cast();
-        Ok(Self { base })
-    }
-
-    fn put(&self, at: u64, bytes: &[u8]) {
-        let at = at as usize;
-        assert!(
-            at + bytes.len() <= MEMORY_BYTES,
-            "the layout of the probe is wrong"
-        );
-        // SAFETY: the range was just checked to be inside the mapping, which nothing
-        // else knows: the virtual machine is not running yet.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) };
-    }
-
-    fn give_to(&self, vm: &VmFd) -> Result<(), kvm_ioctls::Error> {
-        let region = kvm_userspace_memory_region {
-            memory_size: MEMORY_BYTES as u64,
-            userspace_addr: self.base as u64,
-            ..kvm_userspace_memory_region::default()
-        };
-        // SAFETY: the region is exactly the mapping, and `run_trial` drops the
-        // machine before the mapping.
-        unsafe { vm.set_user_memory_region(region) }
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and no pointer into it is left. A failure
-        // would leak it, which does no harm.
-        let _ = unsafe { munmap(self.base.cast(), MEMORY_BYTES) };
-    }
 }
 
 #[cfg(test)]
