@@ -23,7 +23,7 @@ use crate::process::{ProcessId, MARKER};
 use crate::provision::{check_cancel, check_memory, provision, Parts};
 use crate::qemu::{arguments, disk_file, disks_of, Machine};
 use crate::ready::failed;
-use crate::spawn::{spawn, Bond};
+use crate::spawn::spawn;
 use crate::state::{now_seconds, Manifest, Mode, Runtime};
 use crate::wait::Deadline;
 use crate::{device, teardown, Cancel, ClusterSpec, Error, NodeSpec, Result};
@@ -193,8 +193,8 @@ fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Resu
     command.envs(qemu.env.iter().cloned());
     command.env(MARKER, machine.dir.path());
     command.stdin(Stdio::null()).stdout(log).stderr(errors);
-    let bond = Bond::new(dies_with_us, QEMU_NICE);
-    let child = spawn(command, bond).map_err(Error::io("start", &qemu.program))?;
+    let child = spawn(command, dies_with_us, QEMU_NICE);
+    let child = child.map_err(Error::io("start", &qemu.program))?;
     let Some(id) = ProcessId::of(child.id() as i32) else {
         return Err(failed(&dir, "QEMU ended at once"));
     };

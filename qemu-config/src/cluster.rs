@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::accel::Accel;
 use qapi::qmp;
 use qnic_links::ImpairmentChange;
+use serde_json::{json, Value};
 
 use crate::boot::{boot, nodes_of, BootOptions};
 use crate::capture::{self, CaptureOptions};
@@ -15,7 +16,7 @@ use crate::dirs::ClusterDir;
 use crate::node::Node;
 use crate::owned::Owned;
 use crate::process::ProcessId;
-use crate::state::{Manifest, Mode, Runtime};
+use crate::state::{Manifest, Runtime};
 use crate::{Cancel, ClusterSpec, Error, Result};
 
 /// Links of a cluster, by the names of nodes.
@@ -34,10 +35,9 @@ pub enum Links {
 /// A running cluster. One that was booted attached ends when this is dropped, or
 /// when the process ends in whatever way.
 pub struct Cluster {
-    name: String,
     spec: ClusterSpec,
     dir: ClusterDir,
-    manifest: Manifest,
+    pub(crate) manifest: Manifest,
     nodes: Vec<Node>,
     owned: Option<Owned>,
 }
@@ -54,7 +54,6 @@ impl Cluster {
         let (dir, nodes, owned) = boot(spec, options)?;
         let manifest = read_manifest(&spec.name, &dir)?;
         Ok(Self {
-            name: spec.name.clone(),
             spec: spec.clone(),
             dir,
             manifest,
@@ -72,7 +71,6 @@ impl Cluster {
         let spec = ClusterSpec::load(&dir.cluster_file())?;
         let manifest = read_manifest(name, &dir)?;
         Ok(Self {
-            name: name.to_owned(),
             nodes: nodes_of(&spec, &dir, cancel),
             spec,
             dir,
@@ -103,12 +101,7 @@ impl Cluster {
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What ends it.
-    pub fn mode(&self) -> Mode {
-        self.manifest.mode
+        &self.spec.name
     }
 
     /// What runs its guests.
@@ -119,16 +112,6 @@ impl Cluster {
     /// What it was made from.
     pub fn spec(&self) -> &ClusterSpec {
         &self.spec
-    }
-
-    /// When it was booted, in seconds since 1970.
-    pub fn created(&self) -> u64 {
-        self.manifest.created
-    }
-
-    /// The process that booted it, which may have ended.
-    pub fn owner(&self) -> Option<ProcessId> {
-        self.manifest.owner
     }
 
     /// Its nodes, in the order of the cluster file; that is the order of NIC numbers.
@@ -145,10 +128,16 @@ impl Cluster {
         found.ok_or_else(|| self.no_such_node(name))
     }
 
+    /// The number of the NIC of the node called `name`.
+    fn number(&self, name: &str) -> Result<u16> {
+        let number = self.spec.node_number(name);
+        number.ok_or_else(|| self.no_such_node(name))
+    }
+
     fn no_such_node(&self, name: &str) -> Error {
         let known = self.nodes.iter().map(|node| node.name().to_owned());
         Error::NoSuchNode {
-            cluster: self.name.clone(),
+            cluster: self.spec.name.clone(),
             name: name.to_owned(),
             known: known.collect(),
         }
@@ -176,9 +165,9 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Error::Failed`] if none answers.
-    pub fn device_stats(&self) -> Result<serde_json::Value> {
-        let request = serde_json::json!({ "cmd": "stats" });
-        let (mut all, mut silent) = (serde_json::Value::Null, Vec::new());
+    pub fn device_stats(&self) -> Result<Value> {
+        let request = json!({ "cmd": "stats" });
+        let (mut all, mut silent) = (Value::Null, Vec::new());
         for process in self.spec.device_processes() {
             match self.ask(process, &request) {
                 Ok(stats) => device::add_stats(&mut all, stats),
@@ -199,8 +188,8 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Error::Failed`] if it does not answer.
-    pub fn device_stats_of(&self, node: &str) -> Result<serde_json::Value> {
-        let request = serde_json::json!({ "cmd": "stats" });
+    pub fn device_stats_of(&self, node: &str) -> Result<Value> {
+        let request = json!({ "cmd": "stats" });
         self.ask(self.spec.process_of(node), &request)
     }
 
@@ -213,10 +202,8 @@ impl Cluster {
         let all = links;
         let links = self.by_number(links)?;
         let request = match change {
-            Some(change) => {
-                serde_json::json!({ "cmd": "net_set", "links": links, "change": change })
-            }
-            None => serde_json::json!({ "cmd": "net_clear", "links": links }),
+            Some(change) => json!({ "cmd": "net_set", "links": links, "change": change }),
+            None => json!({ "cmd": "net_clear", "links": links }),
         };
         // Each device process has the links that its frames take: another one may not
         // know this one.
@@ -266,16 +253,13 @@ impl Cluster {
     }
 
     /// Links in the words of the device process.
-    fn by_number(&self, links: &Links) -> Result<serde_json::Value> {
-        let number = |name: &str| {
-            let number = self.spec.node_number(name);
-            number.ok_or_else(|| self.no_such_node(name))
-        };
+    fn by_number(&self, links: &Links) -> Result<Value> {
+        let number = |name: &str| self.number(name);
         Ok(match links {
-            Links::All => serde_json::json!("all"),
-            Links::At(node) => serde_json::json!({ "at": number(node)? }),
-            Links::Between(a, b) => serde_json::json!({ "between": [number(a)?, number(b)?] }),
-            Links::OneWay(a, b) => serde_json::json!({ "one_way": [number(a)?, number(b)?] }),
+            Links::All => json!("all"),
+            Links::At(node) => json!({ "at": number(node)? }),
+            Links::Between(a, b) => json!({ "between": [number(a)?, number(b)?] }),
+            Links::OneWay(a, b) => json!({ "one_way": [number(a)?, number(b)?] }),
         })
     }
 
@@ -285,9 +269,7 @@ impl Cluster {
     /// # Errors
     /// No such node; the device process or QEMU's monitor does not answer.
     pub fn pause(&self, node: &str) -> Result<()> {
-        let number = self.spec.node_number(node);
-        let number = number.ok_or_else(|| self.no_such_node(node))?;
-        let request = serde_json::json!({ "cmd": "expect_pause", "node": number });
+        let request = json!({ "cmd": "expect_pause", "node": self.number(node)? });
         self.ask(self.spec.process_of(node), &request)?;
         self.node(node)?.monitor()?.execute(&qmp::stop {})?;
         Ok(())
@@ -302,7 +284,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn ask(&self, process: Option<&str>, request: &serde_json::Value) -> Result<serde_json::Value> {
+    fn ask(&self, process: Option<&str>, request: &Value) -> Result<Value> {
         let answer = device::ask(&self.dir.device(process).control(), request);
         answer.map_err(|error| match error {
             Error::Failed { what, log, .. } => Error::Failed {

@@ -4,12 +4,13 @@
 //! archive, whose checksum the receiving side verifies before anything appears at
 //! the destination.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use qnic_exec::archive;
+use qnic_exec::wire::CHUNK;
 
 use crate::dirs::NodeDir;
 use crate::guest_command::{GuestCommand, GuestEvent};
@@ -39,7 +40,7 @@ pub(crate) fn put(
                 sent: 0,
                 broken: &broken,
             };
-            let packed = archive::pack(from, io::BufWriter::with_capacity(PIECE, upload));
+            let packed = archive::pack(from, io::BufWriter::with_capacity(CHUNK, upload));
             // The other side finds the end missing if packing failed.
             let closed = input.close();
             packed.map_err(Error::io("copy", from)).and(closed)
@@ -91,9 +92,6 @@ pub(crate) fn get(
     })
 }
 
-/// Bytes that are sent at once.
-const PIECE: usize = qnic_exec::wire::CHUNK;
-
 /// The input of a command, counted.
 struct Upload<'a> {
     input: &'a GuestInput,
@@ -132,11 +130,7 @@ fn finish(
             Some(GuestEvent::Stdout(bytes)) => {
                 output(&bytes).map_err(Error::io("write", Path::new("the copy")))?
             }
-            Some(GuestEvent::Stderr(bytes)) => (&bytes[..])
-                .take(1000)
-                .read_to_end(&mut complaint)
-                .map(drop)
-                .unwrap_or(()),
+            Some(GuestEvent::Stderr(bytes)) => complaint.extend(bytes.into_iter().take(1000)),
             Some(GuestEvent::Exit(exit)) if exit.success() => return Ok(()),
             Some(GuestEvent::Exit(exit)) => {
                 let said = crate::follow::readable(&complaint);

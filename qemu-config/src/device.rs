@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -11,7 +12,7 @@ use crate::dirs::{ClusterDir, DEVICE};
 use crate::follow::tail;
 use crate::process::{ProcessId, MARKER};
 use crate::socket::Socket;
-use crate::spawn::{spawn, Bond};
+use crate::spawn::spawn;
 use crate::state::write;
 use crate::wait::{Deadline, Stop};
 use crate::{ClusterSpec, Error, Result};
@@ -55,16 +56,13 @@ pub(crate) fn start(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log);
-    let bond = Bond::new(dies_with_us, 0);
-    let mut child = spawn(command, bond).map_err(Error::io("start", &program))?;
+    let child = spawn(command, dies_with_us, 0);
+    let mut child = child.map_err(Error::io("start", &program))?;
     if let Some(id) = ProcessId::of(child.id() as i32) {
         id.save(&files.pid())?;
     }
-    let announced = child
-        .stdout
-        .take()
-        .map(|output| await_ready(output, deadline));
-    match announced {
+    let output = child.stdout.take();
+    match output.map(|output| await_ready(output, deadline)) {
         Some(Ok(())) => Ok(child),
         Some(Err(Some(Stop::Cancelled))) => Err(Error::Interrupted),
         _ => {
@@ -101,7 +99,6 @@ fn failed_with_log(dir: &ClusterDir, process: Option<&str>, what: impl Into<Stri
 /// Waits for the line `ready`; the error is the reason why the wait ended, if that
 /// was not the end of the output.
 fn await_ready(mut output: ChildStdout, deadline: &Deadline) -> Result<(), Option<Stop>> {
-    use std::os::fd::AsFd;
     let mut said = Vec::new();
     loop {
         deadline.readable(output.as_fd())?;
@@ -112,11 +109,7 @@ fn await_ready(mut output: ChildStdout, deadline: &Deadline) -> Result<(), Optio
             _ => return Err(None),
         }
     }
-    if said == b"ready" {
-        Ok(())
-    } else {
-        Err(None)
-    }
+    (said == b"ready").then_some(()).ok_or(None)
 }
 
 /// Sends a request to the device process that listens at `socket`; an answer that
@@ -216,14 +209,8 @@ mod tests {
             std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
             let prefix: Vec<_> = prefix.iter().map(|word| (*word).to_owned()).collect();
-            start(
-                command(&program, &prefix),
-                &spec(),
-                &self.0.dir,
-                None,
-                true,
-                &Deadline::seconds(30),
-            )
+            let (command, limit) = (command(&program, &prefix), Deadline::seconds(30));
+            start(command, &spec(), &self.0.dir, None, true, &limit)
         }
     }
 

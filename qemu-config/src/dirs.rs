@@ -25,14 +25,23 @@ pub(crate) struct DeviceFiles(PathBuf);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeDir(PathBuf);
 
-/// Methods that give the paths of files.
+/// Methods that give the paths of files, made with the method `how` of the directory's path.
 macro_rules! files {
-    ($($(#[$doc:meta])* $method:ident = $name:literal;)*) => {$(
+    ($how:ident: $($(#[$doc:meta])* $method:ident = $name:literal;)*) => {$(
         $(#[$doc])*
         pub(crate) fn $method(&self) -> PathBuf {
-            self.file($name)
+            self.0.$how($name)
         }
     )*};
+}
+
+/// Names of the directories in `dir`, none if it cannot be read.
+pub(crate) fn directories_in(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.path().is_dir());
+    directories
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
 }
 
 impl ClusterDir {
@@ -40,11 +49,7 @@ impl ClusterDir {
         &self.0
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    files! {
+    files! { join:
         manifest = "manifest.json";
         cluster_file = "cluster.toml";
         /// The directory with one directory for each node.
@@ -130,12 +135,8 @@ impl ClusterDir {
 }
 
 impl DeviceFiles {
-    fn file(&self, extension: &str) -> PathBuf {
-        // A name has no dot: there is no extension that this could replace.
-        self.0.with_extension(extension)
-    }
-
-    files! {
+    // A name has no dot: there is no extension that this could replace.
+    files! { with_extension:
         config = "toml";
         control = "sock";
         log = "log";
@@ -156,20 +157,16 @@ impl NodeDir {
         &self.0
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
     /// Socket behind the port of command slot `slot`.
     pub(crate) fn command(&self, slot: usize) -> PathBuf {
-        self.file(&format!("command{slot}.sock"))
+        self.0.join(format!("command{slot}.sock"))
     }
 
     pub(crate) fn command_lock(&self, slot: usize) -> PathBuf {
-        self.file(&format!("command{slot}.lock"))
+        self.0.join(format!("command{slot}.lock"))
     }
 
-    files! {
+    files! { join:
         /// vhost-user socket between the device process and QEMU.
         nic = "nic.sock";
         /// Monitor for commands.

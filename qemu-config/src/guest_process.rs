@@ -210,10 +210,7 @@ impl GuestProcess {
     fn check_helper(&self) -> Result<()> {
         let mut monitor = Monitor::connect(&self.dir, Deadline::seconds(10))?;
         let label = command_label(self.slot.index);
-        let devices = monitor.execute(&qapi::qmp::query_chardev {})?;
-        let open = devices
-            .iter()
-            .any(|device| device.label == label && device.frontend_open);
+        let open = monitor.is_port_open(&label)?;
         // Its last words may have come while we asked.
         let more = Deadline::seconds(0).readable(self.socket.as_fd()).is_ok();
         if open || more {

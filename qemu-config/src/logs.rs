@@ -1,7 +1,7 @@
 //! The logs of a cluster, printed and followed.
 
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::event::PollFlags;
 
@@ -38,49 +38,36 @@ pub fn follow_logs(
     cancel: Option<&Cancel>,
     sink: &mut dyn FnMut(usize, &[u8]),
 ) -> Result<()> {
-    let mut open = open(logs)?;
-    let writer = writer.and_then(ProcessId::open);
+    let open = logs
+        .iter()
+        .map(|log| Follow::open(&log.path).map_err(Error::io("read", &log.path)));
+    let mut open = open.collect::<Result<Vec<_>>>()?;
+    let mut writer = writer.and_then(ProcessId::open);
     let deadline = Deadline::new(None, cancel);
     loop {
-        for (index, log) in open.iter_mut().enumerate() {
-            drain(index, log, &logs[index].path, sink)?;
+        for (index, (file, log)) in open.iter_mut().zip(logs).enumerate() {
+            loop {
+                let bytes = file.available().map_err(Error::io("read", &log.path))?;
+                if bytes.is_empty() {
+                    break;
+                }
+                sink(index, &bytes);
+            }
         }
-        let Some(writer) = &writer else { return Ok(()) };
+        let Some(running) = &writer else {
+            return Ok(());
+        };
         let mut watched: Vec<_> = open
             .iter()
             .map(|log| (log.as_fd(), PollFlags::IN))
             .collect();
-        watched.push((writer.as_fd(), PollFlags::IN));
+        watched.push((running.as_fd(), PollFlags::IN));
         match deadline.first_ready(&watched) {
             Ok(index) if index < open.len() => open[index].forget_changes(),
-            Ok(_) | Err(Stop::Timeout) => break,
+            // What it wrote last is still given to the sink.
+            Ok(_) | Err(Stop::Timeout) => writer = None,
             Err(Stop::Cancelled) => return Ok(()),
         }
-    }
-    for (index, log) in open.iter_mut().enumerate() {
-        drain(index, log, &logs[index].path, sink)?;
-    }
-    Ok(())
-}
-
-fn open(logs: &[Log]) -> Result<Vec<Follow>> {
-    logs.iter()
-        .map(|log| Follow::open(&log.path).map_err(Error::io("read", &log.path)))
-        .collect()
-}
-
-fn drain(
-    index: usize,
-    log: &mut Follow,
-    path: &Path,
-    sink: &mut dyn FnMut(usize, &[u8]),
-) -> Result<()> {
-    loop {
-        let bytes = log.available().map_err(Error::io("read", path))?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        sink(index, &bytes);
     }
 }
 

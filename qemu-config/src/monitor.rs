@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use qapi::qmp::{Event, QmpCommand};
+use qapi::qmp::{query_chardev, Event, QmpCommand};
 use qapi::{ExecuteError, Qmp, Stream};
 
 use crate::dirs::NodeDir;
@@ -52,6 +52,13 @@ impl Monitor {
             .execute(command)
             .map_err(|error| refused(&self.node, error))
     }
+
+    /// Returns true if the guest has the port open whose character device is `label`.
+    pub(crate) fn is_port_open(&mut self, label: &str) -> Result<bool> {
+        let devices = self.execute(&query_chardev {})?;
+        let mut open = devices.iter().filter(|device| device.frontend_open);
+        Ok(open.any(|device| device.label == label))
+    }
 }
 
 /// The events of one node's QEMU from the moment of connecting.
@@ -84,12 +91,8 @@ impl Events {
                 Err(error) => return Err(error),
             }
         }
-        let whole = self
-            .buffer
-            .iter()
-            .rposition(|byte| *byte == b'\n')
-            .map_or(0, |at| at + 1);
-        let lines: Vec<u8> = self.buffer.drain(..whole).collect();
+        let end = self.buffer.iter().rposition(|byte| *byte == b'\n');
+        let lines: Vec<u8> = self.buffer.drain(..end.map_or(0, |at| at + 1)).collect();
         let lines = lines.split(|byte| *byte == b'\n');
         Ok(lines
             .filter_map(|line| serde_json::from_slice(line).ok())

@@ -131,11 +131,7 @@ impl Node {
         self.wait_ended(MONITOR_LIMIT)
     }
 
-    /// Waits until QEMU has ended, as after a guest's `poweroff`.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`], [`Error::Interrupted`].
-    pub fn wait_ended(&self, limit: Duration) -> Result<()> {
+    fn wait_ended(&self, limit: Duration) -> Result<()> {
         let Some(qemu) = self.qemu().and_then(ProcessId::open) else {
             return Ok(());
         };
@@ -219,15 +215,12 @@ impl Node {
             if !monitor.execute(&qmp::query_status {})?.running {
                 return Ok(NodeState::Paused);
             }
-            let devices = monitor.execute(&qmp::query_chardev {})?;
-            let agent = devices
-                .iter()
-                .any(|device| device.label == AGENT_LABEL && device.frontend_open);
-            Ok(if agent && self.boots() > 0 {
-                NodeState::Ready
-            } else {
-                NodeState::Booting
-            })
+            Ok(
+                match monitor.is_port_open(AGENT_LABEL)? && self.boots() > 0 {
+                    true => NodeState::Ready,
+                    false => NodeState::Booting,
+                },
+            )
         };
         ask().unwrap_or(NodeState::Silent)
     }

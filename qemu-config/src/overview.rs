@@ -94,15 +94,13 @@ impl ClusterOverview {
             name,
             process: ProcessOverview::of(process),
         });
+        let owner = cluster.manifest.owner.filter(|owner| owner.is_alive());
         Self {
             name: cluster.name().to_owned(),
-            mode: cluster.mode(),
-            accel: cluster.accel(),
-            owner: cluster
-                .owner()
-                .filter(|owner| owner.is_alive())
-                .map(|owner| owner.pid),
-            age_seconds: now_seconds().saturating_sub(cluster.created()),
+            mode: cluster.manifest.mode,
+            accel: cluster.manifest.accel,
+            owner: owner.map(|owner| owner.pid),
+            age_seconds: now_seconds().saturating_sub(cluster.manifest.created),
             nodes,
             devices: devices.collect(),
         }

@@ -35,13 +35,10 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     progress.step("building the programs for guests");
     let helper = executable(HELPER, guest_program(programs::EXEC)?);
     check_cancel(options)?;
-    let app = match spec.has_nics() {
-        true => Some(executable(
-            programs::APP_PATH,
-            guest_program(programs::APP)?,
-        )),
-        false => None,
-    };
+    let app = spec.has_nics().then(|| guest_program(programs::APP));
+    let app = app
+        .transpose()?
+        .map(|path| executable(programs::APP_PATH, path));
     check_cancel(options)?;
     let mut made: HashMap<_, GuestImage> = HashMap::new();
     let mut images = Vec::new();
@@ -85,11 +82,8 @@ fn image<'a>(
     ours: impl Iterator<Item = &'a GuestFile>,
 ) -> Result<GuestImage> {
     let module = if node.nic {
-        let sources = repository().ok_or_else(|| {
-            Error::Host(
-                "the sources of the kernel module are not there: run from a checkout".to_owned(),
-            )
-        })?;
+        let gone = "the sources of the kernel module are not there: run from a checkout";
+        let sources = repository().ok_or_else(|| Error::Host(gone.to_owned()))?;
         Some(provisioner.module(node.kernel, &sources)?)
     } else {
         None

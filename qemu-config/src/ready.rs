@@ -25,13 +25,6 @@ const MAX_RESETS: usize = 2;
 /// Longest line that is taken from a guest.
 const MAX_LINE: usize = 4096;
 
-/// One report of a guest's init.
-#[derive(Debug, PartialEq, Eq)]
-enum Report {
-    Ready(String),
-    Failed(String),
-}
-
 /// The number of boots that `dir`'s guest has reported so far.
 pub(crate) fn boots_reported(dir: &NodeDir) -> usize {
     let text = std::fs::read(dir.ready()).unwrap_or_default();
@@ -41,10 +34,8 @@ pub(crate) fn boots_reported(dir: &NodeDir) -> usize {
 /// The end of what QEMU and the guest's console said.
 fn last_words(dir: &NodeDir) -> String {
     let logs = [dir.qemu_log(), dir.console()].map(|log| tail(&log, TAIL_LINES));
-    logs.into_iter()
-        .filter(|log| !log.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n")
+    let said: Vec<_> = logs.into_iter().filter(|log| !log.is_empty()).collect();
+    said.join("\n")
 }
 
 /// The error for a node of which `what` is wrong.
@@ -90,13 +81,11 @@ pub(crate) fn wait_ready(
         let mut others: Vec<BorrowedFd<'_>> = vec![qemu.as_fd(), console.as_fd()];
         others.extend(resets.events.as_ref().map(AsFd::as_fd));
         match follow.next(&others, deadline).map_err(unreadable)? {
-            Growth::Bytes(bytes) => match lines.push(&bytes, seen) {
-                Some(Report::Ready(release)) => return Ok(release),
-                Some(Report::Failed(reason)) => {
-                    return Err(failed(format!("its init failed: {reason}")))
+            Growth::Bytes(bytes) => {
+                if let Some(report) = lines.push(&bytes, seen) {
+                    return report.map_err(|why| failed(format!("its init failed: {why}")));
                 }
-                None => {}
-            },
+            }
             Growth::Other(0) => return Err(failed("QEMU ended".to_owned())),
             Growth::Other(1) => console.forget_changes(),
             Growth::Other(_) => resets.take(),
@@ -148,7 +137,8 @@ struct Lines {
 }
 
 impl Lines {
-    fn push(&mut self, bytes: &[u8], seen: usize) -> Option<Report> {
+    /// The release of the kernel that is ready, or why it is not, once it is reported.
+    fn push(&mut self, bytes: &[u8], seen: usize) -> Option<Result<String, String>> {
         for byte in bytes {
             if *byte != b'\n' {
                 if self.partial.len() < MAX_LINE {
@@ -159,20 +149,18 @@ impl Lines {
             let line = readable(&std::mem::take(&mut self.partial));
             self.complete += 1;
             if self.complete > seen {
-                return Some(Report::parse(line.trim_end()));
+                return Some(report(line.trim_end()));
             }
         }
         None
     }
 }
 
-impl Report {
-    fn parse(line: &str) -> Self {
-        match line.split_once(' ') {
-            Some(("ready", release)) => Self::Ready(release.to_owned()),
-            Some(("failed", reason)) => Self::Failed(reason.to_owned()),
-            _ => Self::Failed(format!("it reported \"{line}\"")),
-        }
+fn report(line: &str) -> Result<String, String> {
+    match line.split_once(' ') {
+        Some(("ready", release)) => Ok(release.to_owned()),
+        Some(("failed", reason)) => Err(reason.to_owned()),
+        _ => Err(format!("it reported \"{line}\"")),
     }
 }
 

@@ -14,24 +14,10 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{channel, Sender};
 use std::sync::OnceLock;
 
+use rustix::io::Errno;
 use rustix::process::{
     getpid, getppid, set_parent_process_death_signal, setpriority_process, Pid, Signal,
 };
-
-/// How a process relates to this one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bond {
-    /// True if it ends, at once, when this process ends.
-    pub(crate) dies_with_us: bool,
-    /// Added to its niceness.
-    pub(crate) nice: i32,
-}
-
-impl Bond {
-    pub(crate) const fn new(dies_with_us: bool, nice: i32) -> Self {
-        Self { dies_with_us, nice }
-    }
-}
 
 struct Request {
     command: Command,
@@ -39,11 +25,12 @@ struct Request {
 }
 
 /// Starts `command` in a process group of its own, so that a terminal's Ctrl-C
-/// reaches only us.
-pub(crate) fn spawn(mut command: Command, bond: Bond) -> io::Result<Child> {
+/// reaches only us. If it `dies_with_us`, it ends at once when this process does; `nice`
+/// is added to its niceness.
+pub(crate) fn spawn(mut command: Command, dies_with_us: bool, nice: i32) -> io::Result<Child> {
     let parent = getpid();
     command.process_group(0);
-    let prepare = move || in_child(bond, parent);
+    let prepare = move || in_child(dies_with_us, nice, parent);
     // SAFETY: `in_child` makes system calls only: it does not allocate, take locks
     // or touch anything that another thread of the parent may have left half-done.
     unsafe { command.pre_exec(prepare) };
@@ -55,18 +42,16 @@ pub(crate) fn spawn(mut command: Command, bond: Bond) -> io::Result<Child> {
     answer.recv().map_err(|_| gone())?
 }
 
-fn in_child(bond: Bond, parent: Pid) -> io::Result<()> {
-    if bond.dies_with_us {
+fn in_child(dies_with_us: bool, nice: i32, parent: Pid) -> io::Result<()> {
+    if dies_with_us {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The parent may have ended before that line: then nothing would end this one.
         if getppid() != Some(parent) {
-            return Err(io::Error::from_raw_os_error(
-                rustix::io::Errno::CHILD.raw_os_error(),
-            ));
+            return Err(Errno::CHILD.into());
         }
     }
-    if bond.nice != 0 {
-        setpriority_process(None, bond.nice)?;
+    if nice != 0 {
+        setpriority_process(None, nice)?;
     }
     Ok(())
 }
@@ -107,7 +92,7 @@ mod tests {
         command
             .args(["-c", "echo $$; cut -d' ' -f5,19 /proc/$$/stat"])
             .stdout(Stdio::piped());
-        let mut child = spawn(command, Bond::new(true, 10)).unwrap();
+        let mut child = spawn(command, true, 10).unwrap();
         let mut output = String::new();
         let mut stdout = child.stdout.take().unwrap();
         stdout.read_to_string(&mut output).unwrap();
@@ -125,7 +110,7 @@ mod tests {
         if std::env::var_os(VICTIM).is_some() {
             let mut command = Command::new("tail");
             command.args(["-f", "/dev/null"]);
-            let mut child = spawn(command, Bond::new(true, 0)).unwrap();
+            let mut child = spawn(command, true, 0).unwrap();
             println!("child {}", child.id());
             std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
             child.kill().unwrap();
@@ -150,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_exist_is_an_error() {
-        let error = spawn(Command::new("/nowhere/x"), Bond::new(false, 0)).unwrap_err();
+        let error = spawn(Command::new("/nowhere/x"), false, 0).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -30,7 +30,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::accel::Accel;
-use crate::dirs::ClusterDir;
+use crate::dirs::{directories_in, ClusterDir};
 use crate::lock::LockFile;
 use crate::process::ProcessId;
 use crate::{ClusterSpec, Error, Result};
@@ -102,11 +102,7 @@ impl Runtime {
 
     /// Names of the clusters that exist, sorted.
     pub fn names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
-        let directories = entries.filter(|entry| entry.path().is_dir());
-        let mut names: Vec<_> = directories
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .collect();
+        let mut names = directories_in(&self.root);
         names.sort();
         names
     }
@@ -232,27 +228,18 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<()> {
 mod tests {
     use super::*;
     use crate::testing::TestDir;
-    use crate::NodeSpec;
-
-    fn manifest(runtime: &Runtime) -> Manifest {
-        Manifest {
-            mode: Mode::Detached,
-            accel: Accel::Tcg,
-            owner: ProcessId::own(),
-            created: 1,
-            disks: runtime.disks("c"),
-        }
-    }
 
     #[test]
     fn a_cluster_is_made_found_locked_and_removed() {
         let test = TestDir::new();
         let runtime = &test.runtime;
-        let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
-        let (dir, lock) = runtime.create(&spec, &manifest(runtime)).unwrap();
+        let (dir, lock) = test.create(Mode::Detached).unwrap();
         assert_eq!(runtime.names(), ["c"]);
         assert_eq!(runtime.detached_names(), ["c"]);
-        assert_eq!(ClusterSpec::load(&dir.cluster_file()).unwrap(), spec);
+        assert_eq!(
+            ClusterSpec::load(&dir.cluster_file()).unwrap(),
+            TestDir::spec()
+        );
         assert_eq!(dir.read_manifest().unwrap().mode, Mode::Detached);
         assert!(dir.try_lock().unwrap().is_none());
         assert_eq!(dir.lock_owner(), Some(std::process::id() as i32));
@@ -269,15 +256,11 @@ mod tests {
 
     #[test]
     fn a_socket_path_that_is_too_long_is_refused_before_anything_is_made() {
-        let test = TestDir::new();
+        let mut test = TestDir::new();
         let long = test.path().join("r".repeat(100));
-        let runtime = Runtime::at(long, test.path().join("d")).unwrap();
-        let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
-        let error = runtime
-            .create(&spec, &manifest(&runtime))
-            .unwrap_err()
-            .to_string();
+        test.runtime = Runtime::at(long, test.path().join("d")).unwrap();
+        let error = test.create(Mode::Detached).unwrap_err().to_string();
         assert!(error.contains("shorter XDG_RUNTIME_DIR"), "{error}");
-        assert!(runtime.names().is_empty());
+        assert!(test.runtime.names().is_empty());
     }
 }

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 use rustix::process::Signal;
 
-use crate::dirs::ClusterDir;
+use crate::dirs::{directories_in, ClusterDir};
 use crate::lock::LockFile;
 use crate::monitor::Monitor;
 use crate::process::{end_all, of_cluster, Process, ProcessId};
@@ -99,19 +99,17 @@ pub(crate) fn end(runtime: &Runtime, name: &str, dir: &ClusterDir, _lock: LockFi
 }
 
 fn processes_of(dir: &ClusterDir) -> Vec<Process> {
-    let written = node_names(dir)
-        .into_iter()
-        .map(|node| dir.node(&node).qemu_pid());
-    let written = written
-        .chain(dir.device_pids())
-        .filter_map(|file| ProcessId::load(&file));
+    let nodes = directories_in(&dir.nodes()).into_iter();
+    let files = nodes.map(|node| dir.node(&node).qemu_pid());
+    let files = files.chain(dir.device_pids());
+    let written = files.filter_map(|file| ProcessId::load(&file));
     let all: HashSet<ProcessId> = written.chain(of_cluster(dir.path())).collect();
     all.into_iter().filter_map(ProcessId::open).collect()
 }
 
 fn ask_to_quit(dir: &ClusterDir) {
     std::thread::scope(|scope| {
-        for node in node_names(dir) {
+        for node in directories_in(&dir.nodes()) {
             let node = dir.node(&node);
             scope.spawn(move || {
                 // One that does not listen gets a signal next.
@@ -123,102 +121,52 @@ fn ask_to_quit(dir: &ClusterDir) {
     });
 }
 
-/// Names of the nodes that have a directory.
-fn node_names(dir: &ClusterDir) -> Vec<String> {
-    let entries = std::fs::read_dir(dir.nodes())
-        .into_iter()
-        .flatten()
-        .flatten();
-    let directories = entries.filter(|entry| entry.path().is_dir());
-    directories
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accel::Accel;
     use crate::process::MARKER;
-    use crate::state::Manifest;
     use crate::testing::TestDir;
-    use crate::{ClusterSpec, NodeSpec};
-    use std::path::Path;
     use std::process::{Child, Command, Stdio};
 
-    struct Fixture {
-        test: TestDir,
-        lock: Option<LockFile>,
-    }
-
-    impl Fixture {
-        fn new(mode: Mode) -> Self {
-            let test = TestDir::new();
-            let manifest = Manifest {
-                mode,
-                accel: Accel::Tcg,
-                owner: None,
-                created: 0,
-                disks: test.runtime.disks("c"),
-            };
-            let spec = ClusterSpec::new("c").with(NodeSpec::new("a"));
-            let (_, lock) = test.runtime.create(&spec, &manifest).unwrap();
-            Self {
-                test,
-                lock: Some(lock),
-            }
-        }
-
-        /// A process that ignores SIGTERM, as a stuck QEMU would.
-        fn stubborn(&self) -> Child {
-            let mut child = Command::new("sh");
-            child
-                .args(["-c", "trap '' TERM; echo; read forever"])
-                .env(MARKER, self.test.dir.path());
-            let mut child = child
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-            child
-        }
-    }
-
-    fn is_gone(path: &Path) -> bool {
-        !path.exists()
+    /// A process of the cluster that ignores SIGTERM, as a stuck QEMU would.
+    fn stubborn(dir: &ClusterDir) -> Child {
+        let mut child = Command::new("sh");
+        child.args(["-c", "trap '' TERM; echo; read forever"]);
+        child.env(MARKER, dir.path());
+        child.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        child
     }
 
     #[test]
     fn everything_goes_even_what_was_never_written_down() {
-        let mut fixture = Fixture::new(Mode::Detached);
-        fixture.lock = None;
-        fixture.test.dir.mark_booted().unwrap();
-        let mut unrecorded = fixture.stubborn();
+        let test = TestDir::new();
+        drop(test.create(Mode::Detached).unwrap());
+        test.dir.mark_booted().unwrap();
+        let mut unrecorded = stubborn(&test.dir);
         let mut recorded = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let id = ProcessId::of(recorded.id() as i32).unwrap();
-        id.save(&fixture.test.dir.node("a").qemu_pid()).unwrap();
-        down(&fixture.test.runtime, "c").unwrap();
+        id.save(&test.dir.node("a").qemu_pid()).unwrap();
+        down(&test.runtime, "c").unwrap();
         assert!(!unrecorded.wait().unwrap().success() && !recorded.wait().unwrap().success());
-        assert!(is_gone(fixture.test.dir.path()) && is_gone(&fixture.test.runtime.disks("c")));
-        assert!(matches!(
-            down(&fixture.test.runtime, "c"),
-            Err(Error::NoSuchCluster { .. })
-        ));
+        assert!(!test.dir.path().exists() && !test.runtime.disks("c").exists());
+        let again = down(&test.runtime, "c");
+        assert!(matches!(again, Err(Error::NoSuchCluster { .. })));
     }
 
     #[test]
     fn a_recycled_number_is_left_alone() {
-        let mut fixture = Fixture::new(Mode::Detached);
-        fixture.lock = None;
+        let test = TestDir::new();
+        drop(test.create(Mode::Detached).unwrap());
         let mut stranger = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let id = ProcessId::of(stranger.id() as i32).unwrap();
         let earlier = ProcessId {
             start_ticks: id.start_ticks - 1,
             ..id
         };
-        earlier.save(&fixture.test.dir.device(None).pid()).unwrap();
-        down(&fixture.test.runtime, "c").unwrap();
+        earlier.save(&test.dir.device(None).pid()).unwrap();
+        down(&test.runtime, "c").unwrap();
         assert!(id.is_alive());
         stranger.kill().unwrap();
         stranger.wait().unwrap();
@@ -226,13 +174,12 @@ mod tests {
 
     #[test]
     fn a_cluster_with_a_living_owner_is_not_taken_down_by_others() {
-        let fixture = Fixture::new(Mode::Attached);
-        assert!(matches!(
-            down(&fixture.test.runtime, "c"),
-            Err(Error::Owned { .. })
-        ));
-        assert!(sweep(&fixture.test.runtime).unwrap().is_empty());
-        assert!(fixture.test.dir.path().exists());
+        let test = TestDir::new();
+        let _owned = test.create(Mode::Attached).unwrap();
+        let refused = down(&test.runtime, "c");
+        assert!(matches!(refused, Err(Error::Owned { .. })));
+        assert!(sweep(&test.runtime).unwrap().is_empty());
+        assert!(test.dir.path().exists());
     }
 
     #[test]
@@ -242,17 +189,15 @@ mod tests {
             (Mode::Detached, false, true),
             (Mode::Detached, true, false),
         ] {
-            let mut fixture = Fixture::new(mode);
+            let test = TestDir::new();
+            let owned = test.create(mode).unwrap();
             if booted {
-                fixture.test.dir.mark_booted().unwrap();
+                test.dir.mark_booted().unwrap();
             }
-            fixture.lock = None;
-            assert_eq!(
-                !sweep(&fixture.test.runtime).unwrap().is_empty(),
-                swept,
-                "{mode:?} {booted}"
-            );
-            assert_eq!(is_gone(fixture.test.dir.path()), swept);
+            drop(owned);
+            let found = !sweep(&test.runtime).unwrap().is_empty();
+            assert_eq!(found, swept, "{mode:?} {booted}");
+            assert_eq!(!test.dir.path().exists(), swept);
         }
     }
 }

@@ -2,8 +2,12 @@
 
 use std::path::Path;
 
+use crate::accel::Accel;
 use crate::dirs::{ClusterDir, NodeDir};
-use crate::state::Runtime;
+use crate::lock::LockFile;
+use crate::process::ProcessId;
+use crate::state::{Manifest, Mode, Runtime};
+use crate::{ClusterSpec, NodeSpec, Result};
 
 /// A runtime of a test, and the directory of its cluster `c`.
 pub(crate) struct TestDir {
@@ -20,6 +24,23 @@ impl TestDir {
         let runtime = Runtime::at(temp.path().join("r"), temp.path().join("d")).unwrap();
         let dir = runtime.dir("c");
         Self { temp, runtime, dir }
+    }
+
+    /// Makes the cluster, which has one node, as a program does that boots it.
+    pub(crate) fn create(&self, mode: Mode) -> Result<(ClusterDir, LockFile)> {
+        let manifest = Manifest {
+            mode,
+            accel: Accel::Tcg,
+            owner: ProcessId::own(),
+            created: 1,
+            disks: self.runtime.disks("c"),
+        };
+        self.runtime.create(&Self::spec(), &manifest)
+    }
+
+    /// What [`Self::create`] makes a cluster of.
+    pub(crate) fn spec() -> ClusterSpec {
+        ClusterSpec::new("c").with(NodeSpec::new("a"))
     }
 
     /// The directory of the cluster's node `a`, which is made.

@@ -113,13 +113,8 @@ impl Job {
                 Ok(false)
             }
             Ok(read) => {
-                let bytes = buffer[..read].to_vec();
-                let frame = if index == 0 {
-                    ToHost::Stdout(bytes)
-                } else {
-                    ToHost::Stderr(bytes)
-                };
-                frame.encode(out);
+                let frame = [ToHost::Stdout, ToHost::Stderr][index];
+                frame(buffer[..read].to_vec()).encode(out);
                 Ok(true)
             }
             Err(error) => unless_retry(error).map(|()| false),

@@ -106,12 +106,8 @@ impl ClusterSpec {
 
     /// Sum of the guests' RAM.
     pub fn total_memory(&self) -> ByteSize {
-        ByteSize(
-            self.nodes
-                .iter()
-                .map(|node| node.memory.0)
-                .fold(0, u64::saturating_add),
-        )
+        let sizes = self.nodes.iter().map(|node| node.memory.0);
+        ByteSize(sizes.fold(0, u64::saturating_add))
     }
 
     /// The nodes and the numbers of their NICs.
