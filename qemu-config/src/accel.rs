@@ -65,10 +65,8 @@ mod tests {
         let decision = decide(AccelChoice::Auto).unwrap();
         assert!(!decision.reason.is_empty());
         // What was found must be true for a choice of KVM, too.
-        assert_eq!(
-            decide(AccelChoice::Kvm).is_ok(),
-            decision.accel == Accel::Kvm
-        );
+        let kvm = decide(AccelChoice::Kvm).is_ok();
+        assert_eq!(kvm, decision.accel == Accel::Kvm);
     }
 
     #[test]

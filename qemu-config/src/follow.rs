@@ -52,10 +52,7 @@ impl Follow {
     /// What has been appended and not been read; empty if nothing.
     pub(crate) fn available(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.file
-            .by_ref()
-            .take(CHUNK as u64)
-            .read_to_end(&mut bytes)?;
+        (&self.file).take(CHUNK as u64).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -77,10 +74,9 @@ impl Follow {
                 0 => self.forget_changes(),
                 index => {
                     let last = self.available()?;
-                    return Ok(if last.is_empty() {
-                        Growth::Other(index - 1)
-                    } else {
-                        Growth::Bytes(last)
+                    return Ok(match last.is_empty() {
+                        true => Growth::Other(index - 1),
+                        false => Growth::Bytes(last),
                     });
                 }
             }
@@ -137,24 +133,17 @@ mod tests {
         file.write_all(b"one").unwrap();
         let mut follow = Follow::open(file.path()).unwrap();
         let deadline = Deadline::seconds(30);
-        assert_eq!(
-            follow.next(&[], &deadline).unwrap(),
-            Growth::Bytes(b"one".to_vec())
-        );
+        let bytes = |text: &str| Growth::Bytes(text.into());
+        assert_eq!(follow.next(&[], &deadline).unwrap(), bytes("one"));
         let writer = std::thread::spawn(move || {
             file.write_all(b"two").unwrap();
             file
         });
-        assert_eq!(
-            follow.next(&[], &deadline).unwrap(),
-            Growth::Bytes(b"two".to_vec())
-        );
+        assert_eq!(follow.next(&[], &deadline).unwrap(), bytes("two"));
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        assert_eq!(
-            follow.next(&[ours.as_fd()], &deadline).unwrap(),
-            Growth::Other(0)
-        );
+        let next = follow.next(&[ours.as_fd()], &deadline);
+        assert_eq!(next.unwrap(), Growth::Other(0));
         let late = follow.next(&[], &Deadline::seconds(0)).unwrap_err();
         assert_eq!(stop_in(&late), Some(Stop::Timeout));
         drop(writer.join().unwrap());

@@ -149,21 +149,16 @@ fn a_refusal_and_nonsense_are_errors_that_name_the_node() {
 #[test]
 fn signals_and_timeouts_end_commands() {
     let guest = Guest::new(Behaviour::Good);
-    let mut process = guest
-        .spawn(&GuestCommand::shell("echo; exec tail -f /dev/null"))
-        .unwrap();
-    assert_eq!(
-        process.next_event(LIMIT).unwrap(),
-        Some(GuestEvent::Stdout(b"\n".to_vec()))
-    );
+    let command = GuestCommand::shell("echo; exec tail -f /dev/null");
+    let mut process = guest.spawn(&command).unwrap();
+    let first = process.next_event(LIMIT).unwrap();
+    assert_eq!(first, Some(GuestEvent::Stdout(b"\n".to_vec())));
     assert_eq!(process.next_event(Some(Duration::ZERO)).unwrap(), None);
     process.signal(15).unwrap();
     assert_eq!(process.wait(LIMIT).unwrap().exit, GuestExit::Signal(15));
     let late = guest.spawn(&endless()).unwrap();
-    assert!(matches!(
-        late.wait(Some(Duration::from_millis(50))),
-        Err(Error::Timeout { .. })
-    ));
+    let late = late.wait(Some(Duration::from_millis(50)));
+    assert!(matches!(late, Err(Error::Timeout { .. })));
 }
 
 #[test]
@@ -177,13 +172,8 @@ fn slots_are_used_up_and_given_back() {
     let guest = Guest::new(Behaviour::Good);
     let start = |_| guest.spawn(&endless()).unwrap();
     let mut running: Vec<_> = (0..COMMAND_SLOTS).map(start).collect();
-    assert!(matches!(
-        guest.spawn(&endless()),
-        Err(Error::Busy {
-            limit: COMMAND_SLOTS,
-            ..
-        })
-    ));
+    let busy = guest.spawn(&endless()).err().unwrap();
+    assert!(matches!(busy, Error::Busy { limit, .. } if limit == COMMAND_SLOTS));
     running.pop();
     let output = guest.run(&GuestCommand::new("true")).unwrap();
     assert!(output.exit.success());

@@ -236,10 +236,8 @@ mod tests {
         let (dir, lock) = test.create(Mode::Detached).unwrap();
         assert_eq!(runtime.names(), ["c"]);
         assert_eq!(runtime.detached_names(), ["c"]);
-        assert_eq!(
-            ClusterSpec::load(&dir.cluster_file()).unwrap(),
-            TestDir::spec()
-        );
+        let saved = ClusterSpec::load(&dir.cluster_file());
+        assert_eq!(saved.unwrap(), TestDir::spec());
         assert_eq!(dir.read_manifest().unwrap().mode, Mode::Detached);
         assert!(dir.try_lock().unwrap().is_none());
         assert_eq!(dir.lock_owner(), Some(std::process::id() as i32));
@@ -248,10 +246,8 @@ mod tests {
         runtime.remove("c").unwrap();
         assert!(runtime.names().is_empty() && !runtime.disks("c").exists());
         assert!(!runtime.root().exists());
-        assert!(matches!(
-            runtime.existing("c"),
-            Err(Error::NoSuchCluster { .. })
-        ));
+        let gone = runtime.existing("c");
+        assert!(matches!(gone, Err(Error::NoSuchCluster { .. })));
     }
 
     #[test]

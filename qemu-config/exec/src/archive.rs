@@ -62,10 +62,9 @@ pub fn unpack(input: impl Read, dest: &Path) -> io::Result<PathBuf> {
     let made = fs::read_dir(staging.path())?
         .next()
         .ok_or(io::ErrorKind::UnexpectedEof)??;
-    let target = if into {
-        dest.join(made.file_name())
-    } else {
-        dest.to_owned()
+    let target = match into {
+        true => dest.join(made.file_name()),
+        false => dest.to_owned(),
     };
     fs::rename(made.path(), &target).map_err(|error| named(&target, error))?;
     Ok(target)
@@ -104,19 +103,19 @@ fn add_file(
 ) -> io::Result<()> {
     let file = File::open(path)?;
     if metadata.len() > 0 {
-        let exact = Exact {
-            file,
-            left: metadata.len(),
-        };
-        return builder.append_data(&mut header_of(metadata, metadata.len()), name, exact);
+        // As much as is announced: no more if the file grows.
+        let mut content = file.take(metadata.len());
+        builder.append_data(&mut header_of(metadata, metadata.len()), name, &mut content)?;
+        if content.limit() > 0 {
+            let message = "became shorter while it was read";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+        }
+        return Ok(());
     }
     let mut content = Vec::new();
-    (&file).take(MAX_UNSIZED).read_to_end(&mut content)?;
-    builder.append_data(
-        &mut header_of(metadata, content.len() as u64),
-        name,
-        &content[..],
-    )
+    file.take(MAX_UNSIZED).read_to_end(&mut content)?;
+    let mut header = header_of(metadata, content.len() as u64);
+    builder.append_data(&mut header, name, &content[..])
 }
 
 fn header_of(metadata: &Metadata, size: u64) -> Header {
@@ -124,26 +123,6 @@ fn header_of(metadata: &Metadata, size: u64) -> Header {
     header.set_metadata(metadata);
     header.set_size(size);
     header
-}
-
-/// As many bytes of a file as were announced: no more if it grows, an error if it shrinks.
-struct Exact {
-    file: File,
-    left: u64,
-}
-
-impl Read for Exact {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let read = (&self.file).take(self.left).read(out)?;
-        if read == 0 && self.left > 0 && !out.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "became shorter while it was read",
-            ));
-        }
-        self.left -= read as u64;
-        Ok(read)
-    }
 }
 
 /// The error with all its causes; the one that matters is the last.
@@ -170,6 +149,10 @@ mod tests {
         stream
     }
 
+    fn copy(from: &Path, to: &Path) -> PathBuf {
+        unpack(&packed(from)[..], to).unwrap()
+    }
+
     #[test]
     fn a_tree_comes_back_with_modes_and_links() {
         let home = tempfile::tempdir().unwrap();
@@ -179,21 +162,13 @@ mod tests {
         fs::set_permissions(tree.join("deep/data"), fs::Permissions::from_mode(0o751)).unwrap();
         symlink("deep/data", tree.join("link")).unwrap();
 
-        let copy = unpack(&packed(&tree)[..], &home.path().join("copy")).unwrap();
+        let copy = copy(&tree, &home.path().join("copy"));
         assert_eq!(copy, home.path().join("copy"));
         assert_eq!(fs::read(copy.join("deep/data")).unwrap(), vec![7; 100_000]);
-        assert_eq!(
-            fs::metadata(copy.join("deep/data"))
-                .unwrap()
-                .permissions()
-                .mode()
-                & 0o777,
-            0o751
-        );
-        assert_eq!(
-            fs::read_link(copy.join("link")).unwrap(),
-            Path::new("deep/data")
-        );
+        let permissions = fs::metadata(copy.join("deep/data")).unwrap().permissions();
+        assert_eq!(permissions.mode() & 0o777, 0o751);
+        let target = fs::read_link(copy.join("link")).unwrap();
+        assert_eq!(target, Path::new("deep/data"));
         assert!(copy.join("deep/empty").is_dir());
     }
 
@@ -204,11 +179,7 @@ mod tests {
         fs::create_dir(home.path().join("dir")).unwrap();
         fs::write(home.path().join("dir/file"), "old").unwrap();
         fs::write(home.path().join("dir/other"), "stays").unwrap();
-        let made = unpack(
-            &packed(&home.path().join("file"))[..],
-            &home.path().join("dir"),
-        )
-        .unwrap();
+        let made = copy(&home.path().join("file"), &home.path().join("dir"));
         assert_eq!(made, home.path().join("dir/file"));
         assert_eq!(fs::read(made).unwrap(), b"new");
         assert_eq!(fs::read_dir(home.path().join("dir")).unwrap().count(), 2);
@@ -217,7 +188,7 @@ mod tests {
     #[test]
     fn a_file_that_claims_to_be_empty_is_copied_whole() {
         let home = tempfile::tempdir().unwrap();
-        let made = unpack(&packed(Path::new("/proc/self/status"))[..], home.path()).unwrap();
+        let made = copy(Path::new("/proc/self/status"), home.path());
         assert!(fs::read_to_string(made).unwrap().starts_with("Name:"));
     }
 

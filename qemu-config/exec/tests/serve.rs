@@ -27,7 +27,7 @@ impl Host {
             decoder: Decoder::default(),
             guest,
         };
-        host.send(&ToGuest::Open(NONCE));
+        send(&host.stream, &ToGuest::Open(NONCE));
         while !host.decoder.skip_preamble(NONCE) {
             host.fill();
         }
@@ -35,20 +35,14 @@ impl Host {
     }
 
     fn start(argv: &[&str], stdin: bool) -> Self {
-        let mut host = Self::connect();
-        let argv = argv.iter().map(|arg| arg.as_bytes().to_vec()).collect();
-        host.send(&ToGuest::Start(Start {
-            argv,
+        let host = Self::connect();
+        let start = Start {
+            argv: argv.iter().map(|arg| arg.as_bytes().to_vec()).collect(),
             stdin,
             ..Start::default()
-        }));
+        };
+        send(&host.stream, &ToGuest::Start(start));
         host
-    }
-
-    fn send(&mut self, frame: &ToGuest) {
-        let mut bytes = Vec::new();
-        frame.encode(&mut bytes);
-        self.stream.write_all(&bytes).unwrap();
     }
 
     fn fill(&mut self) {
@@ -83,44 +77,35 @@ impl Host {
     }
 }
 
+fn send(mut stream: &UnixStream, frame: &ToGuest) {
+    let mut bytes = Vec::new();
+    frame.encode(&mut bytes);
+    stream.write_all(&bytes).unwrap();
+}
+
 #[test]
 fn output_errors_and_code_arrive_apart() {
     let host = Host::start(&["sh", "-c", "printf out; printf err >&2; exit 3"], false);
-    assert_eq!(
-        host.finish(),
-        (b"out".to_vec(), b"err".to_vec(), ToHost::Exited(3))
-    );
+    let expected = (b"out".to_vec(), b"err".to_vec(), ToHost::Exited(3));
+    assert_eq!(host.finish(), expected);
 }
 
 #[test]
 fn megabytes_of_any_bytes_go_in_and_out() {
     let content: Vec<u8> = (0..3_000_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
-    let mut host = Host::start(&["cat"], true);
-    let mut writer = Host {
-        stream: host.stream.try_clone().unwrap(),
-        ..Host::connect()
-    };
-    let sent = content.clone();
+    let host = Host::start(&["cat"], true);
+    let (to_guest, sent) = (host.stream.try_clone().unwrap(), content.clone());
     let feeder = std::thread::spawn(move || {
-        sent.chunks(30_000)
-            .for_each(|part| writer.send(&ToGuest::Stdin(part.to_vec())));
-        writer.send(&ToGuest::StdinEnd);
-    });
-    let mut out = Vec::new();
-    let end = loop {
-        match host.next() {
-            ToHost::Stdout(bytes) => out.extend(bytes),
-            other => break other,
+        for part in sent.chunks(30_000) {
+            send(&to_guest, &ToGuest::Stdin(part.to_vec()));
         }
-    };
+        send(&to_guest, &ToGuest::StdinEnd);
+    });
+    let (out, err, end) = host.finish();
     feeder.join().unwrap();
-    assert_eq!(end, ToHost::Exited(0));
-    assert!(
-        out == content,
-        "{} of {} bytes came back",
-        out.len(),
-        content.len()
-    );
+    assert_eq!((&err[..], end), (&b""[..], ToHost::Exited(0)));
+    let (found, all) = (out.len(), content.len());
+    assert!(out == content, "{found} of {all} bytes came back");
 }
 
 #[test]
@@ -137,7 +122,7 @@ fn a_program_that_does_not_exist_is_reported_with_its_error_number() {
 fn a_signal_reaches_the_whole_group() {
     let mut host = Host::start(&["sh", "-c", "tail -f /dev/null & echo $!; wait"], false);
     assert!(matches!(host.next(), ToHost::Stdout(_)));
-    host.send(&ToGuest::Signal(15));
+    send(&host.stream, &ToGuest::Signal(15));
     assert_eq!(host.finish().2, ToHost::Signaled(15));
 }
 
@@ -156,7 +141,7 @@ fn a_host_that_goes_away_takes_the_command_with_it() {
 #[test]
 fn a_helper_left_behind_ends_when_another_is_opened() {
     let mut host = Host::start(&["cat", "/dev/zero"], false);
-    host.send(&ToGuest::Open(NONCE + 1));
+    send(&host.stream, &ToGuest::Open(NONCE + 1));
     while host.stream.read(&mut [0; 4096]).unwrap() > 0 {}
     host.guest.join().unwrap().unwrap();
 }

@@ -142,10 +142,8 @@ mod tests {
             .map(|nic| (&*nic.name, nic.node.0))
             .collect();
         assert_eq!(nics, [("b", 2)]);
-        assert_eq!(
-            config.metrics.unwrap().socket,
-            dir.join("device-right.sock")
-        );
+        let control = config.metrics.unwrap().socket;
+        assert_eq!(control, dir.join("device-right.sock"));
         let expected = NetworkSettings {
             shm: Some(ShmSettings {
                 name: "right".to_owned(),

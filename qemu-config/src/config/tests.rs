@@ -119,11 +119,9 @@ fn errors_are_reported_with_location_key_and_expectation() {
 
 #[test]
 fn a_program_gets_the_same_rules() {
-    let spec = ClusterSpec::new("x")
-        .with(NodeSpec::new("a"))
-        .with(NodeSpec::new("a"));
-    assert_eq!(
-        spec.validate().unwrap_err().to_string(),
-        "node[1].name: name \"a\" is used already by node[0].name"
-    );
+    let node = NodeSpec::new("a");
+    let spec = ClusterSpec::new("x").with(node.clone()).with(node);
+    let error = spec.validate().unwrap_err().to_string();
+    let expected = "node[1].name: name \"a\" is used already by node[0].name";
+    assert_eq!(error, expected);
 }
