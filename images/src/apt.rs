@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use fs_err::{self as fs, File};
 
 use crate::apt_text::{self, Trouble};
-use crate::cache::{remove_file, Cache, Lock};
+use crate::cache::{remove_file, update, Cache, Lock};
 use crate::command::{command, run, run_with, tail};
 use crate::context::Context;
 use crate::distribution::{BACKPORTS, STABLE};
@@ -129,12 +129,11 @@ impl<'a> Apt<'a> {
         let config = apt_text::config(&self.dir, &host);
         let sources = apt_text::sources(&self.mirror, &self.keyring, &[STABLE, BACKPORTS]);
         // Other sources make the indexes at hand worthless.
-        if self.write("sources.list", &sources)? {
+        if update(&self.dir.join("sources.list"), sources.as_bytes())? {
             remove_file(&self.stamp())?;
         }
-        self.write("apt.conf", &config)?;
-        self.write("status", "")?;
-        Ok(())
+        update(&self.dir.join("apt.conf"), config.as_bytes())?;
+        update(&self.dir.join("status"), b"").map(drop)
     }
 
     fn update(&self) -> Result<()> {
@@ -157,16 +156,6 @@ impl<'a> Apt<'a> {
 
     fn stamp(&self) -> PathBuf {
         self.dir.join(STAMP)
-    }
-
-    /// Writes a file of the private state; returns true if it changed.
-    fn write(&self, name: &str, text: &str) -> Result<bool> {
-        let path = self.dir.join(name);
-        if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
-            return Ok(false);
-        }
-        fs::write(path, text)?;
-        Ok(true)
     }
 
     /// Runs apt for what is `wanted` of the mirror.

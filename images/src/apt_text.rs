@@ -170,10 +170,8 @@ mod tests {
         assert_eq!(packages.len(), 1);
         assert_eq!(packages[0].name(), "q-x");
         assert_eq!(packages[0].exact(), "q-x=1:11.1+ds-1");
-        assert_eq!(
-            (packages[0].size, packages[0].hash.as_str()),
-            (123, "SHA256:ab")
-        );
+        let (size, hash) = (packages[0].size, packages[0].hash.as_str());
+        assert_eq!((size, hash), (123, "SHA256:ab"));
     }
 
     #[test]
@@ -192,10 +190,8 @@ mod tests {
 
     #[test]
     fn progress_is_read_from_the_status_stream() {
-        assert_eq!(
-            status_percent("dlstatus:2:80.5028:Retrieving"),
-            Some(80.5028)
-        );
+        let percent = status_percent("dlstatus:2:80.5028:Retrieving");
+        assert_eq!(percent, Some(80.5028));
         assert_eq!(status_percent("dlstatus:2:900:x"), Some(100.0));
         assert_eq!(status_percent("Get:1 http://m.example"), None);
     }

@@ -200,6 +200,17 @@ pub(crate) fn size_on_disk(path: &Path) -> u64 {
     blocks.sum::<u64>() * 512
 }
 
+/// Writes `content` to a file unless it has it already, so that its time stays; returns true
+/// if it is written.
+pub(crate) fn update(path: &Path, content: &[u8]) -> Result<bool> {
+    if fs::read(path).is_ok_and(|old| old == content) {
+        return Ok(false);
+    }
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    fs::write(path, content)?;
+    Ok(true)
+}
+
 /// Removes a file; returns true if it was there.
 pub(crate) fn remove_file(path: &Path) -> Result<bool> {
     if_there(fs::remove_file(path))

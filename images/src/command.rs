@@ -135,13 +135,8 @@ mod tests {
     #[test]
     fn output_is_returned_and_lines_are_passed_on() {
         let mut seen = Vec::new();
-        let mut count = shell("echo one; echo two");
-        let stdout = run_with(
-            "count",
-            &mut count,
-            |line| seen.push(line.to_owned()),
-            |_| None,
-        );
+        let on_line = |line: &str| seen.push(line.to_owned());
+        let stdout = run_with("count", &mut shell("echo one; echo two"), on_line, |_| None);
         assert_eq!(stdout.unwrap(), "one\ntwo\n");
         assert_eq!(seen, ["one", "two"]);
     }
@@ -160,9 +155,10 @@ mod tests {
     #[test]
     fn a_missing_program_is_named_with_its_package() {
         let error = run("unpack", &mut command("/nowhere/dpkg")).unwrap_err();
-        assert!(
-            matches!(&error, Error::MissingProgram { program, package: "dpkg" } if program == "dpkg")
-        );
+        let Error::MissingProgram { program, package } = error else {
+            panic!("{error}");
+        };
+        assert_eq!((&*program, package), ("dpkg", "dpkg"));
         let error = run("try", &mut command("/nowhere/x")).unwrap_err();
         assert!(error.to_string().starts_with("cannot run /nowhere/x: "));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use crate::cache::{remove_file, remove_tree};
+use crate::cache::{remove_file, remove_tree, update};
 use crate::error::{Error, Result};
 use crate::key::{files_below, Key};
 
@@ -83,7 +83,7 @@ impl<'a> Sources<'a> {
             }
         }
         for file in &self.files {
-            update(&self.repo.join(file), &copy.join(file))?;
+            update(&copy.join(file), &fs::read(self.repo.join(file))?)?;
         }
         fs::write(stamp, toolchain)?;
         if self.hash_in(copy)? != expected {
@@ -114,16 +114,6 @@ pub(crate) fn remove_objects(copy: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// Writes `to` only if its content differs, so that its time stays.
-fn update(from: &Path, to: &Path) -> Result<()> {
-    let content = fs::read(from)?;
-    if fs::read(to).is_ok_and(|old| old == content) {
-        return Ok(());
-    }
-    fs::create_dir_all(to.parent().unwrap_or(to))?;
-    Ok(fs::write(to, content)?)
 }
 
 /// Whether a file or directory is something that a build made.
@@ -164,9 +154,7 @@ mod tests {
         let sources = Sources::of(dir.path()).unwrap();
         assert_eq!(sources.files.len(), 6, "{:?}", sources.files);
         fs::remove_file(dir.path().join("guest-driver/linux/rust/Cargo.lock")).unwrap();
-        let Err(error) = Sources::of(dir.path()) else {
-            panic!("an incomplete clone was accepted");
-        };
+        let error = Sources::of(dir.path()).err().unwrap();
         assert!(error.to_string().contains("rust/Cargo.lock is missing"));
     }
 

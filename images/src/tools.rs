@@ -5,9 +5,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use fs_err as fs;
-
-use crate::cache::Cache;
+use crate::cache::{update, Cache};
 use crate::command::run;
 use crate::distribution::{BACKPORTS, STABLE};
 use crate::error::{Error, Result};
@@ -144,10 +142,8 @@ fn major(version: &str) -> u32 {
 
 /// Lets root run scripts, as other users do: the caller chooses them.
 fn allow_scripts(dir: &Path) -> Result<()> {
-    let file = dir.join(TSHARK_INIT);
-    fs::create_dir_all(file.parent().unwrap_or(dir))?;
-    fs::write(&file, "run_user_scripts_when_superuser = true\n")?;
-    Ok(())
+    let text = b"run_user_scripts_when_superuser = true\n";
+    update(&dir.join(TSHARK_INIT), text).map(drop)
 }
 
 /// Runs a script in Lua: some hosts' tsharks are built without, and most refuse when
