@@ -16,14 +16,13 @@ pub(crate) const IMAGE: &str = "linux-image-";
 const HEADERS: &str = "linux-headers-";
 
 /// A stock kernel, unpacked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     /// Release as `uname -r` prints it.
-    pub release: String,
+    pub(crate) release: String,
     /// The bootable image.
-    pub vmlinuz: PathBuf,
+    pub(crate) vmlinuz: PathBuf,
     /// The directory `lib/modules/<release>`.
-    pub modules: PathBuf,
+    pub(crate) modules: PathBuf,
 }
 
 /// The release of the newest kernel of `series`: the remembered one, or what the
@@ -32,8 +31,7 @@ pub struct Kernel {
 /// # Errors
 /// [`Error::NoKernel`], and what apt can run into.
 pub(crate) fn release(cx: Context<'_>, series: KernelSeries) -> Result<String> {
-    let request = pin_name(series);
-    if let Some(release) = cx.cache.pin(&request) {
+    if let Some(release) = remembered_release(cx.cache, series) {
         return Ok(release);
     }
     let apt = Apt::open(cx)?;
@@ -43,7 +41,7 @@ pub(crate) fn release(cx: Context<'_>, series: KernelSeries) -> Result<String> {
     available.extend(apt.available(HEADERS, wanted)?);
     let newest = newest(&available, series.suite())?;
     let release = newest.ok_or(Error::NoKernel(series.as_str()))?;
-    cx.cache.set_pin(&request, &release)?;
+    cx.cache.set_pin(&pin_name(series), &release)?;
     Ok(release)
 }
 

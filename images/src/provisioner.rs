@@ -7,7 +7,7 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::guest::{self, GuestFile, GuestImage};
-use crate::kernel::{self, Kernel};
+use crate::kernel;
 use crate::kernel_series::KernelSeries;
 use crate::module;
 use crate::program::{Program, Tool};
@@ -28,11 +28,6 @@ impl Provisioner {
     /// A provisioner that keeps its artefacts in `cache` and reports to `progress`.
     pub fn new(cache: Cache, progress: Arc<dyn Progress>) -> Self {
         Self { cache, progress }
-    }
-
-    /// The cache in use.
-    pub fn cache(&self) -> &Cache {
-        &self.cache
     }
 
     /// A QEMU of version 11 or newer with the generic vhost-user device: the
@@ -64,11 +59,6 @@ impl Provisioner {
             cache: &self.cache,
             progress: self.progress.as_ref(),
         }
-    }
-
-    /// The newest stock kernel of `series`.
-    pub fn kernel(&self, series: KernelSeries) -> Result<Kernel> {
-        self.with_kernels(|cx| Ok(kernel::provision(cx, series)?.0))
     }
 
     /// `qnic.ko`, built from the sources in `repo` for the kernel of `series`.

@@ -83,9 +83,8 @@ pub(crate) fn boot(
     }
     let parts = provision(spec, options)?;
     let (dir, lock) = make_dir(spec, options, &parts)?;
-    let runtime = options.runtime.clone();
     let mut owned = Owned {
-        runtime,
+        runtime: options.runtime.clone(),
         name: spec.name.clone(),
         dir: dir.clone(),
         lock: Some(lock),

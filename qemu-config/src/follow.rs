@@ -103,11 +103,8 @@ pub(crate) fn tail(path: &Path, lines: usize) -> String {
         Ok(bytes)
     };
     let text = readable(&read().unwrap_or_default());
-    let all: Vec<_> = text
-        .lines()
-        .map(str::trim_end)
-        .filter(|line| !line.is_empty())
-        .collect();
+    let trimmed = text.lines().map(str::trim_end);
+    let all: Vec<_> = trimmed.filter(|line| !line.is_empty()).collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 

@@ -214,7 +214,6 @@ mod tests {
         let image = GuestImage {
             vmlinuz: "/cache/vmlinuz".into(),
             initrd: "/cache/initrd".into(),
-            release: "6.12".into(),
         };
         let disks = test.runtime.disks("c");
         let machine = Machine {

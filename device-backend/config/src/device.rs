@@ -64,7 +64,7 @@ pub struct NicSettings {
     /// Name for people.
     pub name: String,
     /// Number of its node in the network.
-    #[serde(with = "node_number")]
+    #[serde(with = "NodeNumber")]
     pub node: NodeId,
     /// Path of its vhost-user socket.
     pub socket: PathBuf,
@@ -102,18 +102,10 @@ fn default_windows() -> u32 {
     header::DEFAULT_WINDOWS
 }
 
-mod node_number {
-    use super::{Deserialize, NodeId};
-    use serde::{Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(node: &NodeId, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_u16(node.0)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<NodeId, D::Error> {
-        u16::deserialize(from).map(NodeId)
-    }
-}
+/// A node as a file has it.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "NodeId")]
+struct NodeNumber(u16);
 
 impl Default for EngineSettings {
     fn default() -> Self {

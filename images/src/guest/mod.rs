@@ -50,8 +50,6 @@ pub struct GuestImage {
     pub vmlinuz: PathBuf,
     /// The initial RAM file system.
     pub initrd: PathBuf,
-    /// Release of the kernel as `uname -r` prints it.
-    pub release: String,
 }
 
 /// A file of the host to put into a guest image.
@@ -99,7 +97,6 @@ pub(crate) fn provision(
     Ok(GuestImage {
         vmlinuz: kernel.vmlinuz,
         initrd: dir.join("initrd.cpio"),
-        release: kernel.release,
     })
 }
 

@@ -2,12 +2,12 @@
 //! virtio-serial port (X1).
 //!
 //! ```text
-//!   host: qnic-cluster                        guest
-//!   ──────────────────                        ─────
-//!   guest agent  ── guest-exec qnic-exec ──▶  qnic-exec PORT NONCE
-//!   exec3.sock   ◀── QEMU ── org.qnic.exec.3 ──▶ │ serve()
-//!      Open, Start, Stdin, Signal  ────────────▶ │   └─ the command, in a process
-//!      ◀──────────  Stdout, Stderr, Exited       │      group of its own
+//!   host: qnic-cluster                          guest
+//!   ──────────────────                          ─────
+//!   agent.sock    ── guest-exec qnic-exec ────▶ qnic-exec serve PORT NONCE
+//!   command3.sock ◀─ QEMU, org.qnic.command.3 ▶ │ serve()
+//!      Open, Start, Stdin, Signal  ───────────▶ │   └─ the command, in a process
+//!      ◀──────────  Stdout, Stderr, Exited      │      group of its own
 //! ```
 //!
 //! Output moves when there is some: nothing polls. Everything is bytes. When the
