@@ -140,6 +140,7 @@ pub(crate) fn of_cluster(dir: &Path) -> Vec<ProcessId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::stubborn;
     use std::process::{Command, Stdio};
 
     fn dummy(dir: &Path) -> std::process::Child {
@@ -195,14 +196,7 @@ mod tests {
 
     #[test]
     fn a_process_that_ignores_a_signal_gets_the_next() {
-        let mut child = Command::new("sh")
-            .args(["-c", "trap '' TERM; echo; read forever"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let ready = child.stdout.take().unwrap();
-        Deadline::seconds(30).readable(ready.as_fd()).unwrap();
+        let mut child = stubborn(Path::new("/nowhere"));
         let process = id_of(&child).open().unwrap();
         let steps = [(Some(Signal::TERM), 0), (Some(Signal::KILL), 30)];
         assert_eq!(end_all(vec![process], &steps), 0);

@@ -124,27 +124,15 @@ fn ask_to_quit(dir: &ClusterDir) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::MARKER;
-    use crate::testing::TestDir;
-    use std::process::{Child, Command, Stdio};
-
-    /// A process of the cluster that ignores SIGTERM, as a stuck QEMU would.
-    fn stubborn(dir: &ClusterDir) -> Child {
-        let mut child = Command::new("sh");
-        child.args(["-c", "trap '' TERM; echo; read forever"]);
-        child.env(MARKER, dir.path());
-        child.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = child.spawn().unwrap();
-        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
-        child
-    }
+    use crate::testing::{stubborn, TestDir};
+    use std::process::{Command, Stdio};
 
     #[test]
     fn everything_goes_even_what_was_never_written_down() {
         let test = TestDir::new();
         drop(test.create(Mode::Detached).unwrap());
         test.dir.mark_booted().unwrap();
-        let mut unrecorded = stubborn(&test.dir);
+        let mut unrecorded = stubborn(test.dir.path());
         let mut recorded = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let id = ProcessId::of(recorded.id() as i32).unwrap();
         id.save(&test.dir.node("a").qemu_pid()).unwrap();

@@ -1,11 +1,13 @@
-//! A runtime directory that goes away with its test.
+//! A runtime directory that goes away with its test, and a process that does not end.
 
+use std::io::Read;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use crate::accel::Accel;
 use crate::dirs::{ClusterDir, NodeDir};
 use crate::lock::LockFile;
-use crate::process::ProcessId;
+use crate::process::{ProcessId, MARKER};
 use crate::state::{Manifest, Mode, Runtime};
 use crate::{ClusterSpec, NodeSpec, Result};
 
@@ -53,4 +55,15 @@ impl TestDir {
     pub(crate) fn path(&self) -> &Path {
         self.temp.path()
     }
+}
+
+/// A process of the cluster in `dir` that ignores SIGTERM, as a stuck QEMU would.
+pub(crate) fn stubborn(dir: &Path) -> Child {
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' TERM; echo; read forever"]);
+    command.env(MARKER, dir);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    child
 }

@@ -54,20 +54,16 @@ impl ClusterSpec {
         let udp = here.zip(network.key_file.as_ref());
         let hosts = network.hosts.iter();
         let remote = hosts.filter(|host| here.is_some() && !is_here(host));
-        let remote = remote.map(|host| ProcessSettings {
-            name: host.name.clone(),
-            address: Some(host.address),
-            socket: None,
-            nodes: host.nodes.iter().filter_map(number).collect(),
-        });
+        let other = |name: &String, address, socket, nodes: &[String]| ProcessSettings {
+            name: name.clone(),
+            address,
+            socket,
+            nodes: nodes.iter().filter_map(number).collect(),
+        };
+        let remote = remote.map(|host| other(&host.name, Some(host.address), None, &host.nodes));
         let local = network.processes.iter();
         let local = local.filter(|one| Some(one.name.as_str()) != process);
-        let local = local.map(|one| ProcessSettings {
-            name: one.name.clone(),
-            address: None,
-            socket: Some(socket(&one.name)),
-            nodes: one.nodes.iter().filter_map(number).collect(),
-        });
+        let local = local.map(|one| other(&one.name, None, Some(socket(&one.name)), &one.nodes));
         NetworkSettings {
             topology: network.topology,
             columns: network.columns,
