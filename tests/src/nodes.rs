@@ -196,6 +196,14 @@ pub fn until_grown(nodes: &dyn Nodes, node: usize, name: &str, bytes: u64) -> Re
     })
 }
 
+/// Waits until the NICs of all nodes hold nothing.
+///
+/// # Errors
+/// Something was left after two minutes.
+pub fn wait_until_all_empty(nodes: &dyn Nodes) -> Result<()> {
+    (0..nodes.count()).try_for_each(|node| wait_until_empty(nodes, node))
+}
+
 /// Asks for the device's counters until those of `node` are what a NIC without
 /// processes has.
 ///

@@ -24,7 +24,7 @@ pub const HOST: &[Case] = cases! { "host":
     a_capture_of_lossless_links_has_every_frame => capture::lossless_links(),
     demo => on(2, |nodes| {
         let sizes = "1,7,96,97,4095,4096,65537,1048576";
-        scenario::demo_between(nodes, [0, 1], sizes, 4 << 20).map(drop)
+        scenario::demo_between(nodes, [0, 1], sizes, 4 << 20)
     }),
     all_pairs_of_four_nodes_exchange => on(4, |nodes| scenario::all_pairs_exchange(nodes, 100)),
     processes_of_four_nodes_contend_at_5_percent_loss => net::contention_on_bad_links(5),

@@ -105,6 +105,5 @@ pub fn partition_heals_in_time_and_fails_beyond(
     }
     hosts.set_joined(true)?;
     until_connected(nodes)?;
-    demo_between(nodes, [1, 3], "1,97,65537", 1 << 20)?;
-    Ok(())
+    demo_between(nodes, [1, 3], "1,97,65537", 1 << 20)
 }

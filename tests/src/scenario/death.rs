@@ -34,6 +34,14 @@ impl Load {
         ensure!(!message.is_empty(), "no message: {failed}");
         Ok(message.to_owned())
     }
+
+    /// The same; the writer ends with the status of a failure.
+    pub fn ends_with_failure(&mut self) -> Result<String> {
+        let message = self.failure()?;
+        let status = self.writer.wait(LIMIT)?.status;
+        ensure!(status == 3, "the writer ended with status {status}");
+        Ok(message)
+    }
 }
 
 /// A process under load is killed with signal 9: its node's NIC holds nothing of it
@@ -60,12 +68,10 @@ pub fn peers_of_a_killed_process_learn_of_it(
     let mut load = Load::start(nodes, [from, to])?;
     until_grown(nodes, from, "bytes_sent", RUNNING)?;
     load.server.kill()?;
-    let message = load.failure()?;
+    let message = load.ends_with_failure()?;
     ensure!(
         EXPECTED.iter().any(|part| message.contains(part)),
         "the message does not say what happened: {message:?}"
     );
-    let status = load.writer.wait(LIMIT)?.status;
-    ensure!(status == 3, "the writer ended with status {status}");
     wait_until_empty(nodes, to)
 }

@@ -4,194 +4,146 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::{Links, NetworkSpec, Runtime};
-use rustix::process::{kill_process, Pid, Signal};
-use serde_json::json;
+use qnic_cluster::{Links, Runtime};
 
+use super::nodes::{kill_device, on, on_network, on_spec, VmNodes, BOTH_KERNELS};
 use super::shell::{cpu_ticks, info, number, private_kib, shell};
-use super::VmNodes;
 use crate::harness::{cases, Case};
 use crate::net::FEW;
-use crate::nodes::{counter, until_grown, wait_until_empty, Nodes};
+use crate::nodes::{
+    counter, until_grown, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes,
+};
 use crate::scenario::{self, Load};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    demo => demo(),
-    demo_and_exchange_on_bad_links => bad_links(),
-    both_stock_kernels_exchange => both_kernels(),
-    all_pairs_of_four_guests_exchange => four_guests(),
-    processes_cannot_touch_each_other => isolation(),
-    a_killed_process_leaves_nothing => killed_process(),
-    notifications_of_every_kind => notifications(),
-    a_queue_fuzzer_harms_nobody => queue_fuzzer(),
-    the_module_unloads_and_reloads => module_reload(),
-    a_guest_reboots_and_rejoins => reboot(),
-    a_paused_guest_is_served_and_goes_on => paused(),
-    a_guest_is_powered_off_during_transfers => power_off(),
+    demo => on("demo", &["stable"; 2], |nodes| {
+        let sizes = "1,8,96,97,4096,65536,1048576,16777216";
+        scenario::demo_between(nodes, [0, 1], sizes, 4 << 20)?;
+        wait_until_empty(nodes, 0)
+    }),
+    demo_and_exchange_on_bad_links => on_network("lossy", 2, bad_links),
+    both_stock_kernels_exchange => on("kernels", BOTH_KERNELS, both_kernels),
+    all_pairs_of_four_guests_exchange => on("four", &["stable"; 4], |nodes| {
+        scenario::all_pairs_exchange(nodes, 30)?;
+        wait_until_all_empty(nodes)
+    }),
+    processes_cannot_touch_each_other => on("isolation", BOTH_KERNELS, isolation),
+    a_killed_process_leaves_nothing => on("killed", BOTH_KERNELS, killed_process),
+    notifications_of_every_kind => on("signals", BOTH_KERNELS, notifications),
+    a_queue_fuzzer_harms_nobody => on("fuzzer", &["stable"; 2], |nodes| {
+        scenario::queue_fuzzer_harms_nobody(nodes, 0, 2)
+    }),
+    the_module_unloads_and_reloads => on("reload", BOTH_KERNELS, module_reload),
+    a_guest_reboots_and_rejoins => on("reboot", &["stable"; 2], reboot),
+    a_paused_guest_is_served_and_goes_on => on("paused", BOTH_KERNELS, paused),
+    a_guest_is_powered_off_during_transfers => on("poweroff", &["stable"; 3], power_off),
     the_device_process_is_killed => device_killed(),
-    the_device_is_visible_and_pins_nothing => visible(),
-    idle_guests_cost_nothing => idle(),
+    the_device_is_visible_and_pins_nothing => on("visible", BOTH_KERNELS, visible),
+    idle_guests_cost_nothing => on("idle", &["stable"; 4], idle),
 };
-
-fn demo() -> Result<()> {
-    let nodes = VmNodes::boot("demo", &["stable"; 2])?.watched();
-    scenario::demo_between(
-        &nodes,
-        [0, 1],
-        "1,8,96,97,4096,65536,1048576,16777216",
-        4 << 20,
-    )?;
-    wait_until_empty(&nodes, 0)?;
-    nodes.passed()
-}
 
 /// The demo and an exchange on links that lose, reorder, duplicate and damage 1, 5 and
 /// 20 % of the frames: they are made worse, and good again, while the guests run.
-fn bad_links() -> Result<()> {
-    let bad = |percent: u32| {
-        let part = format!("{percent}%");
-        json!({
-            "loss": part, "reorder": part, "duplicate": part, "corrupt": part,
-            "delay": "50us"
-        })
-    };
-    let mut spec = VmNodes::spec("lossy", &["stable"; 2])?;
-    spec.network = Some(NetworkSpec::default());
-    let nodes = VmNodes::boot_spec(&spec)?.watched();
+fn bad_links(nodes: &VmNodes) -> Result<()> {
     let mut before = 0;
     for percent in [1, 5, 20] {
-        let links = serde_json::from_value(bad(percent))?;
-        let changed = nodes.cluster().set_links(&Links::All, Some(&links))?;
+        let changed = nodes.make_links_bad(percent)?;
         ensure!(changed == 2, "{changed} directions of links were changed");
-        scenario::demo_between(&nodes, [0, 1], "1,97,4095,65537,1048576", FEW)
+        scenario::demo_between(nodes, [0, 1], "1,97,4095,65537,1048576", FEW)
             .with_context(|| format!("the demo at {percent} %"))?;
-        scenario::all_pairs_exchange(&nodes, 5)
+        scenario::all_pairs_exchange(nodes, 5)
             .with_context(|| format!("the exchange at {percent} %"))?;
-        let stats = nodes.device_stats()?;
-        let lost = stats["network"]["links"][0]["counters"]["lost"].as_u64();
-        let lost = lost.context("no count of lost frames")?;
-        ensure!(lost > before, "nothing was lost: {}", stats["network"]);
-        before = lost;
+        before = nodes.lost_frames(before)?;
     }
     nodes.cluster().set_links(&Links::All, None)?;
-    scenario::all_pairs_exchange(&nodes, 20)?;
-    nodes.passed()
+    scenario::all_pairs_exchange(nodes, 20)
 }
 
-fn both_kernels() -> Result<()> {
-    let nodes = VmNodes::boot("kernels", &["stable", "backports"])?.watched();
-    let releases = [shell(&nodes, 0, "uname -r")?, shell(&nodes, 1, "uname -r")?];
+fn both_kernels(nodes: &VmNodes) -> Result<()> {
+    let releases = [shell(nodes, 0, "uname -r")?, shell(nodes, 1, "uname -r")?];
     ensure!(releases[0] != releases[1], "one kernel only: {releases:?}");
-    scenario::all_pairs_exchange(&nodes, 30)?;
-    scenario::demo_between(&nodes, [0, 1], "1,97,4096,1048576", 1 << 20)?;
-    nodes.passed()
-}
-
-fn four_guests() -> Result<()> {
-    let nodes = VmNodes::boot("four", &["stable"; 4])?.watched();
-    scenario::all_pairs_exchange(&nodes, 30)?;
-    for node in 0..nodes.count() {
-        wait_until_empty(&nodes, node)?;
-    }
-    nodes.passed()
+    scenario::all_pairs_exchange(nodes, 30)?;
+    scenario::demo_between(nodes, [0, 1], "1,97,4096,1048576", 1 << 20)
 }
 
 /// Two processes on each of two guests: neither the one beside it nor the one on
 /// the other guest reaches what is not exported to it.
-fn isolation() -> Result<()> {
-    let nodes = VmNodes::boot("isolation", &["stable", "backports"])?.watched();
+fn isolation(nodes: &VmNodes) -> Result<()> {
     let device = Some("/dev/qnic0");
     for (from, to) in [(0, 0), (1, 1), (0, 1), (1, 0)] {
-        scenario::isolation_probe_is_refused(&nodes, [from, to], device)
+        scenario::isolation_probe_is_refused(nodes, [from, to], device)
             .with_context(|| format!("from node {from} to node {to}"))?;
     }
     for (from, to) in [(0, 1), (1, 0)] {
-        scenario::keys_are_checked_at_both_ends(&nodes, [from, to])?;
+        scenario::keys_are_checked_at_both_ends(nodes, [from, to])?;
     }
-    nodes.passed()
+    Ok(())
 }
 
-fn killed_process() -> Result<()> {
-    let nodes = VmNodes::boot("killed", &["stable", "backports"])?.watched();
+fn killed_process(nodes: &VmNodes) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
-        scenario::a_killed_process_leaves_nothing(&nodes, [from, to])?;
-        scenario::peers_of_a_killed_process_learn_of_it(&nodes, [from, to])?;
+        scenario::a_killed_process_leaves_nothing(nodes, [from, to])?;
+        scenario::peers_of_a_killed_process_learn_of_it(nodes, [from, to])?;
         for node in [from, to] {
-            let left = info(&nodes, node, "pages_mapped")?;
+            let left = info(nodes, node, "pages_mapped")?;
             ensure!(left == 0, "node {node} still maps {left} pages");
         }
     }
-    nodes.passed()
+    Ok(())
 }
 
 /// Queue, handlers, poll and channels between both stock kernels; then either end of
 /// a channel is killed.
-fn notifications() -> Result<()> {
-    let nodes = VmNodes::boot("signals", &["stable", "backports"])?.watched();
-    scenario::notifications_of_every_kind(&nodes, 300)?;
+fn notifications(nodes: &VmNodes) -> Result<()> {
+    scenario::notifications_of_every_kind(nodes, 300)?;
     for receiver_dies in [false, true] {
-        scenario::the_end_of_a_channel_is_killed(&nodes, receiver_dies)?;
+        scenario::the_end_of_a_channel_is_killed(nodes, receiver_dies)?;
     }
-    for node in [0, 1] {
-        wait_until_empty(&nodes, node)?;
-    }
-    nodes.passed()
+    wait_until_all_empty(nodes)
 }
 
-fn queue_fuzzer() -> Result<()> {
-    let nodes = VmNodes::boot("fuzzer", &["stable"; 2])?.watched();
-    scenario::queue_fuzzer_harms_nobody(&nodes, 0, 2)?;
-    nodes.passed()
-}
-
-fn module_reload() -> Result<()> {
-    let nodes = VmNodes::boot("reload", &["stable", "backports"])?.watched();
+fn module_reload(nodes: &VmNodes) -> Result<()> {
     let find = "find /lib/modules/$(uname -r) -name 'qnic.ko*' | head -n 1";
     for node in [0, 1] {
         let mut server = nodes.start_until(node, "memory-server", "serving")?;
         ensure!(
-            shell(&nodes, node, "rmmod qnic").is_err(),
+            shell(nodes, node, "rmmod qnic").is_err(),
             "the module was unloaded while a process used it"
         );
         server.kill()?;
         server.wait(LIMIT)?;
         for _ in 0..3 {
-            shell(&nodes, node, "rmmod qnic && ! test -e /dev/qnic0")?;
+            shell(nodes, node, "rmmod qnic && ! test -e /dev/qnic0")?;
             let load = format!("insmod $({find}) && test -c /dev/qnic0");
-            shell(&nodes, node, &load)?;
+            shell(nodes, node, &load)?;
         }
     }
-    scenario::all_pairs_exchange(&nodes, 10)?;
-    nodes.passed()
+    scenario::all_pairs_exchange(nodes, 10)
 }
 
 /// A guest is reset while transfers run: a process that wrote to it gets an error, it comes
 /// back, and works as before.
-fn reboot() -> Result<()> {
-    let nodes = VmNodes::boot("reboot", &["stable"; 2])?.watched();
+fn reboot(nodes: &VmNodes) -> Result<()> {
     for _ in 0..2 {
-        let mut load = Load::start(&nodes, [0, 1])?;
+        let mut load = Load::start(nodes, [0, 1])?;
         let boots = nodes.node(1)?.reset()?;
-        load.failure()?;
-        let status = load.writer.wait(LIMIT)?.status;
-        ensure!(status == 3, "the writer ended with status {status}");
+        load.ends_with_failure()?;
         drop(load);
         nodes.node(1)?.wait_ready(boots, LIMIT)?;
-        scenario::all_pairs_exchange(&nodes, 10)?;
+        scenario::all_pairs_exchange(nodes, 10)?;
     }
-    nodes.passed()
+    Ok(())
 }
 
 /// A guest is paused while another writes to it: its NIC takes what comes; then it
 /// goes on, and its driver finds everything as it was. A reset is still a reset.
-fn paused() -> Result<()> {
-    let nodes = VmNodes::boot("paused", &["stable", "backports"])?.watched();
+fn paused(nodes: &VmNodes) -> Result<()> {
     let resets = || counter(&nodes.device_stats()?, 1, "resets");
-    let receive = || until_grown(&nodes, 1, "bytes_received", 4 << 20);
-    let mut load = Load::start(&nodes, [0, 1])?;
+    let receive = || until_grown(nodes, 1, "bytes_received", 4 << 20);
+    let mut load = Load::start(nodes, [0, 1])?;
     let before = resets()?;
     for _ in 0..3 {
         // All pages are in the NIC's table then.
@@ -199,38 +151,43 @@ fn paused() -> Result<()> {
         nodes.cluster().pause("n1")?;
         receive().context("to a paused guest")?;
         nodes.cluster().resume("n1")?;
-        shell(&nodes, 1, "true").context("the guest does not go on")?;
+        shell(nodes, 1, "true").context("the guest does not go on")?;
     }
     ensure!(resets()? == before, "a pause has reset the NIC");
     load.writer.kill()?;
     load.server.kill()?;
-    scenario::all_pairs_exchange(&nodes, 10)?;
+    scenario::all_pairs_exchange(nodes, 10)?;
     // Unannounced, stopped queues are a reset.
-    shell(&nodes, 1, "rmmod qnic")?;
+    shell(nodes, 1, "rmmod qnic")?;
     let stats = nodes.device_stats()?;
     ensure!(stats["nics"][1]["state"] == "down", "{stats}");
     ensure!(resets()? == before + 1, "{stats}");
-    nodes.passed()
+    Ok(())
 }
 
-fn power_off() -> Result<()> {
-    let nodes = VmNodes::boot("poweroff", &["stable"; 3])?.watched();
-    let mut load = Load::start(&nodes, [0, 2])?;
+fn power_off(nodes: &VmNodes) -> Result<()> {
+    let mut load = Load::start(nodes, [0, 2])?;
     nodes.node(2)?.power_off()?;
     load.failure()?;
     drop(load);
-    scenario::all_pairs_exchange(&crate::nodes::FirstNodes(&nodes, 2), 10)?;
-    nodes.passed()
+    scenario::all_pairs_exchange(&FirstNodes(nodes, 2), 10)
 }
 
 /// QEMU and guests outlive the device process; a transfer fails with an error
 /// that says so; ending the cluster leaves nothing behind.
 fn device_killed() -> Result<()> {
-    let nodes = VmNodes::boot("devkill", &["stable"; 2])?.watched();
-    let mut load = Load::start(&nodes, [0, 1])?;
-    let device = nodes.cluster().device().context("no device process")?;
-    let pid = Pid::from_raw(device.pid).context("a device process without a number")?;
-    kill_process(pid, Signal::KILL)?;
+    let spec = VmNodes::spec("devkill", &["stable"; 2])?;
+    on_spec(&spec, guests_outlive_the_device_process)?;
+    ensure!(
+        !Runtime::from_env()?.names().contains(&spec.name),
+        "the cluster left its files behind"
+    );
+    Ok(())
+}
+
+fn guests_outlive_the_device_process(nodes: &VmNodes) -> Result<()> {
+    let mut load = Load::start(nodes, [0, 1])?;
+    kill_device(&nodes.cluster().device().context("no device process")?)?;
     let start = Instant::now();
     let message = load.failure()?;
     ensure!(
@@ -240,32 +197,24 @@ fn device_killed() -> Result<()> {
     let took = start.elapsed().as_secs_f64();
     println!("    the writer knew after {took:.1} s");
     for node in 0..2 {
-        shell(&nodes, node, "true").context("the guest does not live on")?;
+        shell(nodes, node, "true").context("the guest does not live on")?;
     }
-    drop(load);
-    let name = nodes.cluster().name().to_owned();
-    nodes.passed()?;
-    ensure!(
-        !Runtime::from_env()?.names().contains(&name),
-        "the cluster left its files behind"
-    );
     Ok(())
 }
 
 /// `lspci` shows the device, its interrupt counts, and a process that exports has
 /// nothing locked or pinned.
-fn visible() -> Result<()> {
-    let nodes = VmNodes::boot("visible", &["stable", "backports"])?.watched();
+fn visible(nodes: &VmNodes) -> Result<()> {
     let interrupts = "awk '/qnic|virtio/ { for (i = 2; i <= NF && $i ~ /^[0-9]+$/; i++) n += $i } END { print n + 0 }' /proc/interrupts";
     for node in [0, 1] {
-        let pci = shell(&nodes, node, "lspci -n")?;
+        let pci = shell(nodes, node, "lspci -n")?;
         ensure!(
             pci.contains("1af4:1067"),
             "lspci shows no 1af4:1067:\n{pci}"
         );
-        let before = number(&nodes, node, interrupts)?;
-        scenario::all_pairs_exchange(&nodes, 5)?;
-        let after = number(&nodes, node, interrupts)?;
+        let before = number(nodes, node, interrupts)?;
+        scenario::all_pairs_exchange(nodes, 5)?;
+        let after = number(nodes, node, interrupts)?;
         ensure!(after > before, "no interrupts: {before}, then {after}");
         let mut server = nodes.start(node, "memory-server --size 33554432")?;
         let serving = server.expect("serving", LIMIT)?;
@@ -274,25 +223,24 @@ fn visible() -> Result<()> {
         }
         let pid = serving["pid"].as_u64().context("no pid")?;
         let find = format!("grep -E 'VmLck|VmPin' /proc/{pid}/status");
-        let status = shell(&nodes, node, &find)?;
+        let status = shell(nodes, node, &find)?;
         ensure!(
             status.lines().count() == 2 && status.lines().all(|line| line.ends_with(" 0 kB")),
             "memory is locked or pinned:\n{status}"
         );
     }
-    nodes.passed()
+    Ok(())
 }
 
 /// While guests are idle the device process uses under 1 % of a core; beyond
 /// shared memory it holds under 64 MiB for four NICs.
-fn idle() -> Result<()> {
+fn idle(nodes: &VmNodes) -> Result<()> {
     const SECONDS: u64 = 10;
-    let nodes = VmNodes::boot("idle", &["stable"; 4])?.watched();
-    scenario::all_pairs_exchange(&nodes, 5)?;
+    scenario::all_pairs_exchange(nodes, 5)?;
     let pid = nodes.cluster().device().context("no device process")?.pid;
     let before = cpu_ticks(pid)?;
     let start = Instant::now();
-    shell(&nodes, 0, &format!("sleep {SECONDS}"))?;
+    shell(nodes, 0, &format!("sleep {SECONDS}"))?;
     let ticks = cpu_ticks(pid)? - before;
     let percent = ticks as f64 / start.elapsed().as_secs_f64();
     let private = private_kib(pid)?;
@@ -305,5 +253,5 @@ fn idle() -> Result<()> {
         private < 64 * 1024,
         "the device process holds {private} KiB"
     );
-    nodes.passed()
+    Ok(())
 }

@@ -7,8 +7,8 @@ use anyhow::{ensure, Context, Result};
 use qnic_apps::report::{LifeStep, PressureReport, RemapReport, RemapWriterReport};
 use qnic_cluster::ByteSize;
 
-use super::shell::{background, kernel_complaints, shell};
-use super::VmNodes;
+use super::nodes::{on, on_spec, VmNodes, BOTH_KERNELS};
+use super::shell::{background, kernel_complaints, number, shell};
 use crate::harness::{cases, Case};
 use crate::nodes::{wait_until_empty, Nodes, Running};
 
@@ -27,59 +27,58 @@ const RACES: u64 = 1_000_000;
 
 /// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    memory_lives_as_its_process_wants => life(),
-    memory_beyond_ram_under_pressure => pressure(),
-    memory_remapped_a_million_times => remap(),
+    memory_lives_as_its_process_wants => with_swap("life", life),
+    memory_beyond_ram_under_pressure => with_swap("pressure", pressure),
+    memory_remapped_a_million_times => on("remap", BOTH_KERNELS, remap),
 };
 
 /// What the kernel keeps free for code that cannot wait: the disk driver needs some of it
 /// to swap out, and does not always get it of the 1.6 MiB that such small guests keep.
 const RESERVE_KIB: u64 = 8192;
 
-/// Guests with swap on a disk.
-fn guests_with_swap(name: &str, kernels: &[&str]) -> Result<VmNodes> {
-    let mut spec = VmNodes::spec(name, kernels)?;
+/// Runs a case on guests of both kernels with swap on a disk; afterwards they are empty, and
+/// their kernels have found nothing wrong.
+fn with_swap(name: &str, case: impl FnOnce(&VmNodes) -> Result<()>) -> Result<()> {
+    let mut spec = VmNodes::spec(name, BOTH_KERNELS)?;
     for node in &mut spec.nodes {
         node.memory = ByteSize::mib(RAM_MIB);
         node.swap = Some(ByteSize::mib(4 * RAM_MIB));
     }
-    let nodes = VmNodes::boot_spec(&spec)?.watched();
-    for node in 0..nodes.count() {
-        let script = format!(
-            "d=$(grep -lx swap /sys/block/*/serial) && d=/dev/$(basename $(dirname $d)) && \
-             mkswap $d >/dev/null && swapon $d && \
-             echo {RESERVE_KIB} > /proc/sys/vm/min_free_kbytes"
-        );
-        shell(&nodes, node, &script).context("switch swap on")?;
-    }
-    Ok(nodes)
+    let script = format!(
+        "d=$(grep -lx swap /sys/block/*/serial) && d=/dev/$(basename $(dirname $d)) && \
+         mkswap $d >/dev/null && swapon $d && echo {RESERVE_KIB} > /proc/sys/vm/min_free_kbytes"
+    );
+    on_spec(&spec, |nodes| {
+        for node in 0..nodes.count() {
+            shell(nodes, node, &script).context("switch swap on")?;
+        }
+        case(nodes)?;
+        (0..nodes.count()).try_for_each(|node| is_left_in_order(nodes, node))
+    })
 }
 
 /// fork, mremap, munmap, mprotect, madvise, exec, exit, swap, limits, huge pages and
 /// all kinds of memory, on both kernels.
-fn life() -> Result<()> {
-    let nodes = guests_with_swap("life", &["stable", "backports"])?;
+fn life(nodes: &VmNodes) -> Result<()> {
     for node in 0..nodes.count() {
         let context = || format!("on node {node}");
-        shell(&nodes, node, "echo 2 > /proc/sys/vm/nr_hugepages")?;
+        shell(nodes, node, "echo 2 > /proc/sys/vm/nr_hugepages")?;
         live(nodes.start(node, "life")?).with_context(context)?;
         let group = "mkdir -p /sys/fs/cgroup && \
                      { test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup; } && \
                      { echo +memory > /sys/fs/cgroup/cgroup.subtree_control; \
                        mkdir -p /sys/fs/cgroup/small && \
                        echo 16M > /sys/fs/cgroup/small/memory.max; }";
-        shell(&nodes, node, group).context("make a control group")?;
+        shell(nodes, node, group).context("make a control group")?;
         let limited = "echo $$ > /sys/fs/cgroup/small/cgroup.procs && exec qnic-app life limited";
-        live(background(&nodes, node, limited)?).with_context(context)?;
+        live(background(nodes, node, limited)?).with_context(context)?;
         let killed = "grep -q '^oom_kill 0$' /sys/fs/cgroup/small/memory.events";
-        shell(&nodes, node, killed).context("a process was killed for want of memory")?;
+        shell(nodes, node, killed).context("a process was killed for want of memory")?;
         let always = "echo always > /sys/kernel/mm/transparent_hugepage/enabled";
-        shell(&nodes, node, always)?;
+        shell(nodes, node, always)?;
         live(nodes.start(node, "life huge")?).with_context(context)?;
-        wait_until_empty(&nodes, node)?;
-        no_complaints(&nodes, node)?;
     }
-    nodes.passed()
+    Ok(())
 }
 
 /// Prints the steps that held; fails unless all did.
@@ -95,29 +94,23 @@ fn live(mut program: Box<dyn Running>) -> Result<()> {
 
 /// Two minutes; then with compaction running all the time on both; then with
 /// exporters that fork.
-fn pressure() -> Result<()> {
-    let nodes = guests_with_swap("pressure", &["stable", "backports"])?;
-    press(&nodes, "plain", 120, 0)?;
+fn pressure(nodes: &VmNodes) -> Result<()> {
+    press(nodes, "plain", 120, 0)?;
     let compact = "while :; do echo 1 > /proc/sys/vm/compact_memory; done";
     let mut compacting = Vec::new();
     for node in 0..nodes.count() {
-        compacting.push(background(&nodes, node, compact)?);
+        compacting.push(background(nodes, node, compact)?);
     }
-    press(&nodes, "with compaction", 30, 0)?;
+    press(nodes, "with compaction", 30, 0)?;
     for (node, mut loops) in compacting.into_iter().enumerate() {
         loops.kill()?;
         loops.wait(LIMIT)?;
         let moved = "awk '/^compact_migrate_scanned/ { print $2 }' /proc/vmstat";
-        let moved = super::shell::number(&nodes, node, moved)?;
+        let moved = number(nodes, node, moved)?;
         ensure!(moved > 0, "nothing was compacted on node {node}");
         println!("    node {node}: compaction looked at {moved} pages");
     }
-    press(&nodes, "with fork", 30, 8)?;
-    for node in 0..nodes.count() {
-        wait_until_empty(&nodes, node)?;
-        no_complaints(&nodes, node)?;
-    }
-    nodes.passed()
+    press(nodes, "with fork", 30, 8)
 }
 
 /// One run of `qnic-app pressure` on both nodes.
@@ -152,8 +145,7 @@ fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<(
 }
 
 /// One million pages are taken away while a peer writes to them.
-fn remap() -> Result<()> {
-    let nodes = VmNodes::boot("remap", &["stable", "backports"])?.watched();
+fn remap(nodes: &VmNodes) -> Result<()> {
     let remap = format!("remap --races {}", RACES / 2);
     for victim in 0..2 {
         let mut taking = nodes.start_until(victim, &remap, "exported")?;
@@ -172,14 +164,14 @@ fn remap() -> Result<()> {
             report.frames_reused * 4 > report.frames_compared,
             "the canary does not get the frames: {report:?}"
         );
-        wait_until_empty(&nodes, victim)?;
-        no_complaints(&nodes, victim)?;
+        is_left_in_order(nodes, victim)?;
     }
-    nodes.passed()
+    Ok(())
 }
 
-/// Fails if the kernel of a node has found anything wrong.
-fn no_complaints(nodes: &VmNodes, node: usize) -> Result<()> {
+/// Waits until the NIC of a node holds nothing; fails if its kernel has found anything wrong.
+fn is_left_in_order(nodes: &VmNodes, node: usize) -> Result<()> {
+    wait_until_empty(nodes, node)?;
     let complaints = kernel_complaints(nodes, node)?;
     ensure!(
         complaints.is_empty(),

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{
     BootOptions, Cancel, Cluster, ClusterSpec, GuestCommand, GuestEvent, GuestExit, GuestProcess,
-    Mode, Node, NodeSpec, Progress, APP_PATH,
+    Links, Mode, NetworkSpec, Node, NodeSpec, ProcessId, Progress, APP_PATH,
 };
-use serde_json::Value;
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::{json, Value};
 
 use super::evidence;
 use crate::nodes::{Ended, Nodes, Running};
@@ -47,14 +48,11 @@ impl VmNodes {
     /// # Errors
     /// See [`Cluster::boot`].
     pub fn boot(name: &str, kernels: &[&str]) -> Result<Self> {
-        Self::boot_spec(&Self::spec(name, kernels)?)
+        Self::boot_behind(&Self::spec(name, kernels)?, Vec::new())
     }
 
     /// What [`VmNodes::boot`] boots: nodes `n0`, `n1` … in a cluster of this process.
-    ///
-    /// # Errors
-    /// There is no such kernel.
-    pub fn spec(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
+    pub(super) fn spec(name: &str, kernels: &[&str]) -> Result<ClusterSpec> {
         let mut spec = ClusterSpec::new(format!("{name}-{}", std::process::id()));
         for (number, kernel) in kernels.iter().enumerate() {
             let mut node = NodeSpec::new(format!("n{number}"));
@@ -66,20 +64,9 @@ impl VmNodes {
         Ok(spec)
     }
 
-    /// Boots a cluster.
-    ///
-    /// # Errors
-    /// See [`Cluster::boot`].
-    pub fn boot_spec(spec: &ClusterSpec) -> Result<Self> {
-        Self::boot_behind(spec, Vec::new())
-    }
-
     /// Boots a cluster with a command in front of its device processes
     /// ([`BootOptions::device_prefix`]).
-    ///
-    /// # Errors
-    /// See [`Cluster::boot`].
-    pub fn boot_behind(spec: &ClusterSpec, device_prefix: Vec<String>) -> Result<Self> {
+    pub(super) fn boot_behind(spec: &ClusterSpec, device_prefix: Vec<String>) -> Result<Self> {
         let mut options = BootOptions::new(Mode::Attached)?;
         options.cancel = Some(Cancel::on_signals().context("watch for Ctrl-C")?);
         options.progress = Arc::new(Steps(Instant::now()));
@@ -91,51 +78,100 @@ impl VmNodes {
     }
 
     /// A case runs on it: what its nodes do is shown if it is dropped before
-    /// [`VmNodes::passed`] or [`VmNodes::end`].
+    /// [`VmNodes::end`].
     #[must_use]
     pub(super) fn watched(mut self) -> Self {
         self.watched = true;
         self
     }
 
-    /// The case that ran on it has passed.
-    ///
-    /// # Errors
-    /// See [`Cluster::end`].
-    pub(super) fn passed(mut self) -> Result<()> {
-        self.watched = false;
-        self.end()
-    }
-
-    /// The cluster.
-    ///
-    /// # Panics
-    /// Never: it is there until the end.
-    pub fn cluster(&self) -> &Cluster {
+    /// The cluster, which is there until the end.
+    pub(super) fn cluster(&self) -> &Cluster {
         self.cluster.as_ref().expect("there until the end")
     }
 
-    /// A node.
-    ///
-    /// # Errors
-    /// There is none of that number.
-    pub fn node(&self, number: usize) -> Result<&Node> {
+    pub(super) fn node(&self, number: usize) -> Result<&Node> {
         let nodes = self.cluster().nodes();
         nodes
             .get(number)
             .with_context(|| format!("there is no node {number}"))
     }
 
+    /// From now on each fault meets so many percent of the frames on all links; returns how
+    /// many directions of links have changed.
+    pub(super) fn make_links_bad(&self, percent: u32) -> Result<u64> {
+        let part = format!("{percent}%");
+        let change = serde_json::from_value(json!({
+            "loss": part, "reorder": part, "duplicate": part, "corrupt": part, "delay": "50us"
+        }))?;
+        Ok(self.cluster().set_links(&Links::All, Some(&change))?)
+    }
+
+    /// How many frames the first link has lost: more than `before`.
+    pub(super) fn lost_frames(&self, before: u64) -> Result<u64> {
+        let network = self.device_stats()?["network"].take();
+        let lost = network["links"][0]["counters"]["lost"].as_u64();
+        let lost = lost.context("no count of lost frames")?;
+        ensure!(lost > before, "nothing was lost: {network}");
+        Ok(lost)
+    }
+
+    /// Starts a command on a node.
+    pub(super) fn spawn(&self, node: usize, command: &GuestCommand) -> Result<Box<dyn Running>> {
+        let process = self.node(node)?.spawn(command)?;
+        Ok(Box::new(InGuest {
+            process,
+            partial: Vec::new(),
+            lines: VecDeque::new(),
+            last: String::new(),
+            errors: Vec::new(),
+            exit: None,
+        }))
+    }
+
     /// Ends the cluster and says whether that worked.
-    ///
-    /// # Errors
-    /// See [`Cluster::end`].
-    pub fn end(mut self) -> Result<()> {
+    pub(super) fn end(mut self) -> Result<()> {
         self.watched = false;
         self.cluster
             .take()
             .map_or(Ok(()), |cluster| Ok(cluster.end()?))
     }
+}
+
+/// Both stock kernels.
+pub(super) const BOTH_KERNELS: &[&str] = &["stable", "backports"];
+
+/// Runs a case on fresh guests with these kernels.
+pub(super) fn on(
+    name: &str,
+    kernels: &[&str],
+    case: impl FnOnce(&VmNodes) -> Result<()>,
+) -> Result<()> {
+    on_spec(&VmNodes::spec(name, kernels)?, case)
+}
+
+/// Runs a case on so many fresh guests whose links can be made bad.
+pub(super) fn on_network(
+    name: &str,
+    count: usize,
+    case: impl FnOnce(&VmNodes) -> Result<()>,
+) -> Result<()> {
+    let mut spec = VmNodes::spec(name, &vec!["stable"; count])?;
+    spec.network = Some(NetworkSpec::default());
+    on_spec(&spec, case)
+}
+
+/// Runs a case on a fresh cluster, and ends it.
+pub(super) fn on_spec(spec: &ClusterSpec, case: impl FnOnce(&VmNodes) -> Result<()>) -> Result<()> {
+    let nodes = VmNodes::boot_behind(spec, Vec::new())?.watched();
+    case(&nodes)?;
+    nodes.end()
+}
+
+/// Ends a device process as `kill -9` does.
+pub(super) fn kill_device(device: &ProcessId) -> Result<()> {
+    let pid = Pid::from_raw(device.pid).context("a device process without a number")?;
+    kill_process(pid, Signal::KILL).context("kill a device process")
 }
 
 impl Drop for VmNodes {
@@ -158,24 +194,6 @@ impl Nodes for VmNodes {
 
     fn device_stats(&self) -> Result<Value> {
         Ok(self.cluster().device_stats()?)
-    }
-}
-
-impl VmNodes {
-    /// Starts a command on a node.
-    ///
-    /// # Errors
-    /// There is no such node, or it cannot be reached.
-    pub fn spawn(&self, node: usize, command: &GuestCommand) -> Result<Box<dyn Running>> {
-        let process = self.node(node)?.spawn(command)?;
-        Ok(Box::new(InGuest {
-            process,
-            partial: Vec::new(),
-            lines: VecDeque::new(),
-            last: String::new(),
-            errors: Vec::new(),
-            exit: None,
-        }))
     }
 }
 

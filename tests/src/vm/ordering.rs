@@ -11,7 +11,7 @@ use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_apps::fences::{END, MINE, START, THEIRS};
 use qnic_host::SharedRegion;
 
-use super::VmNodes;
+use super::nodes::{on, VmNodes};
 use crate::harness::{cases, Case};
 use crate::nodes::Nodes;
 
@@ -28,16 +28,15 @@ const SEEN_FILE: &str = "/tmp/seen";
 
 /// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
-    fences_of_guests_hold_for_the_host => fences(),
+    fences_of_guests_hold_for_the_host => on("fences", &["stable"], fences),
 };
 
 /// Of a guest with one processor, which QEMU may emulate in a simpler way than others.
-fn fences() -> Result<()> {
-    let nodes = VmNodes::boot("fences", &["stable"])?.watched();
+fn fences(nodes: &VmNodes) -> Result<()> {
     for fence in ["library", "exchange"] {
         let mut seen = 0;
         for _ in 0..TRIES {
-            seen += side_by_side(&nodes, fence).with_context(|| format!("fence: {fence}"))?;
+            seen += side_by_side(nodes, fence).with_context(|| format!("fence: {fence}"))?;
             if seen >= SEEN {
                 break;
             }
@@ -48,7 +47,7 @@ fn fences() -> Result<()> {
             "guest and host did not run side by side: {seen}"
         );
     }
-    nodes.passed()
+    Ok(())
 }
 
 /// Lets guest and host run; returns how many turns of the host the guest saw.

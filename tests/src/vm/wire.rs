@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{add_stats, ClusterSpec};
-use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 
-use super::VmNodes;
+use super::nodes::{kill_device, on_spec, VmNodes};
 use crate::harness::{cases, Case};
 use crate::host::HostNodes;
 use crate::net::{udp_plan, PORT};
@@ -128,13 +127,15 @@ fn two_processes() -> Result<()> {
     let file = checkout.join("examples/two-processes.toml");
     let mut spec = ClusterSpec::load(&file)?;
     spec.name = format!("processes-{}", std::process::id());
-    let nodes = VmNodes::boot_spec(&spec)?.watched();
-    scenario::demo_across(&nodes, "shm", SIZES, 1 << 20)?;
+    on_spec(&spec, a_device_process_dies)
+}
+
+fn a_device_process_dies(nodes: &VmNodes) -> Result<()> {
+    scenario::demo_across(nodes, "shm", SIZES, 1 << 20)?;
     let [(left, _), (right, id)] = &nodes.cluster().devices()[..] else {
         bail!("not two device processes: {:?}", nodes.cluster().devices());
     };
-    let pid = Pid::from_raw(id.pid).context("a device process without a number")?;
-    kill_process(pid, Signal::KILL)?;
+    kill_device(id)?;
     // Its nodes have no NIC any more; those of the other do.
     until(LIMIT, || {
         let answers = nodes.cluster().device_stats_of("n2").is_ok();
@@ -145,6 +146,5 @@ fn two_processes() -> Result<()> {
     ensure!(all["nics"].as_array().map(Vec::len) == Some(2), "{all}");
     let stats = nodes.cluster().device_stats_of("n1");
     ensure!(stats.context(left.clone())?["nics"][1]["name"] == "n1");
-    scenario::demo_between(&nodes, [0, 1], "1,65537", 1 << 20)?;
-    nodes.passed()
+    scenario::demo_between(nodes, [0, 1], "1,65537", 1 << 20)
 }
