@@ -14,9 +14,6 @@ pub struct Floor {
 
 impl Floor {
     /// Memory for copies of up to `size` bytes.
-    ///
-    /// # Errors
-    /// None today; a kernel without `/dev/urandom`.
     pub fn new(size: usize) -> Result<Self> {
         let mut source = vec![0; size];
         // Pages that were written to, so that they are not all the same zero page.

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{add_stats, host_program, APP, DEVICE};
-use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
@@ -73,25 +72,16 @@ impl DevicePlan {
 
 impl HostNodes {
     /// Builds what is needed and starts a device process with `count` NICs.
-    ///
-    /// # Errors
-    /// A program cannot be built, or the device process does not get ready.
     pub fn start(count: usize) -> Result<Self> {
         Self::start_with(count, "")
     }
 
     /// The same, with more of a configuration, such as `[network]`.
-    ///
-    /// # Errors
-    /// As [`HostNodes::start`].
     pub fn start_with(count: usize, more: &str) -> Result<Self> {
         Self::start_several(&[DevicePlan::alone(count, more)])
     }
 
     /// Builds what is needed and starts several device processes.
-    ///
-    /// # Errors
-    /// As [`HostNodes::start`].
     pub fn start_several(plans: &[DevicePlan]) -> Result<Self> {
         let program = host_program(DEVICE).context("build the device process")?;
         let app = host_program(APP).context("build the node program")?;
@@ -118,9 +108,6 @@ impl HostNodes {
     }
 
     /// Asks a device process; an answer that tells of an error is one.
-    ///
-    /// # Errors
-    /// It does not answer, or not as it should.
     pub fn ask_device(&self, device: usize, request: &Value) -> Result<Value> {
         let mut socket =
             UnixStream::connect(self.control(device)).context("connect to the device process")?;
@@ -146,36 +133,16 @@ impl HostNodes {
         socket(self.dir.path(), node)
     }
 
-    /// Process id of the first device process.
-    pub fn device_pid(&self) -> u32 {
-        self.devices[0].child.id()
-    }
-
     /// Ends a device process as `kill -9` does.
-    ///
-    /// # Errors
-    /// It could not be reached.
     pub fn kill_device(&mut self, device: usize) -> Result<()> {
         self.devices[device].kill()
     }
 
     /// Starts a device process again that has ended; its log begins anew.
-    ///
-    /// # Errors
-    /// It does not get ready.
     pub fn restart_device(&mut self, device: usize) -> Result<()> {
         let plan = &self.plans[device];
         self.devices[device] = start_device(&self.program, self.dir.path(), device, plan)?;
         Ok(())
-    }
-
-    /// Ends the first device process in the orderly way and says how that went.
-    ///
-    /// # Errors
-    /// It did not end in time.
-    pub fn stop(mut self) -> Result<Ended> {
-        self.devices[0].signal(Signal::TERM)?;
-        self.devices[0].wait(DEVICE_LIMIT)
     }
 }
 
@@ -286,11 +253,6 @@ impl Process {
             lines,
             log: log.to_owned(),
         })
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(self.child.id() as i32).context("a process without a number")?;
-        kill_process(pid, signal).context("send a signal")
     }
 }
 

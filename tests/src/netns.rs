@@ -16,10 +16,8 @@ pub struct TwoHosts {
 pub const ADDRESSES: [&str; 2] = ["10.83.77.1", "10.83.77.2"];
 
 impl TwoHosts {
-    /// Makes them.
-    ///
-    /// # Errors
-    /// No `ip`, or no right to make namespaces: a case cannot run here ([`Skip`]).
+    /// Makes them. Without `ip`, or the right to make namespaces, a case cannot run here
+    /// ([`Skip`]).
     pub fn new() -> Result<Self> {
         Self::make().context(Skip("no network namespaces here"))
     }
@@ -50,9 +48,6 @@ impl TwoHosts {
     }
 
     /// Separates the two, or joins them again.
-    ///
-    /// # Errors
-    /// What `ip` says.
     pub fn set_joined(&self, joined: bool) -> Result<()> {
         let state = if joined { "up" } else { "down" };
         ip(&["-n", &self.names[0], "link", "set", "qnic0", state])

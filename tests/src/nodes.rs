@@ -14,15 +14,9 @@ pub trait Nodes {
     fn count(&self) -> usize;
 
     /// Starts `qnic-app` on a node with the words of `arguments`.
-    ///
-    /// # Errors
-    /// The program or the node could not be reached.
     fn start(&self, node: usize, arguments: &str) -> Result<Box<dyn Running>>;
 
-    /// The same; waits until it says `key`.
-    ///
-    /// # Errors
-    /// As [`Nodes::start`]; the program did not say so within two minutes.
+    /// The same; waits until it says `key`, for two minutes at most.
     fn start_until(&self, node: usize, arguments: &str, key: &str) -> Result<Box<dyn Running>> {
         let mut program = self.start(node, arguments)?;
         let said = program.expect(key, LIMIT);
@@ -30,10 +24,7 @@ pub trait Nodes {
         Ok(program)
     }
 
-    /// Runs a program on each of several nodes until all have ended well.
-    ///
-    /// # Errors
-    /// As [`Nodes::start`]; a program failed, or did not end within `limit`.
+    /// Runs a program on each of several nodes until all have ended well, each within `limit`.
     fn run_all(&self, programs: &[(usize, String)], limit: Duration) -> Result<()> {
         let started = programs.iter();
         let started = started.map(|(node, arguments)| self.start(*node, arguments));
@@ -45,9 +36,6 @@ pub trait Nodes {
     }
 
     /// Counters of the device process, as it gives them.
-    ///
-    /// # Errors
-    /// The device process does not answer.
     fn device_stats(&self) -> Result<Value>;
 }
 
@@ -70,22 +58,13 @@ impl Nodes for FirstNodes<'_> {
 
 /// A program that runs on a node.
 pub trait Running {
-    /// The next line of its standard output; `None` at its end.
-    ///
-    /// # Errors
-    /// Nothing came within `limit`.
+    /// The next line of its standard output, within `limit`; `None` at its end.
     fn line(&mut self, limit: Duration) -> Result<Option<String>>;
 
     /// Ends it as `kill -9` does.
-    ///
-    /// # Errors
-    /// It could not be reached.
     fn kill(&mut self) -> Result<()>;
 
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// It did not end within `limit`.
+    /// Waits for its end, for `limit` at most.
     fn wait(&mut self, limit: Duration) -> Result<Ended>;
 }
 
@@ -101,10 +80,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Fails unless the program ended with status 0.
-    ///
-    /// # Errors
-    /// The status and what the program said.
+    /// Fails, with what the program said, unless it ended with status 0.
     pub fn success(self, what: &str) -> Result<Self> {
         if self.status == 0 {
             return Ok(self);
@@ -119,19 +95,15 @@ impl Ended {
 }
 
 impl dyn Running + '_ {
-    /// Waits until it has ended with status 0.
-    ///
-    /// # Errors
-    /// It did not end within `limit`, or in another way; `what` says which program it is.
+    /// Waits, for `limit` at most, until it has ended with status 0; `what` says in errors which
+    /// program it is.
     pub fn succeed(&mut self, what: &str, limit: Duration) -> Result<Ended> {
         let ended = self.wait(limit).with_context(|| what.to_owned())?;
         ended.success(what)
     }
 
-    /// Reads lines until one is a JSON object with member `key`; returns its value.
-    ///
-    /// # Errors
-    /// The program ended, or no such line came within `limit` of the one before.
+    /// Reads lines, each within `limit` of the one before, until one is a JSON object with
+    /// member `key`; returns its value.
     pub fn expect(&mut self, key: &str, limit: Duration) -> Result<Value> {
         let mut seen = Vec::new();
         while let Some(line) = self
@@ -155,9 +127,6 @@ impl dyn Running + '_ {
 }
 
 /// A counter of one NIC in [`Nodes::device_stats`].
-///
-/// # Errors
-/// There is no such NIC or counter.
 pub fn counter(stats: &Value, node: usize, name: &str) -> Result<u64> {
     let nics = stats["nics"].as_array().context("stats have no nics")?;
     let nic = nics
@@ -171,10 +140,7 @@ pub fn counter(stats: &Value, node: usize, name: &str) -> Result<u64> {
         .with_context(|| format!("node {node} has no counter {name}: {nic}"))
 }
 
-/// Asks again and again until nothing is missing.
-///
-/// # Errors
-/// Something is missing after `limit`; the error says what.
+/// Asks again and again, for `limit` at most, until nothing is missing.
 pub fn until(limit: Duration, mut missing: impl FnMut() -> Result<Option<String>>) -> Result<()> {
     let start = Instant::now();
     while let Some(missing) = missing()? {
@@ -183,10 +149,7 @@ pub fn until(limit: Duration, mut missing: impl FnMut() -> Result<Option<String>
     Ok(())
 }
 
-/// Waits until a byte counter of a node has grown by so much.
-///
-/// # Errors
-/// It has not within two minutes.
+/// Waits, for two minutes at most, until a byte counter of a node has grown by so much.
 pub fn until_grown(nodes: &dyn Nodes, node: usize, name: &str, bytes: u64) -> Result<()> {
     let count = || counter(&nodes.device_stats()?, node, name);
     let enough = count()? + bytes;
@@ -196,19 +159,13 @@ pub fn until_grown(nodes: &dyn Nodes, node: usize, name: &str, bytes: u64) -> Re
     })
 }
 
-/// Waits until the NICs of all nodes hold nothing.
-///
-/// # Errors
-/// Something was left after two minutes.
+/// Waits as [`wait_until_empty`] for all nodes.
 pub fn wait_until_all_empty(nodes: &dyn Nodes) -> Result<()> {
     (0..nodes.count()).try_for_each(|node| wait_until_empty(nodes, node))
 }
 
-/// Asks for the device's counters until those of `node` are what a NIC without
-/// processes has.
-///
-/// # Errors
-/// Something was left after two minutes.
+/// Waits, for two minutes at most, until the counters of `node` are those of a NIC without
+/// processes.
 pub fn wait_until_empty(nodes: &dyn Nodes, node: usize) -> Result<()> {
     const HELD: [&str; 7] = [
         "processes",

@@ -45,9 +45,6 @@ impl Mutant {
 }
 
 /// All mutants of a source text, in the order of their first line.
-///
-/// # Errors
-/// It does not parse.
 pub(crate) fn all(source: &str) -> Result<Vec<Mutant>> {
     let mut file = syn::parse_file(source).context("parse")?;
     file.items.retain(|item| match item {

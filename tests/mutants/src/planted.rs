@@ -60,12 +60,9 @@ impl Planted {
     }
 }
 
-/// Plants each bug whose name contains `filter`, and reports which seed finds it.
-/// Returns true if all were found.
-///
-/// # Errors
-/// A bug does not fit the source any more, the sources as they are fail, or
-/// something that the campaign needs cannot be done.
+/// Plants each bug whose name contains `filter`, and reports which seed finds it. Returns true
+/// if all were found; an error if a bug does not fit the source any more, or the sources as
+/// they are fail.
 pub(crate) fn campaign(filter: &str) -> Result<bool> {
     let scratch = Scratch::new("simulator");
     scratch.copy_checkout()?;

@@ -43,9 +43,6 @@ impl Report {
     }
 
     /// Adds a summary; writes the file if the campaign was not restricted.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub(crate) fn finish(mut self, summary: &str, is_whole: bool) -> Result<()> {
         self.line(&format!("\n{summary}"));
         if !is_whole {

@@ -33,34 +33,22 @@ impl Scratch {
     }
 
     /// Writes a file, by its path below the workspace.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub(crate) fn write(&self, path: &str, text: &str) -> Result<()> {
         update(&self.root().join(path), text.as_bytes())
     }
 
     /// The text of a file, by its path below the workspace.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub(crate) fn read(&self, path: &str) -> Result<String> {
         let path = self.root().join(path);
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
     }
 
     /// Makes the workspace a copy of the checkout.
-    ///
-    /// # Errors
-    /// A file cannot be read, written or removed.
     pub(crate) fn copy_checkout(&self) -> Result<()> {
         mirror(checkout(), &self.root())
     }
 
     /// What cargo says in the workspace. It does not ask registries.
-    ///
-    /// # Errors
-    /// It cannot be started.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Result<Output> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let (command, rest) = arguments.split_first().context("no command for cargo")?;

@@ -23,26 +23,18 @@ pub(crate) struct Source {
     /// Where it is, below the checkout.
     pub(crate) path: &'static str,
     /// Where its copy is, below the suite's workspace.
-    copy: &'static str,
+    pub(crate) copy: &'static str,
     /// The functions that the models run; none are named if it is all of them.
     functions: &'static [&'static str],
 }
 
 impl Source {
-    /// Where its copy is, below the suite's workspace.
-    pub(crate) fn copy(&self) -> &'static str {
-        self.copy
-    }
-
     /// Says whether the models run a function of it.
     pub(crate) fn is_run(&self, function: &str) -> bool {
         self.functions.is_empty() || self.functions.contains(&function)
     }
 
     /// Its text in the checkout.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub(crate) fn read(&self) -> Result<String> {
         let path = checkout().join(self.path);
         fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))

@@ -27,9 +27,6 @@ pub(crate) struct Workbench {
 
 impl Workbench {
     /// Makes the workspace below cargo's target directory.
-    ///
-    /// # Errors
-    /// A file cannot be read or written.
     pub(crate) fn new(suite: &'static Suite) -> Result<Self> {
         let scratch = Scratch::new(suite.name);
         (suite.prepare)(&scratch)?;
@@ -41,17 +38,11 @@ impl Workbench {
     }
 
     /// Makes `text` what stands for a source.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub(crate) fn put(&self, source: &Source, text: &str) -> Result<()> {
-        self.scratch.write(source.copy(), text)
+        self.scratch.write(source.copy, text)
     }
 
     /// Runs all models.
-    ///
-    /// # Errors
-    /// Cargo cannot be started, or says something that is not understood.
     pub(crate) fn run(&self) -> Result<Outcome> {
         let built = self.cargo(&["--no-run"])?;
         if !built.status.success() {
@@ -76,9 +67,6 @@ impl Workbench {
 
     /// Checks that the sources as they are pass: otherwise nothing that fails says
     /// anything about a mutant.
-    ///
-    /// # Errors
-    /// They do not.
     pub(crate) fn check_sources(&self) -> Result<()> {
         let outcome = self.run()?;
         match outcome {

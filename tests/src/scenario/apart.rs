@@ -21,10 +21,8 @@ fn carrier(nodes: &dyn Nodes, device: usize) -> Result<Value> {
     Ok(nodes.device_stats()?["network"]["carriers"][device].take())
 }
 
-/// Asks until something holds of a device process's carrier to the other.
-///
-/// # Errors
-/// It does not in two minutes; `what` should hold.
+/// Waits, for two minutes at most, until something holds of a device process's carrier to the
+/// other; `what` names it in errors.
 pub fn until_carrier(
     nodes: &dyn Nodes,
     device: usize,

@@ -44,9 +44,6 @@ impl Progress for Steps {
 impl VmNodes {
     /// Boots one guest for each of `kernels` (`stable` or `backports`), with
     /// everything that it needs; shows the steps.
-    ///
-    /// # Errors
-    /// See [`Cluster::boot`].
     pub fn boot(name: &str, kernels: &[&str]) -> Result<Self> {
         Self::boot_behind(&Self::spec(name, kernels)?, Vec::new())
     }
