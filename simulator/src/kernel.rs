@@ -52,6 +52,18 @@ struct State {
     next: u64,
 }
 
+impl State {
+    fn page(&mut self, space: u64, page: u64) -> Option<&mut Page> {
+        self.spaces.get_mut(&space)?.pages.get_mut(&page)
+    }
+
+    /// A space whose process is not going away.
+    fn living(&mut self, space: u64) -> Result<&mut Space, MemoryError> {
+        let space = self.spaces.get_mut(&space).filter(|space| !space.gone);
+        space.ok_or(MemoryError::SpaceGone)
+    }
+}
+
 /// A region under watch.
 pub(crate) struct Watched {
     region: Arc<Region<SimPlatform>>,
@@ -89,17 +101,10 @@ pub(crate) struct Notifier {
 
 impl Drop for Notifier {
     fn drop(&mut self) {
-        let mut state = lock(&self.kernel.state);
-        let space = state.spaces.get_mut(&self.space);
-        let removed = space.and_then(|space| {
-            let index = space
-                .watches
-                .iter()
-                .position(|other| Arc::ptr_eq(other, &self.watched))?;
-            Some(space.watches.remove(index))
-        });
-        drop(state);
-        drop(removed);
+        if let Some(space) = lock(&self.kernel.state).spaces.get_mut(&self.space) {
+            let watches = &mut space.watches;
+            watches.retain(|other| !Arc::ptr_eq(other, &self.watched));
+        }
     }
 }
 
@@ -108,7 +113,7 @@ pub(crate) struct Kernel {
     schedule: Arc<Schedule>,
     memory: Arc<Memory>,
     /// Longest time to bring in a page from swap, in nanoseconds.
-    disk: AtomicU64,
+    pub(crate) disk: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -120,11 +125,6 @@ impl Kernel {
             disk: AtomicU64::new(disk),
             state: Mutex::default(),
         }
-    }
-
-    /// Makes the disk slower or faster.
-    pub(crate) fn set_disk(&self, longest: u64) {
-        self.disk.store(longest, Ordering::Relaxed);
     }
 
     /// Makes an address space with pages at these page numbers.
@@ -155,13 +155,9 @@ impl Kernel {
             while !watched.invalidate(0, u64::MAX, true) {}
         }
         let ended = lock(&self.state).spaces.remove(&space);
-        for page in ended
-            .into_iter()
-            .flat_map(|space| space.pages.into_values())
-        {
-            page.frame
-                .into_iter()
-                .for_each(|frame| self.memory.release(frame));
+        let pages = ended.into_iter().flat_map(|space| space.pages);
+        for frame in pages.filter_map(|(_, page)| page.frame) {
+            self.memory.release(frame);
         }
         self.memory.set_vni(space, None);
     }
@@ -199,11 +195,9 @@ impl Kernel {
             return false;
         }
         let mut state = lock(&self.state);
-        let found = state.spaces.get_mut(&space);
-        let Some(found) = found.and_then(|space| space.pages.get_mut(&page)) else {
-            return false;
-        };
-        let Some(frame) = found.frame.take() else {
+        let found = state.page(space, page);
+        let taken = found.and_then(|found| Some((found.frame.take()?, found)));
+        let Some((frame, found)) = taken else {
             return false;
         };
         if std::mem::take(&mut found.dirty) {
@@ -276,9 +270,8 @@ impl Kernel {
             return Ok(frame);
         }
         if self.look_up(space, page)?.1 {
-            let longest = self.disk.load(Ordering::Relaxed);
-            self.schedule
-                .sleep(self.schedule.range(1000..longest.max(1001)));
+            let longest = self.disk.load(Ordering::Relaxed).max(1001);
+            self.schedule.sleep(self.schedule.range(1000..longest));
         }
         let frame = self.frame_for(Owner::Page { space, page });
         let resident = match self.look_up(space, page) {
@@ -293,9 +286,7 @@ impl Kernel {
             return Ok(resident);
         }
         let mut state = lock(&self.state);
-        let found = state.spaces.get_mut(&space);
-        let found = found.and_then(|space| space.pages.get_mut(&page));
-        let found = found.ok_or(MemoryError::SpaceGone)?;
+        let found = state.page(space, page).ok_or(MemoryError::SpaceGone)?;
         if let Some(swap) = &found.swap {
             self.memory.store(frame, 0, swap);
         }
@@ -305,9 +296,8 @@ impl Kernel {
 
     /// Frame of a page, and whether it has to come from the disk.
     fn look_up(&self, space: u64, page: u64) -> Result<(Option<u32>, bool), MemoryError> {
-        let state = lock(&self.state);
-        let space = state.spaces.get(&space).filter(|space| !space.gone);
-        let page = space.ok_or(MemoryError::SpaceGone)?.pages.get(&page);
+        let mut state = lock(&self.state);
+        let page = state.living(space)?.pages.get(&page);
         let page = page.ok_or(MemoryError::NotMapped)?;
         Ok((page.frame, page.swap.is_some()))
     }
@@ -323,8 +313,7 @@ impl Kernel {
             sequence: AtomicU64::new(0),
         });
         let mut state = lock(&self.state);
-        let found = state.spaces.get_mut(&space).filter(|space| !space.gone);
-        let found = found.ok_or(MemoryError::SpaceGone)?;
+        let found = state.living(space)?;
         let mut pages = (0..region.page_count() as u64).map(|index| watched.first() + index);
         if !pages.all(|page| found.pages.contains_key(&page)) {
             return Err(MemoryError::NotMapped);
@@ -386,9 +375,7 @@ impl Kernel {
         let Owner::Page { space, page } = self.memory.owner(frame) else {
             panic!("frame {frame} is marked dirty after it was freed");
         };
-        let mut state = lock(&self.state);
-        let found = state.spaces.get_mut(&space);
-        if let Some(page) = found.and_then(|space| space.pages.get_mut(&page)) {
+        if let Some(page) = lock(&self.state).page(space, page) {
             page.dirty = true;
         }
     }

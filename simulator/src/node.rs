@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use qnic_abi::control::Statistics;
 use qnic_abi::event::EVENT_BYTES;
 use qnic_abi::shared::Ordering;
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
@@ -62,12 +63,12 @@ impl Host for NodeHost<'_> {
 /// One node of the cluster.
 pub(crate) struct Node {
     common: Arc<Common>,
-    number: usize,
-    incarnation: u32,
+    /// Its number, and how often it has started.
+    incarnation: Incarnation,
     /// `None` while it has no power.
     nic: Option<Nic>,
     /// The machine, also for a while after it has ended.
-    pub(crate) machine: Option<Arc<Machine>>,
+    machine: Option<Arc<Machine>>,
     /// It is up: its NIC was started and not reset since.
     pub(crate) is_up: bool,
     poll_at: Option<u64>,
@@ -76,15 +77,17 @@ pub(crate) struct Node {
     events: VecDeque<[u8; EVENT_BYTES]>,
     interrupted: bool,
     /// Its driver is so many times slower than others.
-    pub(crate) slowness: u64,
+    slowness: u64,
 }
 
 impl Node {
     pub(crate) fn new(common: &Arc<Common>, number: usize) -> Self {
         Node {
             common: common.clone(),
-            number,
-            incarnation: 0,
+            incarnation: Incarnation {
+                node: number,
+                number: 0,
+            },
             nic: None,
             machine: None,
             is_up: false,
@@ -96,25 +99,15 @@ impl Node {
         }
     }
 
-    fn incarnation(&self) -> Incarnation {
-        Incarnation {
-            node: self.number,
-            number: self.incarnation,
-        }
-    }
-
     /// Returns true if an event is of this incarnation of the node.
     pub(crate) fn is_current(&self, incarnation: Incarnation) -> bool {
-        self.is_up && incarnation == self.incarnation()
+        self.is_up && incarnation == self.incarnation
     }
 
     /// Returns true if nothing of its last incarnation runs any more, so that it can start.
     pub(crate) fn can_start(&self) -> bool {
-        !self.is_up
-            && self
-                .machine
-                .as_ref()
-                .is_none_or(|machine| machine.tasks() == 0)
+        let machine = self.machine.as_ref();
+        !self.is_up && machine.is_none_or(|machine| lock(&machine.tasks).is_empty())
     }
 
     /// Starts it: the NIC first, then the driver, then processes.
@@ -123,7 +116,7 @@ impl Node {
         let now = Time(self.common.schedule.now());
         let nic = self.nic.get_or_insert_with(|| {
             let config = NicConfig {
-                node: NodeId(self.number as u16),
+                node: NodeId(self.incarnation.node as u16),
                 frames: settings.frames,
                 windows: WINDOWS,
                 doorbells: DOORBELLS,
@@ -131,22 +124,15 @@ impl Node {
             };
             Nic::new(config).expect("a geometry")
         });
-        self.incarnation += 1;
-        let incarnation = Incarnation {
-            node: self.number,
-            number: self.incarnation,
-        };
-        let machine = Machine::new(
-            &self.common.schedule,
-            incarnation,
-            *nic.geometry(),
-            settings.disk,
-        );
+        self.incarnation.number += 1;
+        let incarnation = self.incarnation;
+        let (schedule, geometry) = (&self.common.schedule, *nic.geometry());
+        let machine = Machine::new(schedule, incarnation, geometry, settings.disk);
         let observer: Arc<dyn Observer> = self.common.clone();
         machine.memory.observe(Arc::downgrade(&observer));
         // The wall clock of all nodes, which no session has reached yet.
         nic.start(now, &NodeHost(&machine), now.0 + 1);
-        network.started(self.number);
+        network.session_checker.started(self.incarnation.node);
         let config = nic.config_space();
         self.events.clear();
         self.interrupted = false;
@@ -157,11 +143,10 @@ impl Node {
         trace!(
             self.common.schedule,
             "node {}: starts, incarnation {}",
-            self.number,
-            self.incarnation
+            incarnation.node,
+            incarnation.number
         );
-        let common = self.common.clone();
-        let booting = machine.clone();
+        let (common, booting, number) = (self.common.clone(), machine.clone(), incarnation.node);
         machine.run(move || {
             let bytes = config.as_bytes().try_into().expect("its size");
             let config = check_config(bytes).expect("a good configuration space");
@@ -172,10 +157,7 @@ impl Node {
                 }
                 Ok(_) => {}
                 Err(_) if booting.is_gone() => {}
-                Err(error) => panic!(
-                    "node {}: the driver does not start: {error}",
-                    incarnation.node
-                ),
+                Err(error) => panic!("node {number}: the driver does not start: {error}"),
             }
         });
         self.wake();
@@ -202,7 +184,7 @@ impl Node {
         };
         self.is_up = false;
         for (slot, node) in self.common.settings.slots.iter().enumerate() {
-            if *node == self.number {
+            if *node == self.incarnation.node {
                 self.common.end(slot);
             }
         }
@@ -227,9 +209,8 @@ impl Node {
     fn poll_by(&mut self, time: u64) {
         if self.poll_at.is_none_or(|at| time < at) {
             self.poll_at = Some(time);
-            self.common
-                .schedule
-                .at(time, Event::Poll(self.incarnation()));
+            let event = Event::Poll(self.incarnation);
+            self.common.schedule.at(time, event);
         }
     }
 
@@ -240,7 +221,7 @@ impl Node {
         call: impl FnOnce(&mut Nic, Time, &Machine, &mut Outlet) -> T,
     ) -> Option<T> {
         let now = Time(self.common.schedule.now());
-        let from = self.number;
+        let from = self.incarnation.node;
         let (nic, machine) = (self.nic.as_mut()?, self.machine.as_ref()?);
         Some(call(nic, now, machine, &mut Outlet { network, from }))
     }
@@ -262,7 +243,7 @@ impl Node {
             [] => Payload::None,
             bytes => Payload::Bytes(bytes),
         };
-        let number = self.number;
+        let number = self.incarnation.node;
         let taken = self.call(network, |nic, now, machine, _| {
             let before = nic.statistics().stale_frames.get();
             nic.handle_frame(now, &NodeHost(machine), &arrived.frame, payload);
@@ -285,9 +266,9 @@ impl Node {
         let taken = self.call(network, |nic, now, machine, wire| {
             let (token, request) = lock(&machine.control).requests.pop_front()?;
             let reply = nic.handle_control(now, &NodeHost(machine), wire, &request, token);
-            reply
-                .into_iter()
-                .for_each(|reply| machine.answer(token, reply));
+            if let Some(reply) = reply {
+                machine.answer(token, reply);
+            }
             Some(())
         });
         if taken.flatten().is_some() {
@@ -354,7 +335,7 @@ impl Node {
         let (Some(nic), Some(machine)) = (&self.nic, &self.machine) else {
             return;
         };
-        let number = self.number;
+        let number = self.incarnation.node;
         let limits = &self.common.settings.limits;
         let frames = limits.window as usize * self.common.settings.options.nodes;
         let statistics = nic.statistics();
@@ -379,7 +360,7 @@ impl Node {
         if !self.events.is_empty() && !self.interrupted {
             self.interrupted = true;
             let delay = 200 * self.slowness..8000 * self.slowness;
-            let event = Event::Interrupt(self.incarnation());
+            let event = Event::Interrupt(self.incarnation);
             self.common.schedule.after(delay, event);
         }
     }
@@ -400,7 +381,10 @@ impl Node {
             match driver.handle_event(&event) {
                 Handled::Done => {}
                 Handled::FaultQueued => machine.schedule.notify(&machine.faults),
-                Handled::Refused => panic!("node {}: the driver refuses an event", self.number),
+                Handled::Refused => panic!(
+                    "node {}: the driver refuses an event",
+                    self.incarnation.node
+                ),
             }
         }
         self.after_call();
@@ -410,16 +394,14 @@ impl Node {
     pub(crate) fn set_slowness(&mut self, slowness: u64) {
         self.slowness = slowness;
         if let Some(machine) = &self.machine {
-            machine
-                .kernel
-                .set_disk(self.common.settings.disk * slowness);
+            let longest = self.common.settings.disk * slowness;
+            machine.kernel.disk.store(longest, Ordering::Relaxed);
         }
     }
 
-    /// Frames that its NIC has sent more than once, and those that waited for pages.
-    pub(crate) fn resent_and_bounced(&self) -> (u64, u64) {
-        let statistics = self.nic.as_ref().map(Nic::statistics);
-        statistics.map_or((0, 0), |s| (s.frames_resent.get(), s.bounces.get()))
+    /// The counters of its NIC, if it has power.
+    pub(crate) fn statistics(&self) -> Option<Statistics> {
+        self.nic.as_ref().map(Nic::statistics)
     }
 
     /// Nothing runs any more: nothing may be left.
@@ -427,7 +409,7 @@ impl Node {
         let (Some(nic), Some(machine)) = (&self.nic, &self.machine) else {
             return;
         };
-        let number = self.number;
+        let number = self.incarnation.node;
         let statistics = nic.statistics();
         let left = [
             ("processes", statistics.processes.get()),
@@ -459,24 +441,17 @@ impl Node {
             let tag = machine.sram.load_u64(tag, Ordering::Relaxed);
             assert_eq!(tag, 0, "node {number}: frame {frame} is still mapped");
         }
-        assert_eq!(
-            machine.kernel.spaces(),
-            0,
-            "node {number}: memory of a process is left"
-        );
-        assert_eq!(
-            machine.memory.free_frames() as u64,
-            machine.geometry.frames,
-            "node {number}: frames are lost"
-        );
+        let spaces = machine.kernel.spaces();
+        assert_eq!(spaces, 0, "node {number}: memory of a process is left");
+        let (free, frames) = (machine.memory.free_frames(), machine.geometry.frames);
+        assert_eq!(free as u64, frames, "node {number}: frames are lost");
     }
 }
 
 /// Starts everything that runs on a machine whose driver has started.
 fn populate(common: &Arc<Common>, machine: &Arc<Machine>, driver: &Arc<Driver<SimPlatform>>) {
     for _ in 0..WORKERS {
-        let (machine, driver) = (machine.clone(), driver.clone());
-        let worker = machine.clone();
+        let (worker, driver) = (machine.clone(), driver.clone());
         machine.run(move || {
             while !worker.is_gone() {
                 if !driver.serve_fault() {

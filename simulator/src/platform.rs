@@ -42,7 +42,7 @@ pub(crate) struct Machine {
     /// Its driver, once it has started and until the device is gone.
     pub(crate) driver: StdMutex<Option<Arc<Driver<SimPlatform>>>>,
     /// Tasks that run on it.
-    tasks: StdMutex<BTreeSet<TaskId>>,
+    pub(crate) tasks: StdMutex<BTreeSet<TaskId>>,
     /// The device was reset or the power is off: no request is answered.
     gone: AtomicBool,
 }
@@ -93,11 +93,6 @@ impl Machine {
         lock(&self.tasks).insert(task);
     }
 
-    /// Number of tasks that run on it.
-    pub(crate) fn tasks(&self) -> usize {
-        lock(&self.tasks).len()
-    }
-
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -141,10 +136,9 @@ impl Machine {
         }
         let token = self.post(request);
         lock(&self.control).waiting.insert(token);
-        let (milliseconds, interruptible) = match timeout {
-            Timeout::Uninterruptible(milliseconds) => (milliseconds, false),
-            Timeout::Interruptible(milliseconds) => (milliseconds, true),
-        };
+        let interruptible = matches!(timeout, Timeout::Interruptible(_));
+        let (Timeout::Uninterruptible(milliseconds) | Timeout::Interruptible(milliseconds)) =
+            timeout;
         let deadline = self.schedule.now() + u64::from(milliseconds) * 1_000_000;
         loop {
             self.schedule.wait(Some(&self.answered), Some(deadline));
@@ -270,18 +264,16 @@ impl HostArea for SimHostArea {
     }
 
     fn store_generation(&self, generation: u64) {
-        let bytes = generation.to_le_bytes();
-        self.machine
-            .memory
-            .store(self.frames[0], WAKE_GENERATION, &bytes);
+        let (memory, bytes) = (&self.machine.memory, generation.to_le_bytes());
+        memory.store(self.frames[0], WAKE_GENERATION, &bytes);
     }
 }
 
 impl Drop for SimHostArea {
     fn drop(&mut self) {
-        self.frames
-            .iter()
-            .for_each(|frame| self.machine.memory.release(*frame));
+        for frame in self.frames {
+            self.machine.memory.release(frame);
+        }
     }
 }
 

@@ -49,38 +49,29 @@ impl SessionChecker {
         }
     }
 
-    fn direction(&mut self, from: u16, to: u16) -> &mut Direction {
-        let index = usize::from(from) * self.nodes + usize::from(to);
-        &mut self.directions[index]
+    fn direction(&mut self, from: usize, to: usize) -> &mut Direction {
+        &mut self.directions[from * self.nodes + to]
     }
 
     /// A NIC sends a frame.
     pub(crate) fn sent(&mut self, frame: &Frame) {
         let envelope = &frame.envelope;
-        let (from, to) = (envelope.source_node.get(), envelope.destination_node.get());
-        assert!(
-            kind_name(envelope.kind).is_some(),
-            "a NIC sends known frames"
-        );
-        let sessions = (
-            envelope.source_session.get(),
-            envelope.destination_session.get(),
-        );
+        let ((from, to), sessions) = (ends(frame), sessions(frame));
+        let known = kind_name(envelope.kind).is_some();
+        assert!(known, "a NIC sends known frames");
         let acked = (envelope.acknowledge.get(), envelope.delivered.get());
+        let (acknowledged, delivered) = acked;
         assert!(
-            acked.1 <= acked.0,
-            "{from} -> {to}: delivered {} beyond acknowledged {}",
-            acked.1,
-            acked.0
+            delivered <= acknowledged,
+            "{from} -> {to}: delivered {delivered} beyond acknowledged {acknowledged}"
         );
         let direction = self.direction(from, to);
+        let before = std::mem::replace(&mut direction.own, sessions.0);
         assert!(
-            sessions.0 >= direction.own,
-            "{from} -> {to}: session {} after {}",
-            sessions.0,
-            direction.own
+            sessions.0 >= before,
+            "{from} -> {to}: session {} after {before}",
+            sessions.0
         );
-        direction.own = sessions.0;
         direction.known = direction.known.max(sessions.1);
         if is_handshake(frame) {
             return;
@@ -120,15 +111,11 @@ impl SessionChecker {
     /// or receiver than the one that runs. More may be, as not everything that a NIC
     /// knows can be seen on the wire.
     pub(crate) fn is_stale(&mut self, frame: &Frame) -> bool {
-        let envelope = &frame.envelope;
-        let (from, to) = (envelope.source_node.get(), envelope.destination_node.get());
+        let (from, to) = ends(frame);
         let answers = self.direction(to, from);
         // A NIC that says Hello or Goodbye may not know of this incarnation yet.
         let is_handshake = is_handshake(frame);
-        let (source, destination) = (
-            envelope.source_session.get(),
-            envelope.destination_session.get(),
-        );
+        let (source, destination) = sessions(frame);
         source < answers.known
             || !is_handshake && (source <= answers.ended || destination < answers.own)
     }
@@ -136,11 +123,8 @@ impl SessionChecker {
     /// A frame arrives intact: its receiver knows what it says.
     pub(crate) fn arrived(&mut self, frame: &Frame) {
         let envelope = &frame.envelope;
-        let (from, to) = (envelope.source_node.get(), envelope.destination_node.get());
-        let sessions = (
-            envelope.destination_session.get(),
-            envelope.source_session.get(),
-        );
+        let ((from, to), (source, destination)) = (ends(frame), sessions(frame));
+        let sessions = (destination, source);
         let direction = self.direction(to, from);
         if matches!(envelope.kind, kind::HELLO | kind::HELLO_REPLY) {
             let hello: Hello<{ kind::HELLO }> = frame.body();
@@ -158,6 +142,20 @@ impl SessionChecker {
             direction.outstanding = direction.outstanding.split_off(&(delivered + 1));
         }
     }
+}
+
+/// Sender and receiver of a frame.
+pub(crate) fn ends(frame: &Frame) -> (usize, usize) {
+    let envelope = &frame.envelope;
+    let nodes = (envelope.source_node.get(), envelope.destination_node.get());
+    (nodes.0.into(), nodes.1.into())
+}
+
+/// The sessions of sender and receiver that a frame names.
+fn sessions(frame: &Frame) -> (u64, u64) {
+    let envelope = &frame.envelope;
+    let (source, destination) = (envelope.source_session, envelope.destination_session);
+    (source.get(), destination.get())
 }
 
 fn is_handshake(frame: &Frame) -> bool {

@@ -15,7 +15,7 @@ use qnic_nic::{Channel, Path, Payload, Time, Wire};
 
 use crate::memory::Memory;
 use crate::schedule::{trace, Event, Schedule};
-use crate::sessions::SessionChecker;
+use crate::sessions::{ends, SessionChecker};
 use crate::settings::{Faults, Options, Settings};
 
 /// Channels of a wire.
@@ -33,15 +33,15 @@ pub(crate) struct Network {
     schedule: Arc<Schedule>,
     nodes: usize,
     /// Nodes to which there is a route: a wire may know which are down, or may not.
-    reachable: Vec<bool>,
-    session_checker: SessionChecker,
+    pub(crate) reachable: Vec<bool>,
+    pub(crate) session_checker: SessionChecker,
     /// Some frames arrive once more, much later.
     late: bool,
-    /// Their copies, with their destinations.
-    copies: Vec<(usize, Vec<u8>)>,
+    /// Their copies.
+    copies: Vec<Vec<u8>>,
     emulators: Vec<LinkEmulator<()>>,
     /// What is under way, if the wire is the one within a device process.
-    direct: Option<VecDeque<(usize, Frame, Vec<u8>)>>,
+    direct: Option<VecDeque<(Frame, Vec<u8>)>>,
     /// The event that is in the queue for an emulator, by its time.
     armed: Vec<Option<u64>>,
     /// Frames that were sent.
@@ -62,10 +62,8 @@ pub(crate) struct Arrived {
 /// acknowledges as arrived and as delivered.
 pub(crate) fn summary(frame: &Frame) -> String {
     let envelope = &frame.envelope;
-    let mut text = match kind_name(envelope.kind) {
-        Some(name) => name.to_owned(),
-        None => format!("kind {}", envelope.kind),
-    };
+    let name = kind_name(envelope.kind).map(str::to_owned);
+    let mut text = name.unwrap_or_else(|| format!("kind {}", envelope.kind));
     if envelope.sequence.get() != 0 {
         text += &format!(" #{}", envelope.sequence);
     }
@@ -130,9 +128,9 @@ impl Network {
     /// Gives all wires new properties; partitions end, and nothing comes late.
     pub(crate) fn set_all(&mut self, wires: Impairments) {
         self.late = false;
-        self.emulators
-            .iter_mut()
-            .for_each(|emulator| emulator.set(wires));
+        for emulator in &mut self.emulators {
+            emulator.set(wires);
+        }
     }
 
     /// Numbers of the emulators of one direction between two nodes.
@@ -153,11 +151,6 @@ impl Network {
         }
     }
 
-    /// Adds or removes the route to a node.
-    pub(crate) fn set_reachable(&mut self, node: usize, reachable: bool) {
-        self.reachable[node] = reachable;
-    }
-
     fn arm(&mut self, link: usize) {
         let Some(Time(deadline)) = self.emulators[link].next_deadline() else {
             return;
@@ -168,13 +161,8 @@ impl Network {
         }
     }
 
-    /// A NIC starts.
-    pub(crate) fn started(&mut self, node: usize) {
-        self.session_checker.started(node);
-    }
-
-    /// The next frame that has arrived over a wire, and its destination.
-    pub(crate) fn poll(&mut self, link: usize) -> Option<(usize, Arrived)> {
+    /// The next frame that has arrived over a wire.
+    pub(crate) fn poll(&mut self, link: usize) -> Option<Arrived> {
         let now = Time(self.schedule.now());
         loop {
             self.armed[link] = self.armed[link].filter(|armed| *armed > now.0);
@@ -182,21 +170,18 @@ impl Network {
                 self.arm(link);
                 return None;
             };
-            let to = link / CHANNELS % self.nodes;
-            match self.decode(&arrival.image) {
-                Some(arrived) => return Some((to, arrived)),
-                None => {
-                    let from = link / CHANNELS / self.nodes;
-                    trace!(self.schedule, "{to} <- {from}: a corrupted frame");
-                    self.corrupted += 1;
-                }
+            if let Some(arrived) = self.decode(&arrival.image) {
+                return Some(arrived);
             }
+            let (from, to) = (link / CHANNELS / self.nodes, link / CHANNELS % self.nodes);
+            trace!(self.schedule, "{to} <- {from}: a corrupted frame");
+            self.corrupted += 1;
         }
     }
 
     /// Puts a frame on a lossless wire. It arrives at the same time, in order; in a device
     /// process, it arrives within the call. A NIC does nothing in between.
-    fn send_directly(&mut self, to: usize, frame: &Frame, payload: &Payload<'_, Memory>) {
+    fn send_directly(&mut self, frame: &Frame, payload: &Payload<'_, Memory>) {
         let mut bytes = vec![0; payload.len()];
         assert!(
             payload.read(&mut bytes).is_ok(),
@@ -206,31 +191,29 @@ impl Network {
         self.sent += 1;
         self.trace_sent(frame, "");
         if let Some(direct) = &mut self.direct {
-            direct.push_back((to, *frame, bytes));
+            direct.push_back((*frame, bytes));
         }
         self.schedule.at(self.schedule.now(), Event::Direct);
     }
 
-    /// The oldest frame on a lossless wire, and its destination.
-    pub(crate) fn direct(&mut self) -> Option<(usize, Arrived)> {
-        let (to, frame, payload) = self.direct.as_mut()?.pop_front()?;
-        Some((to, self.classify(frame, payload)))
+    /// The oldest frame on a lossless wire.
+    pub(crate) fn direct(&mut self) -> Option<Arrived> {
+        let (frame, payload) = self.direct.as_mut()?.pop_front()?;
+        Some(self.classify(frame, payload))
     }
 
-    /// The copy of that number, and its destination.
-    pub(crate) fn late(&mut self, copy: usize) -> Option<(usize, Arrived)> {
-        let (to, image) = std::mem::take(self.copies.get_mut(copy)?);
-        Some((to, self.decode(&image)?))
+    /// The copy of that number.
+    pub(crate) fn late(&mut self, copy: usize) -> Option<Arrived> {
+        let image = std::mem::take(self.copies.get_mut(copy)?);
+        self.decode(&image)
     }
 
     fn trace_sent(&self, frame: &Frame, wire_did: &str) {
-        let envelope = &frame.envelope;
-        let (from, to) = (envelope.source_node, envelope.destination_node);
+        let (from, to) = ends(frame);
+        let (summary, details) = (summary(frame), details(frame));
         trace!(
             self.schedule,
-            "{from} -> {to}: {}{wire_did} | {}",
-            summary(frame),
-            details(frame)
+            "{from} -> {to}: {summary}{wire_did} | {details}"
         );
     }
 
@@ -239,16 +222,9 @@ impl Network {
         let mut payload = vec![0; packet.payload().len()];
         packet.payload().read(&mut payload).ok()?;
         let header = *packet.frame();
-        let (from, to) = (
-            header.envelope.source_node,
-            header.envelope.destination_node,
-        );
-        trace!(
-            self.schedule,
-            "{to} <- {from}: {} | {}",
-            summary(&header),
-            details(&header)
-        );
+        let (from, to) = ends(&header);
+        let (summary, details) = (summary(&header), details(&header));
+        trace!(self.schedule, "{to} <- {from}: {summary} | {details}");
         Some(self.classify(header, payload))
     }
 
@@ -283,18 +259,14 @@ impl Wire<Memory> for Outlet<'_> {
 
     fn send(&mut self, frame: &Frame, payload: Payload<'_, Memory>, channel: Channel) -> bool {
         let (from, network) = (self.from, &mut *self.network);
-        let to = usize::from(frame.envelope.destination_node.get());
+        let (source, to) = ends(frame);
         if !network.reachable.get(to).is_some_and(|is| *is) {
             return false;
         }
         assert_ne!(to, from, "a NIC sends to itself over the wire");
-        assert_eq!(
-            usize::from(frame.envelope.source_node.get()),
-            from,
-            "a NIC names another as the sender"
-        );
+        assert_eq!(source, from, "a NIC names another as the sender");
         if network.direct.is_some() {
-            network.send_directly(to, frame, &payload);
+            network.send_directly(frame, &payload);
             return true;
         }
         let Some(image) = Packet::new(frame, payload).encode() else {
@@ -312,7 +284,7 @@ impl Wire<Memory> for Outlet<'_> {
         network.trace_sent(frame, &done);
         network.arm(link);
         if let (Some(copy), Verdict::Passes) = (copy, verdict) {
-            network.copies.push((to, copy));
+            network.copies.push(copy);
             let number = network.copies.len() - 1;
             network.schedule.after(LATENESS, Event::Late(number));
         }

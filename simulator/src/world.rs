@@ -9,15 +9,18 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use qnic_abi::control::Statistics;
+
 use crate::common::{Common, Phase, SlotState};
 use crate::node::Node;
 use crate::oracle::UnavailablePage;
-use crate::schedule::{lock, trace, Event, Schedule};
+use crate::schedule::{lock, trace, Event, Incarnation, Schedule};
+use crate::sessions::ends;
 use crate::settings::{delay_only, Faults, Options, Settings};
 use crate::task::Tasks;
 use crate::throughput::Measured;
 use crate::trace::Trace;
-use crate::wire::Network;
+use crate::wire::{Arrived, Network};
 
 /// How long processes may work, in nanoseconds.
 const WORK: u64 = 3_000_000_000;
@@ -160,11 +163,7 @@ impl World {
         let measured = Measured {
             time: self.common.stream_time.load(Ordering::Relaxed),
             frames: self.network.sent,
-            resent: self
-                .nodes
-                .iter()
-                .map(|node| node.resent_and_bounced().0)
-                .sum(),
+            resent: self.sum(|statistics| statistics.frames_resent.get()),
         };
         self.exit();
         measured
@@ -190,6 +189,12 @@ impl World {
         self.switch_off()
     }
 
+    /// Sum of a counter of all NICs that have power.
+    fn sum(&self, counter: impl Fn(&Statistics) -> u64) -> u64 {
+        let statistics = self.nodes.iter().filter_map(Node::statistics);
+        statistics.map(|statistics| counter(&statistics)).sum()
+    }
+
     /// Lets everything go on until a condition holds.
     fn until(&mut self, done: impl Fn(&World) -> bool) {
         while !done(self) {
@@ -200,16 +205,10 @@ impl World {
                 if self.end_starving() {
                     continue;
                 }
-                panic!(
-                    "no progress: {}",
-                    self.oldest().as_deref().unwrap_or("processes do not end")
-                );
+                panic!("no progress: {}", self.oldest("processes do not end"));
             }
             let Some(event) = self.schedule.next() else {
-                panic!(
-                    "nothing happens any more: {}",
-                    self.oldest().as_deref().unwrap_or("all wait")
-                );
+                panic!("nothing happens any more: {}", self.oldest("all wait"));
             };
             self.events += 1;
             assert!(self.events < EVENTS, "no progress: events without end");
@@ -232,10 +231,11 @@ impl World {
         true
     }
 
-    /// What has been under way for the longest time, for messages.
-    fn oldest(&self) -> Option<String> {
+    /// What has been under way for the longest time, or what is wrong if nothing is.
+    fn oldest(&self, otherwise: &str) -> String {
         let oldest = lock(&self.common.oracle).oldest();
-        oldest.or_else(|| lock(&self.common.checker).oldest())
+        let oldest = oldest.or_else(|| lock(&self.common.checker).oldest());
+        oldest.unwrap_or_else(|| otherwise.to_owned())
     }
 
     /// Returns true if each slot on a node that is up is in this state.
@@ -261,42 +261,43 @@ impl World {
                     self.schedule.leave();
                 }
             }
-            Event::Poll(incarnation) if self.nodes[incarnation.node].is_current(incarnation) => {
-                self.nodes[incarnation.node].poll(&mut self.network);
-            }
-            Event::Control(incarnation) if self.nodes[incarnation.node].is_current(incarnation) => {
-                self.nodes[incarnation.node].take_request(&mut self.network);
-            }
-            Event::Interrupt(incarnation)
-                if self.nodes[incarnation.node].is_current(incarnation) =>
-            {
-                self.nodes[incarnation.node].handle_interrupt();
-            }
-            Event::Doorbell(incarnation, doorbell)
-                if self.nodes[incarnation.node].is_current(incarnation) =>
-            {
-                self.nodes[incarnation.node].ring(doorbell);
-            }
-            // Of an earlier incarnation.
-            Event::Poll(_) | Event::Control(_) | Event::Interrupt(_) | Event::Doorbell(..) => {}
+            Event::Poll(of) => self.at_node(of, Node::poll),
+            Event::Control(of) => self.at_node(of, Node::take_request),
+            Event::Interrupt(of) => self.at_node(of, |node, _| node.handle_interrupt()),
+            Event::Doorbell(of, doorbell) => self.at_node(of, |node, _| node.ring(doorbell)),
             Event::Arrival(link) => {
-                while let Some((to, arrived)) = self.network.poll(link) {
-                    self.nodes[to].take_frame(&mut self.network, &arrived);
+                while let Some(arrived) = self.network.poll(link) {
+                    self.deliver(&arrived);
                 }
             }
             Event::Late(copy) => {
-                if let Some((to, arrived)) = self.network.late(copy) {
-                    self.nodes[to].take_frame(&mut self.network, &arrived);
-                }
+                let arrived = self.network.late(copy);
+                arrived
+                    .into_iter()
+                    .for_each(|arrived| self.deliver(&arrived));
             }
             Event::Direct => {
-                if let Some((to, arrived)) = self.network.direct() {
-                    self.nodes[to].take_frame(&mut self.network, &arrived);
-                }
+                let arrived = self.network.direct();
+                arrived
+                    .into_iter()
+                    .for_each(|arrived| self.deliver(&arrived));
             }
             Event::InjectFault => self.inject_fault(),
             Event::Repair(fault) => self.repair(fault),
         }
+    }
+
+    /// Handles an event of a node, unless it is of an earlier incarnation.
+    fn at_node(&mut self, of: Incarnation, handle: impl FnOnce(&mut Node, &mut Network)) {
+        let node = &mut self.nodes[of.node];
+        if node.is_current(of) {
+            handle(node, &mut self.network);
+        }
+    }
+
+    fn deliver(&mut self, arrived: &Arrived) {
+        let (_, to) = ends(&arrived.frame);
+        self.nodes[to].take_frame(&mut self.network, arrived);
     }
 
     fn inject_fault(&mut self) {
@@ -350,15 +351,19 @@ impl World {
         self.schedule.kill(self.common.task(slot));
     }
 
+    /// A node goes down, and wires may know of it.
+    fn disturb(&mut self, node: usize) {
+        lock(&self.common.oracle).disturb_node(node, u64::MAX);
+        lock(&self.common.checker).disturb();
+        self.network.reachable[node] = !self.common.settings.wires_know;
+    }
+
     fn reset(&mut self) {
         let node = self.schedule.below(self.nodes.len());
         if self.nodes[node].is_up {
             trace!(self.schedule, "fault: NIC {node} is reset");
-            lock(&self.common.oracle).disturb_node(node, u64::MAX);
-            lock(&self.common.checker).disturb();
+            self.disturb(node);
             self.nodes[node].reset(&mut self.network);
-            self.network
-                .set_reachable(node, !self.common.settings.wires_know);
             let time = self.absence(20_000_000);
             self.activate(ActiveFault::Node(node), time);
         }
@@ -368,11 +373,8 @@ impl World {
         let node = self.schedule.below(self.nodes.len());
         if self.nodes[node].is_up {
             trace!(self.schedule, "fault: node {node} loses its power");
-            lock(&self.common.oracle).disturb_node(node, u64::MAX);
-            lock(&self.common.checker).disturb();
+            self.disturb(node);
             self.nodes[node].crash();
-            self.network
-                .set_reachable(node, !self.common.settings.wires_know);
             if self.schedule.chance(850) {
                 let time = self.absence(1_500_000_000);
                 self.activate(ActiveFault::Node(node), time);
@@ -424,7 +426,7 @@ impl World {
         trace!(self.schedule, "repaired: {fault:?}");
         match fault {
             ActiveFault::Node(node) if self.nodes[node].can_start() => {
-                self.network.set_reachable(node, true);
+                self.network.reachable[node] = true;
                 self.nodes[node].start(&mut self.network);
                 lock(&self.common.oracle).disturb_node(node, settled);
             }
@@ -453,8 +455,7 @@ impl World {
     /// Ends all machines, so that their tasks end too.
     fn switch_off(&mut self) -> Report {
         let time = self.schedule.now();
-        let bounced = self.nodes.iter().map(|node| node.resent_and_bounced().1);
-        let bounced = bounced.sum();
+        let bounced = self.sum(|statistics| statistics.bounces.get());
         for node in &mut self.nodes {
             node.crash();
         }
@@ -465,20 +466,15 @@ impl World {
         }
         let alive = self.tasks.alive();
         assert_eq!(alive, 0, "{alive} tasks wait for nothing");
-        let checked = lock(&self.common.oracle).checked;
         Report {
             time,
             events: self.events,
             frames: self.network.sent,
             corrupted: self.network.corrupted,
-            complete: checked.complete,
-            failed: checked.failed,
-            notifications: checked.notifications,
-            increments: checked.increments,
-            sync_operations: lock(&self.common.checker).completed(),
-            bytes: checked.bytes,
+            sync_operations: lock(&self.common.checker).completed,
             bounced,
             injected_faults: self.injected_faults,
+            ..lock(&self.common.oracle).report
         }
     }
 }

@@ -92,7 +92,8 @@ pub(crate) struct Checker {
     owners: Vec<Option<Owner>>,
     incarnations: u32,
     disturbed: bool,
-    completed: u64,
+    /// Operations that workers have completed.
+    pub(crate) completed: u64,
 }
 
 impl Checker {
@@ -106,11 +107,6 @@ impl Checker {
             disturbed: false,
             completed: 0,
         }
-    }
-
-    /// Operations that workers have completed.
-    pub(crate) fn completed(&self) -> u64 {
-        self.completed
     }
 
     fn owner(&mut self, slot: usize) -> Option<&mut Owner> {

@@ -29,6 +29,7 @@ use crate::expected_bytes::{difference, ExpectedByte, ExpectedBytes};
 use crate::increments::{self, Count, ROOM};
 use crate::platform::Machine;
 use crate::schedule::Schedule;
+use crate::world::Report;
 
 mod notifications;
 mod stores;
@@ -101,23 +102,14 @@ pub(crate) struct UnavailablePage {
     page: u64,
 }
 
-/// Counts of what was checked, for messages.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Checked {
-    pub(crate) complete: u64,
-    pub(crate) failed: u64,
-    pub(crate) notifications: u64,
-    pub(crate) increments: u64,
-    pub(crate) bytes: u64,
-}
-
 /// The oracle of one simulation.
 pub(crate) struct Oracle {
     processes: Vec<Process>,
     /// Until when transfers between two nodes count as disturbed.
     unsettled: BTreeMap<(usize, usize), u64>,
     next: u64,
-    pub(crate) checked: Checked,
+    /// Counts of what was checked.
+    pub(crate) report: Report,
 }
 
 fn pair(a: usize, b: usize) -> (usize, usize) {
@@ -135,7 +127,7 @@ impl Oracle {
             processes: nodes.iter().map(process).collect(),
             unsettled: BTreeMap::new(),
             next: 1,
-            checked: Checked::default(),
+            report: Report::default(),
         }
     }
 

@@ -28,7 +28,7 @@ impl Oracle {
 
     pub(super) fn signalled(&mut self, target: usize, notification: u32, count: u64) {
         assert!(notification < SIGNAL_COUNTERS);
-        self.checked.notifications += 1;
+        self.report.notifications += 1;
         let incarnation = self.processes[target].incarnation;
         let seen = self.processes[target].signals.insert(notification, count);
         assert_eq!(

@@ -78,7 +78,7 @@ impl Oracle {
         let there = self.processes[target].incarnation == op.incarnation
             && self.processes[target].view.is_some();
         if let Some(status) = op.failed {
-            self.checked.failed += 1;
+            self.report.failed += 1;
             self.drop_notification(slot, op);
             self.count_open(op);
             let refused = op.plan.wrong == Some(status) && !op.disturbed;
@@ -90,8 +90,8 @@ impl Oracle {
                 op.plan.wrong.is_none() && !op.stale,
                 "process {slot}: a transfer that must be refused succeeds: {op:?}"
             );
-            self.checked.complete += 1;
-            self.checked.bytes += op.plan.length;
+            self.report.complete += 1;
+            self.report.bytes += op.plan.length;
             if op.is_write() && there {
                 assert!(
                     self.is_delivered(slot, op),
@@ -111,7 +111,7 @@ impl Oracle {
         if let (Kind::Increment { record }, None, true) = (&op.plan.kind, op.failed, there) {
             let found = self.result(slot, *record);
             self.processes[target].count.found(found);
-            self.checked.increments += 1;
+            self.report.increments += 1;
         }
         if there {
             let section = &mut self.processes[target].sections[slot];
