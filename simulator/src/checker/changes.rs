@@ -2,7 +2,7 @@
 
 use super::fifo::{Entry, FifoQueue};
 use super::object::Structure;
-use super::{Checker, Kind, Worker};
+use super::{Checker, Kind, Operation, Worker};
 use crate::memory::Words;
 use crate::process::port;
 
@@ -55,16 +55,13 @@ impl Checker {
             }
         };
         let incarnation = owner.incarnation;
-        let joiner = joined.and_then(|entry| Some((entry, self.worker_of(entry)?)));
-        let Some((entry, joiner)) = joiner else {
+        let joiner = joined.and_then(|entry| self.worker_of(entry));
+        let Some(operation) = joiner.and_then(|joiner| joiner.operation.as_mut()) else {
             return;
         };
-        let operation = joiner.operation.as_mut();
         let joining = (slot, incarnation, kind);
-        if let Some(operation) =
-            operation.filter(|found| (found.owner, found.incarnation, found.kind) == joining)
-        {
-            operation.entry = Some(entry);
+        if (operation.owner, operation.incarnation, operation.kind) == joining {
+            operation.entry = joined;
         }
     }
 
@@ -77,11 +74,9 @@ impl Checker {
 
     /// Operations under way at the semaphore of an owner.
     fn in_flight(&self, owner: usize) -> u64 {
-        let concerned = |kind, at| kind == Kind::Semaphore && at == owner;
+        let concerned = |found: &Operation| found.kind == Kind::Semaphore && found.owner == owner;
         let operations = self.operations();
-        operations
-            .filter(|(_, operation)| concerned(operation.kind, operation.owner))
-            .count() as u64
+        operations.filter(|(_, found)| concerned(found)).count() as u64
     }
 
     fn epoch_changed(&mut self, now: u64, slot: usize, kind: Kind, before: u64, after: u64) {

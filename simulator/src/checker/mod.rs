@@ -3,20 +3,8 @@
 //!
 //! The checker has two sources. It sees each change that a NIC makes to an object in
 //! the memory of its owner: which process joins, which one is woken, which units come
-//! and go. And the workers report what the library let them do. The two must fit:
-//!
-//! | promise | checked when |
-//! |---|---|
-//! | one holder at most, first come, first served: the process that gets a lock is the first in the order in which the owner's NIC executed the joining operations, behind those that have released it | a worker holds it |
-//! | what a holder wrote to the protected word, the next one reads | a worker reads it |
-//! | a lock whose holder lives is not recovered, if its name had reached the owner when the recovery began | a recovery makes it free |
-//! | no more holders than units; a process that waited has its unit in the order of the queue | a worker takes a unit |
-//! | no unit is lost: all are back at the owner | when all is drained |
-//! | no process is woken without a signal, or before one that came earlier | a worker is woken |
-//! | each signal for which a process waits wakes one | when all is drained |
-//! | the owner's NIC wakes the processes that it can: no unit goes to the value while a process waits, none waits while there is a value | the object changes |
-//! | no wake-up is lost: a process that waits is woken or learns that the object is broken | its time limit, once faults stop |
-//! | only deaths and cut routes break an object | a worker learns of it |
+//! and go. And the workers report what the library let them do. The two must fit: which
+//! promises are checked, and when, says `docs/simulation.md`.
 //!
 //! # Queues
 //! The order in which the owner's NIC executes joining operations is a FIFO queue. A

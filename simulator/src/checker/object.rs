@@ -41,6 +41,7 @@ impl Structure {
 }
 
 /// An object in the memory of its owner.
+#[derive(Default)]
 pub(super) struct Object {
     /// The queue that processes join now is the last; there is always one.
     pub(super) queues: Vec<FifoQueue>,
@@ -54,12 +55,9 @@ pub(super) struct Object {
 
 impl Object {
     pub(super) fn new() -> Self {
-        Object {
-            queues: vec![FifoQueue::default()],
-            reviving: false,
-            claimed_at: 0,
-            named_at: 0,
-        }
+        let mut object = Object::default();
+        object.empty();
+        object
     }
 
     /// The last queue that an entry has joined.
@@ -89,9 +87,8 @@ impl Object {
 
     /// Checks that an entry which is served is so by its turn.
     pub(super) fn check_served(&self, slot: usize, entry: Entry) {
-        let served = self
-            .queue_of(entry)
-            .is_some_and(|queue| queue.served(entry));
+        let queue = self.queue_of(entry);
+        let served = queue.is_some_and(|queue| queue.served(entry));
         assert!(served, "sync worker {slot} is woken out of turn");
     }
 

@@ -2,15 +2,8 @@
 //!
 //! The oracle sees each store of a NIC into a host area ([`crate::memory::Observer`]):
 //! a completion, an error or a notification is checked at the instant of that
-//! store, against what stands in the memory of the other end at that instant.
-//!
-//! | store | must hold |
-//! |---|---|
-//! | completion counter, write | every byte is in the memory of its target, once and right (N9) |
-//! | completion counter, read | the bytes that were read are right |
-//! | completion counter, increment | no other one has found the same value (N20) |
-//! | error record | there is a reason: the command was wrong, or its end or the route there was disturbed; a refused one has touched nothing (N11) |
-//! | signal counter | all earlier writes of the sender to that node are in memory (N18); never more signals than notifying writes |
+//! store, against what stands in the memory of the other end at that instant (N9, N11, N18,
+//! N20). What must hold at which store: `docs/simulation.md`.
 //!
 //! A transfer is *disturbed* when, while it runs, either end dies, is revoked or
 //! reset, or the route between is cut: it may fail then, and what it wrote is open.
@@ -24,8 +17,7 @@ use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 use self::notifications::ExpectedNotification;
 use self::transfer::{Export, Op};
 pub(crate) use self::transfer::{ExportState, Kind, Plan};
-use crate::expected_bytes::Range;
-use crate::expected_bytes::{difference, ExpectedByte, ExpectedBytes};
+use crate::expected_bytes::{difference, ExpectedByte, ExpectedBytes, Range};
 use crate::increments::{self, Count, ROOM};
 use crate::platform::Machine;
 use crate::schedule::Schedule;
@@ -70,9 +62,8 @@ struct Process {
     /// What must stand in its target, by sender, and in its word.
     sections: Vec<ExpectedBytes>,
     count: Count,
-    /// Ranges of the local segment in use: room for what is read, and sources of writes.
-    reading: ExpectedBytes,
-    source: ExpectedBytes,
+    /// Ranges of the local segment in use: sources of writes, and room for what is read.
+    local_segment: ExpectedBytes,
     ops: Vec<Op>,
     issued: [u64; 2],
     errors: u64,
@@ -152,8 +143,7 @@ impl Oracle {
             target,
             local,
             sections: vec![ExpectedBytes::new(SECTION); count],
-            reading: ExpectedBytes::new(HALF),
-            source: ExpectedBytes::new(HALF),
+            local_segment: ExpectedBytes::new(2 * HALF),
             notifications: before.notifications,
             ..Process::default()
         };
@@ -255,12 +245,10 @@ impl Oracle {
 
     fn disturb_target(&mut self, slot: usize) {
         let incarnation = self.processes[slot].incarnation;
-        for op in self
-            .processes
-            .iter_mut()
-            .flat_map(|process| &mut process.ops)
-        {
-            op.disturbed |= op.plan.target == slot && op.incarnation == incarnation;
+        for process in &mut self.processes {
+            for op in &mut process.ops {
+                op.disturbed |= op.plan.target == slot && op.incarnation == incarnation;
+            }
         }
     }
 
@@ -302,14 +290,9 @@ impl Oracle {
         section.is_some_and(|section| section.reserve(range, id))
     }
 
-    /// Tries to reserve a part of the source, too.
-    pub(crate) fn reserve_source(&mut self, id: u64, slot: usize, range: Range) -> bool {
-        self.processes[slot].source.reserve(range, id)
-    }
-
-    /// Tries to reserve room for what is read, too.
-    pub(crate) fn reserve_reading(&mut self, id: u64, slot: usize, range: Range) -> bool {
-        self.processes[slot].reading.reserve(range, id)
+    /// Tries to reserve a range of the local segment, too.
+    pub(crate) fn reserve_local(&mut self, id: u64, slot: usize, range: Range) -> bool {
+        self.processes[slot].local_segment.reserve(range, id)
     }
 
     /// Gives up the reservations for a transfer that is not issued after all.
@@ -317,8 +300,7 @@ impl Oracle {
         if let Some(section) = self.processes[target].sections.get_mut(slot) {
             section.release(id);
         }
-        self.processes[slot].source.release(id);
-        self.processes[slot].reading.release(id);
+        self.processes[slot].local_segment.release(id);
     }
 
     /// What a read of a section must give.
@@ -372,28 +354,14 @@ impl Oracle {
 
     /// The oldest transfer that is under way, for messages.
     pub(crate) fn oldest(&self) -> Option<String> {
-        let open = self
-            .processes
-            .iter()
-            .enumerate()
-            .flat_map(|(slot, process)| {
-                let ops = process.ops.iter();
-                ops.map(move |op| (op.issued, slot, op))
-            });
-        let (_, slot, op) = open.min_by_key(|(issued, ..)| *issued)?;
-        let Op {
-            command,
-            issued,
-            disturbed,
-            plan,
-            ..
-        } = op;
+        let processes = self.processes.iter().enumerate();
+        let open =
+            processes.flat_map(|(slot, process)| process.ops.iter().map(move |op| (slot, op)));
+        let (slot, op) = open.min_by_key(|(_, op)| op.issued)?;
+        let (plan, name) = (&op.plan, op.plan.kind.name());
         Some(format!(
-            "{} {command} of process {slot} to process {}, {} bytes, issued at {issued} ns, \
-             disturbed: {disturbed}",
-            plan.kind.name(),
-            plan.target,
-            plan.length
+            "{name} {} of process {slot} to process {}, {} bytes, issued at {} ns, disturbed: {}",
+            op.command, plan.target, plan.length, op.issued, op.disturbed
         ))
     }
 

@@ -4,7 +4,7 @@ use qnic_abi::host_area::{self, ERROR_RECORDS, ERROR_RING, SIGNALS};
 use qnic_abi::Status;
 
 use super::transfer::{Kind, Op, Plan};
-use super::{Oracle, View, HALF};
+use super::{Oracle, View};
 use crate::expected_bytes::difference;
 
 impl Oracle {
@@ -100,10 +100,9 @@ impl Oracle {
             }
         }
         let process = &mut self.processes[slot];
-        process.source.release(op.plan.id);
-        process.reading.release(op.plan.id);
+        process.local_segment.release(op.plan.id);
         if let (Kind::Read { expected, local }, None) = (&op.plan.kind, op.failed) {
-            let at = self.processes[slot].local + HALF + local;
+            let at = self.processes[slot].local + local;
             let got = self.peek(slot, at, op.plan.length).expect("it is alive");
             let wrong = difference(&got, expected);
             assert_eq!(wrong, None, "process {slot}: wrong byte read: {op:?}");

@@ -14,6 +14,7 @@ pub(crate) enum Kind {
     },
     Read {
         expected: Vec<ExpectedByte>,
+        /// Start in the local segment.
         local: u64,
     },
     /// Increments the word of the target.

@@ -226,11 +226,10 @@ impl RdmaWorker<'_> {
         if name != Name::Local {
             lock(&self.common.oracle).exported(self.slot, exported.key);
         }
+        let (slot, segment) = (self.slot, exported.segment);
         trace!(
             self.schedule,
-            "process {}: exports {name:?} as segment {}",
-            self.slot,
-            exported.segment
+            "process {slot}: exports {name:?} as segment {segment}"
         );
         Ok(())
     }
@@ -294,15 +293,15 @@ impl RdmaWorker<'_> {
         let result = self.process.import(&mut call);
         self.call("import", result)?;
         let status = Status::try_from(call.status.get()).expect("a known status");
+        let (schedule, slot) = (self.schedule, self.slot);
         trace!(
-            self.schedule,
-            "process {}: imports {name:?} of process {target}: {status:?}",
-            self.slot
+            schedule,
+            "process {slot}: imports {name:?} of process {target}: {status:?}"
         );
         match status {
             Status::Ok => {}
             Status::NameNotFound | Status::NoSuchNode | Status::PeerGone => return Ok(None),
-            other => panic!("process {}: an import fails: {other}", self.slot),
+            other => panic!("process {slot}: an import fails: {other}"),
         }
         assert_eq!(call.access.get(), name.access().bits(), "wrong access");
         Ok(Some(Imported {
@@ -316,7 +315,7 @@ impl RdmaWorker<'_> {
 
     /// Waits until everything under way is complete.
     fn drain(&mut self) -> Result<()> {
-        let issued = self.queue.issued();
+        let issued = self.queue.issued;
         self.block(None, |queue| queue.done() == issued)?;
         let open = lock(&self.common.oracle).open(self.slot);
         assert_eq!(open, 0, "complete, but something is under way");

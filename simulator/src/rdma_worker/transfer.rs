@@ -59,10 +59,8 @@ impl RdmaWorker<'_> {
     /// Chooses a segment, a range of it, and perhaps a mistake; reserves the range.
     fn draft(&mut self, writes: bool) -> Option<Draft> {
         let schedule = self.schedule;
-        let mut wrong = schedule.chance(80).then(|| Wrong::ALL[schedule.below(6)]);
-        if wrong == Some(Wrong::ReadOnly) && !writes {
-            wrong = None;
-        }
+        let wrong = schedule.chance(80).then(|| Wrong::ALL[schedule.below(6)]);
+        let wrong = wrong.filter(|wrong| *wrong != Wrong::ReadOnly || writes);
         let read_only = wrong == Some(Wrong::ReadOnly) || !writes && schedule.chance(300);
         let known = self.imported.iter();
         let known = known.filter(|((_, other), _)| *other == read_only);
@@ -89,16 +87,15 @@ impl RdmaWorker<'_> {
         let length = length.max(if wrong.is_some() { 2 } else { 0 });
         let start = schedule.range(0..SECTION - length + 1);
         let id = oracle.name();
-        oracle
-            .reserve(id, (self.slot, target), (start, length))
-            .then_some(Draft {
-                id,
-                target,
-                imported,
-                start,
-                length,
-                wrong,
-            })
+        let free = oracle.reserve(id, (self.slot, target), (start, length));
+        free.then_some(Draft {
+            id,
+            target,
+            imported,
+            start,
+            length,
+            wrong,
+        })
     }
 
     /// An address in a segment of another process.
@@ -118,15 +115,10 @@ impl RdmaWorker<'_> {
     fn drafted_remote(&self, draft: &Draft) -> Remote {
         let at = self.slot as u64 * SECTION + draft.start;
         let mut remote = self.remote(&draft.imported, at);
-        let Imported {
-            key,
-            address,
-            length,
-            ..
-        } = draft.imported;
+        let to = &draft.imported;
         match draft.wrong {
-            Some(Wrong::RemoteKey) => remote.memory.key = Key(key ^ 1 << 40),
-            Some(Wrong::Address) => remote.memory.address = address + length - 1,
+            Some(Wrong::RemoteKey) => remote.memory.key = Key(to.key ^ 1 << 40),
+            Some(Wrong::Address) => remote.memory.address = to.address + to.length - 1,
             Some(Wrong::Segment) => remote.memory.segment = SegmentId(60),
             Some(Wrong::Port) => remote.port = Port(9999),
             Some(Wrong::LocalKey | Wrong::ReadOnly) | None => {}
@@ -159,6 +151,17 @@ impl RdmaWorker<'_> {
         local
     }
 
+    /// Reserves a range of the local segment; without it, the transfer is given up.
+    fn reserve_local(&self, draft: &Draft, start: u64) -> bool {
+        let range = (start, draft.length);
+        let free = lock(&self.common.oracle).reserve_local(draft.id, self.slot, range);
+        let reserved = free && self.exported.contains_key(&Name::Local);
+        if !reserved {
+            self.abandon(draft);
+        }
+        reserved
+    }
+
     pub(super) fn write(&mut self) -> Result<()> {
         let Some(draft) = self.draft(true) else {
             return Ok(());
@@ -171,10 +174,7 @@ impl RdmaWorker<'_> {
         let mut source = None;
         if !inline {
             let at = schedule.range(0..HALF - draft.length);
-            let range = (at, draft.length);
-            let free = lock(&self.common.oracle).reserve_source(draft.id, self.slot, range);
-            if !free || !self.exported.contains_key(&Name::Local) {
-                self.abandon(&draft);
+            if !self.reserve_local(&draft, at) {
                 return Ok(());
             }
             // The bytes are new each time: a NIC that reads them late sees others.
@@ -189,10 +189,8 @@ impl RdmaWorker<'_> {
         if !self.make_room(&draft)? {
             return Ok(());
         }
-        let notification = schedule.chance(350).then(|| {
-            let kind = schedule.range(0..2) as u32;
-            first_notification(self.slot) + kind
-        });
+        let number = || first_notification(self.slot) + schedule.range(0..2) as u32;
+        let notification = schedule.chance(350).then(number);
         let remote = self.drafted_remote(&draft);
         let mut command = match source {
             Some(at) => Command::write(self.drafted_local(&draft, at), remote, draft.length),
@@ -214,17 +212,11 @@ impl RdmaWorker<'_> {
             return Ok(());
         };
         let schedule = self.schedule;
-        let local = schedule.range(0..HALF - draft.length);
-        let range = (local, draft.length);
-        let free = lock(&self.common.oracle).reserve_reading(draft.id, self.slot, range);
-        if !free || !self.exported.contains_key(&Name::Local) {
-            self.abandon(&draft);
+        let local = HALF + schedule.range(0..HALF - draft.length);
+        if !self.reserve_local(&draft, local) || !self.make_room(&draft)? {
             return Ok(());
         }
-        if !self.make_room(&draft)? {
-            return Ok(());
-        }
-        let to = self.drafted_local(&draft, HALF + local);
+        let to = self.drafted_local(&draft, local);
         let command = Command::read(to, self.drafted_remote(&draft), draft.length);
         let command = self.finished(command);
         let ends = (self.slot, draft.target);
@@ -251,7 +243,7 @@ impl RdmaWorker<'_> {
             remote.memory.address = word(draft.imported.address + sections);
         }
         // Those that are not complete have numbers in a row.
-        let record = self.queue.issued().1 as usize % RESULT_RECORDS;
+        let record = self.queue.issued.1 as usize % RESULT_RECORDS;
         let command = Command::atomic(Function::Increment, remote, 8, [0; 2], record as u16);
         let command = self.finished(command);
         self.issue(draft, &command, &[], Kind::Increment { record });
@@ -276,7 +268,7 @@ impl RdmaWorker<'_> {
     fn issue(&mut self, draft: Draft, command: &Command, payload: &[u8], kind: Kind) {
         let schedule = self.schedule;
         let is_write = matches!(kind, Kind::Write { .. });
-        let number = self.queue.next();
+        let number = self.queue.next;
         trace!(
             schedule,
             "process {}: command {number}, {} {} bytes at {} of process {}{}{}",
@@ -306,7 +298,7 @@ impl RdmaWorker<'_> {
 
     /// Waits for all writes, all reads, or both; not for ever, as others may be slow.
     pub(super) fn flush(&mut self) -> Result<()> {
-        let (writes, reads) = self.queue.issued();
+        let (writes, reads) = self.queue.issued;
         let choice = self.schedule.below(3);
         self.block(Some(30_000_000), |queue| {
             let done = queue.done();
@@ -317,10 +309,7 @@ impl RdmaWorker<'_> {
 
     /// Waits for a notification of some process, for a while.
     pub(super) fn listen(&mut self) -> Result<()> {
-        let sender = self
-            .common
-            .schedule
-            .below(self.common.settings.rdma_workers);
+        let sender = self.schedule.below(self.common.settings.rdma_workers);
         let notification = first_notification(sender);
         let before = self.queue.signals(notification);
         let limit = self.schedule.range(1000..1_000_000);

@@ -20,9 +20,9 @@ pub(super) struct Queue {
     doorbell: Doorbell,
     wakes: WakeRequests,
     /// Number of the next command.
-    next: u64,
+    pub(super) next: u64,
     /// Writes and reads issued.
-    issued: (u64, u64),
+    pub(super) issued: (u64, u64),
 }
 
 impl Queue {
@@ -54,11 +54,6 @@ impl Queue {
         (self.word(WRITES_DONE), self.word(READS_DONE))
     }
 
-    /// Writes and reads that were issued.
-    pub(super) fn issued(&self) -> (u64, u64) {
-        self.issued
-    }
-
     /// Notifications that have arrived.
     pub(super) fn signals(&self, notification: u32) -> u64 {
         self.word(signal_offset(notification))
@@ -69,11 +64,6 @@ impl Queue {
         let (writes, reads) = self.done();
         let limit = COMMAND_ENTRIES as u64;
         self.next - self.word(HEAD) < limit && self.next - (writes + reads) < limit
-    }
-
-    /// Number of the next command.
-    pub(super) fn next(&self) -> u64 {
-        self.next
     }
 
     /// Puts a command into the queue; returns true if the doorbell must be rung.
