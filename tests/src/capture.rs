@@ -108,9 +108,9 @@ impl Wireshark {
     }
 
     /// The values of fields in the frames that a filter lets pass, a line for each.
-    fn fields(&self, file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<Vec<String>>> {
+    fn fields(&self, file: &Path, filter: &str, fields: &str) -> Result<Vec<Vec<String>>> {
         let mut arguments = vec!["-Y", filter, "-T", "fields"];
-        for field in fields {
+        for field in fields.split(' ') {
             arguments.extend(["-e", field]);
         }
         let text = self.read(file, &arguments)?;
@@ -166,17 +166,16 @@ pub(crate) fn wireshark_reads_it() -> Result<()> {
         Ok(())
     };
     let count = |filter: &str| -> Result<u64> {
-        Ok(wireshark.fields(&file, filter, &["frame.number"])?.len() as u64)
+        Ok(wireshark.fields(&file, filter, "frame.number")?.len() as u64)
     };
     let missing = count("frame.drop_count")?;
     ensure!(missing == 0, "the capture has {missing} gaps");
     let resent = count("qnic.expert.retransmission")?;
-    between(
-        "retransmissions",
-        resent,
+    let [low, high] = [
         both(&before, "frames_resent")?,
         both(&after, "frames_resent")?,
-    )?;
+    ];
+    between("retransmissions", resent, low, high)?;
     for (filter, name) in DONE_BY_LINKS {
         let low = link_sum(&before["network"], name);
         let high = link_sum(&after["network"], name);
@@ -188,17 +187,17 @@ pub(crate) fn wireshark_reads_it() -> Result<()> {
 /// `-V` prints every field of the envelope and of the body of a Write.
 fn every_field_is_shown(wireshark: &Wireshark, file: &Path) -> Result<()> {
     let shown = wireshark.read(file, &["-Y", "qnic.kind == 64", "-c", "200", "-T", "pdml"])?;
-    let fields_of = |source: &'static str, name: &str| {
-        let (_, rest) = source.split_once(name)?;
-        let (fields, _) = rest.split_once("\n}")?;
-        Some(fields)
-    };
-    let envelope = fields_of(
-        include_str!("../../abi/src/wire.rs"),
-        "pub struct Envelope {",
-    );
-    let body = fields_of(include_str!("../../abi/src/rdma.rs"), "pub struct Write {");
-    let fields = [envelope, body].map(|fields| fields.unwrap_or_default());
+    let sources = [
+        (
+            include_str!("../../abi/src/wire.rs"),
+            "pub struct Envelope {",
+        ),
+        (include_str!("../../abi/src/rdma.rs"), "pub struct Write {"),
+    ];
+    let fields = sources.map(|(source, name)| {
+        let (_, rest) = source.split_once(name).unwrap_or_default();
+        rest.split_once("\n}").unwrap_or_default().0
+    });
     let names = fields.iter().flat_map(|fields| fields.lines());
     let names = names.filter_map(|line| Some(line.trim().strip_prefix("pub ")?.split_once(':')?.0));
     let names: Vec<_> = names.collect();
@@ -216,18 +215,10 @@ fn every_field_is_shown(wireshark: &Wireshark, file: &Path) -> Result<()> {
 /// number that is not smaller, and comes from the other side; responses carry the operation
 /// of their requests.
 fn relations_are_right(wireshark: &Wireshark, file: &Path) -> Result<()> {
-    const FIELDS: [&str; 9] = [
-        "frame.number",
-        "qnic.source_node",
-        "qnic.sequence",
-        "qnic.acknowledge",
-        "qnic.operation",
-        "qnic.retransmission_of",
-        "qnic.acknowledged_in",
-        "qnic.response_to",
-        "qnic.kind",
-    ];
-    let frames = wireshark.fields(file, "qnic", &FIELDS)?;
+    const FIELDS: &str = "frame.number qnic.source_node qnic.sequence qnic.acknowledge \
+                          qnic.operation qnic.retransmission_of qnic.acknowledged_in \
+                          qnic.response_to qnic.kind";
+    let frames = wireshark.fields(file, "qnic", FIELDS)?;
     let number = |text: &str| -> Result<usize> { text.parse().with_context(|| text.to_owned()) };
     let at = |text: &str| -> Result<Option<&Vec<String>>> {
         match text {
@@ -238,7 +229,7 @@ fn relations_are_right(wireshark: &Wireshark, file: &Path) -> Result<()> {
     // How far each node has said that the other's frames have arrived.
     let mut received = BTreeMap::new();
     for frame in &frames {
-        ensure!(frame.len() == FIELDS.len(), "{frame:?}");
+        ensure!(frame.len() == FIELDS.split(' ').count(), "{frame:?}");
         let up_to = received.entry(frame[1].as_str()).or_insert(0);
         *up_to = number(&frame[3])?.max(*up_to);
     }
@@ -294,16 +285,8 @@ pub(crate) fn lossless_links() -> Result<()> {
     ensure!(nobody.is_err(), "a capture of a node that is not there");
     scenario::all_pairs_exchange(&FirstNodes(&nodes, 2), 5)?;
     let file = wireshark.keep(one_way)?;
-    let frames = wireshark.fields(
-        &file,
-        "qnic",
-        &[
-            "frame.interface_name",
-            "qnic.source_node",
-            "frame.cap_len",
-            "qnic.kind",
-        ],
-    )?;
+    let fields = "frame.interface_name qnic.source_node frame.cap_len qnic.kind";
+    let frames = wireshark.fields(&file, "qnic", fields)?;
     let mut writes = 0;
     for frame in &frames {
         ensure!(frame[..3] == ["n0>n1", "0", "72"], "{frame:?}");
@@ -311,13 +294,13 @@ pub(crate) fn lossless_links() -> Result<()> {
     }
     ensure!(writes > 0, "no writes");
     ensure!(frames.len() > writes, "nothing but writes");
-    let again = wireshark.fields(&file, "qnic.retransmission_of", &["frame.number"])?;
+    let again = wireshark.fields(&file, "qnic.retransmission_of", "frame.number")?;
     ensure!(
         again.is_empty(),
         "retransmissions on a lossless link: {again:?}"
     );
     let file = wireshark.keep(none)?;
-    let others = wireshark.fields(&file, "frame", &["frame.number"])?;
+    let others = wireshark.fields(&file, "frame", "frame.number")?;
     ensure!(others.is_empty(), "{} frames of another link", others.len());
     Ok(())
 }

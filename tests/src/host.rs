@@ -1,8 +1,9 @@
 //! Nodes without virtual machines: each program is a process that connects to the
 //! device process as a vhost-user front end (X2).
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ impl DevicePlan {
         DevicePlan {
             nodes: (0..count).collect(),
             more: more.to_owned(),
-            prefix: Vec::new(),
+            ..DevicePlan::default()
         }
     }
 
@@ -85,26 +86,23 @@ impl HostNodes {
     pub fn start_several(plans: &[DevicePlan]) -> Result<Self> {
         let program = host_program(DEVICE).context("build the device process")?;
         let app = host_program(APP).context("build the node program")?;
-        let dir = tempfile::Builder::new()
-            .prefix("qnic-host-")
-            .tempdir()
-            .context("make a directory for the sockets")?;
-        let mut devices = Vec::new();
-        for (index, plan) in plans.iter().enumerate() {
-            devices.push(start_device(&program, dir.path(), index, plan)?);
-        }
-        Ok(HostNodes {
-            dir,
+        let dir = tempfile::Builder::new().prefix("qnic-host-").tempdir();
+        let mut nodes = HostNodes {
+            dir: dir.context("make a directory for the sockets")?,
             program,
             app,
             plans: plans.to_vec(),
-            devices,
-        })
+            devices: Vec::new(),
+        };
+        for device in 0..plans.len() {
+            nodes.devices.push(nodes.start_device(device)?);
+        }
+        Ok(nodes)
     }
 
     /// The socket through which a device process is asked.
     pub fn control(&self, device: usize) -> PathBuf {
-        control(self.dir.path(), device)
+        self.dir.path().join(format!("device{device}.ctl"))
     }
 
     /// Asks a device process; an answer that tells of an error is one.
@@ -130,7 +128,7 @@ impl HostNodes {
 
     /// Socket of a node's NIC.
     pub fn socket(&self, node: usize) -> PathBuf {
-        socket(self.dir.path(), node)
+        self.dir.path().join(format!("n{node}.sock"))
     }
 
     /// Ends a device process as `kill -9` does.
@@ -140,56 +138,41 @@ impl HostNodes {
 
     /// Starts a device process again that has ended; its log begins anew.
     pub fn restart_device(&mut self, device: usize) -> Result<()> {
-        let plan = &self.plans[device];
-        self.devices[device] = start_device(&self.program, self.dir.path(), device, plan)?;
+        self.devices[device] = self.start_device(device)?;
         Ok(())
     }
-}
 
-fn start_device(program: &Path, dir: &Path, index: usize, plan: &DevicePlan) -> Result<Process> {
-    let config = dir.join(format!("device{index}.toml"));
-    std::fs::write(&config, config_text(dir, index, plan))
-        .with_context(|| format!("write {}", config.display()))?;
-    let mut command = match plan.prefix.split_first() {
-        Some((first, rest)) => {
-            let mut command = Command::new(first);
-            command.args(rest).arg(program);
-            command
+    fn start_device(&self, device: usize) -> Result<Process> {
+        let (dir, plan) = (self.dir.path(), &self.plans[device]);
+        let config = dir.join(format!("device{device}.toml"));
+        std::fs::write(&config, self.config_text(device))
+            .with_context(|| format!("write {}", config.display()))?;
+        let program = [self.program.as_os_str()];
+        let mut words = plan.prefix.iter().map(OsStr::new).chain(program);
+        let mut command = Command::new(words.next().context("no program")?);
+        command.args(words).arg("--config").arg(&config);
+        let log = dir.join(format!("device{device}.log"));
+        let mut process = Process::start(command, &log)?;
+        match process.line(DEVICE_LIMIT) {
+            Ok(Some(line)) if line == "ready" => Ok(process),
+            other => bail!(
+                "the device process did not get ready ({other:?}): {}",
+                tail(&log)
+            ),
         }
-        None => Command::new(program),
-    };
-    command.arg("--config").arg(&config);
-    let log = dir.join(format!("device{index}.log"));
-    let mut device = Process::start(command, &log)?;
-    match device.line(DEVICE_LIMIT) {
-        Ok(Some(line)) if line == "ready" => Ok(device),
-        other => bail!(
-            "the device process did not get ready ({other:?}): {}",
-            tail(&log)
-        ),
     }
-}
 
-fn control(dir: &Path, device: usize) -> PathBuf {
-    dir.join(format!("device{device}.ctl"))
-}
-
-fn socket(dir: &Path, node: usize) -> PathBuf {
-    dir.join(format!("n{node}.sock"))
-}
-
-fn config_text(dir: &Path, index: usize, plan: &DevicePlan) -> String {
-    let mut text = String::new();
-    for node in &plan.nodes {
-        let path = socket(dir, *node);
-        text.push_str(&format!(
-            "[[nic]]\nname = \"n{node}\"\nnode = {node}\nsocket = {path:?}\nram = \"256MiB\"\n"
-        ));
+    fn config_text(&self, device: usize) -> String {
+        let (plan, control) = (&self.plans[device], self.control(device));
+        let mut text = String::new();
+        for node in &plan.nodes {
+            let path = self.socket(*node);
+            text += &format!(
+                "[[nic]]\nname = \"n{node}\"\nnode = {node}\nsocket = {path:?}\nram = \"256MiB\"\n"
+            );
+        }
+        text + &format!("[metrics]\nsocket = {control:?}\n{}", plan.more)
     }
-    let control = control(dir, index);
-    text.push_str(&format!("[metrics]\nsocket = {control:?}\n"));
-    text.push_str(&plan.more);
-    text
 }
 
 impl Nodes for HostNodes {
@@ -295,10 +278,8 @@ impl Drop for Process {
 
 /// The last lines of a log.
 fn tail(path: &Path) -> String {
-    let mut text = String::new();
-    if let Ok(mut file) = File::open(path) {
-        let _ = file.read_to_string(&mut text);
-    }
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")
 }

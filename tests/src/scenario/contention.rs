@@ -24,8 +24,7 @@ pub struct Contenders {
 impl Contenders {
     /// Arguments of a program that takes part on so many nodes; node 0 is the owner.
     fn arguments(self, nodes: usize, workers: usize) -> String {
-        let total = self.programs * self.workers * nodes;
-        let rounds = self.rounds;
+        let (total, rounds) = (self.programs * self.workers * nodes, self.rounds);
         format!("contend --owner 0 --total {total} --rounds {rounds} --workers {workers}")
     }
 
