@@ -12,7 +12,8 @@ use crate::trace::Trace;
 use crate::world::{Report, World};
 
 /// A promise that was broken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("seed {seed}: {message}")]
 pub struct Failure {
     /// The seed that broke it.
     pub seed: u64,
@@ -52,14 +53,6 @@ impl Failure {
         command
     }
 }
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "seed {}: {}", self.seed, self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 thread_local! {
     /// The message of the last panic of this thread, while a simulation runs on it.
@@ -255,28 +248,22 @@ fn fails(seed: u64, options: &Options) -> Option<Failure> {
 
 /// Options with one thing less each, the largest step first.
 fn smaller(options: &Options) -> Vec<Options> {
-    let mut list = Vec::new();
-    for fault in options.faults {
-        list.push(Options {
-            faults: options.faults - fault,
-            ..*options
-        });
-    }
-    if options.nodes > 2 {
-        list.push(Options {
-            nodes: options.nodes - 1,
-            ..*options
-        });
-    }
-    for operations in [options.operations / 2, options.operations * 3 / 4] {
-        if operations > 0 && operations < options.operations {
-            list.push(Options {
-                operations,
-                ..*options
-            });
-        }
-    }
-    list
+    let one_fault_less = options.faults.into_iter().map(|fault| Options {
+        faults: options.faults - fault,
+        ..*options
+    });
+    let one_node_less = (options.nodes > 2).then(|| Options {
+        nodes: options.nodes - 1,
+        ..*options
+    });
+    let fewer = [options.operations / 2, options.operations * 3 / 4].into_iter();
+    let fewer = fewer.filter(|fewer| (1..options.operations).contains(fewer));
+    let fewer_operations = fewer.map(|operations| Options {
+        operations,
+        ..*options
+    });
+    let list = one_fault_less.chain(one_node_less).chain(fewer_operations);
+    list.collect()
 }
 
 #[cfg(test)]

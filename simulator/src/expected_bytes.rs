@@ -34,7 +34,6 @@ impl ExpectedBytes {
         free
     }
 
-    /// Ends the reservation of an operation.
     pub(crate) fn release(&mut self, operation: u64) {
         self.reserved.retain(|range| range.2 != operation);
     }

@@ -162,7 +162,6 @@ impl Kernel {
         self.memory.set_vni(space, None);
     }
 
-    /// Number of address spaces.
     pub(crate) fn spaces(&self) -> usize {
         lock(&self.state).spaces.len()
     }

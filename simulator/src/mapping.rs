@@ -33,32 +33,26 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The window at an offset of the SRAM.
+    fn new(machine: &Arc<Machine>, backing: Backing) -> Self {
+        let machine = machine.clone();
+        Mapping { machine, backing }
+    }
+
     pub(crate) fn window(machine: &Arc<Machine>, offset: usize) -> Self {
-        Mapping {
-            machine: machine.clone(),
-            backing: Backing::Window { offset },
-        }
+        Self::new(machine, Backing::Window { offset })
     }
 
-    /// A host area in these frames.
     pub(crate) fn host_area(machine: &Arc<Machine>, frames: [u32; HOST_PAGES]) -> Self {
-        Mapping {
-            machine: machine.clone(),
-            backing: Backing::HostArea { frames },
-        }
+        Self::new(machine, Backing::HostArea { frames })
     }
 
-    /// Pages of an address space.
     pub(crate) fn pages(machine: &Arc<Machine>, space: u64, address: u64, length: usize) -> Self {
-        Mapping {
-            machine: machine.clone(),
-            backing: Backing::Pages {
-                space,
-                address,
-                length,
-            },
-        }
+        let backing = Backing::Pages {
+            space,
+            address,
+            length,
+        };
+        Self::new(machine, backing)
     }
 
     fn is_alive(&self) -> bool {
@@ -99,9 +93,7 @@ impl SharedMemory for Mapping {
                 self.machine.sram.store_u64(offset + at, value, order);
             }
             Backing::Window { .. } => {}
-            Backing::HostArea { .. } | Backing::Pages { .. } => {
-                self.write_bytes(at, &value.to_le_bytes());
-            }
+            _ => self.write_bytes(at, &value.to_le_bytes()),
         }
     }
 
@@ -151,11 +143,10 @@ impl Mapped for Mapping {
 
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.backing {
+        f.write_str(match self.backing {
             Backing::Window { .. } => "window",
             Backing::HostArea { .. } => "host area",
             Backing::Pages { .. } => "pages",
-        };
-        f.write_str(what)
+        })
     }
 }

@@ -49,7 +49,6 @@ pub(crate) type Words = [u64; OBJECT / 8];
 
 const OBJECT: usize = OBJECT_BYTES as usize;
 
-/// The words of an object.
 pub(crate) fn words(bytes: &[u8]) -> Words {
     let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
     std::array::from_fn(|index| word(&bytes[8 * index..8 * index + 8]))
@@ -142,7 +141,6 @@ impl Memory {
         Some(frame)
     }
 
-    /// Gives a frame back.
     pub(crate) fn release(&self, frame: u32) {
         let mut state = lock(&self.state);
         assert_ne!(state.owners[frame as usize], Owner::Free, "freed twice");
@@ -152,12 +150,10 @@ impl Memory {
         state.free.push(frame);
     }
 
-    /// Number of free frames.
     pub(crate) fn free_frames(&self) -> usize {
         lock(&self.state).free.len()
     }
 
-    /// The owner of a frame.
     pub(crate) fn owner(&self, frame: u32) -> Owner {
         lock(&self.state).owners[frame as usize]
     }
@@ -260,9 +256,8 @@ impl Memory {
             tag, expected,
             "the NIC touches frame {frame}, which is not mapped for its owner"
         );
-        let locked = self
-            .sram
-            .load_u32(self.geometry.lock_word(frame), Ordering::Relaxed);
+        let lock_word = self.geometry.lock_word(frame);
+        let locked = self.sram.load_u32(lock_word, Ordering::Relaxed);
         assert_ne!(locked, 0, "the NIC touches frame {frame} without its lock");
     }
 }
@@ -295,11 +290,10 @@ impl HostMemory for Memory {
         }
         self.write(address, &value.to_le_bytes())?;
         let frame = (address >> PAGE_SHIFT) as u32;
-        if let Owner::HostArea { slot, page } = self.owner(frame) {
+        let observer = self.observer.get().and_then(Weak::upgrade);
+        if let (Owner::HostArea { slot, page }, Some(observer)) = (self.owner(frame), observer) {
             let offset = page * PAGE_SIZE + address as usize % PAGE_SIZE;
-            if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
-                observer.stored(slot, offset, value);
-            }
+            observer.stored(slot, offset, value);
         }
         Ok(())
     }
@@ -350,22 +344,22 @@ mod tests {
         let memory = memory();
         let owner = Owner::Page { space: 5, page: 77 };
         let frame = memory.allocate(owner).unwrap();
-        assert!(violation(&memory, frame)
-            .unwrap()
-            .contains("not registered"));
+        let is_refused = |reason| {
+            let violation = violation(&memory, frame).unwrap();
+            assert!(violation.contains(reason), "{violation}");
+        };
+        is_refused("not registered");
         memory.set_vni(5, Some(VniId(1)));
-        assert!(violation(&memory, frame).unwrap().contains("not mapped"));
+        is_refused("not mapped");
         let tag = Tag::new(VniId(1), 77 << PAGE_SHIFT);
         let vpn = memory.geometry.vpn_word(frame);
         memory.sram.store_u64(vpn, tag.word(), Ordering::Relaxed);
-        assert!(violation(&memory, frame)
-            .unwrap()
-            .contains("without its lock"));
+        is_refused("without its lock");
         let locked = memory.geometry.lock_word(frame);
         memory.sram.store_u32(locked, 1, Ordering::Relaxed);
         assert_eq!(violation(&memory, frame), None);
         memory.release(frame);
-        assert!(violation(&memory, frame).unwrap().contains("free"));
+        is_refused("free");
         assert_eq!(memory.write(8 << PAGE_SHIFT, &[1]), Err(OutOfRange));
     }
 }

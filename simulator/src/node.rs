@@ -226,7 +226,6 @@ impl Node {
         Some(call(nic, now, machine, &mut Outlet { network, from }))
     }
 
-    /// Rings a doorbell.
     pub(crate) fn ring(&mut self, doorbell: u32) {
         if let Some(nic) = &mut self.nic {
             nic.handle_doorbell(doorbell);

@@ -47,7 +47,6 @@ pub(crate) struct Machine {
     gone: AtomicBool,
 }
 
-/// The control queue.
 #[derive(Default)]
 pub(crate) struct Control {
     pub(crate) requests: VecDeque<(u64, [u8; REQUEST_BYTES])>,
@@ -163,10 +162,8 @@ impl Machine {
 /// A handle on a machine for the driver core.
 pub(crate) struct SimPlatform(pub(crate) Arc<Machine>);
 
-/// A spin lock.
 pub(crate) struct Lock<T>(StdMutex<T>);
 
-/// A sleeping lock.
 pub(crate) struct SleepLock<T> {
     value: StdMutex<T>,
     freed: Signal,

@@ -92,10 +92,7 @@ impl ProcessContext {
 
     /// Returns an error if the process has to end.
     pub(crate) fn check_alive(&self) -> Result<()> {
-        match self.is_alive() {
-            true => Ok(()),
-            false => Err(Ended),
-        }
+        self.is_alive().then_some(()).ok_or(Ended)
     }
 
     /// Does nothing for so long.

@@ -20,7 +20,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::trace::Trace;
 
-/// Number of a task.
 pub(crate) type TaskId = usize;
 
 /// Which incarnation of which node: events of an earlier incarnation are void.
@@ -172,12 +171,10 @@ impl Schedule {
         !self.steady && self.range(0..1000) < u64::from(per_mille)
     }
 
-    /// Any number.
     pub(crate) fn any(&self) -> u64 {
         lock(&self.random).u64(..)
     }
 
-    /// Fills a buffer with any bytes.
     pub(crate) fn fill(&self, bytes: &mut [u8]) {
         lock(&self.random).fill(bytes);
     }
@@ -221,7 +218,6 @@ impl Schedule {
         std::mem::take(&mut *lock(&self.new_tasks))
     }
 
-    /// Number of the running task.
     pub(crate) fn task(&self) -> TaskId {
         self.running.load(Ordering::Relaxed)
     }
@@ -272,7 +268,6 @@ impl Schedule {
         crate::task::pause();
     }
 
-    /// Lets the running task wait so long.
     pub(crate) fn sleep(&self, nanoseconds: u64) {
         self.wait(None, Some(self.now().saturating_add(nanoseconds)));
     }

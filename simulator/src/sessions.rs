@@ -53,7 +53,6 @@ impl SessionChecker {
         &mut self.directions[from * self.nodes + to]
     }
 
-    /// A NIC sends a frame.
     pub(crate) fn sent(&mut self, frame: &Frame) {
         let envelope = &frame.envelope;
         let ((from, to), sessions) = (ends(frame), sessions(frame));

@@ -38,7 +38,6 @@ impl Tasks {
         slot.is_none()
     }
 
-    /// Number of tasks that have not ended.
     pub(crate) fn alive(&self) -> usize {
         self.0.iter().flatten().count()
     }

@@ -44,7 +44,6 @@ pub(crate) struct Network {
     direct: Option<VecDeque<(Frame, Vec<u8>)>>,
     /// The event that is in the queue for an emulator, by its time.
     armed: Vec<Option<u64>>,
-    /// Frames that were sent.
     pub(crate) sent: u64,
     /// Frames that arrived corrupted.
     pub(crate) corrupted: u64,

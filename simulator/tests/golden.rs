@@ -8,7 +8,7 @@
 
 use std::fmt::Write;
 
-use expect_test::{expect_file, ExpectFile};
+use expect_test::expect_file;
 use qnic_sim::campaign::trace;
 use qnic_sim::throughput::{measure, Case, DELAY};
 use qnic_sim::{Faults, Options};
@@ -18,7 +18,7 @@ const MOST_LINES: usize = 200;
 
 /// A run of two nodes with these faults: what processes do, each frame that is sent and
 /// what the wire does with it, and each that arrives over a lossy wire.
-fn check_trace(seed: u64, faults: Faults, lossless: bool, operations: u32, golden: ExpectFile) {
+fn check_trace(name: &str, seed: u64, faults: Faults, lossless: bool, operations: u32) {
     let options = Options {
         nodes: 2,
         operations,
@@ -39,44 +39,39 @@ fn check_trace(seed: u64, faults: Faults, lossless: bool, operations: u32, golde
         }
     }
     assert!(text.lines().count() < MOST_LINES, "too long to be read");
-    golden.assert_eq(&text);
+    expect_file![format!("golden/{name}.txt")].assert_eq(&text);
 }
 
 #[test]
 fn what_is_lost_is_sent_again() {
-    let golden = expect_file!["golden/loss.txt"];
-    check_trace(29, Faults::LOSS, false, 8, golden);
+    check_trace("loss", 29, Faults::LOSS, false, 8);
 }
 
 #[test]
 fn any_wire_delivers_once() {
     let delayed = Faults::DELAY | Faults::REORDER;
     let faults = delayed | Faults::LOSS | Faults::DUPLICATE | Faults::CORRUPT;
-    check_trace(16, faults, false, 8, expect_file!["golden/any-wire.txt"]);
+    check_trace("any-wire", 16, faults, false, 8);
 }
 
 #[test]
 fn writes_to_absent_pages_wait_for_them() {
-    let golden = expect_file!["golden/absent-pages.txt"];
-    check_trace(35, Faults::EVICT, true, 8, golden);
+    check_trace("absent-pages", 35, Faults::EVICT, true, 8);
 }
 
 #[test]
 fn peers_learn_of_deaths() {
-    let golden = expect_file!["golden/deaths.txt"];
-    check_trace(31, Faults::KILL | Faults::REVOKE, true, 12, golden);
+    check_trace("deaths", 31, Faults::KILL | Faults::REVOKE, true, 12);
 }
 
 #[test]
 fn sessions_begin_anew_after_a_reset() {
-    let golden = expect_file!["golden/resets.txt"];
-    check_trace(5, Faults::LOSS | Faults::RESET, false, 8, golden);
+    check_trace("resets", 5, Faults::LOSS | Faults::RESET, false, 8);
 }
 
 #[test]
 fn a_cut_route_is_found_dead() {
-    let golden = expect_file!["golden/cut-routes.txt"];
-    check_trace(7, Faults::PARTITION | Faults::CRASH, false, 8, golden);
+    check_trace("cut-routes", 7, Faults::PARTITION | Faults::CRASH, false, 8);
 }
 
 /// Bytes of each write, and how many writes: some thousand frames each.

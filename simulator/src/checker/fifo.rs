@@ -39,12 +39,10 @@ impl FifoQueue {
         self.joined.push(entry);
     }
 
-    /// Serves the next one.
     pub(super) fn serve(&mut self) {
         self.served += 1;
     }
 
-    /// Number of entries that have been served.
     pub(super) fn count(&self) -> usize {
         self.served
     }

@@ -129,7 +129,6 @@ impl Checker {
         self.owners[slot - self.first] = Some(owner);
     }
 
-    /// A worker has joined as a participant of that incarnation.
     pub(crate) fn joined(&mut self, slot: usize, incarnation: u16) {
         self.worker(slot).incarnation = Some(incarnation);
     }
@@ -170,7 +169,6 @@ impl Checker {
         self.disturbed || known.is_none() || there.map(|owner| &owner.incarnation) != known
     }
 
-    /// Returns true if objects of an owner may break.
     pub(crate) fn may_break(&self, owner: usize) -> bool {
         let owner = self.owners[owner - self.first].as_ref();
         self.disturbed || owner.is_none_or(|owner| owner.tainted || owner.dying)

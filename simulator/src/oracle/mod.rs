@@ -149,7 +149,6 @@ impl Oracle {
         };
     }
 
-    /// The process in a slot is registered.
     pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
         if let Some(view) = &mut self.processes[slot].view {
             view.host_area = Some(frames);
@@ -365,7 +364,6 @@ impl Oracle {
         ))
     }
 
-    /// Number of transfers under way of a process.
     pub(crate) fn open(&self, slot: usize) -> usize {
         self.processes[slot].ops.len()
     }

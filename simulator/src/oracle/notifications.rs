@@ -77,9 +77,8 @@ impl Oracle {
         let count = self.processes[target].signals.get(&notification).copied();
         let key = (target, self.processes[target].incarnation, notification);
         let notifications = self.processes[sender].notifications.get(&key);
-        let certain = notifications.map_or(0, |notifications| {
-            notifications.iter().filter(|n| n.certain).count()
-        });
+        let notifications = notifications.into_iter().flatten();
+        let certain = notifications.filter(|n| n.certain).count();
         assert!(
             count.unwrap_or(0) >= certain as u64,
             "process {target}: notification {notification} of process {sender} is lost: \

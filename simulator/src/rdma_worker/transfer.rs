@@ -226,7 +226,6 @@ impl RdmaWorker<'_> {
         Ok(())
     }
 
-    /// Increments the word of a target.
     pub(super) fn increment(&mut self) -> Result<()> {
         let Some(mut draft) = self.draft(true) else {
             return Ok(());

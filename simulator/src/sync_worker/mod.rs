@@ -149,8 +149,8 @@ impl SyncWorker<'_> {
         let Err(error) = worked else {
             return Ok(());
         };
-        let trace = format_args!("sync worker {slot}: {error}").to_string();
-        self.schedule().trace(format_args!("{trace}"));
+        let trace = format!("sync worker {slot}: {error}");
+        trace!(self.schedule(), "{trace}");
         self.checker().failed(slot);
         assert!(error.is_peer_gone(), "{trace}");
         let may_fail = self.checker().may_fail(slot, owner);

@@ -46,7 +46,6 @@ impl Platform {
         }
     }
 
-    /// The number that was drawn last.
     pub(super) fn drawn(&self) -> u64 {
         self.drawn.load(Ordering::Relaxed)
     }
@@ -109,7 +108,6 @@ impl Provider for Platform {
     }
 }
 
-/// A registered process.
 struct Registered {
     context: ProcessContext,
     registration: uapi::Register,
@@ -139,6 +137,15 @@ impl fmt::Debug for Registered {
     }
 }
 
+/// Calls that the driver core answers, each with its argument.
+macro_rules! calls {
+    ($($call:ident: $argument:ident,)*) => {
+        $(fn $call(&self, call: &mut uapi::$argument) -> Result<(), CallError> {
+            self.after(self.process.$call(call))
+        })*
+    };
+}
+
 impl Process for Registered {
     fn registration(&self) -> &uapi::Register {
         &self.registration
@@ -158,31 +165,16 @@ impl Process for Registered {
         }
     }
 
-    fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
-        self.after(self.process.export(call))
-    }
-
-    fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError> {
-        self.after(self.process.unexport(call))
-    }
-
-    fn import(&self, call: &mut uapi::Import) -> Result<(), CallError> {
-        self.after(self.process.import(call))
-    }
-
-    fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
-        self.after(self.process.wait(call))
-    }
-
-    fn wake(&self, call: &mut uapi::Wake) -> Result<(), CallError> {
-        self.after(self.process.wake(call))
-    }
-
     fn event(&self) -> Result<BorrowedFd<'_>, CallError> {
         Err(unsupported())
     }
 
-    fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), CallError> {
-        self.after(self.process.reset_queue(call))
+    calls! {
+        export: Export,
+        unexport: Unexport,
+        import: Import,
+        wait: Wait,
+        wake: Wake,
+        reset_queue: ResetQueue,
     }
 }

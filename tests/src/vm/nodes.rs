@@ -1,6 +1,5 @@
 //! Nodes that are QEMU guests with stock kernels and the qnic module.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -118,8 +117,7 @@ impl VmNodes {
         let process = self.node(node)?.spawn(command)?;
         Ok(Box::new(InGuest {
             process,
-            partial: Vec::new(),
-            lines: VecDeque::new(),
+            output: Vec::new(),
             last: String::new(),
             errors: Vec::new(),
             exit: None,
@@ -197,10 +195,9 @@ impl Nodes for VmNodes {
 /// A program in a guest.
 struct InGuest {
     process: GuestProcess,
-    /// Output after the last line break.
-    partial: Vec<u8>,
-    lines: VecDeque<String>,
-    /// The last of them that was taken.
+    /// Output that was not taken.
+    output: Vec<u8>,
+    /// The last line that was taken.
     last: String,
     errors: Vec<u8>,
     exit: Option<GuestExit>,
@@ -210,7 +207,7 @@ impl InGuest {
     /// Takes in what the program says next.
     fn take_event(&mut self, limit: Duration) -> Result<()> {
         match self.process.next_event(Some(limit))? {
-            Some(GuestEvent::Stdout(bytes)) => self.take_output(&bytes),
+            Some(GuestEvent::Stdout(bytes)) => self.output.extend(bytes),
             Some(GuestEvent::Stderr(bytes)) => self.errors.extend(bytes),
             Some(GuestEvent::Exit(exit)) => self.exit = Some(exit),
             None => bail!(
@@ -222,23 +219,18 @@ impl InGuest {
         Ok(())
     }
 
-    fn take_output(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            if *byte == b'\n' {
-                let line = std::mem::take(&mut self.partial);
-                self.lines
-                    .push_back(String::from_utf8_lossy(&line).into_owned());
-            } else {
-                self.partial.push(*byte);
-            }
-        }
+    /// Takes the next line, if all of it has come.
+    fn take_line(&mut self) -> Option<String> {
+        let end = self.output.iter().position(|byte| *byte == b'\n')?;
+        let line: Vec<_> = self.output.drain(..=end).collect();
+        Some(String::from_utf8_lossy(&line[..end]).into_owned())
     }
 }
 
 impl Running for InGuest {
     fn line(&mut self, limit: Duration) -> Result<Option<String>> {
         loop {
-            if let Some(line) = self.lines.pop_front() {
+            if let Some(line) = self.take_line() {
                 self.last.clone_from(&line);
                 return Ok(Some(line));
             }
@@ -265,7 +257,7 @@ impl Running for InGuest {
                 GuestExit::Code(code) => code.into(),
                 GuestExit::Signal(signal) => 128 + i32::from(signal),
             },
-            lines: self.lines.drain(..).collect(),
+            lines: std::iter::from_fn(|| self.take_line()).collect(),
             errors: String::from_utf8_lossy(&self.errors).into_owned(),
         })
     }
