@@ -4,11 +4,10 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::panic::{catch_unwind, AssertUnwindSafe, PanicHookInfo};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use crate::schedule::lock;
+use crate::schedule::{lock, Trace};
 use crate::settings::Options;
-use crate::trace::Trace;
 use crate::world::{Report, World};
 
 /// A promise that was broken.
@@ -89,7 +88,7 @@ fn message(info: &PanicHookInfo<'_>) -> String {
 /// # Errors
 /// [`Failure`].
 pub fn run(seed: u64, options: &Options) -> Result<Report, Failure> {
-    run_with(seed, options, Trace::off())
+    run_with(seed, options, None)
 }
 
 /// Runs one seed and writes a line for each event; the same bytes each time.
@@ -101,14 +100,28 @@ pub fn run_traced(
     options: &Options,
     trace: impl Write + Send + 'static,
 ) -> Result<Report, Failure> {
-    run_with(seed, options, Trace::to(trace))
+    run_with(seed, options, Some(Box::new(trace)))
+}
+
+/// Memory that keeps what is written.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        lock(&self.0).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Runs one seed, and returns its trace, too.
 pub fn trace(seed: u64, options: &Options) -> (Result<Report, Failure>, String) {
-    let (trace, kept) = Trace::kept();
-    let result = run_with(seed, options, trace);
-    let bytes = std::mem::take(&mut *lock(&kept));
+    let kept = Kept::default();
+    let result = run_with(seed, options, Some(Box::new(kept.clone())));
+    let bytes = std::mem::take(&mut *lock(&kept.0));
     (result, String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -63,7 +63,6 @@ mod settings;
 mod sync_worker;
 mod task;
 pub mod throughput;
-mod trace;
 mod wire;
 mod world;
 

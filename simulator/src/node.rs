@@ -45,18 +45,16 @@ const SLEEP_AFTER: u64 = 5000;
 const WORKERS: usize = 2;
 
 /// What a NIC may touch.
-struct NodeHost<'a>(&'a Machine);
-
-impl Host for NodeHost<'_> {
+impl Host for Machine {
     type Sram = Sram;
     type Memory = Memory;
 
     fn sram(&self) -> &Sram {
-        &self.0.sram
+        &self.sram
     }
 
     fn memory(&self) -> &Memory {
-        &self.0.memory
+        &self.memory
     }
 }
 
@@ -131,7 +129,7 @@ impl Node {
         let observer: Arc<dyn Observer> = self.common.clone();
         machine.memory.observe(Arc::downgrade(&observer));
         // The wall clock of all nodes, which no session has reached yet.
-        nic.start(now, &NodeHost(&machine), now.0 + 1);
+        nic.start(now, &*machine, now.0 + 1);
         network.session_checker.started(self.incarnation.node);
         let config = nic.config_space();
         self.events.clear();
@@ -168,7 +166,7 @@ impl Node {
         self.end_life(|nic, machine, common| {
             let now = Time(common.schedule.now());
             let from = machine.incarnation.node;
-            nic.reset(now, &NodeHost(machine), &mut Outlet { network, from });
+            nic.reset(now, machine, &mut Outlet { network, from });
         });
     }
 
@@ -245,7 +243,7 @@ impl Node {
         let number = self.incarnation.node;
         let taken = self.call(network, |nic, now, machine, _| {
             let before = nic.statistics().stale_frames.get();
-            nic.handle_frame(now, &NodeHost(machine), &arrived.frame, payload);
+            nic.handle_frame(now, machine, &arrived.frame, payload);
             let stale = nic.statistics().stale_frames.get() - before;
             assert!(
                 !arrived.stale || stale == 1,
@@ -264,7 +262,7 @@ impl Node {
     pub(crate) fn take_request(&mut self, network: &mut Network) {
         let taken = self.call(network, |nic, now, machine, wire| {
             let (token, request) = lock(&machine.control).requests.pop_front()?;
-            let reply = nic.handle_control(now, &NodeHost(machine), wire, &request, token);
+            let reply = nic.handle_control(now, machine, wire, &request, token);
             if let Some(reply) = reply {
                 machine.answer(token, reply);
             }
@@ -286,9 +284,8 @@ impl Node {
         let idle_since = *self.idle_since.get_or_insert(now);
         let sleeps = now - idle_since >= SLEEP_AFTER;
         let polled = self.call(network, |nic, now, machine, wire| {
-            let host = NodeHost(machine);
-            let progress = nic.poll(now, &host, wire);
-            let asleep = progress == Progress::Idle && sleeps && nic.prepare_sleep(&host);
+            let progress = nic.poll(now, machine, wire);
+            let asleep = progress == Progress::Idle && sleeps && nic.prepare_sleep(machine);
             (progress, asleep.then(|| nic.next_deadline()))
         });
         match polled {

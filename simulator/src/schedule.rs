@@ -14,11 +14,10 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::fmt;
+use std::io::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-use crate::trace::Trace;
 
 pub(crate) type TaskId = usize;
 
@@ -72,8 +71,10 @@ pub(crate) struct Schedule {
     /// Every delay is its shortest, and nothing happens by chance.
     steady: bool,
     trace: Mutex<Trace>,
-    tracing: bool,
 }
+
+/// Where trace lines go, if they go anywhere.
+pub(crate) type Trace = Option<Box<dyn Write + Send>>;
 
 /// What a task does.
 pub(crate) type Body = Box<dyn FnOnce() + Send>;
@@ -109,7 +110,6 @@ impl Schedule {
             new_tasks: Mutex::default(),
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
             steady: false,
-            tracing: trace.is_on(),
             trace: Mutex::new(trace),
         }
     }
@@ -179,16 +179,21 @@ impl Schedule {
         lock(&self.random).fill(bytes);
     }
 
-    /// Writes a line to the trace.
+    /// Writes a line to the trace: the same bytes for the same seed. What cannot be written is
+    /// left out, as a closed pipe ends no simulation.
     pub(crate) fn trace(&self, line: fmt::Arguments<'_>) {
-        if self.tracing {
-            lock(&self.trace).line(self.now(), line);
+        if let Some(writer) = &mut *lock(&self.trace) {
+            let now = self.now();
+            let (seconds, rest) = (now / 1_000_000_000, now % 1_000_000_000);
+            let _closed = writeln!(writer, "[{seconds}.{rest:09}] {line}");
         }
     }
 
     /// Writes out what the trace keeps.
     pub(crate) fn flush(&self) {
-        lock(&self.trace).flush();
+        if let Some(writer) = &mut *lock(&self.trace) {
+            let _closed = writer.flush();
+        }
     }
 
     /// Makes this the simulation of the calling thread.
@@ -292,7 +297,7 @@ mod tests {
 
     #[test]
     fn events_come_in_the_order_of_time_then_entry() {
-        let schedule = Schedule::new(1, Trace::off());
+        let schedule = Schedule::new(1, None);
         schedule.at(20, Event::Arrival(1));
         schedule.at(10, Event::Arrival(2));
         schedule.at(20, Event::Arrival(3));
@@ -310,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_late_event_does_not_end_a_later_wait() {
-        let schedule = Schedule::new(1, Trace::off());
+        let schedule = Schedule::new(1, None);
         let task = schedule.spawn(|| ());
         assert!(schedule.enter(task, 0));
         schedule.leave();

@@ -10,7 +10,6 @@ use qnic_links::Impairments;
 
 use crate::schedule::Schedule;
 use crate::settings::{delay_only, Settings};
-use crate::trace::Trace;
 use crate::world::World;
 
 /// How long a frame takes from node to node, in nanoseconds.
@@ -53,5 +52,5 @@ pub fn measure(case: &Case) -> Measured {
         ..delay_only(DELAY)
     };
     let settings = Settings::stream(case.writes, case.size, case.window, wires);
-    World::with(settings, Schedule::new(1, Trace::off()).steady()).run_stream(LIMIT)
+    World::with(settings, Schedule::new(1, None).steady()).run_stream(LIMIT)
 }

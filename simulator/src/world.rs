@@ -14,12 +14,11 @@ use qnic_abi::control::Statistics;
 use crate::common::{Common, Phase, SlotState};
 use crate::node::Node;
 use crate::oracle::UnavailablePage;
-use crate::schedule::{lock, trace, Event, Incarnation, Schedule};
+use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Trace};
 use crate::sessions::ends;
 use crate::settings::{delay_only, Faults, Options, Settings};
 use crate::task::Tasks;
 use crate::throughput::Measured;
-use crate::trace::Trace;
 use crate::wire::{Arrived, Network};
 
 /// How long processes may work, in nanoseconds.

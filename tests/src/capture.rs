@@ -1,13 +1,12 @@
 //! Cases about captures: what runs over links, as Wireshark sees it (X5).
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Read;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{CaptureOptions, DISSECTOR};
@@ -17,10 +16,8 @@ use serde_json::{json, Value};
 use crate::harness::Skip;
 use crate::host::HostNodes;
 use crate::net::link_sum;
-use crate::nodes::{counter, until, FirstNodes, Nodes};
+use crate::nodes::{counter, until, FirstNodes, Nodes, LIMIT};
 use crate::scenario::{self, Load};
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// What links do to frames: how a filter finds it, and the counter of it.
 const DONE_BY_LINKS: [(&str, &str); 4] = [
@@ -38,13 +35,10 @@ struct Running {
 
 impl Running {
     fn begin(nodes: &HostNodes, request: &Value) -> Result<Self> {
-        let mut socket = UnixStream::connect(nodes.control(0)).context("connect to the device")?;
-        socket.write_all(format!("{request}\n").as_bytes())?;
-        let mut stream = BufReader::new(socket.try_clone()?);
-        let mut line = String::new();
-        stream.read_line(&mut line).context("read the answer")?;
-        let answer: Value = serde_json::from_str(&line).context("read the answer")?;
+        let (answer, mut stream) = nodes.request(0, request)?;
         ensure!(answer["capturing"] == true, "{answer}");
+        let socket = stream.get_ref().try_clone()?;
+        socket.set_read_timeout(None)?;
         let reader = std::thread::spawn(move || {
             let mut bytes = Vec::new();
             stream.read_to_end(&mut bytes).map(|_| bytes)

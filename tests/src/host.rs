@@ -101,24 +101,33 @@ impl HostNodes {
     }
 
     /// The socket through which a device process is asked.
-    pub fn control(&self, device: usize) -> PathBuf {
+    fn control(&self, device: usize) -> PathBuf {
         self.dir.path().join(format!("device{device}.ctl"))
     }
 
     /// Asks a device process; an answer that tells of an error is one.
     pub fn ask_device(&self, device: usize, request: &Value) -> Result<Value> {
-        let mut socket =
-            UnixStream::connect(self.control(device)).context("connect to the device process")?;
+        Ok(self.request(device, request)?.0)
+    }
+
+    /// The same, with what comes behind the answer.
+    pub(crate) fn request(
+        &self,
+        device: usize,
+        request: &Value,
+    ) -> Result<(Value, BufReader<UnixStream>)> {
+        let socket = UnixStream::connect(self.control(device));
+        let mut socket = socket.context("connect to the device process")?;
         socket.set_read_timeout(Some(DEVICE_LIMIT))?;
         socket.write_all(format!("{request}\n").as_bytes())?;
+        let mut stream = BufReader::new(socket);
         let mut line = String::new();
-        BufReader::new(socket)
-            .read_line(&mut line)
-            .context("read the device's answer")?;
-        let answer: Value =
-            serde_json::from_str(&line).with_context(|| format!("answer: {line:?}"))?;
+        let read = stream.read_line(&mut line);
+        read.context("read the device's answer")?;
+        let answer = serde_json::from_str(&line);
+        let answer: Value = answer.with_context(|| format!("answer: {line:?}"))?;
         ensure!(answer.get("error").is_none(), "{answer}");
-        Ok(answer)
+        Ok((answer, stream))
     }
 
     /// The end of what a device process has logged.

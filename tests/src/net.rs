@@ -2,21 +2,20 @@
 //! processes, partitions (U10, X4, X7).
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
 use crate::host::{DevicePlan, HostNodes};
 use crate::netns::{TwoHosts, ADDRESSES};
-use crate::nodes::{until, Nodes};
+use crate::nodes::{until, Nodes, LIMIT};
 use crate::scenario::{self, Contenders};
 
-const SIZES: &str = "1,97,4096,65537,1048576";
+/// Sizes of the transfers of a demo between device processes.
+pub(crate) const SIZES: &str = "1,97,4096,65537,1048576";
 /// Bytes of each of the demo's streams on bad links: hardly more than one transfer, as
 /// each small one waits for its retransmissions.
 pub(crate) const FEW: usize = 256;
-const LIMIT: Duration = Duration::from_secs(120);
 /// UDP port of all device processes.
 pub(crate) const PORT: u16 = 7000;
 

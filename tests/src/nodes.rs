@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
 
-/// Longest time for a program to get ready, or for a node to be empty again.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Longest time for a program to get ready, for a node to be empty again, and for whatever else
+/// takes seconds on an idle machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 /// Nodes of one cluster, numbered from 0.
 pub trait Nodes {

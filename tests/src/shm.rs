@@ -1,17 +1,12 @@
 //! Cases about several device processes on one host, joined by shared memory.
 
-use std::time::Duration;
-
 use anyhow::{ensure, Context, Result};
 use serde_json::{json, Value};
 
 use crate::host::{DevicePlan, HostNodes};
-use crate::net::every_fault_happened;
-use crate::nodes::until;
+use crate::net::{every_fault_happened, SIZES};
+use crate::nodes::{until, LIMIT};
 use crate::scenario::{self, Load};
-
-const SIZES: &str = "1,97,4096,65537,1048576";
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Names of the two device processes.
 const NAMES: [&str; 2] = ["left", "right"];

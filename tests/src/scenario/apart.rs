@@ -4,17 +4,13 @@
 //!   nodes 0, 1 ── device process 0 ══ carrier ══ device process 1 ── nodes 2, 3
 //! ```
 
-use std::time::Duration;
-
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
 use super::death::RUNNING;
 use super::{all_pairs_exchange, demo_between, Load};
 use crate::netns::TwoHosts;
-use crate::nodes::{counter, until, until_grown, wait_until_empty, Nodes};
-
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::nodes::{counter, until, until_grown, wait_until_empty, Nodes, LIMIT};
 
 /// What a device process says of its carrier to the other.
 fn carrier(nodes: &dyn Nodes, device: usize) -> Result<Value> {

@@ -1,13 +1,9 @@
 //! Programs that attack (X8).
 
-use std::time::Duration;
-
 use anyhow::{ensure, Context, Result};
 use qnic_apps::report::KeysReport;
 
-use crate::nodes::{FirstNodes, Nodes};
-
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::nodes::{FirstNodes, Nodes, LIMIT};
 
 /// A process on one node tries to reach memory of a process on another that it must not
 /// reach; the victim's memory is whole at the end.

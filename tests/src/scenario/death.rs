@@ -1,12 +1,8 @@
 //! Processes that are killed while transfers run.
 
-use std::time::Duration;
-
 use anyhow::{ensure, Context, Result};
 
-use crate::nodes::{until_grown, wait_until_empty, Nodes, Running};
-
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::nodes::{until_grown, wait_until_empty, Nodes, Running, LIMIT};
 
 /// Bytes after which transfers are called running.
 pub(super) const RUNNING: u64 = 4 << 20;

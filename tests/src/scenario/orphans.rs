@@ -4,10 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::nodes::Nodes;
-
-/// Longest time for programs that run under emulation on a busy machine.
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::nodes::{Nodes, LIMIT};
 
 /// How long survivors may take to find out. Documented is a second after the NIC knows,
 /// which it does at once, and three more for a process that had nothing to do with the dead

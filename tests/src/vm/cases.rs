@@ -1,7 +1,7 @@
 //! The cases that boot virtual machines: they run programs (X1), attack (X8), and
 //! processes, guests and device processes end (X9).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::{Links, Runtime};
@@ -11,11 +11,9 @@ use super::shell::{cpu_ticks, info, number, private_kib, shell};
 use crate::harness::{cases, Case};
 use crate::net::FEW;
 use crate::nodes::{
-    counter, until_grown, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes,
+    counter, until_grown, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes, LIMIT,
 };
 use crate::scenario::{self, Load};
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":

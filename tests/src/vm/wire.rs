@@ -11,14 +11,12 @@ use serde_json::{json, Value};
 use super::nodes::{kill_device, on_spec, VmNodes};
 use crate::harness::{cases, Case};
 use crate::host::HostNodes;
-use crate::net::{udp_plan, PORT};
+use crate::net::{udp_plan, PORT, SIZES};
 use crate::netns::{TwoHosts, ADDRESSES};
 use crate::nodes::{until, Nodes, Running};
 use crate::scenario;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-const SIZES: &str = "1,97,4096,65537,1048576";
 
 /// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
