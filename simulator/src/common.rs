@@ -24,9 +24,9 @@ pub(crate) enum Phase {
 
 /// One slot for a process: the task that runs its processes, and what they do.
 #[derive(Debug, Clone, Copy)]
-struct Slot {
-    task: TaskId,
-    state: SlotState,
+pub(crate) struct Slot {
+    pub(crate) task: TaskId,
+    pub(crate) state: SlotState,
 }
 
 /// What the process in a slot does.
@@ -46,7 +46,7 @@ pub(crate) struct Common {
     pub(crate) settings: Settings,
     pub(crate) oracle: Mutex<Oracle>,
     pub(crate) checker: Mutex<Checker>,
-    slots: Mutex<Vec<Slot>>,
+    pub(crate) slots: Mutex<Vec<Slot>>,
     phase: Mutex<Phase>,
     pub(crate) phase_changed: Signal,
     /// How long the stream of writes took, in nanoseconds.
@@ -87,23 +87,6 @@ impl Common {
             true => lock(&self.checker).end(slot, false),
             false => lock(&self.oracle).end(slot),
         }
-    }
-
-    /// The processes in a slot are run by that task.
-    pub(crate) fn set_task(&self, slot: usize, task: TaskId) {
-        lock(&self.slots)[slot].task = task;
-    }
-
-    pub(crate) fn task(&self, slot: usize) -> TaskId {
-        lock(&self.slots)[slot].task
-    }
-
-    pub(crate) fn set_slot_state(&self, slot: usize, state: SlotState) {
-        lock(&self.slots)[slot].state = state;
-    }
-
-    pub(crate) fn slot_state(&self, slot: usize) -> SlotState {
-        lock(&self.slots)[slot].state
     }
 }
 

@@ -138,13 +138,9 @@ impl Node {
         self.idle_since = None;
         self.is_up = true;
         self.machine = Some(machine.clone());
-        trace!(
-            self.common.schedule,
-            "node {}: starts, incarnation {}",
-            incarnation.node,
-            incarnation.number
-        );
-        let (common, booting, number) = (self.common.clone(), machine.clone(), incarnation.node);
+        let Incarnation { node, number } = incarnation;
+        trace!(schedule, "node {node}: starts, incarnation {number}");
+        let (common, booting) = (self.common.clone(), machine.clone());
         machine.run(move || {
             let bytes = config.as_bytes().try_into().expect("its size");
             let config = check_config(bytes).expect("a good configuration space");
@@ -155,7 +151,7 @@ impl Node {
                 }
                 Ok(_) => {}
                 Err(_) if booting.is_gone() => {}
-                Err(error) => panic!("node {number}: the driver does not start: {error}"),
+                Err(error) => panic!("node {node}: the driver does not start: {error}"),
             }
         });
         self.wake();
@@ -364,6 +360,7 @@ impl Node {
     /// The driver takes its events.
     pub(crate) fn handle_interrupt(&mut self) {
         self.interrupted = false;
+        let number = self.incarnation.node;
         let Some(machine) = self.machine.clone() else {
             return;
         };
@@ -377,10 +374,7 @@ impl Node {
             match driver.handle_event(&event) {
                 Handled::Done => {}
                 Handled::FaultQueued => machine.schedule.notify(&machine.faults),
-                Handled::Refused => panic!(
-                    "node {}: the driver refuses an event",
-                    self.incarnation.node
-                ),
+                Handled::Refused => panic!("node {number}: the driver refuses an event"),
             }
         }
         self.after_call();

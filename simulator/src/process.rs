@@ -39,20 +39,24 @@ impl ProcessContext {
     /// Lets one process after the other live in the slot: the body of a task.
     pub(crate) fn run(&self) {
         let schedule = &self.common.schedule;
-        self.common.set_task(self.slot, schedule.task());
+        lock(&self.common.slots)[self.slot].task = schedule.task();
         loop {
-            self.common.set_slot_state(self.slot, SlotState::Working);
+            self.set_state(SlotState::Working);
             match self.common.settings.is_sync_worker(self.slot) {
                 true => self.run_sync_worker(),
                 false => self.run_rdma_worker(),
             }
-            self.common.set_slot_state(self.slot, SlotState::Empty);
+            self.set_state(SlotState::Empty);
             schedule.revive();
             if self.machine.is_gone() || self.common.phase() == Phase::Exit {
                 return;
             }
             schedule.sleep(schedule.range(10_000..2_000_000));
         }
+    }
+
+    fn set_state(&self, state: SlotState) {
+        lock(&self.common.slots)[self.slot].state = state;
     }
 
     /// Registers a process with that address space; `None`: it has to end.
@@ -103,7 +107,7 @@ impl ProcessContext {
 
     /// Starts nothing any more, and waits for the end of all.
     pub(crate) fn rest(&self) -> Result<()> {
-        self.common.set_slot_state(self.slot, SlotState::Drained);
+        self.set_state(SlotState::Drained);
         while self.common.phase() != Phase::Exit {
             let changed = &self.common.phase_changed;
             self.common.schedule.wait(Some(changed), None);

@@ -239,10 +239,9 @@ impl World {
 
     /// Returns true if each slot on a node that is up is in this state.
     fn all_slots(&self, state: SlotState) -> bool {
-        let slots = self.common.settings.slots.iter().enumerate();
-        slots
-            .filter(|(_, node)| self.nodes[**node].is_up)
-            .all(|(slot, _)| self.common.slot_state(slot) == state)
+        let slots = lock(&self.common.slots);
+        let mut slots = slots.iter().zip(&self.common.settings.slots);
+        slots.all(|(slot, node)| slot.state == state || !self.nodes[*node].is_up)
     }
 
     fn is_repaired(&self) -> bool {
@@ -337,7 +336,7 @@ impl World {
 
     fn kill(&mut self) {
         let slot = self.schedule.below(self.common.settings.slots.len());
-        if self.common.slot_state(slot) != SlotState::Empty {
+        if lock(&self.common.slots)[slot].state != SlotState::Empty {
             trace!(self.schedule, "fault: process {slot} is killed");
             self.end_process(slot);
         }
@@ -347,13 +346,13 @@ impl World {
         if self.common.settings.is_sync_worker(slot) {
             lock(&self.common.checker).killed(slot);
         }
-        self.schedule.kill(self.common.task(slot));
+        self.schedule.kill(lock(&self.common.slots)[slot].task);
     }
 
     /// A node goes down, and wires may know of it.
     fn disturb(&mut self, node: usize) {
         lock(&self.common.oracle).disturb_node(node, u64::MAX);
-        lock(&self.common.checker).disturb();
+        lock(&self.common.checker).disturbed = true;
         self.network.reachable[node] = !self.common.settings.wires_know;
     }
 
@@ -387,7 +386,7 @@ impl World {
         if a != b {
             trace!(self.schedule, "fault: the route from {a} to {b} is cut");
             lock(&self.common.oracle).disturb_route(a, b, u64::MAX);
-            lock(&self.common.checker).disturb();
+            lock(&self.common.checker).disturbed = true;
             self.network.set_cut(a, b, true);
             if self.schedule.chance(500) {
                 self.network.set_cut(b, a, true);

@@ -87,11 +87,7 @@ pub(crate) fn killed_process() -> Result<()> {
     let mut joined = Joined::start("")?;
     let mut load = Load::start(&joined.nodes, [0, 2])?;
     joined.nodes.kill_device(1)?;
-    let message = load.failure()?;
-    ensure!(
-        message.contains("peer") || message.contains("node"),
-        "the writer's error: {message}"
-    );
+    load.loses_its_peer()?;
     joined.until_connected(false)?;
     let log = joined.nodes.device_log(0);
     let lost = log.lines().find(|line| line.contains("has lost process"));

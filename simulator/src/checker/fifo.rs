@@ -30,7 +30,7 @@ pub(super) struct FifoQueue {
     /// The last position of each.
     positions: BTreeMap<Entry, usize>,
     /// So many of them, from the front, have been served.
-    served: usize,
+    pub(super) count: usize,
 }
 
 impl FifoQueue {
@@ -40,16 +40,12 @@ impl FifoQueue {
     }
 
     pub(super) fn serve(&mut self) {
-        self.served += 1;
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.served
+        self.count += 1;
     }
 
     /// The first that is not served.
     pub(super) fn first(&self) -> Option<Entry> {
-        self.joined.get(self.served).copied()
+        self.joined.get(self.count).copied()
     }
 
     /// Returns true if an entry has joined.
@@ -60,7 +56,7 @@ impl FifoQueue {
     /// Returns true if an entry, which has joined, is served.
     pub(super) fn served(&self, entry: Entry) -> bool {
         let position = self.positions.get(&entry);
-        position.is_some_and(|at| *at < self.served)
+        position.is_some_and(|at| *at < self.count)
     }
 }
 

@@ -3,20 +3,14 @@
 //!
 //! The checker has two sources. It sees each change that a NIC makes to an object in
 //! the memory of its owner: which process joins, which one is woken, which units come
-//! and go. And the workers report what the library let them do. The two must fit: which
-//! promises are checked, and when, says `docs/simulation.md`.
+//! and go. And the workers report what the library let them do. The two must fit.
+//! `docs/simulation.md` says which promises are checked, when, and which of them hold at
+//! owners that are *tainted*: a process that used them has died.
 //!
-//! # Queues
 //! The order in which the owner's NIC executes joining operations is a FIFO queue. A
 //! recovery ends it and begins another. A process that dies or gives up stays in its
-//! queue for ever, and none behind it may be served. Promises hold within a queue: the
-//! library documents that a recovery does not see a holder whose name is on its way, or
-//! that was cut off.
-//!
-//! # Tainted owners
-//! An object may break, and its units or its protected word may be lost, if a process
-//! that used its owner has died, or if a NIC was reset or a route cut at any time before.
-//! All other promises hold in any case.
+//! queue for ever. Promises hold within a queue: the library documents that a recovery does
+//! not see a holder whose name is on its way, or that was cut off.
 //!
 //! | module | holds |
 //! |---|---|
@@ -79,7 +73,8 @@ pub(crate) struct Checker {
     workers: Vec<Worker>,
     owners: Vec<Option<Owner>>,
     incarnations: u32,
-    disturbed: bool,
+    /// A NIC was reset, a node lost its power, or a route was cut.
+    pub(crate) disturbed: bool,
     /// Operations that workers have completed.
     pub(crate) completed: u64,
 }
@@ -109,11 +104,6 @@ impl Checker {
 
     fn worker(&mut self, slot: usize) -> &mut Worker {
         &mut self.workers[slot - self.first]
-    }
-
-    /// A NIC was reset, a node lost its power, or a route was cut.
-    pub(crate) fn disturb(&mut self) {
-        self.disturbed = true;
     }
 
     /// A worker has made its objects, with a semaphore of so many units.

@@ -72,7 +72,7 @@ impl Object {
 
     /// Entries that were served in all queues.
     pub(super) fn served(&self) -> u64 {
-        self.queues.iter().map(|queue| queue.count() as u64).sum()
+        self.queues.iter().map(|queue| queue.count as u64).sum()
     }
 
     fn last(&mut self) -> &mut FifoQueue {

@@ -88,11 +88,7 @@ pub fn partition_heals_in_time_and_fails_beyond(
         program.succeed(&what, LIMIT)?;
     }
     hosts.set_joined(false)?;
-    let message = load.failure()?;
-    ensure!(
-        message.contains("peer") || message.contains("node"),
-        "{message}"
-    );
+    load.loses_its_peer()?;
     load.server.kill()?;
     for node in [0, 2] {
         wait_until_empty(nodes, node).context("after the failure")?;

@@ -31,7 +31,15 @@ impl Load {
         Ok(message.to_owned())
     }
 
-    /// The same; the writer ends with the status of a failure.
+    /// The same; the message says that the other end is gone.
+    pub fn loses_its_peer(&mut self) -> Result<()> {
+        let message = self.failure()?;
+        let says_so = message.contains("peer") || message.contains("node");
+        ensure!(says_so, "the writer's error: {message}");
+        Ok(())
+    }
+
+    /// The same as [`Load::failure`]; the writer ends with the status of a failure.
     pub fn ends_with_failure(&mut self) -> Result<String> {
         let message = self.failure()?;
         let status = self.writer.wait(LIMIT)?.status;
