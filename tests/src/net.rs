@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::host::{DevicePlan, HostNodes};
 use crate::netns::{TwoHosts, ADDRESSES};
 use crate::nodes::{until, Nodes, LIMIT};
-use crate::scenario::{self, Contenders};
+use crate::scenario;
 
 /// Sizes of the transfers of a demo between device processes.
 pub(crate) const SIZES: &str = "1,97,4096,65537,1048576";
@@ -19,46 +19,27 @@ pub(crate) const FEW: usize = 256;
 /// UDP port of all device processes.
 pub(crate) const PORT: u16 = 7000;
 
-/// The demo's transfers are all right on links of which each fault (loss, reordering,
-/// duplication, damage) meets so many percent of the frames.
+/// The demo's transfers are all right on bad links.
 pub(crate) fn demo_on_bad_links(percent: u32, sizes: &str) -> Result<()> {
-    let nodes = HostNodes::start_with(2, &bad_links(percent))?;
-    scenario::demo_between(&nodes, [0, 1], sizes, FEW)?;
-    everything_happened(&nodes)
+    on_bad_links(2, percent, |nodes| {
+        scenario::demo_between(nodes, [0, 1], sizes, FEW)
+    })
 }
 
-/// Three nodes exchange so many verified messages with each other on links of which
-/// each fault meets so many percent of the frames.
-pub(crate) fn exchange_on_bad_links(percent: u32, rounds: u32) -> Result<()> {
-    let nodes = HostNodes::start_with(3, &bad_links(percent))?;
-    scenario::all_pairs_exchange(&nodes, rounds)?;
-    everything_happened(&nodes)
-}
-
-/// Processes of four nodes contend for lock, semaphore and monitor while each fault
-/// meets so many percent of the frames.
-pub(crate) fn contention_on_bad_links(percent: u32) -> Result<()> {
-    let nodes = HostNodes::start_with(4, &bad_links(percent))?;
-    // A host-mode node is one program.
-    let each = Contenders {
-        programs: 1,
-        workers: 4,
-        rounds: 8,
-    };
-    scenario::contention(&nodes, each)?;
-    everything_happened(&nodes)
-}
-
-fn bad_links(percent: u32) -> String {
-    format!(
+/// Runs a case on so many nodes, joined by links of which each fault (loss, reordering,
+/// duplication, damage) meets so many percent of the frames; each fault has happened then.
+pub(crate) fn on_bad_links(
+    count: usize,
+    percent: u32,
+    case: impl FnOnce(&HostNodes) -> Result<()>,
+) -> Result<()> {
+    let network = format!(
         "[network]\nseed = {percent}\n[network.default]\nloss = \"{percent}%\"\n\
          reorder = \"{percent}%\"\nduplicate = \"{percent}%\"\ncorrupt = \"{percent}%\"\n\
          delay = \"20us\"\njitter = \"10us\"\n"
-    )
-}
-
-/// Fails unless each fault has happened.
-fn everything_happened(nodes: &HostNodes) -> Result<()> {
+    );
+    let nodes = HostNodes::start_with(count, &network)?;
+    case(&nodes)?;
     let network = &nodes.device_stats()?["network"];
     every_fault_happened(network)?;
     let damaged = network["damaged"].as_u64();

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use crate::harness::{cases, Case};
 use crate::host::HostNodes;
-use crate::scenario::{self, Death, Placement};
+use crate::scenario::{self, Contenders, Death, Placement};
 use crate::{capture, net, shm, vm};
 
 /// The cases that need no virtual machine.
@@ -12,8 +12,12 @@ pub const HOST: &[Case] = cases! { "host":
     demo_at_1_percent_loss => net::demo_on_bad_links(1, "1,97,4095,65537,1048576,16777216"),
     demo_at_5_percent_loss => net::demo_on_bad_links(5, "1,97,4095,65537,1048576"),
     demo_at_20_percent_loss => net::demo_on_bad_links(20, "1,97,4095,65537,1048576"),
-    all_pairs_exchange_at_5_percent_loss => net::exchange_on_bad_links(5, 10),
-    all_pairs_exchange_at_20_percent_loss => net::exchange_on_bad_links(20, 3),
+    all_pairs_exchange_at_5_percent_loss => net::on_bad_links(3, 5, |nodes| {
+        scenario::all_pairs_exchange(nodes, 10)
+    }),
+    all_pairs_exchange_at_20_percent_loss => net::on_bad_links(3, 20, |nodes| {
+        scenario::all_pairs_exchange(nodes, 3)
+    }),
     demo_over_udp_between_network_namespaces => net::demo_over_udp(),
     a_partition_heals_in_time_and_fails_beyond => net::partition(),
     frames_with_another_key_are_counted_and_ignored => net::another_key(),
@@ -27,7 +31,11 @@ pub const HOST: &[Case] = cases! { "host":
         scenario::demo_between(nodes, [0, 1], sizes, 4 << 20)
     }),
     all_pairs_of_four_nodes_exchange => on(4, |nodes| scenario::all_pairs_exchange(nodes, 100)),
-    processes_of_four_nodes_contend_at_5_percent_loss => net::contention_on_bad_links(5),
+    processes_of_four_nodes_contend_at_5_percent_loss => {
+        // A host-mode node is one program.
+        let each = Contenders { programs: 1, workers: 4, rounds: 8 };
+        net::on_bad_links(4, 5, |nodes| scenario::contention(nodes, each))
+    },
     an_isolation_probe_is_refused => on(2, |nodes| {
         scenario::isolation_probe_is_refused(nodes, [0, 1], None)
     }),

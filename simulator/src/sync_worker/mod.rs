@@ -79,6 +79,9 @@ impl ProcessContext {
         lock(&common.checker).joined(slot, platform.drawn() as u16);
         let mut worker = SyncWorker {
             process: self,
+            common,
+            schedule: &common.schedule,
+            slot,
             participant: &participant,
             endpoint: &endpoint,
             imported: BTreeMap::new(),
@@ -97,6 +100,9 @@ impl ProcessContext {
 /// A process that has joined as a participant.
 struct SyncWorker<'a> {
     process: &'a ProcessContext,
+    common: &'a Common,
+    schedule: &'a Schedule,
+    slot: usize,
     participant: &'a Participant,
     endpoint: &'a Endpoint,
     /// Objects that it has imported, by the slot of their owner.
@@ -104,43 +110,31 @@ struct SyncWorker<'a> {
 }
 
 impl SyncWorker<'_> {
-    fn common(&self) -> &Common {
-        &self.process.common
-    }
-
-    fn schedule(&self) -> &Schedule {
-        &self.process.common.schedule
-    }
-
     fn checker(&self) -> MutexGuard<'_, Checker> {
-        lock(&self.common().checker)
-    }
-
-    fn slot(&self) -> usize {
-        self.process.slot
+        lock(&self.common.checker)
     }
 
     fn think(&self) -> Result<()> {
-        let time = self.schedule().range(0..self.common().settings.think);
+        let time = self.schedule.range(0..self.common.settings.think);
         // Sometimes at once.
-        let share = [1, 10, 100][self.schedule().below(3)];
+        let share = [1, 10, 100][self.schedule.below(3)];
         self.process.sleep(time / share)
     }
 
     /// Does one operation at one object.
     fn act(&mut self) -> Result<()> {
-        let (slot, settings) = (self.slot(), &self.common().settings);
+        let (slot, settings) = (self.slot, &self.common.settings);
         let workers = settings.slots.len() - settings.rdma_workers;
         // Most meet at one.
-        let choice = match self.schedule().chance(600) {
+        let choice = match self.schedule.chance(600) {
             true => 0,
-            false => self.schedule().below(workers),
+            false => self.schedule.below(workers),
         };
         let owner = settings.rdma_workers + choice;
         let Some(segment) = self.import(owner)? else {
             return Ok(());
         };
-        let worked = match self.schedule().below(10) {
+        let worked = match self.schedule.below(10) {
             0..=3 => self.lock(owner, &segment),
             4..=6 => self.semaphore(owner, &segment),
             _ => self.queue(owner, &segment),
@@ -150,7 +144,7 @@ impl SyncWorker<'_> {
             return Ok(());
         };
         let trace = format!("sync worker {slot}: {error}");
-        trace!(self.schedule(), "{trace}");
+        trace!(self.schedule, "{trace}");
         self.checker().failed(slot);
         assert!(error.is_peer_gone(), "{trace}");
         let may_fail = self.checker().may_fail(slot, owner);
@@ -164,12 +158,12 @@ impl SyncWorker<'_> {
         if let Some(segment) = self.imported.get(&owner) {
             return Ok(Some(segment.clone()));
         }
-        let (node, port) = (self.common().settings.slots[owner] as u16, port(owner));
-        let wait = Duration::from_millis(self.schedule().range(0..20));
+        let (node, port) = (self.common.settings.slots[owner] as u16, port(owner));
+        let wait = Duration::from_millis(self.schedule.range(0..20));
         match self.endpoint.import(NodeId(node), Port(port), NAME, wait) {
             Ok(segment) => {
                 self.process.check_alive()?;
-                let slot = self.slot();
+                let slot = self.slot;
                 self.checker().imported(slot, owner, segment.address());
                 self.imported.insert(owner, segment.clone());
                 Ok(Some(segment))
@@ -191,7 +185,7 @@ impl SyncWorker<'_> {
             Err(error @ Error::Broken { .. }) => error,
             Err(error) => return Err(error),
         };
-        let (slot, schedule) = (self.slot(), self.schedule());
+        let (slot, schedule) = (self.slot, self.schedule);
         assert!(
             self.checker().may_break(owner),
             "sync worker {slot}: {error}, but no process has died"
@@ -209,14 +203,14 @@ impl SyncWorker<'_> {
     }
 
     fn enters(&self, owner: usize, kind: Kind) {
-        let now = self.schedule().now();
-        self.checker().enters(now, self.slot(), owner, kind);
+        let now = self.schedule.now();
+        self.checker().enters(now, self.slot, owner, kind);
     }
 
     fn lock(&self, owner: usize, segment: &RemoteSegment) -> qnic::Result<()> {
         let lock = Lock::new(self.participant, segment, offset(Kind::Lock))?;
         self.enters(owner, Kind::Lock);
-        let guard = match self.schedule().chance(150) {
+        let guard = match self.schedule.chance(150) {
             true => lock.try_acquire(),
             false => lock.acquire().map(Some),
         };
@@ -224,14 +218,14 @@ impl SyncWorker<'_> {
             return Ok(());
         };
         if let Some(guard) = guard {
-            self.checker().holds(self.slot());
+            self.checker().holds(self.slot);
             let released = self.change_protected(segment, guard)?;
             let released = self.unless_broken(owner, released, || lock.recover())?;
             if released.is_none() {
                 return Ok(());
             }
         }
-        self.checker().leaves(self.slot());
+        self.checker().leaves(self.slot);
         Ok(())
     }
 
@@ -241,7 +235,7 @@ impl SyncWorker<'_> {
         segment: &RemoteSegment,
         guard: LockGuard<'_>,
     ) -> qnic::Result<qnic::Result<()>> {
-        let (slot, schedule) = (self.slot(), self.schedule());
+        let (slot, schedule) = (self.slot, self.schedule);
         let word = self.endpoint.atomic_u64(segment, PROTECTED)?;
         let loaded = word.load();
         let value = loaded.inspect_err(|_| self.checker().releases(slot, None))?;
@@ -260,7 +254,7 @@ impl SyncWorker<'_> {
     }
 
     fn semaphore(&self, owner: usize, segment: &RemoteSegment) -> qnic::Result<()> {
-        let (slot, schedule) = (self.slot(), self.schedule());
+        let (slot, schedule) = (self.slot, self.schedule);
         let semaphore = Semaphore::new(self.participant, segment, offset(Kind::Semaphore))?;
         self.enters(owner, Kind::Semaphore);
         let taken = match schedule.chance(150) {
@@ -288,14 +282,14 @@ impl SyncWorker<'_> {
 
     fn signal(&self, owner: usize, queue: &WaitQueue) -> qnic::Result<()> {
         if queue.remove()? {
-            self.checker().signalled(self.slot(), owner);
+            self.checker().signalled(self.slot, owner);
         }
         Ok(())
     }
 
     fn queue(&self, owner: usize, segment: &RemoteSegment) -> qnic::Result<()> {
         let queue = WaitQueue::new(self.participant, segment, offset(Kind::Queue))?;
-        let schedule = self.schedule();
+        let schedule = self.schedule;
         if schedule.chance(500) {
             return self.signal(owner, &queue);
         }
@@ -310,15 +304,15 @@ impl SyncWorker<'_> {
             let waited = waiting.wait(Some(limit));
             if matches!(waited, Err(Error::TimedOut)) {
                 // At the end some process has to signal.
-                if self.common().phase() != Phase::Work || schedule.chance(200) {
+                if self.common.phase() != Phase::Work || schedule.chance(200) {
                     self.signal(owner, &queue)?;
                 }
                 continue;
             }
             let woken = self.unless_broken(owner, waited, || queue.recover())?;
             if woken.is_some() {
-                self.checker().woken(self.slot());
-                self.checker().leaves(self.slot());
+                self.checker().woken(self.slot);
+                self.checker().leaves(self.slot);
             }
             return Ok(());
         }
