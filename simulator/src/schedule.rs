@@ -5,10 +5,9 @@
 //!                 ▲                                         │ resumes a task
 //!                 └── at(), notify(), sleep() ◄─────────────┘
 //! ```
-//! A task is a coroutine ([`crate::task`]): ordinary code that may wait. Exactly
-//! one thing runs at a time: the world, or the one task that it has resumed. Each
-//! wait has a number of its own, so an event that is late for a wait that is over
-//! is dropped; a waiter looks at its condition again in any case.
+//! Exactly one thing runs at a time: the world, or the one task ([`crate::task`]) that it
+//! has resumed. Each wait has a number of its own, so an event that is late for a wait that
+//! is over is dropped; a waiter looks at its condition again in any case.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;

@@ -1,9 +1,5 @@
-//! Tasks: ordinary code that waits under virtual time.
-//!
-//! A driver call such as an import blocks its thread until the NIC answers. In the
-//! simulation that thread is a stackful coroutine: a wait gives control back to
-//! the world, which resumes the task when its event comes. So the driver core runs
-//! unchanged, and nothing runs at the same time as anything else.
+//! Tasks: ordinary code that waits under virtual time, on stackful coroutines. A wait gives
+//! control back to the world, which resumes the task when its event comes.
 //!
 //! A task is never cancelled: a task whose node has crashed finds that out at its
 //! next wait and returns. Only a simulation that has failed leaves tasks behind,

@@ -4,7 +4,7 @@ use qnic_abi::host_area::{self, ERROR_RECORDS, ERROR_RING, SIGNALS};
 use qnic_abi::Status;
 
 use super::transfer::{Kind, Op, Plan};
-use super::{Oracle, View};
+use super::Oracle;
 use crate::expected_bytes::difference;
 
 impl Oracle {
@@ -24,25 +24,16 @@ impl Oracle {
     }
 
     fn errors(&mut self, slot: usize, count: u64) {
-        let process = &mut self.processes[slot];
-        let Some(View {
-            machine,
-            host_area: Some(frames),
-            ..
-        }) = &process.view
-        else {
-            panic!("process {slot}: an error before it is registered");
-        };
-        while process.errors < count {
-            let record = ERROR_RING + process.errors as usize % ERROR_RECORDS * 16;
-            let mut bytes = [0; 16];
-            machine.memory.load(frames[0], record, &mut bytes);
+        while self.processes[slot].errors < count {
+            let record = self.processes[slot].errors as usize % ERROR_RECORDS;
+            let bytes: [u8; 16] = self.load(slot, ERROR_RING + record * 16);
             let [command, status] = zerocopy::transmute!(bytes);
             let (command, status) = (u64::from_le(command), u64::from_le(status));
             let status = u32::try_from(status)
                 .ok()
                 .and_then(|code| Status::try_from(code).ok());
             let status = status.expect("an error record has a status");
+            let process = &mut self.processes[slot];
             process.errors += 1;
             let op = process.ops.iter_mut().find(|op| op.command == command);
             let Some(op) = op else {
@@ -108,7 +99,7 @@ impl Oracle {
             assert_eq!(wrong, None, "process {slot}: wrong byte read: {op:?}");
         }
         if let (Kind::Increment { record }, None, true) = (&op.plan.kind, op.failed, there) {
-            let found = self.result(slot, *record);
+            let found = u64::from_le_bytes(self.load(slot, host_area::result_offset(*record)));
             self.processes[target].count.found(found);
             self.report.increments += 1;
         }
@@ -121,15 +112,15 @@ impl Oracle {
         }
     }
 
-    /// The value in a result record of a process.
-    fn result(&self, slot: usize, record: usize) -> u64 {
+    /// What stands in the first page of a process's host area.
+    fn load<const LENGTH: usize>(&self, slot: usize, offset: usize) -> [u8; LENGTH] {
         let view = self.processes[slot].view.as_ref();
-        let frames = view.and_then(|view| Some((view, view.host_area?)));
-        let (view, frames) = frames.expect("it is alive");
-        let mut bytes = [0; 8];
-        let offset = host_area::result_offset(record);
+        let Some((view, frames)) = view.and_then(|view| Some((view, view.host_area?))) else {
+            panic!("process {slot}: an error or a result before it is registered");
+        };
+        let mut bytes = [0; LENGTH];
         view.machine.memory.load(frames[0], offset, &mut bytes);
-        u64::from_le_bytes(bytes)
+        bytes
     }
 
     /// An increment has failed, or its issuer has died: it may have been executed,
