@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use qnic_abi::host_area;
 
 use crate::checker::Checker;
-use crate::memory::{Observer, Words};
+use crate::memory::Words;
 use crate::oracle::Oracle;
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::Settings;
@@ -88,10 +88,9 @@ impl Common {
             false => lock(&self.oracle).end(slot),
         }
     }
-}
 
-impl Observer for Common {
-    fn stored(&self, slot: usize, offset: usize, value: u64) {
+    /// A NIC has stored a word of the host area of the process in a slot.
+    pub(crate) fn stored(&self, slot: usize, offset: usize, value: u64) {
         if self.settings.stream.is_some() {
             let failed = offset == host_area::ERRORS && value != 0;
             assert!(!failed, "a write of the stream fails");
@@ -100,7 +99,8 @@ impl Observer for Common {
         }
     }
 
-    fn changed(&self, slot: usize, object: usize, before: &Words, after: &Words) {
+    /// A NIC has changed an object of the process in a slot.
+    pub(crate) fn changed(&self, slot: usize, object: usize, before: &Words, after: &Words) {
         let now = self.schedule.now();
         lock(&self.checker).changed(now, slot, object, before, after);
     }

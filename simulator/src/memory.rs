@@ -9,7 +9,7 @@
 //! is filled with [`POISON`], so a stale copy shows too.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use qnic::sync::OBJECT_BYTES;
 use qnic_abi::header::Geometry;
@@ -19,6 +19,7 @@ use qnic_nic::env::{Change, Width};
 use qnic_nic::testing::Sram;
 use qnic_nic::{HostMemory, OutOfRange};
 
+use crate::common::Common;
 use crate::schedule::lock;
 
 /// What stands in a frame without an owner.
@@ -33,15 +34,6 @@ pub(crate) enum Owner {
     HostArea { slot: usize, page: usize },
     /// A page of an address space.
     Page { space: u64, page: u64 },
-}
-
-/// Learns what a NIC stores into host areas, and which objects it changes.
-pub(crate) trait Observer: Send + Sync {
-    /// The NIC has stored a word of the host area of the process in a slot.
-    fn stored(&self, slot: usize, offset: usize, value: u64);
-
-    /// The NIC has changed an object of the process in a slot.
-    fn changed(&self, slot: usize, object: usize, before: &Words, after: &Words);
 }
 
 /// An object of [`qnic::sync`] as it lies in memory.
@@ -103,15 +95,16 @@ impl State {
 
 /// Memory of one node.
 pub(crate) struct Memory {
-    sram: std::sync::Arc<Sram>,
+    sram: Arc<Sram>,
     geometry: Geometry,
     state: Mutex<State>,
-    observer: OnceLock<Weak<dyn Observer>>,
+    /// Learns what a NIC stores into host areas, and which objects it changes.
+    observer: Weak<Common>,
 }
 
 impl Memory {
     /// Memory of as many frames as the geometry has.
-    pub(crate) fn new(geometry: Geometry, sram: std::sync::Arc<Sram>) -> Self {
+    pub(crate) fn new(geometry: Geometry, sram: Arc<Sram>, observer: Weak<Common>) -> Self {
         let frames = geometry.frames as usize;
         Memory {
             sram,
@@ -123,13 +116,8 @@ impl Memory {
                 free: (0..frames as u32).rev().collect(),
                 object_areas: Vec::new(),
             }),
-            observer: OnceLock::new(),
+            observer,
         }
-    }
-
-    /// Sets the observer; once.
-    pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
-        let _again = self.observer.set(observer);
     }
 
     /// Takes a free frame, zeroed.
@@ -211,7 +199,7 @@ impl Memory {
         };
         let after = state.words(&found);
         drop(state);
-        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
+        if let Some(observer) = self.observer.upgrade() {
             if before != after {
                 observer.changed(found.slot, found.object, &before, &after);
             }
@@ -290,7 +278,7 @@ impl HostMemory for Memory {
         }
         self.write(address, &value.to_le_bytes())?;
         let frame = (address >> PAGE_SHIFT) as u32;
-        let observer = self.observer.get().and_then(Weak::upgrade);
+        let observer = self.observer.upgrade();
         if let (Owner::HostArea { slot, page }, Some(observer)) = (self.owner(frame), observer) {
             let offset = page * PAGE_SIZE + address as usize % PAGE_SIZE;
             observer.stored(slot, offset, value);
@@ -322,12 +310,11 @@ impl HostMemory for Memory {
 mod tests {
     use super::*;
     use qnic_abi::NodeId;
-    use std::sync::Arc;
 
     fn memory() -> Memory {
         let geometry = Geometry::new(NodeId(1), 8, 2, 1).unwrap();
         let sram = Arc::new(Sram::new(geometry.sram_bytes as usize));
-        Memory::new(geometry, sram)
+        Memory::new(geometry, sram, Weak::new())
     }
 
     /// What the check says of a write to a frame.

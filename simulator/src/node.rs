@@ -22,7 +22,7 @@ use qnic_nic::{Host, Nic, NicConfig, Payload, Progress, Time};
 use zerocopy::IntoBytes;
 
 use crate::common::{Common, Phase};
-use crate::memory::{Memory, Observer};
+use crate::memory::Memory;
 use crate::platform::{Machine, SimPlatform};
 use crate::process::ProcessContext;
 use crate::schedule::{lock, trace, Event, Incarnation};
@@ -124,10 +124,7 @@ impl Node {
         });
         self.incarnation.number += 1;
         let incarnation = self.incarnation;
-        let (schedule, geometry) = (&self.common.schedule, *nic.geometry());
-        let machine = Machine::new(schedule, incarnation, geometry, settings.disk);
-        let observer: Arc<dyn Observer> = self.common.clone();
-        machine.memory.observe(Arc::downgrade(&observer));
+        let machine = Machine::new(&self.common, incarnation, *nic.geometry());
         // The wall clock of all nodes, which no session has reached yet.
         nic.start(now, &*machine, now.0 + 1);
         network.session_checker.started(self.incarnation.node);
@@ -139,7 +136,10 @@ impl Node {
         self.is_up = true;
         self.machine = Some(machine.clone());
         let Incarnation { node, number } = incarnation;
-        trace!(schedule, "node {node}: starts, incarnation {number}");
+        trace!(
+            self.common.schedule,
+            "node {node}: starts, incarnation {number}"
+        );
         let (common, booting) = (self.common.clone(), machine.clone());
         machine.run(move || {
             let bytes = config.as_bytes().try_into().expect("its size");

@@ -19,6 +19,7 @@ use qnic_driver::platform::{
 use qnic_driver::{Driver, MemoryManager, Platform, Region};
 use qnic_nic::testing::Sram;
 
+use crate::common::Common;
 use crate::kernel::{Kernel, Notifier};
 use crate::memory::{Memory, Owner};
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Signal, TaskId};
@@ -58,17 +59,18 @@ pub(crate) struct Control {
 impl Machine {
     /// A machine on which nothing runs.
     pub(crate) fn new(
-        schedule: &Arc<Schedule>,
+        common: &Arc<Common>,
         incarnation: Incarnation,
         geometry: Geometry,
-        disk: u64,
     ) -> Arc<Self> {
+        let (schedule, disk) = (common.schedule.clone(), common.settings.disk);
         let sram = Arc::new(Sram::new(geometry.sram_bytes as usize));
-        let memory = Arc::new(Memory::new(geometry, sram.clone()));
+        let memory = Memory::new(geometry, sram.clone(), Arc::downgrade(common));
+        let memory = Arc::new(memory);
         Arc::new(Machine {
             schedule: schedule.clone(),
             incarnation,
-            kernel: Arc::new(Kernel::new(schedule.clone(), memory.clone(), disk)),
+            kernel: Arc::new(Kernel::new(schedule, memory.clone(), disk)),
             sram,
             memory,
             geometry,

@@ -27,16 +27,14 @@ impl TwoHosts {
         let names = [format!("qnic-{id}-w"), format!("qnic-{id}-e")];
         let hosts = TwoHosts { names };
         let [west, east] = &hosts.names;
-        ip(&["netns", "add", west])?;
-        ip(&["netns", "add", east])?;
-        ip(&[
-            "link", "add", "qnic0", "netns", west, "type", "veth", "peer", "name", "qnic0",
-            "netns", east,
-        ])?;
+        ip(&format!("netns add {west}"))?;
+        ip(&format!("netns add {east}"))?;
+        ip(&format!(
+            "link add qnic0 netns {west} type veth peer name qnic0 netns {east}"
+        ))?;
         for (name, address) in hosts.names.iter().zip(ADDRESSES) {
-            let address = format!("{address}/24");
-            ip(&["-n", name, "addr", "add", &address, "dev", "qnic0"])?;
-            ip(&["-n", name, "link", "set", "qnic0", "up"])?;
+            ip(&format!("-n {name} addr add {address}/24 dev qnic0"))?;
+            ip(&format!("-n {name} link set qnic0 up"))?;
         }
         Ok(hosts)
     }
@@ -50,7 +48,7 @@ impl TwoHosts {
     /// Separates the two, or joins them again.
     pub fn set_joined(&self, joined: bool) -> Result<()> {
         let state = if joined { "up" } else { "down" };
-        ip(&["-n", &self.names[0], "link", "set", "qnic0", state])
+        ip(&format!("-n {} link set qnic0 {state}", self.names[0]))
     }
 }
 
@@ -58,20 +56,17 @@ impl Drop for TwoHosts {
     fn drop(&mut self) {
         for name in &self.names {
             // Fails for one that was never made.
-            let _ = ip(&["netns", "del", name]);
+            let _ = ip(&format!("netns del {name}"));
         }
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<()> {
-    let output = Command::new("ip")
-        .args(arguments)
-        .output()
-        .context("run ip (package iproute2)")?;
+fn ip(arguments: &str) -> Result<()> {
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    let output = output.context("run ip (package iproute2)")?;
     ensure!(
         output.status.success(),
-        "ip {}: {}",
-        arguments.join(" "),
+        "ip {arguments}: {}",
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())

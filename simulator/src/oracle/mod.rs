@@ -1,6 +1,6 @@
 //! What must be true, checked as soon as it can be known.
 //!
-//! The oracle sees each store of a NIC into a host area ([`crate::memory::Observer`]):
+//! The oracle sees each store of a NIC into a host area ([`Oracle::stored`]):
 //! a completion, an error or a notification is checked at the instant of that
 //! store, against what stands in the memory of the other end at that instant (N9, N11, N18,
 //! N20). What must hold at which store: `docs/simulation.md`.

@@ -15,7 +15,6 @@ use crate::nodes::{
 };
 use crate::scenario::{self, Load};
 
-/// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
     demo => on("demo", &["stable"; 2], |nodes| {
         let sizes = "1,8,96,97,4096,65536,1048576,16777216";

@@ -25,7 +25,6 @@ const EXPORTED_MIB: u64 = 240;
 /// Pages that are taken away while they are written to, in all.
 const RACES: u64 = 1_000_000;
 
-/// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
     memory_lives_as_its_process_wants => with_swap("life", life),
     memory_beyond_ram_under_pressure => with_swap("pressure", pressure),

@@ -26,7 +26,6 @@ const TRIES: usize = 5;
 /// Where the guest's process puts what it has seen.
 const SEEN_FILE: &str = "/tmp/seen";
 
-/// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
     fences_of_guests_hold_for_the_host => on("fences", &["stable"], fences),
 };

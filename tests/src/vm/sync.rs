@@ -13,7 +13,6 @@ use crate::scenario::{self, Contenders, Death, Placement};
 /// Processes on each guest.
 const PROCESSES: usize = 8;
 
-/// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
     processes_of_four_guests_contend_pause_and_die => {
         on_network("sync", 4, contend_pause_and_die)

@@ -18,7 +18,6 @@ use crate::scenario;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// All of them.
 pub(crate) const CASES: &[Case] = cases! { "vm":
     guests_of_two_hosts_over_udp => two_hosts(),
     guests_of_two_device_processes_through_shared_memory => two_processes(),
