@@ -103,6 +103,7 @@ impl Drop for Notifier {
     fn drop(&mut self) {
         if let Some(space) = lock(&self.kernel.state).spaces.get_mut(&self.space) {
             let watches = &mut space.watches;
+            // `self` keeps the region, so that nothing of it is dropped under the lock.
             watches.retain(|other| !Arc::ptr_eq(other, &self.watched));
         }
     }

@@ -269,16 +269,14 @@ impl World {
                 }
             }
             Event::Late(copy) => {
-                let arrived = self.network.late(copy);
-                arrived
-                    .into_iter()
-                    .for_each(|arrived| self.deliver(&arrived));
+                if let Some(arrived) = self.network.late(copy) {
+                    self.deliver(&arrived);
+                }
             }
             Event::Direct => {
-                let arrived = self.network.direct();
-                arrived
-                    .into_iter()
-                    .for_each(|arrived| self.deliver(&arrived));
+                if let Some(arrived) = self.network.direct() {
+                    self.deliver(&arrived);
+                }
             }
             Event::InjectFault => self.inject_fault(),
             Event::Repair(fault) => self.repair(fault),
