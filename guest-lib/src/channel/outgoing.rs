@@ -1,7 +1,5 @@
 //! What the senders of channels and of shared queues have in common.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 
 use qnic_abi::{Access, NodeId, Port, SegmentName};
@@ -108,8 +106,7 @@ pub(super) fn export(
     buffer: &Buffer,
     access: Access,
 ) -> Result<(Segment, SegmentName)> {
-    // The keys of a hasher come from the system's random source.
-    let name = SegmentName(RandomState::new().build_hasher().finish());
+    let name = SegmentName(endpoint.core().provider.random());
     Ok((endpoint.export(name, buffer, access)?, name))
 }
 

@@ -87,9 +87,6 @@ impl Core {
 
     /// Waits like [`Core::wait_for`], for something that only a notification brings:
     /// nothing else wakes the caller.
-    ///
-    /// # Errors
-    /// Those of `ready`, [`Error::TimedOut`], [`Error::DeviceGone`].
     pub(crate) fn wait_signal<T>(
         &self,
         timeout: Option<Duration>,
@@ -131,10 +128,7 @@ impl Core {
         self.spin(timeout, None, &mut ready)?.ok_or(Error::TimedOut)
     }
 
-    /// Sleeps until `ready` returns something (`qnic_abi::host_area`, "Blocking").
-    ///
-    /// # Errors
-    /// Those of `ready`, [`Error::TimedOut`], [`Error::DeviceGone`].
+    /// Waits like [`Core::wait_for`], but sleeps at once (`qnic_abi::host_area`, "Blocking").
     pub(crate) fn block<T>(
         &self,
         wakes: &WakeRequests,
@@ -145,8 +139,7 @@ impl Core {
         loop {
             // Acquire: a wake event after this load changes the generation
             // (partner: the driver's increment before it wakes any thread).
-            let generation =
-                host_area.load_u64(WAKE_GENERATION, qnic_abi::shared::Ordering::Acquire);
+            let generation = host_area.load_u64(WAKE_GENERATION, Ordering::Acquire);
             wakes.request(self.process.window());
             if let Some(found) = ready()? {
                 return Ok(found);

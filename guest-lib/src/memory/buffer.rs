@@ -14,6 +14,9 @@ use crate::provider::Memory;
 /// `&[u8]`: bytes are copied in and out, words are loaded and stored atomically. A
 /// process that has seen a notification sees everything that its sender wrote before
 /// (N18). Writes without a notification appear in no particular order.
+///
+/// # Errors
+/// All accesses: [`Error::OutOfRange`]; those to words: [`Error::Misaligned`].
 #[derive(Debug, Clone)]
 pub struct Buffer {
     memory: Arc<dyn Memory>,
@@ -43,9 +46,6 @@ impl Buffer {
 
     /// Copies bytes out. Bytes that are written at the same time come out old or new,
     /// eight aligned bytes at a time.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.check(offset, bytes.len())?;
         self.memory.read_bytes(offset, bytes);
@@ -53,9 +53,6 @@ impl Buffer {
     }
 
     /// Copies all bytes of a range out.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]
     pub fn read_vec(&self, offset: usize, length: usize) -> Result<Vec<u8>> {
         // Before the memory for it is allocated.
         self.check(offset, length)?;
@@ -64,9 +61,6 @@ impl Buffer {
     }
 
     /// Copies bytes in.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len())?;
         self.memory.write_bytes(offset, bytes);
@@ -74,9 +68,6 @@ impl Buffer {
     }
 
     /// Loads an aligned little-endian word of 32 bits, with acquire.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn load_u32(&self, offset: usize) -> Result<u32> {
         self.check_word(offset, 4)?;
         Ok(self.memory.load_u32(offset, Ordering::Acquire))
@@ -84,18 +75,12 @@ impl Buffer {
 
     /// Loads an aligned little-endian word of 64 bits, with acquire: a peer's
     /// write of these 8 bytes is seen whole or not at all.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
         self.check_word(offset, 8)?;
         Ok(self.memory.load_u64(offset, Ordering::Acquire))
     }
 
     /// Stores an aligned little-endian word of 32 bits, with release.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn store_u32(&self, offset: usize, value: u32) -> Result<()> {
         self.check_word(offset, 4)?;
         self.memory.store_u32(offset, value, Ordering::Release);
@@ -103,9 +88,6 @@ impl Buffer {
     }
 
     /// Stores an aligned little-endian word of 64 bits, with release.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
         self.check_word(offset, 8)?;
         self.memory.store_u64(offset, value, Ordering::Release);

@@ -20,9 +20,6 @@ pub struct Node(HostNode);
 impl Node {
     /// Becomes the node behind the device process's socket, with `memory` bytes
     /// that buffers can be allocated from.
-    ///
-    /// # Errors
-    /// [`ConnectError`]
     pub fn connect(socket: impl AsRef<Path>, memory: usize) -> Result<Self, ConnectError> {
         HostNode::connect(socket, memory).map(Node)
     }
@@ -46,11 +43,7 @@ impl From<HostError> for CallError {
 
 impl Provider for Node {
     fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError> {
-        let mut call = uapi::Register {
-            port: port.into(),
-            flags: flags.into(),
-            ..Default::default()
-        };
+        let mut call = Registration::call(port, flags);
         match self.0.register(&mut call)? {
             Some(process) => Ok(Registration::Done(Box::new(process))),
             None => Ok(Registration::refused(&call)),

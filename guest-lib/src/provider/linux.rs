@@ -47,11 +47,7 @@ impl Device {
 impl Provider for Device {
     fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError> {
         let file = self.open()?;
-        let mut registration = uapi::Register {
-            port: port.into(),
-            flags: flags.into(),
-            ..Default::default()
-        };
+        let mut registration = Registration::call(port, flags);
         call::<{ uapi::REGISTER }, _>(&file, &mut registration)?;
         if registration.status != Status::Ok.code() {
             return Ok(Registration::refused(&registration));

@@ -71,9 +71,6 @@ impl Memory for SharedRegion {
 pub trait Provider: Debug + Send + Sync {
     /// Registers a process on a port; port 0 asks for any free one (N1). `flags` are
     /// those of [`uapi::Register`].
-    ///
-    /// # Errors
-    /// [`CallError`]
     fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError>;
 
     /// Memory of `length` bytes (not zero), page aligned and zeroed, which can be exported.
@@ -83,9 +80,6 @@ pub trait Provider: Debug + Send + Sync {
     fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError>;
 
     /// What driver and NIC hold and have counted.
-    ///
-    /// # Errors
-    /// [`CallError`]
     fn info(&self) -> Result<uapi::Info, CallError>;
 
     /// Longest time worth spinning before a caller blocks, when `spinners` other
@@ -114,6 +108,15 @@ pub enum Registration {
 }
 
 impl Registration {
+    /// The call that asks for a port.
+    fn call(port: u16, flags: u32) -> uapi::Register {
+        uapi::Register {
+            port: port.into(),
+            flags: flags.into(),
+            ..Default::default()
+        }
+    }
+
     /// The outcome of a call that was refused.
     fn refused(call: &uapi::Register) -> Self {
         let status = Status::try_from(call.status.get());
@@ -139,21 +142,12 @@ pub trait Process: Debug + Send + Sync {
     fn ring_doorbell(&self);
 
     /// Exports a range (N2).
-    ///
-    /// # Errors
-    /// [`CallError`]
     fn export(&self, call: &mut uapi::Export) -> Result<(), CallError>;
 
     /// Revokes a segment (N2).
-    ///
-    /// # Errors
-    /// [`CallError`]
     fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError>;
 
     /// Imports a segment (N3); blocks up to the time given in the call.
-    ///
-    /// # Errors
-    /// [`CallError`]
     fn import(&self, call: &mut uapi::Import) -> Result<(), CallError>;
 
     /// Blocks until the wake generation differs from the one in the call; or, with
@@ -164,9 +158,6 @@ pub trait Process: Debug + Send + Sync {
     fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError>;
 
     /// Ends all waits of this process.
-    ///
-    /// # Errors
-    /// [`CallError`]
     fn wake(&self, call: &mut uapi::Wake) -> Result<(), CallError>;
 
     /// A descriptor that can be polled ([`uapi`], "poll").
@@ -176,8 +167,5 @@ pub trait Process: Debug + Send + Sync {
     fn event(&self) -> Result<BorrowedFd<'_>, CallError>;
 
     /// Starts the command queue again after an error.
-    ///
-    /// # Errors
-    /// [`CallError`]
     fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), CallError>;
 }
