@@ -102,7 +102,7 @@ impl Core {
             if tracker.has_room() {
                 break;
             }
-            let (seen, generation) = (tracker.progress(), tracker.generation());
+            let (seen, generation) = (tracker.progress(), tracker.generation);
             drop(tracker);
             self.wait_for(None, || {
                 if Tracker::current_progress(area) != seen {
@@ -113,7 +113,7 @@ impl Core {
             tracker = self.tracker();
         }
         let issued = tracker.enter(summary, &self.claims, claimed);
-        let ring = command.publish(window, area, issued.number, tracker.doorbell());
+        let ring = command.publish(window, area, issued.number, &mut tracker.doorbell);
         drop(tracker);
         if ring {
             self.process.ring_doorbell();
@@ -211,8 +211,7 @@ impl Core {
         Error::check(call.status.get(), what)?;
         tracker.reset(&self.claims);
         // Release: partner is the acquire load in `check_generation`.
-        self.generation
-            .store(tracker.generation(), Ordering::Release);
+        self.generation.store(tracker.generation, Ordering::Release);
         Ok(())
     }
 

@@ -129,7 +129,8 @@ type Recent = [[Option<(Issued, Summary)>; COMMAND_ENTRIES]; 2];
 /// State of one process's command queue.
 #[derive(Debug)]
 pub(crate) struct Tracker {
-    generation: u64,
+    /// Number of resets of the queue.
+    pub(crate) generation: u64,
     /// Number of the next command.
     next: u64,
     /// Commands that the NIC had read at the last poll.
@@ -143,7 +144,8 @@ pub(crate) struct Tracker {
     recent: Recent,
     unclaimed: Vec<TransferError>,
     claimed: BTreeMap<u64, TransferError>,
-    doorbell: Doorbell,
+    /// State of the doorbell, for the next command.
+    pub(crate) doorbell: Doorbell,
 }
 
 impl Tracker {
@@ -161,11 +163,6 @@ impl Tracker {
             claimed: BTreeMap::new(),
             doorbell: Doorbell::default(),
         }
-    }
-
-    /// State of the doorbell, for the next command.
-    pub(crate) fn doorbell(&mut self) -> &mut Doorbell {
-        &mut self.doorbell
     }
 
     /// Returns true if another command fits, by the last poll.
@@ -253,11 +250,6 @@ impl Tracker {
             ordinal: self.program_writes,
             ..self.last(Operation::Write)
         }
-    }
-
-    /// Number of resets of the queue.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
     }
 
     /// Takes the failure that was put aside for a ticket.

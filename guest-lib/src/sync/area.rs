@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use qnic_abi::{NodeId, Port, SegmentName};
+use qnic_abi::SegmentName;
 
 use crate::core::lock;
 use crate::endpoint::Endpoint;
@@ -99,7 +99,7 @@ impl Area {
         if let Some(area) = lock(&self.others).get(&entry.participant()) {
             return Ok(area.clone());
         }
-        let (node, port) = (NodeId(entry.node()), Port(entry.port()));
+        let (node, port) = entry.process();
         let name = area_name(entry.incarnation());
         let area = self.endpoint.import(node, port, name, FIRST_CONTACT)?;
         lock(&self.others).insert(entry.participant(), area.clone());

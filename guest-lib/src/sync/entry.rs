@@ -6,6 +6,8 @@
 //!   +16  state  what the slot's process does with it; read by the successor
 //! ```
 
+use qnic_abi::{NodeId, Port};
+
 /// Offset of the name of the successor.
 pub(crate) const NEXT: u64 = 0;
 /// Offset of the grant.
@@ -37,12 +39,9 @@ impl Entry {
         (word as u16 != 0).then_some(Entry(word))
     }
 
-    pub(crate) fn node(self) -> u16 {
-        (self.0 >> 48) as u16
-    }
-
-    pub(crate) fn port(self) -> u16 {
-        (self.0 >> 32) as u16
+    /// Node and port of its process.
+    pub(crate) fn process(self) -> (NodeId, Port) {
+        (NodeId((self.0 >> 48) as u16), Port((self.0 >> 32) as u16))
     }
 
     pub(crate) fn incarnation(self) -> u16 {
@@ -79,10 +78,8 @@ impl State {
 
     /// The state in a word, if the word is about that object.
     pub(crate) fn of(word: u64, identity: u64) -> Option<Self> {
-        let states = [State::Waiting, State::Holding, State::Abandoned];
-        states
-            .into_iter()
-            .find(|state| state.word(identity) == word)
+        let mut states = [State::Waiting, State::Holding, State::Abandoned].into_iter();
+        states.find(|state| state.word(identity) == word)
     }
 }
 
@@ -123,8 +120,8 @@ mod tests {
         #[test]
         fn entries_name_their_parts(node: u16, port: u16, incarnation: u16, slot in 0..SLOTS) {
             let entry = Entry::new(node, port, incarnation, slot);
-            let parts = (entry.node(), entry.port(), entry.incarnation());
-            prop_assert_eq!(parts, (node, port, incarnation));
+            prop_assert_eq!(entry.process(), (NodeId(node), Port(port)));
+            prop_assert_eq!(entry.incarnation(), incarnation);
             prop_assert_eq!(entry.offset(), u64::from(slot) * SLOT_BYTES);
             prop_assert_eq!(Entry::from_word(entry.0), Some(entry));
             let other = Entry::new(node, port, incarnation, (slot + 1) % SLOTS);

@@ -38,11 +38,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// The lock at `offset` of an imported segment that grants reading and writing;
-    /// [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]
+    /// The lock at `offset` of an imported segment ([memory](crate::sync#memory)).
     pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
         let mut object = Object::new(participant, segment, offset, "lock")?;
         object.rejoins = true;
@@ -57,7 +53,7 @@ impl Lock {
     ///
     /// # Errors
     /// [`Error::Broken`]: a process that held it or waited for it has died; this one is
-    /// not in the queue any more. Those of [`crate::RemoteWord`]: the owner is gone.
+    /// not in the queue any more.
     pub fn acquire(&self) -> Result<LockGuard<'_>> {
         loop {
             let slot = self.object.take_slot()?;
@@ -72,7 +68,7 @@ impl Lock {
 
     /// Joins with a slot and waits for the lock; returns the predecessor.
     fn join(&self, slot: &Slot) -> Result<Option<Entry>> {
-        let before = Entry::from_word(slot.join(self.tail.swap(slot.entry().0))?);
+        let before = Entry::from_word(slot.join(self.tail.swap(slot.entry.0))?);
         if let Some(before) = before {
             self.object.link(before, slot)?;
             self.object
@@ -82,12 +78,9 @@ impl Lock {
     }
 
     /// Takes the lock if it is free.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn try_acquire(&self) -> Result<Option<LockGuard<'_>>> {
         let slot = self.object.take_slot()?;
-        match slot.join(self.tail.compare_swap(0, slot.entry().0))? {
+        match slot.join(self.tail.compare_swap(0, slot.entry.0))? {
             0 => self.hold(slot, None).map(Some),
             _ => slot.leave().map(|()| None),
         }
@@ -96,7 +89,7 @@ impl Lock {
     fn hold(&self, slot: Slot, before: Option<Entry>) -> Result<LockGuard<'_>> {
         slot.set_state(State::Holding)?;
         if before.is_none() {
-            self.name_holder(slot.entry())?;
+            self.name_holder(slot.entry)?;
         }
         Ok(LockGuard {
             lock: self,
@@ -112,9 +105,6 @@ impl Lock {
     }
 
     /// Returns true if a process has died in its queue.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn is_broken(&self) -> Result<bool> {
         self.object.is_broken()
     }
@@ -129,7 +119,7 @@ impl Lock {
     /// [`Error::Held`]: a process that lives holds the lock, or was woken to hold it. Try
     /// again after its release, which does no harm. (A process that took the lock when it
     /// was free counts as holder once its name has arrived at the owner, a message time
-    /// later.) Those of [`crate::RemoteWord`].
+    /// later.)
     pub fn recover(&self) -> Result<bool> {
         let object = &self.object;
         let Some(claim) = object.claim_recovery()? else {
@@ -154,7 +144,7 @@ impl Lock {
             Some(next) => next,
             None => {
                 core.wait_program_writes()?;
-                let me = slot.entry().0;
+                let me = slot.entry.0;
                 if self.tail.compare_swap(me, 0)? == me {
                     return slot.leave();
                 }
@@ -180,8 +170,7 @@ impl LockGuard<'_> {
     /// The predecessor of this process in the queue, in the order of the owner: the
     /// process that held the lock before. `None`: the lock was free.
     pub fn predecessor(&self) -> Option<(NodeId, Port)> {
-        let before = self.before?;
-        Some((NodeId(before.node()), Port(before.port())))
+        self.before.map(Entry::process)
     }
 
     /// Releases the lock, like dropping it, and returns an error if that failed. What the
@@ -190,7 +179,6 @@ impl LockGuard<'_> {
     ///
     /// # Errors
     /// [`Error::Broken`]: the successor has died before it linked itself.
-    /// Those of [`crate::RemoteWord`].
     pub fn release(mut self) -> Result<()> {
         self.end()
     }

@@ -26,6 +26,10 @@
 //! | [`Semaphore::wait`], [`Semaphore::signal`] | one atomic operation | and a notifying write |
 //!
 //! # Memory
+//! An object lies in an imported segment that grants reading and writing. It is
+//! [`OBJECT_BYTES`] long, and aligned to that: else `new` returns
+//! [`OutOfRange`](crate::Error::OutOfRange) or [`Misaligned`](crate::Error::Misaligned).
+//!
 //! Before a process releases a lock, signals a semaphore or removes an entry, all that it
 //! wrote through the same endpoint is in the memory of its destinations. So the next
 //! process sees it.
@@ -50,6 +54,10 @@
 //! [`Lock::acquire`], [`Semaphore::wait`] and [`MonitorGuard::wait`] take no timeout.
 //! [`Lock::try_acquire`] and [`Semaphore::try_wait`] do not queue. [`Waiting::wait`] takes
 //! a timeout and leaves the entry in the queue.
+//!
+//! # Errors
+//! All methods that reach the owner return the errors of [`crate::RemoteWord`], beside those
+//! that they name: then the owner is gone.
 //!
 //! # Names
 //! A participant uses the notification [`NOTIFICATION`] of its process and exports

@@ -26,11 +26,7 @@ pub struct Monitor(Lock);
 pub struct Condition(WaitQueue);
 
 impl Monitor {
-    /// The monitor at `offset` of an imported segment that grants reading and
-    /// writing; [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
-    ///
-    /// # Errors
-    /// [`crate::Error::OutOfRange`], [`crate::Error::Misaligned`]
+    /// The monitor at `offset` of an imported segment ([memory](crate::sync#memory)).
     pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
         Lock::new(participant, segment, offset).map(Monitor)
     }
@@ -53,11 +49,7 @@ impl Monitor {
 }
 
 impl Condition {
-    /// The condition at `offset` of an imported segment that grants reading and
-    /// writing; [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
-    ///
-    /// # Errors
-    /// [`crate::Error::OutOfRange`], [`crate::Error::Misaligned`]
+    /// The condition at `offset` of an imported segment ([memory](crate::sync#memory)).
     pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
         WaitQueue::new(participant, segment, offset).map(Condition)
     }
@@ -81,8 +73,7 @@ impl<'a> MonitorGuard<'a> {
     ///
     /// # Errors
     /// [`crate::Error::Broken`]: a process has died in the queue of the condition or
-    /// of the monitor; this one is in neither, and not in the monitor. Those of
-    /// [`crate::RemoteWord`].
+    /// of the monitor; this one is in neither, and not in the monitor.
     pub fn wait(self, condition: &Condition) -> Result<MonitorGuard<'a>> {
         let MonitorGuard { monitor, guard } = self;
         let mut waiting = condition.0.insert()?;
@@ -93,17 +84,11 @@ impl<'a> MonitorGuard<'a> {
 
     /// Wakes the first process that waits for a condition (cvsignal); returns false if
     /// none does.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn signal(&self, condition: &Condition) -> Result<bool> {
         condition.0.remove()
     }
 
     /// Wakes all processes that wait for a condition.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn broadcast(&self, condition: &Condition) -> Result<()> {
         while condition.0.remove()? {}
         Ok(())

@@ -179,7 +179,7 @@ impl Object {
 
     /// Links a slot behind its predecessor.
     pub(crate) fn link(&self, before: Entry, slot: &Slot) -> Result<()> {
-        match self.participant.area().post(before, NEXT, slot.entry().0) {
+        match self.participant.area().post(before, NEXT, slot.entry.0) {
             Err(error) if error.is_peer_gone() => Err(self.mark_broken(slot)?),
             linked => linked,
         }
@@ -286,7 +286,7 @@ impl Object {
             Err(error) => return Err(error),
         };
         match State::of(state, self.identity) {
-            Some(State::Waiting | State::Holding) if next == slot.entry().0 => {
+            Some(State::Waiting | State::Holding) if next == slot.entry.0 => {
                 Ok(Predecessor::Present)
             }
             Some(State::Waiting | State::Holding) => Ok(Predecessor::Unlinked),
@@ -300,7 +300,7 @@ impl Object {
     pub(crate) fn mark_broken(&self, slot: &Slot) -> Result<Error> {
         let epoch = self.load_epoch()?;
         if is_intact(epoch) {
-            if self.rejoins && epoch != slot.known_epoch() {
+            if self.rejoins && epoch != slot.known_epoch {
                 slot.mark_stale();
             } else {
                 self.epoch.compare_swap(epoch, epoch | BROKEN)?;

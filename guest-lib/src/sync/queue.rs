@@ -46,7 +46,7 @@ impl Queue {
 
     /// Executes the function with which a slot joins.
     pub(crate) fn join(&self, function: Function, slot: &Slot) -> Result<(u64, u32, u32)> {
-        slot.join(self.call(function, slot.entry().0))
+        slot.join(self.call(function, slot.entry.0))
     }
 
     /// Links a slot that has joined behind `before`.
@@ -65,7 +65,7 @@ impl Queue {
         watch: &mut Watch,
         deadline: Option<Instant>,
     ) -> Result<()> {
-        let is_first = || Ok(self.head.load()? == slot.entry().0);
+        let is_first = || Ok(self.head.load()? == slot.entry.0);
         let count = self.object.await_grant(slot, watch, deadline, is_first)?;
         if count == 0 {
             return Ok(());
@@ -112,11 +112,7 @@ impl Queue {
 pub struct WaitQueue(Queue);
 
 impl WaitQueue {
-    /// The wait queue at `offset` of an imported segment that grants reading and
-    /// writing; [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]
+    /// The wait queue at `offset` of an imported segment ([memory](crate::sync#memory)).
     pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
         Queue::new(participant, segment, offset, "wait queue").map(WaitQueue)
     }
@@ -124,7 +120,7 @@ impl WaitQueue {
     /// Joins the queue as the last (insertQ); [`Waiting::wait`] waits.
     ///
     /// # Errors
-    /// [`Error::Broken`], and those of [`crate::RemoteWord`]
+    /// [`Error::Broken`]
     pub fn insert(&self) -> Result<Waiting<'_>> {
         let slot = self.0.object.take_slot()?;
         let (before, _, _) = self.0.join(Function::Enqueue, &slot)?;
@@ -138,9 +134,6 @@ impl WaitQueue {
 
     /// Wakes the first process that waits, after all that this process wrote before
     /// (removeQ). Returns false if none waited: then the signal is lost.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn remove(&self) -> Result<bool> {
         self.0.object.core().wait_program_writes()?;
         let (entry, count, _) = self.0.call(Function::Dequeue, 0)?;
@@ -149,18 +142,12 @@ impl WaitQueue {
     }
 
     /// Returns true if a process has died in it.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn is_broken(&self) -> Result<bool> {
         self.0.object.is_broken()
     }
 
     /// Empties a broken queue; returns false if it is not broken, or another process
     /// recovers it. All waiting processes get [`Error::Broken`] instead of their event.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn recover(&self) -> Result<bool> {
         self.0.recover(0)
     }
@@ -181,8 +168,7 @@ impl Waiting<'_> {
     /// [`Error::TimedOut`] the entry stays in the queue: wait again.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; [`Error::Broken`]: the entry is lost; those of
-    /// [`crate::RemoteWord`].
+    /// [`Error::TimedOut`]; [`Error::Broken`]: the entry is lost.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
         let Some(slot) = self.slot.take() else {
             return Ok(());

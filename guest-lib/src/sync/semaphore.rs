@@ -20,11 +20,7 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// The semaphore at `offset` of an imported segment that grants reading and
-    /// writing; [`crate::sync::OBJECT_BYTES`] long, and aligned to that.
-    ///
-    /// # Errors
-    /// [`crate::Error::OutOfRange`], [`crate::Error::Misaligned`]
+    /// The semaphore at `offset` of an imported segment ([memory](crate::sync#memory)).
     pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
         let endpoint = participant.endpoint();
         Ok(Semaphore {
@@ -34,17 +30,11 @@ impl Semaphore {
     }
 
     /// Sets the value of a semaphore that no process waits for yet; returns what it was.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn initialize(&self, value: u32) -> Result<u32> {
         self.value.swap(value)
     }
 
     /// The value as it was a moment ago: units that no process has taken.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn value(&self) -> Result<u32> {
         self.value.load()
     }
@@ -53,7 +43,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// [`crate::Error::Broken`]: a process that waited has died; this one is not in
-    /// the queue any more. Those of [`crate::RemoteWord`].
+    /// the queue any more.
     pub fn wait(&self) -> Result<()> {
         let queue = &self.queue;
         let slot = queue.object.take_slot()?;
@@ -66,9 +56,6 @@ impl Semaphore {
     }
 
     /// Takes one unit if there is one.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn try_wait(&self) -> Result<bool> {
         let mut value = self.value.load()?;
         while value > 0 {
@@ -83,9 +70,6 @@ impl Semaphore {
 
     /// Gives one unit back after all that this process wrote before (Ssignal). The first
     /// process that waits gets it, if any does.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn signal(&self) -> Result<()> {
         self.queue.object.core().wait_program_writes()?;
         let (entry, count, _) = self.queue.call(Function::SemaphoreV, 0)?;
@@ -103,9 +87,6 @@ impl Semaphore {
     }
 
     /// Returns true if a process has died in its queue.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn is_broken(&self) -> Result<bool> {
         self.queue.object.is_broken()
     }
@@ -114,9 +95,6 @@ impl Semaphore {
     /// not broken, or another process recovers it. All waiting processes get
     /// [`crate::Error::Broken`]. The caller knows how many units are taken, and chooses
     /// the value accordingly.
-    ///
-    /// # Errors
-    /// Those of [`crate::RemoteWord`]
     pub fn recover(&self, value: u32) -> Result<bool> {
         self.queue.recover(value)
     }

@@ -21,9 +21,10 @@ use crate::sync::entry::{Entry, Grant, State, GRANT, NEXT, STATE};
 #[derive(Debug)]
 pub(crate) struct Slot {
     area: Arc<Area>,
-    entry: Entry,
+    pub(crate) entry: Entry,
     identity: u64,
-    known_epoch: u64,
+    /// The epoch of its object as it was known before it joined.
+    pub(crate) known_epoch: u64,
     /// The slot is abandoned because its queue may be stale.
     stale: AtomicBool,
     /// The operation that joins a queue was refused.
@@ -55,10 +56,6 @@ impl Slot {
         Ok(slot)
     }
 
-    pub(crate) fn entry(&self) -> Entry {
-        self.entry
-    }
-
     /// The successor, if it has linked itself.
     pub(crate) fn next(&self) -> Result<Option<Entry>> {
         Ok(Entry::from_word(self.load(NEXT)?))
@@ -67,11 +64,6 @@ impl Slot {
     /// The grant that has arrived.
     pub(crate) fn granted(&self) -> Result<Option<Grant>> {
         Ok(Grant::from_word(self.load(GRANT)?))
-    }
-
-    /// The epoch of its object as it was known before it joined.
-    pub(crate) fn known_epoch(&self) -> u64 {
-        self.known_epoch
     }
 
     /// Notes that its queue may be stale.
