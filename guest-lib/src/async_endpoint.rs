@@ -76,7 +76,7 @@ impl AsyncEndpoint {
     /// [`Error::NotificationsLost`], [`Error::DeviceGone`], [`Error::System`]
     pub async fn next(&self) -> Result<Signal> {
         let core = self.endpoint.core();
-        self.until(|| core.next_queued()).await
+        self.until(|| core.ring().next_queued(core)).await
     }
 
     /// Takes the next message of a channel of this endpoint. It does not notice a sender

@@ -46,7 +46,7 @@ impl Armed {
         if state.slots.contains_key(&id) {
             return Err(Error::Armed(id.number()));
         }
-        let pending = core.arm(id, SignalSink::Handler)?;
+        let pending = core.ring().arm(core, id, SignalSink::Handler)?;
         state.slots.insert(id, Some(handler));
         let started = match &state.dispatcher {
             // No event has woken it for these signals.
@@ -103,7 +103,7 @@ fn dispatch(core: &Core, stopped: &AtomicBool) {
             if stopped.load(Ordering::Acquire) {
                 return Ok(Some(None));
             }
-            Ok(core.next_handled().map(Some))
+            Ok(core.ring().next_handled(core).map(Some))
         })
     };
     while let Ok(Some(id)) = next() {
@@ -132,7 +132,7 @@ impl Core {
         let panicked = catch_unwind(AssertUnwindSafe(|| handler(id))).is_err();
         let mut state = handlers.lock();
         match state.slots.get_mut(&id) {
-            _ if panicked => self.disarm(id, SignalSink::Handler),
+            _ if panicked => self.ring().disarm(self, id, SignalSink::Handler),
             Some(slot @ None) => *slot = Some(handler),
             _ => {
                 drop(state);
@@ -150,7 +150,7 @@ impl Core {
         let handlers = &self.notifications.handlers;
         let mut state = handlers.lock();
         let handler = state.slots.remove(&id);
-        self.disarm(id, SignalSink::Handler);
+        self.ring().disarm(self, id, SignalSink::Handler);
         let me = thread::current().id();
         let dispatcher = state.dispatcher.as_ref();
         let within = dispatcher.is_some_and(|dispatcher| dispatcher.thread.thread().id() == me)

@@ -9,9 +9,7 @@ mod queue;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::core::notifications::ring::SignalSink;
-use crate::core::notifications::{signals, Notifications};
-use crate::core::{lock, Core};
+use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
@@ -41,7 +39,7 @@ impl Notification<'_> {
 
     /// How often it was signalled since this process registered.
     pub fn signals(&self) -> u64 {
-        signals(self.core.process.host_area(), self.id)
+        self.core.signals(self.id)
     }
 
     /// Number of signals that are not acknowledged; never blocks (notfTest).
@@ -156,46 +154,5 @@ impl Endpoint {
     /// [`crate::Error::Polled`]: there is one; [`crate::Error::System`]
     pub fn poller(&self) -> Result<Poller> {
         Poller::new(self.core())
-    }
-}
-
-impl Core {
-    /// How many signals of a notification are not acknowledged.
-    pub(crate) fn pending(&self, id: NotificationId) -> u64 {
-        let counters = &self.notifications.counters;
-        counters.pending(self.process.host_area(), id)
-    }
-
-    /// Acknowledges one pending signal; returns false if there is none.
-    pub(crate) fn acknowledge(&self, id: NotificationId) -> bool {
-        let counters = &self.notifications.counters;
-        counters.acknowledge(self.process.host_area(), id)
-    }
-
-    /// Acknowledges all signals of a notification that is about to get a new purpose.
-    pub(crate) fn clear_signals(&self, id: NotificationId) {
-        while self.acknowledge(id) {}
-    }
-
-    /// Gives the signals of a notification to a sink; returns true if any are pending.
-    fn arm(&self, id: NotificationId, sink: SignalSink) -> Result<bool> {
-        let Notifications { ring, counters, .. } = &self.notifications;
-        lock(ring).arm(&*self.process, counters, id, sink)
-    }
-
-    fn disarm(&self, id: NotificationId, sink: SignalSink) {
-        lock(&self.notifications.ring).disarm(&*self.process, id, sink);
-    }
-
-    /// The next notification for the queue.
-    pub(crate) fn next_queued(&self) -> Result<Option<Signal>> {
-        let Notifications { ring, counters, .. } = &self.notifications;
-        lock(ring).next_queued(&*self.process, counters)
-    }
-
-    /// The next notification for a handler.
-    fn next_handled(&self) -> Option<NotificationId> {
-        let Notifications { ring, counters, .. } = &self.notifications;
-        lock(ring).next_handled(&*self.process, counters)
     }
 }

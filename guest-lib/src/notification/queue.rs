@@ -32,7 +32,8 @@ impl<'e> NotificationQueue<'e> {
     /// # Errors
     /// [`crate::Error::Armed`]: it is watched already, or has a handler.
     pub fn watch(&self, id: NotificationId) -> Result<()> {
-        match self.core.arm(id, SignalSink::Queue)? {
+        let pending = self.core.ring().arm(self.core, id, SignalSink::Queue)?;
+        match pending {
             // No event has woken threads that sleep in `wait` for these signals.
             true => self.core.wake(),
             false => Ok(()),
@@ -41,7 +42,7 @@ impl<'e> NotificationQueue<'e> {
 
     /// Ends that; signals that are pending stay pending.
     pub fn unwatch(&self, id: NotificationId) {
-        self.core.disarm(id, SignalSink::Queue);
+        self.core.ring().disarm(self.core, id, SignalSink::Queue);
     }
 
     /// Takes the next notification, if there is one; never blocks (notfQRemove).
@@ -49,7 +50,7 @@ impl<'e> NotificationQueue<'e> {
     /// # Errors
     /// [`crate::Error::NotificationsLost`]
     pub fn remove(&self) -> Result<Option<Signal>> {
-        self.core.next_queued()
+        self.core.ring().next_queued(self.core)
     }
 
     /// Waits for the next notification and takes it (notfQWait): spins briefly, then

@@ -11,16 +11,15 @@ use std::thread::{JoinHandle, ThreadId};
 
 use qnic_abi::host_area::{signal_offset, SIGNAL_COUNTERS};
 
-use crate::core::lock;
-use crate::provider::Memory;
+use crate::core::{lock, Core};
 use ring::NotificationRing;
 use signal::NotificationId;
 
 /// The notifications of one endpoint.
 #[derive(Default)]
 pub(crate) struct Notifications {
-    pub(crate) counters: Counters,
-    pub(crate) ring: Mutex<NotificationRing>,
+    counters: Counters,
+    ring: Mutex<NotificationRing>,
     pub(crate) handlers: Handlers,
     /// The endpoint has a [`crate::Poller`].
     pub(crate) polled: AtomicBool,
@@ -28,10 +27,9 @@ pub(crate) struct Notifications {
     pub(crate) turn: AtomicUsize,
 }
 
-/// The acknowledge counters of the counted notifications. The signal counters are in
-/// the host area, which each method takes.
-#[derive(Debug)]
-pub(crate) struct Counters(Box<[AtomicU64]>);
+/// The acknowledge counters of the counted notifications. The signal counters are in the
+/// host area.
+struct Counters(Box<[AtomicU64]>);
 
 impl Default for Counters {
     fn default() -> Self {
@@ -39,17 +37,27 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
+impl Core {
+    /// How often a notification was signalled.
+    pub(crate) fn signals(&self, id: NotificationId) -> u64 {
+        // Acquire: data written before the signal is visible behind it (partner: the NIC's
+        // release store of the counter).
+        let counter = signal_offset(id.number());
+        self.process
+            .host_area()
+            .load_u64(counter, Ordering::Acquire)
+    }
+
     /// How many signals of a notification are not acknowledged.
-    pub(crate) fn pending(&self, area: &dyn Memory, id: NotificationId) -> u64 {
-        let acknowledged = self.0[id.number() as usize].load(Ordering::Acquire);
-        signals(area, id).saturating_sub(acknowledged)
+    pub(crate) fn pending(&self, id: NotificationId) -> u64 {
+        let acknowledged = self.acknowledged(id).load(Ordering::Acquire);
+        self.signals(id).saturating_sub(acknowledged)
     }
 
     /// Acknowledges one pending signal; returns false if there is none.
-    pub(crate) fn acknowledge(&self, area: &dyn Memory, id: NotificationId) -> bool {
-        let signals = signals(area, id);
-        self.0[id.number() as usize]
+    pub(crate) fn acknowledge(&self, id: NotificationId) -> bool {
+        let signals = self.signals(id);
+        self.acknowledged(id)
             // Release: what this thread did with the signal's data stays in front
             // (partner: the acquire load in `pending`).
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |acknowledged| {
@@ -57,16 +65,20 @@ impl Counters {
             })
             .is_ok()
     }
-}
 
-/// How often a notification was signalled.
-pub(crate) fn signals(area: &dyn Memory, id: NotificationId) -> u64 {
-    // Acquire: data written before the signal is visible behind it (partner: the NIC's
-    // release store of the counter).
-    area.load_u64(
-        signal_offset(id.number()),
-        qnic_abi::shared::Ordering::Acquire,
-    )
+    /// Acknowledges all signals of a notification that is about to get a new purpose.
+    pub(crate) fn clear_signals(&self, id: NotificationId) {
+        while self.acknowledge(id) {}
+    }
+
+    fn acknowledged(&self, id: NotificationId) -> &AtomicU64 {
+        &self.notifications.counters.0[id.number() as usize]
+    }
+
+    /// The notifications that have arrived.
+    pub(crate) fn ring(&self) -> MutexGuard<'_, NotificationRing> {
+        lock(&self.notifications.ring)
+    }
 }
 
 /// What [`crate::Endpoint::arm`] takes.

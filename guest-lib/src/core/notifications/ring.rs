@@ -20,9 +20,8 @@ use qnic_abi::host_area::{ONE_SHOT_ENTRIES, SIGNAL_COUNTERS};
 
 use crate::core::notifications::reader::RingReader;
 use crate::core::notifications::signal::{NotificationId, OneShot, Signal};
-use crate::core::notifications::Counters;
+use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::provider::Process;
 
 /// One-shot notifications that wait here to be taken; more are dropped.
 const ONE_SHOT_LIMIT: usize = ONE_SHOT_ENTRIES as usize;
@@ -83,8 +82,7 @@ impl NotificationRing {
     /// [`Error::Armed`]: it has a sink already.
     pub(crate) fn arm(
         &mut self,
-        process: &dyn Process,
-        counters: &Counters,
+        core: &Core,
         id: NotificationId,
         sink: SignalSink,
     ) -> Result<bool> {
@@ -93,8 +91,8 @@ impl NotificationRing {
             return Err(Error::Armed(id.number()));
         }
         counted.sink = sink;
-        self.reader.arm(process.window(), id.number(), true);
-        let pending = counters.pending(process.host_area(), id) > 0;
+        self.reader.arm(core.process.window(), id.number(), true);
+        let pending = core.pending(id) > 0;
         if pending {
             self.list(id);
         }
@@ -102,7 +100,7 @@ impl NotificationRing {
     }
 
     /// Takes a notification away from its sink, if it is this one.
-    pub(crate) fn disarm(&mut self, process: &dyn Process, id: NotificationId, sink: SignalSink) {
+    pub(crate) fn disarm(&mut self, core: &Core, id: NotificationId, sink: SignalSink) {
         let counted = &mut self.counted[id.number() as usize];
         if counted.sink != sink {
             return;
@@ -110,7 +108,7 @@ impl NotificationRing {
         *counted = Counted::default();
         self.queue.retain(|signal| *signal != Signal::Counted(id));
         self.handled.retain(|other| *other != id);
-        self.reader.arm(process.window(), id.number(), false);
+        self.reader.arm(core.process.window(), id.number(), false);
     }
 
     /// The next notification for the queue. A counted one has pending signals, and
@@ -118,41 +116,33 @@ impl NotificationRing {
     ///
     /// # Errors
     /// [`Error::NotificationsLost`], once for those that it counts.
-    pub(crate) fn next_queued(
-        &mut self,
-        process: &dyn Process,
-        counters: &Counters,
-    ) -> Result<Option<Signal>> {
+    pub(crate) fn next_queued(&mut self, core: &Core) -> Result<Option<Signal>> {
         loop {
-            let more = self.move_one(process);
+            let more = self.move_one(core);
             match self.queue.pop_front() {
                 Some(Signal::OneShot(one_shot)) => {
                     self.one_shots -= 1;
                     return Ok(Some(one_shot.into()));
                 }
                 Some(Signal::Counted(id)) => {
-                    if counters.pending(process.host_area(), id) > 0 {
+                    if core.pending(id) > 0 {
                         self.queue.push_back(id.into());
                         return Ok(Some(id.into()));
                     }
                     self.counted[id.number() as usize].listed = false;
                 }
                 None if more => {}
-                None => return self.report_lost(process).map(|()| None),
+                None => return self.report_lost(core).map(|()| None),
             }
         }
     }
 
     /// The next notification with pending signals that has a handler. It comes again in
     /// its turn until they are acknowledged.
-    pub(crate) fn next_handled(
-        &mut self,
-        process: &dyn Process,
-        counters: &Counters,
-    ) -> Option<NotificationId> {
-        while self.move_one(process) {}
+    pub(crate) fn next_handled(&mut self, core: &Core) -> Option<NotificationId> {
+        while self.move_one(core) {}
         while let Some(id) = self.handled.pop_front() {
-            if counters.pending(process.host_area(), id) > 0 {
+            if core.pending(id) > 0 {
                 self.handled.push_back(id);
                 return Some(id);
             }
@@ -162,8 +152,10 @@ impl NotificationRing {
     }
 
     /// Moves one entry of the host area to its list; returns false if there is none.
-    fn move_one(&mut self, process: &dyn Process) -> bool {
-        let entry = self.reader.take(process.window(), process.host_area());
+    fn move_one(&mut self, core: &Core) -> bool {
+        let entry = self
+            .reader
+            .take(core.process.window(), core.process.host_area());
         match entry.map(Signal::new) {
             None => return false,
             Some(Some(Signal::Counted(id))) => self.list(id),
@@ -196,8 +188,8 @@ impl NotificationRing {
         }
     }
 
-    fn report_lost(&mut self, process: &dyn Process) -> Result<()> {
-        let lost = RingReader::lost(process.host_area()).wrapping_add(self.dropped);
+    fn report_lost(&mut self, core: &Core) -> Result<()> {
+        let lost = RingReader::lost(core.process.host_area()).wrapping_add(self.dropped);
         match lost.wrapping_sub(std::mem::replace(&mut self.reported, lost)) {
             0 => Ok(()),
             unreported => Err(Error::NotificationsLost(unreported)),
