@@ -38,7 +38,7 @@ struct State {
     read: u64,
     errors: u64,
     done: [u64; 2],
-    /// The wake requests that were acted upon: for anything, for notifications.
+    /// The requests of each [`Wake`] that were acted upon.
     acted: [u64; 2],
     entries: u64,
     doorbells: u64,
@@ -47,9 +47,17 @@ struct State {
     gone: bool,
 }
 
+/// What a process asks to be woken for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wake {
+    Anything,
+    Signal,
+}
+
 /// The NIC and the driver of one process.
 #[derive(Debug)]
 pub(crate) struct FakeNic {
+    registration: uapi::Register,
     window: SharedRegion,
     host_area: SharedRegion,
     state: Mutex<State>,
@@ -82,12 +90,17 @@ impl FakeNic {
     /// A NIC and the way to open it.
     pub(crate) fn new() -> (Arc<Self>, Nic) {
         let fake = Arc::new(FakeNic {
+            registration: uapi::Register {
+                node: 3.into(),
+                inline_max: (INLINE_MAX as u32).into(),
+                ..Default::default()
+            },
             window: SharedRegion::anonymous(WINDOW_BYTES).unwrap(),
             host_area: SharedRegion::anonymous(HOST_PAGES * PAGE_SIZE).unwrap(),
             state: Mutex::default(),
             woken: Condvar::new(),
         });
-        let nic = Nic::with_provider(Arc::new(FakeProvider(fake.clone())), "fake");
+        let nic = Nic::with_provider(Arc::new(Handle(fake.clone())), "fake");
         (fake, nic)
     }
 
@@ -135,7 +148,7 @@ impl FakeNic {
             self.tell(WRITES_DONE, state.done[0]);
             self.tell(READS_DONE, state.done[1]);
         }
-        self.check_wake();
+        self.check_wake(Wake::Anything);
     }
 
     /// Fetches and ends everything there is, all with the same status.
@@ -168,8 +181,8 @@ impl FakeNic {
             state.entries += 1;
             self.tell(NOTIFICATION_TAIL, state.entries);
         }
-        self.check_wake();
-        self.check_word(1, SIGNAL_WAKE_REQUEST);
+        self.check_wake(Wake::Anything);
+        self.check_wake(Wake::Signal);
     }
 
     /// Says that the NIC has dropped so many one-shot notifications.
@@ -180,7 +193,7 @@ impl FakeNic {
     /// Stops the command queue.
     pub(crate) fn fail_queue(&self, status: Status) {
         self.tell(QUEUE_STATUS, status.code().into());
-        self.check_wake();
+        self.check_wake(Wake::Anything);
     }
 
     /// Stores a word of the host area.
@@ -214,31 +227,22 @@ impl FakeNic {
     }
 
     /// Blocks until a process has asked to be woken.
-    pub(crate) fn await_wake_request(&self) {
-        self.await_word(0, WAKE_REQUEST);
-    }
-
-    /// Blocks until a process has asked to be woken by a notification.
-    pub(crate) fn await_signal_wake_request(&self) {
-        self.await_word(1, SIGNAL_WAKE_REQUEST);
-    }
-
-    fn await_word(&self, kind: usize, word: usize) {
-        while self.window.load_u64(word, Ordering::Relaxed) == lock(&self.state).acted[kind] {
+    pub(crate) fn await_request(&self, wake: Wake) {
+        while self.request(wake) == lock(&self.state).acted[wake as usize] {
             std::thread::yield_now();
         }
     }
 
-    fn check_wake(&self) {
-        self.check_word(0, WAKE_REQUEST);
+    fn request(&self, wake: Wake) -> u64 {
+        let word = [WAKE_REQUEST, SIGNAL_WAKE_REQUEST][wake as usize];
+        self.window.load_u64(word, Ordering::Relaxed)
     }
 
-    fn check_word(&self, kind: usize, word: usize) {
+    fn check_wake(&self, wake: Wake) {
         self.window.fence();
-        let wanted = self.window.load_u64(word, Ordering::Relaxed);
+        let wanted = self.request(wake);
         let mut state = lock(&self.state);
-        if wanted != state.acted[kind] {
-            state.acted[kind] = wanted;
+        if wanted != std::mem::replace(&mut state.acted[wake as usize], wanted) {
             self.wake();
         }
     }
@@ -254,10 +258,11 @@ impl FakeNic {
     }
 }
 
+/// The way to the NIC, and its one process.
 #[derive(Debug)]
-struct FakeProvider(Arc<FakeNic>);
+struct Handle(Arc<FakeNic>);
 
-impl Provider for FakeProvider {
+impl Provider for Handle {
     fn register(&self, port: u16, flags: u32) -> Result<Registration, CallError> {
         if flags != 0 {
             return Ok(Registration::Refused(Status::AccessDenied));
@@ -265,15 +270,7 @@ impl Provider for FakeProvider {
         if port == 13 {
             return Ok(Registration::Refused(Status::PortInUse));
         }
-        Ok(Registration::Done(Box::new(FakeProcess {
-            nic: self.0.clone(),
-            registration: uapi::Register {
-                port: port.into(),
-                node: 3.into(),
-                inline_max: (INLINE_MAX as u32).into(),
-                ..Default::default()
-            },
-        })))
+        Ok(Registration::Done(Box::new(Handle(self.0.clone()))))
     }
 
     fn allocate(&self, length: usize) -> Result<Arc<dyn Memory>, CallError> {
@@ -289,31 +286,25 @@ impl Provider for FakeProvider {
     }
 }
 
-#[derive(Debug)]
-struct FakeProcess {
-    nic: Arc<FakeNic>,
-    registration: uapi::Register,
-}
-
-impl Process for FakeProcess {
+impl Process for Handle {
     fn registration(&self) -> &uapi::Register {
-        &self.registration
+        &self.0.registration
     }
 
     fn window(&self) -> &dyn Memory {
-        &self.nic.window
+        &self.0.window
     }
 
     fn host_area(&self) -> &dyn Memory {
-        &self.nic.host_area
+        &self.0.host_area
     }
 
     fn ring_doorbell(&self) {
-        lock(&self.nic.state).doorbells += 1;
+        lock(&self.0.state).doorbells += 1;
     }
 
     fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
-        let mut state = lock(&self.nic.state);
+        let mut state = lock(&self.0.state);
         call.segment = state.next_segment.into();
         call.key = (1000 + u64::from(state.next_segment)).into();
         let segment = state.next_segment;
@@ -323,7 +314,7 @@ impl Process for FakeProcess {
     }
 
     fn unexport(&self, call: &mut uapi::Unexport) -> Result<(), CallError> {
-        let mut state = lock(&self.nic.state);
+        let mut state = lock(&self.0.state);
         let others = |segment: &u16| *segment != call.segment.get();
         state.exported.retain(others);
         Ok(())
@@ -345,7 +336,7 @@ impl Process for FakeProcess {
     fn wait(&self, call: &mut uapi::Wait) -> Result<(), CallError> {
         let timeout = u64::try_from(call.timeout_ns.get()).unwrap_or(u64::MAX);
         let timeout = Duration::from_nanos(timeout.min(10_000_000_000));
-        let (nic, before) = (&self.nic, call.generation.get());
+        let (nic, before) = (&self.0, call.generation.get());
         let asleep = |state: &mut State| !state.gone && nic.generation() == before;
         let woken = nic
             .woken
@@ -362,8 +353,8 @@ impl Process for FakeProcess {
     }
 
     fn wake(&self, _call: &mut uapi::Wake) -> Result<(), CallError> {
-        let _state = lock(&self.nic.state);
-        self.nic.wake();
+        let _state = lock(&self.0.state);
+        self.0.wake();
         Ok(())
     }
 
@@ -372,12 +363,12 @@ impl Process for FakeProcess {
     }
 
     fn reset_queue(&self, _call: &mut uapi::ResetQueue) -> Result<(), CallError> {
-        let mut state = lock(&self.nic.state);
+        let mut state = lock(&self.0.state);
         for offset in (PAGE_SIZE..WINDOW_BYTES).step_by(8) {
-            self.nic.window.store_u64(offset, 0, Ordering::Relaxed);
+            self.0.window.store_u64(offset, 0, Ordering::Relaxed);
         }
         for offset in [HEAD, WRITES_DONE, READS_DONE, ERRORS, QUEUE_STATUS] {
-            self.nic.tell(offset, 0);
+            self.0.tell(offset, 0);
         }
         (state.read, state.errors, state.done) = (0, 0, [0; 2]);
         Ok(())

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::fake_nic::Wake;
 use super::{setup, ONE, SECOND};
 use crate::{Error, NotificationId, OneShot, Signal};
 
@@ -39,7 +40,7 @@ fn a_sleeping_waiter_is_woken() {
     let (fake, endpoint, _remote) = setup();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| endpoint.notification(ONE).wait(None));
-        fake.await_signal_wake_request();
+        fake.await_request(Wake::Signal);
         fake.signal(1);
         assert_eq!(waiter.join().unwrap().unwrap(), 1);
     });
@@ -97,7 +98,7 @@ fn a_sleeper_on_the_queue_is_woken_by_signals_old_and_new() {
                 fake.signal(2);
             }
             let waiter = scope.spawn(|| queue.wait(None));
-            fake.await_signal_wake_request();
+            fake.await_request(Wake::Signal);
             queue.watch(TWO).unwrap();
             if !signalled_before {
                 fake.signal(2);
@@ -133,7 +134,7 @@ fn one_of_several_is_waited_for() {
     }
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| endpoint.wait_any(&[ONE, TWO], None));
-        fake.await_signal_wake_request();
+        fake.await_request(Wake::Signal);
         fake.signal(2);
         assert_eq!(waiter.join().unwrap().unwrap(), TWO);
     });

@@ -85,10 +85,8 @@ fn what_is_wrong_is_said_by_name() {
         let word = a.endpoint.atomic_u32(&a.import(&closed), 0).unwrap();
         let error = word.increment().unwrap_err();
         assert_eq!(error.status(), Some(Status::AccessDenied));
-        assert!(
-            error.to_string().starts_with("atomic operation on segment"),
-            "{error}"
-        );
+        let text = error.to_string();
+        assert!(text.starts_with("atomic operation on segment"), "{text}");
     }
     let word = a.endpoint.atomic_u32(&segment, 0).unwrap();
     word.increment().unwrap();

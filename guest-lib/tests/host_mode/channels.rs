@@ -10,11 +10,11 @@ use qnic::{
     Sender, Signal, Status,
 };
 
-use crate::cluster::{pattern, status, Cluster, BOTH, SOON};
+use crate::cluster::{id, pattern, status, Cluster, BOTH, SOON};
 
 const NAME: SegmentName = SegmentName(0xc4a);
-const SENT: NotificationId = NotificationId::new(10).unwrap();
-const REPLENISH: NotificationId = NotificationId::new(11).unwrap();
+const SENT: NotificationId = id(10);
+const REPLENISH: NotificationId = id(11);
 const SHORT: Option<Duration> = Some(Duration::from_millis(5));
 
 struct Ends {
@@ -244,7 +244,7 @@ fn a_receiver_of_many_channels_takes_them_from_its_queue() {
     let endpoint = cluster.nic(0).register(Port(1)).unwrap();
     let queue = endpoint.queue();
     let nic = cluster.nic(1);
-    let id = |sender| NotificationId::new(100 + u32::from(sender)).unwrap();
+    let id = |sender| id(100 + u32::from(sender));
     let name = |sender| SegmentName(u64::from(sender));
     let mut receivers: Vec<_> = (0..SENDERS)
         .map(|sender| {

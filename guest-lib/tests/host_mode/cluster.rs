@@ -22,7 +22,12 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 pub(crate) const BOTH: Access = Access::READ.union(Access::WRITE);
 
-pub(crate) const ONE: NotificationId = NotificationId::new(1).unwrap();
+pub(crate) const ONE: NotificationId = id(1);
+
+/// The counted notification of a number.
+pub(crate) const fn id(number: u32) -> NotificationId {
+    NotificationId::new(number).unwrap()
+}
 
 /// A device; its sockets live in a directory that goes away with it.
 pub(crate) struct Cluster {

@@ -108,20 +108,13 @@ fn ports_are_exclusive() {
 #[test]
 fn what_cannot_be_opened_is_a_clear_error() {
     let cluster = Cluster::new(1);
+    let no_socket = Nic::open_host("/nonexistent/qnic.sock");
+    let no_file = Nic::open_linux("/nonexistent/qnic0");
+    let more_than_the_nic_covers = Nic::open_host_with(cluster.socket(0), 128 << 20);
     for (opened, hint) in [
-        (
-            Nic::open_host("/nonexistent/qnic.sock"),
-            "is the device process running?",
-        ),
-        (
-            Nic::open_linux("/nonexistent/qnic0"),
-            "is the qnic module loaded?",
-        ),
-        // More memory than the NIC covers.
-        (
-            Nic::open_host_with(cluster.socket(0), 128 << 20),
-            "QNIC_HOST_MEMORY",
-        ),
+        (no_socket, "is the device process running?"),
+        (no_file, "is the qnic module loaded?"),
+        (more_than_the_nic_covers, "QNIC_HOST_MEMORY"),
     ] {
         let error = opened.unwrap_err().to_string();
         assert!(error.contains(hint), "{error}");

@@ -7,11 +7,7 @@ use std::time::{Duration, Instant};
 use qnic::{Error, NotificationId, OneShot, Poller, Signal};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use crate::cluster::{pair, Cluster, Peer, ONE, SOON};
-
-fn id(number: u32) -> NotificationId {
-    NotificationId::new(number).unwrap()
-}
+use crate::cluster::{id, pair, Cluster, Peer, ONE, SOON};
 
 fn one_shot(number: u32) -> OneShot {
     OneShot::new(number).unwrap()

@@ -1,10 +1,9 @@
 //! Nodes that are processes of their own: the examples.
 
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use qnic::{ChannelOptions, Port, Receiver, SegmentName, Status};
+use qnic::{ChannelOptions, NodeId, Port, Receiver, SegmentName, Status};
 
 use crate::cluster::{Cluster, Peer, BOTH, ONE, SOON};
 
@@ -12,19 +11,14 @@ use crate::cluster::{Cluster, Peer, BOTH, ONE, SOON};
 const PORT: u16 = 100;
 const COURT: SegmentName = SegmentName(0x636f_7572_7400);
 
-/// An example, built beside this test.
-fn example(name: &str) -> Command {
-    let mut path: PathBuf = std::env::current_exe().unwrap();
-    path.pop();
-    path.pop();
-    let mut command = Command::new(path.join("examples").join(name));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
+/// Starts an example, built beside this test.
 pub(crate) fn start(cluster: &Cluster, node: u16, name: &str, arguments: &[&str]) -> Child {
-    example(name)
+    let test = std::env::current_exe().unwrap();
+    let target = test.ancestors().nth(2).unwrap();
+    Command::new(target.join("examples").join(name))
         .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .env("QNIC_HOST_SOCKET", cluster.socket(node))
         .env("QNIC_HOST_MEMORY", crate::cluster::MEMORY.to_string())
         .spawn()
@@ -32,14 +26,10 @@ pub(crate) fn start(cluster: &Cluster, node: u16, name: &str, arguments: &[&str]
 }
 
 pub(crate) fn finish(child: Child) -> String {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = child.wait_with_output().unwrap();
-    let errors = String::from_utf8_lossy(&stderr);
-    assert!(status.success(), "{errors}");
-    String::from_utf8(stdout).unwrap()
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Kills a process with signal 9.
@@ -65,11 +55,8 @@ fn two_processes_play_ping_pong() {
 fn a_ring_of_processes_passes_a_token() {
     let cluster = Cluster::new(3);
     let children = [2, 0, 1].map(|node| start(&cluster, node, "ring", &["0", "1", "2"]));
-    let said = children.map(finish);
-    assert!(
-        said[1].contains("100 laps over 3 nodes, sum 300"),
-        "{said:?}"
-    );
+    let said = &children.map(finish)[1];
+    assert!(said.contains("100 laps over 3 nodes, sum 300"), "{said}");
 }
 
 /// A process is killed while it is written to; the writer learns of it, and the
@@ -84,10 +71,8 @@ fn a_killed_process_is_gone_for_its_peers() {
     let _court = a.endpoint.export(COURT, &court, BOTH).unwrap();
     let bytes = LENGTH.to_string();
     let victim = start(&cluster, 1, "ping_pong", &["0", "1000000", &bytes]);
-    let remote = a
-        .endpoint
-        .import(qnic::NodeId(1), Port(PORT), COURT, SOON)
-        .unwrap();
+    let remote = a.endpoint.import(NodeId(1), Port(PORT), COURT, SOON);
+    let remote = remote.unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| a.write_until_error(&remote));
         // The victim is about to wait for a ball; no signal ever comes.
@@ -158,7 +143,7 @@ fn the_sender_to_a_killed_receiver_gets_an_error_even_without_credit() {
     let cluster = Cluster::new(2);
     let endpoint = cluster.nic(0).register(Port(1)).unwrap();
     let victim = start(&cluster, 1, "collect", &["1000000", "1", "0"]);
-    let channel = endpoint.sender(qnic::NodeId(1), COLLECTOR, lines_of(0), ONE, SOON);
+    let channel = endpoint.sender(NodeId(1), COLLECTOR, lines_of(0), ONE, SOON);
     let mut channel = channel.unwrap();
     // Stopped, it takes no more: the sender runs out of credit.
     let pid = rustix::process::Pid::from_child(&victim);

@@ -102,22 +102,17 @@ fn forged_commands_fail_alone_and_touch_nothing() {
     let mut raw = Raw::new(&nic, &victim);
     raw.memory.write_bytes(0, &[9; 4096]);
 
+    use Status::{BadAddress, BadKey, NoSuchNode, NoSuchPort, NoSuchSegment};
     type Forge = fn(&mut Command);
     let forgeries: [(Forge, Status); 8] = [
-        (|c| c.remote.memory.key.0 ^= 1, Status::BadKey),
-        (|c| c.local.key.0 ^= 1, Status::BadKey),
-        (|c| c.remote.memory.address += 8192, Status::BadAddress),
-        (|c| c.local.address += 1, Status::BadAddress),
-        (
-            |c| c.remote.memory.address = u64::MAX - 100,
-            Status::BadAddress,
-        ),
-        (
-            |c| c.remote.memory.segment = SegmentId(77),
-            Status::NoSuchSegment,
-        ),
-        (|c| c.remote.port = Port(999), Status::NoSuchPort),
-        (|c| c.remote.node = NodeId(999), Status::NoSuchNode),
+        (|c| c.remote.memory.key.0 ^= 1, BadKey),
+        (|c| c.local.key.0 ^= 1, BadKey),
+        (|c| c.remote.memory.address += 8192, BadAddress),
+        (|c| c.local.address += 1, BadAddress),
+        (|c| c.remote.memory.address = u64::MAX - 100, BadAddress),
+        (|c| c.remote.memory.segment = SegmentId(77), NoSuchSegment),
+        (|c| c.remote.port = Port(999), NoSuchPort),
+        (|c| c.remote.node = NodeId(999), NoSuchNode),
     ];
     for (number, (forge, expected)) in forgeries.into_iter().enumerate() {
         let mut command = raw.write();
@@ -172,10 +167,8 @@ fn a_malformed_command_stops_its_own_queue_only() {
     let mut command = raw.write();
     command.opcode = 99;
     assert_eq!(raw.run(&command), Status::Malformed);
-    let stopped = raw
-        .process
-        .host_area()
-        .load_u64(QUEUE_STATUS, Ordering::Acquire);
+    let area = raw.process.host_area();
+    let stopped = area.load_u64(QUEUE_STATUS, Ordering::Acquire);
     assert_eq!(stopped, u64::from(Status::Malformed.code()));
 
     let remote = other.import(&victim);

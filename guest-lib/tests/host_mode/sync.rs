@@ -27,6 +27,8 @@ const EPOCH: usize = 32;
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(1));
 
+type Constructor<T> = fn(&Participant, &RemoteSegment, u64) -> qnic::Result<T>;
+
 /// A process that uses objects.
 struct Worker {
     peer: Peer,
@@ -35,20 +37,13 @@ struct Worker {
 }
 
 impl Worker {
+    /// An object of the owner, made by its constructor.
+    fn object<T>(&self, new: Constructor<T>, offset: u64) -> T {
+        new(&self.participant, &self.owner, offset).unwrap()
+    }
+
     fn lock(&self) -> Lock {
-        Lock::new(&self.participant, &self.owner, FIRST).unwrap()
-    }
-
-    fn semaphore(&self, offset: u64) -> Semaphore {
-        Semaphore::new(&self.participant, &self.owner, offset).unwrap()
-    }
-
-    fn queue(&self, offset: u64) -> WaitQueue {
-        WaitQueue::new(&self.participant, &self.owner, offset).unwrap()
-    }
-
-    fn condition(&self, offset: u64) -> Condition {
-        Condition::new(&self.participant, &self.owner, offset).unwrap()
+        self.object(Lock::new, FIRST)
     }
 
     fn read_word(&self, offset: u64) -> u64 {
@@ -148,7 +143,10 @@ fn first_come_is_first_served() {
     let cluster = Cluster::new(3);
     let (owner, workers) = workers(&cluster, 3, 2);
     let first = &workers[0];
-    let (units, events) = (first.semaphore(SECOND), first.queue(THIRD));
+    let (units, events) = (
+        first.object(Semaphore::new, SECOND),
+        first.object(WaitQueue::new, THIRD),
+    );
     // The offset of the word that changes when a process joins.
     for (kind, joins) in [(0, FIRST), (1, SECOND + 8), (2, THIRD + 8)] {
         let (send, order) = mpsc::channel();
@@ -163,9 +161,9 @@ fn first_come_is_first_served() {
                     let _guard = (kind == 0).then(|| lock.acquire().unwrap());
                     match kind {
                         0 => {}
-                        1 => worker.semaphore(SECOND).wait().unwrap(),
+                        1 => worker.object(Semaphore::new, SECOND).wait().unwrap(),
                         _ => {
-                            let queue = worker.queue(THIRD);
+                            let queue = worker.object(WaitQueue::new, THIRD);
                             queue.insert().unwrap().wait(Some(SOON)).unwrap();
                         }
                     }
@@ -196,10 +194,13 @@ fn a_semaphore_lets_as_many_in_as_it_says_and_loses_no_unit() {
     const ROUNDS: usize = 15;
     let cluster = Cluster::on_bad_links(4, 5.0);
     let (_owner, workers) = workers(&cluster, 4, 2);
-    workers[0].semaphore(FIRST).initialize(UNITS).unwrap();
+    workers[0]
+        .object(Semaphore::new, FIRST)
+        .initialize(UNITS)
+        .unwrap();
     let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
     in_threads(&workers, |_, worker| {
-        let semaphore = worker.semaphore(FIRST);
+        let semaphore = worker.object(Semaphore::new, FIRST);
         for _ in 0..ROUNDS {
             let permit = semaphore.acquire().unwrap();
             let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
@@ -209,8 +210,11 @@ fn a_semaphore_lets_as_many_in_as_it_says_and_loses_no_unit() {
         }
     });
     assert!(most.into_inner() <= UNITS);
-    assert_eq!(workers[0].semaphore(FIRST).value().unwrap(), UNITS);
-    let semaphore = workers[1].semaphore(FIRST);
+    assert_eq!(
+        workers[0].object(Semaphore::new, FIRST).value().unwrap(),
+        UNITS
+    );
+    let semaphore = workers[1].object(Semaphore::new, FIRST);
     for left in (0..UNITS).rev() {
         assert!(semaphore.try_wait().unwrap());
         assert_eq!(semaphore.value().unwrap(), left);
@@ -230,8 +234,11 @@ fn a_monitor_makes_a_bounded_buffer() {
     // Filled and taken so far, then the slots.
     let (put, taken, slots) = (DATA, DATA + 8, DATA + 16);
     let items = in_threads(&workers, |number, worker| {
-        let (full, empty) = (worker.condition(SECOND), worker.condition(THIRD));
-        let monitor = Monitor::new(&worker.participant, &worker.owner, FIRST).unwrap();
+        let (full, empty) = (
+            worker.object(Condition::new, SECOND),
+            worker.object(Condition::new, THIRD),
+        );
+        let monitor = worker.object(Monitor::new, FIRST);
         let mut items = BTreeSet::new();
         for round in 0..ROUNDS {
             let mut guard = monitor.enter().unwrap();
@@ -270,7 +277,7 @@ fn a_monitor_makes_a_bounded_buffer() {
 fn an_entry_of_a_wait_queue_outlives_a_timeout() {
     let cluster = Cluster::new(2);
     let (_owner, workers) = workers(&cluster, 2, 1);
-    let [first, second] = [0, 1].map(|worker: usize| workers[worker].queue(FIRST));
+    let [first, second] = [0, 1].map(|worker: usize| workers[worker].object(WaitQueue::new, FIRST));
     assert!(!first.remove().unwrap(), "the signal is lost");
     let mut waiting = second.insert().unwrap();
     assert_error!(waiting.wait(SHORT), Error::TimedOut);
@@ -456,7 +463,7 @@ fn a_stale_queue_breaks_nothing() {
 fn an_entry_is_not_mistaken_for_a_later_one_of_the_same_process() {
     let cluster = Cluster::new(2);
     let (owner, workers) = workers(&cluster, 2, 1);
-    let [first, second] = [0, 1].map(|worker: usize| workers[worker].queue(FIRST));
+    let [first, second] = [0, 1].map(|worker: usize| workers[worker].object(WaitQueue::new, FIRST));
     let mut before = first.insert().unwrap();
     let mut waiting = second.insert().unwrap();
     assert!(second.remove().unwrap());

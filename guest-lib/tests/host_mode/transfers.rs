@@ -2,25 +2,12 @@
 
 use crate::cluster::{pair, pattern, Cluster, Peer, ONE, SOON};
 
-const MIB: usize = 1 << 20;
+/// Around the longest that travels inline, a page, and 1 MiB.
 const LENGTHS: [usize; 14] = [
-    0,
-    1,
-    7,
-    8,
-    95,
-    96,
-    97,
-    4095,
-    4096,
-    4097,
-    8192,
-    65_536,
-    MIB - 1,
-    MIB + 3,
+    0, 1, 7, 8, 95, 96, 97, 4095, 4096, 4097, 8192, 65_536, 1_048_575, 1_048_579,
 ];
 const OFFSETS: [(usize, usize); 5] = [(0, 0), (1, 0), (0, 3), (4095, 4093), (7, 4096)];
-const ROOM: usize = MIB + 16_384;
+const ROOM: usize = (1 << 20) + 16_384;
 
 /// Transfers bytes of every length and alignment from one peer to the other, and checks
 /// that they arrive and no others change.

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use qnic::{Error, NotificationId};
+use qnic::Error;
 
-use crate::cluster::{pair, ONE, SOON};
+use crate::cluster::{id, pair, ONE, SOON};
 
 #[test]
 fn waits_end_in_time() {
@@ -52,18 +52,15 @@ fn no_wake_up_is_lost_whatever_the_pace() {
 #[test]
 fn many_threads_sleep_on_notifications_of_one_endpoint() {
     let pair = pair(4096);
-    let ids = [1, 2, 500, 1023].map(|id| NotificationId::new(id).unwrap());
+    let ids = [1, 2, 500, 1023].map(id);
     std::thread::scope(|scope| {
+        let (a, b) = (&pair.a, &pair.b);
         for id in ids {
-            let b = &pair.b;
             scope.spawn(move || (0..50).for_each(|_| b.take(id)));
         }
         for _ in 0..50 {
             for id in ids {
-                let signalled = pair
-                    .a
-                    .endpoint
-                    .write_fenced_notify(&pair.remote, 0, b"", id);
+                let signalled = a.endpoint.write_fenced_notify(&pair.remote, 0, b"", id);
                 signalled.unwrap();
             }
         }
