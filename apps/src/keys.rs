@@ -12,7 +12,7 @@
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
-use qnic::{uapi, Access, Buffer, Endpoint, Nic, NotificationId, SegmentName, Status};
+use qnic::{uapi, Access, Buffer, Nic, NotificationId, SegmentName, Status};
 use qnic_abi::rdma::Opcode;
 use qnic_abi::PAGE_SIZE;
 use qnic_abi::{Key, NodeId, SegmentId};
@@ -20,7 +20,7 @@ use qnic_abi_client::{Command, Memory, Remote};
 use qnic_apps::pattern;
 use qnic_apps::report::{Attempt, KeysReport};
 
-use crate::node::{register, say, say_line, Peer};
+use crate::node::{register, say, say_line, take, Peer};
 use crate::options::{notification, ANSWER_LIMIT, START_LIMIT, TARGET_PORT};
 use crate::raw::{Answer, RawProcess};
 
@@ -49,12 +49,13 @@ pub(crate) fn run_owner() -> Result<()> {
     let (open, segment) = export(OPEN, Access::all())?;
     let (shown, _shown) = export(SHOWN, Access::READ)?;
     let (hidden, _hidden) = export(HIDDEN, Access::WRITE)?;
+    let told = |id| take(&endpoint, id, ANSWER_LIMIT, "wait for the tester");
     let before = refusals(&nic)?;
     say("owning", 3 * SIZE)?;
-    wait_for(&endpoint, RENEW)?;
+    told(RENEW)?;
     segment.unexport()?;
     let _open = endpoint.export(OPEN, &open, Access::all())?;
-    wait_for(&endpoint, END)?;
+    told(END)?;
     for (name, buffer) in [(OPEN, &open), (SHOWN, &shown), (HIDDEN, &hidden)] {
         unchanged(name, buffer)?;
     }
@@ -65,11 +66,6 @@ pub(crate) fn run_owner() -> Result<()> {
 /// access. A host-mode NIC forgets them with its process, so each side asks itself.
 fn refusals(nic: &Nic) -> Result<u64> {
     Ok(nic.info()?.nic.protection_errors.get())
-}
-
-fn wait_for(endpoint: &Endpoint, id: NotificationId) -> Result<()> {
-    let taken = endpoint.notification(id).take(Some(ANSWER_LIMIT));
-    taken.context("wait for the tester")
 }
 
 fn unchanged(name: SegmentName, buffer: &Buffer) -> Result<()> {

@@ -1,13 +1,13 @@
 //! A process that serves memory for others to use or to attack: one segment that peers
 //! may write, one that they may only read, and a buffer that is not exported at all.
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{ensure, Result};
 use clap::Args;
 use qnic::{Access, SegmentName};
 use qnic_apps::pattern;
 use qnic_apps::report::ServerLine;
 
-use crate::node::{register, say_line, Exported};
+use crate::node::{register, say_line, take, Exported};
 use crate::options::{DATA, REQUEST, TARGET_PORT};
 use crate::proc_status::locked_and_pinned;
 
@@ -44,10 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         locked_kib,
         pinned_kib,
     })?;
-    endpoint
-        .notification(REQUEST)
-        .take(None)
-        .context("wait for the end")?;
+    take(&endpoint, REQUEST, None, "wait for the end")?;
     drop(read_only);
     for (what, buffer) in [
         ("read-only segment", &guarded),

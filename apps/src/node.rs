@@ -1,10 +1,13 @@
 //! What the programs share: a registered process, exported memory, imported segments,
 //! and lines of output.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use clap::Args;
 use qnic::{
-    Access, Buffer, Endpoint, Nic, NodeId, Part, Port, RemoteSegment, Segment, SegmentName,
+    Access, Buffer, Endpoint, Nic, NodeId, NotificationId, Part, Port, RemoteSegment, Segment,
+    SegmentName,
 };
 use serde::Serialize;
 
@@ -38,6 +41,16 @@ pub(crate) fn import(
     endpoint
         .import(NodeId(node), port, name, START_LIMIT)
         .with_context(|| format!("import segment {} of node {node}", name.0))
+}
+
+/// Waits for a signal of a notification and acknowledges it.
+pub(crate) fn take(
+    endpoint: &Endpoint,
+    id: NotificationId,
+    limit: impl Into<Option<Duration>>,
+    what: &'static str,
+) -> Result<()> {
+    endpoint.notification(id).take(limit.into()).context(what)
 }
 
 /// The process at the other end, as options.

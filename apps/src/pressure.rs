@@ -24,7 +24,7 @@ use qnic_apps::report::PressureReport;
 use rustix::process::{setrlimit, Resource, Rlimit};
 
 use crate::mapping::{self, Forked};
-use crate::node::{import, register, say, Exported};
+use crate::node::{import, register, say, take, Exported};
 use crate::options::{notification, DATA};
 use crate::proc_status::{kibibytes, locked_and_pinned, machine_kibibytes, pages_swapped};
 
@@ -111,10 +111,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     endpoint
         .write_fenced_notify(&peer, 0, &[], DONE)
         .context("tell the peer")?;
-    endpoint
-        .notification(DONE)
-        .take(Some(END_LIMIT))
-        .context("wait for the peer's end")?;
+    take(&endpoint, DONE, END_LIMIT, "wait for the peer's end")?;
     let mut report = run.report;
     let info = nic.info()?;
     report.exported_kib = (units * UNIT / 1024) as u64;

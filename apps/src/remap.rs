@@ -31,7 +31,7 @@ use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::{RemapReport, RemapWriterReport};
 
 use crate::mapping::Mapping;
-use crate::node::{register, say, Exported, Peer};
+use crate::node::{register, say, take, Exported, Peer};
 use crate::options::{ANSWER_LIMIT, REQUEST, SOURCE, TARGET_PORT};
 use crate::proc_status;
 
@@ -105,10 +105,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     control.buffer.store_u64(STOP, 1)?;
     say("remapped", &victim.report)?;
     // The writer reads the word before it ends; until then it writes.
-    endpoint
-        .notification(REQUEST)
-        .take(Some(ANSWER_LIMIT))
-        .context("wait for the writer's end")
+    take(
+        &endpoint,
+        REQUEST,
+        ANSWER_LIMIT,
+        "wait for the writer's end",
+    )
 }
 
 struct Victim<'a> {

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{ensure, Result};
 use clap::Args;
 use qnic::{Endpoint, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
@@ -11,7 +11,7 @@ use qnic_apps::report::{DemoEnd, DemoLine, DemoRow, Latency};
 
 use super::protocol::{ball, Outcome, Request, DATA_BYTES, MAX_SIZE, MESSAGE_BYTES, SPIN_SIZE};
 use super::target::spin_for;
-use crate::node::{import, register, say_line, Exported};
+use crate::node::{import, register, say_line, take, Exported};
 use crate::options::{
     ANSWER_LIMIT, BACK, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS,
     SOURCE, START_LIMIT, TARGET_PORT,
@@ -97,10 +97,8 @@ impl Initiator {
         let mut hello = [0; MESSAGE_BYTES];
         hello[..2].copy_from_slice(&endpoint.node().0.to_le_bytes());
         endpoint.write_notify(&requests, 0, &hello, REQUEST)?;
-        endpoint
-            .notification(RESULT)
-            .take(Some(START_LIMIT))
-            .context("wait for the target to import")?;
+        let what = "wait for the target to import";
+        take(&endpoint, RESULT, START_LIMIT, what)?;
         Ok(Initiator {
             endpoint,
             source,
@@ -123,10 +121,8 @@ impl Initiator {
     }
 
     fn outcome(&mut self) -> Result<Outcome> {
-        self.endpoint
-            .notification(RESULT)
-            .take(Some(ANSWER_LIMIT))
-            .context("wait for the target's result")?;
+        let what = "wait for the target's result";
+        take(&self.endpoint, RESULT, ANSWER_LIMIT, what)?;
         let message = self.results.buffer.read_vec(0, MESSAGE_BYTES)?;
         Ok(Outcome::from_bytes(&message))
     }

@@ -8,7 +8,7 @@ use qnic::{Endpoint, Error, RemoteSegment};
 use super::protocol::{
     ball, Outcome, Request, DATA_BYTES, GUARD, GUARD_BYTE, MESSAGE_BYTES, SPIN_SIZE,
 };
-use crate::node::{import, register, Exported};
+use crate::node::{import, register, take, Exported};
 use crate::options::{
     ANSWER_LIMIT, BALL, DATA, INITIATOR_PORT, PONG, REQUEST, REQUESTS, RESULT, RESULTS, SOURCE,
     START_LIMIT, TARGET_PORT,
@@ -32,14 +32,11 @@ pub(crate) fn run() -> Result<()> {
     let source = Exported::new(&endpoint, SOURCE, DATA_BYTES)?;
     data.buffer.write(0, &vec![GUARD_BYTE; DATA_BYTES])?;
     // The first request names the initiator's node.
-    endpoint
-        .notification(REQUEST)
-        .take(Some(START_LIMIT))
-        .context("wait for the initiator")?;
+    take(&endpoint, REQUEST, START_LIMIT, "wait for the initiator")?;
     let node = requests.buffer.load_u32(0)? as u16;
     let import = |name| import(&endpoint, node, INITIATOR_PORT, name);
     let (results, pong) = (import(RESULTS)?, import(PONG)?);
-    endpoint.write_notify(&results, 0, &[0; MESSAGE_BYTES], RESULT)?;
+    endpoint.write_notify(&results, 0, b"", RESULT)?;
     let mut target = Target {
         endpoint,
         data,
@@ -104,8 +101,7 @@ impl Target {
     fn bounce(&self, offset: usize, length: usize, rounds: u64) -> Result<()> {
         self.source.buffer.write(0, &vec![GUARD_BYTE; length])?;
         let last = offset + length - 1;
-        self.endpoint
-            .write_notify(&self.results, 0, &[0; MESSAGE_BYTES], RESULT)?;
+        self.endpoint.write_notify(&self.results, 0, b"", RESULT)?;
         for round in 0..rounds {
             if length <= SPIN_SIZE {
                 spin_for(&self.data, last, ball(round))?;
