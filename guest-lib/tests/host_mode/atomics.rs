@@ -2,7 +2,7 @@
 
 use qnic::{Access, RemoteU32, RemoteU64, Status};
 
-use crate::cluster::{pair, peers, status, Cluster, Peer, BOTH};
+use crate::cluster::{in_threads, pair, peers, status, Cluster, Peer, BOTH};
 
 #[test]
 fn each_operation_does_what_it_says_on_own_and_foreign_words() {
@@ -45,22 +45,14 @@ fn many_increment_one_word_and_each_value_is_seen_once() {
     let peers = peers(&nics, PORTS, 4096);
     let word = |peer: &Peer| peer.endpoint.atomic_u64(&peer.import(&peers[0]), 64);
     let words: Vec<_> = peers.iter().map(|peer| word(peer).unwrap()).collect();
-    let mut seen: Vec<u64> = std::thread::scope(|scope| {
-        let threads: Vec<_> = words
-            .iter()
-            .flat_map(|word| std::iter::repeat_n(word, THREADS))
-            .map(|word| {
-                scope.spawn(move || {
-                    let values = (0..ROUNDS).map(|_| word.increment().unwrap());
-                    let values: Vec<_> = values.collect();
-                    assert!(values.is_sorted(), "each thread sees it grow");
-                    values
-                })
-            })
-            .collect();
-        let values = threads.into_iter().map(|thread| thread.join().unwrap());
-        values.flatten().collect()
+    let in_each_thread = words.iter().collect::<Vec<_>>().repeat(THREADS);
+    let values = in_threads(&in_each_thread, |_, word| {
+        let values = (0..ROUNDS).map(|_| word.increment().unwrap());
+        let values: Vec<_> = values.collect();
+        assert!(values.is_sorted(), "each thread sees it grow");
+        values
     });
+    let mut seen = values.concat();
     seen.sort_unstable();
     let expected: Vec<u64> = (0..words.len() as u64 * (THREADS * ROUNDS) as u64).collect();
     assert!(seen == expected);

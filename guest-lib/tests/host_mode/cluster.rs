@@ -156,7 +156,6 @@ impl Peer {
         ended.unwrap();
     }
 
-    /// Signals a notification.
     pub(crate) fn signal(&self, to: &RemoteSegment, signal: impl Into<Signal>) {
         drop(self.endpoint.write_notify(to, 0, b"", signal).unwrap());
     }
@@ -223,6 +222,17 @@ pub(crate) fn pair(length: usize) -> Pair {
 pub(crate) fn peers(nics: &[Nic], ports: u16, length: usize) -> Vec<Peer> {
     let on = |nic| (1..=ports).map(move |port| Peer::new(nic, port, length));
     nics.iter().flat_map(on).collect()
+}
+
+/// Runs a thread for each of these, and returns their results.
+pub(crate) fn in_threads<T: Sync, R: Send>(all: &[T], run: impl Fn(u64, &T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let run = &run;
+        let spawn = |(number, one)| scope.spawn(move || run(number, one));
+        let threads: Vec<_> = (0..).zip(all).map(spawn).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, R>| thread.join().unwrap();
+        threads.into_iter().map(join).collect()
+    })
 }
 
 /// The status with which a call failed.

@@ -14,7 +14,7 @@ use qnic::sync::{
 };
 use qnic::{Error, Port, RemoteSegment, SegmentName, Status};
 
-use crate::cluster::{peers, Cluster, Peer, BOTH, SOON};
+use crate::cluster::{in_threads, peers, Cluster, Peer, BOTH, SOON};
 use crate::processes::{finish, kill, start};
 
 /// Offsets in the owner's buffer.
@@ -69,17 +69,6 @@ fn workers(cluster: &Cluster, nodes: u16, ports: u16) -> (Peer, Vec<Worker>) {
     };
     let workers = peers(&nics, ports, 4096).into_iter().map(worker).collect();
     (owner, workers)
-}
-
-/// Runs a thread for each of these, and returns their results.
-fn in_threads<T: Sync, R: Send>(all: &[T], run: impl Fn(u64, &T) -> R + Sync) -> Vec<R> {
-    std::thread::scope(|scope| {
-        let run = &run;
-        let spawn = |(number, one)| scope.spawn(move || run(number, one));
-        let threads: Vec<_> = (0..).zip(all).map(spawn).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, R>| thread.join().unwrap();
-        threads.into_iter().map(join).collect()
-    })
 }
 
 /// Many read, change and write a word of the owner: only the lock makes that exact.
