@@ -20,6 +20,7 @@ use crate::provider::Provider;
 pub use buffer::Buffer;
 pub use remote::RemoteSegment;
 pub(crate) use remote::Target;
+pub(crate) use segment::Range;
 pub use segment::{Part, Segment};
 
 /// Memory of a platform that can be exported.

@@ -146,26 +146,30 @@ pub struct Part<'a> {
     pub(crate) length: usize,
 }
 
+/// Exported memory of this process, as commands name it.
+pub(crate) struct Range {
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) exported: Exported,
+}
+
 impl Part<'_> {
-    /// Checks that it lies within its segment, and the segment belongs to `core`.
+    /// Its memory. It lies within its segment, and the segment belongs to `core`.
     ///
     /// # Errors
     /// [`Error::ForeignSegment`], [`Error::OutOfRange`]
-    pub(crate) fn check(&self, core: &Core) -> Result<()> {
-        if !std::ptr::eq(Arc::as_ptr(&self.segment.core), core) {
+    pub(crate) fn range(&self, core: &Core) -> Result<Range> {
+        let segment = self.segment;
+        if !std::ptr::eq(Arc::as_ptr(&segment.core), core) {
             return Err(Error::ForeignSegment);
         }
         let (offset, length) = (self.offset as u64, self.length as u64);
-        Error::check_range("local segment", self.segment.len() as u64, offset, length)
-    }
-
-    /// Address of its first byte, by which transfers name it.
-    pub(crate) fn address(&self) -> u64 {
-        self.segment.base + self.offset as u64
-    }
-
-    pub(crate) fn exported(&self) -> Exported {
-        self.segment.exported
+        Error::check_range("local segment", segment.len() as u64, offset, length)?;
+        Ok(Range {
+            address: segment.base + offset,
+            length,
+            exported: segment.exported,
+        })
     }
 
     /// Copies its first bytes out.

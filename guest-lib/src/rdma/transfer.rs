@@ -3,11 +3,10 @@
 use qnic_abi::command::{CommandBody, CommandFlags, INLINE_CAPACITY};
 use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
 
-use crate::core::map::Exported;
 use crate::core::tracker::Issued;
 use crate::core::{lock, Core};
 use crate::error::{Error, Operation, Result};
-use crate::memory::{Part, RemoteSegment, Target};
+use crate::memory::{Part, Range, RemoteSegment, Target};
 use crate::notification::Signal;
 
 /// Where the bytes of a write come from.
@@ -46,23 +45,6 @@ impl<'a> From<Part<'a>> for Source<'a> {
 enum Local<'a> {
     Inline(&'a [u8]),
     Memory(Range),
-}
-
-/// Exported memory of this process.
-struct Range {
-    address: u64,
-    length: u64,
-    exported: Exported,
-}
-
-impl Range {
-    fn of(part: &Part<'_>) -> Self {
-        Range {
-            address: part.address(),
-            length: part.length as u64,
-            exported: part.exported(),
-        }
-    }
 }
 
 impl Target {
@@ -127,8 +109,7 @@ impl Core {
         flags: CommandFlags,
         claimed: bool,
     ) -> Result<Issued> {
-        destination.check(self)?;
-        let range = Range::of(&destination);
+        let range = destination.range(self)?;
         let (target, summary) = from.describe(Operation::Read, offset, range.length)?;
         let mut command = ReadCommand::command();
         command.header = target.header;
@@ -172,9 +153,9 @@ impl Core {
                 }))
             }
             Source::Part(part) => {
-                part.check(self)?;
+                let range = part.range(self)?;
                 if part.length > inline_max {
-                    return Ok(Local::Memory(Range::of(&part)));
+                    return Ok(Local::Memory(range));
                 }
                 let bytes = &mut copy[..part.length];
                 part.read(bytes);
