@@ -10,7 +10,6 @@ use crate::demo::{Initiator, Operation};
 use crate::floor;
 use crate::node::say_line;
 
-/// Options of the benchmark.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Node on which the target runs

@@ -18,7 +18,6 @@ const SLOT: usize = 512 * 1024;
 /// Bytes of a slot's header: round, seed, offset, length.
 const HEADER: usize = 32;
 
-/// Options of the exchange.
 #[derive(Args)]
 pub(crate) struct Options {
     /// All nodes that take part, this one included
@@ -36,9 +35,9 @@ pub(crate) struct Options {
 }
 
 struct Exchange<'a> {
-    endpoint: &'a Endpoint,
-    inbox: &'a Exported,
-    outbox: &'a Exported,
+    endpoint: Endpoint,
+    inbox: Exported,
+    outbox: Exported,
     options: &'a Options,
     me: usize,
 }
@@ -60,12 +59,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .iter()
         .position(|node| *node == endpoint.node().0)
         .with_context(|| format!("--nodes does not list this node, {}", endpoint.node().0))?;
-    let inbox = Exported::new(&endpoint, INBOX, SLOT * options.nodes.len())?;
-    let outbox = Exported::new(&endpoint, OUTBOX, SLOT * options.nodes.len())?;
     let exchange = Exchange {
-        endpoint: &endpoint,
-        inbox: &inbox,
-        outbox: &outbox,
+        inbox: Exported::new(&endpoint, INBOX, SLOT * options.nodes.len())?,
+        outbox: Exported::new(&endpoint, OUTBOX, SLOT * options.nodes.len())?,
+        endpoint,
         options,
         me,
     };
@@ -102,7 +99,7 @@ fn receipt(receiver: usize) -> NotificationId {
 impl Exchange<'_> {
     fn import(&self, peer: usize) -> Result<RemoteSegment> {
         let (node, port) = (self.options.nodes[peer], Port(self.options.port));
-        import(self.endpoint, node, port, INBOX)
+        import(&self.endpoint, node, port, INBOX)
     }
 
     fn send_all(&self, peer: usize) -> Result<()> {

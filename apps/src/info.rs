@@ -3,7 +3,6 @@
 use anyhow::{Context, Result};
 use qnic::Nic;
 
-/// Asks and prints.
 pub(crate) fn run() -> Result<()> {
     let info = Nic::open()
         .context("open the NIC")?

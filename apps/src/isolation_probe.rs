@@ -19,7 +19,6 @@ use crate::node::{say_line, Exported, Peer};
 use crate::options::{DATA, REQUEST, SOURCE};
 use crate::raw::{Answer, RawProcess};
 
-/// Options of the probe.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The `memory-server` to attack; it may be on this node

@@ -10,7 +10,6 @@ use crate::options::{DATA, SOURCE};
 /// Exit status when a transfer failed.
 const TRANSFER_FAILED: i32 = 3;
 
-/// Options of the load.
 #[derive(Args)]
 pub(crate) struct Options {
     #[command(flatten)]

@@ -48,7 +48,6 @@ enum Role {
     Recover,
 }
 
-/// Options of all roles.
 #[derive(Args)]
 pub(crate) struct Options {
     /// What to do
@@ -68,7 +67,6 @@ pub(crate) struct Options {
     wake: u32,
 }
 
-/// Does what its role says.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let (_nic, endpoint) = register(0)?;
     let owner = import(&endpoint, options.owner, TARGET_PORT, DATA)?;

@@ -19,7 +19,6 @@ use rustix::process::{waitpid, Pid, WaitOptions};
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// Readable and writable.
 pub(crate) const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// A range of addresses that this process has reserved for one purpose.
@@ -78,7 +77,6 @@ impl Mapping {
         })
     }
 
-    /// Address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.address
     }
@@ -88,7 +86,6 @@ impl Mapping {
         self.length
     }
 
-    /// Number of words.
     pub(crate) fn words(&self) -> usize {
         self.length / WORD
     }
@@ -100,17 +97,14 @@ impl Mapping {
         unsafe { AtomicU64::from_ptr((self.address + index * WORD) as *mut u64) }
     }
 
-    /// Loads a word.
     pub(crate) fn load(&self, index: usize) -> u64 {
         self.word(index).load(Ordering::Acquire)
     }
 
-    /// Stores a word.
     pub(crate) fn store(&self, index: usize, value: u64) {
         self.word(index).store(value, Ordering::Release);
     }
 
-    /// Exports all of it.
     pub(crate) fn export(
         &self,
         endpoint: &Endpoint,
@@ -160,19 +154,16 @@ impl Mapping {
         Ok(new)
     }
 
-    /// mprotect on all of it.
     pub(crate) fn protect(&self, protection: i32) -> Result<()> {
         self.protect_part(0, self.length, protection)
     }
 
-    /// mprotect on a part of it.
     pub(crate) fn protect_part(&self, offset: usize, bytes: usize, protection: i32) -> Result<()> {
         assert!(offset + bytes <= self.length);
         // SAFETY: the range is this object's own.
         check(unsafe { libc::mprotect((self.address + offset) as *mut _, bytes, protection) })
     }
 
-    /// madvise on all of it.
     pub(crate) fn advise(&self, advice: i32) -> Result<()> {
         // SAFETY: the range is this object's own, and its owner knows what the
         // advice does to its content.
@@ -206,7 +197,6 @@ fn mapped(address: *mut libc::c_void) -> Result<usize> {
     }
 }
 
-/// A forked child.
 #[derive(Debug)]
 pub(crate) struct Forked(Option<Pid>);
 
@@ -233,7 +223,6 @@ impl Forked {
     }
 }
 
-/// Keeps a file open across exec.
 pub(crate) fn keep_across_exec(fd: RawFd) -> Result<()> {
     // SAFETY: changes a flag of a file descriptor, whatever it is.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })

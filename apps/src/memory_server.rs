@@ -16,7 +16,6 @@ pub(crate) const READ_ONLY: SegmentName = SegmentName(30);
 /// Bytes of the read-only segment and of the private buffer.
 const GUARDED: usize = 64 * 1024;
 
-/// Options of the server.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Port

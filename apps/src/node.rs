@@ -73,7 +73,6 @@ impl Peer {
         Port(self.peer_port)
     }
 
-    /// Imports a segment of it.
     pub(crate) fn import(&self, endpoint: &Endpoint, name: SegmentName) -> Result<RemoteSegment> {
         import(endpoint, self.peer, self.port(), name)
     }
@@ -97,7 +96,6 @@ impl Exported {
         Ok(Exported { buffer, segment })
     }
 
-    /// A part of it, for a transfer.
     pub(crate) fn part(&self, offset: usize, length: usize) -> Part<'_> {
         self.segment.part(offset, length)
     }

@@ -32,7 +32,6 @@ enum Fence {
     Exchange,
 }
 
-/// Options of the program.
 #[derive(Args)]
 pub(crate) struct Options {
     /// What orders the load behind the store

@@ -46,7 +46,6 @@ const SIGN: Duration = Duration::from_secs(10);
 /// Longest time that the peer may check on after this process is done.
 const END_LIMIT: Duration = Duration::from_secs(300);
 
-/// Options of the pressure.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Node of the peer, which runs the same

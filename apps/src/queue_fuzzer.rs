@@ -13,7 +13,6 @@ use qnic_apps::pattern;
 use crate::node::say;
 use crate::raw::RawProcess;
 
-/// Options of the fuzzer.
 #[derive(Args)]
 pub(crate) struct Options {
     /// How long to write, in milliseconds

@@ -23,11 +23,8 @@ pub(crate) struct RawProcess {
 /// How the NIC answered a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Done.
     Done,
-    /// That command failed.
     Failed(Status),
-    /// The queue stopped.
     QueueStopped(Status),
 }
 

@@ -47,7 +47,6 @@ const STOP: usize = 8;
 const POISON: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 /// Bytes of a long write.
 const CHUNK: usize = 64 * PAGE_SIZE;
-/// Words of a page.
 const PAGE_WORDS: usize = PAGE_SIZE / 8;
 /// Rounds from one that unexports to the next.
 const UNEXPORT_EVERY: u64 = 16;

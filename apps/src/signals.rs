@@ -38,7 +38,6 @@ const WINDOW: u32 = 100;
 /// Longest message of the channel in bytes.
 const MESSAGE: usize = 10_000;
 
-/// Options of either side.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Node of the other side

@@ -19,7 +19,6 @@ const CHANNEL_ENDED: i32 = 3;
 /// Messages after which the stream is called running.
 const RUNNING: u64 = 50;
 
-/// Options of either end.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Node of the receiving end; without it, this is the receiving end
@@ -27,7 +26,6 @@ pub(crate) struct Options {
     to: Option<u16>,
 }
 
-/// Sends or receives until an error.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut number = 0u64;
     let error = match options.to {

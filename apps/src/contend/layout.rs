@@ -11,7 +11,6 @@ use qnic::{NodeId, NotificationId, Port, SegmentName};
 use super::Options;
 use crate::options::notification;
 
-/// Port of the owner.
 pub(super) const OWNER_PORT: Port = Port(30);
 /// Segment of the owner.
 pub(super) const OWNER: SegmentName = SegmentName(30);

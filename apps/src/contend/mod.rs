@@ -39,7 +39,6 @@ use worker::Worker;
 
 use crate::node::say;
 
-/// Options of the contention.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Node whose memory has what is contended for

@@ -17,7 +17,6 @@ use crate::options::{
     SOURCE, START_LIMIT, TARGET_PORT,
 };
 
-/// Options of the initiator.
 #[derive(Args)]
 pub(crate) struct InitiatorOptions {
     /// Node on which the target runs
@@ -88,28 +87,24 @@ pub(crate) fn run(options: &InitiatorOptions) -> Result<()> {
 impl Initiator {
     pub(crate) fn connect(peer: u16) -> Result<Self> {
         let (_nic, endpoint) = register(INITIATOR_PORT.0)?;
-        let source = Exported::new(&endpoint, SOURCE, DATA_BYTES)?;
-        let back = Exported::new(&endpoint, BACK, DATA_BYTES)?;
-        let results = Exported::new(&endpoint, RESULTS, PAGE_SIZE)?;
-        let pong = Exported::new(&endpoint, PONG, DATA_BYTES)?;
-        let import = |name| import(&endpoint, peer, TARGET_PORT, name);
-        let (data, requests) = (import(DATA)?, import(REQUESTS)?);
-        let mut hello = [0; MESSAGE_BYTES];
-        hello[..2].copy_from_slice(&endpoint.node().0.to_le_bytes());
-        endpoint.write_notify(&requests, 0, &hello, REQUEST)?;
-        let what = "wait for the target to import";
-        take(&endpoint, RESULT, START_LIMIT, what)?;
-        Ok(Initiator {
-            endpoint,
-            source,
-            back,
-            results,
-            pong,
-            data,
-            requests,
+        let initiator = Initiator {
+            source: Exported::new(&endpoint, SOURCE, DATA_BYTES)?,
+            back: Exported::new(&endpoint, BACK, DATA_BYTES)?,
+            results: Exported::new(&endpoint, RESULTS, PAGE_SIZE)?,
+            pong: Exported::new(&endpoint, PONG, DATA_BYTES)?,
+            data: import(&endpoint, peer, TARGET_PORT, DATA)?,
+            requests: import(&endpoint, peer, TARGET_PORT, REQUESTS)?,
             sequence: 1,
             notifications: 0,
-        })
+            endpoint,
+        };
+        let endpoint = &initiator.endpoint;
+        let mut hello = [0; MESSAGE_BYTES];
+        hello[..2].copy_from_slice(&endpoint.node().0.to_le_bytes());
+        endpoint.write_notify(&initiator.requests, 0, &hello, REQUEST)?;
+        let what = "wait for the target to import";
+        take(endpoint, RESULT, START_LIMIT, what)?;
+        Ok(initiator)
     }
 
     fn request(&mut self, request: Request) -> Result<()> {

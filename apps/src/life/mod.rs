@@ -25,7 +25,6 @@ const PAGES: usize = 16;
 /// Room for what the peer sends and gets.
 const STAGE: usize = 64 * 1024;
 
-/// Options of the exporter's life.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Which steps
@@ -67,7 +66,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// An exporter and a peer.
 struct Stage {
     exporter: Endpoint,
     peer: Endpoint,
@@ -97,7 +95,7 @@ impl Stage {
 
     /// Exports `memory` and imports it.
     fn share(&self, memory: Mapping) -> Result<Shared> {
-        let (segment, remote) = self.share_as(&memory, SegmentName(70), READ_WRITE)?;
+        let (segment, remote) = self.share_as(&memory, SegmentName(70), Access::all())?;
         Ok(Shared {
             memory,
             _segment: segment,
@@ -166,9 +164,6 @@ impl Stage {
     }
 }
 
-/// All rights.
-const READ_WRITE: Access = Access::all();
-
 /// The pattern of `seed`, or zeroes for 0.
 fn content(seed: u64, length: usize) -> Vec<u8> {
     match seed {
@@ -208,7 +203,6 @@ fn text_of<T>(result: qnic::Result<T>, wanted: Status) -> Result<String> {
     }
 }
 
-/// Says that a step held.
 fn held(what: &str, seen: impl Into<String>) -> Result<()> {
     say_line(&LifeStep {
         held: what.into(),

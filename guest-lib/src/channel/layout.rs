@@ -21,22 +21,17 @@ use crate::notification::NotificationId;
 /// First word of a head and of a hello: "qnicchan".
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"qnicchan");
 
-/// Bytes of the head.
 pub(super) const HEAD_BYTES: usize = 40;
-/// Offset of the hello.
 pub(super) const HELLO: usize = 0x40;
-/// Bytes of the hello.
 pub(super) const HELLO_BYTES: usize = 32;
 /// Offset of the word by which the sender closes the channel.
 pub(super) const SENDER_CLOSED: usize = 0x80;
-/// Offset of the slots.
 const SLOTS: usize = PAGE_SIZE;
 /// Bytes in front of the message in a slot.
 pub(super) const SLOT_HEADER: usize = 16;
 /// Slots begin at multiples of this.
 const SLOT_ALIGNMENT: usize = 64;
 
-/// Bytes of the credit segment.
 pub(super) const CREDIT_BYTES: usize = 8;
 
 /// Largest segment of a channel, in bytes.
@@ -91,12 +86,10 @@ impl Geometry {
         (SLOT_HEADER + self.message_bytes).next_multiple_of(SLOT_ALIGNMENT)
     }
 
-    /// Bytes of all slots.
     pub(super) fn slots_bytes(&self) -> usize {
         self.slots * self.stride()
     }
 
-    /// Bytes of the receiver's segment.
     pub(super) fn segment_bytes(&self) -> usize {
         SLOTS + self.slots_bytes()
     }

@@ -31,7 +31,6 @@ pub struct Receiver {
     /// How to reach the sender.
     peer: Option<Peer>,
     segment: Segment,
-    /// Messages consumed.
     consumed: u64,
     /// Consumed since the last replenishment.
     unreturned: usize,

@@ -32,7 +32,6 @@ pub struct Sender {
     replenish: NotificationId,
     credit: Buffer,
     _credit: Segment,
-    /// Messages sent.
     messages: u64,
     /// Messages that the receiver has room for, now.
     credits: u64,

@@ -69,7 +69,6 @@ pub struct SharedReceiver {
     free: Semaphore,
     _segment: Segment,
     buffer: Buffer,
-    /// Messages consumed.
     consumed: u64,
     /// Slots that could not be given back yet.
     unreturned: u32,

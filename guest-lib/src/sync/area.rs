@@ -54,7 +54,6 @@ impl Area {
         }
     }
 
-    /// Takes a free slot.
     pub(crate) fn take(&self) -> Option<Entry> {
         let slot = lock(&self.free).pop()?;
         let (node, port) = self.endpoint.core().name();

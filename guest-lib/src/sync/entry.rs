@@ -8,17 +8,13 @@
 
 use qnic_abi::{NodeId, Port};
 
-/// Offset of the name of the successor.
 pub(crate) const NEXT: u64 = 0;
-/// Offset of the grant.
 pub(crate) const GRANT: u64 = 8;
-/// Offset of the state.
 pub(crate) const STATE: u64 = 16;
 
 /// A grant that wakes nothing: the predecessor has abandoned its slot.
 const ABANDONED: u64 = 1 << 63;
 
-/// Size of a slot in bytes.
 pub(crate) const SLOT_BYTES: u64 = 64;
 
 /// Slots of a participant.

@@ -154,7 +154,6 @@ impl Object {
         self.participant.endpoint().core()
     }
 
-    /// A word of it.
     pub(crate) fn word(&self, at: u64) -> Result<RemoteU64> {
         let endpoint = self.participant.endpoint();
         endpoint.atomic_u64(&self.segment, self.offset + at)

@@ -162,7 +162,6 @@ impl FakeNic {
         served
     }
 
-    /// Signals a notification.
     pub(crate) fn signal(&self, id: u32) {
         let (word, bit) = armed_bit(id);
         let mut queued = true;
@@ -215,7 +214,6 @@ impl FakeNic {
         lock(&self.state).doorbells
     }
 
-    /// Segments that are exported now.
     pub(crate) fn exported(&self) -> Vec<u16> {
         lock(&self.state).exported.clone()
     }

@@ -15,7 +15,6 @@ use crate::core::{lock, Core};
 use ring::NotificationRing;
 use signal::NotificationId;
 
-/// The notifications of one endpoint.
 #[derive(Default)]
 pub(crate) struct Notifications {
     counters: Counters,
@@ -84,7 +83,6 @@ impl Core {
 /// What [`crate::Endpoint::arm`] takes.
 pub(crate) type Handler = Box<dyn FnMut(NotificationId) + Send>;
 
-/// The handlers of one endpoint.
 #[derive(Default)]
 pub(crate) struct Handlers {
     state: Mutex<HandlerState>,
