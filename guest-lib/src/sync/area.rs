@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use qnic_abi::SegmentName;
+use qnic_abi::{SegmentName, Status};
 
 use crate::core::lock;
 use crate::endpoint::Endpoint;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{Buffer, RemoteSegment, Segment};
 use crate::notification::NotificationId;
 use crate::sync::entry::{Entry, Grant, GRANT, SLOTS, SLOT_BYTES};
@@ -54,10 +54,16 @@ impl Area {
         }
     }
 
-    pub(crate) fn take(&self) -> Option<Entry> {
-        let slot = lock(&self.free).pop()?;
+    pub(crate) fn take(&self) -> Result<Entry> {
+        let slot = lock(&self.free).pop().ok_or_else(|| {
+            let what = format!(
+                "join more than {SLOTS} queues, those that broke or whose owner was lost \
+                 included: a new participant has new slots"
+            );
+            Error::refused(what, Status::Exhausted)
+        })?;
         let (node, port) = self.endpoint.core().name();
-        Some(Entry::new(node.0, port.0, self.incarnation, slot))
+        Ok(Entry::new(node.0, port.0, self.incarnation, slot))
     }
 
     /// Takes back a slot that no process will write to any more.

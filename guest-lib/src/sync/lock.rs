@@ -68,11 +68,10 @@ impl Lock {
 
     /// Joins with a slot and waits for the lock; returns the predecessor.
     fn join(&self, slot: &Slot) -> Result<Option<Entry>> {
-        let before = Entry::from_word(slot.join(self.tail.swap(slot.entry.0))?);
-        if let Some(before) = before {
-            self.object.link(before, slot)?;
-            self.object
-                .await_grant(slot, &mut Watch::new(Some(before)), None, || Ok(false))?;
+        let (object, before) = (&self.object, slot.join(self.tail.swap(slot.entry.0))?);
+        let before = object.link(slot, before)?;
+        if before.is_some() {
+            object.await_grant(slot, &mut Watch::new(before), None, || Ok(false))?;
         }
         Ok(before)
     }

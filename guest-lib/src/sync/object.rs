@@ -166,7 +166,7 @@ impl Object {
         if !is_intact(known) {
             known = self.load_epoch()?;
         }
-        self.participant.take_slot(self.identity, known)
+        Slot::new(&self.participant.0, self.identity, known)
     }
 
     /// Loads the epoch, and remembers it.
@@ -176,17 +176,20 @@ impl Object {
         Ok(epoch)
     }
 
-    /// Links a slot behind its predecessor.
-    pub(crate) fn link(&self, before: Entry, slot: &Slot) -> Result<()> {
-        match self.participant.area().post(before, NEXT, slot.entry.0) {
+    /// Links a slot that has joined behind `before`, if that names an entry; returns it.
+    pub(crate) fn link(&self, slot: &Slot, before: u64) -> Result<Option<Entry>> {
+        let Some(before) = Entry::from_word(before) else {
+            return Ok(None);
+        };
+        match self.participant.0.post(before, NEXT, slot.entry.0) {
             Err(error) if error.is_peer_gone() => Err(self.mark_broken(slot)?),
-            linked => linked,
+            linked => linked.map(|()| Some(before)),
         }
     }
 
     /// Wakes an entry. If its process is gone, the entries behind it notice.
     pub(crate) fn wake(&self, entry: Entry, count: u32) -> Result<()> {
-        match self.participant.area().grant(entry, Grant::Woken(count)) {
+        match self.participant.0.grant(entry, Grant::Woken(count)) {
             Err(error) if error.is_peer_gone() => Ok(()),
             woken => woken,
         }
@@ -272,7 +275,7 @@ impl Object {
 
     /// Finds out what has become of a slot's predecessor.
     fn check_predecessor(&self, before: Entry, slot: &Slot) -> Result<Predecessor> {
-        let load = |word| self.participant.area().load(before, word);
+        let load = |word| self.participant.0.load(before, word);
         let (state, next) = match load(STATE).and_then(|state| Ok((state, load(NEXT)?))) {
             Ok(found) => found,
             Err(error) if error.is_peer_gone() => {
@@ -375,7 +378,7 @@ impl Object {
     /// Returns true if the process of an entry, which the owner names as the holder, is
     /// there and holds this object, or was woken to hold it and has not noticed yet.
     pub(crate) fn is_held_by(&self, entry: Entry) -> Result<bool> {
-        match self.participant.area().load(entry, STATE) {
+        match self.participant.0.load(entry, STATE) {
             Ok(state) => Ok(matches!(
                 State::of(state, self.identity),
                 Some(State::Holding | State::Waiting)

@@ -8,7 +8,6 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::sync::area::{area_name, Area};
 use crate::sync::entry::{SLOTS, SLOT_BYTES};
-use crate::sync::slot::Slot;
 
 /// Random names that are tried for an area.
 const ATTEMPTS: u32 = 8;
@@ -19,7 +18,7 @@ const ATTEMPTS: u32 = 8;
 /// It keeps its endpoint registered. The drop of its last clone, and of all objects made
 /// from it, waits until its last writes to other participants have ended.
 #[derive(Debug, Clone)]
-pub struct Participant(Arc<Area>);
+pub struct Participant(pub(crate) Arc<Area>);
 
 impl Participant {
     /// Makes the process of an endpoint a participant.
@@ -46,22 +45,6 @@ impl Participant {
 
     pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.0.endpoint
-    }
-
-    pub(crate) fn area(&self) -> &Area {
-        &self.0
-    }
-
-    /// Takes a slot for the queue of an object, whose epoch was `known_epoch`.
-    pub(crate) fn take_slot(&self, identity: u64, known_epoch: u64) -> Result<Slot> {
-        let entry = self.0.take().ok_or_else(|| {
-            let what = format!(
-                "join more than {SLOTS} queues, those that broke or whose owner was lost \
-                 included: a new participant has new slots"
-            );
-            Error::refused(what, Status::Exhausted)
-        })?;
-        Slot::new(&self.0, entry, identity, known_epoch)
     }
 }
 

@@ -49,15 +49,6 @@ impl Queue {
         slot.join(self.call(function, slot.entry.0))
     }
 
-    /// Links a slot that has joined behind `before`.
-    pub(crate) fn link(&self, slot: &Slot, before: u64) -> Result<Option<Entry>> {
-        let before = Entry::from_word(before);
-        if let Some(before) = before {
-            self.object.link(before, slot)?;
-        }
-        Ok(before)
-    }
-
     /// Waits until a slot that has joined is woken, and names its successor.
     pub(crate) fn wait(
         &self,
@@ -124,7 +115,7 @@ impl WaitQueue {
     pub fn insert(&self) -> Result<Waiting<'_>> {
         let slot = self.0.object.take_slot()?;
         let (before, _, _) = self.0.join(Function::Enqueue, &slot)?;
-        let before = self.0.link(&slot, before)?;
+        let before = self.0.object.link(&slot, before)?;
         Ok(Waiting {
             queue: &self.0,
             slot: Some(slot),

@@ -49,7 +49,7 @@ impl Semaphore {
         let slot = queue.object.take_slot()?;
         let (before, _, value) = queue.join(Function::SemaphoreP, &slot)?;
         if value == 0 {
-            let before = queue.link(&slot, before)?;
+            let before = queue.object.link(&slot, before)?;
             queue.wait(&slot, &mut Watch::new(before), None)?;
         }
         slot.leave()

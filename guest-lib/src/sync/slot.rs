@@ -33,17 +33,11 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Prepares a free slot for the queue of an object, whose epoch was `known_epoch`
-    /// before.
-    pub(crate) fn new(
-        area: &Arc<Area>,
-        entry: Entry,
-        identity: u64,
-        known_epoch: u64,
-    ) -> Result<Self> {
+    /// Takes a slot for the queue of an object, whose epoch was `known_epoch` before.
+    pub(crate) fn new(area: &Arc<Area>, identity: u64, known_epoch: u64) -> Result<Self> {
         let slot = Slot {
             area: area.clone(),
-            entry,
+            entry: area.take()?,
             identity,
             known_epoch,
             stale: AtomicBool::new(false),
