@@ -14,9 +14,9 @@
 //! - The lists are bounded: by the number of counted notifications, and by
 //!   [`ONE_SHOT_LIMIT`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use qnic_abi::host_area::{ONE_SHOT_ENTRIES, SIGNAL_COUNTERS};
+use qnic_abi::host_area::ONE_SHOT_ENTRIES;
 
 use crate::core::notifications::reader::RingReader;
 use crate::core::notifications::signal::{NotificationId, OneShot, Signal};
@@ -26,19 +26,16 @@ use crate::error::{Error, Result};
 /// One-shot notifications that wait here to be taken; more are dropped.
 const ONE_SHOT_LIMIT: usize = ONE_SHOT_ENTRIES as usize;
 
-/// Takes the signals of a counted notification.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Takes the signals of a counted notification. Without one, callers of
+/// [`crate::Notification`] do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SignalSink {
-    /// Callers of [`crate::Notification`].
-    #[default]
-    Direct,
     /// [`crate::NotificationQueue`].
     Queue,
-    /// A handler.
     Handler,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug)]
 struct Counted {
     sink: SignalSink,
     /// It is in the list of its sink.
@@ -46,10 +43,11 @@ struct Counted {
 }
 
 /// The notifications that have arrived and were not taken yet.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct NotificationRing {
     reader: RingReader,
-    counted: Box<[Counted]>,
+    /// Those that have a sink.
+    counted: BTreeMap<NotificationId, Counted>,
     queue: VecDeque<Signal>,
     /// One-shot notifications in `queue`.
     one_shots: usize,
@@ -58,20 +56,6 @@ pub(crate) struct NotificationRing {
     dropped: u64,
     /// How many of those, and of those that the NIC has dropped, were reported.
     reported: u64,
-}
-
-impl Default for NotificationRing {
-    fn default() -> Self {
-        NotificationRing {
-            reader: RingReader::default(),
-            counted: vec![Counted::default(); SIGNAL_COUNTERS as usize].into(),
-            queue: VecDeque::new(),
-            one_shots: 0,
-            handled: VecDeque::new(),
-            dropped: 0,
-            reported: 0,
-        }
-    }
 }
 
 impl NotificationRing {
@@ -86,11 +70,11 @@ impl NotificationRing {
         id: NotificationId,
         sink: SignalSink,
     ) -> Result<bool> {
-        let counted = &mut self.counted[id.number() as usize];
-        if counted.sink != SignalSink::Direct {
+        if self.counted.contains_key(&id) {
             return Err(Error::Armed(id.number()));
         }
-        counted.sink = sink;
+        let listed = false;
+        self.counted.insert(id, Counted { sink, listed });
         self.reader.arm(core.process.window(), id.number(), true);
         let pending = core.pending(id) > 0;
         if pending {
@@ -101,11 +85,14 @@ impl NotificationRing {
 
     /// Takes a notification away from its sink, if it is this one.
     pub(crate) fn disarm(&mut self, core: &Core, id: NotificationId, sink: SignalSink) {
-        let counted = &mut self.counted[id.number() as usize];
-        if counted.sink != sink {
+        if self
+            .counted
+            .get(&id)
+            .is_none_or(|counted| counted.sink != sink)
+        {
             return;
         }
-        *counted = Counted::default();
+        self.counted.remove(&id);
         self.queue.retain(|signal| *signal != Signal::Counted(id));
         self.handled.retain(|other| *other != id);
         self.reader.arm(core.process.window(), id.number(), false);
@@ -129,7 +116,7 @@ impl NotificationRing {
                         self.queue.push_back(id.into());
                         return Ok(Some(id.into()));
                     }
-                    self.counted[id.number() as usize].listed = false;
+                    self.unlist(id);
                 }
                 None if more => {}
                 None => return self.report_lost(core).map(|()| None),
@@ -146,7 +133,7 @@ impl NotificationRing {
                 self.handled.push_back(id);
                 return Some(id);
             }
-            self.counted[id.number() as usize].listed = false;
+            self.unlist(id);
         }
         None
     }
@@ -167,15 +154,22 @@ impl NotificationRing {
     }
 
     fn list(&mut self, id: NotificationId) {
-        let counted = &mut self.counted[id.number() as usize];
+        // Without a sink, it was disarmed while the entry was on its way.
+        let Some(counted) = self.counted.get_mut(&id) else {
+            return;
+        };
         if std::mem::replace(&mut counted.listed, true) {
             return;
         }
         match counted.sink {
             SignalSink::Queue => self.queue.push_back(id.into()),
             SignalSink::Handler => self.handled.push_back(id),
-            // It was disarmed while the entry was on its way.
-            SignalSink::Direct => counted.listed = false,
+        }
+    }
+
+    fn unlist(&mut self, id: NotificationId) {
+        if let Some(counted) = self.counted.get_mut(&id) {
+            counted.listed = false;
         }
     }
 
