@@ -10,7 +10,7 @@ use qnic::{Nic, NodeId, RemoteSegment, SegmentName, Status};
 use qnic_abi::command::{CommandBody, Descriptor};
 use qnic_abi::rdma::{Opcode, WriteCommand};
 use qnic_abi::{Key, Port, SegmentId};
-use qnic_abi_client::{Command, Memory};
+use qnic_abi_client::{Command, Memory, Remote};
 use qnic_apps::report::Attempt;
 
 use crate::forbidden_maps;
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn through_the_library(nic: &Nic, options: &Options) -> Result<Vec<Attempt>> {
-    let (node, port) = (NodeId(options.peer.node()), options.peer.port());
+    let (node, port) = (NodeId(options.peer.peer), options.peer.port());
     let endpoint = nic.register(qnic::Port(0)).context("register")?;
     let read_only = options.peer.import(&endpoint, READ_ONLY)?;
     let data = options.peer.import(&endpoint, DATA)?;
@@ -128,7 +128,12 @@ macro_rules! forge {
 /// Commands that no correct library issues, and the answers that are right.
 fn forgeries(data: &RemoteSegment) -> Vec<(&'static str, Descriptor, Vec<Answer>)> {
     use Answer::{Failed, QueueStopped};
-    let mut good = RawProcess::inline_write(data.node().0, data.port().0);
+    let remote = Remote {
+        node: data.node(),
+        port: data.port(),
+        memory: Memory::default(),
+    };
+    let mut good = Command::inline_write(remote, 8).publish();
     good.remote.memory.address = data.address();
     let from_memory = |command: &mut Command, address: u64| {
         command.inline_length = 0;

@@ -127,7 +127,7 @@ impl Tester<'_> {
 
     fn import(&self, name: SegmentName) -> Result<uapi::Import> {
         let mut call = uapi::Import {
-            node: self.owner.node().into(),
+            node: self.owner.peer.into(),
             port: self.owner.port().0.into(),
             name: name.0.into(),
             wait_ms: (START_LIMIT.as_millis() as u32).into(),
@@ -150,7 +150,7 @@ impl Tester<'_> {
 
     fn remote(&self, remote: &uapi::Import) -> Remote {
         Remote {
-            node: NodeId(self.owner.node()),
+            node: NodeId(self.owner.peer),
             port: self.owner.port(),
             memory: Memory {
                 address: remote.address.get(),

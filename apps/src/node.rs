@@ -58,17 +58,13 @@ pub(crate) fn take(
 pub(crate) struct Peer {
     /// Node of the other process
     #[arg(long)]
-    peer: u16,
+    pub(crate) peer: u16,
     /// Its port
     #[arg(long, default_value_t = TARGET_PORT.0)]
     peer_port: u16,
 }
 
 impl Peer {
-    pub(crate) fn node(&self) -> u16 {
-        self.peer
-    }
-
     pub(crate) fn port(&self) -> Port {
         Port(self.peer_port)
     }

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
 use qnic::provider::{Process, Registration};
-use qnic::{uapi, Nic, NodeId, Port, Status};
+use qnic::{uapi, Nic, Status};
 use qnic_abi::command::Descriptor;
 use qnic_abi::host_area::{ERRORS, QUEUE_STATUS};
 use qnic_abi::shared::Ordering;
-use qnic_abi_client::{Command, CommandQueue, Entry, HostArea, Memory, Remote};
+use qnic_abi_client::{Command, CommandQueue, Entry, HostArea};
 
 use crate::options::ANSWER_LIMIT;
 
@@ -39,16 +39,6 @@ impl RawProcess {
             }),
             Registration::Refused(status) => bail!("register: {status}"),
         }
-    }
-
-    /// An inline write of 8 bytes to a process.
-    pub(crate) fn inline_write(node: u16, port: u16) -> Command {
-        let remote = Remote {
-            node: NodeId(node),
-            port: Port(port),
-            memory: Memory::default(),
-        };
-        Command::inline_write(remote, 8).publish()
     }
 
     /// Puts a command into the queue, whatever it says, and waits for what the NIC makes
