@@ -77,8 +77,16 @@ impl Nic {
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
     pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
-        let node = Node::connect(&socket, host_memory()?)?;
-        if host_physical()? {
+        let memory = setting(HOST_MEMORY_VARIABLE, "a number of bytes", |text| {
+            text.parse().ok()
+        })?;
+        let node = Node::connect(&socket, memory.unwrap_or(DEFAULT_MEMORY))?;
+        let physical = setting(HOST_PHYSICAL_VARIABLE, "0 or 1", |text| match text {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        })?;
+        if physical == Some(true) {
             node.node().allow_physical();
         }
         Ok(Self::with_provider(Arc::new(node), socket))
@@ -145,40 +153,21 @@ impl Nic {
     }
 }
 
-/// The value of an environment variable, or `default` if it is not set.
+/// The value of an environment variable, if it is set.
 fn setting<T>(
     variable: &'static str,
-    default: T,
     expected: &'static str,
     parse: impl Fn(&str) -> Option<T>,
-) -> Result<T> {
+) -> Result<Option<T>> {
     let Some(value) = std::env::var_os(variable) else {
-        return Ok(default);
+        return Ok(None);
     };
-    value
-        .to_str()
-        .and_then(parse)
-        .ok_or_else(|| Error::Setting {
+    match value.to_str().and_then(parse) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(Error::Setting {
             variable,
             value: value.to_string_lossy().into_owned(),
             expected,
-        })
-}
-
-fn host_memory() -> Result<usize> {
-    let parse = |text: &str| text.parse().ok();
-    setting(
-        HOST_MEMORY_VARIABLE,
-        DEFAULT_MEMORY,
-        "a number of bytes",
-        parse,
-    )
-}
-
-fn host_physical() -> Result<bool> {
-    setting(HOST_PHYSICAL_VARIABLE, false, "0 or 1", |text| match text {
-        "0" => Some(false),
-        "1" => Some(true),
-        _ => None,
-    })
+        }),
+    }
 }

@@ -137,11 +137,9 @@ mod tests {
             (usize::MAX, usize::MAX, 1),
             (1 << 30, 1, 1),
         ] {
-            let refused = Geometry::new(slots, bytes, refill);
-            assert!(
-                matches!(refused, Err(Error::BadChannel(_))),
-                "{slots} {bytes}"
-            );
+            let made = Geometry::new(slots, bytes, refill);
+            let refused = matches!(made, Err(Error::BadChannel(_)));
+            assert!(refused, "{slots} {bytes}");
         }
     }
 

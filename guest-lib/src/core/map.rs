@@ -9,7 +9,7 @@ use crate::core::lock;
 
 /// Segments by first address. Segments of one process do not overlap, except that several
 /// may cover exactly the same range.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ranges<P, V> {
     /// (process, first address) to (length, segment), newest last.
     ranges: BTreeMap<(P, u64), Vec<(u64, V)>>,
@@ -42,16 +42,8 @@ impl<P: Ord + Copy, V> Ranges<P, V> {
     }
 }
 
-impl<P, V> Default for Ranges<P, V> {
-    fn default() -> Self {
-        Ranges {
-            ranges: BTreeMap::new(),
-        }
-    }
-}
-
 /// What a command has to say about an exported segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Exported {
     pub(crate) segment: u16,
     pub(crate) key: u64,

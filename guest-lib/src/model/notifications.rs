@@ -55,7 +55,7 @@ fn model(notifications: &[u32]) -> (Model, Side) {
         .chain(entries);
     let mut model = Model::with_words(window, area);
     model.export();
-    for (number, notification) in notifications.iter().enumerate() {
+    for (number, notification) in (0..).zip(notifications) {
         let mut command = WriteCommand::command();
         command.flags = WriteFlags::NOTIFY.bits().into();
         command.notification = (*notification).into();
@@ -64,12 +64,8 @@ fn model(notifications: &[u32]) -> (Model, Side) {
         command.remote_key = KEY.into();
         let mut doorbell = Doorbell::default();
         let (window, area) = (&model.window, &model.host_area);
-        Command::new(&command.descriptor(), &[]).publish(
-            window,
-            area,
-            number as u64,
-            &mut doorbell,
-        );
+        let command = Command::new(&command.descriptor(), &[]);
+        command.publish(window, area, number, &mut doorbell);
     }
     model.nic.handle_doorbell(0);
     let side = Side {

@@ -38,17 +38,14 @@ fn setup() -> (std::sync::Arc<FakeNic>, Endpoint, RemoteSegment) {
 }
 
 fn import(endpoint: &Endpoint) -> RemoteSegment {
-    endpoint
-        .import(NodeId(1), Port(2), SegmentName(6), SECOND)
-        .unwrap()
+    let imported = endpoint.import(NodeId(1), Port(2), SegmentName(6), SECOND);
+    imported.unwrap()
 }
 
 fn export(endpoint: &Endpoint, length: usize) -> (crate::Buffer, Segment) {
     let buffer = endpoint.allocate(length).unwrap();
-    let segment = endpoint
-        .export(SegmentName(1), &buffer, Access::READ | Access::WRITE)
-        .unwrap();
-    (buffer, segment)
+    let segment = endpoint.export(SegmentName(1), &buffer, Access::all());
+    (buffer, segment.unwrap())
 }
 
 fn fetch(fake: &FakeNic) -> Fetched {

@@ -1,19 +1,16 @@
 //! writeP and readP through the library (N25).
 
-use std::sync::Arc;
-
-use qnic::provider::host::Node;
 use qnic::{physical, Nic, Port, Status};
 
-use crate::cluster::{pattern, status, Cluster, Peer, BOTH, MEMORY, NAME, ONE};
+use crate::cluster::{pattern, status, Cluster, Peer, BOTH, NAME, ONE};
 
 const LENGTH: usize = 300_000;
 
 /// Becomes a node that allows physical addresses.
 fn open(cluster: &Cluster, node: u16) -> Nic {
-    let provider = Node::connect(cluster.socket(node), MEMORY).unwrap();
-    provider.node().allow_physical();
-    Nic::with_provider(Arc::new(provider), cluster.socket(node))
+    let (nic, host) = cluster.host_node(node);
+    host.node().allow_physical();
+    nic
 }
 
 fn peer(nic: &Nic) -> Peer {

@@ -183,10 +183,8 @@ fn a_semaphore_lets_as_many_in_as_it_says_and_loses_no_unit() {
     const ROUNDS: usize = 15;
     let cluster = Cluster::on_bad_links(4, 5.0);
     let (_owner, workers) = workers(&cluster, 4, 2);
-    workers[0]
-        .object(Semaphore::new, FIRST)
-        .initialize(UNITS)
-        .unwrap();
+    let semaphore = workers[0].object(Semaphore::new, FIRST);
+    semaphore.initialize(UNITS).unwrap();
     let (inside, most) = (AtomicU32::new(0), AtomicU32::new(0));
     in_threads(&workers, |_, worker| {
         let semaphore = worker.object(Semaphore::new, FIRST);
@@ -199,11 +197,8 @@ fn a_semaphore_lets_as_many_in_as_it_says_and_loses_no_unit() {
         }
     });
     assert!(most.into_inner() <= UNITS);
-    assert_eq!(
-        workers[0].object(Semaphore::new, FIRST).value().unwrap(),
-        UNITS
-    );
     let semaphore = workers[1].object(Semaphore::new, FIRST);
+    assert_eq!(semaphore.value().unwrap(), UNITS);
     for left in (0..UNITS).rev() {
         assert!(semaphore.try_wait().unwrap());
         assert_eq!(semaphore.value().unwrap(), left);

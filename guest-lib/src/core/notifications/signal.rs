@@ -114,10 +114,8 @@ mod tests {
             Err(Error::BadNotification(1024))
         ));
         assert_eq!(Signal::new(0), None);
-        assert_eq!(
-            Signal::new(1023),
-            NotificationId::new(1023).map(Signal::from)
-        );
+        let last = NotificationId::new(1023);
+        assert_eq!(Signal::new(1023), last.map(Signal::from));
         assert_eq!(Signal::new(1024), OneShot::new(1024).map(Signal::from));
         assert_eq!(Signal::new(u32::MAX).map(Signal::number), Some(u32::MAX));
         assert_eq!(OneShot::new(1023), None);
