@@ -70,10 +70,9 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let (_nic, endpoint) = register(0)?;
     let owner = import(&endpoint, options.owner, TARGET_PORT, DATA)?;
-    let read = Exported::new(&endpoint, SOURCE, 8)?;
     let participant = Participant::new(&endpoint)?;
     let waiter = LockWaiter {
-        read,
+        read: Exported::new(&endpoint, SOURCE, 8)?,
         object: Object::new(&participant, &owner, options.object)?,
         owner,
         endpoint,

@@ -29,17 +29,15 @@ impl Owner {
     pub(super) fn new(nic: &Nic, options: &Options) -> Result<Self> {
         let endpoint = nic.register(OWNER_PORT).context("register the owner")?;
         let length = Layout::new(options).length();
-        let Exported { buffer, segment } = Exported::new(&endpoint, UNREADY, length)?;
+        let unready = Exported::new(&endpoint, UNREADY, length)?;
         let own = endpoint.import(endpoint.node(), OWNER_PORT, UNREADY, START_LIMIT)?;
         let participant = Participant::new(&endpoint)?;
         Semaphore::new(&participant, &own, SEMAPHORE)?.initialize(options.units)?;
-        let ready = endpoint.export(OWNER, &buffer, Access::all())?;
-        drop(segment);
+        let buffer = unready.buffer;
+        let segment = endpoint.export(OWNER, &buffer, Access::all())?;
+        drop(unready.segment);
         say("serving", std::process::id())?;
-        let memory = Exported {
-            buffer,
-            segment: ready,
-        };
+        let memory = Exported { buffer, segment };
         Ok(Owner { endpoint, memory })
     }
 

@@ -14,10 +14,6 @@ use crate::mapping::{export_foreign, Mapping, READ_WRITE};
 /// Bytes of a hugetlb page.
 const HUGE: usize = 2 << 20;
 
-/// Protections that leave out writing, or any access.
-const WRITING: i32 = libc::PROT_READ;
-const ACCESS: i32 = libc::PROT_NONE;
-
 /// Every kind is refused at export, with a text that names it.
 pub(super) fn steps(stage: &Stage) -> Result<()> {
     let bytes = 4 * PAGE_SIZE;
@@ -35,7 +31,7 @@ pub(super) fn steps(stage: &Stage) -> Result<()> {
     let shared = libc::MAP_SHARED;
     let (shared_anonymous, hugetlb) = (shared | libc::MAP_ANONYMOUS, anonymous | libc::MAP_HUGETLB);
     let map = |flags, fd| Mapping::new(bytes, READ_WRITE, flags, fd);
-    let map_without = |protection| Mapping::new(bytes, protection, anonymous, None);
+    let protected = |protection| Mapping::new(bytes, protection, anonymous, None);
     let huge = Mapping::new(HUGE, READ_WRITE, hugetlb, None).context("map a hugetlb page")?;
     let hole = Mapping::private(bytes)?;
     let half = Mapping::private(bytes)?;
@@ -45,8 +41,8 @@ pub(super) fn steps(stage: &Stage) -> Result<()> {
         ("shared", Status::SharedMemory, map(shared, fd)?),
         ("shared", Status::SharedMemory, map(shared_anonymous, None)?),
         ("hugetlb", Status::HugetlbMemory, huge),
-        ("write", Status::ReadOnlyMemory, map_without(WRITING)?),
-        ("write", Status::ReadOnlyMemory, map_without(ACCESS)?),
+        ("write", Status::ReadOnlyMemory, protected(libc::PROT_READ)?),
+        ("write", Status::ReadOnlyMemory, protected(libc::PROT_NONE)?),
         ("write", Status::ReadOnlyMemory, half),
         ("not mapped", Status::NotMapped, hole),
     ];
