@@ -31,8 +31,6 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// # Errors
-    /// [`Error::OutOfRange`], [`Error::Misaligned`]
     pub(crate) fn new(
         core: &Arc<Core>,
         segment: &RemoteSegment,

@@ -50,8 +50,6 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// # Errors
-    /// [`Error::BadChannel`]
     pub(super) fn new(slots: usize, message_bytes: usize, refill: usize) -> Result<Self> {
         let geometry = Geometry {
             slots,

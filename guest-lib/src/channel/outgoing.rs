@@ -40,9 +40,6 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// Connects to a receiver.
-    ///
-    /// # Errors
-    /// [`Error::BadChannel`], and those of [`Endpoint::import`] and [`Endpoint::read`].
     pub(super) fn connect(
         endpoint: &Endpoint,
         (node, port, name): (NodeId, Port, SegmentName),
@@ -65,9 +62,6 @@ impl Outgoing {
     }
 
     /// Checks the length of a message.
-    ///
-    /// # Errors
-    /// [`Error::MessageTooLong`]
     pub(super) fn check_length(&self, message: &[u8]) -> Result<()> {
         let (length, limit) = (message.len(), self.geometry.message_bytes);
         match length <= limit {
@@ -91,9 +85,6 @@ impl Outgoing {
     }
 
     /// Waits until all messages are in the receiver's memory.
-    ///
-    /// # Errors
-    /// [`Error::ChannelClosed`], [`Error::PeerLost`], [`Error::DeviceGone`], …
     pub(super) fn flush(&mut self) -> Result<()> {
         let failure = self.writes.wait_all()?;
         check_end(&mut self.end, failure.as_ref())

@@ -1,7 +1,7 @@
 //! The receiving end.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use qnic_abi::{Access, NodeId, Port, SegmentName};
 
@@ -175,7 +175,18 @@ impl Receiver {
 
     /// Waits for the next message, which is then the current one until it is freed.
     pub(super) fn next_length(&mut self, timeout: Option<Duration>) -> Result<usize> {
-        self.await_message(self.core().deadline(timeout))
+        let deadline = self.core().deadline(timeout);
+        loop {
+            if let Some(length) = self.look()? {
+                return Ok(length);
+            }
+            match await_signal(self.core(), self.sent, &self.writes, deadline)? {
+                Wakeup::Deadline => return self.look()?.ok_or(Error::TimedOut),
+                Wakeup::Silence => self.probe()?,
+                Wakeup::Event => {}
+            }
+            self.reap()?;
+        }
     }
 
     /// Copies bytes of the current message out.
@@ -293,20 +304,6 @@ impl Receiver {
         let end = End::Broken(why);
         self.end = Some(end);
         end.into()
-    }
-
-    fn await_message(&mut self, deadline: Option<Instant>) -> Result<usize> {
-        loop {
-            if let Some(length) = self.look()? {
-                return Ok(length);
-            }
-            match await_signal(self.core(), self.sent, &self.writes, deadline)? {
-                Wakeup::Deadline => return self.look()?.ok_or(Error::TimedOut),
-                Wakeup::Silence => self.probe()?,
-                Wakeup::Event => {}
-            }
-            self.reap()?;
-        }
     }
 
     /// Asks whether the sender is there; [`Receiver::reap`] gets the answer.

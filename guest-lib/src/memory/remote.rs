@@ -82,9 +82,6 @@ impl RemoteSegment {
 
     /// The remote side of an operation on `length` bytes at `offset`, and what a failure
     /// message will say.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`]
     pub(crate) fn describe(
         &self,
         operation: Operation,

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, NOBODY};
+use zerocopy::IntoBytes;
 
 use crate::atomic::{Operand, RemoteU64};
 use crate::error::{Error, Result};
@@ -89,11 +90,9 @@ impl Queue {
         // One frame: the owner's NIC writes it between two operations. Empty the queue
         // before it is intact: a process that sees it intact joins no old queue.
         let object = &self.object;
-        let bytes = zerocopy::IntoBytes::as_bytes(&structure);
         let endpoint = object.participant.endpoint();
-        endpoint
-            .write(&object.segment, object.offset, bytes)?
-            .wait()?;
+        let written = endpoint.write(&object.segment, object.offset, structure.as_bytes())?;
+        written.wait()?;
         object.finish_recovery(claim)
     }
 }

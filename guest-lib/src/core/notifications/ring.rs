@@ -85,11 +85,7 @@ impl NotificationRing {
 
     /// Takes a notification away from its sink, if it is this one.
     pub(crate) fn disarm(&mut self, core: &Core, id: NotificationId, sink: SignalSink) {
-        if self
-            .counted
-            .get(&id)
-            .is_none_or(|counted| counted.sink != sink)
-        {
+        if self.counted.get(&id).map(|counted| counted.sink) != Some(sink) {
             return;
         }
         self.counted.remove(&id);
