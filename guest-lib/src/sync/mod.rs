@@ -57,7 +57,7 @@
 //!
 //! # Errors
 //! All methods that reach the owner return the errors of [`crate::RemoteWord`], beside those
-//! that they name: then the owner is gone.
+//! that they name.
 //!
 //! # Names
 //! A participant uses the notification [`NOTIFICATION`] of its process and exports

@@ -197,8 +197,8 @@ fn a_semaphore_lets_as_many_in_as_it_says_and_loses_no_unit() {
         }
     });
     assert!(most.into_inner() <= UNITS);
-    let semaphore = workers[1].object(Semaphore::new, FIRST);
     assert_eq!(semaphore.value().unwrap(), UNITS);
+    let semaphore = workers[1].object(Semaphore::new, FIRST);
     for left in (0..UNITS).rev() {
         assert!(semaphore.try_wait().unwrap());
         assert_eq!(semaphore.value().unwrap(), left);
