@@ -1,92 +1,42 @@
 //! A running device process: starts and ends its threads.
 
-use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use qnic_abi::attach::CONFIG_SIZE;
-use qnic_abi::header::GeometryError;
+use anyhow::{anyhow, Context, Result};
+use qnic_abi::attach::{CONFIG_SIZE, FIRST_DOORBELL};
 use qnic_abi::NodeId;
 use qnic_config::{
     Config, ConfigError, NetworkSettings, NicSettings, ProcessSettings, UdpSettings,
 };
-use qnic_links::{ClusterKey, DuplicateNode, Fabric, ShmCarrier, ShmPeer, UdpCarrier, UdpPeer};
+use qnic_links::{Carrier, ClusterKey, Fabric, ShmCarrier, ShmPeer, UdpCarrier, UdpPeer};
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
-use crate::attach::{self, Attachment, Socket, SocketError};
+use crate::attach::{self, Attachment, Socket};
 use crate::capture::{Captures, Names};
 use crate::engine::{self, Engine, EngineGone, EngineHandle, Node};
+use crate::memory::GuestMemory;
 use crate::metrics::{self, Stats};
 use crate::ram;
-use crate::sram::{Sram, SramError};
+use crate::sram::Sram;
 use crate::stop::Stop;
 use crate::throttle::Throttle;
 
-/// Why a device does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The configuration breaks a rule.
-    #[error("bad configuration: {0}")]
-    Config(#[from] ConfigError),
-    /// A NIC cannot be made.
-    #[error("NIC \"{name}\": no SRAM can be laid out: {error:?}")]
-    Geometry {
-        /// Its name.
-        name: String,
-        /// Why not.
-        error: GeometryError,
-    },
-    /// A NIC has no SRAM.
-    #[error("NIC \"{name}\": {error}")]
-    Sram {
-        /// Its name.
-        name: String,
-        /// Why not.
-        error: SramError,
-    },
-    /// Other processes cannot be reached.
-    #[error("process \"{name}\", UDP at {address}: {problem}")]
-    Udp {
-        /// Name of this process.
-        name: String,
-        /// Where it should listen.
-        address: SocketAddr,
-        /// Why not.
-        problem: String,
-    },
-    /// A socket cannot be listened on.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// Threads, eventfds.
-    #[error("the system refused a thread or a descriptor: {0}")]
-    System(#[from] std::io::Error),
-}
-
-/// Why a device ended by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    /// The engine thread panicked: an error in this program.
-    #[error("the engine failed; its message is above")]
-    EngineFailed,
-}
+const BAD_CONFIG: &str = "bad configuration";
+/// Threads, eventfds.
+const REFUSED: &str = "the system refused a thread or a descriptor";
 
 /// A running device. Dropping it ends it.
 #[derive(Debug)]
 pub struct Device {
     engine: EngineHandle,
     engine_thread: Option<JoinHandle<()>>,
-    servers: Vec<Server>,
+    /// The threads that serve sockets.
+    servers: Vec<(Arc<Stop>, JoinHandle<()>)>,
     /// The socket to which other processes of this host connect.
     _listening: Option<Socket>,
-}
-
-/// A thread that serves a socket.
-#[derive(Debug)]
-struct Server {
-    stop: Arc<Stop>,
-    thread: JoinHandle<()>,
 }
 
 /// Ends a device from another thread.
@@ -104,10 +54,11 @@ impl Device {
     /// Starts a device; when it returns, all its sockets listen.
     ///
     /// # Errors
-    /// Returns [`StartError`] if it cannot start; nothing is left behind then.
-    pub fn start(config: &Config) -> Result<Self, StartError> {
-        config.check()?;
-        let (handle, commands) = engine::channel()?;
+    /// Says why it cannot start, with a [`ConfigError`] if that is the configuration;
+    /// nothing is left behind then.
+    pub fn start(config: &Config) -> Result<Self> {
+        config.check().context(BAD_CONFIG)?;
+        let (handle, commands) = engine::channel().context(REFUSED)?;
         let mut fabric = Fabric::new();
         let mut limits = Limits::default();
         let network = config.network.as_ref();
@@ -120,19 +71,21 @@ impl Device {
         }
         let mut listening = None;
         if let Some(network) = &config.network {
-            let joined = fabric.join(&config.network_plan()?);
-            joined.map_err(|message| ConfigError::new("network", message))?;
+            let joined = fabric.join(&config.network_plan().context(BAD_CONFIG)?);
+            joined
+                .map_err(|message| ConfigError::new("network", message))
+                .context(BAD_CONFIG)?;
             listening = connect(&mut fabric, network)?;
         }
         let sockets = config.nics.iter().map(|nic| Socket::bind(&nic.socket));
-        let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+        let sockets = sockets.collect::<Result<Vec<_>>>()?;
         let metrics = config.metrics.as_ref();
         let metrics = metrics.map(|metrics| Socket::bind(&metrics.socket));
         let metrics = metrics.transpose()?;
 
         let names = config.nics.iter().map(|nic| nic.name.clone()).collect();
         let window = config.engine.poll_window();
-        let engine = Engine::new(fabric, names, commands, window)?;
+        let engine = Engine::new(fabric, names, commands, window).context(REFUSED)?;
         let mut device = Device {
             engine: handle,
             engine_thread: Some(spawn("engine", move || engine.run())?),
@@ -162,11 +115,11 @@ impl Device {
         name: &str,
         socket: Socket,
         work: impl FnOnce(&Socket, &Stop) + Send + 'static,
-    ) -> std::io::Result<()> {
-        let stop = Arc::new(Stop::new()?);
+    ) -> Result<()> {
+        let stop = Arc::new(Stop::new().context(REFUSED)?);
         let raised = stop.clone();
         let thread = spawn(name, move || work(&socket, &raised))?;
-        self.servers.push(Server { stop, thread });
+        self.servers.push((stop, thread));
         Ok(())
     }
 
@@ -193,18 +146,18 @@ impl Device {
     /// removes its sockets.
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if it ended by itself.
-    pub fn wait(mut self) -> Result<(), DeviceError> {
+    /// Returns an error if it ended by itself: the engine thread panicked.
+    pub fn wait(mut self) -> Result<()> {
         let ended = self.engine_thread.take().map_or(Ok(()), JoinHandle::join);
         drop(self);
-        ended.map_err(|_| DeviceError::EngineFailed)
+        ended.map_err(|_| anyhow!("the engine failed; its message is above"))
     }
 
     /// Ends the device and waits for its threads.
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if it had ended by itself.
-    pub fn stop(self) -> Result<(), DeviceError> {
+    /// As [`Device::wait`].
+    pub fn stop(self) -> Result<()> {
         self.stopper().stop();
         self.wait()
     }
@@ -214,10 +167,10 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.stopper().stop();
         let engine = self.engine_thread.take();
-        for server in &self.servers {
-            server.stop.raise();
+        for (stop, _) in &self.servers {
+            stop.raise();
         }
-        let servers = self.servers.drain(..).map(|server| server.thread);
+        let servers = self.servers.drain(..).map(|(_, thread)| thread);
         for thread in engine.into_iter().chain(servers) {
             if let Err(panic) = thread.join() {
                 if !std::thread::panicking() {
@@ -228,10 +181,9 @@ impl Drop for Device {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(work)
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.spawn(work).context(REFUSED)
 }
 
 fn add_nic(
@@ -239,12 +191,8 @@ fn add_nic(
     settings: &NicSettings,
     limits: &Limits,
     engine: &EngineHandle,
-) -> Result<Attachment, StartError> {
-    let name = || settings.name.clone();
-    let sram_error = |error| StartError::Sram {
-        name: name(),
-        error,
-    };
+) -> Result<Attachment> {
+    let name = &settings.name;
     let nic = Nic::new(NicConfig {
         node: settings.node,
         frames: ram::frames(settings.ram),
@@ -252,46 +200,47 @@ fn add_nic(
         doorbells: settings.doorbells,
         limits: limits.clone(),
     })
-    .map_err(|error| StartError::Geometry {
-        name: name(),
-        error,
-    })?;
+    .map_err(|error| anyhow!("NIC \"{name}\": no SRAM can be laid out: {error:?}"))?;
     let sram_bytes = nic.geometry().sram_bytes;
-    let sram = Sram::new(&settings.name, sram_bytes).map_err(sram_error)?;
+    let sram = Sram::new(name, sram_bytes).with_context(|| format!("NIC \"{name}\""))?;
     let mut config_space = [0; CONFIG_SIZE];
     config_space.copy_from_slice(nic.config_space().as_bytes());
     let attachment = Attachment {
         slot: fabric.len(),
-        name: name(),
-        doorbells: settings.doorbells as usize,
+        name: name.clone(),
+        queues: FIRST_DOORBELL + settings.doorbells as usize,
         config_space,
-        sram: sram.file().try_clone()?,
+        sram: sram.file().try_clone().context(REFUSED)?,
         sram_bytes,
-        sram_identity: sram.identity()?,
+        sram_identity: sram.identity().context(REFUSED)?,
         throttle: Throttle::new(),
         engine: engine.clone(),
     };
+    let memory = GuestMemory::default();
     fabric
-        .add(nic, Node::new(sram))
-        .map_err(|duplicate| ConfigError::new("nic.node", duplicate.to_string()))?;
+        .add(nic, Node { sram, memory })
+        .map_err(|duplicate| ConfigError::new("nic.node", duplicate.to_string()))
+        .context(BAD_CONFIG)?;
     Ok(attachment)
 }
 
 /// Adds the carriers to other processes. Returns the socket to which other processes of
 /// this host connect: its name is removed with it.
-fn connect(
-    fabric: &mut Fabric<Node>,
-    network: &NetworkSettings,
-) -> Result<Option<Socket>, StartError> {
-    let duplicate =
-        |duplicate: DuplicateNode| ConfigError::new("network.process", duplicate.to_string());
+fn connect(fabric: &mut Fabric<Node>, network: &NetworkSettings) -> Result<Option<Socket>> {
+    let mut add = |carrier: Box<dyn Carrier>, nodes: &[Vec<NodeId>]| {
+        fabric
+            .connect(carrier, nodes)
+            .map_err(|duplicate| ConfigError::new("network.process", duplicate.to_string()))
+            .context(BAD_CONFIG)
+    };
     if let Some(udp) = &network.udp {
         let (peers, nodes) = peers(network, |process| {
             let (name, address) = (process.name.clone(), process.address?);
             Some(UdpPeer { name, address })
         });
-        let carrier = Box::new(udp_carrier(udp, &peers)?);
-        fabric.connect(carrier, &nodes).map_err(duplicate)?;
+        let carrier = udp_carrier(udp, &peers)
+            .with_context(|| format!("process \"{}\", UDP at {}", udp.name, udp.listen))?;
+        add(Box::new(carrier), &nodes)?;
     }
     let Some(shm) = &network.shm else {
         return Ok(None);
@@ -301,9 +250,9 @@ fn connect(
         let (name, socket) = (process.name.clone(), process.socket.clone()?);
         Some(ShmPeer { name, socket })
     });
-    let listener = listening.listener().try_clone()?;
-    let carrier = Box::new(ShmCarrier::new(&shm.name, listener, &peers)?);
-    fabric.connect(carrier, &nodes).map_err(duplicate)?;
+    let listener = listening.listener().try_clone().context(REFUSED)?;
+    let carrier = ShmCarrier::new(&shm.name, listener, &peers).context(REFUSED)?;
+    add(Box::new(carrier), &nodes)?;
     Ok(Some(listening))
 }
 
@@ -320,17 +269,10 @@ fn peers<P>(
     with_nodes.unzip()
 }
 
-fn udp_carrier(udp: &UdpSettings, peers: &[UdpPeer]) -> Result<UdpCarrier, StartError> {
-    let failed = |problem: String| StartError::Udp {
-        name: udp.name.clone(),
-        address: udp.listen,
-        problem,
-    };
+fn udp_carrier(udp: &UdpSettings, peers: &[UdpPeer]) -> Result<UdpCarrier> {
     let file = udp.key_file.display();
-    let secret = std::fs::read(&udp.key_file)
-        .map_err(|error| failed(format!("cannot read the key file {file}: {error}")))?;
-    let key =
-        ClusterKey::new(&secret).map_err(|error| failed(format!("key file {file}: {error}")))?;
-    UdpCarrier::new(&udp.name, udp.listen, key, peers)
-        .map_err(|error| failed(format!("cannot listen: {error}")))
+    let secret =
+        std::fs::read(&udp.key_file).with_context(|| format!("cannot read the key file {file}"))?;
+    let key = ClusterKey::new(&secret).with_context(|| format!("key file {file}"))?;
+    UdpCarrier::new(&udp.name, udp.listen, key, peers).context("cannot listen")
 }

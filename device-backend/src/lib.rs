@@ -41,15 +41,13 @@ mod throttle;
 
 use qnic_links::notifier;
 
-pub use attach::SocketError;
-pub use device::{Device, DeviceError, StartError, Stopper};
+pub use device::{Device, Stopper};
 pub use engine::{EngineReport, NetworkReport, NicCounters, NicReport, NicState, Report};
 pub use metrics::Stats;
 pub use qnic_config::{
     ByteSize, Config, ConfigError, EngineSettings, LinkSettings, MetricsSettings, NetworkSettings,
     NicSettings, ProcessSettings, ShmSettings, UdpSettings,
 };
-pub use sram::SramError;
 
 /// The result of a request whose errors are only reported to a client.
 type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;

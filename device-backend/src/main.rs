@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use qnic_device::{Config, ConfigError, Device, StartError};
+use qnic_device::{Config, ConfigError, Device};
 use rustix::process::{getrlimit, setrlimit, Resource};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -68,9 +68,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("qnic-device: {error:#}");
-            let configuration = error.is::<ConfigError>()
-                || matches!(error.downcast_ref(), Some(StartError::Config(_)));
-            ExitCode::from(if configuration { 2 } else { 1 })
+            ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
         }
     }
 }
@@ -97,7 +95,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let ended = device.wait();
     handle.close();
     let _ = listener.join();
-    Ok(ended?)
+    ended
 }
 
 /// A NIC needs some three descriptors for each queue; the usual limit is meant for

@@ -46,18 +46,7 @@ enum Request {
     ExpectPause {
         node: u16,
     },
-    Capture {
-        links: LinkSet,
-        #[serde(default = "whole_frames")]
-        snaplen: u32,
-        #[serde(default)]
-        count: u64,
-    },
-}
-
-/// Room for any frame.
-fn whole_frames() -> u32 {
-    1 << 16
+    Capture(CaptureSettings),
 }
 
 /// The response to `stats`.
@@ -110,16 +99,7 @@ fn converse(
             Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
             Ok(Request::NetClear { links }) => set_links(engine, links, None),
             Ok(Request::ExpectPause { node }) => expect_pause(engine, node),
-            Ok(Request::Capture {
-                links,
-                snaplen,
-                count,
-            }) => {
-                let settings = CaptureSettings {
-                    links,
-                    snaplen,
-                    count,
-                };
+            Ok(Request::Capture(settings)) => {
                 let begun = captures.begin(client, engine, settings);
                 return begun.or_else(|error| send(&failure(error)));
             }

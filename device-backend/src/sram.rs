@@ -12,9 +12,10 @@
 use std::fs::File;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use anyhow::{anyhow, Result};
 use qnic_abi::shared::{Ordering, SharedMemory};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use vm_memory::mmap::MmapRegionError;
+use qnic_links::memfd::sealed_memfd;
+use rustix::fs::{FallocateFlags, SealFlags};
 use vm_memory::{FileOffset, MmapRegion};
 
 use crate::identity::FileIdentity;
@@ -37,27 +38,6 @@ fn full_fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Why there is no SRAM.
-#[derive(Debug, thiserror::Error)]
-pub enum SramError {
-    /// The memfd cannot be made.
-    #[error("cannot make a memfd of {bytes} bytes for the SRAM: {error}")]
-    Create {
-        /// Its size.
-        bytes: u64,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-    /// It cannot be mapped.
-    #[error("cannot map the SRAM of {bytes} bytes: {error}")]
-    Map {
-        /// Its size.
-        bytes: u64,
-        /// The error of the operating system.
-        error: MmapRegionError,
-    },
-}
-
 /// The SRAM of one NIC.
 #[derive(Debug)]
 pub(crate) struct Sram {
@@ -67,21 +47,13 @@ pub(crate) struct Sram {
 
 impl Sram {
     /// Creates an SRAM of `bytes` bytes, all zero. `name` appears in `/proc/*/maps`.
-    ///
-    /// # Errors
-    /// Returns [`SramError`] if the operating system refuses it.
-    pub(crate) fn new(name: &str, bytes: u64) -> Result<Self, SramError> {
-        let create = |error: std::io::Error| SramError::Create { bytes, error };
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memfd = rustix::fs::memfd_create(format!("qnic-sram-{name}"), flags)
-            .map_err(|error| create(error.into()))?;
-        let file = File::from(memfd);
-        file.set_len(bytes).map_err(create)?;
+    pub(crate) fn new(name: &str, bytes: u64) -> Result<Self> {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        rustix::fs::fcntl_add_seals(&file, seals).map_err(|error| create(error.into()))?;
-        let mapped = file.try_clone().map_err(create)?;
-        let region = MmapRegion::from_file(FileOffset::new(mapped, 0), bytes as usize)
-            .map_err(|error| SramError::Map { bytes, error })?;
+        let create = |error| anyhow!("cannot make a memfd of {bytes} bytes for the SRAM: {error}");
+        let file = sealed_memfd(&format!("qnic-sram-{name}"), bytes, seals).map_err(create)?;
+        let mapped = FileOffset::new(file.try_clone().map_err(create)?, 0);
+        let region = MmapRegion::from_file(mapped, bytes as usize)
+            .map_err(|error| anyhow!("cannot map the SRAM of {bytes} bytes: {error}"))?;
         Ok(Sram { region, file })
     }
 
@@ -91,9 +63,6 @@ impl Sram {
     }
 
     /// The identity of the memfd.
-    ///
-    /// # Errors
-    /// Returns the error of the operating system.
     pub(crate) fn identity(&self) -> std::io::Result<FileIdentity> {
         Ok(self.file.metadata()?.into())
     }

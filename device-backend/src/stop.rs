@@ -28,9 +28,6 @@ struct State {
 
 impl Stop {
     /// One that is not raised.
-    ///
-    /// # Errors
-    /// Returns the error of the operating system.
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Stop {
             signal: Notifier::new()?,
@@ -50,9 +47,6 @@ impl Stop {
 
     /// Waits until the thread must end, or one of `others` is readable. Returns whether
     /// each of them is, or `None` if the thread must end.
-    ///
-    /// # Errors
-    /// Returns the error of the operating system.
     pub(crate) fn wait<const N: usize>(
         &self,
         others: [BorrowedFd<'_>; N],
@@ -60,7 +54,7 @@ impl Stop {
     ) -> std::io::Result<Option<[bool; N]>> {
         let timeout = timeout.map(Timespec::try_from).transpose();
         let timeout = timeout.map_err(std::io::Error::other)?;
-        let all = std::iter::once(self.as_fd()).chain(others);
+        let all = std::iter::once(self.signal.as_fd()).chain(others);
         let mut fds: Vec<_> = all
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
@@ -81,10 +75,8 @@ impl Stop {
         }
     }
 
-    /// The thread is going to read from `stream`.
-    ///
-    /// # Errors
-    /// Returns an error if the thread must end instead, or that of the operating system.
+    /// The thread is going to read from `stream`. Fails with `Interrupted` if it must end
+    /// instead.
     pub(crate) fn watch(&self, stream: &UnixStream) -> std::io::Result<()> {
         let mut state = self.lock();
         if state.raised {
@@ -101,12 +93,5 @@ impl Stop {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl AsFd for Stop {
-    /// Readable once the thread must end.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.signal.as_fd()
     }
 }

@@ -39,6 +39,7 @@ pub mod codec;
 pub mod emulator;
 pub mod fabric;
 pub mod impairment;
+pub mod memfd;
 pub mod network;
 pub mod notifier;
 pub mod shm;

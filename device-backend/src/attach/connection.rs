@@ -40,7 +40,7 @@ pub(crate) fn serve(nic: &Arc<Attachment>, listener: &UnixListener, stop: &Stop)
         stop.unwatch();
         let mut front_end = front_end.lock().unwrap_or_else(PoisonError::into_inner);
         front_end.disconnect();
-        epoch = front_end.epoch();
+        epoch = front_end.epoch;
         throttled!(nic, info, "front end gone");
     }
 }
@@ -57,7 +57,7 @@ impl Connection<'_> {
     /// Handles messages until the front end is gone, sends a malformed message, or the
     /// process stops.
     fn run(mut self, stream: UnixStream) -> Result<(), Error> {
-        let connected = self.nic.ask(|port, _| port.connect());
+        let connected = self.nic.ask(|port, _| port.connected = true);
         if connected.is_err() {
             return Ok(());
         }
@@ -80,7 +80,7 @@ impl Connection<'_> {
                     Ok(()) => {}
                     // The front end is gone, or the engine has stopped.
                     Err(Error::Disconnected | Error::BackendInternalError) => return Ok(()),
-                    Err(_) if self.lock().take_refused() => {}
+                    Err(_) if std::mem::take(&mut self.lock().refused) => {}
                     Err(error) => return Err(error),
                 }
             } else if listener {
@@ -99,9 +99,10 @@ impl Connection<'_> {
     /// never responds there must not delay the end of the connection, and `vhost` gives
     /// no access to the channel once it has it.
     fn keep_channel(&self, stream: &UnixStream) {
-        if self.lock().wants_channel() {
+        let mut front_end = self.lock();
+        if front_end.mapper.is_none() {
             if let Some(channel) = peek_channel(stream) {
-                self.lock().keep_channel(channel);
+                front_end.next_channel = Some(channel);
             }
         }
     }

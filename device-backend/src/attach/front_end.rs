@@ -22,7 +22,7 @@ use super::mapper::Mapper;
 use super::vring::Vring;
 use super::Attachment;
 use crate::engine::{Context, NicPort};
-use crate::memory::table::{MappedTable, TableEntry, TableError};
+use crate::memory::table::{MappedTable, TableEntry};
 use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
 use crate::throttle::throttled;
@@ -49,6 +49,15 @@ const PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFeatures::
     .union(VhostUserProtocolFeatures::SHMEM)
     .union(VhostUserProtocolFeatures::RESET_DEVICE);
 
+/// Requests that belong to features that are not offered: each fails with its reason.
+macro_rules! unsupported {
+    ($($name:ident($($argument:ty),*) -> $response:ty: $reason:literal;)*) => {$(
+        fn $name(&mut self, $(_: $argument),*) -> Result<$response> {
+            Err(Error::InvalidOperation($reason))
+        }
+    )*};
+}
+
 /// One connected front end.
 pub(crate) struct FrontEnd {
     nic: Arc<Attachment>,
@@ -56,21 +65,22 @@ pub(crate) struct FrontEnd {
     vrings: Vec<Vring>,
     protocol_features: VhostUserProtocolFeatures,
     /// A copy of the next backend channel's descriptor, taken before the message
-    /// that brings it is handled.
-    next_channel: Option<UnixStream>,
-    mapper: Option<Mapper>,
+    /// that brings it is handled. By it the channel can be shut down.
+    pub(super) next_channel: Option<UnixStream>,
+    /// There once the channel to the front end has come.
+    pub(super) mapper: Option<Mapper>,
     /// Whether the device is started; the first enabled queue starts it.
     started: bool,
     /// Numbers the starts, of all connections of this NIC.
-    epoch: u64,
+    pub(super) epoch: u64,
     /// The connection survives the last error.
-    refused: bool,
+    pub(super) refused: bool,
 }
 
 impl FrontEnd {
     /// A front end that has sent nothing yet. `epoch` is the number of the last start.
     pub(crate) fn new(nic: Arc<Attachment>, epoch: u64) -> Self {
-        let vrings = std::iter::repeat_with(Vring::default).take(nic.queues());
+        let vrings = std::iter::repeat_with(Vring::default).take(nic.queues);
         FrontEnd {
             vrings: vrings.collect(),
             nic,
@@ -82,26 +92,6 @@ impl FrontEnd {
             epoch,
             refused: false,
         }
-    }
-
-    /// Number of the last start.
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns true if the channel to the front end has not come yet.
-    pub(crate) fn wants_channel(&self) -> bool {
-        self.mapper.is_none()
-    }
-
-    /// Keeps a descriptor by which the channel can be shut down.
-    pub(crate) fn keep_channel(&mut self, channel: UnixStream) {
-        self.next_channel = Some(channel);
-    }
-
-    /// Returns true, once, if the connection survives the last error.
-    pub(crate) fn take_refused(&mut self) -> bool {
-        std::mem::take(&mut self.refused)
     }
 
     /// Drops everything that the front end gave. Waits for the engine.
@@ -204,10 +194,7 @@ impl FrontEnd {
         self.ask(NicPort::reset)
     }
 
-    fn map_memory(
-        &self,
-        entries: Vec<TableEntry>,
-    ) -> std::result::Result<(MappedTable, GuestMemory), TableError> {
+    fn map_memory(&self, entries: Vec<TableEntry>) -> anyhow::Result<(MappedTable, GuestMemory)> {
         let table = MappedTable::map(entries, self.nic.sram_identity, &self.table)?;
         let memory = table.memory()?;
         Ok((table, memory))
@@ -271,14 +258,11 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
             file,
         };
         let entries = regions.iter().zip(files).map(entry).collect();
-        let replaced = self.map_memory(entries);
-        let (table, memory, refused) = match replaced {
-            Ok((table, memory)) => (table, memory, false),
-            Err(error) => {
-                throttled!(self.nic, error, "memory table refused: {error}");
-                (MappedTable::default(), GuestMemory::default(), true)
-            }
-        };
+        let mapped = self.map_memory(entries).inspect_err(|error| {
+            throttled!(self.nic, error, "memory table refused: {error}");
+        });
+        let refused = mapped.is_err();
+        let (table, memory) = mapped.unwrap_or_default();
         self.ask(move |port, cx| port.set_memory(cx, memory))?;
         self.table = table;
         if refused {
@@ -400,56 +384,18 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
         Ok(VhostUserShMemConfig::new(1, &[self.nic.sram_bytes]))
     }
 
-    fn set_gpu_socket(&mut self, _backend: GpuBackend) -> Result<()> {
-        Err(Error::InvalidOperation("no GPU"))
-    }
-
-    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
-        Err(Error::InvalidOperation("no shared objects"))
-    }
-
-    fn get_inflight_fd(
-        &mut self,
-        _inflight: &VhostUserInflight,
-    ) -> Result<(VhostUserInflight, File)> {
-        Err(Error::InvalidOperation("no inflight tracking"))
-    }
-
-    fn set_inflight_fd(&mut self, _inflight: &VhostUserInflight, _file: File) -> Result<()> {
-        Err(Error::InvalidOperation("no inflight tracking"))
-    }
-
-    fn get_max_mem_slots(&mut self) -> Result<u64> {
-        Err(Error::InvalidOperation("no memory slots"))
-    }
-
-    fn add_mem_region(
-        &mut self,
-        _region: &VhostUserSingleMemoryRegion,
-        _file: File,
-        _postcopy_listening: Option<bool>,
-    ) -> Result<Option<VhostUserMemoryRegionBase>> {
-        Err(Error::InvalidOperation("no memory slots"))
-    }
-
-    fn remove_mem_region(&mut self, _region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        Err(Error::InvalidOperation("no memory slots"))
-    }
-
-    fn set_device_state_fd(
-        &mut self,
-        _direction: VhostTransferStateDirection,
-        _phase: VhostTransferStatePhase,
-        _file: File,
-    ) -> Result<Option<File>> {
-        Err(Error::InvalidOperation("no migration"))
-    }
-
-    fn check_device_state(&mut self) -> Result<()> {
-        Err(Error::InvalidOperation("no migration"))
-    }
-
-    fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        Err(Error::InvalidOperation("no dirty log"))
+    unsupported! {
+        set_gpu_socket(GpuBackend) -> (): "no GPU";
+        get_shared_object(VhostUserSharedMsg) -> File: "no shared objects";
+        get_inflight_fd(&VhostUserInflight) -> (VhostUserInflight, File): "no inflight tracking";
+        set_inflight_fd(&VhostUserInflight, File) -> (): "no inflight tracking";
+        get_max_mem_slots() -> u64: "no memory slots";
+        add_mem_region(&VhostUserSingleMemoryRegion, File, Option<bool>)
+            -> Option<VhostUserMemoryRegionBase>: "no memory slots";
+        remove_mem_region(&VhostUserSingleMemoryRegion) -> (): "no memory slots";
+        set_device_state_fd(VhostTransferStateDirection, VhostTransferStatePhase, File)
+            -> Option<File>: "no migration";
+        check_device_state() -> (): "no migration";
+        set_log_base(&VhostUserLog, File) -> (): "no dirty log";
     }
 }

@@ -8,13 +8,9 @@
 //!                                                   ──[ask]──► engine
 //! ```
 //!
-//! # Why crate `vhost` directly
-//! `vhost-user-backend` runs worker threads that own the kick eventfds, so that
-//! each doorbell would be handed from one thread to another; it has no hook for
-//! SET_VRING_ENABLE, which is when the SRAM must be mapped; and it holds the
-//! device's lock while a worker handles an event. Here one thread per NIC speaks
-//! the protocol and may block in it without delaying other NICs; it asks the engine for
-//! complete actions only.
+//! One thread per NIC speaks the protocol (crate `vhost`; docs/architecture.md says why
+//! not `vhost-user-backend`) and may block in it without delaying other NICs; it asks the
+//! engine for complete actions only.
 //!
 //! # Rules of QEMU that this keeps (all seen to kill QEMU when broken)
 //! - SHMEM_MAP goes out from a thread of its own, at the first SET_VRING_ENABLE of
@@ -34,7 +30,7 @@ mod vring;
 
 use std::fs::File;
 
-use qnic_abi::attach::{CONFIG_SIZE, FIRST_DOORBELL};
+use qnic_abi::attach::CONFIG_SIZE;
 
 use crate::engine::{Context, EngineGone, EngineHandle, NicPort};
 use crate::identity::FileIdentity;
@@ -42,45 +38,32 @@ use crate::throttle::Throttle;
 
 pub(crate) use connection::serve;
 pub(crate) use socket::Socket;
-pub use socket::SocketError;
 
 /// What a connection needs to know of its NIC.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     /// Slot in the engine.
     pub(crate) slot: usize,
-    /// Name for logs.
     pub(crate) name: String,
-    /// Number of doorbells.
-    pub(crate) doorbells: usize,
-    /// The configuration space.
+    /// Number of virtqueues.
+    pub(crate) queues: usize,
     pub(crate) config_space: [u8; CONFIG_SIZE],
     /// The SRAM's memfd.
     pub(crate) sram: File,
-    /// Its size in bytes.
     pub(crate) sram_bytes: u64,
     /// Identifies it among the regions of a memory table.
     pub(crate) sram_identity: FileIdentity,
-    /// Limits the log lines about this NIC.
     pub(crate) throttle: Throttle,
-    /// Reaches the engine.
     pub(crate) engine: EngineHandle,
 }
 
 impl Attachment {
     /// Runs `work` with the NIC on the engine thread, and waits for its result.
-    ///
-    /// # Errors
-    /// As [`EngineHandle::ask`].
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut NicPort, &mut Context<'_>) -> T + Send + 'static,
     ) -> Result<T, EngineGone> {
-        self.engine.ask_nic(self.slot, work)
-    }
-
-    /// Number of virtqueues.
-    pub(crate) fn queues(&self) -> usize {
-        FIRST_DOORBELL + self.doorbells
+        let slot = self.slot;
+        self.engine.ask(move |engine| engine.with_nic(slot, work))
     }
 }

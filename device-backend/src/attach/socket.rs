@@ -1,43 +1,14 @@
 //! Listening sockets: bound only if no other process listens there, removed at the end.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use crate::identity::FileIdentity;
+use anyhow::{anyhow, ensure, Result};
 use qnic_config::MAX_SOCKET_PATH;
 
-/// Why a socket cannot be listened on.
-#[derive(Debug, thiserror::Error)]
-pub enum SocketError {
-    /// Another process listens there.
-    #[error("socket {} is in use by another process; stop it or choose another path", .0.display())]
-    InUse(PathBuf),
-    /// Something else has that name.
-    #[error("{} exists and is not a socket; remove it or choose another path", .0.display())]
-    NotASocket(PathBuf),
-    /// The path does not fit into an address.
-    #[error(
-        "the path of socket {} has {} bytes, at most {MAX_SOCKET_PATH} fit; use a shorter directory",
-        .0.display(), .0.as_os_str().len()
-    )]
-    TooLong(PathBuf),
-    /// No permission.
-    #[error("no permission to make socket {}; check the directory's owner and mode", .0.display())]
-    Permission(PathBuf),
-    /// The directory does not exist.
-    #[error("cannot make socket {}: its directory does not exist; create it first", .0.display())]
-    NoDirectory(PathBuf),
-    /// Something else.
-    #[error("cannot listen on socket {}: {error}", path.display())]
-    System {
-        /// The path.
-        path: PathBuf,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-}
+use crate::identity::FileIdentity;
 
 /// A listening socket. Its name goes away with it.
 #[derive(Debug)]
@@ -49,13 +20,14 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Listens on `path`. A socket that a dead process left there is replaced.
-    ///
-    /// # Errors
-    /// Returns [`SocketError`] if the path cannot be listened on.
-    pub(crate) fn bind(path: &Path) -> Result<Self, SocketError> {
-        if path.as_os_str().len() > MAX_SOCKET_PATH {
-            return Err(SocketError::TooLong(path.to_owned()));
-        }
+    pub(crate) fn bind(path: &Path) -> Result<Self> {
+        let bytes = path.as_os_str().len();
+        ensure!(
+            bytes <= MAX_SOCKET_PATH,
+            "the path of socket {} has {bytes} bytes, at most {MAX_SOCKET_PATH} fit; use a shorter \
+             directory",
+            path.display()
+        );
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 remove_stale(path)?;
@@ -90,14 +62,16 @@ fn identity(path: &Path) -> Option<FileIdentity> {
 }
 
 /// Removes a socket on which no process listens.
-fn remove_stale(path: &Path) -> Result<(), SocketError> {
+fn remove_stale(path: &Path) -> Result<()> {
     let system = |error| refused(path, error);
     let kind = std::fs::symlink_metadata(path).map_err(system)?.file_type();
-    if !kind.is_socket() {
-        return Err(SocketError::NotASocket(path.to_owned()));
-    }
+    ensure!(
+        kind.is_socket(),
+        "{} exists and is not a socket; remove it or choose another path",
+        path.display()
+    );
     match UnixStream::connect(path) {
-        Ok(_) => Err(SocketError::InUse(path.to_owned())),
+        Ok(_) => Err(refused(path, ErrorKind::AddrInUse.into())),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             tracing::info!(path = %path.display(), "removing a socket that a dead process left");
             std::fs::remove_file(path).map_err(system)
@@ -106,13 +80,20 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
     }
 }
 
-fn refused(path: &Path, error: std::io::Error) -> SocketError {
-    let path = path.to_owned();
+/// Why `path` cannot be listened on, and what to do.
+fn refused(path: &Path, error: io::Error) -> anyhow::Error {
+    let path = path.display();
     match error.kind() {
-        ErrorKind::AddrInUse => SocketError::InUse(path),
-        ErrorKind::PermissionDenied => SocketError::Permission(path),
-        ErrorKind::NotFound => SocketError::NoDirectory(path),
-        _ => SocketError::System { path, error },
+        ErrorKind::AddrInUse => {
+            anyhow!("socket {path} is in use by another process; stop it or choose another path")
+        }
+        ErrorKind::PermissionDenied => {
+            anyhow!("no permission to make socket {path}; check the directory's owner and mode")
+        }
+        ErrorKind::NotFound => {
+            anyhow!("cannot make socket {path}: its directory does not exist; create it first")
+        }
+        _ => anyhow!("cannot listen on socket {path}: {error}"),
     }
 }
 

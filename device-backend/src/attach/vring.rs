@@ -13,22 +13,15 @@ pub(crate) struct Vring {
     pub(crate) base: u32,
     /// Addresses in the front end's process: descriptors, available, used.
     pub(crate) addresses: Option<[u64; 3]>,
-    /// Doorbell.
     pub(crate) kick: Option<Notifier>,
-    /// Interrupt.
     pub(crate) call: Option<Notifier>,
-    /// Signalled when the queue fails.
     pub(crate) error: Option<Notifier>,
-    /// Whether the front end has enabled it.
     pub(crate) enabled: bool,
 }
 
 impl Vring {
     /// What the engine needs to run the queue; `None` if the driver has not set it
-    /// up at all. A doorbell needs no rings.
-    ///
-    /// # Errors
-    /// Returns a sentence that says why the queue cannot run.
+    /// up at all. A doorbell needs no rings. An error says why the queue cannot run.
     pub(crate) fn setup(
         &self,
         table: &MappedTable,

@@ -82,8 +82,6 @@ struct Interface {
 }
 
 impl<'a, W: Write> CaptureFile<'a, W> {
-    /// # Errors
-    /// What the writer says, as with all that write.
     pub(super) fn new(
         writer: W,
         names: &'a Names,

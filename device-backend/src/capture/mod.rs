@@ -27,6 +27,7 @@ use std::time::{Duration, SystemTime};
 use pcap_file::PcapError;
 use qnic_abi::NodeId;
 use qnic_links::{LinkSet, TapId};
+use serde::Deserialize;
 
 use crate::engine::EngineHandle;
 use file::CaptureFile;
@@ -48,14 +49,21 @@ const BUFFER: usize = 1 << 16;
 pub(crate) type Names = BTreeMap<NodeId, String>;
 
 /// What is captured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct CaptureSettings {
-    /// The links.
-    pub(crate) links: LinkSet,
+    links: LinkSet,
     /// Bytes of each frame that are kept.
-    pub(crate) snaplen: u32,
+    #[serde(default = "whole_frames")]
+    snaplen: u32,
     /// Ends by itself after so many frames; zero: it does not.
-    pub(crate) count: u64,
+    #[serde(default)]
+    count: u64,
+}
+
+/// Room for any frame.
+fn whole_frames() -> u32 {
+    1 << 16
 }
 
 /// The captures that run.
@@ -80,9 +88,6 @@ impl Captures {
     }
 
     /// Begins one.
-    ///
-    /// # Errors
-    /// Returns a sentence that says why it cannot begin.
     pub(crate) fn begin(
         &mut self,
         client: &UnixStream,

@@ -80,9 +80,6 @@ pub(super) fn channel(snaplen: u32) -> (QueueTap, Queue) {
 
 impl Queue {
     /// The next frame, if one waits.
-    ///
-    /// # Errors
-    /// The queue is empty, or has ended.
     pub(super) fn try_next(&self) -> Result<Record, TryRecvError> {
         self.records.try_recv().inspect(|record| self.taken(record))
     }

@@ -3,7 +3,6 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::Arc;
 
-use super::nic_port::{Context, NicPort};
 use super::Engine;
 use crate::notifier::Notifier;
 
@@ -31,9 +30,6 @@ pub(crate) struct Commands {
 }
 
 /// A handle, and what an engine needs to serve it.
-///
-/// # Errors
-/// Returns the error of the operating system.
 pub(crate) fn channel() -> std::io::Result<(EngineHandle, Commands)> {
     let (commands, receiver) = mpsc::channel();
     let wake = Arc::new(Notifier::new()?);
@@ -46,9 +42,6 @@ pub(crate) fn channel() -> std::io::Result<(EngineHandle, Commands)> {
 
 impl EngineHandle {
     /// Runs `work` on the engine thread, without waiting for it.
-    ///
-    /// # Errors
-    /// As all methods here, returns [`EngineGone`] if the engine has ended.
     pub(crate) fn send(
         &self,
         work: impl FnOnce(&mut Engine) + Send + 'static,
@@ -68,17 +61,5 @@ impl EngineHandle {
         // A requester that has gone does not wait for the result any more.
         self.send(move |engine| drop(result.send(work(engine))))?;
         received.recv().map_err(|_| EngineGone)
-    }
-
-    /// As [`EngineHandle::ask`], about the NIC of a slot.
-    ///
-    /// # Panics
-    /// The engine panics if there is no such slot.
-    pub(crate) fn ask_nic<T: Send + 'static>(
-        &self,
-        slot: usize,
-        work: impl FnOnce(&mut NicPort, &mut Context<'_>) -> T + Send + 'static,
-    ) -> Result<T, EngineGone> {
-        self.ask(move |engine| engine.with_nic(slot, work))
     }
 }

@@ -63,9 +63,6 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// An engine for the NICs of `fabric`, with names in the order of its slots.
-    ///
-    /// # Errors
-    /// Returns the error of the operating system.
     pub(crate) fn new(
         fabric: Fabric<Node>,
         names: Vec<String>,
@@ -127,7 +124,7 @@ impl Engine {
     fn round(&mut self, now: Time) -> bool {
         let mut busy = self.fabric.receive(now);
         for nic in &mut self.nics {
-            busy |= self.fabric.poll(nic.slot(), now) == Progress::Busy;
+            busy |= self.fabric.poll(nic.slot, now) == Progress::Busy;
             busy |= nic.serve(&mut self.fabric, now);
         }
         self.fabric.flush(now);
@@ -198,15 +195,12 @@ impl Engine {
     pub(crate) fn expect_pause(&mut self, node: u16) -> bool {
         let (fabric, now) = (&self.fabric, self.now());
         let mut nics = self.nics.iter_mut();
-        nics.find(|nic| fabric.nic(nic.slot()).geometry().node.0 == node)
+        nics.find(|nic| fabric.nic(nic.slot).geometry().node.0 == node)
             .is_some_and(|nic| nic.expect_pause(now))
     }
 
     /// Changes the impairments of links, or removes them without a `change`. Returns the
     /// number of links.
-    ///
-    /// # Errors
-    /// As [`qnic_links::Network::set`].
     pub(crate) fn set_links(
         &mut self,
         links: LinkSet,
@@ -219,9 +213,6 @@ impl Engine {
     }
 
     /// Gives the frames on links to a tap. Returns its name and the present time.
-    ///
-    /// # Errors
-    /// As [`Fabric::tap`].
     pub(crate) fn tap(
         &mut self,
         links: LinkSet,

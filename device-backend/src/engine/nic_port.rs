@@ -66,7 +66,8 @@ pub(super) enum Phase {
 pub(crate) struct NicPort {
     pub(super) slot: usize,
     pub(super) name: String,
-    pub(super) connected: bool,
+    /// A front end has connected.
+    pub(crate) connected: bool,
     pub(super) phase: Phase,
     /// If the queues stop up to then, the machine is paused.
     expects_pause: Option<Time>,
@@ -99,15 +100,6 @@ impl NicPort {
             counters: NicCounters::default(),
             throttle: Throttle::new(),
         }
-    }
-
-    pub(crate) fn slot(&self) -> usize {
-        self.slot
-    }
-
-    /// A front end has connected.
-    pub(crate) fn connect(&mut self) {
-        self.connected = true;
     }
 
     /// The driver has started the device, or the machine continues after a pause: then
@@ -238,10 +230,7 @@ impl NicPort {
         throttled!(self, info, epoch, "device started, SRAM mapped");
     }
 
-    /// A queue is complete and enabled.
-    ///
-    /// # Errors
-    /// Returns a sentence that says why the queue cannot run.
+    /// A queue is complete and enabled. An error is a sentence that says why it cannot run.
     pub(crate) fn start_queue(
         &mut self,
         cx: &mut Context<'_>,
@@ -262,7 +251,7 @@ impl NicPort {
             return Ok(());
         }
         let mut ring = Ring::new(setup, memory).map_err(|error| error.to_string())?;
-        watch(ring.kick())?;
+        watch(&ring.setup.kick)?;
         if queue == CONTROL_QUEUE {
             self.requests_due = true;
         } else {
@@ -276,7 +265,7 @@ impl NicPort {
     /// Sets the interrupt of a queue that runs.
     pub(crate) fn set_call(&mut self, queue: usize, call: Option<Notifier>) {
         if let Some(Some(ring)) = self.rings.get_mut(queue) {
-            ring.set_call(call);
+            ring.setup.call = call;
         }
     }
 
@@ -294,7 +283,7 @@ impl NicPort {
             return None;
         }
         let ring = self.rings[queue].take()?;
-        cx.poller.remove(ring.kick());
+        cx.poller.remove(&ring.setup.kick);
         Some(ring.next_available())
     }
 

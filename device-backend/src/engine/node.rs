@@ -8,18 +8,9 @@ use crate::sram::Sram;
 /// What a NIC sees of its guest.
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(super) sram: Sram,
-    pub(super) memory: GuestMemory,
-}
-
-impl Node {
-    /// A node that no guest runs on yet.
-    pub(crate) fn new(sram: Sram) -> Self {
-        Node {
-            sram,
-            memory: GuestMemory::default(),
-        }
-    }
+    pub(crate) sram: Sram,
+    /// Empty as long as no guest runs.
+    pub(crate) memory: GuestMemory,
 }
 
 impl Host for Node {

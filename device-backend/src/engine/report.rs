@@ -1,11 +1,4 @@
 //! The counters of the process.
-//!
-//! | name | of |
-//! |---|---|
-//! | `rounds`, `sleeps`, `kicks` | the engine thread |
-//! | `starts`, `pauses`, `resets`, `doorbells`, `control_requests`, `malformed_chains`, `failed_queues`, `events`, `interrupts` | one NIC's attachment |
-//! | `network` | the links: [`LinkReport`], one for each direction; `damaged` frames, whose checksum did not match; `misdirected` frames of other processes; [`CarrierReport`] for each carrier to other processes |
-//! | `statistics` | the NIC itself: the fields of [`qnic_abi::control::Statistics`] |
 
 use qnic_abi::control::Statistics;
 use qnic_links::{CarrierReport, Fabric, LinkReport};
@@ -24,7 +17,7 @@ pub struct Report {
     pub network: NetworkReport,
 }
 
-/// The links between NICs and the carriers to other processes.
+/// Counters of the links between NICs, and of the carriers to other processes.
 #[derive(Debug, Clone, Serialize)]
 pub struct NetworkReport {
     /// Each direction of each link that a frame of this process can take.

@@ -25,7 +25,6 @@ pub(crate) struct QueueSetup {
     pub(crate) rings: [u64; 3],
     /// Available index at which it starts.
     pub(crate) next_available: u16,
-    /// Doorbell of the queue.
     pub(crate) kick: Notifier,
     /// Interrupt of the queue.
     pub(crate) call: Option<Notifier>,
@@ -42,13 +41,10 @@ const NO_INTERRUPT: u16 = 1;
 /// Why a queue does not work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RingError {
-    /// Bad size or alignment.
     #[error("the size is no power of two up to {MAX_QUEUE_SIZE}, or a ring is not aligned")]
     Setup,
-    /// The rings are not in the guest's memory.
     #[error("a ring is outside of the guest's memory")]
     Outside,
-    /// The available index is ahead of what the queue can hold.
     #[error("the available ring holds more entries than the queue has")]
     AvailableIndex,
 }
@@ -58,7 +54,6 @@ pub(crate) enum RingError {
 pub(crate) struct Buffer {
     /// Guest-physical address.
     pub(crate) address: u64,
-    /// Length in bytes.
     pub(crate) length: u32,
     /// Whether the device may write it (and not read it).
     pub(crate) writable: bool,
@@ -96,18 +91,13 @@ impl Chain {
 #[derive(Debug)]
 pub(crate) struct Ring {
     queue: Queue,
-    kick: Notifier,
-    call: Option<Notifier>,
-    error: Option<Notifier>,
+    pub(super) setup: QueueSetup,
     failed: Option<RingError>,
     used_since_signal: bool,
 }
 
 impl Ring {
     /// Starts a queue.
-    ///
-    /// # Errors
-    /// Returns [`RingError`] if it cannot work.
     pub(crate) fn new(setup: QueueSetup, memory: &GuestMemory) -> Result<Self, RingError> {
         let mut queue = Queue::new(MAX_QUEUE_SIZE).map_err(|_| RingError::Setup)?;
         let [descriptors, available, used] = setup.rings.map(GuestAddress);
@@ -128,20 +118,10 @@ impl Ring {
         queue.set_next_used(used.0);
         Ok(Ring {
             queue,
-            kick: setup.kick,
-            call: setup.call,
-            error: setup.error,
+            setup,
             failed: None,
             used_since_signal: false,
         })
-    }
-
-    pub(crate) fn kick(&self) -> &Notifier {
-        &self.kick
-    }
-
-    pub(crate) fn set_call(&mut self, call: Option<Notifier>) {
-        self.call = call;
     }
 
     /// Number of entries.
@@ -246,7 +226,7 @@ impl Ring {
             .ram()
             .load::<u16>(GuestAddress(self.queue.avail_ring()), Ordering::Relaxed);
         let wanted = flags.is_ok_and(|flags| u16::from_le(flags) & NO_INTERRUPT == 0);
-        match &self.call {
+        match &self.setup.call {
             Some(call) if wanted => {
                 call.signal();
                 true
@@ -257,7 +237,7 @@ impl Ring {
 
     fn fail(&mut self, error: RingError) -> RingError {
         self.failed = Some(error);
-        if let Some(notifier) = &self.error {
+        if let Some(notifier) = &self.setup.error {
             notifier.signal();
         }
         error

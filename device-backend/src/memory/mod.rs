@@ -51,17 +51,14 @@ struct Region {
 }
 
 impl GuestMemory {
-    /// Puts mapped regions together.
-    ///
-    /// # Errors
-    /// Returns [`table::TableError::Overlap`] if two of them overlap.
-    pub(crate) fn new(mut maps: Vec<Arc<GuestRegionMmap>>) -> Result<Self, table::TableError> {
+    /// Puts mapped regions together. Fails if two of them overlap.
+    pub(crate) fn new(mut maps: Vec<Arc<GuestRegionMmap>>) -> anyhow::Result<Self> {
         maps.sort_by_key(|map| map.start_addr());
         if maps.is_empty() {
             return Ok(Self::default());
         }
         let ram = GuestMemoryMmap::from_arc_regions(maps.clone())
-            .map_err(|_| table::TableError::Overlap)?;
+            .map_err(|_| anyhow::Error::msg(table::OVERLAP))?;
         let region = |map: Arc<GuestRegionMmap>| Region {
             start: map.start_addr().0,
             length: map.len(),
@@ -88,22 +85,16 @@ impl GuestMemory {
 
     /// The region that holds `address`, and the offset in it.
     fn find(&self, address: u64) -> Option<(&Region, u64)> {
-        let hit = |region: &Region| {
+        let hit = |index: usize| {
+            let region = self.regions.get(index)?;
             let offset = address.wrapping_sub(region.start);
-            (offset < region.length).then_some(offset)
+            (offset < region.length).then_some((region, offset))
         };
-        if let Some(region) = self.regions.get(self.last.get()) {
-            if let Some(offset) = hit(region) {
-                return Some((region, offset));
-            }
-        }
-        let index = self
-            .regions
-            .iter()
-            .position(|region| hit(region).is_some())?;
-        self.last.set(index);
-        let region = &self.regions[index];
-        hit(region).map(|offset| (region, offset))
+        hit(self.last.get()).or_else(|| {
+            let index = (0..self.regions.len()).find(|index| hit(*index).is_some())?;
+            self.last.set(index);
+            hit(index)
+        })
     }
 
     /// The first part of `address .. address + length` that lies in one region.
@@ -136,11 +127,8 @@ impl GuestMemory {
 
     /// Checks the whole range before the first byte of it is accessed.
     fn check(&self, address: u64, length: usize) -> Result<(), OutOfRange> {
-        if self.contains(address, length as u64) {
-            Ok(())
-        } else {
-            Err(OutOfRange)
-        }
+        let inside = self.contains(address, length as u64);
+        inside.then_some(()).ok_or(OutOfRange)
     }
 }
 
@@ -237,10 +225,11 @@ mod tests {
     /// Two regions that touch, and one behind a hole.
     const LAYOUT: [(u64, usize); 3] = [(0x1000, 0x1000), (0x2000, 0x2000), (0x8000, 0x1000)];
 
+    fn map((start, length): (u64, usize)) -> Arc<GuestRegionMmap> {
+        Arc::new(GuestRegionMmap::from_range(GuestAddress(start), length, None).unwrap())
+    }
+
     fn memory() -> GuestMemory {
-        let map = |(start, length): (u64, usize)| {
-            Arc::new(GuestRegionMmap::from_range(GuestAddress(start), length, None).unwrap())
-        };
         GuestMemory::new(LAYOUT.into_iter().rev().map(map).collect()).unwrap()
     }
 
@@ -253,13 +242,9 @@ mod tests {
 
     #[test]
     fn overlapping_regions_are_refused() {
-        let map = |start| {
-            Arc::new(GuestRegionMmap::from_range(GuestAddress(start), 0x2000, None).unwrap())
-        };
-        assert!(matches!(
-            GuestMemory::new(vec![map(0), map(0x1000)]),
-            Err(table::TableError::Overlap)
-        ));
+        let both = [(0, 0x2000), (0x1000, 0x2000)].map(map).into();
+        let refused = GuestMemory::new(both).unwrap_err();
+        assert_eq!(refused.to_string(), table::OVERLAP);
     }
 
     #[test]

@@ -10,9 +10,10 @@
 //! | it reaches beyond the end of its file | an access there would, too |
 //! | it is not page aligned, or overlaps another one | it cannot be mapped |
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::sync::Arc;
 
+use anyhow::{anyhow, ensure, Context, Result};
 use qnic_abi::PAGE_SIZE;
 use rustix::fs::SealFlags;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryRegion, GuestRegionMmap};
@@ -42,51 +43,16 @@ pub(crate) struct TableEntry {
     pub(crate) file: File,
 }
 
-/// Why a memory table was refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TableError {
-    /// Not aligned to pages, or empty.
-    #[error("region at {0:#x}: address, length and offset must be multiples of the page size")]
-    Alignment(u64),
-    /// Two regions overlap, or one wraps around.
-    #[error("the regions overlap each other or the end of the address space")]
-    Overlap,
-    /// Not a memfd, or one that can shrink.
-    #[error("region at {0:#x}: guest RAM is not a memfd sealed against shrinking; {ADVICE}")]
-    NotSealed(u64),
-    /// In huge pages.
-    #[error("region at {0:#x}: guest RAM is in huge pages; {ADVICE}")]
-    HugePages(u64),
-    /// The file is shorter than the region.
-    #[error("region at {address:#x}: ends at {end:#x} of a file of {length:#x} bytes")]
-    BeyondFile {
-        /// Guest-physical address.
-        address: u64,
-        /// End of the region in the file.
-        end: u64,
-        /// Length of the file.
-        length: u64,
-    },
-    /// It cannot be mapped or examined.
-    #[error(
-        "region at {address:#x}: guest RAM is not shared or cannot be mapped: {error}; {ADVICE}"
-    )]
-    Map {
-        /// Guest-physical address.
-        address: u64,
-        /// The error of the operating system.
-        error: String,
-    },
-}
+/// What is wrong with regions that overlap each other or wrap around.
+pub(super) const OVERLAP: &str = "the regions overlap each other or the end of the address space";
 
-/// The regions of a table, mapped. Cheap to clone; the memory stays mapped as long
-/// as one clone lives.
-#[derive(Debug, Clone, Default)]
+/// The regions of a table, mapped.
+#[derive(Debug, Default)]
 pub(crate) struct MappedTable {
     regions: Vec<MappedRegion>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct MappedRegion {
     identity: FileIdentity,
     offset: u64,
@@ -95,20 +61,16 @@ struct MappedRegion {
 }
 
 impl MappedTable {
-    /// Maps a table; regions that `previous` has already are taken from there.
-    ///
-    /// # Errors
-    /// Returns [`TableError`] for the first region that is refused.
+    /// Maps a table; regions that `previous` has already are taken from there. Fails with
+    /// the first region that is refused.
     pub(crate) fn map(
         entries: Vec<TableEntry>,
         sram: FileIdentity,
         previous: &MappedTable,
-    ) -> Result<Self, TableError> {
+    ) -> Result<Self> {
         let mut regions = Vec::with_capacity(entries.len());
         for entry in entries {
-            let metadata = entry.file.metadata();
-            let metadata = metadata.map_err(|error| map_error(entry.guest_address, error))?;
-            let identity = metadata.into();
+            let identity = entry.metadata()?.into();
             if identity == sram {
                 continue;
             }
@@ -128,11 +90,8 @@ impl MappedTable {
         Ok(MappedTable { regions })
     }
 
-    /// The memory for the engine.
-    ///
-    /// # Errors
-    /// Returns [`TableError::Overlap`] if regions overlap.
-    pub(crate) fn memory(&self) -> Result<GuestMemory, TableError> {
+    /// The memory for the engine. Fails if regions overlap.
+    pub(crate) fn memory(&self) -> Result<GuestMemory> {
         let maps = self.regions.iter().map(|region| region.map.clone());
         GuestMemory::new(maps.collect())
     }
@@ -159,68 +118,68 @@ impl MappedTable {
 }
 
 impl TableEntry {
-    fn check(&self) -> Result<(), TableError> {
+    fn metadata(&self) -> Result<Metadata> {
+        let metadata = self.file.metadata();
+        metadata.map_err(|error| unusable(self.guest_address, error))
+    }
+
+    fn check(&self) -> Result<()> {
         let address = self.guest_address;
         let page = PAGE_SIZE as u64;
-        if self.length == 0 || (address | self.length | self.offset) % page != 0 {
-            return Err(TableError::Alignment(address));
-        }
+        ensure!(
+            self.length != 0 && (address | self.length | self.offset) % page == 0,
+            "region at {address:#x}: address, length and offset must be multiples of the page size"
+        );
         let ends = address
             .checked_add(self.length)
             .and(self.offset.checked_add(self.length));
-        let end = ends.ok_or(TableError::Overlap)?;
-        match rustix::fs::fcntl_get_seals(&self.file) {
-            Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
-            _ => return Err(TableError::NotSealed(address)),
-        }
-        let system = rustix::fs::fstatfs(&self.file).map_err(|error| map_error(address, error))?;
-        if system.f_type == HUGETLBFS_MAGIC {
-            return Err(TableError::HugePages(address));
-        }
-        let metadata = self.file.metadata();
-        let length = metadata.map_err(|error| map_error(address, error))?.len();
-        if end > length {
-            return Err(TableError::BeyondFile {
-                address,
-                end,
-                length,
-            });
-        }
+        let end = ends.context(OVERLAP)?;
+        let seals = rustix::fs::fcntl_get_seals(&self.file);
+        ensure!(
+            seals.is_ok_and(|seals| seals.contains(SealFlags::SHRINK)),
+            "region at {address:#x}: guest RAM is not a memfd sealed against shrinking; {ADVICE}"
+        );
+        let system = rustix::fs::fstatfs(&self.file).map_err(|error| unusable(address, error))?;
+        ensure!(
+            system.f_type != HUGETLBFS_MAGIC,
+            "region at {address:#x}: guest RAM is in huge pages; {ADVICE}"
+        );
+        let length = self.metadata()?.len();
+        ensure!(
+            end <= length,
+            "region at {address:#x}: ends at {end:#x} of a file of {length:#x} bytes"
+        );
         Ok(())
     }
 
-    fn map(self) -> Result<Arc<GuestRegionMmap>, TableError> {
+    fn map(self) -> Result<Arc<GuestRegionMmap>> {
         let address = self.guest_address;
-        let length = usize::try_from(self.length).map_err(|_| TableError::Overlap)?;
+        let length = usize::try_from(self.length).context(OVERLAP)?;
         let file = FileOffset::new(self.file, self.offset);
         GuestRegionMmap::from_range(GuestAddress(address), length, Some(file))
             .map(Arc::new)
-            .map_err(|error| map_error(address, error))
+            .map_err(|error| unusable(address, error))
     }
 }
 
-fn map_error(address: u64, error: impl std::fmt::Display) -> TableError {
-    TableError::Map {
-        address,
-        error: error.to_string(),
-    }
+/// The region at `address` cannot be mapped or examined.
+fn unusable(address: u64, error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!(
+        "region at {address:#x}: guest RAM is not shared or cannot be mapped: {error}; {ADVICE}"
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sram::Sram;
+    use qnic_links::memfd::sealed_memfd;
     use qnic_nic::env::HostMemory;
-    use rustix::fs::MemfdFlags;
 
     const MIB: u64 = 1 << 20;
 
     fn memfd(bytes: u64, seals: SealFlags) -> File {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(rustix::fs::memfd_create("ram", flags).unwrap());
-        file.set_len(bytes).unwrap();
-        rustix::fs::fcntl_add_seals(&file, seals).unwrap();
-        file
+        sealed_memfd("ram", bytes, seals).unwrap()
     }
 
     fn entry(guest_address: u64, length: u64, file: File) -> TableEntry {
@@ -233,7 +192,7 @@ mod tests {
         }
     }
 
-    fn map(entries: Vec<TableEntry>) -> Result<MappedTable, TableError> {
+    fn map(entries: Vec<TableEntry>) -> Result<MappedTable> {
         let sram = Sram::new("t", 4096).unwrap().identity().unwrap();
         MappedTable::map(entries, sram, &MappedTable::default())
     }
