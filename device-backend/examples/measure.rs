@@ -8,10 +8,10 @@
 #[path = "../tests/guest/mod.rs"]
 mod guest;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use guest::{until, Guest, RAM_BYTES};
+use procfs::process::{Process, Task};
 use qnic_abi::{NodeId, Status};
 use qnic_device::{ByteSize, Config, Device, NicSettings};
 use rustix::process::Pid;
@@ -41,7 +41,7 @@ fn main() {
 
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     pin(None, 0);
-    pin(Some(engine_thread()), cores - 1);
+    pin(Pid::from_raw(engine_thread().tid), cores - 1);
     let (a, b) = (&guests[0], &guests[1]);
     let command = a.write_command(1, 11, 0, 8);
     let sleeps = || device.stats().expect("stats").report.engine.sleeps;
@@ -103,21 +103,11 @@ fn spread(list: &mut [Duration]) -> String {
     )
 }
 
-/// The engine thread, in `/proc`.
-fn engine_path() -> PathBuf {
-    let tasks = std::fs::read_dir("/proc/self/task").expect("/proc");
-    let engine = tasks.flatten().map(|task| task.path()).find(|path| {
-        std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "engine")
-    });
-    engine.expect("the engine thread")
-}
-
-fn engine_thread() -> Pid {
-    let path = engine_path();
-    let number = path
-        .file_name()
-        .and_then(|name| name.to_str()?.parse().ok());
-    Pid::from_raw(number.expect("a number")).expect("a thread")
+fn engine_thread() -> Task {
+    let tasks = Process::myself().and_then(|process| process.tasks());
+    let mut tasks = tasks.expect("/proc").flatten();
+    let is_engine = |task: &Task| task.stat().is_ok_and(|stat| stat.comm == "engine");
+    tasks.find(is_engine).expect("the engine thread")
 }
 
 /// Keeps a thread (`None`: this one) on one core.
@@ -129,7 +119,6 @@ fn pin(thread: Option<Pid>, core: usize) {
 
 /// Processor time that the engine thread has used.
 fn cpu_time() -> Duration {
-    let text = std::fs::read_to_string(engine_path().join("schedstat")).expect("schedstat");
-    let nanoseconds = text.split_whitespace().next().and_then(|n| n.parse().ok());
-    Duration::from_nanos(nanoseconds.expect("a number"))
+    let statistics = engine_thread().schedstat().expect("schedstat");
+    Duration::from_nanos(statistics.sum_exec_runtime)
 }

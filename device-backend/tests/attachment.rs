@@ -20,7 +20,6 @@ use rustix::fs::SealFlags;
 use tempfile::TempDir;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::VhostBackend;
-use vm_memory::{Bytes, GuestAddress};
 use zerocopy::FromBytes;
 
 /// A device in this process, and its sockets.
@@ -86,6 +85,13 @@ impl Lab {
     }
 }
 
+/// A device with one NIC, and a guest that has started it.
+fn started() -> (Lab, Guest) {
+    let lab = Lab::new(1);
+    let guest = lab.started(0);
+    (lab, guest)
+}
+
 impl Drop for Lab {
     fn drop(&mut self) {
         if let Some(device) = self.device.take() {
@@ -111,8 +117,9 @@ fn a_driver_finds_the_device() {
     assert!(stats.rss_bytes > stats.rss_anon_bytes && stats.rss_anon_bytes > 0);
 }
 
-#[test]
-fn a_write_reaches_the_other_guest_and_wakes_its_process() {
+/// Two guests with a process each. That of the first has imported the segment of the
+/// other, which wants to be woken, and is about to write these bytes.
+fn joined() -> (Lab, Guest, Guest, Vec<u8>) {
     let lab = Lab::new(2);
     let (mut a, mut b) = (lab.started(0), lab.started(1));
     a.register(10);
@@ -123,6 +130,12 @@ fn a_write_reaches_the_other_guest_and_wakes_its_process() {
     b.want_wake(1);
     let bytes: Vec<u8> = (0..9000u32).map(|n| (n % 251) as u8).collect();
     a.fill(&bytes);
+    (lab, a, b, bytes)
+}
+
+#[test]
+fn a_write_reaches_the_other_guest_and_wakes_its_process() {
+    let (lab, a, mut b, bytes) = joined();
     a.issue(0, &a.write_command(1, 20, 4093, 9000));
     let event = b.event();
     assert_eq!(event.kind.get(), Kind::Wake as u32);
@@ -135,14 +148,7 @@ fn a_write_reaches_the_other_guest_and_wakes_its_process() {
 /// A paused guest's memory is served; what its driver has to know waits for it.
 #[test]
 fn a_paused_machine_is_served_and_goes_on() {
-    let lab = Lab::new(2);
-    let (mut a, mut b) = (lab.started(0), lab.started(1));
-    a.register(10);
-    b.register(20);
-    assert_eq!(a.import(1, 20).0, Status::Ok);
-    b.want_wake(1);
-    let bytes: Vec<u8> = (0..9000u32).map(|n| (n % 251) as u8).collect();
-    a.fill(&bytes);
+    let (lab, a, mut b, bytes) = joined();
     for round in 0..3 {
         assert!(lab.device().expect_pause(1));
         let indices = b.pause();
@@ -166,8 +172,7 @@ fn a_paused_machine_is_served_and_goes_on() {
 /// A machine that was reset while it was paused starts at the beginning.
 #[test]
 fn a_machine_reset_during_a_pause_gets_a_fresh_device() {
-    let lab = Lab::new(1);
-    let mut guest = lab.started(0);
+    let (lab, mut guest) = started();
     guest.register(10);
     assert!(lab.device().expect_pause(0));
     guest.stop();
@@ -197,8 +202,7 @@ fn a_reset_gives_a_fresh_device() {
 /// QEMU responds with an error when the mapping is there already.
 #[test]
 fn a_mapping_that_exists_counts_as_mapped() {
-    let lab = Lab::new(1);
-    let mut guest = lab.started(0);
+    let (_lab, mut guest) = started();
     guest.front_end.reset_device().unwrap();
     assert_ne!(guest.magic(), SRAM_MAGIC);
     guest.start();
@@ -223,8 +227,7 @@ fn front_ends_come_one_after_the_other() {
 
 #[test]
 fn a_second_front_end_is_turned_away() {
-    let lab = Lab::new(1);
-    let mut guest = lab.started(0);
+    let (lab, mut guest) = started();
     let mut second = UnixStream::connect(lab.socket(0)).unwrap();
     second.set_read_timeout(Some(TIMEOUT)).unwrap();
     let end = std::io::Read::read(&mut second, &mut [0]);
@@ -256,16 +259,11 @@ fn memory_that_could_vanish_is_refused_and_the_connection_goes_on() {
     let lab = Lab::new(1);
     let mut guest = lab.connect(0);
     let unsealed = ram_file(RAM_BYTES, SealFlags::empty());
-    let refused = guest
-        .front_end
-        .set_mem_table(&[region(&unsealed, 0, RAM_BYTES)]);
-    assert!(refused.is_err());
+    let table = [region(&unsealed, 0, RAM_BYTES)];
+    assert!(guest.front_end.set_mem_table(&table).is_err());
     guest.start();
     assert_eq!(guest.hello(), Status::Ok);
-    let refused = guest
-        .front_end
-        .set_mem_table(&[region(&unsealed, 0, RAM_BYTES)]);
-    assert!(refused.is_err());
+    assert!(guest.front_end.set_mem_table(&table).is_err());
     guest.control.wait_for_failure();
 }
 
@@ -289,13 +287,12 @@ fn more_ram_than_the_sram_covers_is_said() {
 /// QEMU lists its mapping of the SRAM as RAM; and sends tables while all runs.
 #[test]
 fn the_sram_in_a_table_is_ignored() {
-    let lab = Lab::new(1);
-    let mut guest = lab.started(0);
-    let file = guest.sram_file();
+    let (_lab, mut guest) = started();
     let sram_bytes = guest.geometry().sram_bytes;
+    let sram = guest.sram.as_ref().unwrap().file_offset().unwrap();
     let table = [
         region(&guest.ram_file, 0, RAM_BYTES),
-        region(&file, 1 << 40, sram_bytes),
+        region(sram.file(), 1 << 40, sram_bytes),
     ];
     for _ in 0..10 {
         guest.front_end.set_mem_table(&table).unwrap();
@@ -308,12 +305,8 @@ fn reads_beyond_the_configuration_space_are_zero() {
     let lab = Lab::new(1);
     let mut guest = lab.connect(0);
     let flags = vhost::vhost_user::message::VhostUserConfigFlags::WRITABLE;
-    let bytes = guest
-        .front_end
-        .get_config(60, 200, flags, &[9; 200])
-        .unwrap()
-        .1;
-    assert_eq!(bytes, [0; 200]);
+    let read = guest.front_end.get_config(60, 200, flags, &[9; 200]);
+    assert_eq!(read.unwrap().1, [0; 200]);
     guest.front_end.set_config(0, flags, &[1, 2, 3, 4]).unwrap();
     let space = DeviceConfig::read_from_bytes(&guest.config_space()).unwrap();
     assert_eq!(space.magic.get(), qnic_abi::attach::CONFIG_MAGIC);
@@ -370,8 +363,7 @@ fn the_end_does_not_wait_for_front_ends() {
 
 #[test]
 fn malformed_chains_come_back_empty() {
-    let lab = Lab::new(1);
-    let mut guest = lab.started(0);
+    let (lab, mut guest) = started();
     let chains: [&[(u64, u32, bool)]; 6] = [
         &[(0x8000, 64, false)],
         &[(0x8800, 128, true)],
@@ -391,10 +383,8 @@ fn malformed_chains_come_back_empty() {
 
 #[test]
 fn impossible_rings_fail_and_a_new_start_heals_them() {
-    let lab = Lab::new(1);
-    let mut guest = lab.started(0);
-    let index = GuestAddress(guest.control.available_address() + 2);
-    guest.ram.write_obj(500u16, index).unwrap();
+    let (lab, mut guest) = started();
+    guest.control.set_available(&guest.ram, 500);
     guest.control.kick.write(1).unwrap();
     guest.control.wait_for_failure();
     until("the count", || lab.report(0).counters.failed_queues == 1);
@@ -406,18 +396,8 @@ fn impossible_rings_fail_and_a_new_start_heals_them() {
 /// Kicks merge; each is still looked at.
 #[test]
 fn the_device_sleeps_between_doorbells() {
-    let lab = Lab::new(1);
-    let guest = lab.started(0);
-    let sleeps = || {
-        lab.device
-            .as_ref()
-            .unwrap()
-            .stats()
-            .unwrap()
-            .report
-            .engine
-            .sleeps
-    };
+    let (lab, guest) = started();
+    let sleeps = || lab.device().stats().unwrap().report.engine.sleeps;
     let before = sleeps();
     until("sleep", || sleeps() > before);
     guest.doorbells[0].write(1).unwrap();
@@ -454,8 +434,7 @@ proptest! {
     /// Whatever stands in the rings, the device survives, and serves the next start.
     #[test]
     fn noise_in_the_rings_is_survived(control in noise(), events in noise()) {
-        let lab = Lab::new(1);
-        let mut guest = lab.started(0);
+        let (_lab, mut guest) = started();
         for (noise, ring) in [(control, &mut guest.control), (events, &mut guest.events)] {
             let (descriptors, heads, jump) = noise;
             for (index, descriptor) in descriptors.iter().enumerate() {
@@ -465,8 +444,7 @@ proptest! {
                 ring.offer(&guest.ram, head);
             }
             if let Some(jump) = jump {
-                let index = GuestAddress(ring.available_address() + 2);
-                guest.ram.write_obj(jump, index).unwrap();
+                ring.set_available(&guest.ram, jump);
             }
             ring.kick.write(1).unwrap();
         }

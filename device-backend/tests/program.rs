@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{kill_process, Pid, Signal};
 
@@ -19,22 +19,18 @@ fn config(directory: &Path) -> String {
     )
 }
 
-fn run(directory: &Path, text: &str, arguments: &[&str]) -> Output {
+/// The program with this configuration.
+fn configured(directory: &Path, text: &str) -> Command {
     let file = directory.join("q.toml");
     std::fs::write(&file, text).unwrap();
     let mut command = program();
-    command.arg("--config").arg(file).args(arguments);
-    command.output().unwrap()
+    command.arg("--config").arg(file);
+    command
 }
 
 fn start(directory: &Path) -> Child {
-    let file = directory.join("q.toml");
-    std::fs::write(&file, config(directory)).unwrap();
-    let mut command = program();
-    command
-        .arg("--config")
-        .arg(file)
-        .args(["--log-format", "json"]);
+    let mut command = configured(directory, &config(directory));
+    command.args(["--log-format", "json"]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let output = child.stdout.take().unwrap();
@@ -95,7 +91,7 @@ fn mistakes_have_their_exit_codes_and_messages() {
     let directory = tempfile::tempdir().unwrap();
     let good = config(directory.path());
     let check = |text: &str, code: i32, part: &str| {
-        let output = run(directory.path(), text, &[]);
+        let output = configured(directory.path(), text).output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{message}");
         assert!(message.contains(part), "{message}");
@@ -123,11 +119,8 @@ fn mistakes_have_their_exit_codes_and_messages() {
 #[test]
 fn the_configuration_can_be_printed() {
     let directory = tempfile::tempdir().unwrap();
-    let output = run(
-        directory.path(),
-        &config(directory.path()),
-        &["--print-config"],
-    );
+    let mut command = configured(directory.path(), &config(directory.path()));
+    let output = command.arg("--print-config").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed.contains("doorbells = 14") && printed.contains("poll_window_us = 5"));

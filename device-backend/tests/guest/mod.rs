@@ -27,7 +27,8 @@ use qnic_abi::control::{self, Hello, Opcode, RequestHeader, REPLY_BYTES, REQUEST
 use qnic_abi::event::{Event, EVENT_BYTES};
 use qnic_abi::header::{Geometry, SramHeader, MAGIC, SRAM_MAGIC};
 use qnic_abi::{Status, ABI_VERSION};
-use rustix::fs::{MemfdFlags, SealFlags};
+use qnic_links::memfd::sealed_memfd;
+use rustix::fs::SealFlags;
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserMMap, VhostUserProtocolFeatures,
 };
@@ -58,11 +59,7 @@ const EVENTS: u64 = 0xa000;
 
 /// A memfd for RAM.
 pub(crate) fn ram_file(bytes: u64, seals: SealFlags) -> File {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = File::from(rustix::fs::memfd_create("ram", flags).unwrap());
-    file.set_len(bytes).unwrap();
-    rustix::fs::fcntl_add_seals(&file, seals).unwrap();
-    file
+    sealed_memfd("ram", bytes, seals).unwrap()
 }
 
 /// What the front end does with SHMEM_MAP.
@@ -150,7 +147,7 @@ impl Guest {
     }
 
     /// The same, at these places of the control and event queues.
-    fn start_queues_at(&mut self, places: [u32; 2]) {
+    fn start_queues_at(&mut self, places: [u16; 2]) {
         for index in 0..self.queues {
             let ring = match index {
                 CONTROL_QUEUE => &self.control,
@@ -173,7 +170,7 @@ impl Guest {
             };
             self.front_end.set_vring_num(index, QUEUE_SIZE).unwrap();
             let place = places[usize::from(index == EVENT_QUEUE)];
-            self.front_end.set_vring_base(index, place as u16).unwrap();
+            self.front_end.set_vring_base(index, place).unwrap();
             self.front_end.set_vring_addr(index, &rings).unwrap();
             self.front_end.set_vring_kick(index, &ring.kick).unwrap();
             self.front_end.set_vring_call(index, &ring.call).unwrap();
@@ -208,11 +205,6 @@ impl Guest {
         self.sram = Some(region);
     }
 
-    pub(crate) fn sram_file(&self) -> File {
-        let region = self.sram.as_ref().expect("SRAM is mapped");
-        region.file_offset().unwrap().file().try_clone().unwrap()
-    }
-
     pub(crate) fn sram(&self) -> VolatileSlice<'_> {
         let region = self.sram.as_ref().expect("SRAM is mapped");
         region.as_volatile_slice()
@@ -242,14 +234,13 @@ impl Guest {
         self.front_end.get_config(0, size, flags, &bytes).unwrap().1
     }
 
-    /// Sends a request without waiting; the reply goes to `reply`.
-    pub(crate) fn send(
+    /// Sends a request and waits for its reply.
+    pub(crate) fn request(
         &mut self,
         opcode: Opcode,
         vni: u16,
         body: &(impl IntoBytes + Immutable),
-        reply: u64,
-    ) {
+    ) -> (Status, [u8; REPLY_BYTES]) {
         let header = RequestHeader {
             opcode: (opcode as u32).into(),
             vni: vni.into(),
@@ -263,33 +254,18 @@ impl Guest {
             .unwrap();
         let buffers = [
             (REQUEST, REQUEST_BYTES as u32, false),
-            (reply, REPLY_BYTES as u32, true),
+            (REPLY, REPLY_BYTES as u32, true),
         ];
         self.control.push(&self.ram, &buffers);
         self.control.kick.write(1).unwrap();
-    }
-
-    /// Waits for the next chain of the control queue that comes back.
-    pub(crate) fn reply(&mut self, reply: u64) -> (Status, [u8; REPLY_BYTES]) {
         let (_, length) = self.control.take(&self.ram);
         assert_eq!(length as usize, REPLY_BYTES);
         let mut bytes = [0; REPLY_BYTES];
         self.ram
-            .read_slice(&mut bytes, GuestAddress(reply))
+            .read_slice(&mut bytes, GuestAddress(REPLY))
             .unwrap();
         let status = u32::from_le_bytes(bytes[..4].try_into().unwrap());
         (Status::try_from(status).unwrap(), bytes)
-    }
-
-    /// Sends a request and waits for its reply.
-    pub(crate) fn request(
-        &mut self,
-        opcode: Opcode,
-        vni: u16,
-        body: &(impl IntoBytes + Immutable),
-    ) -> (Status, [u8; REPLY_BYTES]) {
-        self.send(opcode, vni, body, REPLY);
-        self.reply(REPLY)
     }
 
     pub(crate) fn hello(&mut self) -> Status {
@@ -330,24 +306,17 @@ impl Guest {
 
     /// Stops all queues, as QEMU does for a reset or a pause; returns the places of
     /// the control and event queues.
-    pub(crate) fn pause(&mut self) -> [u32; 2] {
+    pub(crate) fn pause(&mut self) -> [u16; 2] {
         for index in 0..self.queues {
             self.front_end.set_vring_enable(index, false).unwrap();
         }
-        let mut places = [0; 2];
-        for index in 0..self.queues {
-            let place = self.front_end.get_vring_base(index).unwrap();
-            match index {
-                CONTROL_QUEUE => places[0] = place,
-                EVENT_QUEUE => places[1] = place,
-                _ => {}
-            }
-        }
-        places
+        let place = |index| self.front_end.get_vring_base(index).unwrap() as u16;
+        let places: Vec<_> = (0..self.queues).map(place).collect();
+        [CONTROL_QUEUE, EVENT_QUEUE].map(|queue| places[queue])
     }
 
     /// Goes on after a pause, with the memory table sent again.
-    pub(crate) fn resume(&mut self, places: [u32; 2]) {
+    pub(crate) fn resume(&mut self, places: [u16; 2]) {
         self.set_memory();
         self.start_queues_at(places);
     }

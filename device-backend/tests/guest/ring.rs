@@ -47,11 +47,11 @@ impl Ring {
         let _ = self.call.read();
     }
 
-    pub(crate) fn available_address(&self) -> u64 {
+    fn available_ring(&self) -> u64 {
         self.base + 0x1000
     }
 
-    pub(crate) fn used_address(&self) -> u64 {
+    fn used_ring(&self) -> u64 {
         self.base + 0x2000
     }
 
@@ -71,11 +71,16 @@ impl Ring {
     /// Makes the chain that starts at `head` available.
     pub(crate) fn offer(&mut self, ram: &GuestMemoryMmap, head: u16) {
         let place = u64::from(self.available % QUEUE_SIZE);
-        let entry = GuestAddress(self.available_address() + 4 + place * 2);
+        let entry = GuestAddress(self.available_ring() + 4 + place * 2);
         ram.write_obj(head, entry).unwrap();
         self.available = self.available.wrapping_add(1);
-        let index = GuestAddress(self.available_address() + 2);
-        ram.store(self.available, index, Ordering::Release).unwrap();
+        self.set_available(ram, self.available);
+    }
+
+    /// Sets the available index as the device sees it.
+    pub(crate) fn set_available(&self, ram: &GuestMemoryMmap, value: u16) {
+        let index = GuestAddress(self.available_ring() + 2);
+        ram.store(value, index, Ordering::Release).unwrap();
     }
 
     /// Adds a chain of (address, length, writable) buffers.
@@ -96,7 +101,7 @@ impl Ring {
     }
 
     fn used_index(&self, ram: &GuestMemoryMmap) -> u16 {
-        let index = GuestAddress(self.used_address() + 2);
+        let index = GuestAddress(self.used_ring() + 2);
         ram.load(index, Ordering::Acquire).unwrap()
     }
 
@@ -111,17 +116,13 @@ impl Ring {
         while self.used_index(ram) == self.used {
             let left = TIMEOUT.saturating_sub(started.elapsed());
             assert!(!left.is_zero(), "no chain came back");
-            self.wait_for_interrupt(left);
+            wait_for(&self.call, left);
         }
         let place = u64::from(self.used % QUEUE_SIZE);
-        let entry = GuestAddress(self.used_address() + 4 + place * 8);
+        let entry = GuestAddress(self.used_ring() + 4 + place * 8);
         let [head, length]: [u32; 2] = ram.read_obj(entry).unwrap();
         self.used = self.used.wrapping_add(1);
         (u64::from(head), length)
-    }
-
-    fn wait_for_interrupt(&self, timeout: std::time::Duration) {
-        wait_for(&self.call, timeout);
     }
 
     /// Waits until the device says that the queue has failed.
