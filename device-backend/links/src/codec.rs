@@ -15,8 +15,7 @@ use std::borrow::Cow;
 
 use qnic_abi::wire::{Frame, HEADER_BYTES, MAX_PAYLOAD};
 use qnic_abi::NodeId;
-use qnic_nic::env::{Host, HostMemory, Payload, Time};
-use qnic_nic::Nic;
+use qnic_nic::env::{HostMemory, Payload};
 
 /// Length of the checksum in bytes.
 const CHECKSUM_BYTES: usize = 4;
@@ -139,18 +138,6 @@ impl<'a, M: HostMemory> Packet<'a, M> {
         }
         bytes
     }
-
-    /// Gives the frame to a NIC. Returns `false` if the NIC is not running.
-    pub(crate) fn deliver<H>(&self, now: Time, nic: &mut Nic, host: &H) -> bool
-    where
-        H: Host<Memory = M>,
-    {
-        let running = nic.is_running();
-        if running {
-            nic.handle_frame(now, host, &self.frame, self.payload);
-        }
-        running
-    }
 }
 
 /// Frame and payload, without a checksum.
@@ -162,10 +149,7 @@ fn split(bytes: &[u8]) -> Result<(Frame, &[u8]), Damage> {
     }
 }
 
-/// Frame and payload of an image, as one slice.
-///
-/// # Errors
-/// Returns [`Damage`] if the image is not an intact frame.
+/// Frame and payload of an image, as one slice, if it is an intact frame.
 pub(crate) fn strip_checksum(image: &[u8]) -> Result<&[u8], Damage> {
     let (bytes, checksum) = image.split_last_chunk().ok_or(Damage::Length)?;
     if crc32fast::hash(bytes) != u32::from_le_bytes(*checksum) {

@@ -6,20 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Probability, Rate, Span};
 
-/// What a link does to frames in one direction; by default, nothing.
-///
-/// In TOML, every key optional:
-///
-/// ```toml
-/// loss = "5%"          # frames that are lost
-/// delay = "1ms"        # delay of every frame
-/// jitter = "200us"     # largest deviation from the delay; keeps the order
-/// reorder = "2%"       # frames that are delayed by up to 100 µs more: later ones overtake
-/// duplicate = "1%"     # frames that arrive twice
-/// corrupt = "1%"       # frames of which some bits flip; the checksum detects them
-/// rate = "1Gbit"       # bits per second; frames that exceed the queue are dropped
-/// partition = true     # all frames are dropped
-/// ```
+/// What a link does to frames in one direction; by default, nothing. In TOML, every key
+/// is optional, and values are as in [`crate::units`].
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Impairments {
@@ -32,16 +20,16 @@ pub struct Impairments {
     /// Largest deviation from `delay`, evenly distributed. Order is kept.
     #[serde(skip_serializing_if = "is_none")]
     pub jitter: Span,
-    /// Frames that later frames may overtake.
+    /// Frames that are delayed by up to 100 µs more: later frames may overtake them.
     #[serde(skip_serializing_if = "is_none")]
     pub reorder: Probability,
     /// Frames that arrive twice.
     #[serde(skip_serializing_if = "is_none")]
     pub duplicate: Probability,
-    /// Frames of which some bits flip.
+    /// Frames of which some bits flip; the checksum detects them.
     #[serde(skip_serializing_if = "is_none")]
     pub corrupt: Probability,
-    /// Bits per second that pass.
+    /// Bits per second that pass. Frames that exceed the queue are dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// All frames are dropped.

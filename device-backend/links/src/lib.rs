@@ -8,20 +8,6 @@
 //!            └────────────────────────────────────────┘      └─────────────────┘
 //! ```
 //!
-//! | module | purpose |
-//! |---|---|
-//! | [`fabric`] | holds the NICs of one process and routes their frames |
-//! | [`network`] | emulates the links between nodes that have impairments |
-//! | [`topology`] | says which nodes are joined by a link, and the route between other nodes |
-//! | [`impairment`], [`emulator`] | the settings of a link; one direction of a link |
-//! | [`carrier`] | the interface to other processes |
-//! | [`udp`] | a carrier in UDP datagrams, each of them authenticated |
-//! | [`shm`] | a carrier in shared memory, between processes of one host |
-//! | [`codec`] | a frame as bytes, with a checksum |
-//! | [`tap`] | records the frames on links, for captures |
-//! | [`notifier`] | eventfds, also those of other processes |
-//! | [`units`] | probabilities, times and rates as text |
-//!
 //! A frame takes the first of these that applies:
 //!
 //! 1. a function call, if its destination is in this process and no link of its route is

@@ -110,7 +110,7 @@ pub struct LinkReport {
 }
 
 /// One direction of a link: the nodes where it begins and ends.
-type Hop = (NodeId, NodeId);
+pub(crate) type Hop = (NodeId, NodeId);
 
 /// Where a frame comes from and goes to.
 #[derive(Debug, Clone, Copy)]
@@ -307,13 +307,8 @@ impl Network {
     #[cold]
     pub(crate) fn record_foreign(&mut self, at: Time, from: NodeId, to: NodeId, bytes: &[u8]) {
         self.taps.record(&TapRecord {
-            at,
-            from,
-            to,
-            outcome: Outcome::Passes,
             flags: TapFlags::FOREIGN,
-            bytes,
-            length: bytes.len(),
+            ..TapRecord::passing(at, (from, to), bytes)
         });
     }
 
@@ -401,17 +396,11 @@ impl Network {
     }
 }
 
-/// A record of a frame of this process on the link between `from` and `to`.
-fn tap_record(at: Time, (from, to): Hop, outcome: Outcome, image: &[u8]) -> TapRecord<'_> {
-    let bytes = codec::without_checksum(image);
+/// A record of a frame of this process on a link.
+fn tap_record(at: Time, hop: Hop, outcome: Outcome, image: &[u8]) -> TapRecord<'_> {
     TapRecord {
-        at,
-        from,
-        to,
         outcome,
-        flags: TapFlags::empty(),
-        bytes,
-        length: bytes.len(),
+        ..TapRecord::passing(at, hop, codec::without_checksum(image))
     }
 }
 

@@ -18,7 +18,7 @@ use qnic_abi::NodeId;
 use qnic_nic::Time;
 
 use crate::emulator::{LinkCounters, Verdict};
-use crate::network::LinkSet;
+use crate::network::{Hop, LinkSet};
 
 /// What becomes of a frame on a link. The numbers are those of captures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +92,21 @@ pub struct TapRecord<'a> {
     pub bytes: &'a [u8],
     /// Length of header and payload in bytes.
     pub length: usize,
+}
+
+impl<'a> TapRecord<'a> {
+    /// A frame whose `bytes` are complete, and which passes the link unchanged.
+    pub(crate) fn passing(at: Time, (from, to): Hop, bytes: &'a [u8]) -> Self {
+        TapRecord {
+            at,
+            from,
+            to,
+            outcome: Outcome::Passes,
+            flags: TapFlags::empty(),
+            bytes,
+            length: bytes.len(),
+        }
+    }
 }
 
 /// Records frames. It runs on the engine thread, so it must neither block nor fail.

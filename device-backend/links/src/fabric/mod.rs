@@ -231,7 +231,9 @@ impl<H: Host> Fabric<H> {
             busy = true;
             let bytes = codec::without_checksum(&image);
             match (routes.find(node), Packet::parse(bytes)) {
-                (Some(Route::Local(slot)), Ok(frame)) => slots[slot].deliver(now, &frame),
+                (Some(Route::Local(slot)), Ok(frame)) => {
+                    slots[slot].deliver(now, &frame);
+                }
                 (Some(Route::Remote { carrier, process }), _) => {
                     carriers[carrier].send(now, process, &mut |buffer| {
                         buffer.extend_from_slice(bytes);
@@ -294,9 +296,14 @@ impl<H: Host> Default for Fabric<H> {
 }
 
 impl<H: Host> Slot<H> {
-    /// Gives a frame to the NIC. A NIC that is not running loses it.
-    fn deliver(&mut self, now: Time, frame: &Packet<'_, H::Memory>) {
-        frame.deliver(now, &mut self.nic, &self.host);
+    /// Gives a frame to the NIC. A NIC that is not running loses it: then returns false.
+    fn deliver(&mut self, now: Time, packet: &Packet<'_, H::Memory>) -> bool {
+        let running = self.nic.is_running();
+        if running {
+            self.nic
+                .handle_frame(now, &self.host, packet.frame(), packet.payload());
+        }
+        running
     }
 }
 

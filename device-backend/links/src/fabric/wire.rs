@@ -7,7 +7,7 @@ use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
 use super::routes::Route;
 use super::{Slot, Switch};
 use crate::codec::Packet;
-use crate::tap::{Outcome, TapFlags, TapRecord};
+use crate::tap::{Outcome, TapRecord};
 
 /// The wire from one NIC to the others.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl<H: Host> LocalWire<'_, H> {
             Some(0) => None,
             Some(distance) => self.after.get_mut(distance - 1),
         };
-        peer.is_some_and(|peer| packet.deliver(self.now, &mut peer.nic, &peer.host))
+        peer.is_some_and(|peer| peer.deliver(self.now, packet))
     }
 }
 
@@ -69,18 +69,12 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             }
         };
         if let Some(bytes) = shown {
-            self.switch.network.record(&TapRecord {
-                at: now,
-                from,
-                to,
-                outcome: match delivered {
-                    true => Outcome::Passes,
-                    false => Outcome::Refused,
-                },
-                flags: TapFlags::empty(),
-                bytes: &bytes,
-                length: packet.length(),
-            });
+            let mut record = TapRecord::passing(now, (from, to), &bytes);
+            record.length = packet.length();
+            if !delivered {
+                record.outcome = Outcome::Refused;
+            }
+            self.switch.network.record(&record);
         }
         delivered
     }

@@ -65,45 +65,28 @@ const _: () = assert!(std::mem::offset_of!(Message, text) == 160);
 /// Why two processes are not connected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// The peer refused, for this reason.
     #[error("it refuses: {0}")]
     ByPeer(String),
-    /// Its message is no hello.
     #[error("its message is not a qnic hello")]
     Malformed,
-    /// It is of another build.
     #[error("its {what} is {found}, that of this process {own}: use the same build")]
     Build {
-        /// What differs.
         what: &'static str,
-        /// Its value.
         found: u64,
-        /// The value of this process.
         own: u64,
     },
-    /// It runs as another user.
     #[error("it runs as user {found}, this process as user {own}")]
-    User {
-        /// Its user.
-        found: u32,
-        /// The user of this process.
-        own: u32,
-    },
+    User { found: u32, own: u32 },
     /// It is another process, or wants to connect to another process.
     #[error("it is process \"{source_name}\" and connects to process \"{destination}\"")]
     Names {
-        /// The name that it gives itself.
         source_name: String,
-        /// The name of the process that it wants to connect to.
         destination: String,
     },
-    /// The two descriptors are missing.
     #[error("its hello comes without a ring and an eventfd")]
     NoDescriptors,
-    /// The ring's memory is not acceptable.
     #[error(transparent)]
     Memory(#[from] BadMemory),
-    /// The eventfd is not an eventfd.
     #[error(transparent)]
     Notifier(#[from] NotifierError),
     /// The connection ended, or the system refused something.
@@ -139,9 +122,6 @@ pub(super) fn connect(path: &Path) -> Result<UnixStream, Errno> {
 }
 
 /// Checks that the other end belongs to the same user.
-///
-/// # Errors
-/// Returns [`Refused::User`] if it does not.
 pub(super) fn check_user(socket: &UnixStream) -> Result<(), Refused> {
     let found = rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw();
     let own = rustix::process::getuid().as_raw();

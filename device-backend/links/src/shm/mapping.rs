@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 use vm_memory::{AtomicInteger, FileOffset, MmapRegion, VolatileArrayRef, VolatileMemory};
 
 use super::ring::RECORDS;
+use crate::memfd::sealed_memfd;
 
 /// Bytes of a ring's records: the windows of a few NICs (a window is 1,024 frames), so
 /// that nothing is lost while the reader is not running.
@@ -35,13 +36,10 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Why a descriptor is not accepted as a ring.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadMemory {
-    /// Its size can change, or it is no memfd.
     #[error("the memory of its ring is not a memfd of small pages that is sealed against changes of size")]
     NotSealed,
-    /// It has another size.
     #[error("the memory of its ring has {0} bytes, {BYTES} were expected")]
     Size(u64),
-    /// It cannot be mapped.
     #[error("the memory of its ring cannot be mapped: {0}")]
     System(std::io::Error),
 }
@@ -52,22 +50,15 @@ pub(super) struct RingMemory(MmapRegion);
 
 impl RingMemory {
     /// Creates one, all zero, and the descriptor to hand out.
-    ///
-    /// # Errors
-    /// Returns the error of the operating system.
     pub(super) fn make() -> std::io::Result<(Self, OwnedFd)> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(rustix::fs::memfd_create("qnic-ring", flags)?);
-        file.set_len(BYTES as u64)?;
-        rustix::fs::fcntl_add_seals(&file, SIZE_SEALS | SealFlags::SEAL)?;
+        let seals = SIZE_SEALS | SealFlags::SEAL;
+        let file = sealed_memfd("qnic-ring", BYTES as u64, seals)?;
         let memory = RingMemory::map(file.try_clone()?)?;
         Ok((memory, file.into()))
     }
 
-    /// Maps the memory that another process has created.
-    ///
-    /// # Errors
-    /// Returns [`BadMemory`] if an access to it could fault.
+    /// Maps the memory that another process has created. Fails if an access to it could
+    /// fault.
     pub(super) fn adopt(memfd: OwnedFd) -> Result<Self, BadMemory> {
         let sealed =
             rustix::fs::fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(SIZE_SEALS));
@@ -157,11 +148,7 @@ mod tests {
     }
 
     fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(rustix::fs::memfd_create("test", flags).unwrap());
-        file.set_len(bytes).unwrap();
-        rustix::fs::fcntl_add_seals(&file, seals).unwrap();
-        file.into()
+        sealed_memfd("test", bytes, seals).unwrap().into()
     }
 
     #[test]

@@ -9,14 +9,6 @@
 //!   Unix socket: Hello with memfd and eventfd, both ways; then nothing, until one ends
 //! ```
 //!
-//! | module | what |
-//! |---|---|
-//! | `ring` | records from one process to another; sleep and wake |
-//! | `mapping` | a ring's memory: a sealed memfd |
-//! | `handshake` | the messages on the socket: versions, names, descriptors |
-//! | `peer` | the connection with one process: it begins, breaks, and begins again |
-//! | `model` | the ring in every interleaving (loom) |
-//!
 //! While both processes are busy, a frame costs no system call, since the reader does not
 //! sleep. Every 10 ms a busy process polls its sockets. A frame that does not fit into
 //! the ring is dropped and counted, as on any wire.
@@ -80,7 +72,8 @@ pub struct ShmCarrier {
     /// Wakes this process; every other process has it.
     notifier: Notifier,
     peers: Vec<Peer>,
-    incoming: Vec<Incoming>,
+    /// Connections whose Hello has not arrived yet, and until when it may.
+    incoming: Vec<(UnixStream, Time)>,
     frame: Vec<u8>,
     /// The sockets must be polled now.
     sockets_due: bool,
@@ -88,13 +81,6 @@ pub struct ShmCarrier {
     /// This process has announced to the others that it sleeps.
     asleep: bool,
     rejected: u64,
-}
-
-/// A connection whose Hello has not arrived yet.
-#[derive(Debug)]
-struct Incoming {
-    socket: UnixStream,
-    until: Time,
 }
 
 impl ShmCarrier {
@@ -141,14 +127,13 @@ impl ShmCarrier {
         // An error other than an empty queue comes again with the next call.
         while let Ok((socket, _)) = self.listener.accept() {
             if self.incoming.len() < MAX_INCOMING && watch(&self.epoll, &socket).is_ok() {
-                let until = now.after(HELLO_TIMEOUT);
-                self.incoming.push(Incoming { socket, until });
+                self.incoming.push((socket, now.after(HELLO_TIMEOUT)));
             } else {
                 self.rejected += 1;
             }
         }
-        for incoming in std::mem::take(&mut self.incoming) {
-            self.receive_hello(now, incoming);
+        for (socket, until) in std::mem::take(&mut self.incoming) {
+            self.receive_hello(now, socket, until);
         }
         let epoll = &self.epoll;
         for peer in &mut self.peers {
@@ -157,16 +142,15 @@ impl ShmCarrier {
     }
 
     /// Handles the Hello of an incoming connection, if it has arrived.
-    fn receive_hello(&mut self, now: Time, incoming: Incoming) {
-        let socket = &incoming.socket;
-        let hello = handshake::check_user(socket).and_then(|()| handshake::receive_hello(socket));
+    fn receive_hello(&mut self, now: Time, socket: UnixStream, until: Time) {
+        let hello = handshake::check_user(&socket).and_then(|()| handshake::receive_hello(&socket));
         let reason = match hello {
-            Ok(None) if now < incoming.until => return self.incoming.push(incoming),
+            Ok(None) if now < until => return self.incoming.push((socket, until)),
             Ok(None) => "no hello".to_owned(),
             Err(why) => why.to_string(),
             Ok(Some(hello)) => match self.peers.iter_mut().find(|peer| peer.expects(&hello)) {
-                Some(peer) => match respond(&self.name, &self.notifier, socket, &hello) {
-                    Ok(inbox) => return peer.accept(now, incoming.socket, inbox, hello),
+                Some(peer) => match respond(&self.name, &self.notifier, &socket, &hello) {
+                    Ok(inbox) => return peer.accept(now, socket, inbox, hello),
                     Err(why) => why.to_string(),
                 },
                 None => format!(
@@ -177,7 +161,7 @@ impl ShmCarrier {
         };
         self.rejected += 1;
         // A process that has gone needs no reason.
-        let _ = handshake::send_refusal(socket, &self.name, "", &reason);
+        let _ = handshake::send_refusal(&socket, &self.name, "", &reason);
     }
 }
 
@@ -247,7 +231,7 @@ impl Carrier for ShmCarrier {
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        let incoming = self.incoming.iter().map(|incoming| incoming.until);
+        let incoming = self.incoming.iter().map(|(_, until)| *until);
         let peers = self.peers.iter().filter_map(Peer::deadline);
         incoming.chain(peers).min()
     }

@@ -56,32 +56,13 @@ const PUBLISH_AFTER: u64 = 16 << 10;
 pub(super) enum Broken {
     /// The consumer has moved its index backwards, or beyond what was written.
     #[error("its reader claims to have read up to {found:#x}, between {low:#x} and {high:#x} was expected")]
-    Head {
-        /// Its index.
-        found: u64,
-        /// Its index before.
-        low: u64,
-        /// What was written.
-        high: u64,
-    },
+    Head { found: u64, low: u64, high: u64 },
     /// The producer has moved its index backwards, or beyond what fits.
     #[error("its writer claims to have written up to {found:#x}, between {low:#x} and {high:#x} was expected")]
-    Tail {
-        /// Its index.
-        found: u64,
-        /// Its index before.
-        low: u64,
-        /// What fits.
-        high: u64,
-    },
+    Tail { found: u64, low: u64, high: u64 },
     /// A record is empty, longer than a frame, or not all there.
     #[error("a record of {length} bytes, at most {most} are there or allowed")]
-    Record {
-        /// Its length field.
-        length: u64,
-        /// What is possible.
-        most: u64,
-    },
+    Record { length: u64, most: u64 },
 }
 
 /// Bytes of a record of `length` bytes in the ring.
@@ -172,9 +153,6 @@ impl<M: SharedMemory> Producer<M> {
     }
 
     /// Writes a record of 1 to [`MAX_RECORD`] bytes. Returns false if it does not fit now.
-    ///
-    /// # Errors
-    /// Returns [`Broken`] if the consumer has broken the rules.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<bool, Broken> {
         let span = span(bytes.len());
         if bytes.is_empty() || bytes.len() > MAX_RECORD || !self.fits(span)? {
@@ -264,9 +242,6 @@ impl<M: SharedMemory> Consumer<M> {
     }
 
     /// The next record, copied to private memory.
-    ///
-    /// # Errors
-    /// Returns [`Broken`] if the producer has broken the rules.
     pub(super) fn pop(&mut self) -> Result<Option<&[u8]>, Broken> {
         if self.head == self.tail {
             self.refresh(Ordering::Acquire)?;
@@ -314,9 +289,6 @@ impl<M: SharedMemory> Consumer<M> {
 
     /// Announces that the consumer is about to sleep until its eventfd is written. Returns
     /// false if there is a record. Either way [`Consumer::wake`] must be called next.
-    ///
-    /// # Errors
-    /// Returns [`Broken`] if the producer has broken the rules.
     pub(super) fn prepare_sleep(&mut self) -> Result<bool, Broken> {
         self.release();
         let memory = &self.records.memory;

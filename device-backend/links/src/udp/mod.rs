@@ -1,13 +1,6 @@
 //! Frames in UDP datagrams, between device processes and hosts (X7).
 //!
-//! | module | what |
-//! |---|---|
-//! | `datagram` | layout; the tag that shows that a datagram is of this cluster |
-//! | `replay` | each datagram is accepted once |
-//! | `fragment` | frames that are too long for the path |
-//! | `peer` | the session with one process: liveness, size of datagrams |
-//!
-//! [`UdpCarrier`] is the socket around them. Datagrams of one length to one peer leave
+//! [`UdpCarrier`] is the socket around the sessions with its peers. Datagrams of one length to one peer leave
 //! with one system call (segmentation offload), and one call receives a batch
 //! (`recvmmsg`, receive offload). A datagram that is not from a known process with
 //! the cluster's key is counted and dropped.
@@ -28,7 +21,7 @@ use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState, BATCH_SIZE};
 use crate::carrier::{Carrier, CarrierReport};
 use datagram::{process_number, Header};
 pub use datagram::{ClusterKey, ShortKey};
-use peer::{Change, Output, Peer, Received};
+use peer::{Change, Output, Peer};
 
 /// Bytes asked for in each direction of the socket; the system may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -221,10 +214,8 @@ impl UdpCarrier {
         let output = self.socket.to(*address);
         let (received, change) = peer.receive(now, &self.key, header, body, output);
         log(&self.name, peer, change, self.rejected);
-        match received {
-            Received::Nothing => {}
-            Received::Frame(frame) => take(index, frame),
-            Received::Reassembled(frame) => take(index, &frame),
+        if let Some(frame) = received {
+            take(index, &frame);
         }
     }
 }

@@ -20,6 +20,8 @@
 //! seconds a probe of the size in use is sent; when [`LOST_PROBES`] in a row get no
 //! response, the search starts again from the smallest size.
 
+use std::borrow::Cow;
+
 use qnic_nic::Time;
 
 use super::datagram::{process_number, ClusterKey, Header, Kind, OVERHEAD};
@@ -80,13 +82,8 @@ struct Probes {
     next: Time,
 }
 
-/// What a datagram contained.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received<'a> {
-    Nothing,
-    Frame(&'a [u8]),
-    Reassembled(Vec<u8>),
-}
+/// The frame that a datagram contained or completed.
+pub(super) type Received<'a> = Option<Cow<'a, [u8]>>;
 
 /// A change to be logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,19 +186,19 @@ impl Peer {
         let session = header.source_session.get();
         if header.destination_session != self.own_session {
             self.receive_for_other_session(key, header.kind, session, body, output);
-            return (Received::Nothing, None);
+            return (None, None);
         }
         match self.session {
             Some(known) if session < known => {
                 self.report.replayed += 1;
-                return (Received::Nothing, None);
+                return (None, None);
             }
             Some(known) if session == known => {}
             _ => self.begin_session(now, session),
         }
         if !self.window.take(header.counter.get()) {
             self.report.replayed += 1;
-            return (Received::Nothing, None);
+            return (None, None);
         }
         self.last_received = now;
         self.outage.end();
@@ -262,12 +259,12 @@ impl Peer {
         match kind {
             Kind::Frame => {
                 self.report.frames_received += 1;
-                return Received::Frame(body);
+                return Some(body.into());
             }
             Kind::Fragment => match self.reassembly.take(body) {
                 Ok(Some(frame)) => {
                     self.report.frames_received += 1;
-                    return Received::Reassembled(frame);
+                    return Some(frame.into());
                 }
                 Ok(None) => {}
                 Err(_) => self.report.malformed += 1,
@@ -298,7 +295,7 @@ impl Peer {
                 None => self.report.malformed += 1,
             },
         }
-        Received::Nothing
+        None
     }
 
     /// Does what is due.

@@ -49,11 +49,7 @@ impl Pair {
         let key = key();
         let (header, body) = Header::open(&key, datagram)?;
         let (received, _) = self.ends[end].receive(self.now, &key, header, body, out);
-        match received {
-            Received::Nothing => None,
-            Received::Frame(frame) => Some(frame.to_vec()),
-            Received::Reassembled(frame) => Some(frame),
-        }
+        received.map(Cow::into_owned)
     }
 
     /// Carries datagrams from `end` and all responses; returns the frames that arrived.
