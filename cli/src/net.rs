@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use qnic_cluster::{ClusterSpec, ImpairmentChange, Links, Probability, Rate, Shape, Span};
 use serde_json::Value;
 
-use crate::ui::ClusterOption;
+use crate::ui::{self, ClusterOption};
 
 /// Options of `qnic net`.
 #[derive(Args)]
@@ -111,7 +111,7 @@ impl Change {
             reorder: self.reorder,
             duplicate: self.duplicate,
             corrupt: self.corrupt,
-            rate: self.rate,
+            rate: self.rate.map(Some),
             partition: self.partition.map(|switch| switch == Switch::On),
         };
         ensure!(
@@ -122,17 +122,15 @@ impl Change {
     }
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     match &options.action {
         Action::Show(show) => {
             let cluster = show.cluster.find(None)?;
             let mut stats = cluster.device_stats()?;
             let network = stats["network"].take();
-            match show.json {
-                true => println!("{network}"),
-                false => print!("{}", table(cluster.spec(), &network)),
-            }
+            ui::show(show.json, &network, |network| {
+                table(cluster.spec(), network)
+            })?;
             if let Some(silent) = stats.get("silent") {
                 eprintln!(
                     "qnic: not all is shown, for these device processes do not answer: {silent}; \
@@ -143,17 +141,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         }
         Action::Set(set) => {
             let change = set.change.read()?;
-            let changed = set
-                .cluster
-                .find(None)?
-                .set_links(&links(&set.link), Some(&change))?;
+            let cluster = set.cluster.find(None)?;
+            let changed = cluster.set_links(&links(&set.link), Some(&change))?;
             println!("{changed} directions of links changed");
         }
         Action::Clear(clear) => {
-            let changed = clear
-                .cluster
-                .find(None)?
-                .set_links(&links(&clear.link), None)?;
+            let cluster = clear.cluster.find(None)?;
+            let changed = cluster.set_links(&links(&clear.link), None)?;
             println!("{changed} directions of links cleared");
         }
     }
@@ -175,10 +169,8 @@ pub(crate) fn links(text: &str) -> Links {
 }
 
 fn table(spec: &ClusterSpec, network: &Value) -> String {
-    let shape = spec
-        .network
-        .as_ref()
-        .map_or(Shape::Mesh, |net| net.topology);
+    let network_spec = spec.network.as_ref();
+    let shape = network_spec.map_or(Shape::Mesh, |net| net.topology);
     let mut text = format!("topology {shape:?}\n").to_lowercase();
     let name = |number: &Value| {
         let is_it = |name: &str| spec.node_number(name).map(u64::from) == number.as_u64();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{HumanBytes, MultiProgress, ProgressBar, ProgressStyle};
 use qnic_cluster::{Cancel, Cluster, Error, Progress, Runtime};
+use serde::Serialize;
 
 /// Exit status of a wrong command line or cluster file.
 pub(crate) const WRONG_INPUT: u8 = 2;
@@ -63,6 +64,19 @@ impl ClusterOption {
 /// The cluster `name`, or the only one.
 pub(crate) fn find(name: Option<&str>, cancel: Option<&Cancel>) -> anyhow::Result<Cluster> {
     Ok(Cluster::find(&runtime()?, name, cancel)?)
+}
+
+/// Prints `what` as a line of JSON, or as `text` shows it.
+pub(crate) fn show<T: Serialize + ?Sized>(
+    json: bool,
+    what: &T,
+    text: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    match json {
+        true => println!("{}", serde_json::to_string(what)?),
+        false => print!("{}", text(what)),
+    }
+    Ok(())
 }
 
 /// Rows as text with aligned columns.

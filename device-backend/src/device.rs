@@ -59,7 +59,7 @@ impl Device {
     pub fn start(config: &Config) -> Result<Self> {
         config.check().context(BAD_CONFIG)?;
         let (handle, commands) = engine::channel().context(REFUSED)?;
-        let mut fabric = Fabric::new();
+        let mut fabric = Fabric::default();
         let mut limits = Limits::default();
         let network = config.network.as_ref();
         if let Some(time) = network.and_then(|network| network.peer_timeout) {
@@ -203,25 +203,26 @@ fn add_nic(
     .map_err(|error| anyhow!("NIC \"{name}\": no SRAM can be laid out: {error:?}"))?;
     let sram_bytes = nic.geometry().sram_bytes;
     let sram = Sram::new(name, sram_bytes).with_context(|| format!("NIC \"{name}\""))?;
+    let sram_file = sram.file().try_clone().context(REFUSED)?;
+    let sram_identity = sram.identity().context(REFUSED)?;
     let mut config_space = [0; CONFIG_SIZE];
     config_space.copy_from_slice(nic.config_space().as_bytes());
-    let attachment = Attachment {
-        slot: fabric.len(),
-        name: name.clone(),
-        queues: FIRST_DOORBELL + settings.doorbells as usize,
-        config_space,
-        sram: sram.file().try_clone().context(REFUSED)?,
-        sram_bytes,
-        sram_identity: sram.identity().context(REFUSED)?,
-        throttle: Throttle::new(),
-        engine: engine.clone(),
-    };
     let memory = GuestMemory::default();
-    fabric
+    let slot = fabric
         .add(nic, Node { sram, memory })
         .map_err(|duplicate| ConfigError::new("nic.node", duplicate.to_string()))
         .context(BAD_CONFIG)?;
-    Ok(attachment)
+    Ok(Attachment {
+        slot,
+        name: name.clone(),
+        queues: FIRST_DOORBELL + settings.doorbells as usize,
+        config_space,
+        sram: sram_file,
+        sram_bytes,
+        sram_identity,
+        throttle: Throttle::default(),
+        engine: engine.clone(),
+    })
 }
 
 /// Adds the carriers to other processes. Returns the socket to which other processes of

@@ -62,7 +62,6 @@ impl Sram {
         &self.file
     }
 
-    /// The identity of the memfd.
     pub(crate) fn identity(&self) -> std::io::Result<FileIdentity> {
         Ok(self.file.metadata()?.into())
     }

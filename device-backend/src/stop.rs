@@ -27,7 +27,6 @@ struct State {
 }
 
 impl Stop {
-    /// One that is not raised.
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Stop {
             signal: Notifier::new()?,

@@ -8,7 +8,7 @@ const BURST: u32 = 24;
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// Counts the lines about one NIC.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Throttle(Mutex<Count>);
 
 #[derive(Debug)]
@@ -17,14 +17,16 @@ struct Count {
     lines: u32,
 }
 
-impl Throttle {
-    pub(crate) fn new() -> Self {
-        Throttle(Mutex::new(Count {
+impl Default for Count {
+    fn default() -> Self {
+        Count {
             period_start: Instant::now(),
             lines: 0,
-        }))
+        }
     }
+}
 
+impl Throttle {
     /// Returns true if one more line may be written now. Before the first one of a new
     /// period, logs how many were left out in the last one.
     pub(crate) fn allows(&self) -> bool {
@@ -34,10 +36,7 @@ impl Throttle {
             if left_out > 0 {
                 tracing::warn!(left_out, "log lines were left out, there were too many");
             }
-            *count = Count {
-                period_start: Instant::now(),
-                lines: 0,
-            };
+            *count = Count::default();
         }
         count.lines = count.lines.saturating_add(1);
         count.lines <= BURST
@@ -62,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_burst_passes_and_no_more() {
-        let throttle = Throttle::new();
+        let throttle = Throttle::default();
         let passed = (0..1000).filter(|_| throttle.allows()).count();
         assert_eq!(passed, BURST as usize);
     }

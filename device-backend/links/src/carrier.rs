@@ -86,7 +86,7 @@ pub struct ProcessReport {
 pub(crate) const OUTAGE: u64 = 5_000_000_000;
 
 /// A time without a connection, to be logged once when it lasts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outage(Option<Time>);
 
 impl Outage {

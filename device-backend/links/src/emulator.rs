@@ -297,19 +297,26 @@ mod tests {
         u32::from_le_bytes(image[..4].try_into().unwrap())
     }
 
-    /// Offers frames 1 µs apart and returns what comes out, with its time.
-    fn run(settings: Impairments, seed: u64) -> (LinkEmulator<()>, Vec<(Time, Vec<u8>)>) {
+    /// Offers [`FRAMES`] frames 1 µs apart and returns what arrives.
+    fn run(settings: Impairments, seed: u64) -> (LinkEmulator<()>, Vec<Arrival<()>>) {
+        run_some(settings, seed, FRAMES, 1000)
+    }
+
+    fn run_some(
+        settings: Impairments,
+        seed: u64,
+        frames: u32,
+        interval: u64,
+    ) -> (LinkEmulator<()>, Vec<Arrival<()>>) {
         let mut link = LinkEmulator::new(settings, seed);
         let mut out = Vec::new();
-        for frame in 0..FRAMES {
-            let now = Time(u64::from(frame) * 1000);
+        for frame in 0..frames {
+            let now = Time(u64::from(frame) * interval);
             link.offer(now, image(frame), ());
-            while let Some(arrival) = link.poll(now) {
-                out.push((now, arrival.image));
-            }
+            out.extend(std::iter::from_fn(|| link.poll(now)));
         }
         while let Some(now) = link.next_deadline() {
-            out.extend(link.poll(now).map(|arrival| (arrival.at, arrival.image)));
+            out.extend(link.poll(now));
         }
         (link, out)
     }
@@ -325,9 +332,9 @@ mod tests {
     fn without_impairments_everything_passes_at_once_in_order() {
         let (link, out) = run(Impairments::NONE, 1);
         assert!(link.is_clear());
-        for (index, (at, image)) in out.iter().enumerate() {
-            assert_eq!(at.0, index as u64 * 1000);
-            assert_eq!(number(image), index as u32);
+        for (index, arrival) in out.iter().enumerate() {
+            assert_eq!(arrival.at.0, index as u64 * 1000);
+            assert_eq!(number(&arrival.image), index as u32);
         }
         assert_eq!(out.len(), FRAMES as usize);
     }
@@ -355,7 +362,7 @@ mod tests {
         let damaged = out
             .iter()
             .zip(0..)
-            .filter(|((_, found), index)| *found != image(*index))
+            .filter(|(arrival, index)| arrival.image != image(*index))
             .count() as u64;
         assert_eq!(damaged, link.counters().corrupted);
         assert!(close(damaged, 0.1), "{damaged}");
@@ -366,9 +373,9 @@ mod tests {
         let (_, out) = run(impairments("delay 1000us jitter 200us"), 5);
         assert_eq!(out.len(), FRAMES as usize);
         let mut total = 0;
-        for (index, (at, image)) in out.iter().enumerate() {
-            assert_eq!(number(image), index as u32);
-            let took = at.0 - index as u64 * 1000;
+        for (index, arrival) in out.iter().enumerate() {
+            assert_eq!(number(&arrival.image), index as u32);
+            let took = arrival.at.0 - index as u64 * 1000;
             assert!((800_000..=1_200_000).contains(&took), "{took}");
             total += took;
         }
@@ -381,7 +388,7 @@ mod tests {
         assert_eq!(out.len(), FRAMES as usize);
         let mut late = 0;
         let mut highest = 0;
-        for (at, image) in &out {
+        for Arrival { at, image, .. } in &out {
             let number = number(image);
             late += u64::from(number < highest);
             highest = highest.max(number);
@@ -457,25 +464,16 @@ mod tests {
         /// Every frame is accounted for, and the same seed gives the same run.
         #[test]
         fn frames_are_conserved_and_runs_repeat(settings in any_impairments(), seed: u64) {
-            let go = || {
-                let mut link = LinkEmulator::new(settings, seed);
-                let mut out = Vec::new();
-                for frame in 0..300 {
-                    link.offer(Time(u64::from(frame) * 500), image(frame), ());
-                    out.extend(link.poll(Time(u64::from(frame) * 500)));
-                }
-                while let Some(now) = link.next_deadline() {
-                    out.extend(link.poll(now));
-                }
-                (*link.counters(), out)
-            };
-            let (counters, out) = go();
+            let go = || run_some(settings, seed, 300, 500);
+            let (link, out) = go();
+            let counters = *link.counters();
             prop_assert_eq!(
                 counters.offered + counters.duplicated,
                 counters.released + counters.lost + counters.cut + counters.overflowed
             );
             prop_assert_eq!(counters.released, out.len() as u64);
-            prop_assert_eq!(go(), (counters, out));
+            let (again, out_again) = go();
+            prop_assert_eq!((*again.counters(), out_again), (counters, out));
         }
     }
 }

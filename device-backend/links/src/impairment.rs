@@ -6,67 +6,56 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Probability, Rate, Span};
 
-/// What a link does to frames in one direction; by default, nothing. In TOML, every key
-/// is optional, and values are as in [`crate::units`].
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Impairments {
-    /// Frames that are lost.
-    #[serde(skip_serializing_if = "is_none")]
-    pub loss: Probability,
-    /// Delay of every frame.
-    #[serde(skip_serializing_if = "is_none")]
-    pub delay: Span,
-    /// Largest deviation from `delay`, evenly distributed. Order is kept.
-    #[serde(skip_serializing_if = "is_none")]
-    pub jitter: Span,
-    /// Frames that are delayed by up to 100 µs more: later frames may overtake them.
-    #[serde(skip_serializing_if = "is_none")]
-    pub reorder: Probability,
-    /// Frames that arrive twice.
-    #[serde(skip_serializing_if = "is_none")]
-    pub duplicate: Probability,
-    /// Frames of which some bits flip; the checksum detects them.
-    #[serde(skip_serializing_if = "is_none")]
-    pub corrupt: Probability,
-    /// Bits per second that pass. Frames that exceed the queue are dropped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<Rate>,
-    /// All frames are dropped.
-    #[serde(skip_serializing_if = "is_none")]
-    pub partition: bool,
-}
-
-/// A change of some [`Impairments`] of a link; the others stay.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[allow(missing_docs)]
-pub struct ImpairmentChange {
-    pub loss: Option<Probability>,
-    pub delay: Option<Span>,
-    pub jitter: Option<Span>,
-    pub reorder: Option<Probability>,
-    pub duplicate: Option<Probability>,
-    pub corrupt: Option<Probability>,
-    pub rate: Option<Rate>,
-    pub partition: Option<bool>,
-}
-
-impl ImpairmentChange {
-    /// `before` with the settings that this change names.
-    #[must_use]
-    pub fn applied_to(&self, before: Impairments) -> Impairments {
-        Impairments {
-            loss: self.loss.unwrap_or(before.loss),
-            delay: self.delay.unwrap_or(before.delay),
-            jitter: self.jitter.unwrap_or(before.jitter),
-            reorder: self.reorder.unwrap_or(before.reorder),
-            duplicate: self.duplicate.unwrap_or(before.duplicate),
-            corrupt: self.corrupt.unwrap_or(before.corrupt),
-            rate: self.rate.or(before.rate),
-            partition: self.partition.unwrap_or(before.partition),
+/// The settings of a link, and what each is if it does nothing.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $setting:ty = $none:expr;)*) => {
+        /// What a link does to frames in one direction; by default, nothing. In TOML, every
+        /// key is optional, and values are as in [`crate::units`].
+        #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Impairments {
+            $($(#[$doc])* #[serde(skip_serializing_if = "is_none")] pub $name: $setting,)*
         }
-    }
+
+        /// A change of some [`Impairments`] of a link; the others stay.
+        #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct ImpairmentChange {
+            $($(#[$doc])* pub $name: Option<$setting>,)*
+        }
+
+        impl ImpairmentChange {
+            /// `before` with the settings that this change names.
+            #[must_use]
+            pub fn applied_to(&self, before: Impairments) -> Impairments {
+                Impairments { $($name: self.$name.unwrap_or(before.$name),)* }
+            }
+        }
+
+        impl Impairments {
+            /// No impairments.
+            pub const NONE: Self = Impairments { $($name: $none,)* };
+        }
+    };
+}
+
+settings! {
+    /// Frames that are lost.
+    loss: Probability = Probability::NEVER;
+    /// Delay of every frame.
+    delay: Span = Span::ZERO;
+    /// Largest deviation from `delay`, evenly distributed. Order is kept.
+    jitter: Span = Span::ZERO;
+    /// Frames that are delayed by up to 100 µs more: later frames may overtake them.
+    reorder: Probability = Probability::NEVER;
+    /// Frames that arrive twice.
+    duplicate: Probability = Probability::NEVER;
+    /// Frames of which some bits flip; the checksum detects them.
+    corrupt: Probability = Probability::NEVER;
+    /// Bits per second that pass. Frames that exceed the queue are dropped.
+    rate: Option<Rate> = None;
+    /// All frames are dropped.
+    partition: bool = false;
 }
 
 fn is_none<T: Default + PartialEq>(setting: &T) -> bool {
@@ -74,18 +63,6 @@ fn is_none<T: Default + PartialEq>(setting: &T) -> bool {
 }
 
 impl Impairments {
-    /// No impairments.
-    pub const NONE: Self = Impairments {
-        loss: Probability::NEVER,
-        delay: Span::ZERO,
-        jitter: Span::ZERO,
-        reorder: Probability::NEVER,
-        duplicate: Probability::NEVER,
-        corrupt: Probability::NEVER,
-        rate: None,
-        partition: false,
-    };
-
     /// Returns true if there are none.
     pub fn is_none(&self) -> bool {
         *self == Self::NONE

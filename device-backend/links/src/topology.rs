@@ -68,14 +68,6 @@ impl Topology {
         }
     }
 
-    /// Column and row of an index. All but a torus have one row.
-    pub fn coordinates(&self, index: usize) -> (usize, usize) {
-        match *self {
-            Topology::Torus { columns } => (index % columns, index / columns),
-            _ => (index, 0),
-        }
-    }
-
     /// The indices on the route from `from` to `to`, without `from`; empty if they are the
     /// same.
     ///
@@ -128,7 +120,6 @@ mod tests {
         assert_eq!(torus.route(9, 0, 2), [2]);
         assert_eq!(torus.route(9, 0, 4), [1, 4]);
         assert_eq!(torus.route(9, 1, 8), [2, 8]);
-        assert_eq!(torus.coordinates(5), (2, 1));
         assert_eq!(Topology::Ring.route(5, 0, 3), [4, 3]);
         assert_eq!(Topology::Ring.route(4, 0, 2), [1, 2]);
         assert_eq!(Topology::Star { hub: 0 }.route(4, 1, 3), [0, 3]);

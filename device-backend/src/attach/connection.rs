@@ -38,14 +38,13 @@ pub(crate) fn serve(nic: &Arc<Attachment>, listener: &UnixListener, stop: &Stop)
             throttled!(nic, warn, "the connection to the front end failed: {error}");
         }
         stop.unwatch();
-        let mut front_end = front_end.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut front_end = lock(&front_end);
         front_end.disconnect();
         epoch = front_end.epoch;
         throttled!(nic, info, "front end gone");
     }
 }
 
-/// A connection with one front end.
 struct Connection<'a> {
     nic: &'a Attachment,
     front_end: &'a Arc<Mutex<FrontEnd>>,
@@ -62,9 +61,8 @@ impl Connection<'_> {
             return Ok(());
         }
         match self.stop.watch(&stream) {
-            Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(()),
-            Err(error) => return Err(Error::SocketError(error)),
+            watched => watched.map_err(Error::SocketError)?,
         }
         let watched = stream.try_clone().map_err(Error::SocketError)?;
         let mut protocol = BackendReqHandler::from_stream(stream, self.front_end.clone());
@@ -80,7 +78,7 @@ impl Connection<'_> {
                     Ok(()) => {}
                     // The front end is gone, or the engine has stopped.
                     Err(Error::Disconnected | Error::BackendInternalError) => return Ok(()),
-                    Err(_) if std::mem::take(&mut self.lock().refused) => {}
+                    Err(_) if std::mem::take(&mut lock(self.front_end).refused) => {}
                     Err(error) => return Err(error),
                 }
             } else if listener {
@@ -89,17 +87,11 @@ impl Connection<'_> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, FrontEnd> {
-        self.front_end
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps a descriptor of the channel if the next message brings it: a front end that
     /// never responds there must not delay the end of the connection, and `vhost` gives
     /// no access to the channel once it has it.
     fn keep_channel(&self, stream: &UnixStream) {
-        let mut front_end = self.lock();
+        let mut front_end = lock(self.front_end);
         if front_end.mapper.is_none() {
             if let Some(channel) = peek_channel(stream) {
                 front_end.next_channel = Some(channel);
@@ -118,6 +110,10 @@ impl Connection<'_> {
             );
         }
     }
+}
+
+fn lock(front_end: &Mutex<FrontEnd>) -> MutexGuard<'_, FrontEnd> {
+    front_end.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The descriptor that the next message brings, if it is SET_BACKEND_REQ_FD. The

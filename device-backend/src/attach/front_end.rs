@@ -27,7 +27,6 @@ use crate::memory::GuestMemory;
 use crate::notifier::Notifier;
 use crate::throttle::throttled;
 
-/// `VIRTIO_F_VERSION_1`.
 const VERSION_1: u64 = 1 << 32;
 
 /// `VIRTIO_F_ORDER_PLATFORM`: the guest orders its accesses to queues with the fences
@@ -58,7 +57,6 @@ macro_rules! unsupported {
     )*};
 }
 
-/// One connected front end.
 pub(crate) struct FrontEnd {
     nic: Arc<Attachment>,
     table: MappedTable,

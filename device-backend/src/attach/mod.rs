@@ -42,7 +42,6 @@ pub(crate) use socket::Socket;
 /// What a connection needs to know of its NIC.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    /// Slot in the engine.
     pub(crate) slot: usize,
     pub(crate) name: String,
     /// Number of virtqueues.

@@ -4,7 +4,6 @@ use crate::engine::QueueSetup;
 use crate::memory::table::MappedTable;
 use crate::notifier::Notifier;
 
-/// The settings of one virtqueue.
 #[derive(Debug, Default)]
 pub(crate) struct Vring {
     /// Number of entries.

@@ -39,7 +39,6 @@ use zerocopy::{Immutable, IntoBytes};
 use super::queue::{Link, Record};
 use super::Names;
 
-/// Version of the pseudo header.
 const VERSION: u8 = 1;
 
 /// Nanoseconds, as `if_tsresol` says it: 10 to the minus ninth.
@@ -64,7 +63,6 @@ struct PseudoHeader {
 const PSEUDO_BYTES: u32 = size_of::<PseudoHeader>() as u32;
 const _: () = assert!(PSEUDO_BYTES == 8);
 
-/// A capture that is being written.
 pub(super) struct CaptureFile<'a, W: Write> {
     writer: PcapNgWriter<W>,
     names: &'a Names,
@@ -106,12 +104,10 @@ impl<'a, W: Write> CaptureFile<'a, W> {
         })
     }
 
-    /// Where it goes.
     pub(super) fn get_mut(&mut self) -> &mut W {
         self.writer.get_mut()
     }
 
-    /// Writes a frame.
     pub(super) fn frame(&mut self, record: &Record) -> Result<(), PcapError> {
         let interface = self.interface(record.link)?;
         interface.frames += 1;

@@ -87,7 +87,6 @@ impl Captures {
         }
     }
 
-    /// Begins one.
     pub(crate) fn begin(
         &mut self,
         client: &UnixStream,
@@ -154,7 +153,6 @@ struct Session {
 }
 
 impl Session {
-    /// Runs the capture to its end.
     fn run(&self) {
         let (stream, engine, tap) = (&self.stream, &self.engine, self.tap);
         std::thread::scope(|scope| {

@@ -79,7 +79,6 @@ pub(super) fn channel(snaplen: u32) -> (QueueTap, Queue) {
 }
 
 impl Queue {
-    /// The next frame, if one waits.
     pub(super) fn try_next(&self) -> Result<Record, TryRecvError> {
         self.records.try_recv().inspect(|record| self.taken(record))
     }
@@ -101,7 +100,6 @@ impl Queue {
         lost.clone()
     }
 
-    /// Their number.
     pub(super) fn lost_in_all(&self) -> u64 {
         self.lost().values().sum()
     }

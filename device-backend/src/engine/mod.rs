@@ -49,7 +49,6 @@ pub(crate) use ring::QueueSetup;
 /// Rounds with work between two checks of commands and kicks.
 const CHECK_ROUNDS: u64 = 32;
 
-/// The state of the engine thread.
 pub(crate) struct Engine {
     fabric: Fabric<Node>,
     nics: Vec<NicPort>,
@@ -70,9 +69,9 @@ impl Engine {
         poll_window: Duration,
     ) -> std::io::Result<Self> {
         let poller = Poller::new()?;
-        poller.add(&*commands.wake, Token::Command)?;
-        for (index, carrier) in fabric.carriers().iter().enumerate() {
-            poller.add(carrier.descriptor(), Token::Carrier(index))?;
+        poller.add(&*commands.wake, Token::Wake)?;
+        for carrier in fabric.carriers() {
+            poller.add(carrier.descriptor(), Token::Wake)?;
         }
         let nics = names.into_iter().enumerate().map(|(slot, name)| {
             let doorbells = fabric.nic(slot).geometry().doorbells as usize;
@@ -148,12 +147,10 @@ impl Engine {
 
     /// Handles commands and kicks, after waiting up to `timeout` for the first of them.
     fn check(&mut self, timeout: Option<Duration>) {
-        let mut commands = false;
         for token in self.poller.wait(timeout) {
             match token {
-                Token::Command => commands = true,
-                // The next round receives from it.
-                Token::Carrier(_) => {}
+                // Commands are looked for below, and the next round receives from carriers.
+                Token::Wake => {}
                 Token::Kick { slot, queue } => {
                     self.counters.kicks += 1;
                     if let Some(nic) = self.nics.get_mut(slot) {
@@ -162,10 +159,8 @@ impl Engine {
                 }
             }
         }
-        if commands {
-            while let Ok(command) = self.commands.receiver.try_recv() {
-                command(self);
-            }
+        while let Ok(command) = self.commands.receiver.try_recv() {
+            command(self);
         }
     }
 
@@ -186,7 +181,6 @@ impl Engine {
         work(&mut self.nics[slot], &mut context)
     }
 
-    /// Ends the engine thread.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
     }
@@ -222,12 +216,10 @@ impl Engine {
         Ok((id, self.now()))
     }
 
-    /// Ends a tap.
     pub(crate) fn untap(&mut self, tap: TapId) {
         self.fabric.network_mut().untap(tap);
     }
 
-    /// All counters.
     pub(crate) fn report(&self) -> Report {
         let nics = self.nics.iter().map(|nic| nic.report(&self.fabric));
         Report {

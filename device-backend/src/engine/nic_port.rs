@@ -20,7 +20,6 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use qnic_abi::attach::{CONTROL_QUEUE, FIRST_DOORBELL};
-use qnic_abi::header::Geometry;
 use qnic_abi::{SharedMemory, Status, PAGE_SIZE};
 use qnic_links::Fabric;
 use qnic_nic::env::Host;
@@ -52,8 +51,9 @@ pub(crate) struct Context<'a> {
     pub(super) poller: &'a Poller,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Phase {
+    #[default]
     Down,
     Mapping(u64),
     Running,
@@ -62,7 +62,7 @@ pub(super) enum Phase {
 }
 
 /// The port of one NIC: the device process's side of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct NicPort {
     pub(super) slot: usize,
     pub(super) name: String,
@@ -89,16 +89,8 @@ impl NicPort {
         NicPort {
             slot,
             name,
-            connected: false,
-            phase: Phase::Down,
-            expects_pause: None,
-            rings: [None, None],
             doorbells: std::iter::repeat_with(|| None).take(doorbells).collect(),
-            requests_due: false,
-            pending: HashMap::new(),
-            next_token: 0,
-            counters: NicCounters::default(),
-            throttle: Throttle::new(),
+            ..NicPort::default()
         }
     }
 
@@ -188,7 +180,16 @@ impl NicPort {
         } else {
             // QEMU sends the table again whenever a mapping changes.
             if !known {
-                self.report_small_sram(frames, &geometry);
+                throttled!(
+                    self,
+                    error,
+                    guest_frames = frames,
+                    sram_frames = geometry.frames,
+                    sram_bytes = geometry.sram_bytes,
+                    "the SRAM is too small for the guest's RAM: its page table covers {} frames, \
+                     the guest has {frames}; raise `ram` of this NIC to the guest's memory",
+                    geometry.frames,
+                );
             }
             Status::SramTooSmall
         };
@@ -200,19 +201,6 @@ impl NicPort {
             let checked = ring.map_or(Ok(()), |ring| ring.check(memory));
             self.report_failure(queue, checked);
         }
-    }
-
-    fn report_small_sram(&self, frames: u64, geometry: &Geometry) {
-        throttled!(
-            self,
-            error,
-            guest_frames = frames,
-            sram_frames = geometry.frames,
-            sram_bytes = geometry.sram_bytes,
-            "the SRAM is too small for the guest's RAM: its page table covers {} frames, the guest \
-             has {frames}; raise `ram` of this NIC to the guest's memory",
-            geometry.frames,
-        );
     }
 
     /// The SRAM is mapped in start number `epoch`: lets the driver in, which waits for the

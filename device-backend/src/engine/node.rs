@@ -5,7 +5,6 @@ use qnic_nic::env::Host;
 use crate::memory::GuestMemory;
 use crate::sram::Sram;
 
-/// What a NIC sees of its guest.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) sram: Sram,

@@ -17,32 +17,26 @@ const BATCH: usize = 64;
 /// What an eventfd signals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// There are commands.
-    Command,
+    /// There are commands, or a carrier has received something.
+    Wake,
     /// A queue of a NIC was kicked.
     Kick { slot: usize, queue: usize },
-    /// This carrier has received something.
-    Carrier(usize),
 }
 
-const COMMAND: u64 = u64::MAX;
-
-/// Set in the data of carriers; slots are far smaller.
-const CARRIER: u64 = 1 << 62;
+/// The data of [`Token::Wake`]; slots are far smaller.
+const WAKE: u64 = u64::MAX;
 
 impl Token {
     fn to_data(self) -> EventData {
         EventData::new_u64(match self {
-            Token::Command => COMMAND,
-            Token::Carrier(index) => CARRIER | index as u64,
+            Token::Wake => WAKE,
             Token::Kick { slot, queue } => (slot as u64) << 16 | queue as u64,
         })
     }
 
     fn from_data(data: EventData) -> Self {
         match data.u64() {
-            COMMAND => Token::Command,
-            data if data & CARRIER != 0 => Token::Carrier((data & !CARRIER) as usize),
+            WAKE => Token::Wake,
             kick => Token::Kick {
                 slot: (kick >> 16) as usize,
                 queue: (kick & 0xffff) as usize,
@@ -51,7 +45,6 @@ impl Token {
     }
 }
 
-/// An epoll.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
@@ -66,7 +59,6 @@ impl Poller {
         })
     }
 
-    /// Watches `source`.
     pub(crate) fn add(&self, source: impl AsFd, token: Token) -> std::io::Result<()> {
         let flags = EventFlags::IN | EventFlags::ET;
         Ok(epoll::add(&self.epoll, source, token.to_data(), flags)?)

@@ -97,7 +97,6 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Starts a queue.
     pub(crate) fn new(setup: QueueSetup, memory: &GuestMemory) -> Result<Self, RingError> {
         let mut queue = Queue::new(MAX_QUEUE_SIZE).map_err(|_| RingError::Setup)?;
         let [descriptors, available, used] = setup.rings.map(GuestAddress);
@@ -129,7 +128,6 @@ impl Ring {
         usize::from(self.queue.size())
     }
 
-    /// Its available index.
     pub(crate) fn next_available(&self) -> u16 {
         self.queue.next_avail()
     }

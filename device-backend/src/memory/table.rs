@@ -39,7 +39,6 @@ pub(crate) struct TableEntry {
     pub(crate) user_address: u64,
     /// Where the region starts in the file.
     pub(crate) offset: u64,
-    /// The memory.
     pub(crate) file: File,
 }
 

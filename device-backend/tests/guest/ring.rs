@@ -55,7 +55,6 @@ impl Ring {
         self.base + 0x2000
     }
 
-    /// Writes one descriptor.
     pub(crate) fn describe(
         &self,
         ram: &GuestMemoryMmap,

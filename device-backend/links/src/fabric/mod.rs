@@ -66,14 +66,6 @@ struct Switch {
 }
 
 impl<H: Host> Fabric<H> {
-    /// A fabric without NICs.
-    pub fn new() -> Self {
-        Fabric {
-            slots: Vec::new(),
-            switch: Switch::default(),
-        }
-    }
-
     /// Adds a NIC and its node. Slots are numbered from 0 in this order.
     ///
     /// # Errors
@@ -117,16 +109,6 @@ impl<H: Host> Fabric<H> {
         let local = self.slots.iter().map(|slot| slot.nic.geometry().node);
         self.switch.network = Network::new(plan, &local.collect::<Vec<_>>())?;
         Ok(())
-    }
-
-    /// Number of NICs.
-    pub fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Returns true if there is no NIC.
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
     }
 
     /// The NIC of a slot.
@@ -290,8 +272,12 @@ impl<H: Host> Fabric<H> {
 }
 
 impl<H: Host> Default for Fabric<H> {
+    /// A fabric without NICs.
     fn default() -> Self {
-        Self::new()
+        Fabric {
+            slots: Vec::new(),
+            switch: Switch::default(),
+        }
     }
 }
 

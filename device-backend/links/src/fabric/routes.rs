@@ -18,13 +18,11 @@ pub(super) enum Route {
 pub(super) struct Routes(Vec<(NodeId, Route)>);
 
 impl Routes {
-    /// The route to a node, if it is known.
     pub(super) fn find(&self, node: NodeId) -> Option<Route> {
         let index = self.0.binary_search_by_key(&node, |entry| entry.0).ok()?;
         Some(self.0[index].1)
     }
 
-    /// Adds a node.
     pub(super) fn add(&mut self, node: NodeId, route: Route) -> Result<(), DuplicateNode> {
         match self.0.binary_search_by_key(&node, |entry| entry.0) {
             Ok(_) => Err(DuplicateNode(node)),

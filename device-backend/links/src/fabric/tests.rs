@@ -36,7 +36,7 @@ fn host(nic: &Nic) -> SimHost {
 
 /// NICs of these nodes, the first `running` of them started.
 fn fabric(nodes: &[u16], running: usize) -> Fabric<SimHost> {
-    let mut fabric = Fabric::new();
+    let mut fabric = Fabric::default();
     for node in nodes {
         let nic = nic(*node);
         let host = host(&nic);
@@ -57,7 +57,7 @@ fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) -> bool {
 }
 
 fn taken(fabric: &Fabric<SimHost>) -> Vec<u64> {
-    (0..fabric.len())
+    (0..fabric.slots.len())
         .map(|slot| fabric.nic(slot).statistics().malformed_frames.get())
         .collect()
 }
@@ -329,5 +329,5 @@ fn a_node_is_there_once() {
     let mut fabric = fabric(&[4], 0);
     let host = host(fabric.nic(0));
     assert_eq!(fabric.add(nic(4), host), Err(DuplicateNode(NodeId(4))));
-    assert_eq!(fabric.len(), 1);
+    assert_eq!(fabric.slots.len(), 1);
 }

@@ -103,7 +103,6 @@ impl From<Errno> for Refused {
 /// A Hello that was received, and what came with it.
 #[derive(Debug)]
 pub(super) struct Hello {
-    /// Name of the sender.
     pub(super) source: String,
     /// Name of the process that it wants to connect to.
     pub(super) destination: String,
@@ -174,7 +173,6 @@ pub(super) fn send_hello(
     send(socket, &hello, &mut control)
 }
 
-/// Sends a Refusal with its reason.
 pub(super) fn send_refusal(
     socket: &UnixStream,
     source: &str,

@@ -78,7 +78,6 @@ impl ClusterKey {
 }
 
 impl std::fmt::Debug for ClusterKey {
-    /// Keys are not shown.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ClusterKey(…)")
     }

@@ -75,7 +75,6 @@ struct Socket {
     segment: usize,
     /// Bytes of complete datagrams.
     complete: usize,
-    /// Address of the peer.
     destination: Option<SocketAddr>,
 }
 
@@ -198,7 +197,6 @@ impl UdpCarrier {
         busy
     }
 
-    /// Handles one datagram.
     fn receive_datagram(&mut self, now: Time, datagram: &[u8], take: &mut dyn FnMut(usize, &[u8])) {
         let opened = Header::open(&self.key, datagram);
         let known = opened.and_then(|(header, body)| {

@@ -57,7 +57,7 @@ pub(super) trait Output {
 }
 
 /// The session with one other process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Peer {
     pub(super) report: ProcessReport,
     pub(super) number: u64,
@@ -106,16 +106,8 @@ impl Peer {
             number: process_number(name),
             own_number: process_number(own),
             own_session: session.max(1),
-            session: None,
-            counter: 0,
-            window: ReplayWindow::default(),
-            reassembly: Reassembly::default(),
-            next_frame: 0,
-            scratch: Vec::new(),
-            probes: Probes::default(),
-            last_received: Time(0),
-            next_hello: Time(0),
             outage: Outage::since(Time(0)),
+            ..Peer::default()
         }
     }
 
