@@ -70,10 +70,12 @@ pub(crate) struct Options {
 
 const SIZES: [usize; 8] = [8, 64, 512, 4096, 16_384, 65_536, 262_144, 1 << 20];
 
+/// Memory of a node in this process.
+const MEMORY: usize = 16 << 20;
+
 /// Longest time for one size.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Measures, prints and writes.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let rounds = options.rounds;
     ensure!(rounds > 0, "--rounds must not be 0");

@@ -50,7 +50,6 @@ pub(crate) struct Options {
     dissector: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.dissector {
         io::stdout().write_all(DISSECTOR.as_bytes())?;

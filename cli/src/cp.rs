@@ -50,7 +50,6 @@ impl<'a> End<'a> {
     }
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let ends = (End::parse(&options.from), End::parse(&options.to));
     let (node, _) = match &ends {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
 use clap::Args;
-use qnic_apps::report::{DemoLine, DemoRow};
+use qnic_apps::report::{DemoLine, DemoRow, Latency};
 use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
 use qnic_tests::vm::VmNodes;
@@ -38,39 +38,43 @@ const SIZES: &str = "1,8,64,96,97,512,4096,65536,1048576,16777216";
 /// Longest time for the next line of an application.
 const LINE_LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs the demo.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let start = Instant::now();
+    let (mode, what) = match options.host {
+        true => ("host", "two processes"),
+        false => ("vm", "two guests with stock kernels"),
+    };
     let nodes: Box<dyn Nodes> = match options.host {
         true => Box::new(HostNodes::start(2)?),
         false => Box::new(VmNodes::boot("demo", &[options.kernel.as_str(); 2])?),
     };
-    let ready = start.elapsed();
-    let shown = Shown::new(options, ready);
-    let rows = transfer(nodes.as_ref(), &shown)?;
+    let ready = start.elapsed().as_secs_f64();
+    if !options.json {
+        println!("{what} and the device process: ready after {ready:.1} s");
+    }
+    let rows = transfer(nodes.as_ref(), !options.json)?;
     let wrong = rows.iter().filter(|row| !is_right(row)).count();
+    let total = start.elapsed().as_secs_f64();
     if options.json {
         let object = serde_json::json!({
-            "mode": shown.mode,
-            "ready_seconds": ready.as_secs_f64(),
-            "total_seconds": start.elapsed().as_secs_f64(),
+            "mode": mode,
+            "ready_seconds": ready,
+            "total_seconds": total,
             "wrong": wrong,
             "rows": rows,
         });
         println!("{object}");
     } else {
         println!(
-            "\n{} transfers verified at both ends, {wrong} wrong; nodes ready after {:.1} s, done after {:.1} s",
-            2 * rows.len(),
-            ready.as_secs_f64(),
-            start.elapsed().as_secs_f64()
+            "\n{} transfers verified at both ends, {wrong} wrong; nodes ready after {ready:.1} s, done after {total:.1} s",
+            2 * rows.len()
         );
     }
     Ok(ExitCode::from(u8::from(wrong > 0)))
 }
 
-/// Starts both applications and shows each row as it comes.
-fn transfer(nodes: &dyn Nodes, shown: &Shown) -> Result<Vec<DemoRow>> {
+/// Starts both applications and, if `shown`, prints each row as it comes.
+fn transfer(nodes: &dyn Nodes, shown: bool) -> Result<Vec<DemoRow>> {
     let mut target = nodes.start(1, "demo-target")?;
     let mut initiator = nodes.start(0, &format!("demo-initiator --peer 1 --sizes {SIZES}"))?;
     let mut rows = Vec::new();
@@ -78,9 +82,15 @@ fn transfer(nodes: &dyn Nodes, shown: &Shown) -> Result<Vec<DemoRow>> {
     while let Some(line) = initiator.line(LINE_LIMIT).context("the initiator")? {
         let line = serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?;
         match line {
-            DemoLine::Connected { node, port } => shown.connected(node, port),
+            DemoLine::Connected { node, port } => {
+                if shown {
+                    print_head(node, port);
+                }
+            }
             DemoLine::Row(row) => {
-                shown.row(&row);
+                if shown {
+                    print_row(&row);
+                }
                 rows.push(row);
             }
             DemoLine::End(_) => ended = true,
@@ -105,67 +115,29 @@ fn is_right(row: &DemoRow) -> bool {
     row.write_ok && row.read_ok
 }
 
-/// What people see while it runs; nothing with `--json`.
-struct Shown {
-    mode: &'static str,
-    quiet: bool,
+fn print_head(node: u16, port: u16) {
+    println!("node 0 has imported the segments of node {node}, port {port}\n");
+    println!(
+        "{:>9}  {:<9} {:>7} {:>7} {:>12} {:>12} {:>12} {:>12}",
+        "bytes", "alignment", "write", "read", "latency µs", "99 % µs", "write MB/s", "read MB/s"
+    );
 }
 
-impl Shown {
-    fn new(options: &Options, ready: Duration) -> Self {
-        let shown = Shown {
-            mode: if options.host { "host" } else { "vm" },
-            quiet: options.json,
-        };
-        if !shown.quiet {
-            let what = match options.host {
-                true => "two processes",
-                false => "two guests with stock kernels",
-            };
-            let ready = ready.as_secs_f64();
-            println!("{what} and the device process: ready after {ready:.1} s");
-        }
-        shown
-    }
-
-    fn connected(&self, node: u16, port: u16) {
-        if self.quiet {
-            return;
-        }
-        println!("node 0 has imported the segments of node {node}, port {port}\n");
-        println!(
-            "{:>9}  {:<9} {:>7} {:>7} {:>12} {:>12} {:>12} {:>12}",
-            "bytes",
-            "alignment",
-            "write",
-            "read",
-            "latency µs",
-            "99 % µs",
-            "write MB/s",
-            "read MB/s"
-        );
-    }
-
-    fn row(&self, row: &DemoRow) {
-        if self.quiet {
-            return;
-        }
-        let verdict = |ok| if ok { "right" } else { "WRONG" };
-        let time = |pick: fn(&qnic_apps::report::Latency) -> f64| {
-            row.latency
-                .as_ref()
-                .map_or_else(|| "-".into(), |latency| format!("{:.1}", pick(latency)))
-        };
-        println!(
-            "{:>9}  {:<9} {:>7} {:>7} {:>12} {:>12} {:>12.1} {:>12.1}",
-            row.size,
-            if row.aligned { "page" } else { "none" },
-            verdict(row.write_ok),
-            verdict(row.read_ok),
-            time(|latency| latency.median_us),
-            time(|latency| latency.p99_us),
-            row.write_mb_s,
-            row.read_mb_s
-        );
-    }
+fn print_row(row: &DemoRow) {
+    let verdict = |ok| if ok { "right" } else { "WRONG" };
+    let time = |pick: fn(&Latency) -> f64| {
+        let latency = row.latency.as_ref();
+        latency.map_or_else(|| "-".into(), |latency| format!("{:.1}", pick(latency)))
+    };
+    println!(
+        "{:>9}  {:<9} {:>7} {:>7} {:>12} {:>12} {:>12.1} {:>12.1}",
+        row.size,
+        if row.aligned { "page" } else { "none" },
+        verdict(row.write_ok),
+        verdict(row.read_ok),
+        time(|latency| latency.median_us),
+        time(|latency| latency.p99_us),
+        row.write_mb_s,
+        row.read_mb_s
+    );
 }

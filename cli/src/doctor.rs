@@ -58,23 +58,14 @@ impl Finding {
     }
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut findings = vec![accelerator(), memory(), clusters()];
     let report = Report::of(&Cache::of_user()?);
-    findings.extend(
-        report
-            .findings
-            .into_iter()
-            .map(|found| Finding::new(&found.subject, found.state, found.detail)),
-    );
+    let found = report.findings.into_iter();
+    findings.extend(found.map(|one| Finding::new(&one.subject, one.state, one.detail)));
     let good = findings.iter().all(|finding| finding.state != "missing");
     let diagnosis = Diagnosis { good, findings };
-    if options.json {
-        println!("{}", serde_json::to_string(&diagnosis)?);
-    } else {
-        print!("{}", text(&diagnosis));
-    }
+    ui::show(options.json, &diagnosis, text)?;
     Ok(ExitCode::from(u8::from(!good)))
 }
 

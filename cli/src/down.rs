@@ -29,7 +29,6 @@ pub(crate) struct Options {
     all: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let runtime = ui::runtime()?;
     let known = runtime.detached_names();

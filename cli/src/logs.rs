@@ -37,7 +37,6 @@ pub(crate) struct Options {
     device: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
     let cluster = options.cluster.find(Some(&cancel))?;

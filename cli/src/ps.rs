@@ -28,14 +28,8 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let clusters = overview(&ui::runtime()?);
-    if options.json {
-        println!("{}", serde_json::to_string(&clusters)?);
-    } else {
-        print!("{}", table(&clusters));
-    }
+    ui::show(options.json, &overview(&ui::runtime()?)[..], table)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -67,7 +67,6 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let code = try_run(options).unwrap_or_else(|error| code_of(&error));
     Ok(ExitCode::from(code))

@@ -78,7 +78,6 @@ fn hours(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs_f64(hours * 3600.0))
 }
 
-/// The faults of a list.
 fn faults(list: &str) -> Result<Faults> {
     let named = |name| match name {
         "all" => Ok(Faults::all()),
@@ -91,7 +90,6 @@ fn faults(list: &str) -> Result<Faults> {
     list.split(',').map(named).collect()
 }
 
-/// Runs simulations.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let faults = match (faults(&options.faults), faults(&options.without)) {
         (Ok(with), Ok(without)) => with - without,
@@ -172,7 +170,6 @@ impl Campaign for Progress {
     }
 }
 
-/// A campaign.
 fn many(options: &Options, simulation: &Simulation) -> Summary {
     let count = match (options.seeds, options.hours) {
         (Some(count), _) => count,

@@ -32,7 +32,6 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cancel = Cancel::on_signals()?;
     let cluster = options.cluster.find(Some(&cancel))?;
@@ -40,14 +39,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stats = cluster.device_stats_of(node.name())?;
     let nic = find(&stats, node.name())
         .with_context(|| format!("the device process knows no NIC {:?}", node.name()))?;
-    match options.json {
-        true => println!("{nic}"),
-        false => print!("{}", lines(nic)),
-    }
+    ui::show(options.json, nic, lines)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The NIC of that name.
 fn find<'a>(stats: &'a Value, name: &str) -> Option<&'a Value> {
     let mut nics = stats["nics"].as_array()?.iter();
     nics.find(|nic| nic["name"] == name)

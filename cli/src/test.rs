@@ -36,7 +36,6 @@ pub(crate) struct Options {
 /// What is left out unless asked for.
 const FEATURES: &str = "qnic/tokio";
 
-/// Runs the tests.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let vm = suite::VM.into_iter().flatten();
     let cases = suite::HOST.iter().chain(vm);

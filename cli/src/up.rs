@@ -69,7 +69,6 @@ enum Accel {
     Tcg,
 }
 
-/// Runs it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut spec = ClusterSpec::load(&options.file)?;
     if let Some(accel) = options.accel {

@@ -25,6 +25,13 @@ impl Place {
         (status.code().unwrap(), text(stdout), text(stderr))
     }
 
+    /// Checks that it fails with this status and says this.
+    fn fails(&self, args: &[&str], status: i32, part: &str) {
+        let (code, _, err) = self.qnic(args);
+        assert_eq!(code, status, "{args:?}: {err}");
+        assert!(err.contains(part), "{args:?}: {err}");
+    }
+
     fn file(&self, text: &str) -> String {
         let path = self.0.path().join("cluster.toml");
         std::fs::write(&path, text).unwrap();
@@ -87,17 +94,10 @@ fn without_clusters_each_command_says_so_in_its_way() {
         (&["logs", "a"], 1),
         (&["down"], 1),
     ] {
-        let (code, _, err) = place.qnic(args);
-        assert_eq!(code, expected, "{args:?}: {err}");
-        assert!(err.contains("no cluster is running"), "{args:?}: {err}");
+        place.fails(args, expected, "no cluster is running");
     }
     assert_eq!(place.qnic(&["down", "--all"]).0, 0);
-    let (code, _, err) = place.qnic(&["down", "x"]);
-    assert_eq!(
-        (code, err.contains("there is no cluster \"x\"")),
-        (1, true),
-        "{err}"
-    );
+    place.fails(&["down", "x"], 1, "there is no cluster \"x\"");
     assert!(place.is_untouched());
 }
 

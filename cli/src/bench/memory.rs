@@ -17,7 +17,6 @@ const COMPARED: [(&str, &str, Option<f64>); 6] = [
     ("write 4096 B, stream", "writeP 4096 B, stream", None),
 ];
 
-/// Measures everything.
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     let (operations, pinning) = table_ops::measure(rounds)?;
     let (transfers, faults) = transfers::measure(rounds)?;

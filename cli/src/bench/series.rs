@@ -72,7 +72,6 @@ impl Recorder {
         }
     }
 
-    /// The series of that name.
     pub(super) fn get(&self, name: &str) -> Option<&Series> {
         self.all.iter().find(|series| series.name == name)
     }
@@ -82,7 +81,6 @@ impl Recorder {
         self.get(name).map_or((f64::NAN, f64::NAN), Series::unit)
     }
 
-    /// A table of all series.
     pub(super) fn table(&self, title: &str, unit: (f64, f64)) -> Table {
         self.part(title, unit, |_| true, |_| None)
     }

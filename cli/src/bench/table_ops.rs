@@ -28,7 +28,6 @@ const SPAN: usize = 8;
 /// Pages of the clusters that are pinned at once.
 const CLUSTERS: [usize; 4] = [1, 2, 4, 8];
 
-/// The table, and its pages.
 struct Bench {
     geometry: Geometry,
     sram: SharedRegion,

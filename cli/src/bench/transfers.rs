@@ -15,9 +15,7 @@ use qnic_tests::host::HostNodes;
 
 use super::netvm;
 use super::series::Recorder;
-
-/// Memory of a node.
-const MEMORY: usize = 16 << 20;
+use super::MEMORY;
 
 /// Runs of each case in a round, one of each case after the other; the median of all
 /// their transfers is a value.
@@ -49,23 +47,17 @@ enum Absent {
 enum Operation {
     Write,
     Read,
-    WriteP,
-    ReadP,
 }
 
 use Absent::{Destination, Nothing, Source};
-use Operation::{Read, ReadP, Write, WriteP};
+use Operation::{Read, Write};
 
-/// What is measured by latency.
-const CASES: [(Operation, usize, Absent); 13] = [
+/// What is measured by latency: with all pages there, by physical address, too.
+const CASES: [(Operation, usize, Absent); 9] = [
     (Write, 4, Nothing),
-    (WriteP, 4, Nothing),
     (Write, PAGE_SIZE, Nothing),
-    (WriteP, PAGE_SIZE, Nothing),
     (Read, 4, Nothing),
-    (ReadP, 4, Nothing),
     (Read, PAGE_SIZE, Nothing),
-    (ReadP, PAGE_SIZE, Nothing),
     // Four bytes travel in the command: there is no source page.
     (Write, 4, Destination),
     (Write, PAGE_SIZE, Source),
@@ -73,29 +65,6 @@ const CASES: [(Operation, usize, Absent); 13] = [
     (Read, PAGE_SIZE, Source),
     (Read, PAGE_SIZE, Destination),
 ];
-
-/// What is measured as a stream.
-const STREAMS: [(Operation, usize); 4] = [
-    (Write, 4),
-    (WriteP, 4),
-    (Write, PAGE_SIZE),
-    (WriteP, PAGE_SIZE),
-];
-
-impl Operation {
-    fn name(self) -> &'static str {
-        match self {
-            Write => "write",
-            Read => "read",
-            WriteP => "writeP",
-            ReadP => "readP",
-        }
-    }
-
-    fn writes(self) -> bool {
-        matches!(self, Write | WriteP)
-    }
-}
 
 /// Pages that were taken out before a transfer that needs them, and page faults that
 /// drivers have served meanwhile.
@@ -114,19 +83,16 @@ pub(super) fn measure(rounds: usize) -> Result<(Recorder, Faults)> {
     for round in 1..=rounds {
         let nodes = HostNodes::start(2)?;
         let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
-        let pair = Pair::new(&hosts, Port(7), Nic::register, Endpoint::export)?;
-        let pair_p = Pair::new(&hosts, Port(8), physical::register, physical::export)?;
-        let pick = |operation| match operation {
-            Write | Read => &pair,
-            WriteP | ReadP => &pair_p,
-        };
+        let virtual_ = Pair::new(&hosts, Port(7), Nic::register, Endpoint::export)?;
+        let physical = Pair::new(&hosts, Port(8), physical::register, physical::export)?;
+        let pairs = [("", virtual_), ("P", physical)];
         // What comes first warms up and is not counted.
-        latency_round(pick, &hosts, RUNS / 10, &mut times)?;
+        latency_round(&pairs, &hosts, RUNS / 10, &mut times)?;
         times.end_round(true);
-        let of_round = latency_round(pick, &hosts, RUNS, &mut times)?;
+        let of_round = latency_round(&pairs, &hosts, RUNS, &mut times)?;
         faults.absent += of_round.absent;
         faults.served += of_round.served;
-        stream_round(pick, &mut times)?;
+        stream_round(&pairs, &mut times)?;
         times.end_round(false);
         eprint!("\r{round} of {rounds} rounds");
     }
@@ -136,8 +102,8 @@ pub(super) fn measure(rounds: usize) -> Result<(Recorder, Faults)> {
 
 /// Times all cases, one run of each after the other. Fails if pages that were taken out
 /// were not missed.
-fn latency_round<'a>(
-    pick: impl Fn(Operation) -> &'a Pair,
+fn latency_round(
+    pairs: &[(&str, Pair)],
     hosts: &[Host; 2],
     runs: u32,
     times: &mut Recorder,
@@ -146,20 +112,25 @@ fn latency_round<'a>(
     let before = served()?;
     for _ in 0..runs {
         for (operation, size, absent) in CASES {
-            let suffix = match absent {
-                Nothing => "",
-                Source => ", source absent",
-                Destination => ", destination absent",
+            let name = match operation {
+                Write => "write",
+                Read => "read",
             };
-            let name = format!("{} {size} B{suffix}", operation.name());
-            let pair = pick(operation);
-            for mark in 1..=TRANSFERS {
-                let time = pair.transfer(operation, size, absent, mark)?;
-                if mark > 1 {
-                    times.add(&name, time);
+            let (suffix, pairs) = match absent {
+                Nothing => ("", pairs),
+                Source => (", source absent", &pairs[..1]),
+                Destination => (", destination absent", &pairs[..1]),
+            };
+            for (physical, pair) in pairs {
+                let name = format!("{name}{physical} {size} B{suffix}");
+                for mark in 1..=TRANSFERS {
+                    let time = pair.transfer(operation, size, absent, mark)?;
+                    if mark > 1 {
+                        times.add(&name, time);
+                    }
                 }
+                pair.near.endpoint.flush()?;
             }
-            pair.near.endpoint.flush()?;
         }
     }
     let absent = CASES.iter().filter(|case| case.2 != Nothing).count();
@@ -175,11 +146,13 @@ fn latency_round<'a>(
 }
 
 /// Mean times of all streams, one of each after the other.
-fn stream_round<'a>(pick: impl Fn(Operation) -> &'a Pair, times: &mut Recorder) -> Result<()> {
+fn stream_round(pairs: &[(&str, Pair)], times: &mut Recorder) -> Result<()> {
     for _ in 0..STREAM_RUNS {
-        for (operation, size) in STREAMS {
-            let name = format!("{} {size} B, stream", operation.name());
-            times.add(&name, pick(operation).stream(size)?);
+        for size in [4, PAGE_SIZE] {
+            for (physical, pair) in pairs {
+                let name = format!("write{physical} {size} B, stream");
+                times.add(&name, pair.stream(size)?);
+            }
         }
     }
     Ok(())
@@ -258,9 +231,9 @@ impl Pair {
         absent: Absent,
         mark: u32,
     ) -> Result<f64> {
-        let (from, to) = match operation.writes() {
-            true => (&self.near, &self.far),
-            false => (&self.far, &self.near),
+        let (from, to) = match operation {
+            Write => (&self.near, &self.far),
+            Read => (&self.far, &self.near),
         };
         to.buffer.store_u32(size - 4, 0)?;
         from.buffer.store_u32(size - 4, mark)?;
@@ -278,8 +251,8 @@ impl Pair {
     fn issue(&self, operation: Operation, size: usize) -> Result<()> {
         let part = self.near.segment.part(0, size);
         match operation {
-            Write | WriteP => self.near.endpoint.write(&self.remote, 0, part)?,
-            Read | ReadP => self.near.endpoint.read(&self.remote, 0, part)?,
+            Write => self.near.endpoint.write(&self.remote, 0, part)?,
+            Read => self.near.endpoint.read(&self.remote, 0, part)?,
         };
         Ok(())
     }

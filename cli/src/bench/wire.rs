@@ -84,7 +84,6 @@ impl Link {
     }
 }
 
-/// Measures everything.
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     let mut rows: Vec<Row> = Vec::new();
     let mut udp_mb_s = f64::NAN;

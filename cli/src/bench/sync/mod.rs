@@ -12,26 +12,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Result};
 use qnic::sync::{Lock, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
-use qnic::{Access, Endpoint, Nic, NotificationId, Port, RemoteSegment, RemoteU32, SegmentName};
+use qnic::{Access, Buffer, Endpoint, Nic, NotificationId, Port};
+use qnic::{RemoteSegment, RemoteU32, Segment, SegmentName};
 use qnic_tests::host::HostNodes;
 
 use super::figures::Table;
 use super::netvm;
 use super::series::Recorder;
+use super::MEMORY;
 
-/// Memory of a node.
-const MEMORY: usize = 16 << 20;
 /// Runs in a round, each of all cases one after the other; the median is a value.
 const RUNS: u32 = 200;
 /// Longest time for anything.
 const LIMIT: Duration = Duration::from_secs(10);
 const NAME: SegmentName = SegmentName(0x73);
-const SIGNAL: NotificationId = match NotificationId::new(1) {
-    Some(id) => id,
-    None => panic!("1 is a counted notification"),
-};
-/// Offset of the words in the owner's page, behind the objects.
-const WORD: u64 = 16 * OBJECT_BYTES;
+const SIGNAL: NotificationId = id(1);
+
+const fn id(number: u32) -> NotificationId {
+    match NotificationId::new(number) {
+        Some(id) => id,
+        None => panic!("a counted notification"),
+    }
+}
 
 /// The goal for the ratio of an operation: of a notification to a write, of the others to
 /// a read. An atomic operation is a round trip as a read is, and what takes one of them
@@ -51,9 +53,8 @@ const WRITE_NOTIFY: &str = "writeN 4 B, spun";
 
 /// Measures everything. The first round warms up and is not counted.
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
-    let nodes = HostNodes::start(2)?;
-    let nic = |node| Nic::open_host_with(nodes.socket(node), MEMORY);
-    let bench = Bench::new(&nic(0)?, &nic(1)?)?;
+    let (_nodes, near, far) = two_nodes()?;
+    let bench = Bench::new(&near, &far)?;
     let mut times = Recorder::new(netvm::OPERATIONS);
     for round in 0..=rounds {
         for run in 1..=RUNS {
@@ -98,37 +99,64 @@ fn operations(times: &Recorder) -> [Table; 2] {
     ]
 }
 
-/// A process on each node, and everything at the far one.
-struct Bench {
-    near: Endpoint,
-    far: Endpoint,
-    near_memory: (qnic::Buffer, qnic::Segment),
-    far_memory: (qnic::Buffer, qnic::Segment),
-    remote: RemoteSegment,
-    word: RemoteU32,
+/// Two nodes in this process, and the NIC of each.
+fn two_nodes() -> Result<(HostNodes, Nic, Nic)> {
+    let nodes = HostNodes::start(2)?;
+    let nic = |node| Nic::open_host_with(nodes.socket(node), MEMORY);
+    let (near, far) = (nic(0)?, nic(1)?);
+    Ok((nodes, near, far))
+}
+
+/// A page of a process, exported.
+fn exported(endpoint: &Endpoint, name: SegmentName) -> Result<(Buffer, Segment)> {
+    let buffer = endpoint.allocate(4096)?;
+    let segment = endpoint.export(name, &buffer, Access::all())?;
+    Ok((buffer, segment))
+}
+
+/// Objects in the memory of another process.
+struct Objects {
     lock: Lock,
     queue: WaitQueue,
     semaphore: Semaphore,
+    word: RemoteU32,
+}
+
+impl Objects {
+    /// Bytes that they take.
+    const BYTES: u64 = 4 * OBJECT_BYTES;
+
+    /// Objects at an offset, and a semaphore of so many `units`.
+    fn new(endpoint: &Endpoint, remote: &RemoteSegment, at: u64, units: u32) -> Result<Self> {
+        let participant = Participant::new(endpoint)?;
+        let semaphore = Semaphore::new(&participant, remote, at + 2 * OBJECT_BYTES)?;
+        semaphore.initialize(units)?;
+        Ok(Objects {
+            lock: Lock::new(&participant, remote, at)?,
+            queue: WaitQueue::new(&participant, remote, at + OBJECT_BYTES)?,
+            semaphore,
+            word: endpoint.atomic_u32(remote, at + 3 * OBJECT_BYTES)?,
+        })
+    }
+}
+
+/// A process on each node, and objects at the far one.
+struct Bench {
+    near: Endpoint,
+    far: Endpoint,
+    near_memory: (Buffer, Segment),
+    far_memory: (Buffer, Segment),
+    remote: RemoteSegment,
+    objects: Objects,
 }
 
 impl Bench {
     fn new(near: &Nic, far: &Nic) -> Result<Self> {
         let (near, far) = (near.register(Port(7))?, far.register(Port(7))?);
-        let memory = |endpoint: &Endpoint| -> Result<_> {
-            let buffer = endpoint.allocate(4096)?;
-            let segment = endpoint.export(NAME, &buffer, Access::all())?;
-            Ok((buffer, segment))
-        };
-        let (near_memory, far_memory) = (memory(&near)?, memory(&far)?);
+        let (near_memory, far_memory) = (exported(&near, NAME)?, exported(&far, NAME)?);
         let remote = near.import(far.node(), far.port(), NAME, LIMIT)?;
-        let participant = Participant::new(&near)?;
-        let semaphore = Semaphore::new(&participant, &remote, 2 * OBJECT_BYTES)?;
-        semaphore.initialize(2)?;
         Ok(Bench {
-            word: near.atomic_u32(&remote, WORD)?,
-            lock: Lock::new(&participant, &remote, 0)?,
-            queue: WaitQueue::new(&participant, &remote, OBJECT_BYTES)?,
-            semaphore,
+            objects: Objects::new(&near, &remote, 0, 2)?,
             near,
             far,
             near_memory,
@@ -139,8 +167,10 @@ impl Bench {
 
     /// Times each operation once.
     fn run(&self, mark: u32, times: &mut Recorder) -> Result<()> {
+        let objects = &self.objects;
         let mut add = |name: &str, ns: f64| times.add(name, ns);
-        let at = WORD as usize + 8;
+        // Behind the objects.
+        let at = Objects::BYTES as usize;
         let bytes = mark.to_le_bytes();
         self.far_memory.0.store_u32(at, 0)?;
         let write = timed(|| {
@@ -160,47 +190,46 @@ impl Bench {
         add(WRITE_NOTIFY, notify?);
         self.near.flush()?;
         let part = self.near_memory.1.part(0, 4);
-        let read = called(|| self.near.read_fenced(&self.remote, WORD, part));
+        let read = called(|| self.near.read_fenced(&self.remote, at as u64, part));
         add("read 4 B", read?);
-        let word = &self.word;
-        add("testandset", called(|| word.test_and_set())?);
-        add("incr", called(|| word.increment())?);
-        add("decr", called(|| word.decrement())?);
-        add("swap", called(|| word.swap(mark))?);
-        add("cswap", called(|| word.compare_swap(mark, 0))?);
-        add("fetch-add", called(|| word.fetch_add(mark))?);
+        add("testandset", called(|| objects.word.test_and_set())?);
+        add("incr", called(|| objects.word.increment())?);
+        add("decr", called(|| objects.word.decrement())?);
+        add("swap", called(|| objects.word.swap(mark))?);
+        add("cswap", called(|| objects.word.compare_swap(mark, 0))?);
+        add("fetch-add", called(|| objects.word.fetch_add(mark))?);
         let mut guard = None;
         let acquire = timed(|| {
-            guard = Some(self.lock.acquire()?);
+            guard = Some(objects.lock.acquire()?);
             Ok(())
         });
         add("acquire", acquire?);
-        let refused = || Ok(self.lock.try_acquire()?.is_none());
+        let refused = || Ok(objects.lock.try_acquire()?.is_none());
         let held = succeeded(refused, "the lock is held")?;
         let release = timed(|| guard.map_or(Ok(()), |guard| Ok(guard.release()?)));
         add("release, no successor", release?);
         let mut waiting = Vec::new();
         for name in ["insertQ, first", "insertQ, behind another"] {
             let insert = timed(|| {
-                waiting.push(self.queue.insert()?);
+                waiting.push(objects.queue.insert()?);
                 Ok(())
             });
             add(name, insert?);
         }
         // What an insertion does not wait for is not part of a removal.
         self.near.flush()?;
-        let remove = succeeded(|| self.queue.remove(), "the first waits");
+        let remove = succeeded(|| objects.queue.remove(), "the first waits");
         add("removeQ", remove?);
-        ensure!(self.queue.remove()?, "the second waits, too");
+        ensure!(objects.queue.remove()?, "the second waits, too");
         for entry in &mut waiting {
             entry.wait(Some(LIMIT))?;
         }
-        add("Swait", called(|| self.semaphore.wait())?);
-        add("Ssignal, no waiter", called(|| self.semaphore.signal())?);
+        add("Swait", called(|| objects.semaphore.wait())?);
+        add("Ssignal, no waiter", called(|| objects.semaphore.signal())?);
         add("try_acquire, held", held);
-        let try_wait = succeeded(|| self.semaphore.try_wait(), "there are two units");
+        let try_wait = succeeded(|| objects.semaphore.try_wait(), "there are two units");
         add("try_wait", try_wait?);
-        Ok(self.semaphore.signal()?)
+        Ok(objects.semaphore.signal()?)
     }
 }
 

@@ -10,13 +10,11 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use anyhow::{bail, ensure, Result};
-use qnic::sync::{Lock, Participant, Semaphore, WaitQueue, OBJECT_BYTES};
-use qnic::{Access, Endpoint, Nic, Port, RemoteSegment, RemoteU32, Segment, SegmentName};
-use qnic_tests::host::HostNodes;
+use qnic::{Endpoint, Nic, Port, RemoteSegment, Segment, SegmentName};
 
 use super::super::figures::{median, Figure, Row, Table};
 use super::super::netvm;
-use super::{LIMIT, MEMORY};
+use super::{exported, two_nodes, Objects, LIMIT};
 
 /// Processes of a group.
 const GROUP: usize = 4;
@@ -24,8 +22,6 @@ const GROUP: usize = 4;
 const REPEATS: usize = 500;
 const OWNER: SegmentName = SegmentName(0x76);
 const OWN: SegmentName = SegmentName(0x77);
-/// Bytes of the owner's memory that each process uses.
-const SHARE: u64 = 4 * OBJECT_BYTES;
 
 /// Operations in a step of each kind, in the order of [`netvm::RATES`].
 const OPERATIONS: [usize; netvm::RATES.len()] = [1, 1, 2, 2, 2];
@@ -38,27 +34,16 @@ struct Worker {
     endpoint: Endpoint,
     remote: RemoteSegment,
     own: Segment,
-    word: RemoteU32,
-    lock: Lock,
-    queue: WaitQueue,
-    semaphore: Semaphore,
+    objects: Objects,
 }
 
 impl Worker {
     fn new(nic: &Nic, owner: &Endpoint, number: usize) -> Result<Self> {
         let endpoint = nic.register(Port(20 + number as u16))?;
-        let own = endpoint.allocate(4096)?;
-        let own = endpoint.export(OWN, &own, Access::all())?;
+        let (_, own) = exported(&endpoint, OWN)?;
         let remote = endpoint.import(owner.node(), owner.port(), OWNER, LIMIT)?;
-        let participant = Participant::new(&endpoint)?;
-        let at = number as u64 * SHARE;
-        let semaphore = Semaphore::new(&participant, &remote, at + 2 * OBJECT_BYTES)?;
-        semaphore.initialize(1)?;
         Ok(Worker {
-            lock: Lock::new(&participant, &remote, at)?,
-            queue: WaitQueue::new(&participant, &remote, at + OBJECT_BYTES)?,
-            semaphore,
-            word: endpoint.atomic_u32(&remote, at + 3 * OBJECT_BYTES)?,
+            objects: Objects::new(&endpoint, &remote, number as u64 * Objects::BYTES, 1)?,
             endpoint,
             remote,
             own,
@@ -67,23 +52,24 @@ impl Worker {
 
     /// One step of a kind.
     fn step(&self, kind: usize) -> Result<()> {
+        let objects = &self.objects;
         match kind {
             0 => Ok(self
                 .endpoint
                 .read_fenced(&self.remote, 0, self.own.part(0, 4))?),
             1 => {
-                self.word.swap(1)?;
+                objects.word.swap(1)?;
                 Ok(())
             }
-            2 => Ok(self.lock.acquire()?.release()?),
+            2 => Ok(objects.lock.acquire()?.release()?),
             3 => {
-                let mut waiting = self.queue.insert()?;
-                ensure!(self.queue.remove()?, "this process waits");
+                let mut waiting = objects.queue.insert()?;
+                ensure!(objects.queue.remove()?, "this process waits");
                 Ok(waiting.wait(Some(LIMIT))?)
             }
             _ => {
-                self.semaphore.wait()?;
-                Ok(self.semaphore.signal()?)
+                objects.semaphore.wait()?;
+                Ok(objects.semaphore.signal()?)
             }
         }
     }
@@ -91,12 +77,9 @@ impl Worker {
 
 /// Measures both rates of each kind. The first round warms up and is not counted.
 pub(super) fn measure(rounds: usize) -> Result<Table> {
-    let nodes = HostNodes::start(2)?;
-    let nic = |node| Nic::open_host_with(nodes.socket(node), MEMORY);
-    let (near, far) = (nic(0)?, nic(1)?);
+    let (_nodes, near, far) = two_nodes()?;
     let owner = far.register(Port(9))?;
-    let buffer = owner.allocate(4096)?;
-    let _objects = owner.export(OWNER, &buffer, Access::all())?;
+    let _objects = exported(&owner, OWNER)?;
     let workers: Result<Vec<_>> = (0..GROUP).map(|i| Worker::new(&near, &owner, i)).collect();
     let workers = workers?;
     let mut rates: Vec<Rates> = OPERATIONS.map(|_| Rates::default()).into();

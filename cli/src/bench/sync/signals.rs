@@ -9,16 +9,15 @@ use std::time::Instant;
 
 use anyhow::{bail, ensure, Context, Result};
 use procfs::process::Process;
-use qnic::{Access, Buffer, ChannelOptions, Endpoint, Part, Port, Receiver, RemoteSegment};
+use qnic::{Buffer, ChannelOptions, Endpoint, Part, Port, Receiver, RemoteSegment};
 use qnic::{Nic, NotificationId, Segment, SegmentName, Sender};
-use qnic_tests::host::HostNodes;
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
 use super::super::figures::median;
 use super::super::netvm;
 use super::super::series::Recorder;
-use super::{spin, timed, LIMIT, MEMORY};
+use super::{exported, id, spin, timed, two_nodes, LIMIT, SIGNAL};
 
 /// Runs of a case in a round; the median is a value.
 const RUNS: usize = 100;
@@ -29,22 +28,13 @@ const PAGE: usize = 4096;
 const TARGET: SegmentName = SegmentName(0x74);
 const CHANNEL: SegmentName = SegmentName(0x75);
 
-const fn id(number: u32) -> NotificationId {
-    match NotificationId::new(number) {
-        Some(id) => id,
-        None => panic!("a counted notification"),
-    }
-}
-
-const SIGNAL: NotificationId = id(1);
 const SENT: NotificationId = id(2);
 const REPLENISHED: NotificationId = id(3);
 
 /// All series of these tables: those of 4 bytes, of 4 KiB, detection, channels.
 pub(super) fn measure(rounds: usize) -> Result<[Recorder; 4]> {
-    let nodes = HostNodes::start(2)?;
-    let nic = |node| Nic::open_host_with(nodes.socket(node), MEMORY);
-    let mut bench = Bench::new(&nic(0)?, &nic(1)?)?;
+    let (_nodes, near, far) = two_nodes()?;
+    let mut bench = Bench::new(&near, &far)?;
     let mut all = [
         netvm::NOTIFICATIONS_4,
         netvm::NOTIFICATIONS_4096,
@@ -86,10 +76,8 @@ fn runs(mut run: impl FnMut(usize) -> Result<f64>) -> Result<f64> {
 impl Bench {
     fn new(near: &Nic, far: &Nic) -> Result<Self> {
         let (near, far) = (near.register(Port(8))?, far.register(Port(8))?);
-        let bytes = near.allocate(PAGE)?;
-        let source = near.export(TARGET, &bytes, Access::all())?;
-        let memory = far.allocate(PAGE)?;
-        let target = far.export(TARGET, &memory, Access::all())?;
+        let (bytes, source) = exported(&near, TARGET)?;
+        let (memory, target) = exported(&far, TARGET)?;
         let remote = near.import(far.node(), far.port(), TARGET, LIMIT)?;
         let receiver = far.receiver(CHANNEL, &ChannelOptions::new(32, PAGE, SENT))?;
         let sender = near.sender(far.node(), far.port(), CHANNEL, REPLENISHED, LIMIT)?;
@@ -177,9 +165,7 @@ impl Bench {
         let signal = self.far.notification(SIGNAL);
         let (sender, noticed) = mpsc::channel();
         std::thread::scope(|scope| {
-            scope.spawn(move || {
-                repeat(&sender, || Ok(signal.take(Some(LIMIT))?));
-            });
+            scope.spawn(move || repeat(&sender, || Ok(signal.take(Some(LIMIT))?)));
             wakeups(&self.near, &noticed, || self.signal(length))
         })
     }

@@ -13,7 +13,6 @@ use qnic_cluster::{host_program, Program};
 
 use super::super::figures::{median, Figure, Row, Table};
 
-/// The program that measures.
 const PACKET: Program<'static> = Program::example("qnic-nic", "packet");
 
 /// Packets in a run that is timed, and in the two that valgrind counts.
@@ -23,7 +22,6 @@ const COUNTED: [u64; 2] = [3_200, 9_600];
 /// Timed runs; the median is shown.
 const RUNS: usize = 5;
 
-/// The paths.
 const PATHS: [&str; 2] = ["lossless", "reliable"];
 
 /// What a packet costs, both NICs together, from the command to its completion.
