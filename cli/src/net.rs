@@ -33,38 +33,29 @@ pub(crate) struct Options {
 #[derive(Subcommand)]
 enum Action {
     /// Show each direction of each link: what it does, and what it has done
-    Show(Show),
+    Show {
+        #[command(flatten)]
+        cluster: ClusterOption,
+        /// Print what the device process answers, as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Change what links do
-    Set(Set),
+    Set {
+        /// all, a node, A:B or A>B
+        link: String,
+        #[command(flatten)]
+        change: Change,
+        #[command(flatten)]
+        cluster: ClusterOption,
+    },
     /// Make links do nothing
-    Clear(Clear),
-}
-
-#[derive(Args)]
-struct Show {
-    #[command(flatten)]
-    cluster: ClusterOption,
-    /// Print what the device process answers, as JSON
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Args)]
-struct Set {
-    /// all, a node, A:B or A>B
-    link: String,
-    #[command(flatten)]
-    change: Change,
-    #[command(flatten)]
-    cluster: ClusterOption,
-}
-
-#[derive(Args)]
-struct Clear {
-    /// all, a node, A:B or A>B
-    link: String,
-    #[command(flatten)]
-    cluster: ClusterOption,
+    Clear {
+        /// all, a node, A:B or A>B
+        link: String,
+        #[command(flatten)]
+        cluster: ClusterOption,
+    },
 }
 
 /// Changes of [`ImpairmentChange`].
@@ -124,13 +115,11 @@ impl Change {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     match &options.action {
-        Action::Show(show) => {
-            let cluster = show.cluster.find(None)?;
+        Action::Show { cluster, json } => {
+            let cluster = cluster.find(None)?;
             let mut stats = cluster.device_stats()?;
             let network = stats["network"].take();
-            ui::show(show.json, &network, |network| {
-                table(cluster.spec(), network)
-            })?;
+            ui::show(*json, &network, |network| table(cluster.spec(), network))?;
             if let Some(silent) = stats.get("silent") {
                 eprintln!(
                     "qnic: not all is shown, for these device processes do not answer: {silent}; \
@@ -139,15 +128,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Action::Set(set) => {
-            let change = set.change.read()?;
-            let cluster = set.cluster.find(None)?;
-            let changed = cluster.set_links(&links(&set.link), Some(&change))?;
+        Action::Set {
+            link,
+            change,
+            cluster,
+        } => {
+            let change = change.read()?;
+            let changed = cluster.find(None)?.set_links(&links(link), Some(&change))?;
             println!("{changed} directions of links changed");
         }
-        Action::Clear(clear) => {
-            let cluster = clear.cluster.find(None)?;
-            let changed = cluster.set_links(&links(&clear.link), None)?;
+        Action::Clear { link, cluster } => {
+            let changed = cluster.find(None)?.set_links(&links(link), None)?;
             println!("{changed} directions of links cleared");
         }
     }

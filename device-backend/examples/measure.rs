@@ -27,7 +27,9 @@ fn main() {
         NicSettings::new(name, NodeId(node as u16), socket(node), ByteSize(RAM_BYTES))
     };
     let device = Device::start(&Config::new((0..4).map(nic).collect())).expect("a device");
-    let mut guests: Vec<Guest> = (0..4).map(|node| Guest::connect(&socket(node))).collect();
+    let mut guests: Vec<Guest> = (0..4)
+        .map(|node| Guest::connect(&socket(node), None))
+        .collect();
     let started = Instant::now();
     for (guest, port) in guests.iter_mut().zip(10..) {
         guest.start();

@@ -48,7 +48,7 @@ impl Lab {
     }
 
     fn connect(&self, node: usize) -> Guest {
-        Guest::connect(&self.socket(node))
+        Guest::connect(&self.socket(node), None)
     }
 
     fn started(&self, node: usize) -> Guest {
@@ -61,10 +61,10 @@ impl Lab {
     /// A front end that never responds to SHMEM_MAP and keeps its end of the channel.
     fn silent(&self, node: usize) -> (Guest, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut guest = Guest::connect_with_channel(&self.socket(node), Some(theirs));
+        let mut guest = Guest::connect(&self.socket(node), Some(theirs));
         guest.control.clear(&guest.ram);
         guest.set_memory();
-        guest.start_queues();
+        guest.start_queues([0; 2]);
         self.wait_for_state(node, true, NicState::Mapping);
         (guest, ours)
     }
@@ -278,7 +278,7 @@ fn more_ram_than_the_sram_covers_is_said() {
         region(&more, RAM_BYTES, 4096),
     ];
     guest.front_end.set_mem_table(&table).unwrap();
-    guest.start_queues();
+    guest.start_queues([0; 2]);
     guest.take_mapping();
     guest.wait_for_magic();
     assert_eq!(guest.hello(), Status::SramTooSmall);

@@ -17,11 +17,6 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// It as what the ratios of others are to: its median here, its time at NetVM.
-    pub(super) fn unit(&self) -> (f64, f64) {
-        (median(&self.ns), self.netvm_us.unwrap_or(f64::NAN))
-    }
-
     fn row(&self, (here_ns, netvm_us): (f64, f64)) -> Row {
         let here = Figure::with_spread("here", "ns", self.ns.clone());
         let netvm = Figure::new("NetVM", "µs", self.netvm_us.into_iter().collect());
@@ -76,9 +71,11 @@ impl Recorder {
         self.all.iter().find(|series| series.name == name)
     }
 
-    /// [`Series::unit`] of the series of that name.
+    /// What the ratios of others are to: the median of the series of that name here, and
+    /// its time at NetVM.
     pub(super) fn unit(&self, name: &str) -> (f64, f64) {
-        self.get(name).map_or((f64::NAN, f64::NAN), Series::unit)
+        let here = self.get(name).map_or(f64::NAN, |series| median(&series.ns));
+        (here, netvm::time(self.netvm, name).unwrap_or(f64::NAN))
     }
 
     pub(super) fn table(&self, title: &str, unit: (f64, f64)) -> Table {

@@ -62,6 +62,10 @@ fn is_none<T: Default + PartialEq>(setting: &T) -> bool {
     *setting == T::default()
 }
 
+fn word<T: Default + PartialEq + fmt::Display>(name: &str, setting: T) -> Option<String> {
+    (!is_none(&setting)).then(|| format!("{name} {setting}"))
+}
+
 impl Impairments {
     /// Returns true if there are none.
     pub fn is_none(&self) -> bool {
@@ -72,16 +76,13 @@ impl Impairments {
 impl fmt::Display for Impairments {
     /// As on the command line: `loss 5% delay 1ms`; `none`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let chance =
-            |name, value: Probability| (!value.is_never()).then(|| format!("{name} {value}"));
-        let time = |name, value: Span| (!value.is_zero()).then(|| format!("{name} {value}"));
         let words = [
-            chance("loss", self.loss),
-            chance("reorder", self.reorder),
-            chance("duplicate", self.duplicate),
-            chance("corrupt", self.corrupt),
-            time("delay", self.delay),
-            time("jitter", self.jitter),
+            word("loss", self.loss),
+            word("reorder", self.reorder),
+            word("duplicate", self.duplicate),
+            word("corrupt", self.corrupt),
+            word("delay", self.delay),
+            word("jitter", self.jitter),
             self.rate.map(|rate| format!("rate {rate}")),
             self.partition.then(|| "partition".to_owned()),
         ];

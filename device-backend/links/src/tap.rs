@@ -1,13 +1,7 @@
 //! Taps: a tap records each frame on each link of its path (X5).
 //!
-//! ```text
-//!   send ─► link ─────► link ─────► arrived        a frame of this process: recorded
-//!            │           │                         where it enters each link, with what
-//!            ▼ record    ▼ record                  the link is about to do to it
-//!   carrier ─► deliver                             a frame of another process: recorded
-//!      │ record                                    where it arrives
-//! ```
-//!
+//! A frame of this process is recorded where it enters each link, with what the link is
+//! about to do to it; a frame of another process where it arrives (docs/capture.md).
 //! A frame has one record for each link, and a second one if a partition drops it in
 //! transit. Without taps all this costs one branch.
 

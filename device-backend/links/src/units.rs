@@ -38,11 +38,6 @@ impl Probability {
     pub const fn get(self) -> f64 {
         self.0
     }
-
-    /// Returns true if it is 0.
-    pub fn is_never(self) -> bool {
-        self.0 <= 0.0
-    }
 }
 
 impl FromStr for Probability {
@@ -87,11 +82,6 @@ impl Span {
     pub const fn get(self) -> u64 {
         self.0
     }
-
-    /// Returns true if it is 0.
-    pub const fn is_zero(self) -> bool {
-        self.0 == 0
-    }
 }
 
 impl FromStr for Span {
@@ -127,11 +117,6 @@ impl Rate {
     /// A number of bits per second, at least 1.
     pub fn bits_per_second(bits: u64) -> Self {
         Rate(bits.max(1))
-    }
-
-    /// Its number of bits per second.
-    pub const fn get(self) -> u64 {
-        self.0
     }
 
     /// Time that `bytes` bytes take, in nanoseconds.

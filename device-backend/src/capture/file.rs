@@ -1,19 +1,8 @@
-//! A capture as pcapng.
+//! A capture as pcapng: docs/capture.md says what is in it.
 //!
-//! Each direction of a link is an interface, named `a>b`, of link type
-//! [`DataLink::USER0`]; it is described before its first frame. Times are
-//! nanoseconds. A packet is a pseudo header, then the frame as in
-//! [`qnic_abi::wire`], little-endian, cut to the snap length:
-//!
-//! ```text
-//!   0      1         2       4           6         8
-//!   | ver. | outcome | flags | link from | link to | frame …
-//! ```
-//!
-//! `ver.` is 1, `outcome` an [`Outcome`], `flags` are [`TapFlags`], the link is given by
-//! the numbers of its ends. `epb_flags` gives the direction (inbound: from another
-//! process) and the CRC error of a damaged frame; what happened to a frame that did
-//! not simply pass is also a comment.
+//! The interface of a link is described before its first frame. A packet is a
+//! [`PseudoHeader`], then the frame as in [`qnic_abi::wire`], little-endian, cut to the snap
+//! length. What happened to a frame that did not simply pass is also a comment.
 
 use std::borrow::Cow;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -49,7 +38,8 @@ const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 const CRC_ERROR: u32 = 1 << 24;
 
-/// What a packet begins with.
+/// What a packet begins with: `outcome` is an [`Outcome`], `flags` are [`TapFlags`], and the
+/// link is given by the numbers of its ends.
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
 struct PseudoHeader {

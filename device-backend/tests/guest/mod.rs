@@ -95,14 +95,9 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Connects, negotiates, and opens the channel for SHMEM_MAP.
-    pub(crate) fn connect(socket: &Path) -> Self {
-        Self::connect_with_channel(socket, None)
-    }
-
-    /// The same, with `channel` as the device's end of the channel if it is given:
-    /// then nobody answers there.
-    pub(crate) fn connect_with_channel(socket: &Path, channel: Option<UnixStream>) -> Self {
+    /// Connects, negotiates, and opens the channel for SHMEM_MAP, of which `channel` is the
+    /// device's end if it is given: then nobody answers there.
+    pub(crate) fn connect(socket: &Path, channel: Option<UnixStream>) -> Self {
         let stream = UnixStream::connect(socket).expect("connect");
         let mut front_end = Frontend::from_stream(stream.try_clone().unwrap(), 64);
         let (slot, maps, channel) = negotiate(&mut front_end, channel);
@@ -141,13 +136,9 @@ impl Guest {
             .expect("memory table");
     }
 
-    /// Starts all queues, in QEMU's order; does not wait for the mapping.
-    pub(crate) fn start_queues(&mut self) {
-        self.start_queues_at([0; 2]);
-    }
-
-    /// The same, at these places of the control and event queues.
-    fn start_queues_at(&mut self, places: [u16; 2]) {
+    /// Starts all queues, in QEMU's order, at these places of the control and event
+    /// queues; does not wait for the mapping.
+    pub(crate) fn start_queues(&mut self, places: [u16; 2]) {
         for index in 0..self.queues {
             let ring = match index {
                 CONTROL_QUEUE => &self.control,
@@ -191,7 +182,7 @@ impl Guest {
                 .push(&self.ram, &[(buffer, EVENT_BYTES as u32, true)]);
         }
         self.set_memory();
-        self.start_queues();
+        self.start_queues([0; 2]);
         self.take_mapping();
         self.wait_for_magic();
     }
@@ -318,7 +309,7 @@ impl Guest {
     /// Goes on after a pause, with the memory table sent again.
     pub(crate) fn resume(&mut self, places: [u16; 2]) {
         self.set_memory();
-        self.start_queues_at(places);
+        self.start_queues(places);
     }
 
     /// Stops all queues and resets the device, as a virtio reset does; the mapping

@@ -310,23 +310,19 @@ mod tests {
     /// One process for each key, on free ports; all are configured to know each other.
     fn world(keys: &[u8]) -> Processes<UdpCarrier> {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let names: Vec<_> = (0..keys.len()).map(|index| format!("p{index}")).collect();
         let reserved: Vec<_> = keys.iter().map(|_| UdpSocket::bind(any).unwrap()).collect();
-        let peers: Vec<_> = names
-            .iter()
-            .zip(&reserved)
-            .map(|(name, socket)| UdpPeer {
-                name: name.clone(),
-                address: socket.local_addr().unwrap(),
-            })
-            .collect();
-        drop(reserved);
-        let carrier = |(index, byte): (usize, &u8)| {
-            let others = peers.iter().filter(|peer| peer.name != names[index]);
-            let others: Vec<_> = others.cloned().collect();
-            UdpCarrier::new(&names[index], peers[index].address, key(*byte), &others).unwrap()
+        let peer = |(index, socket): (usize, &UdpSocket)| UdpPeer {
+            name: format!("p{index}"),
+            address: socket.local_addr().unwrap(),
         };
-        let carriers = keys.iter().enumerate().map(carrier).map(Some);
+        let peers: Vec<_> = reserved.iter().enumerate().map(peer).collect();
+        drop(reserved);
+        let carrier = |(own, byte): (&UdpPeer, &u8)| {
+            let others = peers.iter().filter(|peer| *peer != own);
+            let others: Vec<_> = others.cloned().collect();
+            UdpCarrier::new(&own.name, own.address, key(*byte), &others).unwrap()
+        };
+        let carriers = peers.iter().zip(keys).map(carrier).map(Some);
         Processes::new(carriers.collect(), ())
     }
 
