@@ -108,15 +108,20 @@ impl Bench {
     fn latencies(&mut self, length: usize, times: &mut Recorder) -> Result<()> {
         times.add("write, seen", self.seen(length)?);
         let signal = self.far.notification(SIGNAL);
-        let spun = runs(|_| {
-            let time = timed(|| {
-                self.signal(length)?;
-                signal.spin(LIMIT)?;
-                Ok(())
-            })?;
-            ensure!(signal.acknowledge(), "a signal that was seen is gone");
-            self.near.flush()?;
-            Ok(time)
+        let until = |noticed: &dyn Fn() -> Result<()>| {
+            runs(|_| {
+                let time = timed(|| {
+                    self.signal(length)?;
+                    noticed()
+                })?;
+                ensure!(signal.acknowledge(), "a signal that was noticed is gone");
+                self.near.flush()?;
+                Ok(time)
+            })
+        };
+        let spun = until(&|| {
+            signal.spin(LIMIT)?;
+            Ok(())
         });
         times.add("writeN, notfSpin", spun?);
         times.add("writeN, notfWait", self.waited(length)?);
@@ -130,15 +135,7 @@ impl Bench {
         drop(handler);
         let queue = self.far.queue();
         queue.watch(SIGNAL)?;
-        let queued = runs(|_| {
-            let time = timed(|| {
-                self.signal(length)?;
-                spin(|| Ok(queue.remove()?.is_some()))
-            })?;
-            ensure!(signal.acknowledge(), "a signal that was queued is gone");
-            self.near.flush()?;
-            Ok(time)
-        });
+        let queued = until(&|| spin(|| Ok(queue.remove()?.is_some())));
         times.add("writeN, queue", queued?);
         queue.unwatch(SIGNAL);
         Ok(())
