@@ -191,10 +191,10 @@ fn table(spec: &ClusterSpec, network: &Value) -> String {
     text += &format!("damaged frames caught: {}\n", network["damaged"]);
     for carrier in list(&network["carriers"]) {
         text += &format!(
-            "{} at {}: {} calls or datagrams of strangers\n",
+            "{} at {}: {} calls or datagrams rejected\n",
             plain(&carrier["kind"]),
             plain(&carrier["address"]),
-            carrier["strangers"]
+            carrier["rejected"]
         );
         for process in list(&carrier["processes"]) {
             let state = match process["connected"].as_bool() {
@@ -230,6 +230,7 @@ pub(crate) fn plain(value: &Value) -> String {
 mod tests {
     use super::*;
     use qnic_cluster::NodeSpec;
+    use qnic_links::{CarrierReport, ProcessReport};
     use serde_json::json;
 
     #[test]
@@ -271,11 +272,19 @@ mod tests {
                 "counters": { "offered": 20, "lost": 1, "cut": 0 }
             }, { "from": 1, "to": 7, "impairments": {}, "counters": {} }],
             "damaged": 3,
-            "carriers": [],
+            "carriers": [CarrierReport {
+                kind: "udp",
+                address: "10.0.0.1:7000".into(),
+                rejected: 4,
+                processes: vec![ProcessReport { name: "d1".into(), ..ProcessReport::default() }],
+            }],
         });
         let shown = table(&spec, &network);
         let expected = "topology mesh\na>b  loss 5% partition true\n      1 lost, 20 offered\n\
-                        b>node 7  -\ndamaged frames caught: 3\n";
+                        b>node 7  -\ndamaged frames caught: 3\n\
+                        udp at 10.0.0.1:7000: 4 calls or datagrams rejected\n  \
+                        d1 at : SILENT, pieces up to 0 bytes, 0 frames sent, 0 received, \
+                        0 dropped, 0 replayed\n";
         assert_eq!(shown, expected);
     }
 }

@@ -118,6 +118,9 @@ impl Write for Upload<'_> {
     }
 }
 
+/// Bytes of the helper's error output that are kept.
+const COMPLAINT_BYTES: usize = 4096;
+
 /// Follows the helper to its end, giving its output to `output`.
 fn finish(
     process: &mut GuestProcess,
@@ -130,7 +133,10 @@ fn finish(
             Some(GuestEvent::Stdout(bytes)) => {
                 output(&bytes).map_err(Error::io("write", Path::new("the copy")))?
             }
-            Some(GuestEvent::Stderr(bytes)) => complaint.extend(bytes.into_iter().take(1000)),
+            Some(GuestEvent::Stderr(bytes)) => {
+                let room = COMPLAINT_BYTES.saturating_sub(complaint.len());
+                complaint.extend(bytes.into_iter().take(room));
+            }
             Some(GuestEvent::Exit(exit)) if exit.success() => return Ok(()),
             Some(GuestEvent::Exit(exit)) => {
                 let said = crate::follow::readable(&complaint);

@@ -5,7 +5,7 @@
 //! [network]                     # optional: without it, every NIC reaches every other over
 //!                               # a lossless wire that cannot be changed at run time
 //! topology = "mesh"             # or "ring", "star" with `hub`, "torus" with `columns`
-//! seed = 1                      # of all chance
+//! seed = 1                      # of all chance; 0 if left out
 //! default = { delay = "10us" }  # what every link does ([`Impairments`])
 //! peer_timeout = "5s"           # a node that is silent for so long is given up
 //!
@@ -58,7 +58,7 @@ pub struct NetworkSettings {
     /// Node in the middle of a star.
     pub hub: Option<u16>,
     /// Seed of all chance.
-    #[serde(default = "first_seed")]
+    #[serde(default)]
     pub seed: u64,
     /// What links do that are not named.
     #[serde(default)]
@@ -127,10 +127,6 @@ pub struct ProcessSettings {
     pub socket: Option<PathBuf>,
     /// The nodes whose NICs it runs.
     pub nodes: Vec<u16>,
-}
-
-fn first_seed() -> u64 {
-    1
 }
 
 /// The topology that `[network]` of a file means: its `shape`, and `columns` and `hub`, which

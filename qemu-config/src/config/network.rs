@@ -4,7 +4,7 @@
 //! ```toml
 //! [network]                          # optional
 //! topology = "mesh"                  # or "ring"; "star" with hub = "a"; "torus" with columns = 4
-//! seed = 1                           # of all chance
+//! seed = 1                           # of all chance; 0 if left out
 //! default = { delay = "20us" }       # what every link does
 //! peer_timeout = "5s"                # a node that is silent for so long is given up
 //! key_file = "cluster.key"           # with hosts: at least 32 random bytes, the same everywhere
