@@ -19,6 +19,7 @@ impl Nic {
             let limit = self.core.limits.commands_per_poll.max(1);
             for _ in 0..limit {
                 let Some(first) = self.core.next_command(host, vni) else {
+                    idle |= self.core.is_idle(now, vni);
                     break;
                 };
                 busy = true;
@@ -30,7 +31,6 @@ impl Nic {
                     self.core.fail_queue(host, vni, status);
                 }
             }
-            idle |= self.core.is_idle(now, vni);
         }
         if idle {
             busy |= self.core.deactivate(host, Some(now));

@@ -53,8 +53,10 @@ struct Transfers {
 
 impl Default for Transfers {
     fn default() -> Self {
+        // Made on the heap: together they are too large for a small stack.
+        let slots: Box<[_]> = (0..OPERATION_SLOTS).map(|_| Transfer::unused()).collect();
         Transfers {
-            slots: Box::new(std::array::from_fn(|_| Transfer::unused())),
+            slots: slots.try_into().expect("as many as there are slots"),
             streams: Streams::default(),
         }
     }
