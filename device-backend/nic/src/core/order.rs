@@ -36,6 +36,11 @@ impl Order {
         if number < self.ended {
             return false;
         }
+        // Nearly all end in order.
+        if number == self.ended && self.mask == 0 {
+            self.ended += 1;
+            return true;
+        }
         self.mask |= 1 << (number - self.ended);
         let count = self.mask.trailing_ones();
         self.ended += u64::from(count);
@@ -90,6 +95,9 @@ impl Completion {
     pub(crate) fn end(&mut self, number: u64) -> bool {
         let before = self.done();
         self.order.end(number);
+        if self.wanted == 0 {
+            return false;
+        }
         let run = (self.done() - before) as u32;
         let passed = 1u64.checked_shl(run).map_or(u64::MAX, |bit| bit - 1);
         let due = self.wanted & passed != 0;
