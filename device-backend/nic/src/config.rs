@@ -34,7 +34,9 @@ pub struct Limits {
     /// here and not delivered; and most that this NIC has on their way to one peer.
     /// Bounds what waits here for pages (N15), and the throughput of a path: 1,024 fill 4 GB/s over a millisecond.
     pub window: u32,
-    /// Windows that are granted to all peers together; each gets 16 at least.
+    /// Windows that are granted to all peers together, the own node being one: each gets a
+    /// whole one as long as there is one, and 16 at least. It is the most that waits in
+    /// bounce memory; 65,536 are 64 whole windows, and 256 MiB at the very worst.
     pub held_frames: u32,
     /// Fragments of one write that are sent and not yet delivered.
     pub fragments_per_write: u32,
@@ -44,10 +46,13 @@ pub struct Limits {
     pub responses: u32,
     /// Page faults of one process reported to the driver and not answered.
     pub faults: u32,
-    /// Imports that this node waits for.
+    /// Imports that one process waits for.
     pub imports: u32,
-    /// Imports of peers that wait here for a name to be exported.
+    /// Imports that wait here for a name to be exported: of one process of a peer. Of all
+    /// its processes together, as many as [`Limits::parked_imports_per_peer`].
     pub parked_imports: u32,
+    /// Imports of one peer that wait here for a name to be exported.
+    pub parked_imports_per_peer: u32,
     /// Nodes that this one talks to.
     pub peers: u32,
     /// How long to wait for an acknowledgement of the first frames to a peer, in
@@ -78,13 +83,14 @@ impl Default for Limits {
             commands_per_poll: 16,
             fragments_per_poll: 64,
             window: 1024,
-            held_frames: 16_384,
+            held_frames: 65_536,
             fragments_per_write: 32,
             requests_per_read: 16,
             responses: 16_384,
             faults: 64,
-            imports: 1024,
-            parked_imports: 1024,
+            imports: 256,
+            parked_imports: 256,
+            parked_imports_per_peer: 1024,
             peers: 1024,
             retransmit_initial: 100_000_000,
             retransmit_floor: 5_000_000,

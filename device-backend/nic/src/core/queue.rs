@@ -42,6 +42,8 @@ pub(crate) const INLINE_WORDS: usize = INLINE_CAPACITY / 8;
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub(crate) descriptor: Descriptor,
+    /// The node that it names, if there is a route to it.
+    pub(crate) peer: Option<PeerIndex>,
     /// The inline payload, as far as the header says that there is one.
     pub(crate) inline: [u64; INLINE_WORDS],
 }
@@ -62,6 +64,7 @@ impl Default for Fetched {
     fn default() -> Self {
         Fetched {
             descriptor: Descriptor::new_zeroed(),
+            peer: None,
             inline: [0; INLINE_WORDS],
         }
     }

@@ -1,15 +1,22 @@
 //! From command queues to operations: the core reads commands, the protocol of each
 //! opcode checks it and begins its operation.
 
-use crate::core::Fetched;
-use crate::env::{Host, Time};
+use qnic_abi::NodeId;
 
-use super::Nic;
+use crate::core::Fetched;
+use crate::env::{Host, Wire};
+
+use super::{Io, Nic};
 
 impl Nic {
     /// Reads commands of all active queues; deactivates those that had none for long
     /// enough.
-    pub(super) fn fetch_commands<H: Host>(&mut self, now: Time, host: &H) -> bool {
+    #[inline(always)]
+    pub(super) fn fetch_commands<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &Io<'_, H, W>,
+    ) -> bool {
+        let (now, host) = (io.now, io.host);
         let mut busy = false;
         let mut idle = false;
         let mut index = 0;
@@ -25,6 +32,10 @@ impl Nic {
                 busy = true;
                 let mut command = Fetched::default();
                 let fetched = self.core.fetch(now, host, vni, first, &mut command);
+                if fetched.is_ok() {
+                    let node = NodeId(command.descriptor.header.remote_node.get());
+                    command.peer = self.transport.reach(io.wire, node);
+                }
                 let (protocols, mut cx) = self.parts(now, host);
                 let submitted = fetched.and_then(|()| protocols.submit(&mut cx, vni, &command));
                 if let Err(status) = submitted {

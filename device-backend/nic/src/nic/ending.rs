@@ -2,7 +2,6 @@
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{command_offset, AWAKE, COMMAND_ENTRIES};
-use qnic_abi::wire::{Empty, Frame, ProcessGone};
 use qnic_abi::{Port, SegmentId, SharedMemory, Status, VniId};
 
 use super::Nic;
@@ -91,9 +90,7 @@ impl Nic {
             if self.transport.is_own(index) {
                 self.lose_operations(now, host, index, Some(port));
             } else if self.transport.has_session(index) {
-                let mut gone = Frame::new::<ProcessGone>(&Empty);
-                gone.envelope.source_port = port.0.into();
-                self.transport.send_control(index, gone);
+                self.transport.send_process_gone(index, port);
             }
         }
         Ok(())
@@ -184,10 +181,11 @@ impl Nic {
         self.lose_operations(now, host, index, Some(port));
     }
 
-    /// There is no route to a peer: this side ends the session.
+    /// There is no route to a peer: this side ends the session, and the peer leaves.
     pub(super) fn peer_unreachable<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
         self.transport.end_session(index);
         self.session_ended(now, host, index, now.after(RETRY_AFTER));
+        self.transport.vacate(index);
         self.resume_unblocked(now, host);
     }
 

@@ -168,6 +168,7 @@ impl Nic {
     ) -> Option<[u8; REPLY_BYTES]> {
         let mut io = Io { now, host, wire };
         let reply = self.request(now, host, request, token);
+        self.add_wanted(&io);
         self.resume_unblocked(now, host);
         self.flush(&mut io, false);
         match reply {
@@ -217,8 +218,9 @@ impl Nic {
         let (protocols, mut cx) = self.parts(now, host);
         let mut busy = protocols.expire(&mut cx);
         busy |= self.expire_timers(now, host);
+        self.add_wanted(&io);
         busy |= self.flush(&mut io, false);
-        busy |= self.fetch_commands(now, host);
+        busy |= self.fetch_commands(&io);
         busy |= self.give_turns(&mut io);
         busy |= self.flush(&mut io, true);
         busy |= self.core.write_back_completions(host);
@@ -282,6 +284,16 @@ impl Nic {
             transport: &mut self.transport,
         };
         (&mut self.protocols, cx)
+    }
+
+    /// Makes peers of nodes that are wanted, and tells protocols.
+    #[inline]
+    fn add_wanted<H: Host, W: Wire<H::Memory>>(&mut self, io: &Io<'_, H, W>) {
+        if self.transport.has_wanted() {
+            self.transport.add_wanted(io.wire);
+            let (protocols, mut cx) = self.parts(io.now, io.host);
+            protocols.peers_added(&mut cx);
+        }
     }
 
     fn expire_timers<H: Host>(&mut self, now: Time, host: &H) -> bool {

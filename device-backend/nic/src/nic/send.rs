@@ -80,7 +80,9 @@ impl Nic {
             Turn::Blocked(peer, window) => {
                 if let Some(operation) = self.core.operation(id) {
                     operation.blocked = true;
-                    self.transport.block(peer, window, id);
+                    let core = &mut self.core;
+                    let runs = |id: &OperationId| core.operation(*id).is_some();
+                    self.transport.block(peer, window, id, runs);
                 }
             }
             Turn::Wait(range) => {

@@ -421,6 +421,11 @@ impl Protocols {
         None
     }
 
+    /// [`Protocol::peers_added`] of all.
+    pub(crate) fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        for_each!(self, p => p.peers_added(cx));
+    }
+
     /// [`Protocol::failed_request`] of all.
     pub(crate) fn failed_request(&mut self) -> Option<Status> {
         for_each!(self, p => if let Some(status) = p.failed_request() {

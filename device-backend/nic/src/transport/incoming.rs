@@ -40,7 +40,8 @@ impl Transport {
         }
         let envelope = &frame.envelope;
         let node = NodeId(envelope.source_node.get());
-        let Some(index) = self.peers.find_or_add(node, &self.limits) else {
+        let found = self.peers.find(node);
+        let Some(index) = found.or_else(|| self.peers.add(node, &self.limits)) else {
             self.counters.malformed_frames += 1;
             return Opened::DROPPED;
         };

@@ -44,8 +44,8 @@ mod session;
 mod timer;
 
 use qnic_abi::control::Statistics;
-use qnic_abi::wire::{Class, Frame};
-use qnic_abi::{NodeId, VniId};
+use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
+use qnic_abi::{NodeId, Port, VniId};
 
 use crate::config::{Limits, NicConfig};
 use crate::env::{Channel, HostMemory, Payload, Time, Wire};
@@ -111,6 +111,8 @@ pub(crate) struct Transport {
     own: Option<PeerIndex>,
     timers: TimerWheel<Alarm>,
     unblocked: Unblocked,
+    /// Nodes that are to become peers, if there is a route to them.
+    wanted: Vec<NodeId>,
     pub(crate) counters: TransportCounters,
 }
 
@@ -124,6 +126,7 @@ impl Transport {
             own: None,
             timers: TimerWheel::new(),
             unblocked: Unblocked::default(),
+            wanted: Vec::new(),
             counters: TransportCounters::default(),
         }
     }
@@ -152,14 +155,54 @@ impl Transport {
         self.counters = TransportCounters::default();
     }
 
-    /// The peer of a node, a new one if need be; `None` beyond the limit.
+    /// The peer of a node; `None` if it is none, or has left.
     #[inline]
-    pub(crate) fn find_or_add(&mut self, node: NodeId) -> Option<PeerIndex> {
-        self.peers.find_or_add(node, &self.limits)
+    pub(crate) fn find(&self, node: NodeId) -> Option<PeerIndex> {
+        self.peers.find(node)
+    }
+
+    /// The peer of a node, which becomes one if there is a route to it. `None`: there is
+    /// none now, or there are as many peers as may be.
+    #[inline]
+    pub(crate) fn reach<M, W: Wire<M>>(&mut self, wire: &W, node: NodeId) -> Option<PeerIndex> {
+        self.peers.find(node).or_else(|| self.make_peer(wire, node))
+    }
+
+    #[cold]
+    fn make_peer<M, W: Wire<M>>(&mut self, wire: &W, node: NodeId) -> Option<PeerIndex> {
+        wire.path(node)?;
+        self.peers.add(node, &self.limits)
+    }
+
+    /// Asks for a node to become a peer with the next [`Transport::add_wanted`].
+    pub(crate) fn want(&mut self, node: NodeId) {
+        if !self.wanted.contains(&node) {
+            self.wanted.push(node);
+        }
+    }
+
+    /// Returns true if nodes are wanted.
+    #[inline]
+    pub(crate) fn has_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Makes peers of the nodes that are wanted and to which there is a route.
+    #[cold]
+    pub(crate) fn add_wanted<M, W: Wire<M>>(&mut self, wire: &W) {
+        for node in std::mem::take(&mut self.wanted) {
+            self.reach(wire, node);
+        }
+    }
+
+    /// Lets a peer leave that cannot be reached and whose session has ended: nothing
+    /// refers to it any more.
+    pub(crate) fn vacate(&mut self, index: PeerIndex) {
+        self.peers.vacate(index);
     }
 
     /// Every peer.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> {
+    pub(crate) fn peers(&self) -> Vec<PeerIndex> {
         self.peers.all()
     }
 
@@ -210,13 +253,21 @@ impl Transport {
     }
 
     /// Lets an operation wait for a window. It comes back by
-    /// [`Transport::take_unblocked`].
-    pub(crate) fn block(&mut self, index: PeerIndex, window: Window, id: OperationId) {
+    /// [`Transport::take_unblocked`]. Those that have ended meanwhile, so do not satisfy
+    /// `runs`, are forgotten before they are more than the others.
+    pub(crate) fn block(
+        &mut self,
+        index: PeerIndex,
+        window: Window,
+        id: OperationId,
+        runs: impl FnMut(&OperationId) -> bool,
+    ) {
         let blocked = &mut self.peers[index].blocked;
-        match window {
-            Window::Fragments => blocked.operations.push(id),
-            Window::Requests => blocked.requests.push(id),
-        }
+        let waiting = match window {
+            Window::Fragments => &mut blocked.operations,
+            Window::Requests => &mut blocked.requests,
+        };
+        waiting.push(id, runs);
     }
 
     /// Lets the answer to a frame of a peer wait for the window of fragments.
@@ -258,8 +309,8 @@ impl Transport {
         let peer = &mut self.peers[index];
         let waits = !peer.blocked.requests.is_empty();
         if waits && peer.requests <= REQUEST_WINDOW / 2 && peer.is_ready() {
-            let blocked = &mut peer.blocked.requests;
-            self.unblocked.operations.append(blocked);
+            let requests = &mut peer.blocked.requests;
+            requests.append_to(&mut self.unblocked.operations);
         }
     }
 
@@ -271,7 +322,8 @@ impl Transport {
             return;
         }
         if peer.send.is_half_open() {
-            self.unblocked.operations.append(&mut blocked.operations);
+            let operations = &mut blocked.operations;
+            operations.append_to(&mut self.unblocked.operations);
             self.unblocked.responses.extend(blocked.responses.drain(..));
         }
     }
@@ -292,6 +344,22 @@ impl Transport {
     pub(crate) fn send_control(&mut self, index: PeerIndex, frame: Frame) {
         self.peers[index].control.push_back(frame);
         self.peers.ensure_session(index);
+    }
+
+    /// Returns true if a frame of class Control that a local process asks for may wait to
+    /// be sent to a peer. What peers ask for is bounded by what they may have under way.
+    pub(crate) fn has_control_room(&self, index: PeerIndex) -> bool {
+        self.peers[index].control.len() < CONTROL_LIMIT
+    }
+
+    /// Tells a peer that the process on a port has ended, unless a frame waits that says
+    /// so: whatever has been sent since waits behind it.
+    pub(crate) fn send_process_gone(&mut self, index: PeerIndex, port: Port) {
+        if self.peers[index].gone.insert(port.0) {
+            let mut gone = Frame::new::<ProcessGone>(&Empty);
+            gone.envelope.source_port = port.0.into();
+            self.send_control(index, gone);
+        }
     }
 
     /// Returns true if numbered frames may be sent to a peer: a session is there.
@@ -382,7 +450,11 @@ impl Transport {
         if let Some((refused, nak)) = peer.naks.pop_front() {
             return Some((nak, Some(refused)));
         }
-        peer.control.pop_front().map(|frame| (frame, None))
+        let frame = peer.control.pop_front()?;
+        if frame.envelope.kind == kind::PROCESS_GONE {
+            peer.gone.remove(&frame.envelope.source_port.get());
+        }
+        Some((frame, None))
     }
 
     /// Notes that the Nak of a frame was sent.

@@ -1,6 +1,6 @@
 //! What a NIC remembers of another one, and the table of all.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Index, IndexMut};
 
 use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
@@ -20,13 +20,48 @@ use crate::ids::{OperationId, PeerIndex};
 /// Smallest window that a peer is granted, whatever others were granted before.
 const SMALLEST_WINDOW: u32 = 16;
 
+/// Fewest names that [`Waiting`] looks through for such as have ended.
+const FEW: usize = 64;
+
+/// Operations that wait, in their order. An operation that ends is not taken out, but its
+/// name is forgotten before such names are as many as the others: there are at most twice
+/// as many names here as operations that run on the NIC, or 64.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    names: Vec<OperationId>,
+    /// Names that ran when all were looked through.
+    running: usize,
+}
+
+impl Waiting {
+    /// Lets an operation wait.
+    pub(super) fn push(&mut self, id: OperationId, runs: impl FnMut(&OperationId) -> bool) {
+        if self.names.len() >= FEW.max(2 * self.running) {
+            self.names.retain(runs);
+            self.running = self.names.len();
+        }
+        self.names.push(id);
+    }
+
+    /// Returns true if nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Takes all out, behind what stands in `names`.
+    pub(super) fn append_to(&mut self, names: &mut Vec<OperationId>) {
+        names.append(&mut self.names);
+        self.running = 0;
+    }
+}
+
 /// What waits for room in a window.
 #[derive(Debug, Default)]
 pub(crate) struct Blocked {
     /// Operations, each in need of a place in the window.
-    pub(crate) operations: Vec<OperationId>,
+    pub(crate) operations: Waiting,
     /// Operations that wait for others to be answered.
-    pub(crate) requests: Vec<OperationId>,
+    pub(crate) requests: Waiting,
     /// Frames of the peer that have to be answered with a payload.
     pub(crate) responses: VecDeque<(VniId, StoredFrame)>,
 }
@@ -76,8 +111,12 @@ pub(crate) struct Peer {
     pub(super) naks: VecDeque<(u64, Frame)>,
     /// All other frames of class Control that wait to be sent.
     pub(super) control: VecDeque<Frame>,
+    /// Ports of which one of these says that their process has ended.
+    pub(super) gone: BTreeSet<u16>,
     /// Stands in [`PeerTable::listed`].
     listed: bool,
+    /// There was no route to it: it is nobody, and its place can be taken.
+    vacant: bool,
 }
 
 impl Peer {
@@ -107,7 +146,9 @@ impl Peer {
             blocked: Blocked::default(),
             naks: VecDeque::new(),
             control: VecDeque::new(),
+            gone: BTreeSet::new(),
             listed: false,
+            vacant: false,
         }
     }
 
@@ -225,40 +266,74 @@ pub(crate) struct PeerTable {
     next_session: u64,
     /// Fragments that were granted to peers, all together.
     granted: u32,
+    /// Places of peers that have left.
+    vacant: Vec<PeerIndex>,
+    /// The smallest session that a node may begin with that was a peer before.
+    floors: BTreeMap<NodeId, u64>,
 }
 
 impl PeerTable {
-    /// The peer of that node, a new one if need be; `None` beyond the limit.
+    /// The peer of that node, if it is one.
     #[inline]
-    pub(super) fn find_or_add(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
-        match self.indices.get(usize::from(node.0)) {
-            Some(index) if *index != 0 => Some(PeerIndex(index - 1)),
-            _ => self.add(node, limits),
-        }
+    pub(super) fn find(&self, node: NodeId) -> Option<PeerIndex> {
+        let entry = *self.indices.get(usize::from(node.0))?;
+        entry.checked_sub(1).map(PeerIndex)
     }
 
+    /// Makes a node that is no peer one; `None` beyond the limit.
     #[cold]
-    fn add(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
-        let number = usize::from(node.0);
-        if self.peers.len() >= (limits.peers.min(u32::from(u16::MAX))) as usize {
+    pub(super) fn add(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
+        let full = self.peers.len() >= (limits.peers.min(u32::from(u16::MAX))) as usize;
+        if full && self.vacant.is_empty() {
             return None;
         }
+        let left = limits.held_frames.saturating_sub(self.granted);
+        let grant = left.max(SMALLEST_WINDOW).min(limits.window.max(1));
+        self.granted = self.granted.saturating_add(grant);
+        let floor = self.floors.get(&node).copied();
+        let session = Session::new(self.new_session()).with_floor(floor.unwrap_or(1));
+        let mut peer = Peer::new(node, session, grant);
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                let old = &mut self[index];
+                peer.incarnation = old.incarnation.wrapping_add(1);
+                peer.listed = old.listed;
+                *old = peer;
+                index
+            }
+            None => {
+                self.peers.push(peer);
+                PeerIndex((self.peers.len() - 1) as u16)
+            }
+        };
+        let number = usize::from(node.0);
         if number >= self.indices.len() {
             self.indices.resize(number + 1, 0);
         }
-        // A quarter of what is left, so that later peers find some too.
-        let share = limits.held_frames.saturating_sub(self.granted) / 4;
-        let grant = share.max(SMALLEST_WINDOW).min(limits.window.max(1));
-        self.granted = self.granted.saturating_add(grant);
-        let session = Session::new(self.new_session());
-        self.peers.push(Peer::new(node, session, grant));
-        self.indices[number] = self.peers.len() as u16;
-        Some(PeerIndex((self.peers.len() - 1) as u16))
+        self.indices[number] = index.0 + 1;
+        Some(index)
+    }
+
+    /// Lets a peer leave whose session has ended, and of which nothing else is known any
+    /// more. Its window goes back to all.
+    pub(super) fn vacate(&mut self, index: PeerIndex) {
+        let peer = &mut self[index];
+        if std::mem::replace(&mut peer.vacant, true) {
+            return;
+        }
+        let (node, floor) = (peer.node, peer.session.floor());
+        self.granted = self.granted.saturating_sub(self[index].grant);
+        // Nodes without a session were never heard of.
+        if floor > 1 {
+            self.floors.insert(node, floor);
+        }
+        self.indices[usize::from(node.0)] = 0;
+        self.vacant.push(index);
     }
 
     /// Makes the own node known: frames to it take no wire.
     pub(super) fn add_own(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
-        let index = self.find_or_add(node, limits)?;
+        let index = self.find(node).or_else(|| self.add(node, limits))?;
         let session = Session::with_itself(self.new_session());
         let peer = &mut self[index];
         peer.session = session;
@@ -280,8 +355,10 @@ impl PeerTable {
     }
 
     /// Every peer.
-    pub(super) fn all(&self) -> impl Iterator<Item = PeerIndex> {
-        (0..self.peers.len() as u16).map(PeerIndex)
+    pub(super) fn all(&self) -> Vec<PeerIndex> {
+        let peers = (0u16..).zip(&self.peers);
+        let peers = peers.filter(|(_, peer)| !peer.vacant);
+        peers.map(|(index, _)| PeerIndex(index)).collect()
     }
 
     /// Notes that an acknowledgement may have to be sent to a peer.
@@ -376,13 +453,13 @@ mod tests {
             ..Limits::default()
         };
         let mut table = PeerTable::default();
-        let a = table.find_or_add(NodeId(7), &limits).unwrap();
-        let b = table.find_or_add(NodeId(0), &limits).unwrap();
+        let a = table.add(NodeId(7), &limits).unwrap();
+        let b = table.add(NodeId(0), &limits).unwrap();
         assert_ne!(a, b);
-        assert_eq!(table.find_or_add(NodeId(7), &limits), Some(a));
-        assert_eq!(table.find_or_add(NodeId(9), &limits), None);
+        assert_eq!(table.find(NodeId(7)), Some(a));
+        assert_eq!(table.add(NodeId(9), &limits), None);
         assert_eq!(table[a].node, NodeId(7));
-        assert_eq!(table.all().count(), 2);
+        assert_eq!(table.all().len(), 2);
     }
 
     #[test]
@@ -395,23 +472,70 @@ mod tests {
         let mut table = PeerTable::default();
         let grants: Vec<_> = (0..8)
             .map(|node| {
-                let index = table.find_or_add(NodeId(node), &limits).unwrap();
+                let index = table.add(NodeId(node), &limits).unwrap();
                 table[index].grant
             })
             .collect();
-        assert_eq!(grants, [64, 59, 44, 33, 25, 18, 16, 16]);
+        assert_eq!(grants, [64, 64, 64, 64, 44, 16, 16, 16]);
+    }
+
+    #[test]
+    fn names_of_operations_that_have_ended_do_not_pile_up() {
+        let mut waiting = Waiting::default();
+        for number in 0..10_000 {
+            let runs = |id: &OperationId| id.0 < 100 || id.0 + 10 > number;
+            waiting.push(OperationId(number), runs);
+            assert!(waiting.names.len() <= 2 * 110 + 1);
+        }
+        let mut names = Vec::new();
+        waiting.append_to(&mut names);
+        assert!(waiting.is_empty() && names.is_sorted_by_key(|id| id.0));
+        let expected: Vec<_> = (0..100).chain([9_999]).map(OperationId).collect();
+        assert!(expected.iter().all(|id| names.contains(id)));
+    }
+
+    #[test]
+    fn a_peer_that_has_left_gives_its_place_and_its_window_back() {
+        let limits = Limits {
+            peers: 2,
+            window: 64,
+            held_frames: 100,
+            ..Limits::default()
+        };
+        let mut table = PeerTable::default();
+        let a = table.add(NodeId(7), &limits).unwrap();
+        let b = table.add(NodeId(8), &limits).unwrap();
+        assert_eq!((table[a].grant, table[b].grant), (64, 36));
+        table[a].session.begin(5);
+        let before = table[a].incarnation;
+        for _ in 0..2 {
+            table.vacate(a);
+        }
+        assert_eq!(table.find(NodeId(7)), None);
+        assert_eq!(table.all(), [b]);
+        let c = table.add(NodeId(9), &limits).unwrap();
+        assert_eq!((c, table[c].grant), (a, 64), "its place and its window");
+        assert_ne!(table[c].incarnation, before);
+        assert_eq!(table.add(NodeId(7), &limits), None);
+        table.vacate(c);
+        let again = table.add(NodeId(7), &limits).unwrap();
+        assert_eq!(
+            table[again].session.floor(),
+            5,
+            "its old sessions stay over"
+        );
     }
 
     #[test]
     fn sessions_never_repeat_not_even_after_a_reset() {
         let limits = Limits::default();
         let mut table = PeerTable::default();
-        let a = table.find_or_add(NodeId(1), &limits).unwrap();
+        let a = table.add(NodeId(1), &limits).unwrap();
         let first = table[a].session.own();
         assert!(first > 0);
         table.clear();
         table.raise_sessions(first);
-        let a = table.find_or_add(NodeId(1), &limits).unwrap();
+        let a = table.add(NodeId(1), &limits).unwrap();
         assert!(table[a].session.own() > first);
         table.raise_sessions(1000);
         assert_eq!(table.new_session(), 1000);

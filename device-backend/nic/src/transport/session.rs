@@ -53,6 +53,11 @@ impl Session {
         }
     }
 
+    /// The same, with a side that begins with `floor` at least.
+    pub(crate) fn with_floor(self, floor: u64) -> Self {
+        Session { floor, ..self }
+    }
+
     /// A session of a NIC with itself: always known.
     pub(crate) fn with_itself(own: u64) -> Self {
         Session {

@@ -26,7 +26,7 @@ use qnic_abi::atomic::{
 use qnic_abi::control::Statistics;
 use qnic_abi::host_area::RESULT_RECORDS;
 use qnic_abi::wire::Frame;
-use qnic_abi::{Access, Key, NodeId, SegmentId, Status, VniId, PAGE_SIZE};
+use qnic_abi::{Access, Key, SegmentId, Status, VniId, PAGE_SIZE};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::protocol::{Context, Ended, Ends, Outgoing, Protocol, Received, Turn};
@@ -236,7 +236,7 @@ impl Protocol for AtomicProtocol {
     ) -> Result<(), Status> {
         let (request, record) = check_command(&fetched.descriptor.read())?;
         let header = &fetched.descriptor.header;
-        let peer = cx.transport.find_or_add(NodeId(header.remote_node.get()));
+        let peer = fetched.peer;
         let Some(id) = cx.core.begin((vni, Self::ID), Counter::Reads, header, peer) else {
             return Ok(());
         };

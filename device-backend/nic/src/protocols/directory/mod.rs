@@ -22,6 +22,7 @@ use qnic_abi::{NodeId, Port, SegmentId, SegmentName, Status, VniId};
 use zerocopy::IntoBytes;
 
 use super::protocol::{Context, Ended, Protocol, Received};
+use crate::config::Limits;
 use crate::control_reply::{body, reply};
 use crate::core::Segment;
 use crate::env::{Host, Time};
@@ -101,7 +102,8 @@ impl Directory {
         if cx.core.process(vni).is_none() {
             return Err(Status::NoSuchVni);
         }
-        if self.pending.len() >= cx.core.limits.imports as usize {
+        let pending = self.pending.iter().filter(|pending| pending.vni == vni);
+        if pending.count() >= cx.core.limits.imports as usize {
             return Err(Status::Exhausted);
         }
         self.next_number += 1;
@@ -134,12 +136,29 @@ impl Directory {
         if let Some(process) = cx.core.process(pending.vni) {
             frame.envelope.source_port = process.port.0.into();
         }
-        let peer = cx.transport.find_or_add(pending.node);
-        if let Some(peer) = peer {
-            cx.transport.send_control(peer, frame);
+        pending.send_at = match cx.transport.find(pending.node) {
+            Some(peer) if cx.transport.has_control_room(peer) => {
+                cx.transport.send_control(peer, frame);
+                None
+            }
+            found => {
+                if found.is_none() {
+                    cx.transport.want(pending.node);
+                }
+                Some(cx.now.after(RETRY_AFTER))
+            }
+        };
+    }
+
+    /// Returns true if another import of a process of a peer may wait here.
+    fn may_park(&self, limits: &Limits, peer: PeerIndex, importer: Port) -> bool {
+        let of_peer = self.parked.iter().filter(|parked| parked.peer == peer);
+        let (mut all, mut own) = (0, 0);
+        for parked in of_peer {
+            all += 1;
+            own += u32::from(parked.importer == importer);
         }
-        let later = cx.now.after(RETRY_AFTER);
-        pending.send_at = peer.is_none().then_some(later);
+        all < limits.parked_imports_per_peer && own < limits.parked_imports
     }
 
     fn expire_parked<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
@@ -170,7 +189,7 @@ impl Directory {
         let body = match found {
             Some(found) => response(Ok(found)),
             None if wait_ms == 0 => response(Err(Status::NameNotFound)),
-            None if self.parked.len() >= cx.core.limits.parked_imports as usize => {
+            None if !self.may_park(&cx.core.limits, arrival.peer, importer) => {
                 response(Err(Status::Exhausted))
             }
             None => {
@@ -349,6 +368,15 @@ impl Protocol for Directory {
         let vni = VniId(header.vni.get());
         let started = body(bytes).and_then(|body| self.import(cx, vni, &body, token));
         Some(started.err())
+    }
+
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        for index in 0..self.pending.len() {
+            let pending = &self.pending[index];
+            if pending.send_at.is_some() && cx.transport.find(pending.node).is_some() {
+                self.send(cx, index);
+            }
+        }
     }
 
     fn failed_request(&mut self) -> Option<Status> {

@@ -8,7 +8,7 @@ mod abi;
 use std::collections::{HashMap, VecDeque};
 
 use qnic_abi::wire::Frame;
-use qnic_abi::{NodeId, Status, VniId};
+use qnic_abi::{Status, VniId};
 
 use self::abi::{Echo as EchoFrame, EchoCommand, REQUEST, RESPONSE};
 use super::protocol::{Context, Outgoing, Protocol, Received, Source, Turn};
@@ -49,10 +49,9 @@ impl Protocol for Echo {
         if command.reserved.iter().any(|word| word.get() != 0) {
             return Err(Status::Malformed);
         }
-        let node = NodeId(command.header.remote_node.get());
-        let peer = cx.transport.find_or_add(node);
         let issuer = (vni, Self::ID);
-        if let Some(id) = cx.core.begin(issuer, Counter::Reads, &command.header, peer) {
+        let header = &command.header;
+        if let Some(id) = cx.core.begin(issuer, Counter::Reads, header, fetched.peer) {
             self.values.insert(id.0, command.value.get());
             cx.core.set_ready(id, true);
         }

@@ -187,7 +187,7 @@ impl Protocol for Rdma {
             Opcode::Read => Counter::Reads,
         };
         let node = NodeId(header.remote_node.get());
-        let peer = cx.transport.find_or_add(node);
+        let peer = fetched.peer;
         let Some(id) = cx.core.begin((vni, Self::ID), counter, header, peer) else {
             return Ok(());
         };
