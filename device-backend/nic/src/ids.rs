@@ -22,7 +22,7 @@ impl OperationId {
 }
 
 /// Index of a peer in the transport's table; it keeps it until the NIC is reset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct PeerIndex(pub(crate) u16);
 
 /// Names a protocol: its index in the list of [`crate::protocols`].

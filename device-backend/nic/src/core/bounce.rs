@@ -27,14 +27,26 @@
 //! if the page was taken away between the driver entering it and saying so; each round
 //! costs the driver another reclaim of a page it has just brought in.
 
+use std::collections::btree_map::{BTreeMap, Entry};
+
 use super::Core;
 use crate::env::{HostMemory, OutOfRange};
 use crate::frame::{Arrival, HeldFrame, StoredFrame};
 use crate::ids::{OperationId, PeerIndex};
 
+/// The frames of one operation of a peer.
+#[derive(Debug, Default)]
+struct HeldOperation {
+    frames: u32,
+    /// It does not notify: another frame of it was refused.
+    silenced: bool,
+}
+
 /// What is held, and was.
 #[derive(Debug, Default)]
 pub(crate) struct BounceMemory {
+    /// Operations of which frames are held, by peer and name.
+    operations: BTreeMap<(PeerIndex, u64), HeldOperation>,
     pub(crate) frames: u32,
     /// Payload bytes of these frames.
     pub(crate) bytes: u64,
@@ -76,6 +88,8 @@ impl Core {
         let mut payload = vec![0; arrival.payload.len()].into_boxed_slice();
         arrival.payload.read(&mut payload)?;
         if held.is_some() {
+            let name = (arrival.peer, arrival.frame.envelope.operation.get());
+            self.bounce.operations.entry(name).or_default().frames += 1;
             self.bounce.take(payload.len());
         }
         Ok(Box::new(StoredFrame {
@@ -89,21 +103,33 @@ impl Core {
 
     /// Gives the memory of a stored frame back that was held.
     pub(crate) fn release(&mut self, stored: &StoredFrame) {
-        if stored.held.is_some() {
-            self.bounce.give(stored.payload.len());
+        if stored.held.is_none() {
+            return;
+        }
+        self.bounce.give(stored.payload.len());
+        let name = (stored.peer, stored.frame.envelope.operation.get());
+        if let Entry::Occupied(mut operation) = self.bounce.operations.entry(name) {
+            operation.get_mut().frames -= 1;
+            if operation.get().frames == 0 {
+                operation.remove();
+            }
         }
     }
 
     /// Takes the notification away from all stored frames of an operation of a peer:
-    /// another frame of it was refused.
+    /// another frame of it was refused. Its cost does not grow with what is held.
     pub(crate) fn silence(&mut self, peer: PeerIndex, operation: OperationId) {
-        for process in self.processes() {
-            for stored in process.faults.frames() {
-                if stored.peer == peer && stored.frame.envelope.operation.get() == operation.0 {
-                    stored.silenced = true;
-                }
-            }
+        let name = (peer, operation.0);
+        if let Some(operation) = self.bounce.operations.get_mut(&name) {
+            operation.silenced = true;
         }
+    }
+
+    /// Returns true if the notification was taken away from a stored frame.
+    pub(crate) fn is_silenced(&self, stored: &StoredFrame) -> bool {
+        let name = (stored.peer, stored.frame.envelope.operation.get());
+        let operation = self.bounce.operations.get(&name);
+        operation.is_some_and(|operation| operation.silenced)
     }
 }
 

@@ -128,15 +128,6 @@ impl FaultTable {
         taken
     }
 
-    /// The frames in bounce memory that wait.
-    pub(crate) fn frames(&mut self) -> impl Iterator<Item = &mut StoredFrame> {
-        let waiters = self.faults.iter_mut().flat_map(|fault| &mut fault.waiters);
-        waiters.filter_map(|(_, waiter)| match waiter {
-            Waiter::Frame(stored) => Some(&mut **stored),
-            Waiter::Operation(_) | Waiter::Response(_) => None,
-        })
-    }
-
     /// [`FaultTable::take_waiters`] of those that came from a peer.
     pub(crate) fn take_waiters_of(&mut self, index: PeerIndex) -> Vec<Waiter> {
         self.take_waiters(|waiter| waiter.peer() == Some(index))

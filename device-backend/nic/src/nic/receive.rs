@@ -293,9 +293,10 @@ impl Nic {
         &mut self,
         now: Time,
         host: &H,
-        stored: Box<StoredFrame>,
+        mut stored: Box<StoredFrame>,
         failed: Option<Status>,
     ) {
+        stored.silenced |= self.core.is_silenced(&stored);
         let (protocols, mut cx) = self.parts(now, host);
         let arrival = stored.arrival();
         let received = match failed {
