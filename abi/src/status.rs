@@ -68,6 +68,9 @@ statuses! {
     Overlapping = 28: "the memory shares a page with a segment over another range of this process",
     /// The operand of an atomic operation is not aligned to its size (N20).
     Misaligned = 29: "the operand of an atomic operation is not aligned to its size",
+    /// The receiver is not ready: the kernel that owns the memory answers no page fault. It
+    /// is stuck, has panicked, or is hostile; or the machine has far too little memory.
+    FaultTimeout = 30: "receiver not ready: a page was not brought in within the fault timeout",
 }
 
 impl Status {
@@ -88,7 +91,7 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(30), Err(Unknown(30)));
+        assert_eq!(Status::try_from(31), Err(Unknown(31)));
         assert_eq!(Status::try_from(u32::MAX), Err(Unknown(u32::MAX)));
     }
 }

@@ -24,7 +24,7 @@ pub use device::{Config, EngineSettings, MetricsSettings, NicSettings};
 pub use error::ConfigError;
 pub use file::parse;
 pub use network::{
-    check_link, check_peer_timeout, index_of, topology, LinkSettings, NetworkSettings,
-    ProcessSettings, ShmSettings, UdpSettings,
+    check_link, check_timeouts, index_of, topology, LinkSettings, NetworkSettings, ProcessSettings,
+    ShmSettings, UdpSettings,
 };
 pub use size::ByteSize;

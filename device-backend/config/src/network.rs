@@ -8,6 +8,7 @@
 //! seed = 1                      # of all chance; 0 if left out
 //! default = { delay = "10us" }  # what every link does ([`Impairments`])
 //! peer_timeout = "5s"           # a node that is silent for so long is given up
+//! fault_timeout = "30s"         # a page that is not brought in for so long is given up
 //!
 //! [[network.link]]              # what one link does instead
 //! from = 0
@@ -43,8 +44,9 @@ use crate::check::{add, require, Unique};
 use crate::device::Seen;
 use crate::{Config, ConfigError};
 
-/// Shortest [`NetworkSettings::peer_timeout`]: some retransmissions must fit.
-const MIN_PEER_TIMEOUT: Span = Span::nanoseconds(100_000_000);
+/// Shortest [`NetworkSettings::peer_timeout`] and [`NetworkSettings::fault_timeout`]: some
+/// retransmissions, and the reclaim of some memory, must fit.
+const MIN_TIMEOUT: Span = Span::nanoseconds(100_000_000);
 
 /// How NICs are joined.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -66,6 +68,9 @@ pub struct NetworkSettings {
     /// A node that owes an answer and is silent for so long is given up; `None`: the
     /// NIC's default, five seconds.
     pub peer_timeout: Option<Span>,
+    /// A page fault that a guest's kernel has not answered for so long fails what waits for
+    /// its pages; `None`: the NIC's default, thirty seconds.
+    pub fault_timeout: Option<Span>,
     /// How processes of other hosts are reached.
     pub udp: Option<UdpSettings>,
     /// How processes of this host are reached.
@@ -182,14 +187,17 @@ pub fn check_link<N: PartialEq + Debug>(
     require(joined, key, message)
 }
 
-/// Checks `peer_timeout` of `[network]`.
+/// Checks `peer_timeout` and `fault_timeout` of `[network]`.
 ///
 /// # Errors
-/// Returns an error if it is too short.
-pub fn check_peer_timeout(time: Option<Span>) -> Result<(), ConfigError> {
-    let time = time.unwrap_or(MIN_PEER_TIMEOUT);
-    let message = format!("expected {MIN_PEER_TIMEOUT} or more, found {time}");
-    require(time >= MIN_PEER_TIMEOUT, "network.peer_timeout", message)
+/// Returns an error if one is too short.
+pub fn check_timeouts(peer: Option<Span>, fault: Option<Span>) -> Result<(), ConfigError> {
+    for (key, time) in [("peer_timeout", peer), ("fault_timeout", fault)] {
+        let time = time.unwrap_or(MIN_TIMEOUT);
+        let message = format!("expected {MIN_TIMEOUT} or more, found {time}");
+        require(time >= MIN_TIMEOUT, format!("network.{key}"), message)?;
+    }
+    Ok(())
 }
 
 /// Index of `node` among `nodes`.
@@ -242,7 +250,7 @@ impl Config {
             return Ok(());
         };
         settings.check_processes(seen)?;
-        check_peer_timeout(settings.peer_timeout)?;
+        check_timeouts(settings.peer_timeout, settings.fault_timeout)?;
         let plan = self.network_plan()?;
         let local: Vec<_> = self.nics.iter().map(|nic| nic.node).collect();
         Network::new(&plan, &local)
@@ -330,7 +338,7 @@ mod tests {
 
     /// The network begins on line 11.
     const WHOLE: &str = "\
-[network]\ntopology = \"torus\"\ncolumns = 2\nseed = 3\npeer_timeout = \"2s\"\ndefault = { delay = \"10us\" }
+[network]\ntopology = \"torus\"\ncolumns = 2\nseed = 3\npeer_timeout = \"2s\"\nfault_timeout = \"9s\"\ndefault = { delay = \"10us\" }
 [[network.link]]\nfrom = 0\nto = 1\none_way = true\nimpairments = { loss = \"5%\", rate = \"1Gbit\" }
 [network.udp]\nname = \"west\"\nlisten = \"127.0.0.1:7000\"\nkey_file = \"/k\"
 [[network.process]]\nname = \"east\"\naddress = \"127.0.0.1:7001\"\nnodes = [2, 3]\n";
@@ -355,14 +363,15 @@ mod tests {
             torus => ring | 13 | network.columns: only
             torus"\ncolumns = 2 => star"\nhub = 7 | 13 | network.hub: there is no node 7
             2s => 2ms | 15 | network.peer_timeout: expected 100ms
-            10us => soon | 16 | expected a time
-            5% => 5 | 21 | expected a percentage
-            to = 1 => to = 7 | 17 | network.link[0]: there is no node 7
-            to = 1 => to = 3 | 17 | network.link[0]: no link of this topology joins 0 and 3
-            rate => speed | 21 | unknown field
-            [2, 3] => [1, 3] | 29 | node 1 is used already by nic[1].node
-            "east" => "west" | 27 | is used already by network.udp.name
-            127.0.0.1:7001 => east | 28 | socket address
+            9s => 99ms | 16 | network.fault_timeout: expected 100ms
+            10us => soon | 17 | expected a time
+            5% => 5 | 22 | expected a percentage
+            to = 1 => to = 7 | 18 | network.link[0]: there is no node 7
+            to = 1 => to = 3 | 18 | network.link[0]: no link of this topology joins 0 and 3
+            rate => speed | 22 | unknown field
+            [2, 3] => [1, 3] | 30 | node 1 is used already by nic[1].node
+            "east" => "west" | 28 | is used already by network.udp.name
+            127.0.0.1:7001 => east | 29 | socket address
         "#;
         assert_errors(&format!("{NICS}{WHOLE}"), table);
         let lonely = r#"

@@ -72,6 +72,9 @@ pub struct Limits {
     /// A peer that owes an answer and says nothing for so long is given up, in
     /// nanoseconds.
     pub peer_timeout: u64,
+    /// A page fault that the driver has not answered after so long ends what waits for its
+    /// pages with [`qnic_abi::Status::FaultTimeout`], in nanoseconds (N13, N14).
+    pub fault_timeout: u64,
     /// A command queue without a command for so long is deactivated, in nanoseconds.
     pub idle_timeout: u64,
 }
@@ -98,6 +101,7 @@ impl Default for Limits {
             retransmit_ceiling: 1_000_000_000,
             ack_delay: 50_000,
             peer_timeout: 5_000_000_000,
+            fault_timeout: 30_000_000_000,
             idle_timeout: 5_000,
         }
     }

@@ -1,7 +1,7 @@
 //! What one process or peer takes, others keep (X8): places, windows, imports.
 
-use qnic_abi::{Port, Status};
-use qnic_nic::testing::{Net, Pair, SimSegment};
+use qnic_abi::{Port, Status, PAGE_SIZE};
+use qnic_nic::testing::{page, LossyWire, Net, Pair, SimSegment};
 use qnic_nic::Limits;
 
 /// A segment that looks like that of `b`, on a node that does not exist.
@@ -59,4 +59,69 @@ fn a_node_without_a_route_leaves_and_comes_back() {
             net.heal();
         }
     }
+}
+
+/// A kernel that answers no page fault is not waited for without end: what waits for its
+/// pages fails with a status of its own, what waits behind goes on, others are not touched.
+fn a_fault_without_an_answer(net: Net, lossless: bool) {
+    let timeout = Limits::default().fault_timeout;
+    let pair = Pair::present(net);
+    let other = pair.net.party(1, 3).present();
+    pair.a.write(&pair.b).run();
+    pair.net.settle();
+    let written = pair.a.done().0;
+    pair.net.answer_faults(false);
+    pair.b.evict(page(2));
+    let first = pair.a.write(&pair.b).pages(2..3).issue();
+    pair.a.write(&pair.b).pages(5..6).notify(4).issue();
+    let read = pair.a.read(&pair.b).from(page(2)).bytes(8).issue();
+    let begin = pair.net.cluster().now;
+    pair.net.settle();
+    // Where nothing is lost, time passes only here.
+    if lossless {
+        pair.net.advance(timeout / 2);
+        pair.net.settle();
+        assert!(pair.a.errors().is_empty(), "it is waited for so long");
+        assert_eq!(pair.b.signals(4), 0, "what notifies waits behind");
+        pair.net.advance(timeout);
+    }
+    pair.a.write(&other).bytes(8).issue();
+    pair.net.settle();
+    assert!(pair.net.cluster().now >= begin.after(timeout));
+    let expected = [first, read].map(|command| (command, Status::FaultTimeout));
+    assert_eq!(pair.a.sorted_errors(), expected);
+    assert_eq!(pair.a.done(), (written + 3, 1));
+    assert_eq!(pair.b.signals(4), 1);
+    pair.net.assert_holds_nothing(1);
+    // An answer that comes too late does no harm.
+    pair.net.answer(1, 0, 1);
+    pair.net.answer_faults(true);
+    pair.a.write(&pair.b).pages(2..3).issue();
+    pair.net.settle();
+    assert_eq!((pair.a.done().0, pair.a.errors().len()), (written + 4, 2));
+    pair.net.assert_unlocked();
+}
+
+#[test]
+fn a_fault_without_an_answer_ends_on_a_lossless_wire() {
+    a_fault_without_an_answer(Net::new(2, 512, 8, &Limits::default()), true);
+}
+
+#[test]
+fn a_fault_without_an_answer_ends_on_a_lossy_wire() {
+    a_fault_without_an_answer(Net::lossy(2, LossyWire::rough(50), 3), false);
+}
+
+/// The same for the pages of the issuer itself.
+#[test]
+fn an_issuer_does_not_wait_for_its_own_kernel_without_end() {
+    let pair = Pair::present(Net::new(2, 512, 8, &Limits::default()));
+    pair.net.answer_faults(false);
+    pair.a.evict(page(1));
+    let write = pair.a.write(&pair.b).from(page(1)).bytes(8).run();
+    pair.a.inline_write(&pair.b, &[1; PAGE_SIZE / 64]).run();
+    pair.net.advance(Limits::default().fault_timeout);
+    pair.net.settle();
+    assert_eq!(pair.a.errors(), [(write, Status::FaultTimeout)]);
+    assert_eq!(pair.a.done().0, 2);
 }

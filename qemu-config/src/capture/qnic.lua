@@ -42,7 +42,7 @@ local STATUSES = {
     [20] = "QueueFailed", [21] = "SramTooSmall", [22] = "NotMapped",
     [23] = "ReadOnlyMemory", [24] = "FileMemory", [25] = "SharedMemory",
     [26] = "HugetlbMemory", [27] = "DeviceMemory", [28] = "Overlapping",
-    [29] = "Misaligned",
+    [29] = "Misaligned", [30] = "FaultTimeout",
 }
 
 local OUTCOMES = {

@@ -71,6 +71,7 @@ impl ClusterSpec {
             seed: network.seed,
             default: network.default,
             peer_timeout: network.peer_timeout,
+            fault_timeout: network.fault_timeout,
             udp: udp.map(|(host, key_file)| UdpSettings {
                 name: host.name.clone(),
                 listen: host.address,

@@ -7,6 +7,7 @@
 //! seed = 1                           # of all chance; 0 if left out
 //! default = { delay = "20us" }       # what every link does
 //! peer_timeout = "5s"                # a node that is silent for so long is given up
+//! fault_timeout = "30s"              # a page that is not brought in for so long is given up
 //! key_file = "cluster.key"           # with hosts: at least 32 random bytes, the same everywhere
 //!
 //! [[network.link]]                   # what one link does instead
@@ -56,6 +57,9 @@ pub struct NetworkSpec {
     pub default: Impairments,
     /// A node that owes an answer and is silent for so long is given up.
     pub peer_timeout: Option<Span>,
+    /// A page fault that a guest's kernel has not answered for so long fails what waits for
+    /// its pages.
+    pub fault_timeout: Option<Span>,
     /// File with the key that hosts share.
     pub key_file: Option<PathBuf>,
     /// On which of the hosts this cluster file is used, once that was chosen.
@@ -208,7 +212,7 @@ pub(super) fn check(spec: &ClusterSpec) -> Result<(), ConfigError> {
         return Ok(());
     };
     let nodes: Vec<_> = spec.network_nodes().into_values().collect();
-    qnic_config::check_peer_timeout(network.peer_timeout)?;
+    qnic_config::check_timeouts(network.peer_timeout, network.fault_timeout)?;
     let hub = network.hub.as_deref();
     let topology = qnic_config::topology(network.topology, network.columns, hub.as_ref(), &nodes)?;
     for (index, link) in network.links.iter().enumerate() {
@@ -364,6 +368,7 @@ nic = false
             columns = 2 => hub = "a0" | 3:1: network.columns: needed with the topology torus
             "torus"\ncolumns = 2 => "star"\nhub = "b" | 5:7: network.hub: there is no node "b"
             columns = 2 => columns = 2\npeer_timeout = "1ms" | 6:16: network.peer_timeout: expected 100ms
+            columns = 2 => columns = 2\nfault_timeout = "1ms" | 6:17: network.fault_timeout: expected 100ms
             20us => soon | expected a time such as
             5% => 5 | expected a percentage
             loss => lose | unknown field `lose`

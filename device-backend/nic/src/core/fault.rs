@@ -6,10 +6,16 @@
 //! only the first page of the range: what waits for a later one tries again and,
 //! if need be, makes a fault of its own. When the table is full, a transfer waits
 //! for any fault and then tries again: it is delayed, not refused.
+//!
+//! A driver that does not answer is not waited for without end: after
+//! [`crate::Limits::fault_timeout`] a fault is given up, and with it what waits for pages of
+//! its range. What waits for another page tries again. An answer that comes later is of no
+//! use, and does no harm.
 
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
+use crate::env::Time;
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex};
 
@@ -52,6 +58,11 @@ impl PageRange {
             pages: pages.min(u64::from(MAX_FAULT_PAGES)) as u32,
         }
     }
+
+    /// Returns true if a page is one of these.
+    pub(crate) fn covers(&self, page: u64) -> bool {
+        page.wrapping_sub(self.page) < u64::from(self.pages) << PAGE_SHIFT
+    }
 }
 
 /// A fault that the driver has not answered.
@@ -60,14 +71,11 @@ pub(crate) struct Fault {
     pub(crate) range: PageRange,
     /// What waits, and for which page.
     pub(crate) waiters: Vec<(u64, Waiter)>,
+    /// When it is given up; `None` until the next poll.
+    deadline: Option<Time>,
 }
 
 impl Fault {
-    fn covers(&self, range: &PageRange) -> bool {
-        let length = u64::from(self.range.pages) << PAGE_SHIFT;
-        range.page.wrapping_sub(self.range.page) < length
-    }
-
     fn overlaps(&self, start: u64, end: u64) -> bool {
         let length = u64::from(self.range.pages) << PAGE_SHIFT;
         self.range.page < end && self.range.page.saturating_add(length) > start
@@ -96,7 +104,10 @@ impl FaultTable {
     /// Puts `waiter` behind the fault that covers `range`, or else behind a new one.
     /// Returns true if the driver has to be told.
     pub(crate) fn wait(&mut self, range: PageRange, waiter: Waiter, limit: u32) -> bool {
-        let covering = self.faults.iter().position(|fault| fault.covers(&range));
+        let covering = self
+            .faults
+            .iter()
+            .position(|fault| fault.range.covers(range.page));
         let full = self.faults.len() >= limit.max(1) as usize;
         let index = covering.or(full.then(|| self.faults.len() - 1));
         let new = index.is_none();
@@ -104,12 +115,31 @@ impl FaultTable {
             self.faults.push(Fault {
                 range,
                 waiters: Vec::new(),
+                deadline: None,
             });
             self.faults.len() - 1
         });
         self.requests += usize::from(is_request(&waiter));
         self.faults[index].waiters.push((range.page, waiter));
         new
+    }
+
+    /// Gives faults that have none a deadline, `timeout` nanoseconds from now; takes out one
+    /// whose deadline has passed.
+    pub(crate) fn expire(&mut self, now: Time, timeout: u64) -> Option<Fault> {
+        for fault in &mut self.faults {
+            fault.deadline.get_or_insert(now.after(timeout));
+        }
+        let index = self
+            .faults
+            .iter()
+            .position(|fault| fault.deadline <= Some(now))?;
+        Some(self.remove(index))
+    }
+
+    /// The next deadline.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.faults.iter().filter_map(|fault| fault.deadline).min()
     }
 
     /// Takes out what waits and is chosen; their faults stay.

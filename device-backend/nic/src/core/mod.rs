@@ -39,7 +39,7 @@ use qnic_abi::header::{Geometry, GeometryError};
 use qnic_abi::{Port, Status, VniId};
 
 use crate::config::{Limits, NicConfig};
-use crate::env::Host;
+use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 use bounce::BounceMemory;
@@ -82,6 +82,9 @@ pub(crate) struct Core {
     pub(crate) events: EventQueue,
     /// Late replies to the driver, with the token of their request.
     pub(crate) replies: VecDeque<(u64, [u8; REPLY_BYTES])>,
+    /// When the first fault is given up, or an earlier time; the past if one has no
+    /// deadline yet.
+    pub(crate) fault_deadline: Option<Time>,
     pub(crate) bounce: BounceMemory,
     pub(crate) counters: Counters,
 }
@@ -106,6 +109,7 @@ impl Core {
             running_number: 0,
             events: EventQueue::default(),
             replies: VecDeque::new(),
+            fault_deadline: None,
             bounce: BounceMemory::default(),
             counters: Counters::default(),
         };
@@ -125,6 +129,7 @@ impl Core {
         self.rung = 0;
         self.events = EventQueue::default();
         self.replies.clear();
+        self.fault_deadline = None;
         self.bounce = BounceMemory::default();
         self.counters = Counters::default();
     }
@@ -239,8 +244,28 @@ impl Core {
             return;
         };
         if process.faults.wait(range, waiter, limit) {
+            self.fault_deadline = Some(Time::default());
             self.events.push(Pending::PageFault(vni, range));
         }
+    }
+
+    /// Takes out a fault of any process whose deadline has passed; if there is none, notes
+    /// when that will be.
+    #[cold]
+    pub(crate) fn expire_fault(&mut self, now: Time) -> Option<(VniId, Fault)> {
+        let timeout = self.limits.fault_timeout;
+        let mut next = None;
+        for (vni, process) in (0u16..).zip(&mut self.processes) {
+            let Some(process) = process else {
+                continue;
+            };
+            if let Some(fault) = process.faults.expire(now, timeout) {
+                return Some((VniId(vni), fault));
+            }
+            next = next.into_iter().chain(process.faults.deadline()).min();
+        }
+        self.fault_deadline = next;
+        None
     }
 
     /// Starts the command queue of a process again, without operations.

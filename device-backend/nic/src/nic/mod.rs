@@ -218,6 +218,7 @@ impl Nic {
         let (protocols, mut cx) = self.parts(now, host);
         let mut busy = protocols.expire(&mut cx);
         busy |= self.expire_timers(now, host);
+        busy |= self.expire_faults(now, host);
         self.add_wanted(&io);
         busy |= self.flush(&mut io, false);
         busy |= self.fetch_commands(&io);
@@ -248,7 +249,11 @@ impl Nic {
 
     /// When [`Nic::poll`] must be called at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        let deadlines = [self.protocols.deadline(), self.transport.deadline()];
+        let deadlines = [
+            self.protocols.deadline(),
+            self.transport.deadline(),
+            self.core.fault_deadline,
+        ];
         deadlines.into_iter().flatten().min()
     }
 

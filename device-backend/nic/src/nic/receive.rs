@@ -13,7 +13,7 @@ use qnic_abi::wire::{fragments, kind, Class, Frame, Nak, ProcessGone};
 use qnic_abi::{Port, Status, VniId, PAGE_SIZE};
 
 use super::Nic;
-use crate::core::{Fault, PageRange, Waiter};
+use crate::core::{Fault, PageRange, Pending, Waiter};
 use crate::env::{Host, HostMemory, Payload, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex};
@@ -244,8 +244,29 @@ impl Nic {
         }
     }
 
+    /// Gives up faults that the driver has not answered in time. Returns true if there were
+    /// any.
+    #[inline]
+    pub(super) fn expire_faults<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        let due = self.core.fault_deadline.is_some_and(|time| time <= now);
+        due && self.expire_due_faults(now, host)
+    }
+
+    #[cold]
+    fn expire_due_faults<H: Host>(&mut self, now: Time, host: &H) -> bool {
+        let mut busy = false;
+        while let Some((vni, fault)) = self.core.expire_fault(now) {
+            busy = true;
+            // The driver may not even have been told.
+            let unheard = Pending::PageFault(vni, fault.range);
+            self.core.events.retain(|event| *event != unheard);
+            self.release_fault(now, host, vni, fault, Status::FaultTimeout);
+        }
+        busy
+    }
+
     /// Lets everything try again that waits for a fault, or gives up what waits for its
-    /// first page, when that has failed.
+    /// first page, when that has failed; for any of its pages, when it was not answered.
     pub(super) fn release_fault<H: Host>(
         &mut self,
         now: Time,
@@ -256,11 +277,17 @@ impl Nic {
     ) {
         let reason = match status {
             // The memory went away before this NIC was told.
-            Status::Ok | Status::Aborted | Status::NoSuchSegment => status,
+            Status::Ok | Status::Aborted | Status::NoSuchSegment | Status::FaultTimeout => status,
             _ => Status::PageUnavailable,
         };
+        let range = fault.range;
+        let covered = |page| match reason {
+            Status::Ok => false,
+            Status::FaultTimeout => range.covers(page),
+            _ => page == range.page,
+        };
         for (page, waiter) in fault.waiters {
-            let failed = (reason != Status::Ok && page == fault.range.page).then_some(reason);
+            let failed = covered(page).then_some(reason);
             self.core.counters.restarts += u64::from(failed.is_none());
             match waiter {
                 Waiter::Operation(id) => self.restart(now, host, id, failed),
