@@ -1,0 +1,198 @@
+//! Requests on the control queue: what a guest's kernel asks of its NIC. The virtqueue
+//! that brings them is part of the target `vhost_user`.
+//!
+//! After any input: every request has got one reply; honest nodes exchange data and keep
+//! their bytes; all lists of all NICs are within their limits; after a reset nothing is
+//! held, and the NIC serves again.
+
+use std::collections::BTreeSet;
+
+use qnic_abi::control::{
+    Export, FaultDone, Hello, Import, NewProcess, Opcode, RequestHeader, Unexport,
+    MAX_IMPORT_WAIT_MS, REQUEST_BYTES,
+};
+use qnic_abi::{ABI_VERSION, PAGE_SIZE};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::guest::{Guest, HOSTILE};
+use crate::honest::{pass, BYTES};
+use crate::input::Input;
+
+/// Most steps of one input.
+const STEPS: usize = 96;
+
+/// Tokens of the requests that an input makes, from here on.
+const TOKENS: u64 = 1 << 40;
+
+/// Longest time that an import may wait, and a bit more, in nanoseconds.
+const ALL_IMPORTS: u64 = (MAX_IMPORT_WAIT_MS as u64 + 60_000) * 1_000_000;
+
+/// Runs one input.
+///
+/// # Panics
+/// If a promise is broken.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut guest = Guest::new(&mut input, true);
+    let mut requests = Requests::default();
+    for _ in 0..STEPS {
+        if guest.input.is_empty() {
+            break;
+        }
+        match guest.input.byte() {
+            0..=159 => requests.send(&mut guest),
+            160..=199 => guest.time(),
+            200..=219 => guest.command(),
+            220..=229 => guest.scribble_window(),
+            230..=239 => guest.ring(),
+            240..=251 => guest.scribble_sram(),
+            _ => requests.reset(&guest),
+        }
+        requests.take_replies(&guest);
+        guest.check();
+    }
+    pass(&guest.net, ALL_IMPORTS);
+    guest.net.run();
+    requests.take_replies(&guest);
+    assert!(requests.pending.is_empty(), "a request without a reply");
+    guest.end();
+}
+
+/// Requests that were sent.
+#[derive(Debug, Default)]
+struct Requests {
+    count: u64,
+    pending: BTreeSet<u64>,
+}
+
+impl Requests {
+    fn send(&mut self, guest: &mut Guest<'_, '_>) {
+        let mut bytes = request(guest);
+        if guest.input.chance(4) {
+            bytes.truncate(guest.input.below(REQUEST_BYTES));
+        }
+        let token = TOKENS + self.count;
+        self.count += 1;
+        let mut cluster = guest.net.cluster();
+        if cluster.raw_request(HOSTILE, &bytes, token).is_none() {
+            self.pending.insert(token);
+        }
+    }
+
+    fn take_replies(&mut self, guest: &Guest<'_, '_>) {
+        let mut cluster = guest.net.cluster();
+        cluster.serve(HOSTILE);
+        for (token, _) in cluster.nodes[HOSTILE].replies.drain(..) {
+            assert!(self.pending.remove(&token), "a reply to no request");
+        }
+    }
+
+    /// The guest resets its device: nobody waits for replies any more.
+    fn reset(&mut self, guest: &Guest<'_, '_>) {
+        self.take_replies(guest);
+        self.pending.clear();
+        let mut cluster = guest.net.cluster();
+        cluster.reset(HOSTILE);
+        cluster.start(HOSTILE);
+    }
+}
+
+/// A request that is right but for what the input makes wrong.
+fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
+    let segment = guest.villain.segment;
+    let friend = guest.friend.segment;
+    let memory = guest.net.cluster().nodes[HOSTILE].nic.geometry().frames as usize;
+    let input = &mut *guest.input;
+    let opcode = input.pick(&Opcode::ALL);
+    let header = RequestHeader {
+        opcode: input.near32(opcode as u32).into(),
+        vni: input.near16(guest.villain.vni.0).into(),
+        reserved: u16::from(input.chance(4)).into(),
+    };
+    let mut bytes = header.as_bytes().to_vec();
+    match opcode {
+        Opcode::Hello => bytes.extend_from_slice(hello(input, memory).as_bytes()),
+        Opcode::NewProcess => bytes.extend_from_slice(new_process(input, memory).as_bytes()),
+        Opcode::Export => {
+            let export = Export {
+                segment: u16::from(input.byte()).into(),
+                flags: u16::from(input.chance(48)).into(),
+                access: input.near32(3).into(),
+                name: near_name(input).into(),
+                address: input.near(segment.address).into(),
+                length: input.near(BYTES).into(),
+                key: input.near(segment.key).into(),
+                page_key: input.near(0).into(),
+            };
+            bytes.extend_from_slice(export.as_bytes());
+        }
+        Opcode::Unexport => {
+            let mut unexport = Unexport::new_zeroed();
+            unexport.segment = u16::from(input.byte()).into();
+            bytes.extend_from_slice(unexport.as_bytes());
+        }
+        Opcode::Import => {
+            let node = match input.byte() {
+                0..=127 => friend.node as u16,
+                128..=159 => HOSTILE as u16,
+                160..=191 => 7,
+                _ => input.short(),
+            };
+            let import = Import {
+                node: node.into(),
+                port: input.near16(friend.port.0).into(),
+                wait_ms: input.near32(0).into(),
+                name: input.near(7).into(),
+            };
+            bytes.extend_from_slice(import.as_bytes());
+        }
+        Opcode::FaultDone => {
+            let page = segment.address & !(PAGE_SIZE as u64 - 1);
+            let done = FaultDone {
+                address: near_page(input, page).into(),
+                pages: input.near32(1).into(),
+                status: input.near32(0).into(),
+            };
+            bytes.extend_from_slice(done.as_bytes());
+        }
+        Opcode::DeleteProcess | Opcode::ResetQueue | Opcode::Query => {}
+    }
+    bytes.resize(REQUEST_BYTES, 0);
+    if input.chance(4) {
+        let at = input.below(REQUEST_BYTES);
+        bytes[at] = input.byte();
+    }
+    bytes
+}
+
+/// A name that is likely to be exported already.
+fn near_name(input: &mut Input<'_>) -> u64 {
+    let name = u64::from(input.byte() % 16);
+    input.near(name)
+}
+
+/// The address of one of the pages from `first` on.
+fn near_page(input: &mut Input<'_>, first: u64) -> u64 {
+    let page = first + u64::from(input.byte() % 16) * PAGE_SIZE as u64;
+    input.near(page)
+}
+
+fn hello(input: &mut Input<'_>, frames: usize) -> Hello {
+    Hello {
+        abi_version: input.near32(ABI_VERSION).into(),
+        reserved: u32::from(input.chance(4)).into(),
+        frames: input.near(frames as u64).into(),
+    }
+}
+
+fn new_process(input: &mut Input<'_>, frames: usize) -> NewProcess {
+    let mut process = NewProcess::new_zeroed();
+    let port = 200 + u16::from(input.byte() % 8);
+    process.port = input.near16(port).into();
+    process.flags = u16::from(input.chance(96)).into();
+    process.host_area = std::array::from_fn(|_| {
+        let frame = input.below(frames) as u64;
+        input.near(frame * PAGE_SIZE as u64).into()
+    });
+    process
+}

@@ -1,0 +1,225 @@
+//! A hostile guest among honest ones, for the targets `commands` and `control`.
+//!
+//! ```text
+//!   node 0: neighbour, villain ───► node 1: friend, a ◄──────► node 2: b
+//!           the hostile guest       whose key it has    honest
+//! ```
+//! Either only the villain's process is hostile, then its neighbour on the same node must
+//! not notice; or all of node 0 is, its kernel included, then the other nodes must not.
+
+use qnic_abi::atomic::Function;
+use qnic_abi::page_table::{entry_of, Tag};
+use qnic_abi::window::{
+    command_offset, ARMED, AWAKE, COMMAND_ENTRIES, NOTIFICATION_HEAD, WAKE_REQUEST, WINDOW_BYTES,
+};
+use qnic_abi::{Key, SegmentId, VniId};
+use qnic_abi_client::{Command, Memory};
+use qnic_nic::testing::{page, Net, Party};
+use qnic_nic::Limits;
+
+use crate::honest::{check_bounds, limits, party, pass, reset, Pair, BYTES, PAGES, WINDOWS};
+use crate::input::Input;
+
+/// The node of the hostile guest.
+pub(crate) const HOSTILE: usize = 0;
+
+/// Bytes of `b` that nobody hostile has the right to change.
+const KEPT: u64 = 500;
+
+/// A cluster with a hostile guest.
+pub(crate) struct Guest<'a, 'b> {
+    pub(crate) input: &'a mut Input<'b>,
+    pub(crate) net: Net,
+    pub(crate) villain: Party,
+    pub(crate) neighbour: Pair,
+    pub(crate) friend: Party,
+    /// All of the node is hostile.
+    pub(crate) kernel: bool,
+    limits: Limits,
+    pair: Pair,
+    kept: Vec<u8>,
+}
+
+impl<'a, 'b> Guest<'a, 'b> {
+    /// A cluster whose honest processes have talked already.
+    pub(crate) fn new(input: &'a mut Input<'b>, kernel: bool) -> Self {
+        let limits = limits();
+        let net = Net::new(3, 80, WINDOWS, &limits);
+        let (a, b) = (party(&net, 1, 1), party(&net, 2, 2));
+        let (neighbour, c) = (party(&net, HOSTILE, 1), party(&net, 2, 3));
+        let (villain, friend) = (party(&net, HOSTILE, 3), party(&net, 1, 4));
+        net.answer_faults(false);
+        net.cluster().lossless = !input.chance(128);
+        net.cluster().outside.insert(7, Vec::new());
+        input.hide(&[&a, &b, &c, &neighbour].map(|party| party.segment.key));
+        let drivers: &[usize] = if kernel { &[1, 2] } else { &[HOSTILE, 1, 2] };
+        let mut pair = Pair::new(a, b, drivers);
+        let mut neighbour = Pair::new(neighbour, c, &[HOSTILE, 1, 2]);
+        pair.exchange();
+        neighbour.exchange();
+        let kept = pair.b.bytes(0, KEPT);
+        Guest {
+            input,
+            net,
+            villain,
+            neighbour,
+            friend,
+            kernel,
+            limits,
+            pair,
+            kept,
+        }
+    }
+
+    /// What holds after each step.
+    pub(crate) fn check(&self) {
+        check_bounds(&self.net, &self.limits, &self.pair.drivers);
+        if let Some(frames) = self.net.cluster().outside.get_mut(&7) {
+            frames.clear();
+        }
+    }
+
+    /// What holds at the end; then resets the hostile NIC, and it serves again.
+    pub(crate) fn end(mut self) {
+        assert_eq!(self.pair.b.bytes(0, KEPT), self.kept, "bytes of others");
+        self.pair.exchange();
+        if !self.kernel {
+            self.neighbour.exchange();
+        }
+        self.check();
+        reset(&self.net, HOSTILE);
+        if !self.kernel {
+            self.net.assert_unlocked();
+        }
+        self.net.cluster().start(HOSTILE);
+        self.neighbour.a = party(&self.net, HOSTILE, 1);
+        self.neighbour.drivers = vec![HOSTILE, 1, 2];
+        self.neighbour.exchange();
+        self.pair.exchange();
+        self.check();
+    }
+
+    /// Time passes, or NICs have a turn.
+    pub(crate) fn time(&mut self) {
+        match self.input.byte() {
+            0..=127 => drop(self.net.poll(HOSTILE)),
+            128..=175 => self.net.run(),
+            176..=199 => drop(self.net.cluster().sleeps(HOSTILE)),
+            200..=223 => self.pair.serve(),
+            _ => pass(&self.net, 1 << self.input.below(34)),
+        }
+    }
+
+    pub(crate) fn ring(&mut self) {
+        let vni = VniId(u16::from(self.input.byte()) % WINDOWS as u16);
+        self.net.cluster().ring(HOSTILE, vni);
+    }
+
+    /// A command that is right but for what the input makes wrong.
+    pub(crate) fn command(&mut self) {
+        let input = &mut *self.input;
+        let others = [self.friend.segment, self.villain.segment];
+        let other = others[usize::from(input.chance(64))];
+        let own = self.villain.segment;
+        let mut remote = other.to(0);
+        remote.memory.address = input.near_within(other.address, BYTES);
+        remote.memory.key.0 = input.near(other.key);
+        remote.memory.segment.0 = input.near16(other.id.0);
+        remote.node.0 = match input.byte() {
+            0..=215 => other.node as u16,
+            216..=239 => 7,
+            _ => input.short(),
+        };
+        remote.port.0 = input.near16(other.port.0);
+        let local = Memory {
+            address: input.near_within(own.address, BYTES),
+            key: Key(input.near(own.key)),
+            segment: SegmentId(input.near16(own.id.0)),
+        };
+        let length = input.near_within(0, BYTES / 2);
+        let function = input.pick(&Function::ALL);
+        let mut command = match input.byte() % 4 {
+            0 => Command::write(local, remote, length),
+            1 => Command::read(local, remote, length),
+            2 => Command::inline_write(remote, input.near8(40)),
+            _ => {
+                remote.memory.address &= !31;
+                let width = if function.is_on_queue() { 32 } else { 8 };
+                let operands = [input.near(1), input.near(2)];
+                Command::atomic(function, remote, width, operands, input.near16(3))
+            }
+        };
+        command.opcode = input.near8(command.opcode);
+        command.flags = input.near8(0);
+        if input.chance(64) {
+            command.notification = Some(input.near32(5));
+        }
+        self.villain.post(&command.descriptor());
+    }
+
+    /// Words of the own window, most of them where the NIC looks.
+    pub(crate) fn scribble_window(&mut self) {
+        let input = &mut *self.input;
+        let slot = command_offset(input.below(COMMAND_ENTRIES) as u64);
+        let offset = match input.byte() {
+            0..=31 => AWAKE,
+            32..=63 => WAKE_REQUEST + usize::from(input.byte() % 2) * 8,
+            64..=79 => NOTIFICATION_HEAD,
+            80..=95 => ARMED + usize::from(input.byte() % 16) * 8,
+            96..=223 => slot + usize::from(input.byte() % 24) * 8,
+            _ => input.below(WINDOW_BYTES / 8) * 8,
+        };
+        let word = input.raw();
+        self.net
+            .store(HOSTILE, self.villain.window() + offset, word);
+    }
+
+    /// A word anywhere in the SRAM, most of them in the tables.
+    pub(crate) fn scribble_sram(&mut self) {
+        let geometry = *self.net.cluster().nodes[HOSTILE].nic.geometry();
+        let input = &mut *self.input;
+        let frame = input.below(geometry.frames as usize) as u32;
+        let address = self.villain.segment.address;
+        let tag = Tag::new(self.villain.vni, address);
+        let (offset, right) = match input.byte() {
+            0..=63 => {
+                let row = tag.row(geometry.rows);
+                let entry = entry_of(frame);
+                (
+                    geometry.entry_offset(row, 0) & !7,
+                    u64::from(entry) << 32 | u64::from(entry),
+                )
+            }
+            64..=111 => (geometry.vpn_word(frame), tag.word()),
+            112..=143 => (geometry.key_word(frame), 0xaa00),
+            144..=175 => (geometry.lock_word(frame) & !7, 1),
+            176..=191 => (geometry.dirty_nic_word(frame) & !7, u64::MAX),
+            _ => (input.below(geometry.sram_bytes as usize / 8) * 8, 0),
+        };
+        let word = input.near(right);
+        self.net.store(HOSTILE, offset, word);
+    }
+
+    /// Pages of the villain come and go, and its driver answers faults: honestly.
+    pub(crate) fn paging(&mut self) {
+        let input = &mut *self.input;
+        let at = page(input.below(PAGES as usize - 1) as u64);
+        match input.byte() {
+            0..=99 => self.villain.evict(at),
+            100..=139 => self.villain.set_available(at, input.chance(128)),
+            _ if self.net.faults(HOSTILE) > 0 => {
+                let index = input.below(self.net.faults(HOSTILE));
+                self.net.answer(HOSTILE, index, input.byte().into());
+            }
+            _ => {}
+        }
+    }
+
+    /// Starts the queue again; the driver frees its slots, or not.
+    pub(crate) fn reset_queue(&mut self) {
+        let _ = self.villain.reset_queue();
+        if !self.input.chance(64) {
+            self.villain.clear_queue();
+        }
+    }
+}
