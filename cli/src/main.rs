@@ -8,6 +8,7 @@ mod cp;
 mod demo;
 mod doctor;
 mod down;
+mod fuzz;
 mod logs;
 mod net;
 mod ps;
@@ -68,6 +69,8 @@ enum Command {
     Test(test::Options),
     /// Simulate clusters under virtual time, with faults from a seed
     Sim(sim::Options),
+    /// Fuzz what the hostile can write to, with libFuzzer
+    Fuzz(fuzz::Options),
     /// Measure latency and bandwidth beside the machine's own floor
     Bench(bench::Options),
     /// Tell what was found, what will be used and what is missing
@@ -99,6 +102,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Capture(options) => capture::run(options),
         Command::Test(options) => test::run(options),
         Command::Sim(options) => sim::run(options),
+        Command::Fuzz(options) => fuzz::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Doctor(options) => doctor::run(options),
     }
