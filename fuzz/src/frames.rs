@@ -324,7 +324,10 @@ impl<'a, 'b> Attack<'a, 'b> {
                     packed(input, length, function, id),
                 ]
             }
-            directory::IMPORT_REQUEST => [7, u64::from(input.short()), 0, 0, 0],
+            directory::IMPORT_REQUEST => {
+                let name = 7 + u64::from(input.byte() % 4);
+                [name, u64::from(input.short()), 0, 0, 0]
+            }
             directory::IMPORT_RESPONSE => [0x10_0000, BYTES, 5, 3 << 32, 0],
             kind::NAK => {
                 let status = input.byte() % 32;

@@ -34,8 +34,8 @@ pub(crate) fn limits() -> Limits {
         held_frames: 96,
         responses: 32,
         faults: 4,
-        imports: 8,
-        parked_imports: 8,
+        imports: 2,
+        parked_imports: 2,
         peers: 8,
         ..Limits::default()
     }

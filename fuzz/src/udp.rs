@@ -136,7 +136,7 @@ impl Peer {
         ];
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         bytes.extend_from_slice(body);
-        self.counter += 1;
+        self.counter = self.counter.wrapping_add(1);
         bytes
     }
 
