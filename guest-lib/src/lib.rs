@@ -84,7 +84,7 @@ pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::Endpoint;
 pub use error::{Error, Operation, Result, TransferError, TransferErrors};
-pub use memory::{Buffer, Part, RemoteSegment, Segment};
+pub use memory::{Buffer, ExportedSegment, Part, RemoteSegment, Segment};
 pub use nic::{
     Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
 };
@@ -102,6 +102,7 @@ const _: () = {
     shared::<Endpoint>();
     shared::<Buffer>();
     shared::<Segment>();
+    shared::<ExportedSegment>();
     shared::<RemoteSegment>();
     shared::<Ticket<'_>>();
     shared::<Notification<'_>>();

@@ -9,10 +9,17 @@ use crate::core::lock;
 
 /// Segments by first address. Segments of one process do not overlap, except that several
 /// may cover exactly the same range.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Ranges<P, V> {
     /// (process, first address) to (length, segment), newest last.
     ranges: BTreeMap<(P, u64), Vec<(u64, V)>>,
+}
+
+impl<P, V> Default for Ranges<P, V> {
+    fn default() -> Self {
+        let ranges = BTreeMap::new();
+        Ranges { ranges }
+    }
 }
 
 impl<P: Ord + Copy, V> Ranges<P, V> {
@@ -43,14 +50,24 @@ impl<P: Ord + Copy, V> Ranges<P, V> {
 }
 
 /// What a command has to say about an exported segment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exported {
     pub(crate) segment: u16,
     pub(crate) key: u64,
 }
 
+/// What the export map says of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExportEntry {
+    pub(crate) exported: Exported,
+    pub(crate) name: SegmentName,
+    pub(crate) access: Access,
+    /// Length in bytes.
+    pub(crate) length: u64,
+}
+
 /// The segments that this process exports.
-pub(crate) type Exports = Ranges<(), Exported>;
+pub(crate) type Exports = Ranges<(), ExportEntry>;
 
 /// The segments that this process has imported, by node and port.
 pub(crate) type Imports = Ranges<(NodeId, Port), Weak<Remote>>;
@@ -85,7 +102,7 @@ mod tests {
 
     #[test]
     fn equal_ranges_stand_side_by_side() {
-        let mut exports = Exports::default();
+        let mut exports = Ranges::<(), Exported>::default();
         let segment = |segment| Exported { segment, key: 1 };
         let (first, second) = (segment(1), segment(2));
         exports.insert((), 100, 50, first);
@@ -118,7 +135,7 @@ mod tests {
             address in 0u64..1100,
             length in 0u64..12,
         ) {
-            let mut exports = Exports::default();
+            let mut exports = Ranges::<(), Exported>::default();
             for start in &starts {
                 exports.insert((), start * 10, 10, Exported { segment: *start as u16, key: 0 });
             }

@@ -21,7 +21,7 @@ pub use buffer::Buffer;
 pub use remote::RemoteSegment;
 pub(crate) use remote::Target;
 pub(crate) use segment::Range;
-pub use segment::{Part, Segment};
+pub use segment::{ExportedSegment, Part, Segment};
 
 /// Memory of a platform that can be exported.
 pub(crate) fn allocate(provider: &dyn Provider, length: usize) -> Result<Buffer> {
@@ -84,11 +84,14 @@ impl Endpoint {
         Segment::export(self.core().clone(), name, Arc::new(memory), access, 0)
     }
 
-    /// The offset of `address` in the exported segment that holds all of `length` bytes
-    /// there; O(log segments) (N3). `None` if no single segment does.
-    pub fn export_lookup(&self, address: u64, length: u64) -> Option<u64> {
+    /// The exported segment that holds all of `length` bytes at `address`, and the offset of
+    /// `address` in it, in bytes; O(log segments) (N3). `None` if no single segment does. Of
+    /// several names of one range, the newest is found; physical segments are not.
+    pub fn export_lookup(&self, address: u64, length: u64) -> Option<(ExportedSegment, u64)> {
         let exports = lock(&self.core().exports);
-        exports.find((), address, length).map(|(_, offset)| offset)
+        let (entry, offset) = exports.find((), address, length)?;
+        let found = ExportedSegment::new(self.core(), address - offset, *entry);
+        Some((found, offset))
     }
 
     /// Imports a segment of another process. That process may run on this node, or be

@@ -1,10 +1,10 @@
-//! Exported segments (N2).
+//! Exported segments (N2), and handles of them that a lookup gives (N3).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use qnic_abi::{uapi, Access, SegmentName};
 
-use crate::core::map::Exported;
+use crate::core::map::{ExportEntry, Exported};
 use crate::core::{lock, retry, Core};
 use crate::error::{Error, Result};
 use crate::provider::Memory;
@@ -60,7 +60,13 @@ impl Segment {
             key: call.key.get(),
         };
         if flags & uapi::PHYSICAL == 0 {
-            lock(&core.exports).insert((), call.address.get(), length, exported);
+            let entry = ExportEntry {
+                exported,
+                name,
+                access,
+                length,
+            };
+            lock(&core.exports).insert((), call.address.get(), length, entry);
         }
         Ok(Segment {
             core,
@@ -99,7 +105,7 @@ impl Segment {
     /// whether the part lies within the segment.
     pub fn part(&self, offset: usize, length: usize) -> Part<'_> {
         Part {
-            segment: self,
+            owner: Owner::Segment(self),
             offset,
             length,
         }
@@ -116,7 +122,7 @@ impl Segment {
 
     fn revoke(&mut self) -> Result<()> {
         self.revoked = true;
-        let is_this = |other: &Exported| *other == self.exported;
+        let is_this = |other: &ExportEntry| other.exported == self.exported;
         lock(&self.core.exports).remove((), self.base, is_this);
         let what = || format!("unexport segment {:#x}", self.name.0);
         let mut call = uapi::Unexport {
@@ -138,12 +144,78 @@ impl Drop for Segment {
     }
 }
 
-/// A part of a [`Segment`].
+/// A segment that this process exports, as [`Endpoint::export_lookup`] finds it by an address
+/// (N3).
+///
+/// It names the segment and does not own it: when the [`Segment`] is dropped, the segment is
+/// unexported at once, and a transfer of a part of this handle ends with an error (N2). Clones
+/// are cheap.
+///
+/// [`Endpoint::export_lookup`]: crate::Endpoint::export_lookup
+#[derive(Debug, Clone)]
+pub struct ExportedSegment {
+    core: Weak<Core>,
+    address: u64,
+    entry: ExportEntry,
+}
+
+impl ExportedSegment {
+    /// The segment of `entry`, whose first byte is at `address`.
+    pub(crate) fn new(core: &Arc<Core>, address: u64, entry: ExportEntry) -> Self {
+        let core = Arc::downgrade(core);
+        ExportedSegment {
+            core,
+            address,
+            entry,
+        }
+    }
+
+    /// Name under which peers import it.
+    pub fn name(&self) -> SegmentName {
+        self.entry.name
+    }
+
+    /// The access that peers have.
+    pub fn access(&self) -> Access {
+        self.entry.access
+    }
+
+    /// Virtual address of its first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes; never zero.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        // It is memory of this process.
+        self.entry.length as usize
+    }
+
+    /// A part of it, as source of a write or destination of a read. As source it travels by
+    /// DMA, however short it is (N10): the NIC reads it, if it is still exported.
+    pub fn part(&self, offset: usize, length: usize) -> Part<'_> {
+        Part {
+            owner: Owner::Exported(self),
+            offset,
+            length,
+        }
+    }
+}
+
+/// A part of a [`Segment`] or of an [`ExportedSegment`].
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    segment: &'a Segment,
+    owner: Owner<'a>,
     offset: usize,
     pub(crate) length: usize,
+}
+
+/// What a part is of.
+#[derive(Debug, Clone, Copy)]
+enum Owner<'a> {
+    Segment(&'a Segment),
+    Exported(&'a ExportedSegment),
 }
 
 /// Exported memory of this process, as commands name it.
@@ -159,21 +231,36 @@ impl Part<'_> {
     /// # Errors
     /// [`Error::ForeignSegment`], [`Error::OutOfRange`]
     pub(crate) fn range(&self, core: &Core) -> Result<Range> {
-        let segment = self.segment;
-        if !std::ptr::eq(Arc::as_ptr(&segment.core), core) {
+        let (owner, base, size, exported) = match self.owner {
+            Owner::Segment(segment) => {
+                let owner = Arc::as_ptr(&segment.core);
+                (owner, segment.base, segment.len(), segment.exported)
+            }
+            Owner::Exported(found) => {
+                let owner = found.core.as_ptr();
+                (owner, found.address, found.len(), found.entry.exported)
+            }
+        };
+        if !std::ptr::eq(owner, core) {
             return Err(Error::ForeignSegment);
         }
         let (offset, length) = (self.offset as u64, self.length as u64);
-        Error::check_range("local segment", segment.len() as u64, offset, length)?;
+        Error::check_range("local segment", size as u64, offset, length)?;
         Ok(Range {
-            address: segment.base + offset,
+            address: base + offset,
             length,
-            exported: segment.exported,
+            exported,
         })
     }
 
-    /// Copies its first bytes out.
-    pub(crate) fn read(&self, bytes: &mut [u8]) {
-        self.segment.memory.read_bytes(self.offset, bytes);
+    /// Copies its first bytes out; returns false if only the NIC may read them, as the segment
+    /// may have been unexported and its memory be gone.
+    #[must_use]
+    pub(crate) fn read(&self, bytes: &mut [u8]) -> bool {
+        match self.owner {
+            Owner::Segment(segment) => segment.memory.read_bytes(self.offset, bytes),
+            Owner::Exported(_) => return bytes.is_empty(),
+        }
+        true
     }
 }

@@ -138,18 +138,17 @@ impl Core {
             Source::Bytes(bytes) => {
                 let (address, length) = (bytes.as_ptr() as u64, bytes.len() as u64);
                 let exports = lock(&self.exports);
-                let (exported, _) =
-                    exports
-                        .find((), address, length)
-                        .ok_or(Error::NotExported {
-                            address,
-                            length,
-                            inline_max: inline_max as u64,
-                        })?;
+                let (entry, _) = exports
+                    .find((), address, length)
+                    .ok_or(Error::NotExported {
+                        address,
+                        length,
+                        inline_max: inline_max as u64,
+                    })?;
                 Ok(Local::Memory(Range {
                     address,
                     length,
-                    exported: *exported,
+                    exported: entry.exported,
                 }))
             }
             Source::Part(part) => {
@@ -158,8 +157,10 @@ impl Core {
                     return Ok(Local::Memory(range));
                 }
                 let bytes = &mut copy[..part.length];
-                part.read(bytes);
-                Ok(Local::Inline(bytes))
+                match part.read(bytes) {
+                    true => Ok(Local::Inline(bytes)),
+                    false => Ok(Local::Memory(range)),
+                }
             }
         }
     }

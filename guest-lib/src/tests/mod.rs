@@ -285,14 +285,58 @@ fn segments_are_unexported_when_dropped() {
     let (fake, endpoint, _remote) = setup();
     let (buffer, segment) = export(&endpoint, 4096);
     assert_eq!(fake.exported(), [0]);
-    let lookup = |offset, length| endpoint.export_lookup(buffer.address() + offset, length);
-    assert_eq!(lookup(96, 4000), Some(96));
+    let lookup = |offset, length| {
+        let found = endpoint.export_lookup(buffer.address() + offset, length);
+        found.map(|(segment, offset)| (segment.name(), offset))
+    };
+    assert_eq!(lookup(96, 4000), Some((SegmentName(1), 96)));
     assert_eq!(lookup(97, 4000), None);
     segment.unexport().unwrap();
     assert_eq!(lookup(0, 1), None);
     let (_buffer, segment) = export(&endpoint, 4096);
     drop(segment);
     assert!(fake.exported().is_empty());
+}
+
+/// NetVM's export_lookup: the segment and the offset name what the address names (N3).
+#[test]
+fn a_lookup_gives_the_exported_segment_and_the_offset() {
+    let (fake, endpoint, remote) = setup();
+    let (buffer, segment) = export(&endpoint, 4096);
+    let lookup = |address| endpoint.export_lookup(address, 8).unwrap();
+    let (found, offset) = lookup(buffer.address() + 40);
+    assert_eq!((found.address(), offset), (segment.address(), 40));
+    assert_eq!((found.len(), found.access()), (4096, Access::all()));
+
+    endpoint.read(&remote, 0, found.part(40, 8)).unwrap();
+    let by_lookup = fetch(&fake).write();
+    endpoint.read(&remote, 0, segment.part(40, 8)).unwrap();
+    let by_segment = fetch(&fake).write();
+    assert_eq!(by_lookup.local_address, by_segment.local_address);
+    assert_eq!(by_lookup.local_segment, by_segment.local_segment);
+    assert_eq!(by_lookup.local_key, by_segment.local_key);
+
+    endpoint.write(&remote, 0, found.part(40, 8)).unwrap();
+    let write = fetch(&fake).write();
+    assert_eq!(write.header.inline_length, 0, "the NIC reads it");
+    assert_eq!(write.local_address, by_segment.local_address);
+    endpoint.write(&remote, 0, found.part(40, 0)).unwrap();
+    assert_eq!(fetch(&fake).write().length.get(), 0);
+
+    assert_error!(
+        endpoint.read(&remote, 0, found.part(4090, 8)),
+        Error::OutOfRange { .. }
+    );
+    let other = setup();
+    assert_error!(
+        other.1.read(&other.2, 0, found.part(0, 8)),
+        Error::ForeignSegment
+    );
+    let other_name = endpoint.export(SegmentName(2), &buffer, Access::READ);
+    let newest = lookup(buffer.address()).0;
+    assert_eq!(newest.name(), SegmentName(2));
+    drop(other_name);
+    assert_eq!(lookup(buffer.address()).0.name(), SegmentName(1));
 }
 
 #[test]

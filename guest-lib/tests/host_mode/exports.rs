@@ -62,10 +62,41 @@ fn slices_of_exported_memory_can_be_written_from() {
         )
     };
     let segment = segment.unwrap();
-    assert_eq!(a.export_lookup(segment.address() + 10, 10), Some(10));
+    let (found, offset) = a.export_lookup(segment.address() + 10, 10).unwrap();
+    assert_eq!((found.name(), offset), (SegmentName(1), 10));
     let remote = a.import(NodeId(1), Port(1), NAME, SOON).unwrap();
     a.write_fenced(&remote, 0, bytes).unwrap();
     assert_eq!(b.bytes(0, 5000), bytes);
+}
+
+/// A segment that an address leads to is source and destination like any other, until it is
+/// unexported: then the NIC refuses it (N2, N3).
+#[test]
+fn what_a_lookup_finds_can_be_transferred_until_it_is_unexported() {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
+    let remote = a.import(&b);
+    a.fill(8, b"from here");
+    let (found, offset) = a
+        .endpoint
+        .export_lookup(a.segment.address() + 8, 9)
+        .unwrap();
+    let offset = offset as usize;
+    let write = a.endpoint.write_fenced(&remote, 100, found.part(offset, 9));
+    write.unwrap();
+    assert_eq!(b.bytes(100, 9), b"from here");
+    let read = a.endpoint.read_fenced(&remote, 100, found.part(200, 9));
+    read.unwrap();
+    assert_eq!(a.bytes(200, 9), b"from here");
+
+    let Peer {
+        endpoint, segment, ..
+    } = a;
+    drop(segment);
+    let refused = status(endpoint.write_fenced(&remote, 0, found.part(offset, 9)));
+    assert_eq!(refused, Status::NoSuchSegment);
+    let refused = status(endpoint.read_fenced(&remote, 0, found.part(offset, 9)));
+    assert_eq!(refused, Status::NoSuchSegment);
 }
 
 #[test]
