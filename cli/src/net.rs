@@ -1,6 +1,7 @@
 //! `qnic net`: shows and changes what the links of a running cluster do to frames.
 
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use anyhow::{ensure, Result};
 use clap::{Args, Subcommand};
@@ -17,6 +18,7 @@ Examples:
   cargo qnic net set all --loss 5% --delay 1ms
   cargo qnic net set a:b --partition on           both directions
   cargo qnic net set 'a>b' --rate 100Mbit         from a to b only
+  cargo qnic net set 'a>b' --rate none            without a limit again
   cargo qnic net clear a                          all links of a
   cargo qnic net set all --loss 1% --cluster pair needed if several clusters run
 
@@ -79,12 +81,29 @@ struct Change {
     /// Frames of which some bits flip; the checksum catches them
     #[arg(long, value_name = "PERCENT")]
     corrupt: Option<Probability>,
-    /// Bits per second, such as 1Gbit
-    #[arg(long, value_name = "RATE")]
-    rate: Option<Rate>,
+    /// Bits per second, such as 1Gbit, or none for no limit
+    #[arg(long, value_name = "RATE|none")]
+    rate: Option<RateChange>,
     /// Nothing passes
     #[arg(long, value_name = "on|off")]
     partition: Option<Switch>,
+}
+
+/// A rate, or `none`.
+#[derive(Clone, Copy)]
+struct RateChange(Option<Rate>);
+
+impl FromStr for RateChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(RateChange(None));
+        }
+        let rate = text.parse::<Rate>();
+        let rate = rate.map_err(|error| format!("{error}; \"none\" takes the rate away"))?;
+        Ok(RateChange(Some(rate)))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -102,7 +121,7 @@ impl Change {
             reorder: self.reorder,
             duplicate: self.duplicate,
             corrupt: self.corrupt,
-            rate: self.rate.map(Some),
+            rate: self.rate.map(|change| change.0),
             partition: self.partition.map(|switch| switch == Switch::On),
         };
         ensure!(
@@ -259,6 +278,13 @@ mod tests {
             "{wrong}"
         );
         assert!(parse(&["net"]).unwrap().change.read().is_err());
+        for (rate, expected) in [
+            ("none", None),
+            ("1Gbit", Some(Rate::bits_per_second(1_000_000_000))),
+        ] {
+            let change = parse(&["net", "--rate", rate]).unwrap();
+            assert_eq!(change.change.read().unwrap().rate, Some(expected));
+        }
     }
 
     #[test]

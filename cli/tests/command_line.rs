@@ -109,8 +109,22 @@ fn wrong_command_lines_are_refused() {
         &["run", "a", "--timeout", "soon", "--", "true"],
         &["run", "a", "--env", "=1", "--", "true"],
         &["down", "x", "--all"],
+        &["net", "set", "all", "--rate", "fast"],
         &["fly"],
     ] {
         assert_eq!(place.qnic(args).0, 2, "{args:?}");
     }
+}
+
+#[test]
+fn a_wrong_rate_is_refused_with_what_is_allowed() {
+    let place = Place::new();
+    for rate in ["fast", "0bit", "", "None"] {
+        let args = ["net", "set", "all", "--rate", rate];
+        let allowed = "expected a rate such as \"10Gbit\", \"100Mbit\" or \"64kbit\" (per second)";
+        place.fails(&args, 2, allowed);
+        place.fails(&args, 2, "\"none\" takes the rate away");
+    }
+    let args = ["net", "set", "all", "--rate", "none"];
+    place.fails(&args, 1, "no cluster is running");
 }

@@ -416,6 +416,20 @@ mod tests {
     }
 
     /// A partition is changed while frames are in transit (X4).
+    /// The frames before it keep their turn; those after it arrive behind them, at once.
+    #[test]
+    fn a_rate_that_is_taken_away_holds_no_later_frame_back() {
+        let mut link = LinkEmulator::new(impairments("rate 8Mbit"), 7);
+        assert_eq!(link.offer(Time(0), image(0), ()), Verdict::Passes);
+        link.set(impairments("none"));
+        assert_eq!(link.offer(Time(0), image(1), ()), Verdict::Passes);
+        assert_eq!(link.poll(Time(99_999)), None);
+        assert_eq!(link.poll(Time(100_000)), Some(arrival(100_000, 0)));
+        assert_eq!(link.poll(Time(100_000)), Some(arrival(100_000, 1)));
+        link.offer(Time(100_001), image(2), ());
+        assert_eq!(link.poll(Time(100_001)), Some(arrival(100_001, 2)));
+    }
+
     #[test]
     fn a_partition_drops_everything_until_it_heals() {
         let delay = impairments("delay 1us");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::units::{Probability, Rate, Span};
 
@@ -17,11 +17,16 @@ macro_rules! settings {
             $($(#[$doc])* #[serde(skip_serializing_if = "is_none")] pub $name: $setting,)*
         }
 
-        /// A change of some [`Impairments`] of a link; the others stay.
+        /// A change of some [`Impairments`] of a link; the others stay. In JSON it has the
+        /// settings that it names, and no others; the rate `null` takes the rate away.
         #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct ImpairmentChange {
-            $($(#[$doc])* pub $name: Option<$setting>,)*
+            $(
+                $(#[$doc])*
+                #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "named")]
+                pub $name: Option<$setting>,
+            )*
         }
 
         impl ImpairmentChange {
@@ -56,6 +61,13 @@ settings! {
     rate: Option<Rate> = None;
     /// All frames are dropped.
     partition: bool = false;
+}
+
+/// A setting that is there, also if it is `null`: that is no rate.
+fn named<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    setting: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(setting).map(Some)
 }
 
 fn is_none<T: Default + PartialEq>(setting: &T) -> bool {
@@ -106,6 +118,31 @@ mod tests {
         let after = change.applied_to(impairments("loss 5% partition"));
         assert_eq!(after, impairments("loss 1% delay 2ms partition"));
         assert!(serde_json::from_str::<ImpairmentChange>(r#"{"lost":"1%"}"#).is_err());
+    }
+
+    /// A change of the rate to none is not the same as none of the rate, also in JSON.
+    #[test]
+    fn a_rate_is_taken_away_and_the_rest_stays() {
+        let change = ImpairmentChange {
+            rate: Some(None),
+            ..ImpairmentChange::default()
+        };
+        let text = serde_json::to_string(&change).unwrap();
+        assert_eq!(text, r#"{"rate":null}"#);
+        let again: ImpairmentChange = serde_json::from_str(&text).unwrap();
+        assert_eq!(again, change);
+        let after = again.applied_to(impairments("loss 5% rate 1Mbit"));
+        assert_eq!(after, impairments("loss 5%"));
+        let other = ImpairmentChange {
+            delay: Some(Span::ZERO),
+            ..ImpairmentChange::default()
+        };
+        let text = serde_json::to_string(&other).unwrap();
+        assert_eq!(text, r#"{"delay":"0s"}"#);
+        let again: ImpairmentChange = serde_json::from_str(&text).unwrap();
+        let after = again.applied_to(impairments("rate 1Mbit"));
+        assert_eq!(after, impairments("rate 1Mbit"));
+        assert!(serde_json::from_str::<ImpairmentChange>(r#"{"loss":null}"#).is_err());
     }
 
     #[test]
