@@ -11,6 +11,7 @@ mod down;
 mod fuzz;
 mod logs;
 mod net;
+mod pause;
 mod ps;
 mod run;
 mod sim;
@@ -59,6 +60,10 @@ enum Command {
     Logs(logs::Options),
     /// Show what a node's NIC has counted
     Stats(stats::Options),
+    /// Stop the CPUs of a node's guest
+    Pause(pause::PauseOptions),
+    /// Let a paused guest go on
+    Resume(pause::ResumeOptions),
     /// End clusters and remove everything they left
     Down(down::Options),
     /// Show and change what links do to frames: loss, delay, partition
@@ -97,6 +102,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Cp(options) => cp::run(options),
         Command::Logs(options) => logs::run(options),
         Command::Stats(options) => stats::run(options),
+        Command::Pause(options) => pause::pause(options),
+        Command::Resume(options) => pause::resume(options),
         Command::Down(options) => down::run(options),
         Command::Net(options) => net::run(options),
         Command::Capture(options) => capture::run(options),

@@ -92,6 +92,8 @@ fn without_clusters_each_command_says_so_in_its_way() {
         (&["run", "a", "--", "true"][..], 125),
         (&["cp", "/etc/hostname", "a:/x"], 1),
         (&["logs", "a"], 1),
+        (&["pause", "a"], 1),
+        (&["resume", "a"], 1),
         (&["down"], 1),
     ] {
         place.fails(args, expected, "no cluster is running");
@@ -110,6 +112,8 @@ fn wrong_command_lines_are_refused() {
         &["run", "a", "--env", "=1", "--", "true"],
         &["down", "x", "--all"],
         &["net", "set", "all", "--rate", "fast"],
+        &["pause"],
+        &["resume", "a", "b"],
         &["fly"],
     ] {
         assert_eq!(place.qnic(args).0, 2, "{args:?}");

@@ -263,15 +263,18 @@ impl Cluster {
         })
     }
 
-    /// Stops the CPUs of a node's guest, as a debugger would. Its NIC goes on serving its
-    /// peers. Let it [go on](Cluster::resume) before you reset it.
+    /// Stops the CPUs of a node's guest, as a debugger would. Its NIC, if it has one, goes on
+    /// serving its peers. Let it [go on](Cluster::resume) before you reset it.
     ///
     /// # Errors
     /// No such node; the device process or QEMU's monitor does not answer.
     pub fn pause(&self, node: &str) -> Result<()> {
-        let request = json!({ "cmd": "expect_pause", "node": self.number(node)? });
-        self.ask(self.spec.process_of(node), &request)?;
-        self.node(node)?.monitor()?.execute(&qmp::stop {})?;
+        let guest = self.node(node)?;
+        if guest.spec().nic {
+            let request = json!({ "cmd": "expect_pause", "node": self.number(node)? });
+            self.ask(self.spec.process_of(node), &request)?;
+        }
+        guest.monitor()?.execute(&qmp::stop {})?;
         Ok(())
     }
 
@@ -324,4 +327,23 @@ fn read_manifest(name: &str, dir: &ClusterDir) -> Result<Manifest> {
     let message =
         format!("cluster {name} was left behind incomplete: remove it with \"qnic down {name}\"");
     dir.read_manifest().ok_or(Error::Host(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Mode;
+    use crate::testing::TestDir;
+
+    #[test]
+    fn an_unknown_node_is_neither_paused_nor_resumed() {
+        let test = TestDir::new();
+        let _owned = test.create(Mode::Attached).unwrap();
+        let cluster = Cluster::open(&test.runtime, "c", None).unwrap();
+        for result in [cluster.pause("x"), cluster.resume("x")] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, Error::NoSuchNode { .. }), "{error}");
+            assert!(error.to_string().contains("it has: a"), "{error}");
+        }
+    }
 }
