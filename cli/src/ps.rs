@@ -16,12 +16,14 @@ Examples:
   cargo qnic ps
   cargo qnic ps --json | jq -r '.[].nodes[].name'
 
-States: ready (the guest agent is up), booting, paused (its CPUs are stopped), dead
-(its QEMU has ended), silent (its QEMU does not answer). MEMORY is what the process
-uses now; the guest's memory is shared between QEMU and the device process and
-counts in both.
+States: ready (the guest agent answers), booting, paused (its CPUs are stopped),
+panicked (its kernel has, and is stopped; see \"logs\"), not answering (its agent has
+not for 10 s), dead (its QEMU has ended), silent (its QEMU does not answer). MEMORY is
+what the process uses now; the guest's memory is shared between QEMU and the device
+process and counts in both.
 
-Exit status: 0.")]
+Exit status: 0 if all nodes are ready, booting or paused and all device processes run,
+1 if not.")]
 pub(crate) struct Options {
     /// Print a JSON array of clusters
     #[arg(long)]
@@ -29,8 +31,12 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    ui::show(options.json, &overview(&ui::runtime()?)[..], table)?;
-    Ok(ExitCode::SUCCESS)
+    let clusters = overview(&ui::runtime()?);
+    ui::show(options.json, &clusters[..], table)?;
+    Ok(match clusters.iter().all(ClusterOverview::is_well) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 fn table(clusters: &[ClusterOverview]) -> String {
@@ -52,7 +58,7 @@ fn table(clusters: &[ClusterOverview]) -> String {
         };
         for node in &cluster.nodes {
             let facts = [
-                format!("{:?}", node.state).to_lowercase(),
+                node.state.to_string(),
                 node.kernel.to_owned(),
                 format!("{} {}", node.cpus, cluster.accel),
                 HumanBytes(node.memory_bytes).to_string(),
@@ -95,6 +101,45 @@ fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qnic_cluster::{Accel, NodeOverview, NodeState};
+
+    /// A guest that panicked or hangs is never called ready, and the exit status says so.
+    #[test]
+    fn states_are_shown_in_words_and_told_by_the_exit_status() {
+        let shown = |state: NodeState| {
+            let cluster = ClusterOverview {
+                name: "c".into(),
+                mode: Mode::Detached,
+                accel: Accel::Tcg,
+                owner: None,
+                age_seconds: 1,
+                nodes: vec![NodeOverview {
+                    name: "a".into(),
+                    state,
+                    kernel: "stable",
+                    cpus: 1,
+                    memory_bytes: 1 << 28,
+                    qemu: None,
+                }],
+                devices: Vec::new(),
+            };
+            let well = cluster.is_well();
+            let json = serde_json::to_value(&cluster).unwrap();
+            (table(&[cluster]), json["nodes"][0]["state"].clone(), well)
+        };
+        for (state, words, expected) in [
+            (NodeState::Ready, "ready", true),
+            (NodeState::Panicked, "panicked", false),
+            (NodeState::NotAnswering, "not answering", false),
+        ] {
+            let (text, json, well) = shown(state);
+            assert!(
+                text.contains(&format!("c        a     {words}  ")),
+                "{text}"
+            );
+            assert_eq!((json, well), (words.into(), expected));
+        }
+    }
 
     #[test]
     fn durations_are_short() {

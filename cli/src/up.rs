@@ -40,8 +40,8 @@ A cluster file:
   count = 3
 Only the names are required.
 
-Exit status: 0 once every guest is ready, 1 if one failed (nothing is left running
-then), 2 for an error in the file, 130 if interrupted.")]
+Exit status: 0 once every guest is ready, 1 if one failed or panicked, or was not ready
+in time (nothing is left running then), 2 for an error in the file, 130 if interrupted.")]
 pub(crate) struct Options {
     /// The cluster file
     file: PathBuf,

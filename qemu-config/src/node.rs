@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use qapi::qmp;
-use serde::Serialize;
 
 use crate::copy::{self, Count};
 use crate::dirs::NodeDir;
 use crate::guest_command::{GuestCommand, GuestOutput};
 use crate::guest_process::GuestProcess;
 use crate::monitor::Monitor;
+use crate::node_state::{state_of, NodeState};
 use crate::process::ProcessId;
-use crate::qemu::AGENT_LABEL;
 use crate::ready::{boots_reported, failed, wait_ready};
 use crate::wait::Deadline;
 use crate::{Cancel, Error, NodeSpec, Result};
@@ -27,22 +26,6 @@ pub struct Node {
     pub(crate) spec: NodeSpec,
     pub(crate) dir: NodeDir,
     pub(crate) cancel: Option<Cancel>,
-}
-
-/// What a node is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum NodeState {
-    /// The guest agent is up.
-    Ready,
-    /// The guest runs, its agent does not (yet).
-    Booting,
-    /// The virtual CPUs are stopped.
-    Paused,
-    /// QEMU has ended.
-    Dead,
-    /// QEMU runs but does not answer.
-    Silent,
 }
 
 impl Node {
@@ -204,24 +187,11 @@ impl Node {
         ProcessId::load(&self.dir.qemu_pid())
     }
 
-    /// What it is doing.
+    /// What it is doing. A guest that does not answer is waited for, for 10 s.
     pub fn state(&self) -> NodeState {
         if self.check_alive().is_err() {
             return NodeState::Dead;
         }
-        let deadline = Deadline::seconds(3);
-        let ask = || -> Result<NodeState> {
-            let mut monitor = Monitor::connect(&self.dir, deadline)?;
-            if !monitor.execute(&qmp::query_status {})?.running {
-                return Ok(NodeState::Paused);
-            }
-            Ok(
-                match monitor.is_port_open(AGENT_LABEL)? && self.boots() > 0 {
-                    true => NodeState::Ready,
-                    false => NodeState::Booting,
-                },
-            )
-        };
-        ask().unwrap_or(NodeState::Silent)
+        state_of(&self.dir)
     }
 }

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use crate::accel::Accel;
 use crate::cluster::Cluster;
-use crate::node::{Node, NodeState};
+use crate::node::Node;
+use crate::node_state::NodeState;
 use crate::process::ProcessId;
 use crate::state::{now_seconds, Mode, Runtime};
 
@@ -77,6 +78,13 @@ pub fn overview(runtime: &Runtime) -> Vec<ClusterOverview> {
 }
 
 impl ClusterOverview {
+    /// Returns true if all its nodes are well ([`NodeState::is_well`]) and its device processes
+    /// run.
+    pub fn is_well(&self) -> bool {
+        let nodes = self.nodes.iter().all(|node| node.state.is_well());
+        nodes && self.devices.iter().all(|device| device.process.alive)
+    }
+
     /// What `cluster` is like now.
     pub fn of(cluster: &Cluster) -> Self {
         let nodes = std::thread::scope(|scope| {

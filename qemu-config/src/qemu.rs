@@ -112,10 +112,13 @@ fn kernel(line: &mut Line, machine: &Machine<'_>) {
     for (option, file) in [("-kernel", &image.vmlinuz), ("-initrd", &image.initrd)] {
         line.0.extend([option.into(), file.into()]);
     }
-    // A kernel that panics restarts at once, which the launcher sees as a reset.
+    // A kernel that panics restarts at once, which the launcher sees as a reset, unless it can
+    // say so before: then QEMU stops it.
     let name = &machine.node.name;
     let append = format!("console=ttyS0 quiet panic=-1 qnic.node={name}");
     line.plain("-append", &append);
+    line.device("pvpanic-pci");
+    line.plain("-action", "panic=pause");
 }
 
 fn sockets_and_ports(line: &mut Line, machine: &Machine<'_>) {
@@ -242,6 +245,7 @@ mod tests {
             -object memory-backend-memfd,id=ram,size=268435456,share=on \
             -kernel /cache/vmlinuz -initrd /cache/initrd \
             -append console=ttyS0 quiet panic=-1 qnic.node=a \
+            -device pvpanic-pci -action panic=pause \
             -chardev file,id=console,append=on,path=TOP/r/c/nodes/a/console.log -serial chardev:console \
             -chardev socket,id=qmp,server=on,wait=off,path=TOP/r/c/nodes/a/qmp.sock -qmp chardev:qmp \
             -chardev socket,id=events,server=on,wait=off,path=TOP/r/c/nodes/a/events.sock -qmp chardev:events \

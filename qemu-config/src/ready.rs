@@ -12,6 +12,7 @@ use qapi::qmp::Event;
 use crate::dirs::NodeDir;
 use crate::follow::{readable, tail, Follow, Growth};
 use crate::monitor::Events;
+use crate::node_state::has_panicked;
 use crate::process::Process;
 use crate::wait::{stop_in, Deadline, Stop};
 use crate::{Error, Result};
@@ -72,6 +73,9 @@ pub(crate) fn wait_ready(
     let mut lines = Lines::default();
     loop {
         resets.attach(dir);
+        if resets.panicked {
+            return Err(failed("its kernel has panicked".to_owned()));
+        }
         if resets.count > MAX_RESETS {
             let count = resets.count;
             return Err(failed(format!(
@@ -93,13 +97,14 @@ pub(crate) fn wait_ready(
     }
 }
 
-/// Counts how often the guest resets itself. Without QEMU's events a wait works, too:
-/// it only takes longer to notice a loop.
+/// Counts how often the guest resets itself, and knows when it panics. Without QEMU's events
+/// a wait works, too: it only takes longer to notice a loop.
 #[derive(Default)]
 struct Resets {
     events: Option<Events>,
     attempted: bool,
     count: usize,
+    panicked: bool,
 }
 
 impl Resets {
@@ -112,13 +117,16 @@ impl Resets {
         self.events = Events::connect(dir, Deadline::seconds(5)).ok();
         // Some may have come together with the greeting.
         self.take();
+        // One that came before left the guest stopped.
+        self.panicked |= has_panicked(dir).unwrap_or(false);
     }
 
-    /// Counts the resets among the events that have come.
+    /// Counts the resets among the events that have come, and looks for a panic.
     fn take(&mut self) {
         match self.events.as_mut().map(Events::take) {
             Some(Ok(found)) => {
                 self.count += found.iter().filter(|event| is_own_reset(event)).count();
+                self.panicked |= found.iter().any(is_panic);
             }
             _ => self.events = None,
         }
@@ -127,6 +135,10 @@ impl Resets {
 
 fn is_own_reset(event: &Event) -> bool {
     matches!(event, Event::RESET { data, .. } if data.guest)
+}
+
+fn is_panic(event: &Event) -> bool {
+    matches!(event, Event::GUEST_PANICKED { .. })
 }
 
 /// Counts the lines of the ready port and understands the one that matters.
@@ -237,8 +249,8 @@ mod tests {
         assert!(error.contains("node a: QEMU ended"), "{error}");
     }
 
-    /// Speaks as QEMU's monitor does, and tells of `resets` resets.
-    fn tell_of_resets(listener: &UnixListener, resets: usize) {
+    /// Speaks as QEMU's monitor does, and tells of `events`: names and data.
+    fn tell_of(listener: &UnixListener, events: &[(&str, &str)]) {
         let (mut stream, _) = listener.accept().unwrap();
         let greeting = r#"{"QMP":{"version":{"qemu":{"micro":3,"minor":1,"major":11},"package":""},"capabilities":["oob"]}}"#;
         writeln!(stream, "{greeting}").unwrap();
@@ -250,9 +262,8 @@ mod tests {
         let stamp = r#""timestamp":{"seconds":1,"microseconds":2}"#;
         writeln!(stream, r#"{{"return":{{}}}}"#).unwrap();
         writeln!(stream, r#"{{"event":"NEWER_THAN_US",{stamp}}}"#).unwrap();
-        for _ in 0..resets {
-            let data = r#""data":{"guest":true,"reason":"guest-reset"}"#;
-            writeln!(stream, r#"{{"event":"RESET",{data},{stamp}}}"#).unwrap();
+        for (event, data) in events {
+            writeln!(stream, r#"{{"event":"{event}","data":{data},{stamp}}}"#).unwrap();
         }
         // Stays open until the other side has enough.
         let _ = stream.read(&mut [0]);
@@ -262,10 +273,23 @@ mod tests {
     fn a_guest_that_restarts_over_and_over_is_given_up() {
         let mut fixture = Fixture::new("", "Kernel panic\n");
         let listener = UnixListener::bind(fixture.dir.events()).unwrap();
-        let monitor = std::thread::spawn(move || tell_of_resets(&listener, MAX_RESETS + 1));
+        let reset = ("RESET", r#"{"guest":true,"reason":"guest-reset"}"#);
+        let monitor = std::thread::spawn(move || tell_of(&listener, &[reset; MAX_RESETS + 1]));
         let error = fixture.wait(0).unwrap_err().to_string();
         assert!(error.contains("restarted itself 3 times"), "{error}");
         assert!(error.contains("Kernel panic"), "{error}");
+        monitor.join().unwrap();
+    }
+
+    #[test]
+    fn a_guest_that_panics_is_given_up_at_once() {
+        let mut fixture = Fixture::new("", "Kernel panic - not syncing\n");
+        let listener = UnixListener::bind(fixture.dir.events()).unwrap();
+        let panic = ("GUEST_PANICKED", r#"{"action":"pause"}"#);
+        let monitor = std::thread::spawn(move || tell_of(&listener, &[panic]));
+        let error = fixture.wait(0).unwrap_err().to_string();
+        assert!(error.contains("node a: its kernel has panicked"), "{error}");
+        assert!(error.contains("not syncing"), "{error}");
         monitor.join().unwrap();
     }
 }

@@ -1,17 +1,19 @@
 //! The cases that boot virtual machines: they run programs (X1), attack (X8), and
 //! processes, guests and device processes end (X9).
 
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::{Links, Runtime};
+use qnic_cluster::{Links, NodeState, Runtime};
+use serde_json::Value;
 
 use super::nodes::{kill_device, on, on_network, on_spec, VmNodes, BOTH_KERNELS};
-use super::shell::{cpu_ticks, info, number, private_kib, shell};
+use super::shell::{background, cpu_ticks, info, number, private_kib, shell};
 use crate::harness::{cases, Case};
 use crate::net::FEW;
 use crate::nodes::{
-    counter, until_grown, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes, LIMIT,
+    counter, until, until_grown, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes, LIMIT,
 };
 use crate::scenario::{self, Load};
 
@@ -36,6 +38,9 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     the_module_unloads_and_reloads => on("reload", BOTH_KERNELS, module_reload),
     a_guest_reboots_and_rejoins => on("reboot", &["stable"; 2], reboot),
     a_paused_guest_is_served_and_goes_on => on("paused", BOTH_KERNELS, paused),
+    a_panicked_guest_and_a_hung_one_are_not_called_ready => {
+        on("panicked", &["stable"; 3], panicked)
+    },
     a_guest_is_powered_off_during_transfers => on("poweroff", &["stable"; 3], power_off),
     the_device_process_is_killed => device_killed(),
     the_device_is_visible_and_pins_nothing => on("visible", BOTH_KERNELS, visible),
@@ -159,6 +164,41 @@ fn paused(nodes: &VmNodes) -> Result<()> {
     let stats = nodes.device_stats()?;
     ensure!(stats["nics"][1]["state"] == "down", "{stats}");
     ensure!(resets()? == before + 1, "{stats}");
+    Ok(())
+}
+
+/// The kernel of one guest panics, the agent of another stops: `qnic ps` says so, in text, JSON
+/// and by its status, and calls only the third ready.
+fn panicked(nodes: &VmNodes) -> Result<()> {
+    let _hung = background(nodes, 1, "kill -STOP $(pidof qemu-ga)")?;
+    let _panics = background(nodes, 2, "echo c > /proc/sysrq-trigger")?;
+    for (node, expected) in [(1, NodeState::NotAnswering), (2, NodeState::Panicked)] {
+        let node = nodes.node(node)?;
+        until(LIMIT, || {
+            let state = node.state();
+            Ok((state != expected).then(|| format!("{} is {state}", node.name())))
+        })?;
+    }
+    let qnic = std::env::current_exe().context("find this program")?;
+    let ps = |arguments: &[&str]| {
+        let output = Command::new(&qnic).arg("ps").args(arguments).output();
+        let output = output.context("start qnic ps")?;
+        let status = output.status;
+        ensure!(status.code() == Some(1), "qnic ps ended with {status}");
+        anyhow::Ok(String::from_utf8(output.stdout)?)
+    };
+    let name = nodes.cluster().name();
+    let text = ps(&[])?;
+    let json: Value = serde_json::from_str(&ps(&["--json"])?)?;
+    let clusters = json.as_array().context("no list of clusters")?;
+    let ours = clusters.iter().find(|cluster| cluster["name"] == name);
+    let shown = &ours.context("ps does not show the cluster")?["nodes"];
+    for (node, state) in ["ready", "not answering", "panicked"].iter().enumerate() {
+        ensure!(shown[node]["state"] == *state, "{shown}");
+        let line = format!("{name} (attached)  n{node}");
+        let line = text.lines().find(|shown| shown.starts_with(&line));
+        ensure!(line.is_some_and(|line| line.contains(state)), "{text}");
+    }
     Ok(())
 }
 
