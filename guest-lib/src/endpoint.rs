@@ -34,9 +34,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn new(process: Box<dyn Process>, provider: Arc<dyn Provider>) -> Self {
+    pub(crate) fn new(
+        process: Box<dyn Process>,
+        provider: Arc<dyn Provider>,
+        inline_max: Option<usize>,
+    ) -> Self {
         Endpoint {
-            core: Arc::new(Core::new(process, provider)),
+            core: Arc::new(Core::new(process, provider, inline_max)),
         }
     }
 
@@ -61,9 +65,12 @@ impl Endpoint {
         self.core.name().1
     }
 
-    /// Longest write that travels inline, in bytes (N10).
+    /// Longest part of a segment that travels inline as source of a write, in bytes (N10): what
+    /// the NIC says, or what [`Nic::with_inline_max`](crate::Nic::with_inline_max) or
+    /// [`INLINE_MAX_VARIABLE`](crate::INLINE_MAX_VARIABLE) says instead. A longer one travels by
+    /// DMA.
     pub fn inline_max(&self) -> usize {
-        self.core.inline_max()
+        self.core.inline_max
     }
 
     /// Starts the command queue again after [`QueueFailed`](crate::Error::QueueFailed).

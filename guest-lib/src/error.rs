@@ -37,6 +37,9 @@ pub enum Error {
         /// What a valid value is.
         expected: &'static str,
     },
+    /// An inline limit that no command has room for (N10).
+    #[error("an inline limit of {0} bytes: expected a number from 0 to 128")]
+    InlineMax(usize),
     /// Driver or NIC refused a request.
     #[error("{what}: {status}{}", hint(.status))]
     Refused {

@@ -37,7 +37,8 @@
 //! Locks, queues, monitors and semaphores: [`sync`]. Streams of messages: [`channel`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
-//! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`].
+//! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`],
+//! [`INLINE_MAX_VARIABLE`].
 //!
 //! # The folders of this crate
 //!
@@ -87,10 +88,12 @@ pub use error::{Error, Operation, Result, TransferError, TransferErrors};
 pub use memory::{Buffer, ExportedSegment, Part, RemoteSegment, Segment};
 pub use nic::{
     Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
+    INLINE_MAX_VARIABLE,
 };
 pub use notification::{
     Armed, Notification, NotificationId, NotificationQueue, OneShot, Poller, Signal,
 };
+pub use qnic_abi::command::INLINE_CAPACITY;
 pub use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 pub use rdma::{Source, Ticket};
 

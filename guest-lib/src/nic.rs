@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use qnic_abi::command::INLINE_CAPACITY;
 use qnic_abi::{uapi, Port};
 
 use crate::core::retry;
@@ -26,6 +27,9 @@ pub const HOST_MEMORY_VARIABLE: &str = "QNIC_HOST_MEMORY";
 /// is 1 ([`crate::physical`]).
 pub const HOST_PHYSICAL_VARIABLE: &str = "QNIC_HOST_PHYSICAL";
 
+/// Environment variable with the inline limit, in bytes ([`Nic::with_inline_max`]).
+pub const INLINE_MAX_VARIABLE: &str = "QNIC_INLINE_MAX";
+
 /// The NIC of this node.
 ///
 /// Clones are cheap and refer to the same NIC.
@@ -33,6 +37,8 @@ pub const HOST_PHYSICAL_VARIABLE: &str = "QNIC_HOST_PHYSICAL";
 pub struct Nic {
     provider: Arc<dyn Provider>,
     path: PathBuf,
+    /// Inline limit of its endpoints; without one, the NIC's holds.
+    inline_max: Option<usize>,
 }
 
 impl Nic {
@@ -52,13 +58,15 @@ impl Nic {
         ))
     }
 
-    /// Opens the NIC behind a device file of the kernel module.
+    /// Opens the NIC behind a device file of the kernel module. [`INLINE_MAX_VARIABLE`] sets
+    /// its inline limit.
     ///
     /// # Errors
-    /// [`Error::Open`]
+    /// [`Error::Open`], [`Error::Setting`]
     pub fn open_linux(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let nic = Self::with_provider(Arc::new(Device::new(path)), path);
+        let mut nic = Self::with_provider(Arc::new(Device::new(path)), path);
+        nic.inline_max = inline_setting()?;
         match nic.provider.info() {
             Ok(_) => Ok(nic),
             Err(CallError::System(source)) => Err(Error::Open {
@@ -72,7 +80,8 @@ impl Nic {
 
     /// Becomes the host-mode node behind the socket of a device process (X2).
     /// [`HOST_MEMORY_VARIABLE`] sets its memory for buffers (in bytes; 128 MiB without
-    /// it), and [`HOST_PHYSICAL_VARIABLE`] = 1 allows physical addresses.
+    /// it), [`HOST_PHYSICAL_VARIABLE`] = 1 allows physical addresses, and
+    /// [`INLINE_MAX_VARIABLE`] sets its inline limit.
     ///
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
@@ -80,6 +89,7 @@ impl Nic {
         let memory = setting(HOST_MEMORY_VARIABLE, "a number of bytes", |text| {
             text.parse().ok()
         })?;
+        let inline_max = inline_setting()?;
         let node = Node::connect(&socket, memory.unwrap_or(DEFAULT_MEMORY))?;
         let physical = setting(HOST_PHYSICAL_VARIABLE, "0 or 1", |text| match text {
             "0" => Some(false),
@@ -89,11 +99,14 @@ impl Nic {
         if physical == Some(true) {
             node.node().allow_physical();
         }
-        Ok(Self::with_provider(Arc::new(node), socket))
+        Ok(Nic {
+            inline_max,
+            ..Self::with_provider(Arc::new(node), socket)
+        })
     }
 
     /// [`Nic::open_host`] with `memory` bytes for buffers, a multiple of the page size,
-    /// and without physical addresses.
+    /// and without physical addresses; the environment sets nothing.
     ///
     /// # Errors
     /// [`Error::Host`]
@@ -107,7 +120,27 @@ impl Nic {
         Nic {
             provider,
             path: path.as_ref().to_owned(),
+            inline_max: None,
         }
+    }
+
+    /// The same NIC, with another inline limit for the endpoints that are registered through
+    /// this handle: a part of a segment of at most `bytes` bytes is written within the command,
+    /// a longer one by DMA (N10). The range is 0 to 128, the room in a command
+    /// ([`INLINE_CAPACITY`]). Inline costs the processor a copy, DMA costs the NIC a look at the
+    /// page table. Ordinary bytes travel inline as far as the NIC takes them, whatever the limit:
+    /// no write fails because of it.
+    ///
+    /// # Errors
+    /// [`Error::InlineMax`] outside of that range.
+    pub fn with_inline_max(self, bytes: usize) -> Result<Self> {
+        if bytes > INLINE_CAPACITY {
+            return Err(Error::InlineMax(bytes));
+        }
+        Ok(Nic {
+            inline_max: Some(bytes),
+            ..self
+        })
     }
 
     /// Registers this process on a port (N1); port 0 asks for any free one. A
@@ -122,7 +155,10 @@ impl Nic {
     pub(crate) fn register_with(&self, port: Port, flags: u32) -> Result<Endpoint> {
         let what = || format!("register on {port} of {}", self.path.display());
         match retry(what, || self.provider.register(port.0, flags))? {
-            Registration::Done(process) => Ok(Endpoint::new(process, self.provider.clone())),
+            Registration::Done(process) => {
+                let provider = self.provider.clone();
+                Ok(Endpoint::new(process, provider, self.inline_max))
+            }
             Registration::Refused(status) => Err(Error::refused(what(), status)),
         }
     }
@@ -151,6 +187,15 @@ impl Nic {
         Error::check(info.status.get(), what)?;
         Ok(info)
     }
+}
+
+/// The inline limit that the environment sets.
+fn inline_setting() -> Result<Option<usize>> {
+    setting(
+        INLINE_MAX_VARIABLE,
+        "a number of bytes from 0 to 128",
+        |text| text.parse().ok().filter(|bytes| *bytes <= INLINE_CAPACITY),
+    )
 }
 
 /// The value of an environment variable, if it is set.

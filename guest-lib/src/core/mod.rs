@@ -13,7 +13,7 @@ pub(crate) mod wait;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use qnic_abi::command::Descriptor;
+use qnic_abi::command::{Descriptor, INLINE_CAPACITY};
 use qnic_abi::{uapi, NodeId, Port};
 
 use crate::error::{Error, Operation, Result, TransferError};
@@ -33,6 +33,11 @@ pub(crate) struct Core {
     /// Wake requests of threads that wait for a notification.
     pub(crate) signal_wakes: WakeRequests,
     pub(crate) claims: Claims,
+    /// Longest part of a segment that is written inline, in bytes (N10).
+    pub(crate) inline_max: usize,
+    /// Longest ordinary bytes that are: as the NIC says, or the limit if that is higher. They
+    /// live for one call only, so a lower limit is not for them.
+    pub(crate) inline_room: usize,
     tracker: Mutex<Tracker>,
     /// Copy of the tracker's generation, for threads that wait without its lock.
     generation: AtomicU64,
@@ -46,8 +51,18 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(process: Box<dyn Process>, provider: Arc<dyn Provider>) -> Self {
+    /// `inline_max` is the inline limit in bytes; without one, the NIC's holds.
+    pub(crate) fn new(
+        process: Box<dyn Process>,
+        provider: Arc<dyn Provider>,
+        inline_max: Option<usize>,
+    ) -> Self {
+        let announced = process.registration().inline_max.get() as usize;
+        let announced = announced.min(INLINE_CAPACITY);
+        let inline_max = inline_max.unwrap_or(announced).min(INLINE_CAPACITY);
         Core {
+            inline_max,
+            inline_room: announced.max(inline_max),
             wakes: WakeRequests::new(process.window()),
             signal_wakes: WakeRequests::for_signals(process.window()),
             process,
@@ -69,10 +84,6 @@ impl Core {
             NodeId(registration.node.get()),
             Port(registration.port.get()),
         )
-    }
-
-    pub(crate) fn inline_max(&self) -> usize {
-        self.process.registration().inline_max.get() as usize
     }
 
     pub(crate) fn tracker(&self) -> MutexGuard<'_, Tracker> {

@@ -11,13 +11,15 @@ use crate::notification::Signal;
 
 /// Where the bytes of a write come from.
 ///
-/// Up to `inline_max` bytes travel in the command itself (N10): their source is
-/// reusable when the call returns. More bytes are fetched by the NIC from an
-/// exported segment: their source must not change until the write is complete.
+/// A part of a segment travels in the command itself up to
+/// [`inline_max`](crate::Endpoint::inline_max) bytes, and ordinary bytes do as far as the NIC
+/// takes them, 96 at least (N10): their source is reusable when the call returns. More bytes are
+/// fetched by the NIC from an exported segment: their source must not change until the write is
+/// complete.
 #[derive(Debug, Clone, Copy)]
 pub enum Source<'a> {
-    /// Ordinary bytes; more than `inline_max` of them must lie in memory that
-    /// this endpoint exports.
+    /// Ordinary bytes; if they are too many to travel inline, they must lie in memory that this
+    /// endpoint exports.
     Bytes(&'a [u8]),
     /// Bytes of an exported segment.
     Part(Part<'a>),
@@ -132,9 +134,8 @@ impl Core {
         source: Source<'a>,
         copy: &'a mut [u8; INLINE_CAPACITY],
     ) -> Result<Local<'a>> {
-        let inline_max = self.inline_max().min(INLINE_CAPACITY);
         match source {
-            Source::Bytes(bytes) if bytes.len() <= inline_max => Ok(Local::Inline(bytes)),
+            Source::Bytes(bytes) if bytes.len() <= self.inline_room => Ok(Local::Inline(bytes)),
             Source::Bytes(bytes) => {
                 let (address, length) = (bytes.as_ptr() as u64, bytes.len() as u64);
                 let exports = lock(&self.exports);
@@ -143,7 +144,7 @@ impl Core {
                     .ok_or(Error::NotExported {
                         address,
                         length,
-                        inline_max: inline_max as u64,
+                        inline_max: self.inline_room as u64,
                     })?;
                 Ok(Local::Memory(Range {
                     address,
@@ -153,7 +154,7 @@ impl Core {
             }
             Source::Part(part) => {
                 let range = part.range(self)?;
-                if part.length > inline_max {
+                if part.length > self.inline_max {
                     return Ok(Local::Memory(range));
                 }
                 let bytes = &mut copy[..part.length];

@@ -94,6 +94,68 @@ fn small_writes_travel_inline_and_large_ones_do_not() {
     assert_eq!(write.local_segment.get(), 0);
 }
 
+/// Writes of 1 to 160 bytes from exported memory: how many travelled inline, how many by DMA.
+fn ways(fake: &FakeNic, endpoint: &Endpoint) -> [usize; 2] {
+    let remote = import(endpoint);
+    let (_buffer, segment) = export(endpoint, 4096);
+    let mut ways = [0; 2];
+    for length in 1..=160 {
+        let ticket = endpoint.write(&remote, 0, segment.part(0, length));
+        let command = fetch(fake);
+        let write = command.write();
+        let inline = usize::from(write.header.inline_length);
+        assert!(inline == 0 || inline == length);
+        assert_eq!(inline == 0, write.local_key.get() != 0);
+        ways[usize::from(inline == 0)] += 1;
+        fake.finish(&command, Status::Ok);
+        fake.publish();
+        ticket.unwrap().wait().unwrap();
+    }
+    ways
+}
+
+/// The inline limit is tunable (N10).
+#[test]
+fn the_inline_limit_says_which_way_a_write_takes() {
+    let (fake, nic) = FakeNic::new();
+    let endpoint = nic.register(Port(9)).unwrap();
+    assert_eq!(endpoint.inline_max(), INLINE_MAX);
+    assert_eq!(ways(&fake, &endpoint), [96, 64]);
+    for limit in [0, 1, 40, 96, 97, 128] {
+        let (fake, nic) = FakeNic::new();
+        let nic = nic.with_inline_max(limit).unwrap();
+        let endpoint = nic.register(Port(9)).unwrap();
+        assert_eq!(endpoint.inline_max(), limit);
+        assert_eq!(ways(&fake, &endpoint), [limit, 160 - limit]);
+    }
+    let error = nic.with_inline_max(129).unwrap_err();
+    assert_error!(Err::<(), _>(error), Error::InlineMax(129));
+}
+
+/// A lower limit makes no write fail: ordinary bytes have no other way. A higher one holds for
+/// them, too.
+#[test]
+fn ordinary_bytes_travel_inline_as_far_as_the_nic_takes_them() {
+    let (fake, nic) = FakeNic::new();
+    let nic = nic.with_inline_max(8).unwrap();
+    let endpoint = nic.register(Port(9)).unwrap();
+    let remote = import(&endpoint);
+    endpoint.write(&remote, 0, &[1; INLINE_MAX]).unwrap();
+    let write = fetch(&fake).write();
+    assert_eq!(usize::from(write.header.inline_length), INLINE_MAX);
+    assert_error!(
+        endpoint.write(&remote, 0, &[1; INLINE_MAX + 1]),
+        Error::NotExported { inline_max: 96, .. }
+    );
+    let (fake, nic) = FakeNic::new();
+    let nic = nic.with_inline_max(128).unwrap();
+    let endpoint = nic.register(Port(9)).unwrap();
+    let remote = import(&endpoint);
+    endpoint.write(&remote, 0, &[1; 128]).unwrap();
+    let write = fetch(&fake).write();
+    assert_eq!(usize::from(write.header.inline_length), 128);
+}
+
 #[test]
 fn long_sources_must_be_exported() {
     let (fake, endpoint, remote) = setup();

@@ -13,6 +13,17 @@ const COURT: SegmentName = SegmentName(0x636f_7572_7400);
 
 /// Starts an example, built beside this test.
 pub(crate) fn start(cluster: &Cluster, node: u16, name: &str, arguments: &[&str]) -> Child {
+    start_with(cluster, node, name, arguments, None)
+}
+
+/// The same, with more in its environment.
+fn start_with<'a>(
+    cluster: &Cluster,
+    node: u16,
+    name: &str,
+    arguments: &[&str],
+    environment: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Child {
     let test = std::env::current_exe().unwrap();
     let target = test.ancestors().nth(2).unwrap();
     Command::new(target.join("examples").join(name))
@@ -21,6 +32,7 @@ pub(crate) fn start(cluster: &Cluster, node: u16, name: &str, arguments: &[&str]
         .stderr(Stdio::piped())
         .env("QNIC_HOST_SOCKET", cluster.socket(node))
         .env("QNIC_HOST_MEMORY", crate::cluster::MEMORY.to_string())
+        .envs(environment)
         .spawn()
         .expect("examples are built by `cargo test -p qnic`, but not with --test")
 }
@@ -48,6 +60,32 @@ fn two_processes_play_ping_pong() {
             let said = finish(child);
             assert!(said.contains("every byte right"), "{said}");
         }
+    }
+}
+
+/// The inline limit comes from the environment, too (N10). It changes the way of the bytes and
+/// no byte.
+#[test]
+fn the_environment_sets_the_inline_limit() {
+    let cluster = Cluster::new(2);
+    for limit in ["0", "128"] {
+        let set = [("QNIC_INLINE_MAX", limit)];
+        let second = start_with(&cluster, 1, "ping_pong", &["0", "20", "100"], set);
+        let first = start_with(&cluster, 0, "ping_pong", &["1", "20", "100"], set);
+        for child in [first, second] {
+            assert!(finish(child).contains("every byte right"));
+        }
+    }
+    for wrong in ["129", "-1", "much", ""] {
+        let set = [("QNIC_INLINE_MAX", wrong)];
+        let child = start_with(&cluster, 0, "ping_pong", &["1", "20", "100"], set);
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("QNIC_INLINE_MAX={wrong}: expected a number of bytes from 0 to 128");
+        assert!(
+            !output.status.success() && errors.contains(&expected),
+            "{errors}"
+        );
     }
 }
 
