@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic_tests::harness::Counts;
+use qnic_tests::interrupt::Interrupt;
 use qnic_tests::suite;
 
 /// Options of `qnic test`.
@@ -20,7 +21,11 @@ Examples:
   cargo qnic test --quick             what needs no virtual machine
   cargo qnic test --only reboots      the cases whose names contain this
 
-Exit status: 0 if nothing failed, 1 if something did, 2 for a wrong command line.")]
+Ctrl-C or SIGTERM ends everything that the tests have started; a second one does not
+wait for the running case to remove its files.
+
+Exit status: 0 if nothing failed, 1 if something did, 2 for a wrong command line,
+130 if interrupted.")]
 pub(crate) struct Options {
     /// Leave out what boots virtual machines
     #[arg(long)]
@@ -43,31 +48,39 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         cases.for_each(|case| println!("{}", case.name));
         return Ok(ExitCode::SUCCESS);
     }
+    let interrupt = Interrupt::watch()?;
     let mut counts = Counts::default();
     if options.only.is_none() {
-        let root = qnic_cluster::repository()
-            .context("the tests need the checkout that this program was built from")?;
-        static_checks(&root, &mut counts);
-        counts += cargo_tests(
-            &root,
-            &["--workspace", "--features", FEATURES, "--no-fail-fast"],
-        )?;
-        if !options.quick {
-            counts += cargo_tests(&root, &["-p", "qnic-cluster", "--test", "plain_guests"])?;
-        }
+        checkout_tests(options, &interrupt, &mut counts)?;
     }
     let filter = options.only.as_deref().unwrap_or("");
-    for case in cases.filter(|case| case.name.contains(filter)) {
+    let chosen = cases.filter(|case| case.name.contains(filter));
+    for case in chosen.take_while(|_| !interrupt.is_pulled()) {
         match options.quick && case.name.starts_with("vm::") {
             true => counts.skip(case.name, "--quick leaves out virtual machines"),
             false => counts.run(case.name, case.run),
         }
     }
     println!("\n{counts}");
-    Ok(match counts.failed {
+    Ok(interrupt.finish(match counts.failed {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
-    })
+    }))
+}
+
+/// What cargo checks and tests, until a signal comes.
+fn checkout_tests(options: &Options, interrupt: &Interrupt, counts: &mut Counts) -> Result<()> {
+    let root = qnic_cluster::repository()
+        .context("the tests need the checkout that this program was built from")?;
+    static_checks(&root, interrupt, counts);
+    let workspace = ["--workspace", "--features", FEATURES, "--no-fail-fast"];
+    if !interrupt.is_pulled() {
+        *counts += cargo_tests(&root, &workspace)?;
+    }
+    if !options.quick && !interrupt.is_pulled() {
+        *counts += cargo_tests(&root, &["-p", "qnic-cluster", "--test", "plain_guests"])?;
+    }
+    Ok(())
 }
 
 fn cargo(root: &Path) -> Command {
@@ -77,7 +90,7 @@ fn cargo(root: &Path) -> Command {
 }
 
 /// Formatting, lints and documentation; each is one test.
-fn static_checks(root: &Path, counts: &mut Counts) {
+fn static_checks(root: &Path, interrupt: &Interrupt, counts: &mut Counts) {
     let lint = format!("--workspace --features {FEATURES} --all-targets --quiet -- -D warnings");
     let lint_guests = "-p qnic-cluster --test plain_guests --quiet -- -D warnings";
     let document = format!("--workspace --features {FEATURES} --no-deps --quiet");
@@ -87,6 +100,9 @@ fn static_checks(root: &Path, counts: &mut Counts) {
         ("static::lints_of_guest_tests", "clippy", lint_guests),
         ("static::documentation", "doc", &document),
     ] {
+        if interrupt.is_pulled() {
+            return;
+        }
         if !has_tool(root, tool) {
             let why = format!("cargo has no {tool}; install that component");
             counts.skip(name, &why);

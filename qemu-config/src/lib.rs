@@ -35,6 +35,7 @@ mod capture;
 mod cluster;
 mod config;
 mod copy;
+mod descendants;
 mod device;
 mod dirs;
 mod error;
@@ -71,6 +72,7 @@ pub use config::{
     AccelChoice, ClusterSpec, FileSpec, HostSpec, LinkSpec, NetworkSpec, NodeSpec, ProcessSpec,
 };
 pub use copy::Count;
+pub use descendants::{adopt_orphans, end_descendants};
 pub use device::add_stats;
 pub use error::{Error, Result};
 pub use guest_command::{GuestCommand, GuestEvent, GuestExit, GuestOutput};
@@ -88,6 +90,7 @@ pub use qnic_config::{ByteSize, ConfigError};
 pub use qnic_images::{Progress, Silent};
 pub use qnic_links::units::{Probability, Rate, Span};
 pub use qnic_links::{ImpairmentChange, Impairments, Shape};
+pub use spawn::spawn_bound;
 pub use state::{Mode, Runtime, COMMAND_SLOTS};
 pub use teardown::{down, sweep};
 pub use wait::Cancel;

@@ -24,6 +24,15 @@ struct Request {
     reply: Sender<io::Result<Child>>,
 }
 
+/// Starts `command` in a process group of its own; it ends at once when this process does, in
+/// whatever way.
+///
+/// # Errors
+/// Returns an error if it cannot be started.
+pub fn spawn_bound(command: Command) -> io::Result<Child> {
+    spawn(command, true, 0)
+}
+
 /// Starts `command` in a process group of its own, so that a terminal's Ctrl-C
 /// reaches only us. If it `dies_with_us`, it ends at once when this process does; `nice`
 /// is added to its niceness.

@@ -58,6 +58,12 @@ impl Cancel {
         let _ = io::Write::write(&mut &self.ends.1, &[1]);
     }
 
+    /// Waits until it is pulled.
+    pub fn wait(&self) {
+        // Without a limit, and with nothing else to wait for, only the pull ends this.
+        let _ = Deadline::new(None, None).readable(self.as_fd());
+    }
+
     /// Returns true if it was pulled.
     pub fn is_cancelled(&self) -> bool {
         let mut fds = [PollFd::new(&self.ends.0, PollFlags::IN)];

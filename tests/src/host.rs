@@ -12,7 +12,7 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
-use qnic_cluster::{add_stats, host_program, APP, DEVICE};
+use qnic_cluster::{add_stats, host_program, spawn_bound, APP, DEVICE};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
@@ -213,7 +213,8 @@ impl Nodes for HostNodes {
     }
 }
 
-/// A child whose output is read by a thread of its own; it ends with this object.
+/// A child whose output is read by a thread of its own; it ends with this object, and with this
+/// process.
 struct Process {
     child: Child,
     lines: Receiver<String>,
@@ -223,12 +224,12 @@ struct Process {
 impl Process {
     fn start(mut command: Command, log: &Path) -> Result<Self> {
         let errors = File::create(log).with_context(|| format!("create {}", log.display()))?;
-        let mut child = command
+        command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(errors)
-            .spawn()
-            .with_context(|| format!("start {command:?}"))?;
+            .stderr(errors);
+        let what = format!("{command:?}");
+        let mut child = spawn_bound(command).with_context(|| format!("start {what}"))?;
         let output = child.stdout.take().context("the child has no output")?;
         let (sender, lines) = channel();
         std::thread::spawn(move || {

@@ -19,6 +19,7 @@ mod capture;
 pub mod floor;
 pub mod harness;
 pub mod host;
+pub mod interrupt;
 mod net;
 pub mod netns;
 pub mod nodes;

@@ -1,0 +1,128 @@
+//! A run of tests that is ended in the middle of a case leaves no process.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use procfs::process::{all_processes, Process};
+use qnic_cluster::{host_program, APP, DEVICE};
+use rustix::process::{kill_process, Pid, Signal};
+
+/// In the environment of everything that a run starts: a directory of this run.
+const MARK: &str = "QNIC_TEST_MARK";
+
+/// Longest time for a run to get to its case, and to end.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A run of one case.
+struct Run {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Run {
+    /// Starts it; what the case runs is built before.
+    fn start() -> Self {
+        host_program(DEVICE).unwrap();
+        host_program(APP).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_qnic"));
+        let case = "host::all_pairs_of_four_nodes_exchange";
+        command.args(["test", "--quick", "--only", case]);
+        command.env(MARK, dir.path()).env("TMPDIR", dir.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().unwrap();
+        Run { child, dir }
+    }
+
+    /// What runs and was started by this run, itself included.
+    fn processes(&self) -> Vec<Process> {
+        let lives = |process: &Process| {
+            let stat = process.stat();
+            stat.is_ok_and(|stat| !matches!(stat.state, 'Z' | 'X'))
+        };
+        let ours = |process: &Process| {
+            let environment = process.environ().unwrap_or_default();
+            let mark = environment.get(OsStr::new(MARK));
+            mark.is_some_and(|mark| Path::new(mark) == self.dir.path()) && lives(process)
+        };
+        let all = all_processes().unwrap().flatten();
+        all.filter(ours).collect()
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        let processes = self.processes().into_iter();
+        let stats = processes.filter_map(|process| process.stat().ok());
+        stats.map(|stat| stat.comm).collect()
+    }
+
+    /// Waits until device process and programs of the case run; then stops the device process,
+    /// so that the case cannot end by itself.
+    fn hold_in_the_case(&mut self) {
+        let start = Instant::now();
+        while !self.names().contains("qnic-app") {
+            assert_eq!(self.child.try_wait().unwrap(), None, "it ended early");
+            assert!(start.elapsed() < LIMIT, "{:?}", self.names());
+        }
+        let is_device = |process: &Process| {
+            let stat = process.stat();
+            stat.is_ok_and(|stat| stat.comm == "qnic-device")
+        };
+        let device = self.processes().into_iter().find(is_device);
+        signal(device.unwrap().pid, Signal::STOP);
+    }
+
+    fn wait_ended(&mut self) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < LIMIT, "{:?} run on", self.names());
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // Only a test that fails leaves any.
+        for process in self.processes() {
+            let _ = Pid::from_raw(process.pid).map(|pid| kill_process(pid, Signal::KILL));
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn signal(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+}
+
+/// TERM and INT: the run ends what it has started, and says so by its status.
+#[test]
+fn a_terminated_test_run_leaves_no_process() {
+    for by in [Signal::TERM, Signal::INT] {
+        let mut run = Run::start();
+        run.hold_in_the_case();
+        signal(run.child.id() as i32, by);
+        let status = run.wait_ended();
+        assert_eq!(run.names(), BTreeSet::new(), "{by:?}");
+        assert_eq!(status.code(), Some(130), "{by:?}");
+        let left = std::fs::read_dir(run.dir.path()).unwrap().count();
+        assert_eq!(left, 0, "{by:?}: files stay");
+    }
+}
+
+/// KILL: nothing of the run is there to end them, so the kernel does.
+#[test]
+fn a_killed_test_run_leaves_no_process_of_its_case() {
+    let mut run = Run::start();
+    run.hold_in_the_case();
+    signal(run.child.id() as i32, Signal::KILL);
+    run.wait_ended();
+    let start = Instant::now();
+    while !run.names().is_empty() {
+        assert!(start.elapsed() < LIMIT, "{:?} run on", run.names());
+    }
+}

@@ -1,0 +1,116 @@
+//! What this process has started, and what that has started in turn.
+//!
+//! A program that others start on (cargo, a test, a shell) may end before them. What it leaves
+//! becomes a child of this process ([`adopt_orphans`]), so that a walk along parents finds all
+//! of it, whatever its environment, session or process group.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use procfs::process::all_processes;
+use rustix::process::{getpid, set_child_subreaper, Signal};
+
+use crate::process::{end_all, ProcessId};
+
+/// Looks for descendants in one call of [`end_descendants`]: one that is ended may have just
+/// started another.
+const ROUNDS: usize = 16;
+
+/// Seconds that killed processes may take to end.
+const KILL_SECONDS: u64 = 10;
+
+/// From now on, descendants whose parents end become children of this process. Those that end
+/// then are reaped when this process ends.
+///
+/// # Errors
+/// Returns an error if the kernel refuses.
+pub fn adopt_orphans() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// Kills all descendants of this process, and waits until they have ended, for 10 s at most.
+/// Returns how many are left: 0, unless one is stuck in the kernel, or others are started all
+/// the time. Call [`adopt_orphans`] before they are started.
+pub fn end_descendants() -> usize {
+    for _ in 0..ROUNDS {
+        let found = descendants().into_iter().filter_map(ProcessId::open);
+        let found: Vec<_> = found.collect();
+        if found.is_empty() {
+            return 0;
+        }
+        let left = end_all(found, &[(Some(Signal::KILL), KILL_SECONDS)]);
+        if left > 0 {
+            return left;
+        }
+    }
+    descendants().len()
+}
+
+/// The living descendants of this process.
+fn descendants() -> Vec<ProcessId> {
+    let stats = all_processes().into_iter().flatten().flatten();
+    let stats: Vec<_> = stats.filter_map(|process| process.stat().ok()).collect();
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for stat in &stats {
+        children.entry(stat.ppid).or_default().push(stat.pid);
+    }
+    // A number that was used again while the list was read could close a circle.
+    let mut seen = HashSet::new();
+    let mut open = vec![getpid().as_raw_nonzero().get()];
+    while let Some(parent) = open.pop() {
+        let found = children.remove(&parent).unwrap_or_default();
+        open.extend(found.into_iter().filter(|pid| seen.insert(*pid)));
+    }
+    seen.into_iter().filter_map(ProcessId::of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command, Stdio};
+
+    /// Set for the process whose descendants are to end.
+    const ANCESTOR: &str = "QNIC_TEST_ANCESTOR";
+
+    /// Starts a shell that leaves an orphan in a session of its own and ends; prints the orphan.
+    fn be_the_ancestor() {
+        adopt_orphans().unwrap();
+        let script = "setsid tail -f /dev/null & echo $!";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let mut pid = String::new();
+        let mut output = BufReader::new(shell.stdout.take().unwrap());
+        output.read_line(&mut pid).unwrap();
+        assert!(shell.wait().unwrap().success());
+        println!("orphan {pid}");
+        let mut go_on = [0];
+        std::io::stdin().read_exact(&mut go_on).unwrap();
+        assert_eq!(end_descendants(), 0);
+    }
+
+    /// Runs this very test in a process of its own: the other tests have children, too.
+    #[test]
+    fn an_orphan_in_another_session_ends_with_the_rest() {
+        if std::env::var_os(ANCESTOR).is_some() {
+            return be_the_ancestor();
+        }
+        let name = "descendants::tests::an_orphan_in_another_session_ends_with_the_rest";
+        let mut ancestor = Command::new(std::env::current_exe().unwrap());
+        ancestor.args(["--exact", name, "--nocapture"]);
+        ancestor.env(ANCESTOR, "1").stdin(Stdio::piped());
+        let mut ancestor = ancestor.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(ancestor.stdout.take().unwrap());
+        let mut said = output.lines().map_while(Result::ok);
+        let pid = said.find_map(|line| {
+            let (_, pid) = line.split_once("orphan ")?;
+            pid.trim().parse().ok()
+        });
+        let orphan = ProcessId::of(pid.unwrap()).unwrap();
+        io::Write::write_all(&mut ancestor.stdin.take().unwrap(), &[1]).unwrap();
+        let rest: Vec<_> = said.collect();
+        assert!(ancestor.wait().unwrap().success(), "{rest:?}");
+        assert!(!orphan.is_alive());
+    }
+}
