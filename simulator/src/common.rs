@@ -101,7 +101,6 @@ impl Common {
 
     /// A NIC has changed an object of the process in a slot.
     pub(crate) fn changed(&self, slot: usize, object: usize, before: &Words, after: &Words) {
-        let now = self.schedule.now();
-        lock(&self.checker).changed(now, slot, object, before, after);
+        lock(&self.checker).changed(slot, object, before, after);
     }
 }

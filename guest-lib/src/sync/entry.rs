@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   +0   next   name of the successor; written by the successor
-//!   +8   grant  1 + entries that still wait, or ABANDONED; written by the waker
+//!   +8   grant  1 + a number, or ABANDONED; written by the waker
 //!   +16  state  what the slot's process does with it; read by the successor
+//!   +24  before name of a new predecessor, if the first one has withdrawn, which writes it
 //! ```
 
 use qnic_abi::{NodeId, Port};
@@ -11,6 +12,7 @@ use qnic_abi::{NodeId, Port};
 pub(crate) const NEXT: u64 = 0;
 pub(crate) const GRANT: u64 = 8;
 pub(crate) const STATE: u64 = 16;
+pub(crate) const BEFORE: u64 = 24;
 
 /// A grant that wakes nothing: the predecessor has abandoned its slot.
 const ABANDONED: u64 = 1 << 63;
@@ -82,7 +84,7 @@ impl State {
 /// What a waiting slot receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grant {
-    /// It is woken; so many entries still wait.
+    /// It is woken. At a lock, the number of its turn; else so many entries still wait.
     Woken(u32),
     /// The predecessor has abandoned its slot.
     Abandoned,

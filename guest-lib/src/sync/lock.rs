@@ -1,40 +1,83 @@
 //! Mutual exclusion (N21): MCS locks, first come, first served.
 //!
 //! ```text
-//!   owner: tail ────────────────────────┐
-//!                                       ▼
+//!   owner:  head  tail  turns (how many, generation)     epoch
+//!            │     └───────────────────────────┐
+//!            ▼                                 ▼
 //!    A (holds)  next ──►  B (waits)  next ──►  C (waits)
 //! ```
-//! - **Acquire**: swap the own name into `tail`. If `tail` named another process, write the
-//!   own name into that process's `next`, and wait for the grant.
-//! - **Release** without a successor: compare-and-swap `tail` back to zero. With a
-//!   successor: write its name into the owner's `holder`, then grant it the lock.
+//! The three words are a [`WaitQueue`](qnic_abi::atomic::WaitQueue) of the NIC: its Enqueue
+//! takes a free lock and leaves the holder's name in `head`, in one operation. What `turns`
+//! counts: the module `turns`.
 //!
-//! So a process that is woken is named at the owner before it holds the lock: a recovery
-//! does not free the lock under it. A process that takes a free lock writes its own name,
-//! and does not wait for that write.
+//! | step | operations at the owner | `head` | `turns` |
+//! |---|---|---|---|
+//! | A takes the free lock | Enqueue | 0 → A | 0 → 1 |
+//! | B joins behind A, links itself to A | Enqueue | A | 1 → 2 |
+//! | A hands over to B | CompareSwap of `head`, then the grant | A → B | 2 |
+//! | B, the last, releases | CompareSwap of `turns`, 2 → 0 | B | 2 → 0 |
+//! | a recovery looks | CompareSwap of `turns` | | frozen |
+//! | … and frees the lock, or not | CompareSwap of `turns` | | 0, next generation; or thawed |
+//!
+//! # Invariants
+//! 1. While `turns` is not 0, `head` names the holder, or the process that the lock is being
+//!    handed to.
+//! 2. Each operation that changes the lock, except the joining one, compares what no other
+//!    holder can have left: a name, or a turn of its generation. One that arrives late has no
+//!    effect.
+//! 3. A process leaves its slot only when `turns` is 0 or `head` names another.
+//!
+//! # Why a recovery frees no lock whose holder lives
+//! It freezes `turns` unless that is 0. From then on no process can take the lock: it is not
+//! free, and no release makes it free. Then it reads `head`, looks at the slot of that name,
+//! and reads `head` again until both names are the same.
+//!
+//! | meanwhile | the recovery |
+//! |---|---|
+//! | `turns` is 0, and a process takes the lock before the recovery has ended | its CompareSwap of `turns` fails: it looks again |
+//! | A takes the lock, and its Enqueue's response is lost or late | reads `head` = A, whose slot waits: [`Error::Held`] |
+//! | A releases before it is frozen | reads 0, or its CompareSwap fails: it looks again |
+//! | A releases while it is frozen | A's CompareSwap fails: A abandons its slot and gets [`Error::Broken`]; this recovery or the next one frees the lock |
+//! | A hands over to B before it has read `head` | finds B, which waits or holds: [`Error::Held`] |
+//! | A hands over to B, and leaves, before it has looked at A's slot | reads `head` = B the second time, and looks at B's |
+//! | A dies while it hands over, before `head` is B | frees the lock; the late CompareSwap of A finds no A in `head` |
+//! | A dies behind that, and never grants | finds B waiting: [`Error::Held`], until B notices and abandons its slot |
+//! | A is cut off, counts as dead, and comes back | has freed the lock; what A still does there compares A's name or generation |
+//! | another process takes the recovery over, after [`LINK_LIMIT`](crate::sync::LINK_LIMIT) | its CompareSwap fails: the generation is another, or the lock is not frozen |
+//!
+//! # Trying
+//! [`Lock::try_acquire`] joins only if it has seen the lock free. Another process may take it
+//! in between. Then the process *withdraws*, before it has linked itself to its predecessor:
+//! it makes the predecessor the last again. If a process has joined behind it meanwhile, it
+//! links that one to the predecessor. Either takes message times, not the time of a holder.
 
+use qnic_abi::atomic::{Function, WaitQueue as Structure};
 use qnic_abi::{NodeId, Port};
 
-use crate::atomic::RemoteU64;
+use crate::atomic::{Operand, RemoteU64};
 use crate::error::{Error, Result};
 use crate::memory::RemoteSegment;
 use crate::sync::entry::{Entry, State};
 use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::Slot;
+use crate::sync::turns::{Turn, Turns, MANY};
 
+/// Offset of the name of the holder, or of the next one during a hand-over.
+const HEAD: u64 = 0;
 /// Offset of the name of the last entry of the queue.
-const TAIL: u64 = 0;
-/// Offset of the name of the entry that took the lock last, or is about to.
-const HOLDER: u64 = 8;
+const TAIL: u64 = 8;
+/// Offset of [`Turns`].
+const TURNS: u64 = 16;
 
 /// A lock between processes of all nodes (N21).
 #[derive(Debug)]
 pub struct Lock {
     object: Object,
+    structure: Operand,
+    head: RemoteU64,
     tail: RemoteU64,
-    holder: RemoteU64,
+    turns: RemoteU64,
 }
 
 impl Lock {
@@ -42,9 +85,13 @@ impl Lock {
     pub fn new(participant: &Participant, segment: &RemoteSegment, offset: u64) -> Result<Self> {
         let mut object = Object::new(participant, segment, offset, "lock")?;
         object.rejoins = true;
+        let core = participant.endpoint().core();
+        let length = size_of::<Structure>() as u64;
         Ok(Lock {
+            structure: Operand::new(core, segment, offset, length)?,
+            head: object.word(HEAD)?,
             tail: object.word(TAIL)?,
-            holder: object.word(HOLDER)?,
+            turns: object.word(TURNS)?,
             object,
         })
     }
@@ -57,8 +104,8 @@ impl Lock {
     pub fn acquire(&self) -> Result<LockGuard<'_>> {
         loop {
             let slot = self.object.take_slot()?;
-            match self.join(&slot) {
-                Ok(before) => return self.hold(slot, before),
+            match self.wait(&slot) {
+                Ok((turn, before)) => return self.hold(slot, turn, before),
                 // A recovery may have thrown its queue away: join the new one.
                 Err(Error::Broken { .. }) if slot.is_stale() => {}
                 Err(error) => return Err(error),
@@ -66,41 +113,99 @@ impl Lock {
         }
     }
 
-    /// Joins with a slot and waits for the lock; returns the predecessor.
-    fn join(&self, slot: &Slot) -> Result<Option<Entry>> {
-        let (object, before) = (&self.object, slot.join(self.tail.swap(slot.entry.0))?);
-        let before = object.link(slot, before)?;
-        if before.is_some() {
-            object.await_grant(slot, &mut Watch::new(before), None, || Ok(false))?;
-        }
-        Ok(before)
+    /// Joins with a slot; returns what stands before it: 0 if it has taken the free lock.
+    fn join(&self, slot: &Slot) -> Result<u64> {
+        let joined = self.structure.execute(Function::Enqueue, [slot.entry.0, 0]);
+        slot.join(joined).map(|(before, _)| before)
     }
 
-    /// Takes the lock if it is free.
+    /// Joins with a slot and waits for the lock; returns its turn and its predecessor.
+    fn wait(&self, slot: &Slot) -> Result<(Turn, Option<Entry>)> {
+        let object = &self.object;
+        let before = object.link(slot, self.join(slot)?)?;
+        let number = match before {
+            None => 1,
+            Some(_) => object.await_grant(slot, &mut Watch::new(before), None, || Ok(false))?,
+        };
+        let generation = Turns::generation_of(slot.known_epoch);
+        Ok((Turn { number, generation }, before))
+    }
+
+    /// Takes the lock if it is free. Does not wait for a holder.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: another process took it at the same time, and has died or
+    /// recovered it since.
     pub fn try_acquire(&self) -> Result<Option<LockGuard<'_>>> {
+        let turns = self.load_turns()?;
+        if turns.count() != 0 {
+            return Ok(None);
+        }
+        let turn = Turn {
+            number: 1,
+            generation: turns.generation(),
+        };
         let slot = self.object.take_slot()?;
-        match slot.join(self.tail.compare_swap(0, slot.entry.0))? {
-            0 => self.hold(slot, None).map(Some),
-            _ => slot.leave().map(|()| None),
+        match Entry::from_word(self.join(&slot)?) {
+            None => self.hold(slot, turn, None).map(Some),
+            Some(before) => self.withdraw(slot, turn.generation, before).map(|()| None),
         }
     }
 
-    fn hold(&self, slot: Slot, before: Option<Entry>) -> Result<LockGuard<'_>> {
+    fn hold(&self, slot: Slot, turn: Turn, before: Option<Entry>) -> Result<LockGuard<'_>> {
         slot.set_state(State::Holding)?;
-        if before.is_none() {
-            self.name_holder(slot.entry)?;
-        }
         Ok(LockGuard {
             lock: self,
             slot: Some(slot),
+            turn,
             before,
         })
     }
 
-    /// Writes the name of the present or next holder to the owner; does not wait.
-    fn name_holder(&self, holder: Entry) -> Result<()> {
-        let (object, core) = (&self.object, self.object.core());
-        core.write_word(&object.segment, object.offset + HOLDER, holder.0, None)
+    fn load_turns(&self) -> Result<Turns> {
+        self.turns.load().map(Turns)
+    }
+
+    /// Changes `turns` from one value to another; returns the value before.
+    fn swap_turns(&self, from: Turns, to: Turns) -> Result<Turns> {
+        self.turns.compare_swap(from.0, to.0).map(Turns)
+    }
+
+    /// Takes a slot, which is not linked, out of the queue again.
+    fn withdraw(&self, slot: Slot, generation: u32, before: Entry) -> Result<()> {
+        let (object, me) = (&self.object, slot.entry.0);
+        // The last withdraws before it counts as gone: else its predecessor, which counts
+        // itself as the last, could free the lock while this name stands in `tail`.
+        let is_last = || Ok(self.tail.compare_swap(me, before.0)? == me);
+        let next = match is_last()? {
+            true => None,
+            false => object.await_next(&slot, is_last)?,
+        };
+        if let Some(next) = next {
+            object.follow(next, before)?;
+        }
+        self.count_less(generation, 1)?;
+        if let Some(next) = next {
+            // From here on the predecessor can hand over to it, with the turn of this one.
+            object.link_to(before, next)?;
+        }
+        slot.leave()
+    }
+
+    /// Takes turns off the count.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: they are of a lock that a recovery has freed, or looks at.
+    fn count_less(&self, generation: u32, turns: u32) -> Result<()> {
+        let mut found = self.load_turns()?;
+        while found.is_of(generation) && found.count() > turns {
+            let before = self.swap_turns(found, found.less(turns))?;
+            if before == found {
+                return Ok(());
+            }
+            found = before;
+        }
+        Err(self.object.broken())
     }
 
     /// Returns true if a process has died in its queue.
@@ -116,44 +221,138 @@ impl Lock {
     ///
     /// # Errors
     /// [`Error::Held`]: a process that lives holds the lock, or was woken to hold it. Try
-    /// again after its release, which does no harm. (A process that took the lock when it
-    /// was free counts as holder once its name has arrived at the owner, a message time
-    /// later.)
+    /// again after its release, which does no harm.
     pub fn recover(&self) -> Result<bool> {
         let object = &self.object;
         let Some(claim) = object.claim_recovery()? else {
             return Ok(false);
         };
-        if let Some(holder) = Entry::from_word(self.holder.load()?) {
-            if object.is_held_by(holder)? {
+        // Free it before it is intact: a process that sees it intact joins no old queue.
+        let free = Turns::free(Turns::generation_of(claim.wrapping_add(1)));
+        while object.is_claimed(claim)? {
+            let turns = self.freeze()?;
+            if turns.is_frozen() && self.is_held()? {
+                self.replace_frozen(turns, Turns::thawed)?;
                 object.cancel_recovery(claim)?;
                 return Err(Error::Held {
                     what: object.what(),
                 });
             }
+            let done = match turns.is_frozen() {
+                true => self.replace_frozen(turns, |_| free)?,
+                // Fails if a process has taken it, which has the lock then.
+                false => self.swap_turns(turns, free)? == turns,
+            };
+            if done {
+                return object.finish_recovery(claim);
+            }
         }
-        // Empty it before it is intact: a process that sees it intact joins no old queue.
-        self.tail.swap(0)?;
-        object.finish_recovery(claim)
+        Ok(false)
     }
 
-    fn release(&self, slot: Slot) -> Result<()> {
+    /// Sees to it that no process can take or release the lock, unless it is free.
+    fn freeze(&self) -> Result<Turns> {
+        let mut turns = self.load_turns()?;
+        while turns.count() != 0 && !turns.is_frozen() {
+            let before = self.swap_turns(turns, turns.frozen())?;
+            if before == turns {
+                return Ok(turns.frozen());
+            }
+            turns = before;
+        }
+        Ok(turns)
+    }
+
+    /// Replaces what is frozen, with the turns of processes that have joined meanwhile.
+    /// Returns false if another process has done so.
+    fn replace_frozen(&self, frozen: Turns, to: impl Fn(Turns) -> Turns) -> Result<bool> {
+        let mut turns = frozen;
+        while turns.is_frozen() && turns.generation() == frozen.generation() {
+            let before = self.swap_turns(turns, to(turns))?;
+            if before == turns {
+                return Ok(true);
+            }
+            turns = before;
+        }
+        Ok(false)
+    }
+
+    /// Returns true if the holder of a frozen lock lives.
+    fn is_held(&self) -> Result<bool> {
+        let mut head = self.head.load()?;
+        loop {
+            if let Some(holder) = Entry::from_word(head) {
+                if self.object.is_held_by(holder)? {
+                    return Ok(true);
+                }
+            }
+            // It may have handed over and left.
+            let now = self.head.load()?;
+            if now == head {
+                return Ok(false);
+            }
+            head = now;
+        }
+    }
+
+    fn release(&self, slot: Slot, turn: Turn) -> Result<()> {
         let core = self.object.core();
         let next = match slot.next()? {
-            Some(next) => next,
+            Some(next) => Some(next),
             None => {
                 core.wait_program_writes()?;
-                let me = slot.entry.0;
-                if self.tail.compare_swap(me, 0)? == me {
-                    return slot.leave();
+                match self.free(&slot, turn)? {
+                    true => None,
+                    // Or the process behind withdraws.
+                    false => self.object.await_next(&slot, || self.free(&slot, turn))?,
                 }
-                self.object.await_next(&slot)?
             }
         };
-        self.name_holder(next)?;
-        core.wait_all_writes()?;
-        self.object.wake(next, 0)?;
+        if let Some(next) = next {
+            self.hand_over(&slot, turn, next)?;
+        }
         slot.leave()
+    }
+
+    /// Frees the lock that a slot holds, if no process is behind it.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: a recovery has freed it, or looks at it.
+    fn free(&self, slot: &Slot, mut turn: Turn) -> Result<bool> {
+        loop {
+            let last = turn.as_last();
+            let found = self.swap_turns(last, Turns::free(turn.generation))?;
+            if found == last {
+                return Ok(true);
+            }
+            if found.is_of(turn.generation) && found.count() > turn.number {
+                return Ok(false);
+            }
+            // Or the lock was recovered after this process knew its epoch, and before it
+            // joined. Then its name stands there.
+            let is_old = found.is_of(turn.generation) || found.is_frozen();
+            if is_old || self.head.load()? != slot.entry.0 {
+                return Err(self.object.broken());
+            }
+            turn.generation = found.generation();
+        }
+    }
+
+    /// Hands the lock over to the next process of the queue.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: a recovery has freed it.
+    fn hand_over(&self, slot: &Slot, turn: Turn, next: Entry) -> Result<()> {
+        let (object, me) = (&self.object, slot.entry.0);
+        let mut number = turn.number;
+        if number >= MANY && self.count_less(turn.generation, number - 1).is_ok() {
+            number = 1;
+        }
+        if self.head.compare_swap(me, next.0)? != me {
+            return Err(object.broken());
+        }
+        object.core().wait_program_writes()?;
+        object.wake(next, number.wrapping_add(1))
     }
 }
 
@@ -162,6 +361,7 @@ impl Lock {
 pub struct LockGuard<'a> {
     lock: &'a Lock,
     slot: Option<Slot>,
+    turn: Turn,
     before: Option<Entry>,
 }
 
@@ -177,7 +377,8 @@ impl LockGuard<'_> {
     /// holds the lock.
     ///
     /// # Errors
-    /// [`Error::Broken`]: the successor has died before it linked itself.
+    /// [`Error::Broken`]: the successor has died before it linked itself, or another process
+    /// recovers the broken lock at this moment; this one does not hold it any more.
     pub fn release(mut self) -> Result<()> {
         self.end()
     }
@@ -185,7 +386,7 @@ impl LockGuard<'_> {
     fn end(&mut self) -> Result<()> {
         match self.slot.take() {
             None => Ok(()),
-            Some(slot) => self.lock.release(slot),
+            Some(slot) => self.lock.release(slot, self.turn),
         }
     }
 }

@@ -5,7 +5,7 @@
 //!   owner: OBJECT_BYTES in any      each Participant: an area of slots
 //!   exported segment, zeroed        ┌──────┬──────┬──────┬───
 //!   ┌───────────────────────┐       │ next │ next │      │
-//!   │ tail / queue │ epoch  │       │ grant│ grant│      │
+//!   │ queue        │ epoch  │       │ grant│ grant│      │
 //!   └───────────────────────┘       └──────┴──────┴──────┴───
 //!        ▲ atomic operations             ▲ notifying writes of the
 //!        │ by the owner's NIC            │ predecessor, or of the waker
@@ -20,7 +20,7 @@
 //! | | common case | with others |
 //! |---|---|---|
 //! | [`Lock::acquire`] | one atomic operation | and a write to the predecessor |
-//! | [`LockGuard::release`] | one atomic operation | or a write and a notifying write |
+//! | [`LockGuard::release`] | one atomic operation | and a notifying write |
 //! | [`WaitQueue::insert`] | one atomic operation | and a write to the predecessor |
 //! | [`WaitQueue::remove`] | one atomic operation and a notifying write | |
 //! | [`Semaphore::wait`], [`Semaphore::signal`] | one atomic operation | and a notifying write |
@@ -72,6 +72,7 @@ mod participant;
 mod queue;
 mod semaphore;
 mod slot;
+mod turns;
 
 pub use area::{AREA_NAME, NOTIFICATION};
 pub use lock::{Lock, LockGuard};

@@ -22,7 +22,7 @@ use crate::core::wait::earlier;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::memory::RemoteSegment;
-use crate::sync::entry::{Entry, Grant, State, NEXT, STATE};
+use crate::sync::entry::{Entry, Grant, State, BEFORE, NEXT, STATE};
 use crate::sync::participant::Participant;
 use crate::sync::slot::Slot;
 
@@ -187,6 +187,25 @@ impl Object {
         }
     }
 
+    /// Links an entry to a predecessor, in the name of the entry between them, which leaves.
+    pub(crate) fn link_to(&self, before: Entry, next: Entry) -> Result<()> {
+        self.tell(before, NEXT, next)
+    }
+
+    /// Names an entry its new predecessor, and waits until it can see it.
+    pub(crate) fn follow(&self, entry: Entry, before: Entry) -> Result<()> {
+        self.tell(entry, BEFORE, before)?;
+        self.core().wait_all_writes()
+    }
+
+    /// Writes a name to a slot. If its process is gone, the entries behind it notice.
+    fn tell(&self, entry: Entry, word: u64, name: Entry) -> Result<()> {
+        match self.participant.0.post(entry, word, name.0) {
+            Err(error) if error.is_peer_gone() => Ok(()),
+            told => told,
+        }
+    }
+
     /// Wakes an entry. If its process is gone, the entries behind it notice.
     pub(crate) fn wake(&self, entry: Entry, count: u32) -> Result<()> {
         match self.participant.0.grant(entry, Grant::Woken(count)) {
@@ -244,6 +263,7 @@ impl Object {
     ) -> Result<()> {
         self.check_epoch(&mut watch.epoch)?;
         let mut waits = false;
+        watch.before = slot.new_predecessor()?.or(watch.before);
         if let Some(before) = watch.before {
             match self.check_predecessor(before, slot)? {
                 Predecessor::Present => waits = true,
@@ -311,17 +331,25 @@ impl Object {
         Ok(self.broken())
     }
 
-    /// Waits until the successor of a slot, which has joined, has linked itself.
-    pub(crate) fn await_next(&self, slot: &Slot) -> Result<Entry> {
+    /// Waits until the successor of a slot, which has joined, has linked itself. Returns
+    /// `None` if `is_last` says that it has withdrawn.
+    pub(crate) fn await_next(
+        &self,
+        slot: &Slot,
+        is_last: impl Fn() -> Result<bool>,
+    ) -> Result<Option<Entry>> {
         let core = self.core();
         let (mut backoff, mut epoch) = (Backoff::new(), None);
         let limit = core.now() + LINK_LIMIT;
         loop {
             let check = backoff.next(core.now());
             if let Some(next) = core.wait_until(check, || slot.next())? {
-                return Ok(next);
+                return Ok(Some(next));
             }
             self.check_epoch(&mut epoch)?;
+            if is_last()? {
+                return Ok(None);
+            }
             if core.now() >= limit {
                 return Err(self.mark_broken(slot)?);
             }
@@ -357,6 +385,11 @@ impl Object {
             }
         }
         Ok(true)
+    }
+
+    /// Returns true if the claim has not ended.
+    pub(crate) fn is_claimed(&self, claim: u64) -> Result<bool> {
+        Ok(self.epoch.load()? == claim)
     }
 
     /// Makes a claimed object intact; returns false if the claim has ended.

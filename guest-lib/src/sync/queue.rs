@@ -62,7 +62,9 @@ impl Queue {
         if count == 0 {
             return Ok(());
         }
-        let next = self.object.await_next(slot)?;
+        let Some(next) = self.object.await_next(slot, || Ok(false))? else {
+            return Ok(());
+        };
         let (leaves, count, _) = self.call(Function::NewHead, next.0)?;
         if leaves != 0 {
             self.object.wake(next, count)?;

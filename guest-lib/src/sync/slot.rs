@@ -11,7 +11,7 @@ use qnic_abi::Status;
 
 use crate::error::{Error, Result};
 use crate::sync::area::Area;
-use crate::sync::entry::{Entry, Grant, State, GRANT, NEXT, STATE};
+use crate::sync::entry::{Entry, Grant, State, BEFORE, GRANT, NEXT, STATE};
 
 /// A slot that is in use.
 ///
@@ -46,6 +46,7 @@ impl Slot {
         };
         slot.store(NEXT, 0)?;
         slot.store(GRANT, 0)?;
+        slot.store(BEFORE, 0)?;
         slot.set_state(State::Waiting)?;
         Ok(slot)
     }
@@ -53,6 +54,11 @@ impl Slot {
     /// The successor, if it has linked itself.
     pub(crate) fn next(&self) -> Result<Option<Entry>> {
         Ok(Entry::from_word(self.load(NEXT)?))
+    }
+
+    /// The predecessor in place of one that has withdrawn.
+    pub(crate) fn new_predecessor(&self) -> Result<Option<Entry>> {
+        Ok(Entry::from_word(self.load(BEFORE)?))
     }
 
     /// The grant that has arrived.

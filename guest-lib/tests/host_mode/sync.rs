@@ -22,6 +22,10 @@ const FIRST: u64 = 0;
 const SECOND: u64 = OBJECT_BYTES;
 const THIRD: u64 = 2 * OBJECT_BYTES;
 const DATA: u64 = 1024;
+/// The last entry of the queue of the first object, and how many have joined it; the second
+/// half of that word is the generation of a lock.
+const TAIL: u64 = 8;
+const TURNS: usize = 16;
 /// The epoch of the first object.
 const EPOCH: usize = 32;
 
@@ -87,7 +91,26 @@ fn a_lock_makes_a_plain_counter_exact_on_bad_links() {
         }
     });
     assert_eq!(owner.word(DATA as usize), workers.len() as u64 * ROUNDS);
-    assert_eq!(owner.word(FIRST as usize), 0, "it is free");
+    assert_eq!(owner.word(TURNS), 0, "it is free");
+}
+
+/// As soon as a process has taken a free lock, its name stands at the owner, whatever the
+/// links lose: head and tail are the same.
+#[test]
+fn the_acquisition_itself_leaves_the_name_of_the_holder() {
+    let cluster = Cluster::on_bad_links(2, 20.0);
+    let (owner, workers) = workers(&cluster, 2, 1);
+    for round in 0..60 {
+        let lock = workers[1 - round % 2].lock();
+        let guard = match round % 3 {
+            0 => lock.try_acquire().unwrap().unwrap(),
+            _ => lock.acquire().unwrap(),
+        };
+        let tail = owner.word(TAIL as usize);
+        assert_ne!(tail, 0);
+        assert_eq!(owner.word(FIRST as usize), tail, "round {round}");
+        guard.release().unwrap();
+    }
 }
 
 /// Threads of one process contend, by one participant.
@@ -137,7 +160,7 @@ fn first_come_is_first_served() {
         first.object(WaitQueue::new, THIRD),
     );
     // The offset of the word that changes when a process joins.
-    for (kind, joins) in [(0, FIRST), (1, SECOND + 8), (2, THIRD + 8)] {
+    for (kind, joins) in [(0, TAIL), (1, SECOND + 8), (2, THIRD + 8)] {
         let (send, order) = mpsc::channel();
         let lock = first.lock();
         let guard = lock.acquire().unwrap();
@@ -324,11 +347,11 @@ fn a_killed_holder_breaks_its_lock_and_recovery_frees_it() {
     assert!(!first.is_broken().unwrap());
     assert!(!first.recover().unwrap(), "nothing is broken");
     std::thread::scope(|scope| {
-        let tail = owner.word(0);
+        let tail = owner.word(TAIL as usize);
         let waiter = scope.spawn(|| first.acquire().map(drop));
-        let tail = changed(&owner, 0, tail);
+        let tail = changed(&owner, TAIL, tail);
         let other = scope.spawn(|| second.acquire().map(drop));
-        changed(&owner, 0, tail);
+        changed(&owner, TAIL, tail);
         let killed = Instant::now();
         kill(holder);
         for waiter in [waiter, other] {
@@ -350,12 +373,12 @@ fn a_killed_waiter_breaks_the_lock_for_those_behind_but_not_under_its_holder() {
     let cluster = Cluster::new(2);
     let (owner, [first, second, _]) = example_lock(&cluster);
     let guard = first.acquire().unwrap();
-    let tail = owner.word(0);
+    let tail = owner.word(TAIL as usize);
     let victim = child(&cluster, 1, "wait");
-    let tail = changed(&owner, 0, tail);
+    let tail = changed(&owner, TAIL, tail);
     std::thread::scope(|scope| {
         let behind = scope.spawn(|| second.acquire().map(drop));
-        changed(&owner, 0, tail);
+        changed(&owner, TAIL, tail);
         kill(victim);
         assert_error!(behind.join().unwrap(), Error::Broken { .. });
     });
@@ -376,7 +399,7 @@ fn a_recovery_does_not_free_a_lock_that_was_just_handed_over() {
     let inside = AtomicBool::new(false);
     let guard = first.acquire().unwrap();
     std::thread::scope(|scope| {
-        let tail = owner.word(0);
+        let tail = owner.word(TAIL as usize);
         let (refused, go_on) = mpsc::channel();
         let (inside, lock) = (&inside, &second);
         let in_front = scope.spawn(move || {
@@ -391,11 +414,11 @@ fn a_recovery_does_not_free_a_lock_that_was_just_handed_over() {
                 drop(guard.release());
             }
         });
-        let tail = changed(&owner, 0, tail);
+        let tail = changed(&owner, TAIL, tail);
         let victim = child(&cluster, 1, "wait");
-        let tail = changed(&owner, 0, tail);
+        let tail = changed(&owner, TAIL, tail);
         let behind = scope.spawn(|| third.acquire().map(drop));
-        changed(&owner, 0, tail);
+        changed(&owner, TAIL, tail);
         kill(victim);
         while !first.is_broken().unwrap() {}
         guard.release().unwrap();
@@ -428,17 +451,19 @@ fn a_stale_queue_breaks_nothing() {
     // A slot of a participant that the owner's port does not have any more: to find that
     // out takes the time of a first contact.
     let dead = 100 << 32 | 7 << 16 | 1;
-    owner.buffer.store_u64(FIRST as usize, dead).unwrap();
+    for (at, word) in [(FIRST as usize, dead), (TAIL as usize, dead), (TURNS, 1)] {
+        owner.buffer.store_u64(at, word).unwrap();
+    }
     std::thread::scope(|scope| {
         let late = scope.spawn(|| lock.acquire().and_then(LockGuard::release));
-        changed(&owner, FIRST, dead);
+        changed(&owner, TAIL, dead);
         // What a recovery leaves.
-        owner.buffer.store_u64(FIRST as usize, 0).unwrap();
+        owner.buffer.store_u64(TURNS, 1 << 32).unwrap();
         owner.buffer.store_u64(EPOCH, 4).unwrap();
         late.join().unwrap().unwrap();
     });
     assert_eq!(owner.word(EPOCH), 4, "it is intact");
-    assert_eq!(owner.word(FIRST as usize), 0, "it is free");
+    assert_eq!(owner.word(TURNS), 1 << 32, "it is free");
 }
 
 /// The predecessor has left and has joined again, behind this process, and the signal for

@@ -1,7 +1,7 @@
 //! What NICs change in the memory of the owners.
 
-use super::fifo::{Entry, FifoQueue};
-use super::object::Structure;
+use super::fifo::Entry;
+use super::object::{frees_by_recovery, Structure};
 use super::{Checker, Kind, Operation, Worker};
 use crate::memory::Words;
 use crate::process::port;
@@ -15,23 +15,16 @@ const CLAIMED: u64 = 3;
 
 impl Checker {
     /// A NIC has changed an object of an owner.
-    pub(crate) fn changed(
-        &mut self,
-        now: u64,
-        slot: usize,
-        number: usize,
-        before: &Words,
-        after: &Words,
-    ) {
+    pub(crate) fn changed(&mut self, slot: usize, number: usize, before: &Words, after: &Words) {
         let kinds = [Kind::Lock, Kind::Queue, Kind::Semaphore];
         let Some(kind) = kinds.get(number).copied() else {
             return;
         };
         if before[EPOCH] != after[EPOCH] {
-            return self.epoch_changed(now, slot, kind, before[EPOCH], after[EPOCH]);
+            return self.epoch_changed(slot, kind, before[EPOCH], after[EPOCH]);
         }
-        if kind == Kind::Lock && before[0] != 0 && after[0] == 0 {
-            self.check_recovery(slot, after[1]);
+        if kind == Kind::Lock && frees_by_recovery(before, after) {
+            self.check_recovery(slot);
         }
         let in_flight = self.in_flight(slot);
         let Some(owner) = self.owner(slot) else {
@@ -39,7 +32,7 @@ impl Checker {
         };
         let object = owner.object(kind);
         let joined = match kind {
-            Kind::Lock => object.lock_changed(now, before, after),
+            Kind::Lock => object.lock_changed(before, after),
             Kind::Queue | Kind::Semaphore => {
                 let (before, after) = (Structure::of(before), Structure::of(after));
                 if object.reviving && after.is_empty() {
@@ -60,8 +53,15 @@ impl Checker {
             return;
         };
         let joining = (slot, incarnation, kind);
-        if (operation.owner, operation.incarnation, operation.kind) == joining {
-            operation.entry = joined;
+        if (operation.owner, operation.incarnation, operation.kind) != joining {
+            return;
+        }
+        operation.entry = joined;
+        // It has the lock from now on, whether it knows or not.
+        operation.holds = kind == Kind::Lock && before[2] as u32 == 0;
+        let tries = operation.tries;
+        if let Some(owner) = self.owner(slot).filter(|_| tries) {
+            owner.object(kind).last().join_tries();
         }
     }
 
@@ -79,7 +79,7 @@ impl Checker {
         operations.filter(|(_, found)| concerned(found)).count() as u64
     }
 
-    fn epoch_changed(&mut self, now: u64, slot: usize, kind: Kind, before: u64, after: u64) {
+    fn epoch_changed(&mut self, slot: usize, kind: Kind, before: u64, after: u64) {
         let disturbed = self.disturbed;
         let Some(owner) = self.owner(slot) else {
             return;
@@ -87,7 +87,6 @@ impl Checker {
         let object = owner.object(kind);
         if after & CLAIMED == CLAIMED {
             object.reviving = true;
-            object.claimed_at = now;
         }
         let breaks = before & CLAIMED == 0 && after & CLAIMED != 0;
         assert!(
@@ -96,23 +95,27 @@ impl Checker {
         );
     }
 
-    /// A process makes a broken lock free; its holder had that name.
-    fn check_recovery(&mut self, slot: usize, holder: u64) {
+    /// A recovery frees a lock: no process that lives may hold it.
+    fn check_recovery(&mut self, slot: usize) {
         let disturbed = self.disturbed;
         let Some(owner) = self.owner(slot) else {
             return;
         };
-        let object = owner.object(Kind::Lock);
-        let first = object.queues.last().and_then(FifoQueue::first);
-        let known = Entry::of(holder).filter(|entry| first == Some(*entry));
-        let known = known.filter(|_| object.named_at < object.claimed_at && !disturbed);
-        let Some(entry) = known else {
+        let (incarnation, dying) = (owner.incarnation, owner.dying);
+        if disturbed || dying {
             return;
+        }
+        let holds = |worker: &&Worker| {
+            let operation = worker.operation.as_ref().filter(|_| !worker.dying);
+            operation.is_some_and(|found| {
+                let lock = (found.owner, found.incarnation, found.kind);
+                lock == (slot, incarnation, Kind::Lock) && found.holds
+            })
         };
-        let worker = self.worker_of(entry);
-        let operation = worker.and_then(|worker| worker.operation.as_ref());
+        let holder = self.workers.iter().find(holds);
+        let holder = holder.and_then(|worker| worker.operation.as_ref());
         assert!(
-            operation.is_none_or(|operation| operation.entry != Some(entry)),
+            holder.is_none(),
             "the lock of sync worker {slot} is recovered from a holder that lives"
         );
     }

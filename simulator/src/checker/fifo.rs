@@ -1,6 +1,6 @@
 //! The order in which processes joined an object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of a process in a queue, as it stands in objects: node, port, incarnation of
 /// the participant, number of its slot + 1.
@@ -31,12 +31,31 @@ pub(super) struct FifoQueue {
     positions: BTreeMap<Entry, usize>,
     /// So many of them, from the front, have been served.
     pub(super) count: usize,
+    /// Signs that some of those that only try have withdrawn, at most two of each.
+    pub(super) withdrawn: u64,
+    /// Those that only try.
+    tries: BTreeSet<usize>,
 }
 
 impl FifoQueue {
     pub(super) fn join(&mut self, entry: Entry) {
         self.positions.insert(entry, self.joined.len());
         self.joined.push(entry);
+    }
+
+    /// The entry that has joined last only tries: it may withdraw.
+    pub(super) fn join_tries(&mut self) {
+        self.tries.extend(self.joined.len().checked_sub(1));
+    }
+
+    /// Passes over those in front of an entry, or of the end, that have withdrawn. The entry
+    /// counts as it has joined last.
+    pub(super) fn pass_withdrawn(&mut self, entry: Option<Entry>) {
+        let end = entry.and_then(|entry| self.positions.get(&entry).copied());
+        while self.withdrawn > 0 && self.tries.contains(&self.count) && end != Some(self.count) {
+            self.withdrawn -= 1;
+            self.count += 1;
+        }
     }
 
     pub(super) fn serve(&mut self) {
@@ -77,6 +96,19 @@ mod tests {
         assert!(queue.holds(entry(9)) && !queue.holds(entry(8)));
         queue.join(entry(7));
         assert!(!queue.served(entry(7)), "it has joined once more");
+        queue.join_tries();
+        queue.serve();
+        queue.pass_withdrawn(None);
+        assert_eq!(queue.first(), Some(entry(7)), "it has not withdrawn");
+        queue.withdrawn = 1;
+        queue.pass_withdrawn(Some(entry(7)));
+        assert_eq!(
+            queue.first(),
+            Some(entry(7)),
+            "it is the one that is served"
+        );
+        queue.pass_withdrawn(None);
+        assert_eq!((queue.first(), queue.withdrawn), (None, 0));
     }
 
     #[test]

@@ -9,8 +9,9 @@
 //!
 //! The order in which the owner's NIC executes joining operations is a FIFO queue. A
 //! recovery ends it and begins another. A process that dies or gives up stays in its
-//! queue for ever. Promises hold within a queue: the library documents that a recovery does
-//! not see a holder whose name is on its way, or that was cut off.
+//! queue for ever. Promises hold within a queue: a recovery may begin a new one under a holder
+//! that was cut off. A recovery under any other holder that lives is a mistake, from the
+//! moment at which the NIC gives that one the lock.
 //!
 //! | module | holds |
 //! |---|---|
@@ -54,6 +55,10 @@ struct Operation {
     kind: Kind,
     /// Its entry in a queue, once the owner's NIC has executed its joining operation.
     entry: Option<Entry>,
+    /// It takes the lock only if it is free.
+    tries: bool,
+    /// It has the lock, and has not begun to release it.
+    holds: bool,
 }
 
 /// The process in a slot.
@@ -64,6 +69,8 @@ struct Worker {
     operation: Option<Operation>,
     /// Owners whose objects it has imported, and which incarnation of them.
     imported: BTreeMap<usize, u32>,
+    /// It is being killed.
+    dying: bool,
 }
 
 /// Checks all of it.
@@ -125,6 +132,7 @@ impl Checker {
 
     /// A worker is killed: others may notice before it has ended.
     pub(crate) fn killed(&mut self, slot: usize) {
+        self.worker(slot).dying = true;
         if let Some(owner) = self.owner(slot) {
             owner.dying = true;
         }

@@ -40,6 +40,17 @@ impl Structure {
     }
 }
 
+/// Turns that processes have taken since a lock was free; 0: it is free.
+fn lock_turns(words: &Words) -> u64 {
+    words[2] & u64::from(u32::MAX)
+}
+
+/// Returns true if this change frees a lock, and that by a recovery: it begins the next
+/// generation.
+pub(super) fn frees_by_recovery(before: &Words, after: &Words) -> bool {
+    lock_turns(before) != 0 && lock_turns(after) == 0 && before[2] >> 32 != after[2] >> 32
+}
+
 /// An object in the memory of its owner.
 #[derive(Default)]
 pub(super) struct Object {
@@ -47,10 +58,6 @@ pub(super) struct Object {
     pub(super) queues: Vec<FifoQueue>,
     /// A process recovers it, but has not emptied it yet.
     pub(super) reviving: bool,
-    /// When a process has claimed it to recover it.
-    pub(super) claimed_at: u64,
-    /// When the name in a lock's holder word came there.
-    pub(super) named_at: u64,
 }
 
 impl Object {
@@ -75,7 +82,7 @@ impl Object {
         self.queues.iter().map(|queue| queue.count as u64).sum()
     }
 
-    fn last(&mut self) -> &mut FifoQueue {
+    pub(super) fn last(&mut self) -> &mut FifoQueue {
         self.queues.last_mut().expect("there is always one")
     }
 
@@ -92,36 +99,37 @@ impl Object {
         assert!(served, "sync worker {slot} is woken out of turn");
     }
 
-    /// What the tail of a lock says; returns the entry that has joined.
-    pub(super) fn lock_changed(
-        &mut self,
-        now: u64,
-        before: &Words,
-        after: &Words,
-    ) -> Option<Entry> {
-        if before[1] != after[1] {
-            self.named_at = now;
-        }
-        if before[0] == after[0] {
-            return None;
-        }
-        let Some(entry) = Entry::of(after[0]) else {
-            if self.reviving {
+    /// What the words of a lock say; returns the entry that has joined.
+    pub(super) fn lock_changed(&mut self, before: &Words, after: &Words) -> Option<Entry> {
+        let (turns, now) = (lock_turns(before), lock_turns(after));
+        if now == 0 && turns != 0 {
+            if frees_by_recovery(before, after) {
                 self.empty();
                 return None;
             }
-            let first = self.last().first();
-            assert_eq!(first, None, "a lock that is held becomes free");
-            return None;
-        };
-        let before = Entry::of(before[0]);
-        let queue = self.last();
-        assert!(
-            before.is_some() || queue.first().is_none(),
-            "a lock that is held is given to another process"
-        );
-        queue.join(entry);
-        Some(entry)
+            let queue = self.last();
+            queue.pass_withdrawn(None);
+            assert_eq!(queue.first(), None, "a lock that is held becomes free");
+        } else if now > turns {
+            let entry = Entry::of(after[1])?;
+            let queue = self.last();
+            if turns == 0 {
+                assert_eq!(
+                    queue.first(),
+                    None,
+                    "a lock that is held is given to another process"
+                );
+                assert_eq!(Entry::of(after[0]), Some(entry), "the holder is not named");
+            }
+            queue.join(entry);
+            return Some(entry);
+        } else if now < turns {
+            self.last().withdrawn += turns - now;
+        } else if before[1] != after[1] {
+            // The last withdraws. It may die before it takes its turn off the count.
+            self.last().withdrawn += 1;
+        }
+        None
     }
 
     /// What became of a wait queue; returns the entry that has joined.

@@ -103,12 +103,12 @@ impl Owner {
             "sync worker {slot}: signals to the wait queue, and how many were woken"
         );
         let queue = Structure::of(&self.peek(Kind::Queue));
-        let tail = self.peek(Kind::Lock)[0];
+        let turns = self.peek(Kind::Lock)[2] & u64::from(u32::MAX);
         assert_eq!(
-            (value, semaphore.count, queue.count, tail),
+            (value, semaphore.count, queue.count, turns),
             (units, 0, 0, 0),
             "sync worker {slot}: units of the semaphore, processes that wait for it, processes \
-             in the wait queue, tail of the lock"
+             in the wait queue, turns of the lock"
         );
     }
 }

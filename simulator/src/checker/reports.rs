@@ -24,7 +24,16 @@ impl Checker {
             incarnation: incarnation.unwrap_or_default(),
             kind,
             entry: None,
+            tries: false,
+            holds: false,
         });
+    }
+
+    /// What it is about to do is only to try to take the lock.
+    pub(crate) fn tries(&mut self, slot: usize) {
+        if let Some(operation) = &mut self.worker(slot).operation {
+            operation.tries = true;
+        }
     }
 
     /// Its operation is complete.
@@ -53,14 +62,20 @@ impl Checker {
         let Some(entry) = operation.entry else {
             panic!("sync worker {slot} holds a lock that it never joined");
         };
-        let queue = owner.object(Kind::Lock).queue_of(entry);
-        let first = queue.and_then(|queue| queue.first());
+        let queue = owner.object(Kind::Lock).queue_of_mut(entry);
+        let first = queue.and_then(|queue| {
+            queue.pass_withdrawn(Some(entry));
+            queue.first()
+        });
         let owner = operation.owner;
         assert_eq!(
             first,
             Some(entry),
             "sync worker {slot} holds the lock of sync worker {owner} out of turn"
         );
+        if let Some(operation) = &mut self.worker(slot).operation {
+            operation.holds = true;
+        }
     }
 
     /// A holder reads the protected word.
@@ -80,6 +95,9 @@ impl Checker {
 
     /// A holder has written the protected word, and is about to release the lock.
     pub(crate) fn releases(&mut self, slot: usize, value: Option<u64>) {
+        if let Some(operation) = &mut self.worker(slot).operation {
+            operation.holds = false;
+        }
         if let Some((operation, owner)) = self.operation(slot) {
             owner.protected = owner.protected.and(value);
             let object = owner.object(Kind::Lock);

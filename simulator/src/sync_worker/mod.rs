@@ -211,7 +211,10 @@ impl SyncWorker<'_> {
         let lock = Lock::new(self.participant, segment, offset(Kind::Lock))?;
         self.enters(owner, Kind::Lock);
         let guard = match self.schedule.chance(150) {
-            true => lock.try_acquire(),
+            true => {
+                self.checker().tries(self.slot);
+                lock.try_acquire()
+            }
             false => lock.acquire().map(Some),
         };
         let Some(guard) = self.unless_broken(owner, guard, || lock.recover())? else {
