@@ -125,3 +125,29 @@ fn an_issuer_does_not_wait_for_its_own_kernel_without_end() {
     assert_eq!(pair.a.errors(), [(write, Status::FaultTimeout)]);
     assert_eq!(pair.a.done().0, 2);
 }
+
+/// A process that asks for names that nobody exports takes no place of others.
+#[test]
+fn imports_that_wait_leave_room_for_those_of_others() {
+    let pair = Pair::present(Net::new(3, 512, 8, &Limits::default()));
+    let neighbour = pair.net.party(0, 3);
+    let elsewhere = pair.net.party(2, 4);
+    let limits = Limits::default();
+    let wait = 50_000;
+    let started = (0..1100).filter(|name| {
+        let started = pair.a.import(1, pair.b.port, 1_000 + name, wait);
+        pair.net.run();
+        started.is_ok()
+    });
+    assert_eq!(started.count(), limits.imports as usize);
+    for other in [&neighbour, &elsewhere] {
+        let token = other.import(1, pair.b.port, 77, wait);
+        pair.net.run();
+        assert_eq!(
+            pair.net.import_reply(other.segment.node, token.unwrap()),
+            None
+        );
+    }
+    let parked = pair.net.counters(1).parked_imports.get();
+    assert_eq!(parked, limits.parked_imports + 2);
+}

@@ -147,6 +147,7 @@ fn was_refused(error: &Error) -> bool {
                 | Status::NoSuchPort
                 | Status::NoSuchNode
                 | Status::PageUnavailable
+                | Status::FaultTimeout
         )
     )
 }
