@@ -151,3 +151,22 @@ fn imports_that_wait_leave_room_for_those_of_others() {
     let parked = pair.net.counters(1).parked_imports.get();
     assert_eq!(parked, limits.parked_imports + 2);
 }
+
+/// An engine that did not run for long finds its peers silent; it asks before it gives them up.
+#[test]
+fn a_stall_of_the_engine_is_not_the_silence_of_a_peer() {
+    let pair = Pair::present(Net::lossy(2, LossyWire::rough(50), 5));
+    pair.a.write(&pair.b).run();
+    for round in 1..20 {
+        pair.a.write(&pair.b).issue();
+        pair.a.read(&pair.b).issue();
+        pair.net.poll(0);
+        pair.net.advance(2 * Limits::default().peer_timeout);
+        pair.net.run();
+        assert_eq!(
+            (pair.a.done(), pair.a.errors().len()),
+            ((round + 1, round), 0)
+        );
+    }
+    assert_eq!(pair.net.counters(0).peers_given_up.get(), 0);
+}

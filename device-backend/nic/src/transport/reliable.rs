@@ -35,6 +35,11 @@ pub(crate) enum Expired {
     Silence(PeerIndex),
 }
 
+/// Probes or Hellos that a peer has to leave without an answer, before it is given up. There
+/// are more in [`Limits::peer_timeout`](crate::Limits::peer_timeout), unless this engine did not
+/// run meanwhile.
+const MIN_PROBES: u32 = 3;
+
 impl Transport {
     /// Sends a numbered frame, and keeps a copy until it is received.
     pub(super) fn transmit_reliably<M: HostMemory, W: Wire<M>>(
@@ -231,8 +236,9 @@ impl Transport {
     }
 
     /// Sends a Hello again to a peer that says nothing, or probes it. Returns false if
-    /// it has been silent for too long and has to be given up. `awaited`: a protocol
-    /// waits for an answer of it.
+    /// it has been silent for too long and has to be given up: this side has asked in vain
+    /// all the time, and did not merely sleep. `awaited`: a protocol waits for an answer of
+    /// it.
     pub(crate) fn check_silence(&mut self, now: Time, index: PeerIndex, awaited: bool) -> bool {
         let timeout = self.limits.peer_timeout;
         let peer = &mut self.peers[index];
@@ -241,7 +247,7 @@ impl Transport {
             return true;
         }
         let silent = now.0.saturating_sub(peer.last_received.0);
-        if silent >= timeout {
+        if silent >= timeout && peer.probes >= MIN_PROBES {
             self.counters.peers_given_up += 1;
             return false;
         }
@@ -249,6 +255,7 @@ impl Transport {
         if peer.hello_sent {
             peer.round_trip.back_off();
             peer.hello_pending = true;
+            peer.probes = peer.probes.saturating_add(1);
         } else if silent >= trip.min(timeout / 8) {
             // What it said last may be lost, and it owes nothing that it knows of.
             peer.probe = true;
