@@ -89,6 +89,10 @@ pub(crate) struct Peer {
     pub(super) watch: Option<TimerId>,
     /// It has to be probed.
     pub(super) probe: bool,
+    /// How often its silence was looked at, and it was asked if need be, since it last said
+    /// anything; and when it last was.
+    pub(super) asked: u32,
+    pub(super) asked_at: Time,
     /// Probes since something that it owed has come.
     pub(super) probes: u32,
     /// When an acknowledgement is due that can wait.
@@ -134,6 +138,8 @@ impl Peer {
             last_received: Time::default(),
             watch: None,
             probe: false,
+            asked: 0,
+            asked_at: Time::default(),
             probes: 0,
             ack_at: None,
             immediate_ack: false,

@@ -35,10 +35,10 @@ pub(crate) enum Expired {
     Silence(PeerIndex),
 }
 
-/// Probes or Hellos that a peer has to leave without an answer, before it is given up. There
-/// are more in [`Limits::peer_timeout`](crate::Limits::peer_timeout), unless this engine did not
-/// run meanwhile.
-const MIN_PROBES: u32 = 3;
+/// How often a peer is asked and says nothing, before it is given up. It is asked more often in
+/// [`Limits::peer_timeout`](crate::Limits::peer_timeout), unless this engine did not run
+/// meanwhile.
+const MIN_ASKED: u32 = 3;
 
 impl Transport {
     /// Sends a numbered frame, and keeps a copy until it is received.
@@ -247,7 +247,10 @@ impl Transport {
             return true;
         }
         let silent = now.0.saturating_sub(peer.last_received.0);
-        if silent >= timeout && peer.probes >= MIN_PROBES {
+        if peer.last_received > peer.asked_at {
+            peer.asked = 0;
+        }
+        if silent >= timeout && peer.asked >= MIN_ASKED {
             self.counters.peers_given_up += 1;
             return false;
         }
@@ -255,12 +258,13 @@ impl Transport {
         if peer.hello_sent {
             peer.round_trip.back_off();
             peer.hello_pending = true;
-            peer.probes = peer.probes.saturating_add(1);
         } else if silent >= trip.min(timeout / 8) {
             // What it said last may be lost, and it owes nothing that it knows of.
             peer.probe = true;
             peer.probes = peer.probes.saturating_add(1);
         }
+        peer.asked = peer.asked.saturating_add(1);
+        peer.asked_at = now;
         self.peers.mark_urgent(index);
         self.arm(now, index);
         true
