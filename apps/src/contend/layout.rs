@@ -27,6 +27,9 @@ pub(super) const START: NotificationId = notification(2);
 pub(super) const TURN: NotificationId = notification(3);
 
 pub(super) const LOCK: u64 = 0;
+
+/// Where in a lock the word stands that says whether it is free (docs/synchronization.md).
+pub(super) const LOCK_TURNS: u64 = 16;
 pub(super) const SEMAPHORE: u64 = OBJECT_BYTES;
 pub(super) const MONITOR: u64 = 2 * OBJECT_BYTES;
 pub(super) const NOT_FULL: u64 = 3 * OBJECT_BYTES;

@@ -8,8 +8,8 @@ use qnic::{Access, Endpoint, Nic};
 use qnic_abi::atomic::WaitQueue;
 
 use super::layout::{
-    item, Layout, ARRIVED, BUFFER, DONE, FIFO_SEMAPHORE, INSIDE, LOCK, OWNER, OWNER_PORT,
-    SEMAPHORE, SLOTS, TURNS, UNREADY, WAITED,
+    item, Layout, ARRIVED, BUFFER, DONE, FIFO_SEMAPHORE, INSIDE, LOCK, LOCK_TURNS, OWNER,
+    OWNER_PORT, SEMAPHORE, SLOTS, TURNS, UNREADY, WAITED,
 };
 use super::Options;
 use crate::node::{say, say_line, Exported};
@@ -53,7 +53,6 @@ impl Owner {
         let total = layout.total * options.rounds;
         for (what, offset, expected) in [
             ("workers", ARRIVED, layout.total),
-            ("the lock's queue", LOCK, 0),
             ("turns of the lock", TURNS, total),
             ("the holder of the lock", TURNS + 16, 0),
             ("workers inside", INSIDE, 0),
@@ -63,6 +62,9 @@ impl Owner {
             let is = self.word(offset)?;
             ensure!(is == expected, "{what}: {is} instead of {expected}");
         }
+        // The lower half of the word counts turns since the lock was free.
+        let turns = self.word(LOCK + LOCK_TURNS)? as u32;
+        ensure!(turns == 0, "the lock is not free: {turns} turns");
         for slot in 0..SLOTS as u64 {
             ensure!(self.word(BUFFER + 16 + slot * 8)? == 0, "an item is left");
         }
