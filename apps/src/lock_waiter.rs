@@ -79,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     match options.role {
         Role::Hold => waiter.hold(),
-        Role::Wait => waiter.wait(options.object),
+        Role::Wait => waiter.wait(),
         Role::Recover => waiter.recover(options.holding, options.wake),
     }
 }
@@ -142,12 +142,9 @@ impl LockWaiter {
     }
 
     /// Joins; says so as soon as the owner's NIC has executed that, and how the wait ended.
-    fn wait(&self, kind: Kind) -> Result<()> {
+    fn wait(&self) -> Result<()> {
         // The name of the last in the queue.
-        let tail = match kind {
-            Kind::Lock => 0,
-            Kind::Queue | Kind::Semaphore => std::mem::offset_of!(Structure, tail) as u64,
-        };
+        let tail = std::mem::offset_of!(Structure, tail) as u64;
         let tail = self.endpoint.atomic_u64(&self.owner, OBJECT + tail)?;
         let before = tail.load()?;
         let waited = std::thread::scope(|scope| {
