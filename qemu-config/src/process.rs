@@ -1,9 +1,11 @@
 //! Processes named so that a recycled number is never mistaken for them.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use procfs::process::all_processes;
 use procfs::Current;
@@ -125,11 +127,32 @@ pub(crate) fn end_all(mut processes: Vec<Process>, steps: &[(Option<Signal>, u64
     processes.len()
 }
 
+/// Longest time that the kernel may need to give a process its new environment, in seconds.
+const EXEC_LIMIT: u64 = 5;
+
+/// The environment of a process; empty if it has ended, or is another user's. While a process
+/// executes a program, the kernel shows neither the old environment nor the new one; then it
+/// is asked again.
+fn environment(process: &procfs::process::Process) -> HashMap<OsString, OsString> {
+    let deadline = Deadline::seconds(EXEC_LIMIT);
+    loop {
+        let Ok(environment) = process.environ() else {
+            return HashMap::new();
+        };
+        let executes = |stat: procfs::process::Stat| stat.vsize > 0 && stat.env_end == Some(0);
+        let unknown = environment.is_empty() && process.stat().is_ok_and(executes);
+        if !unknown || deadline.left() == Some(Duration::ZERO) {
+            return environment;
+        }
+        std::thread::yield_now();
+    }
+}
+
 /// Every process that was started for the cluster whose state is in `dir`.
 pub(crate) fn of_cluster(dir: &Path) -> Vec<ProcessId> {
     let marked = |process: &procfs::process::Process| {
-        let environment = process.environ().unwrap_or_default();
-        environment.get(OsStr::new(MARKER)).map(OsString::as_os_str) == Some(dir.as_os_str())
+        let marker = environment(process).remove(OsStr::new(MARKER));
+        marker.is_some_and(|marker| marker == dir.as_os_str())
     };
     let all = all_processes().into_iter().flatten().flatten();
     let ours = all.filter(marked);
@@ -192,6 +215,19 @@ mod tests {
         assert!(id_of(&foreign).is_alive());
         foreign.kill().unwrap();
         foreign.wait().unwrap();
+    }
+
+    /// `spawn` returns while the kernel still gives the process its new environment.
+    #[test]
+    fn a_process_that_has_just_started_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        for _ in 0..200 {
+            let mut child = dummy(dir.path());
+            let found = of_cluster(dir.path());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(found.len(), 1);
+        }
     }
 
     #[test]
