@@ -21,7 +21,7 @@ pub mod kind {
 }
 
 layouts! {
-    /// Body of [`kind::IMPORT_REQUEST`]: who exports this name on the destination port?
+    /// Body of [`kind::IMPORT_REQUEST`]: does the process on the destination port export this name?
     ///
     /// ```text
     ///      0                 4                 8

@@ -6,7 +6,7 @@
 //! ```
 //! Strangers know the key of the victim, as if they had imported its segment, and not that
 //! of `b`. The victim's pages come and go, its faults are answered late, its commands go to
-//! strangers, who answer what they like.
+//! strangers, which answer what they like.
 //!
 //! After any input: `b` holds what it held, `a` and `b` exchange data, all lists are within
 //! their limits, no page is locked; and once more after a reset.
@@ -369,7 +369,7 @@ impl<'a, 'b> Attack<'a, 'b> {
         self.hand(frame, payload);
     }
 
-    /// A command of the victim to a stranger, or to somebody honest who has no such key.
+    /// A command of the victim to a stranger, or to an honest process that has no such key.
     fn command(&mut self) {
         let stranger = self.stranger();
         let node = usize::from(match self.input.chance(32) {

@@ -1,4 +1,4 @@
-//! Processes that behave, and what must hold beside whoever does not.
+//! Processes that behave, and what must hold beside others that do not.
 
 use qnic_abi::control::Statistics;
 use qnic_abi::header::SEGMENTS_PER_PROCESS;

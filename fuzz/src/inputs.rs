@@ -5,9 +5,6 @@ use std::path::{Path, PathBuf};
 
 use crate::Target;
 
-/// Ending of the text that says why a regression still fails.
-const WHY: &str = "why";
-
 /// An input in a file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kept {
@@ -15,8 +12,6 @@ pub struct Kept {
     pub path: PathBuf,
     /// The input.
     pub data: Vec<u8>,
-    /// Why it still breaks a promise, if it does.
-    pub why: Option<String>,
 }
 
 /// The folder of this crate.
@@ -57,12 +52,10 @@ pub fn read(folder: &Path) -> io::Result<Vec<Kept>> {
     };
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
     let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
-    paths.retain(|path| path.extension().is_none_or(|ending| ending != WHY));
     paths.sort();
     let input = |path: PathBuf| {
-        let why = std::fs::read_to_string(path.with_extension(WHY)).ok();
         let data = std::fs::read(&path)?;
-        Ok(Kept { path, data, why })
+        Ok(Kept { path, data })
     };
     paths.into_iter().map(input).collect()
 }

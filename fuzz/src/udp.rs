@@ -8,7 +8,7 @@
 //! Both peers are sockets of the target, which makes the datagrams by itself. It waits for
 //! a datagram to arrive on the loopback interface, and not for a time.
 //!
-//! After any input: who does not have the key brings no frame; no datagram brings a frame
+//! After any input: without the key nothing brings a frame; no datagram brings a frame
 //! twice; frames are no longer than frames are; `c` is connected, and its frames get
 //! through both ways.
 
@@ -265,7 +265,7 @@ impl World {
         );
     }
 
-    /// A datagram of somebody who does not have the key.
+    /// A datagram that was made without the key.
     fn without_key(&mut self, input: &mut Input<'_>) {
         let mut datagram = match input.byte() {
             0..=99 => self.c.sent.first().cloned().unwrap_or_default(),

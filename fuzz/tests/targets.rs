@@ -32,13 +32,9 @@ fn check(name: &str) {
     let target = Target::named(name).unwrap();
     let kept = kept(target);
     for input in &kept {
-        match &input.why {
-            None => run(target, &input.data),
-            Some(why) => println!("left out: {}: {why}", input.path.display()),
-        }
+        run(target, &input.data);
     }
-    let good = kept.iter().filter(|input| input.why.is_none());
-    let good: Vec<_> = good.map(|input| &input.data[..]).collect();
+    let good: Vec<_> = kept.iter().map(|input| &input.data[..]).collect();
     let mut mutator = Mutator::new(SEED, target.longest);
     for _ in 0..target.mutations {
         run(target, &mutator.next(&good));
@@ -77,18 +73,6 @@ fn what_is_kept_belongs_to_a_target() {
         for input in inputs {
             let bytes = input.data.len();
             assert!(bytes <= target.longest, "{}: {bytes}", input.path.display());
-        }
-    }
-}
-
-/// One that passes is mended: delete its `NAME.why`.
-#[test]
-#[ignore = "findings that are not mended yet; each says why in NAME.why"]
-fn known_findings() {
-    for target in TARGETS {
-        for input in kept(&target).iter().filter(|input| input.why.is_some()) {
-            println!("{}", input.path.display());
-            (target.run)(&input.data);
         }
     }
 }

@@ -198,6 +198,9 @@ impl Transport {
     /// Lets a peer leave that cannot be reached and whose session has ended: nothing
     /// refers to it any more.
     pub(crate) fn vacate(&mut self, index: PeerIndex) {
+        // An answer to it must not go to the next peer of that place.
+        let responses = &mut self.unblocked.responses;
+        responses.retain(|(_, request)| request.peer != index);
         self.peers.vacate(index);
     }
 
@@ -353,7 +356,8 @@ impl Transport {
     }
 
     /// Tells a peer that the process on a port has ended, unless a frame waits that says
-    /// so: whatever has been sent since waits behind it.
+    /// so: whatever has been sent since waits behind it. So there are as many such frames as
+    /// ports at most, 8 MiB for a peer that takes none.
     pub(crate) fn send_process_gone(&mut self, index: PeerIndex, port: Port) {
         if self.peers[index].gone.insert(port.0) {
             let mut gone = Frame::new::<ProcessGone>(&Empty);
