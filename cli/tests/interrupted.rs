@@ -29,7 +29,8 @@ impl Run {
         host_program(APP).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_qnic"));
-        let case = "host::all_pairs_of_four_nodes_exchange";
+        // It takes long enough to be caught, however busy the machine is.
+        let case = "host::demo_at_20_percent_loss";
         command.args(["test", "--quick", "--only", case]);
         command.env(MARK, dir.path()).env("TMPDIR", dir.path());
         command.stdin(Stdio::null()).stdout(Stdio::null());
