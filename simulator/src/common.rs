@@ -1,6 +1,5 @@
 //! What the world and all tasks of a simulation share.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use qnic_abi::host_area;
@@ -49,8 +48,8 @@ pub(crate) struct Common {
     pub(crate) slots: Mutex<Vec<Slot>>,
     phase: Mutex<Phase>,
     pub(crate) phase_changed: Signal,
-    /// How long the stream of writes took, in nanoseconds.
-    pub(crate) stream_time: AtomicU64,
+    /// How long the streams of writes took, in nanoseconds.
+    pub(crate) stream_times: Mutex<Vec<u64>>,
 }
 
 impl Common {
@@ -67,7 +66,7 @@ impl Common {
             settings,
             phase: Mutex::new(Phase::Work),
             phase_changed: Signal::default(),
-            stream_time: AtomicU64::new(0),
+            stream_times: Mutex::default(),
         }
     }
 

@@ -5,6 +5,8 @@ use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use qnic_nic::Limits;
 
+use crate::throughput::Case;
+
 bitflags::bitflags! {
     /// Which faults happen.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,8 +121,8 @@ pub(crate) struct Settings {
     pub(crate) wires: Impairments,
     /// Wires know which nodes are down, as those within one host do.
     pub(crate) wires_know: bool,
-    /// The RDMA worker in the first slot writes a stream of so many bytes each to the one
-    /// in the second, and nothing else happens.
+    /// The RDMA workers in all slots but the last write streams to the one in that, and
+    /// nothing else happens: bytes of each write.
     pub(crate) stream: Option<u64>,
     /// Faults (kill, reset, crash, partition, slow) while the processes work.
     pub(crate) injected_faults: u64,
@@ -183,20 +185,21 @@ impl Settings {
         }
     }
 
-    /// Two nodes with nothing but a stream of writes from one to the other.
-    pub(crate) fn stream(writes: u32, size: u64, window: u32, wires: Impairments) -> Self {
+    /// Nodes with nothing but a stream of writes from each to the last.
+    pub(crate) fn streams(case: &Case, wires: Impairments) -> Self {
+        let nodes = case.senders + 1;
         Settings {
             options: Options {
-                nodes: 2,
-                operations: writes,
+                nodes,
+                operations: case.writes,
                 faults: Faults::empty(),
                 lossless: false,
             },
-            slots: vec![0, 1],
-            rdma_workers: 2,
+            slots: (0..nodes).collect(),
+            rdma_workers: nodes,
             frames: 96,
             limits: Limits {
-                window,
+                window: case.window,
                 ..Limits::default()
             },
             poll: 200,
@@ -206,7 +209,7 @@ impl Settings {
             wires,
             wires_know: true,
             injected_faults: 0,
-            stream: Some(size),
+            stream: Some(case.size),
         }
     }
 }

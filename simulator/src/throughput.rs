@@ -1,11 +1,13 @@
-//! How fast writes are in virtual time: a stream from one node to another, through two
-//! real NICs and driver cores, over wires that lose frames and take a fixed time.
+//! How fast writes are in virtual time: a stream from one node to another, or from several
+//! to one, through real NICs and driver cores, over wires that lose frames, take a fixed
+//! time, and may have a rate.
 //!
 //! Every delay of the simulation is fixed, and the losses follow from a seed, so the
 //! numbers are the same each time. They say nothing about a machine: no instruction
-//! takes time. They show what window, acknowledgements and retransmissions cost.
+//! takes time. They show what window, acknowledgements, retransmissions and
+//! congestion control cost.
 
-use qnic_links::units::Probability;
+use qnic_links::units::{Probability, Rate};
 use qnic_links::Impairments;
 
 use crate::schedule::Schedule;
@@ -18,7 +20,7 @@ pub const DELAY: u64 = 10_000;
 /// Virtual time after which a stream counts as stuck, in nanoseconds.
 const LIMIT: u64 = 1_000_000_000_000;
 
-/// One stream.
+/// Streams of one kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     /// Frames that are lost, in percent.
@@ -27,30 +29,38 @@ pub struct Case {
     pub window: u32,
     /// Bytes of each write.
     pub size: u64,
-    /// Number of writes.
+    /// Number of writes of each stream.
     pub writes: u32,
+    /// Nodes that write to one more. They share the link to it.
+    pub senders: usize,
+    /// Rate of a link.
+    pub rate: Option<Rate>,
 }
 
-/// What a stream was like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the streams were like.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
-    /// Virtual time from the first command to the last completion, in nanoseconds.
-    pub time: u64,
-    /// Frames that both NICs have sent, to meet each other, too.
+    /// Virtual time of each stream from its first command to its last completion, in
+    /// nanoseconds, the shortest first.
+    pub times: Vec<u64>,
+    /// Longest time that a frame was on a link, in nanoseconds.
+    pub longest_transit: u64,
+    /// Frames that the NICs have sent, to meet each other, too.
     pub frames: u64,
     /// How many of them for one more time.
     pub resent: u64,
 }
 
-/// Runs one stream.
+/// Runs the streams.
 ///
 /// # Panics
 /// If it does not end, or a promise is broken.
 pub fn measure(case: &Case) -> Measured {
     let wires = Impairments {
         loss: Probability::percent(case.loss),
+        rate: case.rate,
         ..delay_only(DELAY)
     };
-    let settings = Settings::stream(case.writes, case.size, case.window, wires);
-    World::with(settings, Schedule::new(1, None).steady()).run_stream(LIMIT)
+    let settings = Settings::streams(case, wires);
+    World::with(settings, Schedule::new(1, None).steady()).run_streams(LIMIT)
 }

@@ -39,7 +39,12 @@ pub(crate) struct Network {
     late: bool,
     /// Their copies.
     copies: Vec<Vec<u8>>,
-    emulators: Vec<LinkEmulator<()>>,
+    /// Each frame carries the time at which it was sent.
+    emulators: Vec<LinkEmulator<Time>>,
+    /// All nodes share the link to one.
+    shared: bool,
+    /// Longest time that a frame was on a link, in nanoseconds.
+    pub(crate) longest_transit: u64,
     /// What is under way, if the wire is the one within a device process.
     direct: Option<VecDeque<(Frame, Vec<u8>)>>,
     /// The event that is in the queue for an emulator, by its time.
@@ -111,6 +116,8 @@ impl Network {
         let emulators = (0..count).map(|_| LinkEmulator::new(settings.wires, schedule.any()));
         Network {
             emulators: emulators.collect(),
+            shared: settings.stream.is_some() && nodes > 2,
+            longest_transit: 0,
             armed: vec![None; count],
             reachable: vec![true; nodes],
             session_checker: SessionChecker::new(nodes),
@@ -134,6 +141,7 @@ impl Network {
 
     /// Numbers of the emulators of one direction between two nodes.
     fn links(&self, from: usize, to: usize) -> std::ops::Range<usize> {
+        let from = if self.shared { 0 } else { from };
         let first = (from * self.nodes + to) * CHANNELS;
         first..first + CHANNELS
     }
@@ -169,6 +177,8 @@ impl Network {
                 self.arm(link);
                 return None;
             };
+            let transit = arrival.at.0.saturating_sub(arrival.tag.0);
+            self.longest_transit = self.longest_transit.max(transit);
             if let Some(arrived) = self.decode(&arrival.image) {
                 return Some(arrived);
             }
@@ -278,7 +288,7 @@ impl Wire<Memory> for Outlet<'_> {
         let now = Time(network.schedule.now());
         let emulator = &mut network.emulators[link];
         let before = *emulator.counters();
-        let verdict = emulator.offer(now, image, ());
+        let verdict = emulator.offer(now, image, now);
         let done = wire_did(&before, emulator.counters());
         network.trace_sent(frame, &done);
         network.arm(link);

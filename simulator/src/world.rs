@@ -6,7 +6,6 @@
 //!   nodes: nothing is left
 //! ```
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use qnic_abi::control::Statistics;
@@ -153,14 +152,15 @@ impl World {
         self.exit()
     }
 
-    /// Runs a stream of writes, and returns what it was like.
-    pub(crate) fn run_stream(&mut self, limit: u64) -> Measured {
+    /// Runs streams of writes, and returns what they were like.
+    pub(crate) fn run_streams(&mut self, limit: u64) -> Measured {
         self.start();
         self.deadline = limit;
         self.until(|world| world.all_slots(SlotState::Drained));
-        assert!(self.all_slots(SlotState::Drained), "the stream is stuck");
+        assert!(self.all_slots(SlotState::Drained), "a stream is stuck");
         let measured = Measured {
-            time: self.common.stream_time.load(Ordering::Relaxed),
+            times: std::mem::take(&mut *lock(&self.common.stream_times)),
+            longest_transit: self.network.longest_transit,
             frames: self.network.sent,
             resent: self.sum(|statistics| statistics.frames_resent.get()),
         };

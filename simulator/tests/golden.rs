@@ -2,7 +2,7 @@
 //! loss shows in a diff.
 //!
 //! ```text
-//! UPDATE_EXPECT=1 cargo test -p qnic-sim --test golden
+//! UPDATE_EXPECT=1 cargo test -p qnic-sim --test golden --test congestion
 //! ```
 //! writes them anew; look at the diff before it is committed.
 
@@ -87,9 +87,12 @@ fn rows(size: u64, writes: u32) -> String {
                 window,
                 size,
                 writes,
+                senders: 1,
+                rate: None,
             });
-            let each = found.time as f64 / 1e3 / f64::from(writes);
-            let rate = (size * u64::from(writes)) as f64 * 1e3 / found.time as f64;
+            let time = found.times[0] as f64;
+            let each = time / 1e3 / f64::from(writes);
+            let rate = (size * u64::from(writes)) as f64 * 1e3 / time;
             writeln!(
                 rows,
                 "{size:>8} {window:>8} {loss:>8} {each:>10.3} {rate:>12.3} {:>8} {:>8}",

@@ -69,6 +69,9 @@ pub struct Limits {
     /// How long an acknowledgement waits for a frame that carries it, in
     /// nanoseconds, where the route is not lossless (U1).
     pub ack_delay: u64,
+    /// How long frames may wait in queues of the network, in nanoseconds, before fewer are
+    /// sent: congestion control (U1).
+    pub queue_delay: u64,
     /// A peer that owes an answer and says nothing for so long is given up, in
     /// nanoseconds.
     pub peer_timeout: u64,
@@ -100,6 +103,7 @@ impl Default for Limits {
             retransmit_floor_oldest: 500_000,
             retransmit_ceiling: 1_000_000_000,
             ack_delay: 50_000,
+            queue_delay: 5_000_000,
             peer_timeout: 5_000_000_000,
             fault_timeout: 30_000_000_000,
             idle_timeout: 5_000,

@@ -130,7 +130,9 @@ impl ProcessContext {
             worker.export(name)?;
         }
         match self.common.settings.stream {
-            Some(size) if self.slot == 0 => worker.stream(size)?,
+            Some(size) if self.slot + 1 < self.common.settings.rdma_workers => {
+                worker.stream(size)?;
+            }
             Some(_) => {}
             None => worker.mix()?,
         }

@@ -1,23 +1,23 @@
 //! A stream of writes, as fast as the command queue takes them: what
 //! [`crate::throughput`] measures.
 
-use std::sync::atomic::Ordering;
-
 use qnic::queue;
 use qnic_abi::command::DEFAULT_INLINE_MAX;
 use qnic_abi_client::Command;
 
 use super::{Name, Queue, RdmaWorker};
 use crate::process::Result;
+use crate::schedule::lock;
 
 /// How long it waits for the other process to export its target, in milliseconds.
 const IMPORT_WAIT: u32 = 40;
 
 impl RdmaWorker<'_> {
-    /// Writes to the process in the second slot, and waits until all is delivered.
+    /// Writes to the process in the last slot, and waits until all is delivered.
     pub(super) fn stream(&mut self, size: u64) -> Result<()> {
+        let receiver = self.common.settings.rdma_workers - 1;
         let target = loop {
-            if let Some(imported) = self.import_from(1, Name::Target, IMPORT_WAIT)? {
+            if let Some(imported) = self.import_from(receiver, Name::Target, IMPORT_WAIT)? {
                 break imported;
             }
         };
@@ -39,7 +39,7 @@ impl RdmaWorker<'_> {
         }
         self.drain()?;
         let time = self.schedule.now() - start;
-        self.common.stream_time.store(time, Ordering::Relaxed);
+        lock(&self.common.stream_times).push(time);
         Ok(())
     }
 }

@@ -20,6 +20,7 @@
 //! | `refused` | operations that do not notify any more |
 //! | `reliable` | sending again, probing, giving up: only where the route is not lossless |
 //! | `packets`, `timer`, `rtt` | copies, the timing wheel, how long to wait |
+//! | `congestion` | how much the links to a peer take |
 //!
 //! Each ordered pair of nodes has one sequence of frames. A frame is received when it
 //! arrives, in any order, once. The peer learns how far all has arrived, and how far
@@ -30,6 +31,7 @@
 //! an acknowledgement of what was never sent) is counted and dropped. Frames come here
 //! intact or not at all: a link that can damage them checks them.
 
+mod congestion;
 mod handshake;
 mod held;
 mod incoming;
@@ -230,7 +232,7 @@ impl Transport {
     #[inline]
     pub(crate) fn room(&mut self, index: PeerIndex) -> (u32, u32) {
         let peer = &self.peers[index];
-        let (room, max_payload) = (peer.send.room(), peer.max_payload);
+        let (room, max_payload) = (peer.room(), peer.max_payload);
         if room == 0 && !peer.is_ready() {
             self.peers.ensure_session(index);
         }
@@ -320,11 +322,12 @@ impl Transport {
     /// Lets those go on that waited for room in the window to a peer.
     pub(super) fn unblock(&mut self, index: PeerIndex) {
         let peer = &mut self.peers[index];
-        let blocked = &mut peer.blocked;
+        let blocked = &peer.blocked;
         if blocked.operations.is_empty() && blocked.responses.is_empty() {
             return;
         }
-        if peer.send.is_half_open() {
+        if peer.is_half_open() {
+            let blocked = &mut peer.blocked;
             let operations = &mut blocked.operations;
             operations.append_to(&mut self.unblocked.operations);
             self.unblocked.responses.extend(blocked.responses.drain(..));

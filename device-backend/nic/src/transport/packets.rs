@@ -75,6 +75,8 @@ pub(crate) struct Packets {
     order: u64,
     /// The latest transmission that has arrived.
     arrived: u64,
+    /// Packets in flight.
+    in_flight: u32,
 }
 
 impl Packets {
@@ -87,6 +89,12 @@ impl Packets {
     /// Returns true if a packet waits to be sent again.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// How many packets are in flight.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight
     }
 
     /// Number of the oldest packet.
@@ -148,7 +156,22 @@ impl Packets {
             packet.state = State::InFlight(timer);
             packet.sent = now;
             packet.order = order;
+            self.in_flight += 1;
         }
+    }
+
+    /// Gives a packet in flight whose timer has expired another one, if nothing has arrived
+    /// that was sent after it: those before it may be slow.
+    pub(crate) fn wait_on(&mut self, sequence: u64, check_in: impl FnOnce() -> TimerId) -> bool {
+        let arrived = self.arrived;
+        let Some(packet) = self.get_mut(sequence) else {
+            return false;
+        };
+        let waits = matches!(packet.state, State::InFlight(_)) && packet.order > arrived;
+        if waits {
+            packet.state = State::InFlight(check_in());
+        }
+        waits
     }
 
     /// Notes that a packet in flight is lost. Returns its timer.
@@ -158,6 +181,7 @@ impl Packets {
             return None;
         };
         packet.state = State::Waiting;
+        self.in_flight -= 1;
         self.waiting.push_back(sequence);
         Some(timer)
     }
@@ -204,6 +228,7 @@ impl Packets {
         }
         let order = packet.order;
         let buffer = std::mem::take(&mut packet.payload);
+        self.in_flight -= u32::from(released.timer.is_some());
         if self.spare.len() < SPARE && buffer.capacity() > 0 {
             self.spare.push(buffer);
         }
@@ -231,6 +256,7 @@ impl Packets {
     /// Forgets all packets; returns the timers of those in flight.
     pub(crate) fn clear(&mut self) -> Vec<TimerId> {
         self.waiting.clear();
+        self.in_flight = 0;
         let timers = self
             .packets
             .drain(..)

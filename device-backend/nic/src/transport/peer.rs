@@ -6,6 +6,7 @@ use std::ops::{Index, IndexMut};
 use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
 use qnic_abi::{NodeId, VniId};
 
+use super::congestion::Congestion;
 use super::packets::Packets;
 use super::receive_window::ReceiveWindow;
 use super::rtt::RoundTrip;
@@ -83,6 +84,12 @@ pub(crate) struct Peer {
     /// Copies of what it has not received, where the route is not lossless.
     pub(super) packets: Packets,
     pub(super) round_trip: RoundTrip,
+    pub(super) congestion: Congestion,
+    /// When it was last heard that something had arrived.
+    pub(super) progress_at: Time,
+    /// When it was last asked, or sent something again, because it said nothing: its answer
+    /// measures that, and no round trip.
+    pub(super) pushed_at: Time,
     /// When the last frame of it was received.
     pub(super) last_received: Time,
     /// The timer that watches its silence.
@@ -135,6 +142,9 @@ impl Peer {
             max_payload: MAX_PAYLOAD as u32,
             packets: Packets::default(),
             round_trip: RoundTrip::default(),
+            congestion: Congestion::default(),
+            progress_at: Time::default(),
+            pushed_at: Time::default(),
             last_received: Time::default(),
             watch: None,
             probe: false,
@@ -196,6 +206,34 @@ impl Peer {
         self.lossless
     }
 
+    /// How many fragments with a payload may be sent: as many as the peer and the links to
+    /// it take.
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
+        let room = self.send.room();
+        match self.lossless {
+            true => room,
+            false => room.min(self.wire_room()),
+        }
+    }
+
+    fn wire_room(&self) -> u32 {
+        let window = self.congestion.window();
+        window.saturating_sub(self.packets.in_flight())
+    }
+
+    /// Returns true if so much of both windows is free that operations that wait for them
+    /// go on: each is to be woken once and not for every frame.
+    pub(super) fn is_half_open(&self) -> bool {
+        let wire = self.lossless || self.wire_room() > self.congestion.window() / 4;
+        wire && self.send.is_half_open()
+    }
+
+    /// Returns true if a packet is to be sent again, and may be.
+    pub(super) fn may_resend(&self) -> bool {
+        self.packets.has_waiting() && self.wire_room() > 0
+    }
+
     /// Returns true if it owes this node an answer.
     pub(super) fn owes_answer(&self) -> bool {
         !self.packets.is_empty() || self.requests > 0 || !self.send.is_empty()
@@ -243,7 +281,7 @@ impl Peer {
     /// Returns true if it stays listed after its turn: something has to be sent later,
     /// or more than one turn allows.
     pub(super) fn stays_listed(&self) -> bool {
-        self.ack_at.is_some() || self.packets.has_waiting()
+        self.ack_at.is_some() || self.may_resend()
     }
 
     fn has_output(&self, now: Time) -> bool {
@@ -251,7 +289,7 @@ impl Peer {
         self.hello_pending
             || self.hello_reply.is_some()
             || control && self.is_ready() && self.send.has_number()
-            || self.packets.has_waiting()
+            || self.may_resend()
             || self.must_ack(now)
     }
 }

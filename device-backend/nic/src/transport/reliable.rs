@@ -12,6 +12,7 @@
 
 use qnic_abi::wire::{Ack, AckFlags, Frame};
 
+use super::congestion::Acknowledged;
 use super::packets::Released;
 use super::Transport;
 use crate::env::{Channel, HostMemory, Payload, Time, Wire};
@@ -95,7 +96,7 @@ impl Transport {
     /// Returns true if packets to a peer were lost that have to be sent again.
     #[inline]
     pub(crate) fn has_lost(&self, index: PeerIndex) -> bool {
-        self.peers[index].packets.has_waiting()
+        self.peers[index].may_resend()
     }
 
     /// Sends packets again that were lost, up to the bound of one poll. Returns false if
@@ -107,7 +108,11 @@ impl Transport {
         index: PeerIndex,
     ) -> bool {
         for _ in 0..self.limits.fragments_per_poll.max(1) {
-            let Some(mut frame) = self.peers[index].packets.next_waiting() else {
+            let peer = &mut self.peers[index];
+            if !peer.may_resend() {
+                break;
+            }
+            let Some(mut frame) = peer.packets.next_waiting() else {
                 break;
             };
             self.counters.frames_resent += 1;
@@ -121,16 +126,32 @@ impl Transport {
     /// The peer has received everything up to `received`.
     #[cold]
     pub(super) fn release_packets(&mut self, now: Time, index: PeerIndex, received: u64) {
+        let mut news = Acknowledged::default();
         let mut progress = false;
         while let Some(released) = self.peers[index].packets.release_first(received, now) {
-            self.peers[index].round_trip.progress();
-            self.peers[index].probes = 0;
-            self.note_released(index, released);
+            let peer = &mut self.peers[index];
+            peer.round_trip.progress();
+            peer.progress_at = now;
+            peer.probes = 0;
+            self.note_released(now, index, released, &mut news);
             progress = true;
         }
         if progress {
             self.hasten_oldest(now, index);
+            self.released(now, index, news);
         }
+    }
+
+    /// Fewer frames are on the wire: lets those go on that waited for that.
+    fn released(&mut self, now: Time, index: PeerIndex, news: Acknowledged) {
+        let peer = &mut self.peers[index];
+        let used = peer.packets.in_flight();
+        let queue_delay = self.limits.queue_delay;
+        peer.congestion.sample(now, news, used, queue_delay);
+        if self.peers[index].may_resend() {
+            self.peers.mark_urgent(index);
+        }
+        self.unblock(index);
     }
 
     /// Lets the packet that has just become the oldest wait as long as the oldest does.
@@ -144,12 +165,23 @@ impl Transport {
         }
     }
 
-    fn note_released(&mut self, index: PeerIndex, released: Released) {
+    fn note_released(
+        &mut self,
+        now: Time,
+        index: PeerIndex,
+        released: Released,
+        news: &mut Acknowledged,
+    ) {
         if let Some(timer) = released.timer {
             self.timers.check_out(timer);
+            news.frames += 1;
         }
         if let Some(round_trip) = released.round_trip {
-            self.peers[index].round_trip.sample(round_trip);
+            let peer = &mut self.peers[index];
+            peer.round_trip.sample(round_trip);
+            if now.0.saturating_sub(round_trip) >= peer.pushed_at.0 {
+                news.trip = news.trip.min(round_trip);
+            }
         }
     }
 
@@ -165,6 +197,7 @@ impl Transport {
     ) {
         let base = acknowledge.saturating_add(2 + u64::from(ack.offset.get()));
         let mut last = 0;
+        let mut news = Acknowledged::default();
         for (number, word) in (0..).zip(ack.bitmap) {
             let mut word = word.get();
             while word != 0 {
@@ -172,7 +205,7 @@ impl Transport {
                 word &= word - 1;
                 last = sequence;
                 let released = self.peers[index].packets.arrive(sequence, now);
-                self.note_released(index, released);
+                self.note_released(now, index, released, &mut news);
             }
         }
         // A wire may reorder: what was sent just now is late, not lost.
@@ -181,12 +214,15 @@ impl Transport {
         let mut from = 0;
         while let Some(sequence) = self.peers[index].packets.find_lost(from, last, latest) {
             from = sequence + 1;
-            self.lose(index, sequence);
+            self.lose(now, index, sequence);
         }
+        self.released(now, index, news);
     }
 
-    fn lose(&mut self, index: PeerIndex, sequence: u64) {
-        if let Some(timer) = self.peers[index].packets.lose(sequence) {
+    fn lose(&mut self, now: Time, index: PeerIndex, sequence: u64) {
+        let peer = &mut self.peers[index];
+        if let Some(timer) = peer.packets.lose(sequence) {
+            peer.congestion.lost(now, peer.round_trip.typical());
             self.timers.check_out(timer);
             self.peers.mark_urgent(index);
         }
@@ -198,18 +234,35 @@ impl Transport {
         Some(match self.timers.pop_due(now)? {
             Alarm::Silence(index) => Expired::Silence(index),
             Alarm::Packet(index, sequence) => {
-                self.packet_expired(index, sequence);
+                self.packet_expired(now, index, sequence);
                 Expired::Done
             }
         })
     }
 
-    fn packet_expired(&mut self, index: PeerIndex, sequence: u64) {
+    fn packet_expired(&mut self, now: Time, index: PeerIndex, sequence: u64) {
         let peer = &mut self.peers[index];
+        let oldest = peer.packets.first() == Some(sequence);
+        let late = peer
+            .progress_at
+            .after(peer.round_trip.timeout(&self.limits, oldest));
+        if late > now {
+            // What is before it is still arriving.
+            let alarm = Alarm::Packet(index, sequence);
+            let timers = &mut self.timers;
+            if peer
+                .packets
+                .wait_on(sequence, || timers.check_in(late, alarm))
+            {
+                return;
+            }
+        }
         // The timer is out of the wheel already.
         if peer.packets.lose(sequence).is_some() {
             self.counters.resend_timeouts += 1;
-            if peer.packets.first() == Some(sequence) {
+            peer.congestion.lost(now, peer.round_trip.typical());
+            peer.pushed_at = now;
+            if oldest {
                 peer.round_trip.back_off();
             }
             self.peers.mark_urgent(index);
@@ -261,6 +314,7 @@ impl Transport {
         } else if silent >= trip.min(timeout / 8) {
             // What it said last may be lost, and it owes nothing that it knows of.
             peer.probe = true;
+            peer.pushed_at = now;
             peer.probes = peer.probes.saturating_add(1);
         }
         peer.asked = peer.asked.saturating_add(1);
