@@ -130,22 +130,34 @@ pub(crate) fn end_all(mut processes: Vec<Process>, steps: &[(Option<Signal>, u64
 /// Longest time that the kernel may need to give a process its new environment, in seconds.
 const EXEC_LIMIT: u64 = 5;
 
-/// The environment of a process; empty if it has ended, or is another user's. While a process
-/// executes a program, the kernel shows neither the old environment nor the new one; then it
-/// is asked again.
+/// Flag of a process that has not executed a program since it was forked (`PF_FORKNOEXEC`).
+const FORKED: u32 = 0x40;
+
+/// The environment of a process; empty if it has ended, or is another user's. A process that
+/// was forked here, and has not executed its program yet, is not known by its environment,
+/// which is its parent's. While it does execute it, the kernel shows neither the old
+/// environment nor the new one. In both cases it is asked again.
 fn environment(process: &procfs::process::Process) -> HashMap<OsString, OsString> {
     let deadline = Deadline::seconds(EXEC_LIMIT);
     loop {
         let Ok(environment) = process.environ() else {
             return HashMap::new();
         };
-        let executes = |stat: procfs::process::Stat| stat.vsize > 0 && stat.env_end == Some(0);
-        let unknown = environment.is_empty() && process.stat().is_ok_and(executes);
-        if !unknown || deadline.left() == Some(Duration::ZERO) {
+        let begins = process.stat().is_ok_and(|stat| {
+            let executes = stat.vsize > 0 && stat.env_end == Some(0);
+            environment.is_empty() && executes || stat.flags & FORKED != 0 && is_program(process)
+        });
+        if !begins || deadline.left() == Some(Duration::ZERO) {
             return environment;
         }
         std::thread::yield_now();
     }
+}
+
+/// Returns true if a process runs the same program as this one.
+fn is_program(process: &procfs::process::Process) -> bool {
+    let own = std::env::current_exe();
+    own.is_ok_and(|own| process.exe().is_ok_and(|exe| exe == own))
 }
 
 /// Every process that was started for the cluster whose state is in `dir`.

@@ -35,10 +35,7 @@ fn row(rate: Rate, senders: usize) -> String {
     let first_frames = rate.nanoseconds_for(32 * 4224 * senders) as f64 / 1e6;
     let name = format!("{rate}, {senders} senders");
     assert!(used > 0.9, "{name}: {used} of the link is used");
-    assert!(
-        shares > 0.7,
-        "{name}: the first needs {shares} of the last"
-    );
+    assert!(shares > 0.7, "{name}: the first needs {shares} of the last");
     assert!(
         queue < LONGEST_QUEUE + first_frames,
         "{name}: {queue} ms on the link"
