@@ -12,7 +12,7 @@
 //! | DeleteProcess | none | none | NoSuchVni |
 //! | Export | [`Export`] | none | NoSuchVni, NameExists, Exhausted, BadLength, BadAddress, AccessDenied, Malformed |
 //! | Unexport | [`Unexport`] | none | NoSuchVni, NoSuchSegment |
-//! | Import | [`Import`] | [`Imported`] | NoSuchVni, NoSuchNode, NameNotFound, Exhausted, Aborted, PeerGone |
+//! | Import | [`Import`] | [`Imported`] | NoSuchVni, NoSuchNode, NameNotFound, ImportRefused, Exhausted, Aborted, PeerGone |
 //! | FaultDone | [`FaultDone`] | none | NoSuchVni |
 //! | ResetQueue | none | none | NoSuchVni |
 //! | Query | none | [`Statistics`] | |
@@ -33,11 +33,13 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::IntoBytes;
 
+use crate::export::ExportOptions;
 use crate::host_area::HOST_PAGES;
+use crate::ids::Secret;
 use crate::layout::{Field, Layout};
 
 /// Size of a request in bytes.
-pub const REQUEST_BYTES: usize = 64;
+pub const REQUEST_BYTES: usize = 256;
 
 /// Size of a reply in bytes.
 pub const REPLY_BYTES: usize = 512;
@@ -118,7 +120,7 @@ layouts! {
     }
 
     /// Body of [`Opcode::Export`].
-    #[bytes(48)]
+    #[bytes(208)]
     pub struct Export {
         /// Index chosen by the driver, free until now.
         pub segment: U16,
@@ -137,6 +139,8 @@ layouts! {
         /// Key that the physical map carries for the pages of this range: several
         /// segments over one range share it. Zero with [`EXPORT_PHYSICAL`].
         pub page_key: U64,
+        /// Who may import it, and what its writers may signal.
+        pub options: ExportOptions,
     }
 
     /// Body of [`Opcode::Unexport`].
@@ -149,7 +153,7 @@ layouts! {
     }
 
     /// Body of [`Opcode::Import`].
-    #[bytes(16)]
+    #[bytes(32)]
     pub struct Import {
         /// Node that exports; may be this node.
         pub node: U16,
@@ -160,6 +164,8 @@ layouts! {
         pub wait_ms: U32,
         /// Name of the segment.
         pub name: U64,
+        /// What the exporter may ask for; zero: nothing.
+        pub secret: Secret,
     }
 
     /// Body of [`Opcode::FaultDone`].
@@ -253,7 +259,7 @@ layouts! {
         pub protection_errors: U64,
         /// Wrong or stale key.
         pub errors_key: U64,
-        /// Access that the segment does not grant.
+        /// Access, notification or import that the exporter of the segment does not grant.
         pub errors_access: U64,
         /// Address or length outside of the segment, or an operand that is not aligned.
         pub errors_range: U64,
@@ -299,5 +305,7 @@ impl Statistics {
 }
 
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<Export>() <= REQUEST_BYTES);
+const _: () = assert!(core::mem::offset_of!(Export, options) == 48);
+const _: () = assert!(core::mem::offset_of!(Import, secret) == 16);
 const _: () = assert!(size_of::<RequestHeader>() + size_of::<NewProcess>() <= REQUEST_BYTES);
 const _: () = assert!(size_of::<ReplyHeader>() + size_of::<Statistics>() <= REPLY_BYTES);

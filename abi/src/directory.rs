@@ -10,6 +10,7 @@
 
 use zerocopy::little_endian::{U16, U32, U64};
 
+use crate::ids::Secret;
 use crate::wire::Body;
 
 /// Kinds of frames of this protocol.
@@ -27,8 +28,9 @@ layouts! {
     ///      0                 4                 8
     ///   0  | name                              |
     ///   8  | wait_ms         | reserved        |
+    ///  16  | secret                            | … 32
     /// ```
-    #[bytes(16)]
+    #[bytes(32)]
     pub struct ImportRequest {
         /// Name of the segment.
         pub name: U64,
@@ -36,6 +38,8 @@ layouts! {
         pub wait_ms: U32,
         /// Zero.
         pub reserved: U32,
+        /// What the exporter may ask for; zero: nothing. Captures do not show it.
+        pub secret: Secret,
     }
 
     /// Body of [`kind::IMPORT_RESPONSE`].
@@ -67,6 +71,7 @@ layouts! {
     }
 }
 
+const _: () = assert!(core::mem::offset_of!(ImportRequest, secret) == 16);
 const _: () = assert!(core::mem::offset_of!(ImportResponse, status) == 24);
 
 impl Body for ImportRequest {

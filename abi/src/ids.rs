@@ -1,6 +1,7 @@
 //! Names of things: nodes, ports, windows, segments, keys.
 
 use bitflags::bitflags;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Number of a node (one NIC) in its network, unique in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -34,6 +35,32 @@ impl core::fmt::Debug for Key {
     /// Keys are capabilities: logs and error messages do not show them.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Key(…)")
+    }
+}
+
+/// What a process has to present to import a segment (N2); travels between processes by other
+/// means than the NIC. All zeroes: no secret.
+///
+/// The NIC of the exporter compares it in a time that does not depend on it. `==` does not.
+#[derive(Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(transparent)]
+pub struct Secret(pub [u8; 16]);
+
+impl Secret {
+    /// Says whether it is one.
+    pub fn is_some(&self) -> bool {
+        self.0 != [0; 16]
+    }
+}
+
+impl core::fmt::Debug for Secret {
+    /// As keys: logs and error messages do not show it.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(if self.is_some() {
+            "Secret(…)"
+        } else {
+            "Secret(none)"
+        })
     }
 }
 

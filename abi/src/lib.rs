@@ -26,6 +26,7 @@
 //! | [`rdma`] | commands and frames of writes and reads (N9) | process; NIC | NIC; peer NIC |
 //! | [`atomic`] | the same of atomic operations, and the structures that they work on (N20) | process; NIC | NIC; peer NIC |
 //! | [`directory`] | frames that ask for exported names (N3) | NIC | peer NIC |
+//! | [`export`] | who may import a segment, and what its writers may signal (N2) | process | NIC |
 //! | [`host_area`] | counters in guest memory, one area for each process | NIC; driver (one word) | process |
 //! | [`page_table`] | shadow page table and physical map in SRAM (N4) | driver; NIC (lock, dirty) | both |
 //! | [`control`] | commands of the driver, on the control virtqueue (Q9) | driver | NIC |
@@ -57,6 +58,7 @@ pub mod command;
 pub mod control;
 pub mod directory;
 pub mod event;
+pub mod export;
 pub mod header;
 pub mod host_area;
 pub mod ids;
@@ -69,12 +71,12 @@ pub mod uapi;
 pub mod window;
 pub mod wire;
 
-pub use ids::{Access, Key, NodeId, Port, SegmentId, SegmentName, VniId};
+pub use ids::{Access, Key, NodeId, Port, Secret, SegmentId, SegmentName, VniId};
 pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

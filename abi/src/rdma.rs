@@ -165,9 +165,11 @@ layouts! {
         pub remaining: U64,
         /// Segment in the process at the destination port.
         pub segment: U16,
-        /// [`WriteFlags`]; NOTIFY belongs to the last fragment.
+        /// [`WriteFlags`]; NOTIFY belongs to the last frame: signal the notification.
         pub flags: U16,
-        /// Notification number with NOTIFY; else zero.
+        /// Number of the notification that the write signals at its end, in each of its
+        /// frames; zero: none. So a write with a number that the segment does not allow is
+        /// refused before any of it is stored.
         pub notification: U32,
     }
 }

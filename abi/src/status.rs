@@ -32,8 +32,9 @@ statuses! {
     BadAddress = 3: "address outside the segment",
     /// The key is not, or no longer, that of the segment (N11).
     BadKey = 4: "the key is not, or no longer, that of the segment",
-    /// The segment does not grant the access that the operation needs (N11).
-    AccessDenied = 5: "the segment does not grant this access",
+    /// The segment does not grant the access that the operation needs, or does not let its
+    /// writers signal that notification (N2, N11).
+    AccessDenied = 5: "the segment does not grant this access or notification",
     NoSuchSegment = 6: "no such segment, or it was unexported",
     NoSuchPort = 7: "no process is registered on that port",
     NoSuchNode = 8: "no such node, or no link to it",
@@ -71,6 +72,9 @@ statuses! {
     /// The receiver is not ready: the kernel that owns the memory answers no page fault. It
     /// is stuck, has panicked, or is hostile; or the machine has far too little memory.
     FaultTimeout = 30: "receiver not ready: a page was not brought in within the fault timeout",
+    /// The exporter does not list the importer, or asks for a secret that the importer did not
+    /// present. The answer does not say which (N2).
+    ImportRefused = 31: "the exporter does not let this process import the segment",
 }
 
 impl Status {
@@ -91,7 +95,7 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(31), Err(Unknown(31)));
+        assert_eq!(Status::try_from(32), Err(Unknown(32)));
         assert_eq!(Status::try_from(u32::MAX), Err(Unknown(u32::MAX)));
     }
 }

@@ -31,6 +31,9 @@
 
 use zerocopy::little_endian::{I64, U16, U32, U64};
 
+use crate::export::ExportOptions;
+use crate::ids::Secret;
+
 /// mmap offset of the window.
 pub const MMAP_WINDOW: u64 = 0;
 /// mmap offset of the doorbell page.
@@ -109,7 +112,7 @@ layouts! {
     /// back as its guest-physical address, and transfers name that. It must be
     /// physically contiguous (`BadAddress`), and the process registered with
     /// [`PHYSICAL`] (`AccessDenied`).
-    #[bytes(48)]
+    #[bytes(208)]
     pub struct Export {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -129,6 +132,8 @@ layouts! {
         pub reserved: U16,
         /// In: 0 or [`PHYSICAL`].
         pub flags: U32,
+        /// In: who may import it, and what its writers may signal.
+        pub options: ExportOptions,
     }
 
     /// Revokes a segment (N2). When the call returns no transfer touches it any more.
@@ -146,8 +151,8 @@ layouts! {
 
     /// Asks for a segment of another process, perhaps on another node (N3).
     ///
-    /// Fails with `NameNotFound`, `NoSuchNode`, `Exhausted`, `PeerGone`, `Aborted`.
-    #[bytes(56)]
+    /// Fails with `NameNotFound`, `ImportRefused`, `NoSuchNode`, `Exhausted`, `PeerGone`, `Aborted`.
+    #[bytes(72)]
     pub struct Import {
         /// Out: a [`crate::Status`] code.
         pub status: U32,
@@ -171,6 +176,8 @@ layouts! {
         pub segment: U16,
         /// Zero.
         pub reserved: [U16; 3],
+        /// In: what the exporter may ask for; zero: nothing.
+        pub secret: Secret,
     }
 }
 

@@ -9,7 +9,7 @@ use qnic_abi::rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand
 use qnic_abi::wire::{
     kind, Ack, Body, Empty, Frame, Goodbye, Hello, Nak, ProcessGone, ENVELOPE_BYTES,
 };
-use qnic_abi::NodeId;
+use qnic_abi::{NodeId, Secret};
 use zerocopy::IntoBytes;
 
 /// Bytes in hexadecimal, eight by eight.
@@ -129,7 +129,7 @@ fn an_envelope_and_a_write() {
         flags: 1.into(),
         notification: 18.into(),
     });
-    let golden = "716e054001280403 0500060007000800 2000000000000000 2100000000000000 \
+    let golden = "716e064001280403 0500060007000800 2000000000000000 2100000000000000 \
                   0900000000000000 0a00000000000000 2200000000000000 0b00000000000000";
     assert_eq!(envelope, golden);
     let golden =
@@ -151,16 +151,16 @@ fn the_bodies_of_all_other_kinds() {
             offset: 2.into(),
             bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
         },
-        "716e05010028",
+        "716e06010028",
         "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
     let (window, reserved) = (0x0102.into(), 0.into());
     let hello = Hello::<{ kind::HELLO }> { window, reserved };
-    check(&hello, "716e05020008", "0201000000000000");
+    check(&hello, "716e06020008", "0201000000000000");
     let reply = Hello::<{ kind::HELLO_REPLY }> { window, reserved };
-    check(&reply, "716e05030008", "0201000000000000");
-    check::<Goodbye>(&Empty, "716e05040000", "");
-    check::<ProcessGone>(&Empty, "716e05810100", "");
+    check(&reply, "716e06030008", "0201000000000000");
+    check::<Goodbye>(&Empty, "716e06040000", "");
+    check::<ProcessGone>(&Empty, "716e06810100", "");
     check(
         &Nak {
             status: 5.into(),
@@ -168,7 +168,7 @@ fn the_bodies_of_all_other_kinds() {
             reserved: [0; 3],
             sequence: 9.into(),
         },
-        "716e05800110",
+        "716e06800110",
         "0500000040000000 0900000000000000",
     );
     check(
@@ -181,7 +181,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             page_offset: 7.into(),
         },
-        "716e05900128",
+        "716e06900128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000006000700",
     );
     check(
@@ -190,7 +190,7 @@ fn the_bodies_of_all_other_kinds() {
             page_offset: 2.into(),
             ..Default::default()
         },
-        "716e05410110",
+        "716e06410110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -202,7 +202,7 @@ fn the_bodies_of_all_other_kinds() {
             function: 5.into(),
             segment: 6.into(),
         },
-        "716e05a00128",
+        "716e06a00128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0800000005000600",
     );
     check(
@@ -210,17 +210,18 @@ fn the_bodies_of_all_other_kinds() {
             value: 1.into(),
             detail: 2.into(),
         },
-        "716e05a10110",
+        "716e06a10110",
         "0100000000000000 0200000000000000",
     );
     check(
         &ImportRequest {
             name: 1.into(),
             wait_ms: 2.into(),
+            secret: Secret(std::array::from_fn(|index| index as u8 + 1)),
             ..Default::default()
         },
-        "716e05b00110",
-        "0100000000000000 0200000000000000",
+        "716e06b00120",
+        "0100000000000000 0200000000000000 0102030405060708 090a0b0c0d0e0f10",
     );
     check(
         &ImportResponse {
@@ -232,7 +233,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             ..Default::default()
         },
-        "716e05b10128",
+        "716e06b10128",
         "0100000000000000 0200000000000000 0300000000000000 0400000005000000 0600000000000000",
     );
 }
@@ -277,6 +278,6 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 0500000001020000 000000000e000000 0000800000000000"
+        "716e69637372616d 0600000001020000 000000000e000000 0000800000000000"
     );
 }

@@ -18,7 +18,7 @@ use qnic_abi::window::{
     WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{
-    atomic, attach, command, control, directory, event, header, host_area, rdma, uapi, wire,
+    atomic, attach, command, control, directory, event, export, header, host_area, rdma, uapi, wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -45,6 +45,8 @@ fn layouts() -> String {
         layout::<control::RequestHeader>(),
         layout::<control::Hello>(),
         layout::<control::NewProcess>(),
+        layout::<export::Importer>(),
+        layout::<export::ExportOptions>(),
         layout::<control::Export>(),
         layout::<control::Unexport>(),
         layout::<control::Import>(),

@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
 use qnic::{uapi, Access, Buffer, Nic, NotificationId, SegmentName, Status};
+use qnic_abi::export::ExportOptions;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::PAGE_SIZE;
 use qnic_abi::{Key, NodeId, SegmentId};
@@ -118,6 +119,7 @@ impl Tester<'_> {
             name: name.into(),
             address: self.memory.address().into(),
             length: (SIZE as u64).into(),
+            options: ExportOptions::open(),
             ..Default::default()
         };
         self.raw.process.export(&mut call).context("export")?;

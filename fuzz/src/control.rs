@@ -11,7 +11,8 @@ use qnic_abi::control::{
     Export, FaultDone, Hello, Import, NewProcess, Opcode, RequestHeader, Unexport,
     MAX_IMPORT_WAIT_MS, REQUEST_BYTES,
 };
-use qnic_abi::{ABI_VERSION, PAGE_SIZE};
+use qnic_abi::export::{ExportOptions, IMPORTERS_MAX, LISTED};
+use qnic_abi::{Secret, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::guest::{Guest, HOSTILE};
@@ -123,6 +124,7 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
                 length: input.near(BYTES).into(),
                 key: input.near(segment.key).into(),
                 page_key: input.near(0).into(),
+                options: options(input, friend.node as u16),
             };
             bytes.extend_from_slice(export.as_bytes());
         }
@@ -143,6 +145,7 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
                 port: input.near16(friend.port.0).into(),
                 wait_ms: input.near32(0).into(),
                 name: input.near(7).into(),
+                secret: secret(input),
             };
             bytes.extend_from_slice(import.as_bytes());
         }
@@ -163,6 +166,31 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
         bytes[at] = input.byte();
     }
     bytes
+}
+
+/// Options of an export that are often right, and shut out few.
+fn options(input: &mut Input<'_>, friend: u16) -> ExportOptions {
+    let mut options = ExportOptions::open();
+    if input.chance(64) {
+        options.secret = secret(input);
+        options.first_notification = input.near32(1).into();
+        options.last_notification = input.near32(u32::MAX).into();
+    }
+    if input.chance(64) {
+        let count = input.byte() % (IMPORTERS_MAX as u8 + 2);
+        options.flags = input.near32(LISTED).into();
+        options.count = input.near32(count.into()).into();
+        for entry in options.importers.iter_mut().take(count.into()) {
+            entry.node = input.near16(friend).into();
+            entry.port = input.near16(0).into();
+        }
+    }
+    options
+}
+
+/// None, or one of few secrets.
+fn secret(input: &mut Input<'_>) -> Secret {
+    Secret([input.byte() % 4; 16])
 }
 
 /// A name that is likely to be exported already.

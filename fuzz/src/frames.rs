@@ -50,7 +50,7 @@ const KINDS: [(u8, u8); 13] = [
     (rdma::READ_RESPONSE, 16),
     (atomic::ATOMIC_REQUEST, 40),
     (atomic::ATOMIC_RESPONSE, 16),
-    (directory::IMPORT_REQUEST, 16),
+    (directory::IMPORT_REQUEST, 32),
     (directory::IMPORT_RESPONSE, 40),
     (kind::ACK, 40),
     (kind::NAK, 16),
@@ -326,7 +326,8 @@ impl<'a, 'b> Attack<'a, 'b> {
             }
             directory::IMPORT_REQUEST => {
                 let name = 7 + u64::from(input.byte() % 4);
-                [name, u64::from(input.short()), 0, 0, 0]
+                let secret = u64::from_ne_bytes([input.byte() % 4; 8]);
+                [name, u64::from(input.short()), secret, secret, 0]
             }
             directory::IMPORT_RESPONSE => [0x10_0000, BYTES, 5, 3 << 32, 0],
             kind::NAK => {

@@ -134,6 +134,13 @@ pub enum Error {
         /// The status of the transfer that failed.
         status: Status,
     },
+    /// The list of an export is too long (N2).
+    #[error(
+        "a list of {0} importers: at most {most}; list nodes instead of processes, or give them a \
+         secret (Importers::with_secret)",
+        most = crate::Importers::MAX
+    )]
+    TooManyImporters(usize),
     /// A buffer or segment of length zero.
     #[error("memory of length zero cannot be allocated or exported")]
     EmptyMemory,
@@ -371,7 +378,11 @@ fn hint(status: &Status) -> &'static str {
         Status::PortInUse => "; choose another port, or 0 for any free one",
         Status::Exhausted => "; free some, or configure more",
         Status::BadKey | Status::NoSuchSegment => "; import it again",
-        Status::AccessDenied => "; the exporter must grant it (Access)",
+        Status::AccessDenied => "; the exporter must grant it (ExportOptions)",
+        Status::ImportRefused => {
+            "; present its secret (ImportOptions::secret), or have it list this process \
+             (Importers)"
+        }
         Status::Aborted | Status::PeerGone => "; import again once the peer is back",
         Status::VersionMismatch => "; install matching versions",
         Status::FileMemory
@@ -405,7 +416,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "write to segment 0xab of node 2, port 7 (4096 bytes at offset 16): the segment does \
-             not grant this access; the exporter must grant it (Access) (and 1 more)"
+             not grant this access or notification; the exporter must grant it (ExportOptions) \
+             (and 1 more)"
         );
         assert_eq!(error.status(), Some(Status::AccessDenied));
     }

@@ -34,7 +34,8 @@
 //! # }
 //! ```
 //!
-//! Locks, queues, monitors and semaphores: [`sync`]. Streams of messages: [`channel`].
+//! Who may import a segment, and which notifications its writers may signal:
+//! [`ExportOptions`]. Locks, queues, monitors and semaphores: [`sync`]. Streams of messages: [`channel`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`],
@@ -85,7 +86,10 @@ pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::Endpoint;
 pub use error::{Error, Operation, Result, TransferError, TransferErrors};
-pub use memory::{Buffer, ExportedSegment, Part, RemoteSegment, Segment};
+pub use memory::{
+    Buffer, ExportOptions, ExportedSegment, ImportOptions, Importer, Importers, NoSecret,
+    Notifications, Part, RemoteSegment, Secret, Segment,
+};
 pub use nic::{
     Nic, DEVICE_VARIABLE, HOST_MEMORY_VARIABLE, HOST_PHYSICAL_VARIABLE, HOST_SOCKET_VARIABLE,
     INLINE_MAX_VARIABLE,

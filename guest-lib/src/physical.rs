@@ -25,11 +25,11 @@
 //! # }
 //! ```
 
-use qnic_abi::{uapi, Access, Port, SegmentName};
+use qnic_abi::{uapi, Port, SegmentName};
 
 use crate::endpoint::Endpoint;
 use crate::error::Result;
-use crate::memory::{Buffer, Segment};
+use crate::memory::{Buffer, ExportOptions, Segment};
 use crate::nic::Nic;
 
 /// Registers like [`Nic::register`], and asks for the privilege to export physical
@@ -54,9 +54,9 @@ pub fn export(
     endpoint: &Endpoint,
     name: SegmentName,
     buffer: &Buffer,
-    access: Access,
+    options: impl Into<ExportOptions>,
 ) -> Result<Segment> {
     let memory = buffer.memory().clone();
     let core = endpoint.core().clone();
-    Segment::export(core, name, memory, access, uapi::PHYSICAL)
+    Segment::export(core, name, memory, &options.into(), uapi::PHYSICAL)
 }

@@ -1,11 +1,17 @@
 //! The queue from a tap on the engine thread to the thread that writes.
+//!
+//! A secret that an import presents (N2) does not get into it: those bytes become zeroes.
 
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use qnic_abi::NodeId;
+use qnic_abi::directory::kind::IMPORT_REQUEST;
+use qnic_abi::directory::ImportRequest;
+use qnic_abi::wire::{Envelope, ENVELOPE_BYTES};
+use qnic_abi::{NodeId, Secret};
 use qnic_links::{Outcome, Tap, TapFlags, TapRecord};
 use qnic_nic::Time;
 
@@ -118,7 +124,7 @@ impl Tap for QueueTap {
             outcome: seen.outcome,
             flags: seen.flags,
             length: u32::try_from(seen.length).unwrap_or(u32::MAX),
-            bytes: seen.bytes[..kept].to_vec(),
+            bytes: without_secret(&seen.bytes[..kept]),
             gap: self.gaps.get(&link).copied().unwrap_or(0),
         };
         // Before the writer can take it off.
@@ -137,6 +143,19 @@ impl Tap for QueueTap {
     }
 }
 
+/// The bytes of a frame, without what an import presents.
+fn without_secret(frame: &[u8]) -> Vec<u8> {
+    const KIND: usize = offset_of!(Envelope, kind);
+    const START: usize = ENVELOPE_BYTES + offset_of!(ImportRequest, secret);
+    const END: usize = START + size_of::<Secret>();
+    let mut bytes = frame.to_vec();
+    if bytes.get(KIND) == Some(&IMPORT_REQUEST) && bytes.len() > START {
+        let end = bytes.len().min(END);
+        bytes[START..end].fill(0);
+    }
+    bytes
+}
+
 impl QueueTap {
     fn lose(&mut self, link: Link) {
         *self.gaps.entry(link).or_default() += 1;
@@ -148,6 +167,7 @@ impl QueueTap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qnic_abi::wire::Frame;
 
     fn tap_record(bytes: &[u8], to: u16) -> TapRecord<'_> {
         TapRecord {
@@ -173,6 +193,25 @@ mod tests {
             (&[1, 2, 3][..], 14)
         );
         assert_eq!((&records[1].bytes[..], records[1].length), (&[1][..], 11));
+    }
+
+    #[test]
+    fn the_secret_of_an_import_is_not_recorded() {
+        let mut frame = Frame::new(&ImportRequest {
+            name: 7.into(),
+            secret: Secret([0xa5; 16]),
+            ..Default::default()
+        });
+        frame.envelope.destination_port = 9.into();
+        let whole = frame.header().to_vec();
+        for snaplen in [u32::MAX, 85, 80] {
+            let (mut tap, queue) = channel(snaplen);
+            tap.record(&tap_record(&whole, 2));
+            let recorded = queue.try_next().unwrap().bytes;
+            assert_eq!(recorded.len(), whole.len().min(snaplen as usize));
+            assert!(!recorded.contains(&0xa5), "{recorded:?}");
+            assert_eq!(recorded[..80], whole[..80]);
+        }
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::sync::atomic::{fence, Ordering};
 
 use qnic_abi::control::{Export, Import, Imported, NewProcess, Opcode};
+use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::{signal_offset, HOST_PAGES, WRITES_DONE};
 use qnic_abi::page_table::{entry_of, Tag, ROW_ENTRIES};
 use qnic_abi::window::{AWAKE, WAKE_REQUEST};
-use qnic_abi::{Access, Key, NodeId, Port, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
+use qnic_abi::{
+    Access, Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE,
+};
 use qnic_abi_client::{Command, CommandQueue, Memory, Remote};
 use vm_memory::{Bytes, GuestAddress, VolatileSlice};
 use zerocopy::FromBytes;
@@ -74,6 +77,7 @@ impl Guest {
             length: (PAGES * PAGE_SIZE as u64).into(),
             key: KEY.into(),
             page_key: KEY.into(),
+            options: ExportOptions::open(),
         };
         assert_eq!(self.request(Opcode::Export, VNI, &body).0, Status::Ok);
     }
@@ -102,6 +106,7 @@ impl Guest {
             port: port.into(),
             wait_ms: 5000.into(),
             name: NAME.into(),
+            secret: Secret::default(),
         };
         let (status, reply) = self.request(Opcode::Import, VNI, &body);
         (status, Imported::read_from_prefix(&reply[8..]).unwrap().0)

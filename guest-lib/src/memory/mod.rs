@@ -1,6 +1,7 @@
 //! Memory that processes share: buffers, exported and imported segments (N2, N3).
 
 mod buffer;
+mod options;
 mod remote;
 mod segment;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use qnic_abi::control::MAX_IMPORT_WAIT_MS;
-use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
+use qnic_abi::{uapi, NodeId, Port, SegmentName, Status};
 use qnic_host::SharedRegion;
 
 use crate::core::{lock, retry};
@@ -18,6 +19,9 @@ use crate::error::{Error, Result};
 use crate::provider::Provider;
 
 pub use buffer::Buffer;
+pub use options::{
+    ExportOptions, ImportOptions, Importer, Importers, NoSecret, Notifications, Secret,
+};
 pub use remote::RemoteSegment;
 pub(crate) use remote::Target;
 pub(crate) use segment::Range;
@@ -42,13 +46,21 @@ impl Endpoint {
         allocate(self.core().provider.as_ref(), length)
     }
 
-    /// Exports a buffer under a name that is unique in this process (N2).
+    /// Exports a buffer under a name that is unique in this process (N2). `options` is an
+    /// [`Access`](qnic_abi::Access), or [`ExportOptions`]: who may import the segment, and
+    /// which notifications its writers may signal.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `NameExists` or `Exhausted` among others.
-    pub fn export(&self, name: SegmentName, buffer: &Buffer, access: Access) -> Result<Segment> {
+    /// [`Error::Refused`] with `NameExists` or `Exhausted` among others;
+    /// [`Error::TooManyImporters`].
+    pub fn export(
+        &self,
+        name: SegmentName,
+        buffer: &Buffer,
+        options: impl Into<ExportOptions>,
+    ) -> Result<Segment> {
         let memory = buffer.memory().clone();
-        Segment::export(self.core().clone(), name, memory, access, 0)
+        Segment::export(self.core().clone(), name, memory, &options.into(), 0)
     }
 
     /// Exports any ordinary memory of this process: any address, any length.
@@ -57,7 +69,7 @@ impl Endpoint {
     /// # Safety
     /// Until the segment is dropped (or, if it never is, for ever):
     /// `address .. address + length` stays mapped and readable, and writable if
-    /// `access` grants writing or reads are directed there; while peers may write
+    /// the access grants writing or reads are directed there; while peers may write
     /// to it, this process accesses it only through raw pointers or atomics.
     ///
     /// # Errors
@@ -71,7 +83,7 @@ impl Endpoint {
         name: SegmentName,
         address: *mut u8,
         length: usize,
-        access: Access,
+        options: impl Into<ExportOptions>,
     ) -> Result<Segment> {
         let Some(base) = NonNull::new(address) else {
             return Err(Error::refused(
@@ -81,7 +93,8 @@ impl Endpoint {
         };
         // SAFETY: the caller promises what `from_raw` asks for.
         let memory = unsafe { SharedRegion::from_raw(base, length) };
-        Segment::export(self.core().clone(), name, Arc::new(memory), access, 0)
+        let core = self.core().clone();
+        Segment::export(core, name, Arc::new(memory), &options.into(), 0)
     }
 
     /// The exported segment that holds all of `length` bytes at `address`, and the offset of
@@ -95,21 +108,26 @@ impl Endpoint {
     }
 
     /// Imports a segment of another process. That process may run on this node, or be
-    /// this very process. Waits up to `wait` until it exports the segment (N3); zero asks
-    /// once.
+    /// this very process. `options` is how long to wait until it exports the segment (N3),
+    /// zero to ask once; or [`ImportOptions`], with a secret.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `NameNotFound`, `NoSuchNode`, `PeerGone`, `Exhausted`.
+    /// [`Error::Refused`] with `NameNotFound`, `NoSuchNode`, `PeerGone`, `Exhausted`, and
+    /// `ImportRefused` at once if the exporter does not admit this process ([`Importers`]).
     pub fn import(
         &self,
         node: NodeId,
         port: Port,
         name: SegmentName,
-        wait: Duration,
+        options: impl Into<ImportOptions>,
     ) -> Result<RemoteSegment> {
+        let options = options.into();
         let core = self.core();
         let what = || format!("import segment {:#x} of {node}, {port}", name.0);
-        let until = core.now() + wait.min(Duration::from_millis(MAX_IMPORT_WAIT_MS.into()));
+        let until = core.now()
+            + options
+                .wait
+                .min(Duration::from_millis(MAX_IMPORT_WAIT_MS.into()));
         let call = retry(what, || {
             let left = until.saturating_duration_since(core.now());
             let mut call = uapi::Import {
@@ -117,6 +135,7 @@ impl Endpoint {
                 port: port.0.into(),
                 name: name.0.into(),
                 wait_ms: (left.as_micros().div_ceil(1000) as u32).into(),
+                secret: options.abi_secret(),
                 ..Default::default()
             };
             core.process.import(&mut call).map(|()| call)

@@ -7,6 +7,7 @@ use qnic_abi::{uapi, Access, SegmentName};
 use crate::core::map::{ExportEntry, Exported};
 use crate::core::{lock, retry, Core};
 use crate::error::{Error, Result};
+use crate::memory::options::ExportOptions;
 use crate::provider::Memory;
 
 /// A range of this process's memory that is exported: peers may import it, and it
@@ -32,9 +33,10 @@ impl Segment {
         core: Arc<Core>,
         name: SegmentName,
         memory: Arc<dyn Memory>,
-        access: Access,
+        options: &ExportOptions,
         flags: u32,
     ) -> Result<Self> {
+        let access = options.access();
         if memory.size() == 0 {
             return Err(Error::EmptyMemory);
         }
@@ -51,6 +53,7 @@ impl Segment {
             address: address.into(),
             length: length.into(),
             flags: flags.into(),
+            options: options.to_abi()?,
             ..Default::default()
         };
         retry(what, || core.process.export(&mut call))?;

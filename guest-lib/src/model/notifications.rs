@@ -4,6 +4,7 @@
 //! The process signals itself: its commands are in the queue when the model
 //! begins, and the NIC executes them in a thread of its own.
 
+use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::{notification_offset, signal_offset, NOTIFICATION_TAIL};
 use qnic_abi::window::{armed_bit, NOTIFICATION_HEAD, SIGNAL_WAKE_REQUEST};
 use qnic_abi::Access;
@@ -90,6 +91,7 @@ impl Model {
             length: 64.into(),
             key: KEY.into(),
             page_key: 0.into(),
+            options: ExportOptions::open(),
         };
         self.control(control::Opcode::Export, body.as_bytes());
     }

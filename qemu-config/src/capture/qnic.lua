@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 5), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 6), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 5
+local VERSION = 6
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [128] = "Nak",
@@ -42,7 +42,7 @@ local STATUSES = {
     [20] = "QueueFailed", [21] = "SramTooSmall", [22] = "NotMapped",
     [23] = "ReadOnlyMemory", [24] = "FileMemory", [25] = "SharedMemory",
     [26] = "HugetlbMemory", [27] = "DeviceMemory", [28] = "Overlapping",
-    [29] = "Misaligned", [30] = "FaultTimeout",
+    [29] = "Misaligned", [30] = "FaultTimeout", [31] = "ImportRefused",
 }
 
 local OUTCOMES = {
@@ -121,6 +121,7 @@ local bodies = {
     [READ_RESPONSE] = { { "offset", 0, 8 }, { "page_offset", 8, 2 } },
     [ATOMIC_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "operand", 16, 8 }, { "operand", 24, 8 }, { "length", 32, 4 }, { "function", 36, 2 }, { "segment", 38, 2 } },
     [ATOMIC_RESPONSE] = { { "value", 0, 8 }, { "detail", 8, 8 } },
+    -- The secret behind them is not in the capture.
     [IMPORT_REQUEST] = { { "name", 0, 8 }, { "wait_ms", 8, 4 } },
     [IMPORT_RESPONSE] = { { "address", 0, 8 }, { "length", 8, 8 }, { "key", 16, 8 }, { "status", 24, 4 }, { "access", 28, 4 }, { "segment", 32, 2 } },
 }

@@ -10,6 +10,7 @@ mod window;
 
 use std::collections::BTreeMap;
 
+use qnic_abi::export::ExportOptions;
 use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
 use qnic_driver::{CallError, Process};
 
@@ -215,6 +216,7 @@ impl RdmaWorker<'_> {
             name: name.number(self.slot).into(),
             address: address.into(),
             length: length.into(),
+            options: ExportOptions::open(),
             ..Default::default()
         };
         let result = self.process.export(&mut call);

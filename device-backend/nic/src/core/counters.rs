@@ -51,7 +51,7 @@ impl Counters {
     pub(crate) fn refused(&mut self, status: Status) {
         match status {
             Status::BadKey => self.errors_key += 1,
-            Status::AccessDenied => self.errors_access += 1,
+            Status::AccessDenied | Status::ImportRefused => self.errors_access += 1,
             Status::BadAddress | Status::BadLength | Status::Misaligned => self.errors_range += 1,
             Status::NoSuchSegment | Status::NoSuchPort => self.errors_gone += 1,
             _ => {}
@@ -102,7 +102,7 @@ mod tests {
             counters.refused(status);
         }
         assert_eq!(counters.errors_key, 1);
-        assert_eq!(counters.errors_access, 1);
+        assert_eq!(counters.errors_access, 2);
         assert_eq!(counters.errors_range, 3);
         assert_eq!(counters.errors_gone, 2);
     }

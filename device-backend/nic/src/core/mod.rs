@@ -8,7 +8,7 @@
 //! | `scheduler` | who has the next turn to send (Q10) |
 //! | `completion` | completion counters, and waking processes (N12, N17) |
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
-//! | `process`, `segment` | registered processes and what they export (N1, N2) |
+//! | `process`, `segment`, `permissions` | registered processes, what they export, and to whom (N1, N2) |
 //! | `per_process` | what a protocol keeps of each process |
 //! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
@@ -27,6 +27,7 @@ mod order;
 pub mod page_table;
 mod pages;
 mod per_process;
+mod permissions;
 mod process;
 mod queue;
 mod scheduler;
@@ -54,6 +55,7 @@ pub(crate) use operation::{Operation, OPERATION_SLOTS};
 pub(crate) use order::{Counter, Order};
 pub(crate) use pages::{Destination, LockedSpan, PageError};
 pub(crate) use per_process::PerProcess;
+pub(crate) use permissions::Permissions;
 pub(crate) use process::Process;
 pub(crate) use queue::{Fetched, INLINE_WORDS};
 pub(crate) use scheduler::{Owner, Work};

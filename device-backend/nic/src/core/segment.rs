@@ -5,6 +5,8 @@
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::{Access, Key, SegmentId, SegmentName, Status};
 
+use super::permissions::Permissions;
+
 /// First address that cannot be exported: a [`qnic_abi::page_table::Tag`] has 48
 /// bits for the virtual page number, so pages below it have tags of their own.
 const ADDRESS_END: u64 = 1 << 60;
@@ -19,7 +21,7 @@ pub(crate) enum PageKey {
 }
 
 /// An exported range of memory.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Segment {
     pub(crate) name: SegmentName,
     pub(crate) address: u64,
@@ -27,6 +29,7 @@ pub(crate) struct Segment {
     pub(crate) key: Key,
     pub(crate) page_key: PageKey,
     pub(crate) access: Access,
+    pub(crate) permissions: Permissions,
 }
 
 impl Segment {
@@ -135,6 +138,7 @@ impl SegmentTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use qnic_abi::export::ExportOptions;
 
     fn segment(name: u64, address: u64, length: u64) -> Segment {
         Segment {
@@ -144,6 +148,7 @@ mod tests {
             key: Key(name * 10),
             page_key: PageKey::Table(Key(1)),
             access: Access::READ,
+            permissions: Permissions::new(&ExportOptions::open()).unwrap(),
         }
     }
 
@@ -198,6 +203,6 @@ mod tests {
             );
         }
         let missing = table.authorise(SegmentId(1), Key(10), Access::READ, 0x1000, 1);
-        assert_eq!(missing, Err(Status::NoSuchSegment));
+        assert_eq!(missing.map(drop), Err(Status::NoSuchSegment));
     }
 }

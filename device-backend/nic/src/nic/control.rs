@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Nic;
 use crate::control_reply::{body, reply};
-use crate::core::{HostArea, PageKey, Process, Segment};
+use crate::core::{HostArea, PageKey, Permissions, Process, Segment};
 use crate::env::{Host, HostMemory, Time};
 
 impl Nic {
@@ -120,6 +120,7 @@ impl Nic {
     ) -> Result<(), Status> {
         let access = Access::from_bits(body.access.get()).filter(|access| !access.is_empty());
         let access = access.ok_or(Status::Malformed)?;
+        let permissions = Permissions::new(&body.options)?;
         let process = self.core.process_mut(vni).ok_or(Status::NoSuchVni)?;
         let page_key = match (body.flags.get(), body.page_key.get()) {
             (0, key) => PageKey::Table(Key(key)),
@@ -138,6 +139,7 @@ impl Nic {
             key: Key(body.key.get()),
             page_key,
             access,
+            permissions,
         };
         let id = SegmentId(body.segment.get());
         process.segments.insert(id, segment.clone())?;

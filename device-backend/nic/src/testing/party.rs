@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use qnic_abi::atomic::Function;
 use qnic_abi::command::Descriptor;
 use qnic_abi::control::{Export, Import, NewProcess, Opcode as Request, Unexport};
+use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::rdma::Opcode;
-use qnic_abi::{Access, Key, NodeId, Port, SegmentId, Status, VniId, PAGE_SIZE};
+use qnic_abi::{Access, Key, NodeId, Port, Secret, SegmentId, Status, VniId, PAGE_SIZE};
 use qnic_abi_client::{Command, CommandQueue, Entry, HostArea, Memory, Remote};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -146,9 +147,24 @@ impl Party {
         range: (u64, u64),
         access: Access,
     ) -> Result<SimSegment, Status> {
+        self.export_to(id, name, range, access, ExportOptions::open())
+    }
+
+    /// Exports a range with options.
+    ///
+    /// # Errors
+    /// What the NIC refuses it with.
+    pub fn export_to(
+        &self,
+        id: u16,
+        name: u64,
+        range: (u64, u64),
+        access: Access,
+        options: ExportOptions,
+    ) -> Result<SimSegment, Status> {
         let page_key = 0xaa00 + u64::from(id);
         self.on_node(|node| node.driver.cover(self.vni, range.0, range.1, page_key));
-        self.export_with((0, page_key), id, name, range, access)
+        self.request_export((0, page_key), (id, name), range, access, options)
     }
 
     /// Exports a range with flags of [`Export`] and a key of its pages.
@@ -157,11 +173,22 @@ impl Party {
     /// What the NIC refuses it with.
     pub fn export_with(
         &self,
-        (flags, page_key): (u16, u64),
+        pages: (u16, u64),
         id: u16,
         name: u64,
+        range: (u64, u64),
+        access: Access,
+    ) -> Result<SimSegment, Status> {
+        self.request_export(pages, (id, name), range, access, ExportOptions::open())
+    }
+
+    fn request_export(
+        &self,
+        (flags, page_key): (u16, u64),
+        (id, name): (u16, u64),
         (address, length): (u64, u64),
         access: Access,
+        options: ExportOptions,
     ) -> Result<SimSegment, Status> {
         let key = name ^ 0x5eed_0000 ^ u64::from(self.vni.0) << 32;
         let body = Export {
@@ -173,6 +200,7 @@ impl Party {
             length: length.into(),
             key: key.into(),
             page_key: page_key.into(),
+            options,
         };
         match self.control(Request::Export, &body) {
             Status::Ok => Ok(SimSegment {
@@ -201,11 +229,27 @@ impl Party {
     /// # Errors
     /// What the NIC refuses it with at once.
     pub fn import(&self, node: u16, port: Port, name: u64, wait_ms: u32) -> Result<u64, Status> {
+        self.import_with(Secret::default(), node, port, name, wait_ms)
+    }
+
+    /// Starts an import that presents a secret; returns its token.
+    ///
+    /// # Errors
+    /// What the NIC refuses it with at once.
+    pub fn import_with(
+        &self,
+        secret: Secret,
+        node: u16,
+        port: Port,
+        name: u64,
+        wait_ms: u32,
+    ) -> Result<u64, Status> {
         let body = Import {
             node: node.into(),
             port: port.0.into(),
             wait_ms: wait_ms.into(),
             name: name.into(),
+            secret,
         };
         let mut cluster = self.net.cluster();
         match cluster.request(self.node, Request::Import, self.vni, &body) {

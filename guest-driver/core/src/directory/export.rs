@@ -8,6 +8,9 @@
 //! Regions share no page: the physical map has one key for each frame. So of two
 //! ranges that share a page without being equal, the second is refused as overlapping.
 //!
+//! Who may import a segment, and what its writers may signal, the NIC decides by the options
+//! of the export; the driver passes them on and keeps none.
+//!
 //! A physical segment (N25) has no region: its memory is pinned, and the NIC knows
 //! its guest-physical address. Its pin ends when the NIC has forgotten it.
 
@@ -87,7 +90,8 @@ impl<P: MemoryManager> Exports<P> {
 
     pub(crate) fn export(&self, call: &mut uapi::Export) -> Result<(), CallError> {
         let access = Access::from_bits(call.access.get()).filter(|access| !access.is_empty());
-        let legal = call.reserved.get() == 0 && call.flags.get() & !uapi::PHYSICAL == 0;
+        let flags = call.flags.get() & !uapi::PHYSICAL;
+        let legal = call.reserved.get() == 0 && flags == 0 && call.options.is_valid();
         let (Some(access), true) = (access, legal) else {
             return Err(CallError::Invalid);
         };
@@ -198,6 +202,7 @@ impl<P: MemoryManager> Exports<P> {
             length: call.length,
             key: key.into(),
             page_key: page_key.unwrap_or(0).into(),
+            options: call.options,
         };
         let request = Request::new(Opcode::Export, self.vni, &body);
         Failure::check(self.device().call(&request)?.0)?;

@@ -83,6 +83,7 @@ fn send<P: Platform>(
         port: call.port,
         wait_ms: wait_ms.into(),
         name: call.name,
+        secret: call.secret,
     };
     let timeout = Timeout::Interruptible(wait_ms.saturating_add(RESPONSE_MS));
     let request = Request::new(Opcode::Import, vni, &body);

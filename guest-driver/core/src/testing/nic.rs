@@ -6,7 +6,7 @@ use std::vec::Vec;
 use qnic_abi::control::{
     self, Imported, Opcode, ReplyHeader, RequestHeader, REPLY_BYTES, REQUEST_BYTES,
 };
-use qnic_abi::Status;
+use qnic_abi::{Secret, Status};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::platform::{RequestError, Timeout};
@@ -24,6 +24,8 @@ pub(crate) struct Nic {
     pub(crate) posted: u32,
     /// The waits that imports asked for, in milliseconds.
     pub(crate) import_waits: Vec<u32>,
+    /// The secret of the last import.
+    pub(crate) presented: Secret,
     /// What the next requests get instead of a proper response.
     pub(crate) next: VecDeque<Result<u32, RequestError>>,
     /// Stopped by the driver.
@@ -98,6 +100,7 @@ impl Nic {
     fn import(&mut self, body: &[u8]) -> [u8; REPLY_BYTES] {
         let (import, _) = control::Import::read_from_prefix(body).unwrap();
         self.import_waits.push(import.wait_ms.get());
+        self.presented = import.secret;
         let found = self.segments.values().find(|s| s.name == import.name);
         let Some(segment) = found else {
             return respond(Status::NameNotFound.code(), &[0u8; 0]);

@@ -8,6 +8,10 @@
 //!                └──────ImportResponse──── parked until the name is exported,
 //!                                          the deadline, or the importer's end
 //! ```
+//! A name that is exported is not enough: the exporter decides whom it admits (the module
+//! `permissions` of the core). A process that it does not admit is refused at once; it learns that
+//! the name exists, and not which condition it does not meet.
+//!
 //! A node that cannot be reached, or that is reset meanwhile, is asked again until the
 //! time is up: the nodes of a cluster come up in any order. Every import gets its reply:
 //! if nothing else comes, at its deadline.
@@ -17,8 +21,9 @@ use qnic_abi::control::{
     REPLY_BYTES,
 };
 use qnic_abi::directory::{kind, ImportRequest, ImportResponse};
+use qnic_abi::export::Importer;
 use qnic_abi::wire::Frame;
-use qnic_abi::{NodeId, Port, SegmentId, SegmentName, Status, VniId};
+use qnic_abi::{NodeId, Port, Secret, SegmentId, SegmentName, Status, VniId};
 use zerocopy::IntoBytes;
 
 use super::protocol::{Context, Ended, Protocol, Received};
@@ -44,6 +49,7 @@ struct Pending {
     node: NodeId,
     port: Port,
     name: SegmentName,
+    secret: Secret,
     /// Names it in frames.
     number: u64,
     /// The time that the process gave is over.
@@ -75,6 +81,8 @@ struct Parked {
     number: u64,
     port: Port,
     name: SegmentName,
+    /// What the importer presents.
+    secret: Secret,
     deadline: Time,
 }
 
@@ -113,6 +121,7 @@ impl Directory {
             node: NodeId(body.node.get()),
             port: Port(body.port.get()),
             name: SegmentName(body.name.get()),
+            secret: body.secret,
             number: self.next_number,
             deadline: cx.now.after(u64::from(wait_ms) * MILLISECOND),
             waits: wait_ms > 0,
@@ -130,6 +139,7 @@ impl Directory {
             name: pending.name.0.into(),
             wait_ms: (left.div_ceil(MILLISECOND) as u32).into(),
             reserved: 0.into(),
+            secret: pending.secret,
         });
         frame.envelope.destination_port = pending.port.0.into();
         frame.envelope.operation = pending.number.into();
@@ -187,7 +197,10 @@ impl Directory {
         let process = cx.core.process_on(port.0).ok();
         let found = process.and_then(|(_, process)| process.segments.find(name));
         let body = match found {
-            Some(found) => response(Ok(found)),
+            Some((id, segment)) => {
+                let from = (arrival.peer, importer);
+                decide(cx, from, &body.secret, (port, id, segment))
+            }
             None if wait_ms == 0 => response(Err(Status::NameNotFound)),
             None if !self.may_park(&cx.core.limits, arrival.peer, importer) => {
                 response(Err(Status::Exhausted))
@@ -200,6 +213,7 @@ impl Directory {
                     number,
                     port,
                     name,
+                    secret: body.secret,
                     deadline: cx.now.after(u64::from(wait_ms) * MILLISECOND),
                 });
             }
@@ -283,6 +297,25 @@ fn response(found: Result<(SegmentId, &Segment), Status>) -> ImportResponse {
     body
 }
 
+/// The answer to an import of a segment that is there.
+fn decide<H: Host>(
+    cx: &Context<'_, H>,
+    (peer, port): (PeerIndex, Port),
+    secret: &Secret,
+    (exporter, id, segment): (Port, SegmentId, &Segment),
+) -> ImportResponse {
+    let importer = Importer {
+        node: cx.transport.node_of(peer).0.into(),
+        port: port.0.into(),
+    };
+    let is_exporter = cx.transport.is_own(peer) && port == exporter;
+    match is_exporter || segment.permissions.admits(importer, secret) {
+        true => response(Ok((id, segment))),
+        false => response(Err(Status::ImportRefused)),
+    }
+}
+
+/// Sends an answer, and counts it if it is that of a segment that does not admit the importer.
 fn answer<H: Host>(
     cx: &mut Context<'_, H>,
     peer: PeerIndex,
@@ -290,6 +323,9 @@ fn answer<H: Host>(
     number: u64,
     body: ImportResponse,
 ) {
+    if body.status.get() == Status::ImportRefused.code() {
+        cx.core.counters.refused(Status::ImportRefused);
+    }
     let mut frame = Frame::new(&body);
     frame.envelope.destination_port = importer.0.into();
     frame.envelope.operation = number.into();
@@ -350,7 +386,8 @@ impl Protocol for Directory {
     ) {
         let waits = |parked: &Parked| parked.port == port && parked.name == segment.name;
         for parked in extract(&mut self.parked, waits) {
-            let body = response(Ok((id, segment)));
+            let from = (parked.peer, parked.importer);
+            let body = decide(cx, from, &parked.secret, (port, id, segment));
             answer(cx, parked.peer, parked.importer, parked.number, body);
         }
     }

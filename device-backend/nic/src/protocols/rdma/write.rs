@@ -12,6 +12,10 @@
 //! to that node is settled: all of it, its notification included, was sent. Otherwise a
 //! frame without payload carries it as soon as that is so. The responder signals it when
 //! everything with a lower number is delivered.
+//!
+//! Each frame of a write names the notification, and the responder checks in each whether
+//! writers of the segment may signal it: a write that may not is refused before any of it is
+//! stored.
 
 use qnic_abi::rdma::{Write, WriteFlags};
 use qnic_abi::wire::{fragments, Frame};
@@ -130,9 +134,9 @@ fn body_of(transfer: &Transfer, span: Option<Fragment>, notifies: bool) -> Write
         }
         None => (remote.address, command.length, 0),
     };
-    let (flags, notification) = match notifies {
-        true => (WriteFlags::NOTIFY, command.notification.unwrap_or(0)),
-        false => (WriteFlags::empty(), 0),
+    let flags = match notifies {
+        true => WriteFlags::NOTIFY,
+        false => WriteFlags::empty(),
     };
     Write {
         address: address.into(),
@@ -141,7 +145,7 @@ fn body_of(transfer: &Transfer, span: Option<Fragment>, notifies: bool) -> Write
         remaining: remaining.into(),
         segment: remote.segment.0.into(),
         flags: (flags.bits() as u16).into(),
-        notification: notification.into(),
+        notification: command.notification.unwrap_or(0).into(),
     }
 }
 
@@ -237,6 +241,10 @@ fn check<M>(
         start,
         whole,
     )?;
+    let notification = body.notification.get();
+    if notification != 0 && !segment.permissions.allows(notification) {
+        return Err(Status::AccessDenied);
+    }
     let ahead = body.remaining.get().clamp(length, segment.end() - address);
     let to = Destination {
         vni,

@@ -3,6 +3,8 @@ use super::*;
 use crate::testing::{export, export_call, mapped, register, running, Fake, PAGE};
 use crate::Process;
 use core::sync::atomic::Ordering;
+use qnic_abi::export::{ExportOptions, LISTED};
+use qnic_abi::Secret;
 
 fn status(result: Result<uapi::Export, CallError>) -> Status {
     Status::try_from(result.unwrap().status.get()).unwrap()
@@ -62,6 +64,32 @@ fn overlaps_and_bad_ranges_are_refused() {
     assert_eq!(fake.nic().segments.len(), 2);
 }
 
+/// What an export grants is for the NIC to decide by: all of it gets there, and what an import
+/// presents.
+#[test]
+fn options_reach_the_nic() {
+    let (fake, _, process) = running();
+    fake.kernel.map(16, 1, false);
+    let mut call = export_call(1, 16 * PAGE, PAGE);
+    call.options = ExportOptions {
+        secret: Secret([7; 16]),
+        flags: LISTED.into(),
+        count: 1.into(),
+        ..ExportOptions::open()
+    };
+    call.options.importers[0].node = 9.into();
+    process.export(&mut call).unwrap();
+    let vni = process.vni().0;
+    assert_eq!(fake.nic().segments[&(vni, 0)].options, call.options);
+    let mut call = uapi::Import {
+        name: 1.into(),
+        secret: Secret([8; 16]),
+        ..Default::default()
+    };
+    process.import(&mut call).unwrap();
+    assert_eq!(fake.nic().presented, Secret([8; 16]));
+}
+
 #[test]
 fn illegal_arguments_are_refused() {
     let (_, _, process) = running();
@@ -73,6 +101,9 @@ fn illegal_arguments_are_refused() {
         };
         assert_eq!(process.export(&mut call), Err(CallError::Invalid));
     }
+    let mut call = export_call(1, 0, 1);
+    call.options.count = 1.into();
+    assert_eq!(process.export(&mut call), Err(CallError::Invalid));
     let huge = export(&process, 1, 0, 1 << 56);
     assert!(matches!(huge, Err(CallError::NoMemory)), "{huge:?}");
 }
