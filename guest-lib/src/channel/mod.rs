@@ -27,6 +27,11 @@
 //! that interval if the process has ended, plus the peer timeout of the NIC if the node is
 //! silent.
 //!
+//! # Who may send
+//! The segment of a receiver lets its writers signal `sent` only, that of a sender lets the
+//! receiver signal `replenish` only, and admits no other process. Who may become the sender is
+//! for the receiver to say ([`ChannelOptions::importers`]): by default anyone.
+//!
 //! # Many to one
 //! A receiver takes messages of one sender. A program with many senders opens a channel for
 //! each, with a notification of its own. It watches those in the
@@ -49,6 +54,7 @@ use crate::core::wait::earlier;
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, TransferError};
+use crate::memory::{ImportOptions, Importers};
 use crate::notification::NotificationId;
 use crate::rdma::internal_writes::InternalWrites;
 
@@ -61,7 +67,7 @@ pub use stream::{Reader, Writer};
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Options of a channel, chosen by its receiver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChannelOptions {
     /// Messages that fit in, at least 2; one less can be on its way.
     pub slots: usize,
@@ -74,6 +80,8 @@ pub struct ChannelOptions {
     /// Notification of the receiver's process that this channel signals for each
     /// message, and for its end.
     pub sent: NotificationId,
+    /// Who may become the sender: anyone, unless it is set.
+    pub importers: Importers,
 }
 
 impl ChannelOptions {
@@ -84,7 +92,14 @@ impl ChannelOptions {
             message_bytes,
             refill: (slots / 4).max(1),
             sent,
+            importers: Importers::anyone(),
         }
+    }
+
+    /// The same channel for these senders only.
+    pub fn importers(mut self, importers: impl Into<Importers>) -> Self {
+        self.importers = importers.into();
+        self
     }
 }
 
@@ -98,8 +113,9 @@ impl Endpoint {
         Receiver::open(self, name, options)
     }
 
-    /// Becomes the sending end of a channel that a process has opened, or opens within
-    /// `wait` (N19). `replenish` is a notification of this process that the channel
+    /// Becomes the sending end of a channel that a process has opened, or opens within the
+    /// time of `options` (N19). These are a [`Duration`], or [`ImportOptions`] with the secret
+    /// that the receiver asks for. `replenish` is a notification of this process that the channel
     /// signals when there is room for more messages.
     ///
     /// # Errors
@@ -110,9 +126,9 @@ impl Endpoint {
         port: Port,
         name: SegmentName,
         replenish: NotificationId,
-        wait: Duration,
+        options: impl Into<ImportOptions>,
     ) -> Result<Sender> {
-        Sender::connect(self, (node, port, name), replenish, wait)
+        Sender::connect(self, (node, port, name), replenish, options.into())
     }
 }
 

@@ -1,14 +1,14 @@
 //! What the senders of channels and of shared queues have in common.
 
-use std::time::Duration;
-
 use qnic_abi::{Access, NodeId, Port, SegmentName};
 
 use super::layout::{words, Geometry, HEAD_BYTES};
 use super::{check_end, End};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, RemoteSegment, Segment};
+use crate::memory::{
+    Buffer, ExportOptions, ImportOptions, Importers, Notifications, RemoteSegment, Segment,
+};
 use crate::notification::NotificationId;
 use crate::rdma::internal_writes::InternalWrites;
 use crate::rdma::Source;
@@ -43,13 +43,13 @@ impl Outgoing {
     pub(super) fn connect(
         endpoint: &Endpoint,
         (node, port, name): (NodeId, Port, SegmentName),
-        wait: Duration,
+        options: ImportOptions,
         kind: &Kind,
     ) -> Result<Self> {
-        let remote = endpoint.import(node, port, name, wait)?;
+        let remote = endpoint.import(node, port, name, options)?;
         let (geometry, sent) = read_head(endpoint, &remote, kind)?;
         let staged = endpoint.allocate((kind.staged_bytes)(&geometry))?;
-        let (staging, _) = export(endpoint, &staged, Access::READ)?;
+        let (staging, _) = export(endpoint, &staged, private(Access::READ))?;
         Ok(Outgoing {
             geometry,
             sent,
@@ -91,14 +91,21 @@ impl Outgoing {
     }
 }
 
-/// Exports a buffer under a random name that no process can guess.
+/// Exports a buffer under a random name.
 pub(super) fn export(
     endpoint: &Endpoint,
     buffer: &Buffer,
-    access: Access,
+    options: ExportOptions,
 ) -> Result<(Segment, SegmentName)> {
     let name = SegmentName(endpoint.core().provider.random());
-    Ok((endpoint.export(name, buffer, access)?, name))
+    Ok((endpoint.export(name, buffer, options)?, name))
+}
+
+/// Options of memory that is only source or destination of own transfers.
+fn private(access: Access) -> ExportOptions {
+    ExportOptions::new(access)
+        .importers(Importers::nobody())
+        .notifications(Notifications::None)
 }
 
 /// Reads and checks the head of a receiver's segment.
@@ -108,7 +115,7 @@ fn read_head(
     kind: &Kind,
 ) -> Result<(Geometry, NotificationId)> {
     let buffer = endpoint.allocate(HEAD_BYTES)?;
-    let (segment, _) = export(endpoint, &buffer, Access::WRITE)?;
+    let (segment, _) = export(endpoint, &buffer, private(Access::WRITE))?;
     let destination = segment.part(0, HEAD_BYTES);
     endpoint.read(remote, 0, destination)?.wait()?;
     let [first, slots, message_bytes, refill, sent] = words(&buffer.read_vec(0, HEAD_BYTES)?);

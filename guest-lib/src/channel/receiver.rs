@@ -12,7 +12,7 @@ use super::{await_signal, check_end, ChannelOptions, End, Wakeup};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, RemoteSegment, Segment};
+use crate::memory::{Buffer, ExportOptions, RemoteSegment, Segment};
 use crate::notification::{Armed, Notification, NotificationId};
 use crate::rdma::internal_writes::InternalWrites;
 
@@ -110,9 +110,12 @@ impl Receiver {
         endpoint.core().clear_signals(options.sent);
         let buffer = endpoint.allocate(geometry.segment_bytes())?;
         buffer.write(0, &geometry.head(MAGIC, options.sent))?;
+        let grants = ExportOptions::new(Access::READ | Access::WRITE)
+            .importers(options.importers.clone())
+            .notifications(options.sent);
         Ok(Receiver {
             writes: InternalWrites::new(endpoint.core()),
-            segment: endpoint.export(name, &buffer, Access::READ | Access::WRITE)?,
+            segment: endpoint.export(name, &buffer, grants)?,
             endpoint,
             geometry,
             sent: options.sent,

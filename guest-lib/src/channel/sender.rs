@@ -13,7 +13,7 @@ use super::{await_signal, check_end, End, Wakeup};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, Segment};
+use crate::memory::{Buffer, ExportOptions, ImportOptions, Importer, Segment};
 use crate::notification::NotificationId;
 
 const CHANNEL: Kind = Kind {
@@ -42,13 +42,18 @@ impl Sender {
         endpoint: &Endpoint,
         receiver: (NodeId, Port, SegmentName),
         replenish: NotificationId,
-        wait: Duration,
+        options: ImportOptions,
     ) -> Result<Self> {
-        let outgoing = Outgoing::connect(endpoint, receiver, wait, &CHANNEL)?;
+        let outgoing = Outgoing::connect(endpoint, receiver, options, &CHANNEL)?;
         // Earlier signals do not belong to this channel.
         endpoint.core().clear_signals(replenish);
         let credit = endpoint.allocate(CREDIT_BYTES)?;
-        let (credit_segment, credit_name) = export(endpoint, &credit, Access::WRITE)?;
+        // Only the receiver has to reach it.
+        let (node, port, _) = receiver;
+        let options = ExportOptions::new(Access::WRITE)
+            .importers(&[Importer::Process(node, port)])
+            .notifications(replenish);
+        let (credit_segment, credit_name) = export(endpoint, &credit, options)?;
         let mut sender = Sender {
             core: endpoint.core().clone(),
             credits: outgoing.geometry.slots as u64 - 1,

@@ -38,7 +38,7 @@ use crate::atomic::RemoteU64;
 use crate::core::wait::earlier;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, Segment};
+use crate::memory::{Buffer, ImportOptions, Segment};
 use crate::notification::{Notification, NotificationId};
 use crate::sync::{Participant, Semaphore};
 
@@ -103,7 +103,8 @@ impl SharedReceiver {
         };
         buffer.write(FREE, free.as_bytes())?;
         // Only now, when it is complete, can senders import it.
-        let segment = endpoint.export(name, &buffer, Access::READ | Access::WRITE)?;
+        let options = participant.grants(Access::READ | Access::WRITE);
+        let segment = endpoint.export(name, &buffer, options.notifications(sent))?;
         let own = endpoint.import(endpoint.node(), endpoint.port(), name, Duration::ZERO)?;
         Ok(SharedReceiver {
             free: Semaphore::new(participant, &own, FREE as u64)?,
@@ -225,7 +226,8 @@ impl SharedSender {
         wait: Duration,
     ) -> Result<Self> {
         let endpoint = participant.endpoint();
-        let outgoing = Outgoing::connect(endpoint, receiver, wait, &SHARED_QUEUE)?;
+        let options = ImportOptions::new(wait).secret(participant.secret());
+        let outgoing = Outgoing::connect(endpoint, receiver, options, &SHARED_QUEUE)?;
         Ok(SharedSender {
             free: Semaphore::new(participant, &outgoing.remote, FREE as u64)?,
             tail: endpoint.atomic_u64(&outgoing.remote, TAIL as u64)?,

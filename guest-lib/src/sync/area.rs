@@ -9,7 +9,7 @@ use qnic_abi::{SegmentName, Status};
 use crate::core::lock;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, RemoteSegment, Segment};
+use crate::memory::{Buffer, ImportOptions, Importers, RemoteSegment, Segment};
 use crate::notification::NotificationId;
 use crate::sync::entry::{Entry, Grant, GRANT, SLOTS, SLOT_BYTES};
 
@@ -33,8 +33,10 @@ pub(crate) struct Area {
     pub(crate) buffer: Buffer,
     _segment: Segment,
     incarnation: u16,
+    /// Who may import it.
+    pub(crate) others: Importers,
     free: Mutex<Vec<u16>>,
-    others: Mutex<BTreeMap<u64, RemoteSegment>>,
+    imported: Mutex<BTreeMap<u64, RemoteSegment>>,
 }
 
 impl Area {
@@ -42,15 +44,16 @@ impl Area {
         endpoint: Endpoint,
         buffer: Buffer,
         segment: Segment,
-        incarnation: u16,
+        (incarnation, others): (u16, Importers),
     ) -> Self {
         Area {
             endpoint,
             buffer,
             _segment: segment,
             incarnation,
+            others,
             free: Mutex::new((0..SLOTS).rev().collect()),
-            others: Mutex::default(),
+            imported: Mutex::default(),
         }
     }
 
@@ -86,7 +89,7 @@ impl Area {
         let word = self.endpoint.atomic_u64(&area, entry.offset() + word)?;
         word.load().inspect_err(|error| {
             if error.is_peer_gone() {
-                lock(&self.others).remove(&entry.participant());
+                lock(&self.imported).remove(&entry.participant());
             }
         })
     }
@@ -101,13 +104,14 @@ impl Area {
 
     /// The area that an entry lies in.
     fn area_of(&self, entry: Entry) -> Result<RemoteSegment> {
-        if let Some(area) = lock(&self.others).get(&entry.participant()) {
+        if let Some(area) = lock(&self.imported).get(&entry.participant()) {
             return Ok(area.clone());
         }
         let (node, port) = entry.process();
         let name = area_name(entry.incarnation());
-        let area = self.endpoint.import(node, port, name, FIRST_CONTACT)?;
-        lock(&self.others).insert(entry.participant(), area.clone());
+        let options = ImportOptions::new(FIRST_CONTACT).secret(self.others.secret());
+        let area = self.endpoint.import(node, port, name, options)?;
+        lock(&self.imported).insert(entry.participant(), area.clone());
         Ok(area)
     }
 }

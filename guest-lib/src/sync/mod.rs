@@ -59,6 +59,17 @@
 //! All methods that reach the owner return the errors of [`crate::RemoteWord`], beside those
 //! that they name.
 //!
+//! # Who may wake
+//! A process that may write a participant's area can grant it any lock, and one that may write
+//! an object can take it from its holder. So the participants of an object trust each other. To
+//! shut others out, they share a secret, or are listed ([`crate::Importers`]):
+//!
+//! - each participant is made by [`Participant::among`]; its area then admits the others only;
+//! - the owner exports the object's memory with the same [`crate::Importers`] and with
+//!   [`crate::Notifications::None`], and the others import it with the secret.
+//!
+//! In any case, the area of a participant lets others signal [`NOTIFICATION`] only.
+//!
 //! # Names
 //! A participant uses the notification [`NOTIFICATION`] of its process and exports
 //! an area under a name whose upper half is [`AREA_NAME`].

@@ -6,7 +6,8 @@ use qnic_abi::{Access, Status};
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::sync::area::{area_name, Area};
+use crate::memory::{ExportOptions, Importers, Secret};
+use crate::sync::area::{area_name, Area, NOTIFICATION};
 use crate::sync::entry::{SLOTS, SLOT_BYTES};
 
 /// Random names that are tried for an area.
@@ -21,11 +22,22 @@ const ATTEMPTS: u32 = 8;
 pub struct Participant(pub(crate) Arc<Area>);
 
 impl Participant {
-    /// Makes the process of an endpoint a participant.
+    /// Makes the process of an endpoint a participant that every process may wake.
     ///
     /// # Errors
     /// Those of [`Endpoint::export`].
     pub fn new(endpoint: &Endpoint) -> Result<Self> {
+        Self::among(endpoint, Importers::anyone())
+    }
+
+    /// Makes the process of an endpoint a participant among others that trust each other
+    /// ([who may wake](crate::sync#who-may-wake)). All of them are made with the same
+    /// secret, if with one, and with lists that name all of them, if with lists.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::export`].
+    pub fn among(endpoint: &Endpoint, others: impl Into<Importers>) -> Result<Self> {
+        let others = others.into();
         let endpoint = endpoint.share();
         let buffer = endpoint.allocate(usize::from(SLOTS) * SLOT_BYTES as usize)?;
         let mut attempt = 0;
@@ -33,14 +45,27 @@ impl Participant {
             attempt += 1;
             let incarnation = endpoint.core().provider.random() as u16;
             let name = area_name(incarnation);
-            match endpoint.export(name, &buffer, Access::READ | Access::WRITE) {
+            let options = ExportOptions::new(Access::READ | Access::WRITE)
+                .importers(others.clone())
+                .notifications(NOTIFICATION);
+            match endpoint.export(name, &buffer, options) {
                 Ok(segment) => break (incarnation, segment),
                 Err(error) if attempt < ATTEMPTS && is_taken(&error) => {}
                 Err(error) => return Err(error),
             }
         };
-        let area = Area::new(endpoint, buffer, segment, incarnation);
+        let area = Area::new(endpoint, buffer, segment, (incarnation, others));
         Ok(Participant(Arc::new(area)))
+    }
+
+    /// Options that admit the other participants to a segment.
+    pub(crate) fn grants(&self, access: Access) -> ExportOptions {
+        ExportOptions::new(access).importers(self.0.others.clone())
+    }
+
+    /// What participants present to each other.
+    pub(crate) fn secret(&self) -> Option<Secret> {
+        self.0.others.secret()
     }
 
     pub(crate) fn endpoint(&self) -> &Endpoint {

@@ -17,6 +17,7 @@ mod atomics;
 mod channels;
 mod cluster;
 mod errors;
+mod export_options;
 mod exports;
 mod lifecycle;
 mod notifications;
