@@ -1,6 +1,6 @@
 //! A process that tries to reach what is not its own: memory of another process, windows
-//! of others, segments with wrong keys. It succeeds if every attempt is refused in the way
-//! that the ABI says.
+//! of others, segments with wrong keys, segments and notifications that export options guard.
+//! It succeeds if every attempt is refused in the way that the ABI says.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use qnic_abi::{Key, Port, SegmentId};
 use qnic_abi_client::{Command, Memory, Remote};
 use qnic_apps::report::Attempt;
 
-use crate::forbidden_maps;
 use crate::memory_server::READ_ONLY;
 use crate::node::{say_line, Exported, Peer};
 use crate::options::{DATA, REQUEST, SOURCE};
 use crate::raw::{Answer, RawProcess};
+use crate::{forbidden_maps, guarded};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -88,6 +88,9 @@ fn through_the_library(nic: &Nic, options: &Options) -> Result<Vec<Attempt>> {
     let nowhere = import(NodeId(999), DATA);
     let wanted = Some(Status::NoSuchNode);
     expect("import from a node that is not there", nowhere, wanted);
+    for (what, result, wanted) in guarded::attempts(&endpoint, &options.peer, &memory)? {
+        expect(&what, result, wanted);
+    }
     if options.release {
         endpoint.write_fenced_notify(&data, 0, &[], REQUEST)?;
     }

@@ -9,6 +9,7 @@ mod demo;
 mod exchange;
 mod floor;
 mod forbidden_maps;
+mod guarded;
 mod info;
 mod isolation_probe;
 mod keys;

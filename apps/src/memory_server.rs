@@ -1,5 +1,6 @@
 //! A process that serves memory for others to use or to attack: one segment that peers
-//! may write, one that they may only read, and a buffer that is not exported at all.
+//! may write, one that they may only read, some that export options guard, and a buffer that is
+//! not exported at all.
 
 use anyhow::{ensure, Result};
 use clap::Args;
@@ -7,6 +8,7 @@ use qnic::{Access, SegmentName};
 use qnic_apps::pattern;
 use qnic_apps::report::ServerLine;
 
+use crate::guarded::Guarded;
 use crate::node::{register, say_line, take, Exported};
 use crate::options::{DATA, REQUEST, TARGET_PORT};
 use crate::proc_status::locked_and_pinned;
@@ -37,6 +39,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let private = endpoint.allocate(GUARDED)?;
     private.write(0, &expected)?;
     let _data = Exported::new(&endpoint, DATA, options.size)?;
+    let by_options = Guarded::new(&endpoint)?;
     let (locked_kib, pinned_kib) = locked_and_pinned()?;
     say_line(&ServerLine::Serving {
         pid: std::process::id(),
@@ -52,5 +55,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let same = buffer.read_vec(0, GUARDED)? == expected;
         ensure!(same, "the {what} was changed");
     }
+    by_options.check(&endpoint)?;
     say_line(&ServerLine::Released)
 }
