@@ -365,10 +365,8 @@ mod tests {
         let numbers: Vec<_> = numbers.map(|e| (e.node.get(), e.port.get())).collect();
         assert_eq!(numbers, [(3, 0), (4, 9)]);
         assert_eq!(options.first_notification.get(), 7);
-        let many = vec![listed[0]; Importers::MAX + 1];
-        let refused = ExportOptions::new(Access::READ)
-            .importers(&many[..])
-            .to_abi();
+        let many = [listed[0]; Importers::MAX + 1];
+        let refused = ExportOptions::new(Access::READ).importers(&many).to_abi();
         assert!(matches!(refused, Err(Error::TooManyImporters(33))));
     }
 }

@@ -92,8 +92,8 @@ fn only_listed_processes_import() {
         Status::ImportRefused
     );
     import(&villain, SHOWN, None).unwrap();
-    let many = vec![listed[0]; Importers::MAX + 1];
-    let options = ExportOptions::new(BOTH).importers(&many[..]);
+    let many = [listed[0]; Importers::MAX + 1];
+    let options = ExportOptions::new(BOTH).importers(&many);
     let refused = victim.export(SegmentName(1), &buffer, options);
     assert_error!(refused, Error::TooManyImporters(_));
 }
