@@ -169,7 +169,7 @@ layouts! {
     }
 
     /// Body of [`Opcode::FaultDone`].
-    #[bytes(16)]
+    #[bytes(24)]
     pub struct FaultDone {
         /// The address of the fault event.
         pub address: U64,
@@ -178,6 +178,10 @@ layouts! {
         /// `Ok` when the first of the pages at least is entered in the page table,
         /// else why not; `Ok` lets the transfers that wait try again.
         pub status: U32,
+        /// The flags of the fault event.
+        pub flags: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
     }
 
     /// The first 8 bytes of a reply.

@@ -17,8 +17,8 @@ numbered! {
         /// woken ([`crate::window::WAKE_REQUEST`]).
         Wake = 1,
         /// A transfer needs pages of the VNI's process that are not in the page table:
-        /// `address` (page aligned), `pages`, and [`FAULT_WRITE`] in `flags` (always,
-        /// as the page table has no access bits: what is entered must be writable). The
+        /// `address` (page aligned), `pages`, and [`FAULT_WRITE`] in `flags` if it will
+        /// write to them. Two faults that differ in `flags` alone are two faults. The
         /// driver brings in as many as it can, at least the first, and answers with
         /// [`crate::control::Opcode::FaultDone`] (N13).
         PageFault = 2,
@@ -27,7 +27,8 @@ numbered! {
     }
 }
 
-/// Flag of a page fault: the NIC will write to the pages.
+/// Flag of a page fault: the NIC will write to the pages. What is in the table for
+/// reading is not enough.
 pub const FAULT_WRITE: u16 = 1;
 
 /// Most pages that one fault event asks for.

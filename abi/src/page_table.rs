@@ -12,14 +12,22 @@
 //!                             driver           driver     NIC        one array each
 //! ```
 //!
+//! # Access
+//! The word `vpn[f]` says with one bit, [`WRITABLE`], whether the NIC may write to the
+//! page. A page without it is found by a lookup for reading only; for a lookup for
+//! writing it is absent, and the fault asks the driver for a page that can be written
+//! ([`crate::event::FAULT_WRITE`]). The driver gives the right with one store to `vpn[f]`,
+//! and takes it away only with unmapPage: so a page that was locked for writing stays
+//! writable until it is unlocked.
+//!
 //! # Insertion (driver)
 //! dirty bit clean, key, then vpn, then the entry in the row, each with release:
 //! the NIC that finds an entry finds all of its frame's words.
 //!
 //! # lockPage (NIC)
 //! For each non-zero entry of the row: `lock[f]` = lock count + 1; full fence; load
-//! `vpn[f]`. If it equals the wanted tag the page is locked; else restore `lock[f]`
-//! and try the next.
+//! `vpn[f]`. If it is the wanted tag, with the wanted access, the page is locked; else
+//! restore `lock[f]` and try the next.
 //!
 //! # unmapPage (driver)
 //! `vpn[f]` = 0; full fence; load `lock[f]`. If it is zero the page is unmapped (then
@@ -42,8 +50,14 @@ pub const ROW_ENTRIES: usize = 4;
 /// Size of a row in bytes; an entry is a `u32`: frame number + 1, or 0.
 pub const ROW_BYTES: usize = ROW_ENTRIES * 4;
 
-/// Bits of a tag that hold the virtual page number.
-const VPN_BITS: u32 = 48;
+/// Bits of a tag that hold the virtual page number; the VNI stands above [`WRITABLE`].
+const VPN_BITS: u32 = 47;
+
+/// Where the VNI begins in a tag.
+const VNI_SHIFT: u32 = 48;
+
+/// Bit of a reverse mapping: the NIC may write to the page.
+pub const WRITABLE: u64 = 1 << 47;
 
 /// Reverse mapping of a frame that is not mapped.
 pub const UNMAPPED: u64 = 0;
@@ -52,9 +66,35 @@ pub const UNMAPPED: u64 = 0;
 /// held it, until the driver has seen it let go. No tag for the NIC: not valid.
 pub const LEAVING: u64 = 1;
 
-/// Reverse mapping of a frame: valid bit (63), VNI (62 to 48), virtual page
-/// number (47 to 0). Without the valid bit the frame is not mapped: [`UNMAPPED`]
-/// or [`LEAVING`].
+/// What the NIC may do with a page, or wants to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PageAccess {
+    /// Read it.
+    Read,
+    /// Read it and write to it.
+    Write,
+}
+
+impl PageAccess {
+    /// The access that a word of the physical map gives, if its frame is mapped.
+    pub const fn of_word(word: u64) -> Self {
+        match word & WRITABLE {
+            0 => PageAccess::Read,
+            _ => PageAccess::Write,
+        }
+    }
+
+    const fn bit(self) -> u64 {
+        match self {
+            PageAccess::Read => 0,
+            PageAccess::Write => WRITABLE,
+        }
+    }
+}
+
+/// Whose page it is: valid bit (63), VNI (62 to 48), virtual page number (46 to 0). As
+/// the reverse mapping of a frame it has the [`WRITABLE`] bit (47) with it. Without the
+/// valid bit the frame is not mapped: [`UNMAPPED`] or [`LEAVING`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(u64);
 
@@ -62,18 +102,28 @@ impl Tag {
     /// The tag of the page that holds `address` in the process of `vni`.
     pub const fn new(vni: VniId, address: u64) -> Self {
         let page = (address >> PAGE_SHIFT) & ((1 << VPN_BITS) - 1);
-        Tag(1 << 63 | ((vni.0 & 0x7fff) as u64) << VPN_BITS | page)
+        Tag(1 << 63 | ((vni.0 & 0x7fff) as u64) << VNI_SHIFT | page)
     }
 
-    /// The word that stands in the physical map.
-    pub const fn word(self) -> u64 {
-        self.0
+    /// The word that stands in the physical map for a page that the NIC may access so.
+    pub const fn word(self, access: PageAccess) -> u64 {
+        self.0 | access.bit()
+    }
+
+    /// Returns true if a word of the physical map is this page's, and gives at least
+    /// this access.
+    pub const fn permits(self, word: u64, wanted: PageAccess) -> bool {
+        let unused = match wanted {
+            PageAccess::Read => WRITABLE,
+            PageAccess::Write => 0,
+        };
+        word | unused == self.0 | WRITABLE
     }
 
     /// Reads a word of the physical map; `None` if the frame is not mapped.
     pub const fn from_word(word: u64) -> Option<Self> {
         if word >> 63 == 1 {
-            Some(Tag(word))
+            Some(Tag(word & !WRITABLE))
         } else {
             None
         }
@@ -108,12 +158,32 @@ mod tests {
     #[test]
     fn tags_keep_vni_and_page_apart() {
         let tag = Tag::new(VniId(5), 0x7fff_ffff_f123);
-        assert_eq!(tag.word(), 1 << 63 | 5 << 48 | 0x7_ffff_ffff);
+        let word = 1 << 63 | 5 << 48 | 0x7_ffff_ffff;
+        assert_eq!(tag.word(PageAccess::Read), word);
+        assert_eq!(tag.word(PageAccess::Write), word | 1 << 47);
         assert_ne!(tag, Tag::new(VniId(6), 0x7fff_ffff_f123));
         assert_eq!(tag, Tag::new(VniId(5), 0x7fff_ffff_f000));
-        assert_eq!(Tag::from_word(tag.word()), Some(tag));
+        assert_eq!(Tag::from_word(word), Some(tag));
+        assert_eq!(Tag::from_word(word | WRITABLE), Some(tag));
         assert_eq!(Tag::from_word(UNMAPPED), None);
         assert_eq!(Tag::from_word(LEAVING), None);
+    }
+
+    #[test]
+    fn a_read_only_page_permits_no_write() {
+        let (read, write) = (PageAccess::Read, PageAccess::Write);
+        let tag = Tag::new(VniId(0x7fff), u64::MAX);
+        for entered in [read, write] {
+            let word = tag.word(entered);
+            assert_eq!(PageAccess::of_word(word), entered);
+            assert!(tag.permits(word, read));
+            assert_eq!(tag.permits(word, write), entered == write);
+        }
+        let other = Tag::new(VniId(0x7fff), 0);
+        for wanted in [read, write] {
+            assert!(!tag.permits(other.word(write), wanted));
+            assert!(!tag.permits(UNMAPPED, wanted) && !tag.permits(LEAVING, wanted));
+        }
     }
 
     /// A full table of sequential pages overflows a row about as often as NetVM's

@@ -60,11 +60,14 @@ statuses! {
     /// The physical map in SRAM does not cover all of the guest's memory.
     SramTooSmall = 21: "the SRAM does not cover all of the guest's memory",
     NotMapped = 22: "some of the memory is not mapped",
+    /// The process that owns the memory cannot write some of it, so it can grant no write
+    /// to it, and no read of its own can end there.
     ReadOnlyMemory = 23: "the process itself cannot write some of the memory",
-    /// Some of the memory to export is a private mapping of a file.
-    FileMemory = 24: "some of the memory is a mapping of a file",
-    SharedMemory = 25: "some of the memory is shared with other processes",
-    HugetlbMemory = 26: "some of the memory consists of hugetlb pages",
+    UnreadableMemory = 24: "the process itself cannot read some of the memory",
+    /// Some of the memory is of memfd_secret, which no kernel may touch.
+    SecretMemory = 25: "some of the memory is secret (memfd_secret)",
+    /// Some of the memory maps storage itself, which has no page frames to be reclaimed.
+    DaxMemory = 26: "some of the memory is storage that is mapped directly (DAX)",
     DeviceMemory = 27: "some of the memory belongs to a device or to the kernel",
     Overlapping = 28: "the memory shares a page with a segment over another range of this process",
     /// The operand of an atomic operation is not aligned to its size (N20).

@@ -98,15 +98,16 @@ layouts! {
 
     /// Exports a range of the calling process's memory (N2).
     ///
-    /// Only private anonymous memory that the process can write is exported: such a
-    /// page is its own alone. Fails with `NameExists`, `Exhausted`, `BadLength` (zero),
+    /// All ordinary memory is exported that the process can read, and can write if
+    /// `access` grants writing. Fails with `NameExists`, `Exhausted`, `BadLength` (zero),
     /// `BadAddress` (wraps around, or no address of a process), `Overlapping`, and for
-    /// memory of another kind with `NotMapped`, `ReadOnlyMemory`, `FileMemory`,
-    /// `SharedMemory`, `HugetlbMemory` or `DeviceMemory`.
+    /// other memory with `NotMapped`, `UnreadableMemory`, `ReadOnlyMemory`,
+    /// `SecretMemory`, `DaxMemory` or `DeviceMemory`.
     ///
     /// A segment is a range of addresses, not of pages: what is mapped there later
-    /// takes the place of what was there before, if it is memory of the same kind.
-    /// While there is none, transfers to it fail with `PageUnavailable`.
+    /// takes the place of what was there before, if it is ordinary memory. While there is
+    /// none, transfers to it fail with `PageUnavailable`; those that would write where the
+    /// process cannot, its own reads included, with `ReadOnlyMemory`.
     ///
     /// With [`PHYSICAL`] the range is pinned until it is unexported, `address` comes
     /// back as its guest-physical address, and transfers name that. It must be

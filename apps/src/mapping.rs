@@ -7,12 +7,16 @@
 
 #![allow(unsafe_code)]
 
-use std::io::{Error, Result};
-use std::os::fd::RawFd;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use qnic::{Access, Endpoint, Segment, SegmentName};
 use qnic_abi::PAGE_SIZE;
+use rustix::fs::FallocateFlags;
 use rustix::io::retry_on_intr;
 use rustix::process::{waitpid, Pid, WaitOptions};
 
@@ -171,16 +175,17 @@ impl Mapping {
     }
 }
 
-/// Exports memory that is not a [`Mapping`] of its own, to be refused.
+/// Exports memory that is not a [`Mapping`] of its own.
 pub(crate) fn export_foreign(
     endpoint: &Endpoint,
     name: SegmentName,
     address: *mut u8,
     length: usize,
+    access: Access,
 ) -> qnic::Result<Segment> {
     // SAFETY: the caller keeps the range mapped while it looks at the result, and
-    // accesses it through atomics only.
-    unsafe { endpoint.export_range(name, address, length, Access::all()) }
+    // accesses what `access` lets peers write through atomics only.
+    unsafe { endpoint.export_range(name, address, length, access) }
 }
 
 fn check(result: i32) -> Result<()> {
@@ -221,6 +226,49 @@ impl Forked {
         let ended = retry_on_intr(|| waitpid(self.0, WaitOptions::empty()))?;
         Ok(ended.is_some_and(|(_, status)| status.exit_status() == Some(0)))
     }
+}
+
+/// A file of this many bytes in memory; flags are those of memfd_create.
+pub(crate) fn memory_file(bytes: usize, flags: u32) -> Result<File> {
+    // SAFETY: the name is a string; the result is a descriptor that nothing else owns.
+    let fd = unsafe { libc::memfd_create(c"qnic-life".as_ptr(), flags) };
+    sized(fd, bytes)
+}
+
+/// A file of this many bytes in memory that the kernel itself has no access to.
+pub(crate) fn secret_file(bytes: usize) -> Result<File> {
+    // SAFETY: takes no pointer; the result is a descriptor that nothing else owns.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, 0) };
+    sized(fd as RawFd, bytes)
+}
+
+fn sized(fd: RawFd, bytes: usize) -> Result<File> {
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: the caller has just opened it.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(bytes as u64)?;
+    Ok(file)
+}
+
+/// Reads a file of the mapping's length into it, past the page cache.
+pub(crate) fn read_direct(path: &Path, to: &Mapping) -> Result<()> {
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    // SAFETY: the whole range is mapped, and written by the kernel as by any other process.
+    let read = unsafe { libc::read(file.as_raw_fd(), to.address as *mut _, to.length) };
+    match usize::try_from(read) {
+        Err(_) => Err(Error::last_os_error()),
+        Ok(read) if read != to.length => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Frees the first bytes of a file: they are zero then.
+pub(crate) fn punch_hole(file: &File, bytes: usize) -> Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::fs::fallocate(file, flags, 0, bytes as u64)?)
 }
 
 pub(crate) fn keep_across_exec(fd: RawFd) -> Result<()> {

@@ -155,6 +155,8 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
                 address: near_page(input, page).into(),
                 pages: input.near32(1).into(),
                 status: input.near32(0).into(),
+                flags: u16::from(input.chance(2)).into(),
+                reserved: Default::default(),
             };
             bytes.extend_from_slice(done.as_bytes());
         }

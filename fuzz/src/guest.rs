@@ -8,7 +8,7 @@
 //! not notice; or all of node 0 is, its kernel included, then the other nodes must not.
 
 use qnic_abi::atomic::Function;
-use qnic_abi::page_table::{entry_of, Tag};
+use qnic_abi::page_table::{entry_of, PageAccess, Tag};
 use qnic_abi::window::{
     command_offset, ARMED, AWAKE, COMMAND_ENTRIES, NOTIFICATION_HEAD, WAKE_REQUEST, WINDOW_BYTES,
 };
@@ -190,7 +190,7 @@ impl<'a, 'b> Guest<'a, 'b> {
                     u64::from(entry) << 32 | u64::from(entry),
                 )
             }
-            64..=111 => (geometry.vpn_word(frame), tag.word()),
+            64..=111 => (geometry.vpn_word(frame), tag.word(PageAccess::Write)),
             112..=143 => (geometry.key_word(frame), 0xaa00),
             144..=175 => (geometry.lock_word(frame) & !7, 1),
             176..=191 => (geometry.dirty_nic_word(frame) & !7, u64::MAX),

@@ -29,11 +29,16 @@ struct mm_struct;
 #define QNIC_POLL_READABLE	1
 #define QNIC_POLL_GONE		2
 
-/* Kinds of memory that are not exported; results above zero of qnic_notifier_*(). */
+/* Memory that is not exported; results above zero of qnic_memory_check() and lookups. */
 #define QNIC_MEMORY_DEVICE	1
-#define QNIC_MEMORY_HUGETLB	2
-#define QNIC_MEMORY_SHARED	3
-#define QNIC_MEMORY_FILE	4
+#define QNIC_MEMORY_SECRET	2
+#define QNIC_MEMORY_DAX		3
+#define QNIC_MEMORY_UNREADABLE	4
+
+/* How qnic_notifier_lookup() faults pages in. */
+#define QNIC_FAULT_NONE		0
+#define QNIC_FAULT_READ		1
+#define QNIC_FAULT_WRITE	2
 
 /* ---- implemented in Rust, called by the shim ---- */
 
@@ -141,9 +146,12 @@ void qnic_host_area_store(struct qnic_host_area *area, u32 offset, u64 value);
 void qnic_space_get(struct mm_struct *mm);
 void qnic_space_put(struct mm_struct *mm);
 
+/* May the process of mm access all of a range: 0, -EACCES (not for writing), -errno or QNIC_MEMORY_*. */
+s32 qnic_memory_check(struct mm_struct *mm, u64 start, u64 bytes, bool write);
+
 /*
  * Interval notifiers. region is passed to qnic_rs_invalidate() until
- * qnic_notifier_free() has returned. Results: 0, -errno or QNIC_MEMORY_*.
+ * qnic_notifier_free() has returned. Results: 0 or -errno.
  */
 s32 qnic_notifier_new(struct mm_struct *mm, u64 start, u64 bytes, void *region, struct qnic_notifier **notifier);
 void qnic_notifier_free(struct qnic_notifier *notifier);
@@ -152,11 +160,11 @@ void qnic_notifier_set_seq(struct qnic_notifier *notifier, u64 sequence);
 /* Has the range been invalidated since? The region's lock is held. */
 bool qnic_notifier_retry(struct qnic_notifier *notifier, u64 sequence);
 /*
- * Looks up count pages from start on; faults them in for writing if fault is set.
- * frames[i]: frame + 1 if the page is there and writable, else 0. Results as of
- * qnic_notifier_new().
+ * Looks up count pages from start on, up to the end of the mapping that the first is in;
+ * fault is QNIC_FAULT_*. frames[i]: 0 if the page is not there, else twice frame + 1, and 1
+ * more if the process may write to it without a fault. Results as of qnic_memory_check().
  */
-s32 qnic_notifier_lookup(struct qnic_notifier *notifier, u64 start, u32 count, bool fault, u64 *frames, u64 *sequence);
+s32 qnic_notifier_lookup(struct qnic_notifier *notifier, u64 start, u32 count, s32 fault, u64 *frames, u64 *sequence);
 /* Atomic. */
 void qnic_mark_dirty(u64 frame);
 

@@ -2,12 +2,23 @@
 /*
  * Address spaces: interval notifiers, lookup and faulting in of pages. Host areas.
  * Nothing is pinned: frames are looked up, and the notifier unmaps them from the NIC
- * before the kernel changes or frees a page. Only a process that may access all
- * memory anyway can ask for pinned memory, to compare (N25).
+ * before the kernel changes or frees a page, or takes away the right to write to it. Only
+ * a process that may access all memory anyway can ask for pinned memory, to compare (N25).
+ *
+ * The NIC does what the process may do, no more: a frame is looked up as a load or a store
+ * of the process would, and given to the NIC for writing only while the process's own page
+ * table entry is writable. So a store has ended copy on write before, and a file system was
+ * told that the page changes (page_mkwrite). Write-back takes the entry's write permission
+ * away, and thereby the NIC's: the notifier runs between the two, so what the NIC wrote is in
+ * the page, and marked dirty, before it is written back (N7).
  */
 #include <linux/capability.h>
+#include <linux/dax.h>
+#include <linux/fs.h>
 #include <linux/gfp.h>
 #include <linux/hmm.h>
+#include <linux/magic.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
 #include <linux/pfn.h>
@@ -27,6 +38,12 @@ u64 qnic_frames(void)
 	return PFN_UP(__pa(high_memory - 1) + 1);
 }
 
+/*
+ * The page is mapped writable while this runs: the region's invalidation, or the lock of the
+ * NIC's page table that it needs, keeps it from being unmapped. That is what set_page_dirty()
+ * asks for, as in zap_pte_range(); truncation comes later. The lock of the NIC's page table
+ * is never taken in an interrupt.
+ */
 void qnic_mark_dirty(u64 frame)
 {
 	set_page_dirty(pfn_to_page(frame));
@@ -42,34 +59,63 @@ void qnic_space_put(struct mm_struct *mm)
 	mmdrop(mm);
 }
 
+/* Memory of memfd_secret(), which no one but its process may access. */
+static bool is_secret(struct vm_area_struct *vma)
+{
+	return vma->vm_file && file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC;
+}
+
 /*
- * Only private anonymous memory that the process can write is exported: such a
- * page belongs to this process alone, so the device can harm no other process. The
- * mmap lock is held. Result: 0, -errno, or QNIC_MEMORY_* for the first mapping that
- * is of another kind.
+ * Is this ordinary memory that the process may access so? A page of it that others see,
+ * too, changes only as the process itself could change it. The mmap lock is held.
+ * Result: 0, -EACCES if it is not writable, or QNIC_MEMORY_*.
  */
-static int check_range(struct mm_struct *mm, unsigned long start, unsigned long end)
+static int check_mapping(struct vm_area_struct *vma, bool write)
+{
+	if (vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP))
+		return QNIC_MEMORY_DEVICE;
+	if (is_secret(vma))
+		return QNIC_MEMORY_SECRET;
+	if (vma_is_dax(vma))
+		return QNIC_MEMORY_DAX;
+	if (!(vma->vm_flags & VM_READ))
+		return QNIC_MEMORY_UNREADABLE;
+	return write && !(vma->vm_flags & VM_WRITE) ? -EACCES : 0;
+}
+
+/*
+ * Checks all mappings of a range. The mmap lock is held. Result: 0, -EFAULT if there is a
+ * hole, or that of check_mapping() for the first mapping that it refuses.
+ */
+static int check_range(struct mm_struct *mm, unsigned long start, unsigned long end, bool write)
 {
 	VMA_ITERATOR(iterator, mm, start);
 	struct vm_area_struct *vma;
 	unsigned long checked = start;
+	int ret;
 
 	for_each_vma_range(iterator, vma, end) {
 		if (vma->vm_start > checked)
 			return -EFAULT;
-		if (vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP))
-			return QNIC_MEMORY_DEVICE;
-		if (vma->vm_flags & VM_HUGETLB)
-			return QNIC_MEMORY_HUGETLB;
-		if (vma->vm_flags & VM_SHARED)
-			return QNIC_MEMORY_SHARED;
-		if (!vma_is_anonymous(vma))
-			return QNIC_MEMORY_FILE;
-		if (!(vma->vm_flags & VM_WRITE))
-			return -EACCES;
+		ret = check_mapping(vma, write);
+		if (ret)
+			return ret;
 		checked = vma->vm_end;
 	}
 	return checked < end ? -EFAULT : 0;
+}
+
+s32 qnic_memory_check(struct mm_struct *mm, u64 start, u64 bytes, bool write)
+{
+	int ret;
+
+	if (!mmget_not_zero(mm))
+		return -ESRCH;
+	mmap_read_lock(mm);
+	ret = check_range(mm, start, start + bytes, write);
+	mmap_read_unlock(mm);
+	mmput(mm);
+	return ret;
 }
 
 static bool notifier_invalidate(struct mmu_interval_notifier *interval,
@@ -97,11 +143,7 @@ s32 qnic_notifier_new(struct mm_struct *mm, u64 start, u64 bytes, void *region,
 		return -ENOMEM;
 	}
 	notifier->region = region;
-	mmap_read_lock(mm);
-	ret = check_range(mm, start, start + bytes);
-	mmap_read_unlock(mm);
-	if (!ret)
-		ret = mmu_interval_notifier_insert(&notifier->interval, mm, start, bytes, &notifier_ops);
+	ret = mmu_interval_notifier_insert(&notifier->interval, mm, start, bytes, &notifier_ops);
 	mmput(mm);
 	if (ret)
 		kfree(notifier);
@@ -126,17 +168,61 @@ bool qnic_notifier_retry(struct qnic_notifier *notifier, u64 sequence)
 	return mmu_interval_read_retry(&notifier->interval, sequence);
 }
 
-s32 qnic_notifier_lookup(struct qnic_notifier *notifier, u64 start, u32 count, bool fault, u64 *frames,
+/*
+ * How pages of a mapping are asked for: not at all, as a load or as a store. Memory that is
+ * private to the process from the start is always asked for as a store: a load would find
+ * the zero page, which all processes have in common. The mmap lock is held.
+ */
+static unsigned long request_flags(struct vm_area_struct *vma, s32 fault)
+{
+	if (fault == QNIC_FAULT_NONE)
+		return 0;
+	if (fault == QNIC_FAULT_WRITE || (vma_is_anonymous(vma) && (vma->vm_flags & VM_WRITE)))
+		return HMM_PFN_REQ_FAULT | HMM_PFN_REQ_WRITE;
+	return HMM_PFN_REQ_FAULT;
+}
+
+/*
+ * Looks a range up that begins in one mapping; what lies behind the mapping is left out.
+ * The mmap lock is held. Result: -errno or that of check_mapping().
+ */
+static int lookup_mapping(struct mm_struct *mm, struct hmm_range *range, s32 fault)
+{
+	struct vm_area_struct *vma = vma_lookup(mm, range->start);
+	int ret;
+
+	if (!vma)
+		return -EFAULT;
+	ret = check_mapping(vma, fault == QNIC_FAULT_WRITE);
+	if (ret)
+		return ret;
+	range->end = min(range->end, vma->vm_end);
+	range->default_flags = request_flags(vma, fault);
+	return hmm_range_fault(range);
+}
+
+/* What qnic_notifier_lookup() says of a page. */
+static u64 frame_of(unsigned long pfn)
+{
+	if ((pfn & (HMM_PFN_VALID | HMM_PFN_ERROR)) != HMM_PFN_VALID)
+		return 0;
+	/* Memory of a device that only looks like memory. */
+	if (is_zone_device_page(hmm_pfn_to_page(pfn)))
+		return 0;
+	return ((u64)page_to_pfn(hmm_pfn_to_page(pfn)) + 1) << 1 | !!(pfn & HMM_PFN_WRITE);
+}
+
+s32 qnic_notifier_lookup(struct qnic_notifier *notifier, u64 start, u32 count, s32 fault, u64 *frames,
 		      u64 *sequence)
 {
 	struct mm_struct *mm = notifier->interval.mm;
-	unsigned long pfns[QNIC_FAULT_PAGES];
+	struct mem_cgroup *group, *previous;
+	unsigned long pfns[QNIC_FAULT_PAGES] = {};
 	struct hmm_range range = {
 		.notifier = &notifier->interval,
 		.start = start,
 		.end = start + ((u64)count << PAGE_SHIFT),
 		.hmm_pfns = pfns,
-		.default_flags = fault ? HMM_PFN_REQ_FAULT | HMM_PFN_REQ_WRITE : 0,
 	};
 	u32 i;
 	int ret;
@@ -145,22 +231,19 @@ s32 qnic_notifier_lookup(struct qnic_notifier *notifier, u64 start, u32 count, b
 		return -EINVAL;
 	if (!mmget_not_zero(mm))
 		return -ESRCH;
+	/* Pages of a file are charged to the process, not to the worker. */
+	group = get_mem_cgroup_from_mm(mm);
+	previous = set_active_memcg(group);
 	range.notifier_seq = mmu_interval_read_begin(&notifier->interval);
 	*sequence = range.notifier_seq;
 	mmap_read_lock(mm);
-	ret = check_range(mm, start, range.end);
-	if (!ret)
-		ret = hmm_range_fault(&range);
+	ret = lookup_mapping(mm, &range, fault);
 	mmap_read_unlock(mm);
+	set_active_memcg(previous);
+	mem_cgroup_put(group);
 	mmput_async(mm);
-	for (i = 0; !ret && i < count; i++) {
-		const unsigned long want = HMM_PFN_VALID | HMM_PFN_WRITE;
-
-		if ((pfns[i] & (want | HMM_PFN_ERROR)) == want)
-			frames[i] = page_to_pfn(hmm_pfn_to_page(pfns[i])) + 1;
-		else
-			frames[i] = 0;
-	}
+	for (i = 0; !ret && i < count; i++)
+		frames[i] = frame_of(pfns[i]);
 	return ret;
 }
 

@@ -385,11 +385,11 @@ fn hint(status: &Status) -> &'static str {
         }
         Status::Aborted | Status::PeerGone => "; import again once the peer is back",
         Status::VersionMismatch => "; install matching versions",
-        Status::FileMemory
-        | Status::SharedMemory
-        | Status::HugetlbMemory
-        | Status::DeviceMemory
-        | Status::ReadOnlyMemory => "; only private anonymous writable memory can be exported",
+        Status::ReadOnlyMemory => "; export it for reading only (Access::READ)",
+        Status::UnreadableMemory
+        | Status::SecretMemory
+        | Status::DaxMemory
+        | Status::DeviceMemory => "; use ordinary memory of the process",
         Status::Overlapping => "; export the same range again, or one that shares no page with it",
         _ => "",
     }

@@ -6,18 +6,22 @@
 //!           └──reclaim: Region::invalidate, then (if dirty) ──┘, frame freed
 //! ```
 //! As in Linux, a page that is clean is not written out again: a dirty bit that
-//! the driver misses shows as lost data (N7). Reclaim first tells the driver
+//! the driver misses shows as lost data (N7). A page that is clean is mapped for reading
+//! only, as a page of a file is, until a fault for writing; now and then a page is
+//! written out where it is, which makes it so. Reclaim first tells the driver
 //! ([`Region::invalidate`], the MMU notifier), which may make it wait; only then the
 //! frame changes its owner. A sequence number for each watch makes a frame that
 //! was looked up before an invalidation stale.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use qnic_abi::page_table::PageAccess;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 use qnic_driver::platform::MemoryError;
-use qnic_driver::Region;
+use qnic_driver::{Region, Resident};
 
 use crate::memory::{Memory, Owner};
 use crate::platform::SimPlatform;
@@ -34,6 +38,29 @@ struct Page {
     frame: Option<u32>,
     swap: Option<Box<[u8]>>,
     dirty: bool,
+    /// The device may write to it, if it is resident.
+    writable: bool,
+}
+
+impl Page {
+    /// Writes it out, if it is dirty.
+    fn write_out(&mut self, memory: &Memory) {
+        self.writable = false;
+        if let (true, Some(frame)) = (std::mem::take(&mut self.dirty), self.frame) {
+            let mut bytes = vec![0; PAGE_SIZE].into_boxed_slice();
+            memory.load(frame, 0, &mut bytes);
+            self.swap = Some(bytes);
+        }
+    }
+
+    fn resident(&self) -> Option<Resident> {
+        let access = match self.writable {
+            true => PageAccess::Write,
+            false => PageAccess::Read,
+        };
+        let frame = self.frame?;
+        Some(Resident { frame, access })
+    }
 }
 
 #[derive(Default)]
@@ -195,16 +222,17 @@ impl Kernel {
             return false;
         }
         let mut state = lock(&self.state);
-        let found = state.page(space, page);
-        let taken = found.and_then(|found| Some((found.frame.take()?, found)));
-        let Some((frame, found)) = taken else {
+        let Some(found) = state.page(space, page) else {
             return false;
         };
-        if std::mem::take(&mut found.dirty) {
-            let mut bytes = vec![0; PAGE_SIZE].into_boxed_slice();
-            self.memory.load(frame, 0, &mut bytes);
-            found.swap = Some(bytes);
+        found.write_out(&self.memory);
+        if self.schedule.chance(300) {
+            // It stays, clean.
+            return false;
         }
+        let Some(frame) = found.frame.take() else {
+            return false;
+        };
         self.memory.release(frame);
         trace!(
             self.schedule,
@@ -291,6 +319,7 @@ impl Kernel {
             self.memory.store(frame, 0, swap);
         }
         found.frame = Some(frame);
+        found.writable = false;
         Ok(frame)
     }
 
@@ -302,7 +331,23 @@ impl Kernel {
         Ok((page.frame, page.swap.is_some()))
     }
 
-    /// Registers a notifier for a region, all of whose pages must be mapped.
+    /// Checks that all pages of a region are mapped.
+    pub(crate) fn check(
+        &self,
+        space: u64,
+        region: &Region<SimPlatform>,
+    ) -> Result<(), MemoryError> {
+        let mut state = lock(&self.state);
+        let found = state.living(space)?;
+        let first = region.address() >> PAGE_SHIFT;
+        let mut pages = (0..region.page_count() as u64).map(|index| first + index);
+        match pages.all(|page| found.pages.contains_key(&page)) {
+            true => Ok(()),
+            false => Err(MemoryError::NotMapped),
+        }
+    }
+
+    /// Registers a notifier for a region.
     pub(crate) fn register_notifier(
         self: &Arc<Self>,
         space: u64,
@@ -313,12 +358,7 @@ impl Kernel {
             sequence: AtomicU64::new(0),
         });
         let mut state = lock(&self.state);
-        let found = state.living(space)?;
-        let mut pages = (0..region.page_count() as u64).map(|index| watched.first() + index);
-        if !pages.all(|page| found.pages.contains_key(&page)) {
-            return Err(MemoryError::NotMapped);
-        }
-        found.watches.push(watched.clone());
+        state.living(space)?.watches.push(watched.clone());
         Ok(Notifier {
             kernel: self.clone(),
             space,
@@ -330,25 +370,25 @@ impl Kernel {
     pub(crate) fn fault_in(
         &self,
         notifier: &Notifier,
-        first: usize,
-        count: usize,
+        pages: Range<usize>,
+        access: PageAccess,
     ) -> Result<(), MemoryError> {
-        let watched = &notifier.watched;
-        let start = watched.first() + first as u64;
+        let (watched, count) = (&notifier.watched, pages.len());
+        let start = watched.first() + pages.start as u64;
         for lookup in 0..LOOKUPS {
             let sequence = watched.sequence();
             // A span that does not fit into memory would never be resident at once.
             let count = if lookup == 0 { count } else { 1 };
-            let mut frames = Vec::new();
+            let mut residents = Vec::new();
             for page in start..start + count as u64 {
                 match self.make_available(notifier.space, page) {
-                    Ok(frame) => frames.push(Some(frame)),
-                    Err(error) if frames.is_empty() => return Err(error),
+                    Ok(frame) => residents.push(self.open(notifier.space, page, frame, access)),
+                    Err(error) if residents.is_empty() => return Err(error),
                     Err(_) => break,
                 }
             }
             let valid = || watched.sequence() == sequence;
-            match watched.region.install(first, &frames, valid) {
+            match watched.region.install(pages.start, &residents, valid) {
                 Err(MemoryError::Stale) => {}
                 done => return done,
             }
@@ -356,18 +396,30 @@ impl Kernel {
         Err(MemoryError::Busy)
     }
 
+    /// What the device may do with a page that was just made resident in `frame`, after a
+    /// fault for this access.
+    fn open(&self, space: u64, page: u64, frame: u32, access: PageAccess) -> Option<Resident> {
+        let mut state = lock(&self.state);
+        let found = state.page(space, page)?;
+        found.writable |= access == PageAccess::Write;
+        found.resident().filter(|resident| resident.frame == frame)
+    }
+
     /// Enters the pages that are resident.
     pub(crate) fn install_resident(&self, notifier: &Notifier) {
         let watched = &notifier.watched;
         let sequence = watched.sequence();
-        let frames: Vec<_> = (0..watched.region.page_count() as u64)
-            .map(|index| self.look_up(notifier.space, watched.first() + index))
-            .map(|found| found.ok().and_then(|(frame, _)| frame))
-            .collect();
+        let residents: Vec<_> = {
+            let mut state = lock(&self.state);
+            let pages = (0..watched.region.page_count() as u64).map(|i| watched.first() + i);
+            pages
+                .map(|page| state.page(notifier.space, page)?.resident())
+                .collect()
+        };
         // Best effort: what does not get in is faulted in later.
         let _entered = watched
             .region
-            .install(0, &frames, || watched.sequence() == sequence);
+            .install(0, &residents, || watched.sequence() == sequence);
     }
 
     /// The device has written to a frame.
@@ -427,10 +479,7 @@ impl Kernel {
 
 /// A range of addresses, page by page: page number, offset in the page, and which
 /// of the bytes.
-fn page_spans(
-    address: u64,
-    length: usize,
-) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+fn page_spans(address: u64, length: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let at = address + done as u64;

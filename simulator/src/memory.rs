@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use qnic::sync::OBJECT_BYTES;
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::Tag;
+use qnic_abi::page_table::{PageAccess, Tag};
 use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
 use qnic_nic::env::{Change, Width};
 use qnic_nic::testing::Sram;
@@ -187,7 +187,7 @@ impl Memory {
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T, OutOfRange> {
         let mut state = lock(&self.state);
-        let range = self.check(&state, address, length)?;
+        let range = self.check(&state, address, length, PageAccess::Write)?;
         let found = match length {
             0 => None,
             _ => state.object_at(range.start),
@@ -213,6 +213,7 @@ impl Memory {
         state: &State,
         address: u64,
         length: usize,
+        access: PageAccess,
     ) -> Result<std::ops::Range<usize>, OutOfRange> {
         let start = usize::try_from(address).map_err(|_| OutOfRange)?;
         let end = start.checked_add(length).ok_or(OutOfRange)?;
@@ -221,13 +222,13 @@ impl Memory {
         }
         if length > 0 {
             for frame in start >> PAGE_SHIFT..=(end - 1) >> PAGE_SHIFT {
-                self.check_frame(state, frame as u32);
+                self.check_frame(state, frame as u32, access);
             }
         }
         Ok(start..end)
     }
 
-    fn check_frame(&self, state: &State, frame: u32) {
+    fn check_frame(&self, state: &State, frame: u32, access: PageAccess) {
         let (space, page) = match state.owners[frame as usize] {
             Owner::HostArea { .. } => return,
             Owner::Free => panic!("the NIC touches frame {frame}, which is free"),
@@ -237,12 +238,16 @@ impl Memory {
         let Some((_, vni)) = vni else {
             panic!("the NIC touches frame {frame} of a process that is not registered");
         };
-        let expected = Tag::new(*vni, page << PAGE_SHIFT).word();
+        let expected = Tag::new(*vni, page << PAGE_SHIFT);
         let vpn = self.geometry.vpn_word(frame);
-        let tag = self.sram.load_u64(vpn, Ordering::Relaxed);
-        assert_eq!(
-            tag, expected,
+        let word = self.sram.load_u64(vpn, Ordering::Relaxed);
+        assert!(
+            expected.permits(word, PageAccess::Read),
             "the NIC touches frame {frame}, which is not mapped for its owner"
+        );
+        assert!(
+            expected.permits(word, access),
+            "the NIC writes to frame {frame}, which is mapped for reading"
         );
         let lock_word = self.geometry.lock_word(frame);
         let locked = self.sram.load_u32(lock_word, Ordering::Relaxed);
@@ -263,7 +268,7 @@ impl HostMemory for Memory {
 
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfRange> {
         let state = lock(&self.state);
-        let range = self.check(&state, address, bytes.len())?;
+        let range = self.check(&state, address, bytes.len(), PageAccess::Read)?;
         bytes.copy_from_slice(&state.bytes[range]);
         Ok(())
     }
@@ -340,8 +345,15 @@ mod tests {
         is_refused("not mapped");
         let tag = Tag::new(VniId(1), 77 << PAGE_SHIFT);
         let vpn = memory.geometry.vpn_word(frame);
-        memory.sram.store_u64(vpn, tag.word(), Ordering::Relaxed);
+        memory
+            .sram
+            .store_u64(vpn, tag.word(PageAccess::Write), Ordering::Relaxed);
         is_refused("without its lock");
+        let read_only = tag.word(PageAccess::Read);
+        memory.sram.store_u64(vpn, read_only, Ordering::Relaxed);
+        is_refused("for reading");
+        let writable = tag.word(PageAccess::Write);
+        memory.sram.store_u64(vpn, writable, Ordering::Relaxed);
         let locked = memory.geometry.lock_word(frame);
         memory.sram.store_u32(locked, 1, Ordering::Relaxed);
         assert_eq!(violation(&memory, frame), None);

@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, TryLockError};
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
+use qnic_abi::page_table::PageAccess;
 use qnic_abi::PAGE_SHIFT;
 use qnic_driver::platform::{
     self, HostArea, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
@@ -361,6 +363,15 @@ impl MemoryManager for SimPlatform {
     type Notifier = Notifier;
     type Pin = std::convert::Infallible;
 
+    fn check(
+        &self,
+        space: &u64,
+        region: &Region<Self>,
+        _access: PageAccess,
+    ) -> Result<(), MemoryError> {
+        self.0.kernel.check(*space, region)
+    }
+
     fn register_notifier(
         &self,
         space: &u64,
@@ -383,10 +394,10 @@ impl MemoryManager for SimPlatform {
         _space: &u64,
         notifier: &Notifier,
         _region: &Region<Self>,
-        first: usize,
-        count: usize,
+        pages: Range<usize>,
+        access: PageAccess,
     ) -> Result<(), MemoryError> {
-        self.0.kernel.fault_in(notifier, first, count)
+        self.0.kernel.fault_in(notifier, pages, access)
     }
 
     fn install_resident(&self, _space: &u64, notifier: &Notifier, _region: &Region<Self>) {

@@ -71,7 +71,7 @@ fn sessions_begin_anew_after_a_reset() {
 
 #[test]
 fn a_cut_route_is_found_dead() {
-    check_trace("cut-routes", 7, Faults::PARTITION | Faults::CRASH, false, 8);
+    check_trace("cut-routes", 2, Faults::PARTITION | Faults::CRASH, false, 8);
 }
 
 /// Bytes of each write, and how many writes: some thousand frames each.

@@ -74,11 +74,11 @@ fn unmapped(stage: &Stage) -> Result<()> {
     shared.memory.map_anew(false)?;
     stage.expect(&shared.remote, 0)?;
     stage.write_seen(&shared, 13)?;
-    // Memory that cannot be exported, at the addresses of memory that was.
+    // Memory of another kind at the same addresses.
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     shared.memory.map_other(READ_WRITE, flags, None)?;
-    refused(stage.write(&shared.remote, 14), Status::PageUnavailable)?;
-    ensure!(holds(&shared.memory, 0), "shared memory was written to");
+    stage.expect(&shared.remote, 0)?;
+    stage.write_seen(&shared, 14)?;
     shared.memory.map_anew(true)?;
     stage.write_seen(&shared, 15)?;
     held(
@@ -89,14 +89,18 @@ fn unmapped(stage: &Stage) -> Result<()> {
 
 fn protected(stage: &Stage) -> Result<()> {
     let shared = stage.fresh(16)?;
-    for (name, protection) in [
-        ("PROT_READ", libc::PROT_READ),
-        ("PROT_NONE", libc::PROT_NONE),
+    for (name, protection, status) in [
+        ("PROT_READ", libc::PROT_READ, Status::ReadOnlyMemory),
+        ("PROT_NONE", libc::PROT_NONE, Status::PageUnavailable),
     ] {
         stage.write(&shared.remote, 17)?;
         shared.memory.protect(protection)?;
-        refused(stage.write(&shared.remote, 18), Status::PageUnavailable).context(name)?;
-        refused(stage.read(&shared.remote), Status::PageUnavailable).context(name)?;
+        refused(stage.write(&shared.remote, 18), status).context(name)?;
+        if protection == libc::PROT_READ {
+            stage.expect(&shared.remote, 17).context(name)?;
+        } else {
+            refused(stage.read(&shared.remote), status).context(name)?;
+        }
         shared.memory.protect(READ_WRITE)?;
         ensure!(holds(&shared.memory, 17), "{name} did not stop the peer");
         stage.write_seen(&shared, 18)?;
@@ -107,10 +111,10 @@ fn protected(stage: &Stage) -> Result<()> {
     let memory = &shared.memory;
     let before = memory.load(page * 512);
     memory.protect_part(page * PAGE_SIZE, PAGE_SIZE, libc::PROT_READ)?;
-    refused(stage.write(&shared.remote, 20), Status::PageUnavailable)?;
+    refused(stage.write(&shared.remote, 20), Status::ReadOnlyMemory)?;
     let after = memory.load(page * 512);
     ensure!(after == before, "the protected page changed");
-    held("mprotect: no transfer while the process may not write", "")
+    held("mprotect: peers do what the process may do", "")
 }
 
 fn discarded(stage: &Stage) -> Result<()> {

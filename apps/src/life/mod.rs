@@ -8,6 +8,9 @@ mod address_space;
 mod kinds;
 mod others;
 mod reclaim;
+mod refused;
+
+use std::path::PathBuf;
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
@@ -30,6 +33,9 @@ pub(crate) struct Options {
     /// Which steps
     #[arg(value_enum, default_value_t = Part::All)]
     part: Part,
+    /// Where files are made that are mapped: on a disk
+    #[arg(long, default_value = "/tmp")]
+    files: PathBuf,
     /// End of this program's own: export on this port, and execute another program
     /// once a line comes in
     #[arg(long, hide = true)]
@@ -57,11 +63,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     match options.part {
         Part::All => {
             address_space::steps(&stage)?;
-            kinds::steps(&stage)?;
+            kinds::steps(&stage, &options.files)?;
+            refused::steps(&stage)?;
             reclaim::steps(&stage)?;
             others::steps(&stage)
         }
-        Part::Limited => reclaim::beyond_the_limit(&stage),
+        Part::Limited => reclaim::beyond_the_limit(&stage, &options.files),
         Part::Huge => reclaim::huge_pages(&stage),
     }
 }
@@ -114,6 +121,12 @@ impl Stage {
         let (node, port) = (self.exporter.node(), self.exporter.port());
         let remote = self.peer.import(node, port, name, START_LIMIT)?;
         Ok((segment, remote))
+    }
+
+    /// A segment of the exporter, as the exporter itself imports it.
+    fn own(&self, name: SegmentName) -> Result<RemoteSegment> {
+        let (node, port) = (self.exporter.node(), self.exporter.port());
+        Ok(self.exporter.import(node, port, name, START_LIMIT)?)
     }
 
     /// Fresh memory with a pattern in it, shared.

@@ -1,7 +1,10 @@
 //! Reclaim: swap, lazily freed pages, control groups, huge pages; and that what the
 //! NIC wrote is in the kernel's own dirty state (N7, N8).
 
+use std::fs::File;
 use std::io::ErrorKind::WouldBlock;
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
@@ -159,8 +162,37 @@ pub(super) fn huge_pages(stage: &Stage) -> Result<()> {
     held("transparent huge pages", seen)
 }
 
-/// This process is in a control group that allows much less than is exported.
-pub(super) fn beyond_the_limit(stage: &Stage) -> Result<()> {
+/// This process is in a control group that allows much less than is exported; files are
+/// made in `directory`.
+pub(super) fn beyond_the_limit(stage: &Stage, directory: &Path) -> Result<()> {
+    anonymous_beyond(stage).context("anonymous memory")?;
+    file_beyond(stage, directory).context("a file")
+}
+
+/// More of a file than the group may keep is written and read by a peer: its pages are
+/// written back meanwhile and taken away.
+fn file_beyond(stage: &Stage, directory: &Path) -> Result<()> {
+    let mut options = File::options();
+    let options = options.read(true).write(true).create(true).truncate(true);
+    let file = options.open(directory.join("qnic-life-large"))?;
+    file.set_len(BEYOND as u64)?;
+    let fd = Some(file.as_raw_fd());
+    let memory = Mapping::new(BEYOND, READ_WRITE, libc::MAP_SHARED, fd)?;
+    let shared = stage.share(memory)?;
+    for seed in [61, 62] {
+        stage.write(&shared.remote, seed)?;
+        let resident = kibibytes(|s| s.vmrss)?;
+        ensure!(
+            resident < (BEYOND / 1024) as u64,
+            "{resident} KiB resident: is there a limit?"
+        );
+        stage.expect(&shared.remote, seed)?;
+        ensure!(holds(&shared.memory, seed), "wrong bytes");
+    }
+    held("a control group's limit holds for files, too", "")
+}
+
+fn anonymous_beyond(stage: &Stage) -> Result<()> {
     let shared = stage.share(Mapping::private(BEYOND)?)?;
     let before = pages_swapped()?;
     stage.write(&shared.remote, 60)?;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{ensure, Context, Result};
 use memmap2::MmapMut;
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::Tag;
+use qnic_abi::page_table::{PageAccess, Tag};
 use qnic_abi::{NodeId, VniId, PAGE_SHIFT, PAGE_SIZE};
 use qnic_driver::shadow::{Dirty, Inserted, Table, Unmapped};
 use qnic_host::SharedRegion;
@@ -101,7 +101,12 @@ impl Bench {
     }
 
     fn lock(&self, frame: u32) -> Option<LockedPage> {
-        lock_page(&self.sram, &self.geometry, self.tag(frame))
+        lock_page(
+            &self.sram,
+            &self.geometry,
+            self.tag(frame),
+            PageAccess::Write,
+        )
     }
 
     fn lock_into(&self, locked: &mut [Option<LockedPage>], frame: u32) -> bool {
@@ -115,7 +120,9 @@ impl Bench {
         let absent = time(PAGES, |frame| self.lock(frame).is_none())?;
         let map = time(PAGES, |frame| {
             let tag = self.tag(frame);
-            let inserted = self.table.insert(&self.sram, tag, frame, 1);
+            let inserted = self
+                .table
+                .insert(&self.sram, tag, frame, (1, PageAccess::Write));
             matches!(inserted, Inserted::Done { evicted: None, .. })
         })?;
         let mut locked: Vec<Option<LockedPage>> = (0..PAGES).map(|_| None).collect();
@@ -182,7 +189,7 @@ impl Bench {
             let span = span as usize;
             let tags = self.tags[span * SPAN..][..SPAN].iter().copied();
             let pages = &mut locked[span];
-            lock_pages(&self.sram, &self.geometry, tags, pages) == SPAN
+            lock_pages(&self.sram, &self.geometry, tags, PageAccess::Write, pages) == SPAN
         })?;
         for page in locked.into_iter().flatten().flatten() {
             unlock_page(&self.sram, &self.geometry, page);

@@ -141,6 +141,8 @@ fn a_page_that_goes_again_before_the_copy_is_asked_for_again() {
             address: fault.address,
             pages: fault.pages,
             status: Status::Ok.code().into(),
+            flags: fault.flags,
+            reserved: Default::default(),
         };
         net.cluster().control(1, Request::FaultDone, b.vni, &body);
         net.run();

@@ -5,7 +5,7 @@ use std::sync::atomic::{fence, Ordering};
 use qnic_abi::control::{Export, Import, Imported, NewProcess, Opcode};
 use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::{signal_offset, HOST_PAGES, WRITES_DONE};
-use qnic_abi::page_table::{entry_of, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{entry_of, PageAccess, Tag, ROW_ENTRIES};
 use qnic_abi::window::{AWAKE, WAKE_REQUEST};
 use qnic_abi::{
     Access, Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE,
@@ -89,8 +89,12 @@ impl Guest {
         let sram = self.sram();
         sram.store(KEY, geometry.key_word(frame), Ordering::Release)
             .unwrap();
-        sram.store(tag.word(), geometry.vpn_word(frame), Ordering::Release)
-            .unwrap();
+        sram.store(
+            tag.word(PageAccess::Write),
+            geometry.vpn_word(frame),
+            Ordering::Release,
+        )
+        .unwrap();
         let row = tag.row(geometry.rows);
         let free = (0..ROW_ENTRIES)
             .map(|entry| geometry.entry_offset(row, entry))

@@ -73,5 +73,5 @@ mod testing;
 pub use device::{check_config, Config};
 pub use driver::{Driver, Handled, Process};
 pub use error::{CallError, StartError};
-pub use memory::{shadow, MemoryManager, Region};
+pub use memory::{shadow, MemoryManager, Region, Resident};
 pub use platform::Platform;

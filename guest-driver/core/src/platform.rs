@@ -127,17 +127,15 @@ pub enum MemoryError {
     NotMapped,
     /// Some of it is memory that the device cannot reach.
     NotExportable,
-    /// Some of it is a private mapping of a file.
-    FileBacked,
-    /// Some of it is shared with other processes.
-    Shared,
-    /// Some of it consists of hugetlb pages.
-    Hugetlb,
+    /// Some of it is kept secret from the kernel.
+    Secret,
+    /// Some of it is storage that is mapped directly.
+    Dax,
     /// Some of it belongs to a device or to the kernel.
     Device,
-    /// Its process cannot write some of it. The NIC delivers a process's own reads
-    /// into any of its segments, so the process must own every page, whatever its
-    /// peers may do with it.
+    /// Its process cannot read some of it.
+    NotReadable,
+    /// Its process cannot write some of it.
     NotWritable,
     /// The address space is gone: its process ended.
     SpaceGone,

@@ -19,7 +19,7 @@
 use std::collections::BTreeSet;
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{PageAccess, Tag, ROW_ENTRIES};
 use qnic_abi::{NodeId, VniId, PAGE_SHIFT};
 use qnic_driver::shadow::{Inserted, Table};
 use qnic_nic::page_table::{lock_page, unlock_page};
@@ -100,7 +100,7 @@ fn measured(n: u64, page: fn(u64, u64) -> Tag) -> f64 {
         }
         let mut evictions = 0;
         for (frame, tag) in tags.iter().enumerate() {
-            match table.insert(&sram, *tag, frame as u32, 1) {
+            match table.insert(&sram, *tag, frame as u32, (1, PageAccess::Write)) {
                 Inserted::Done { evicted, .. } => evictions += usize::from(evicted.is_some()),
                 other => panic!("{other:?}"),
             }
@@ -109,7 +109,7 @@ fn measured(n: u64, page: fn(u64, u64) -> Tag) -> f64 {
         for tag in &tags {
             let (pages, missing) = &mut rows[tag.row(ROWS) as usize];
             *pages += 1;
-            match lock_page(&sram, &geometry, *tag) {
+            match lock_page(&sram, &geometry, *tag, PageAccess::Write) {
                 Some(page) => unlock_page(&sram, &geometry, page),
                 None => *missing += 1,
             }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{frame_of, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{frame_of, PageAccess, Tag, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{Key, NodeId, SharedMemory, VniId, PAGE_SHIFT};
 use qnic_driver::shadow::{Dirty, Inserted, Removed, Table, Unmapped};
@@ -20,6 +20,8 @@ use qnic_nic::testing::Sram;
 
 const FRAMES: u64 = 16;
 
+const WRITE: PageAccess = PageAccess::Write;
+
 /// Pages of the test: eight that share a row of four entries, four of another row.
 const ROWS: [(u64, usize); 2] = [(5, 8), (6, 4)];
 
@@ -29,24 +31,29 @@ const SPAN: usize = 4;
 /// What is done with a page, and a frame where it needs one.
 #[derive(Debug, Clone)]
 enum Operation {
-    Insert { key: u64 },
+    Insert { key: u64, access: PageAccess },
     Unmap { forced: bool },
     Finish,
     IsDirty,
-    Lock,
-    LockSpan { length: usize },
+    Lock { access: PageAccess },
+    LockSpan { length: usize, access: PageAccess },
     Unlock { dirty: bool },
+}
+
+fn access() -> impl Strategy<Value = PageAccess> {
+    prop_oneof![Just(PageAccess::Read), Just(PageAccess::Write)]
 }
 
 /// An operation, the index of its page, and its frame: up to two more than the table covers.
 fn operation() -> impl Strategy<Value = (Operation, usize, u32)> {
     let operation = prop_oneof![
-        8 => (1..3u64).prop_map(|key| Operation::Insert { key }),
+        8 => (1..3u64, access()).prop_map(|(key, access)| Operation::Insert { key, access }),
         4 => any::<bool>().prop_map(|forced| Operation::Unmap { forced }),
         2 => Just(Operation::Finish),
         2 => Just(Operation::IsDirty),
-        4 => Just(Operation::Lock),
-        1 => (1..=SPAN).prop_map(|length| Operation::LockSpan { length }),
+        4 => access().prop_map(|access| Operation::Lock { access }),
+        1 => (1..=SPAN, access())
+            .prop_map(|(length, access)| Operation::LockSpan { length, access }),
         6 => any::<bool>().prop_map(|dirty| Operation::Unlock { dirty }),
     ];
     (operation, 0..12usize, 0..FRAMES as u32 + 2)
@@ -57,6 +64,7 @@ fn operation() -> impl Strategy<Value = (Operation, usize, u32)> {
 struct Page {
     tag: Tag,
     key: u64,
+    access: PageAccess,
     dirty: bool,
 }
 
@@ -70,7 +78,7 @@ struct World {
     /// Pages that were forced out while the NIC held them, by frame.
     leaving: BTreeMap<u32, Page>,
     /// What the NIC holds, last locked last.
-    held: Vec<LockedPage>,
+    held: Vec<(LockedPage, PageAccess)>,
 }
 
 fn frame_number(page: &LockedPage) -> u32 {
@@ -98,7 +106,13 @@ impl World {
     }
 
     fn is_held(&self, frame: u32) -> bool {
-        self.held.iter().any(|page| frame_number(page) == frame)
+        self.held.iter().any(|held| frame_number(&held.0) == frame)
+    }
+
+    /// The frame of a page, if the NIC may access it so.
+    fn found(&self, tag: Tag, access: PageAccess) -> Option<u32> {
+        let frame = self.frame_of(tag)?;
+        (self.mapped[&frame].access >= access).then_some(frame)
     }
 
     /// The frame of a page, if it is mapped.
@@ -121,15 +135,19 @@ impl World {
         assert_eq!(page.map(|page| page.dirty), Some(removed.dirty));
     }
 
-    fn insert(&mut self, tag: Tag, frame: u32, key: u64) {
+    fn insert(&mut self, tag: Tag, frame: u32, (key, access): (u64, PageAccess)) {
         let before = self.mapped.get(&frame).copied();
         let held = self.is_held(frame);
         let mut others = self.row_of(tag);
         others.retain(|other| *other != frame);
         let row_is_full = others.len() == ROW_ENTRIES;
-        match self.table.insert(&self.sram, tag, frame, key) {
+        match self.table.insert(&self.sram, tag, frame, (key, access)) {
             Inserted::OutOfRange => assert!(u64::from(frame) >= FRAMES),
-            Inserted::Already => assert_eq!(before.map(|p| (p.tag, p.key)), Some((tag, key))),
+            Inserted::Already => {
+                assert_eq!(before.map(|p| (p.tag, p.key)), Some((tag, key)));
+                let page = self.mapped.get_mut(&frame).unwrap();
+                page.access = page.access.max(access);
+            }
             Inserted::Busy { replaced } => {
                 let stuck = row_is_full && others.iter().all(|other| self.is_held(*other));
                 assert!(held || stuck || self.leaving.contains_key(&frame));
@@ -142,8 +160,13 @@ impl World {
                 assert_eq!(evicted.is_some(), row_is_full);
                 let left = [replaced, evicted].into_iter().flatten();
                 left.for_each(|removed| self.left(removed));
-                let dirty = false;
-                self.mapped.insert(frame, Page { tag, key, dirty });
+                let page = Page {
+                    tag,
+                    key,
+                    access,
+                    dirty: false,
+                };
+                self.mapped.insert(frame, page);
             }
         }
     }
@@ -200,40 +223,43 @@ impl World {
         }
     }
 
-    fn lock(&mut self, tag: Tag) {
-        let page = lock_page(&self.sram, &self.geometry, tag);
-        assert_eq!(page.as_ref().map(frame_number), self.frame_of(tag));
+    fn lock(&mut self, tag: Tag, access: PageAccess) {
+        let page = lock_page(&self.sram, &self.geometry, tag, access);
+        assert_eq!(page.as_ref().map(frame_number), self.found(tag, access));
         if let Some(page) = page {
-            self.locked(page);
+            self.locked(page, access);
         }
     }
 
-    fn locked(&mut self, page: LockedPage) {
+    fn locked(&mut self, page: LockedPage, access: PageAccess) {
         let key = page_key(&self.sram, &self.geometry, &page);
         let mapped = self.mapped[&frame_number(&page)];
         assert_eq!(key, Key(mapped.key));
-        self.held.push(page);
+        self.held.push((page, access));
     }
 
-    fn lock_span(&mut self, first: usize, length: usize) {
+    fn lock_span(&mut self, first: usize, length: usize, access: PageAccess) {
         let tags: Vec<_> = self.tags.iter().copied().skip(first).take(length).collect();
-        let frames = tags.iter().map_while(|tag| self.frame_of(*tag));
+        let frames = tags.iter().map_while(|tag| self.found(*tag, access));
         let expected: Vec<_> = frames.collect();
         let mut pages: [Option<LockedPage>; SPAN] = Default::default();
         let (sram, span) = (&self.sram, &mut pages[..length]);
-        let count = lock_pages(sram, &self.geometry, tags.into_iter(), span);
+        let count = lock_pages(sram, &self.geometry, tags.into_iter(), access, span);
         assert_eq!(count, expected.len());
         let found: Vec<_> = pages.iter().flatten().map(frame_number).collect();
         assert_eq!(found, expected);
         for page in pages.into_iter().flatten() {
-            self.locked(page);
+            self.locked(page, access);
         }
     }
 
     fn unlock(&mut self, dirty: bool) {
-        let Some(page) = self.held.pop() else { return };
+        let Some((page, access)) = self.held.pop() else {
+            return;
+        };
         let frame = frame_number(&page);
-        if !dirty {
+        // What was locked for reading is not written to.
+        if !dirty || access == PageAccess::Read {
             return unlock_page(&self.sram, &self.geometry, page);
         }
         unlock_page_dirty(&self.sram, &self.geometry, page);
@@ -245,17 +271,17 @@ impl World {
     fn apply(&mut self, (operation, index, frame): (Operation, usize, u32)) {
         let tag = self.tags[index];
         match operation {
-            Operation::Insert { key } => {
+            Operation::Insert { key, access } => {
                 // The driver takes a page out before it enters it in another frame.
                 if self.frame_of(tag).is_none_or(|known| known == frame) {
-                    self.insert(tag, frame, key);
+                    self.insert(tag, frame, (key, access));
                 }
             }
             Operation::Unmap { forced } => self.unmap(tag, frame, forced),
             Operation::Finish => self.finish(),
             Operation::IsDirty => self.is_dirty(tag, frame),
-            Operation::Lock => self.lock(tag),
-            Operation::LockSpan { length } => self.lock_span(index, length),
+            Operation::Lock { access } => self.lock(tag, access),
+            Operation::LockSpan { length, access } => self.lock_span(index, length, access),
             Operation::Unlock { dirty } => self.unlock(dirty),
         }
     }
@@ -270,23 +296,27 @@ impl World {
                     continue;
                 };
                 let word = self.geometry.vpn_word(frame);
-                let tag = Tag::from_word(self.sram.load_u64(word, Ordering::Relaxed)).unwrap();
+                let mapping = self.sram.load_u64(word, Ordering::Relaxed);
+                let tag = Tag::from_word(mapping).unwrap();
                 assert_eq!(tag.row(self.geometry.rows), row);
                 let word = self.geometry.key_word(frame);
                 let key = self.sram.load_u64(word, Ordering::Relaxed);
-                let twice = found.insert(frame, (tag, key));
+                let twice = found.insert(frame, (tag, key, PageAccess::of_word(mapping)));
                 assert_eq!(twice, None, "frame {frame} is mapped twice");
             }
         }
         let known = self.mapped.iter();
-        let known = known.map(|(frame, page)| (*frame, (page.tag, page.key)));
+        let known = known.map(|(frame, page)| (*frame, (page.tag, page.key, page.access)));
         assert_eq!(found, known.collect());
         for frame in 0..FRAMES as u32 {
             let word = self.geometry.vpn_word(frame);
             let tag = Tag::from_word(self.sram.load_u64(word, Ordering::Relaxed));
             assert_eq!(tag.is_some(), self.mapped.contains_key(&frame));
             let lock = self.geometry.lock_word(frame);
-            let locks = self.held.iter().filter(|page| frame_number(page) == frame);
+            let locks = self
+                .held
+                .iter()
+                .filter(|held| frame_number(&held.0) == frame);
             let count = locks.count() as u32;
             assert_eq!(self.sram.load_u32(lock, Ordering::Relaxed), count);
         }
@@ -332,7 +362,7 @@ fn a_full_row_loses_any_of_its_pages() {
     for seed in 0..64 {
         let mut world = World::new(seed * 0x1234_5678_9abc);
         for (frame, tag) in world.tags.clone().into_iter().take(5).enumerate() {
-            world.insert(tag, frame as u32, 1);
+            world.insert(tag, frame as u32, (1, WRITE));
         }
         world.check();
         assert_eq!(world.mapped.len(), 4);
@@ -349,23 +379,23 @@ fn a_full_row_loses_any_of_its_pages() {
 fn a_frame_that_is_wanted_elsewhere_keeps_its_dirty_bit() {
     let mut world = World::new(1);
     let (row, other_row) = (world.tags[..4].to_vec(), world.tags[8]);
-    world.insert(other_row, 0, 1);
-    world.lock(other_row);
+    world.insert(other_row, 0, (1, WRITE));
+    world.lock(other_row, WRITE);
     world.unmap(other_row, 0, true);
-    world.insert(row[0], 0, 1);
+    world.insert(row[0], 0, (1, WRITE));
     world.unlock(true);
-    world.insert(row[0], 0, 1);
+    world.insert(row[0], 0, (1, WRITE));
     world.finish();
     assert!(world.leaving.is_empty() && world.mapped.is_empty());
 
-    world.insert(other_row, 9, 1);
-    world.lock(other_row);
+    world.insert(other_row, 9, (1, WRITE));
+    world.lock(other_row, WRITE);
     world.unlock(true);
     for (frame, tag) in row.into_iter().enumerate() {
-        world.insert(tag, frame as u32, 1);
-        world.lock(tag);
+        world.insert(tag, frame as u32, (1, WRITE));
+        world.lock(tag, WRITE);
     }
-    world.insert(world.tags[4], 9, 1);
+    world.insert(world.tags[4], 9, (1, WRITE));
     assert_eq!(world.frame_of(other_row), None);
     world.wind_up();
 }
@@ -382,7 +412,7 @@ fn entries_beyond_the_frames_are_harmless() {
         world.sram.store_u32(entry, frame, Ordering::Relaxed);
     }
     let tag = world.tags[0];
-    let inserted = world.table.insert(&world.sram, tag, 3, 9);
+    let inserted = world.table.insert(&world.sram, tag, 3, (9, WRITE));
     assert!(matches!(inserted, Inserted::Done { evicted: None, .. }));
     let unmapped = world.table.try_unmap(&world.sram, tag, u32::MAX);
     assert_eq!(unmapped, Unmapped::Absent);

@@ -102,9 +102,10 @@ impl SharedRegion {
     /// Takes memory that exists already.
     ///
     /// # Safety
-    /// `address .. address + length` stays mapped and readable (and writable) until
-    /// the last clone of the region is dropped, and until then no reference to
-    /// any of it exists while this process, a NIC or a peer writes there.
+    /// `address .. address + length` stays mapped and readable (and writable, if anything is
+    /// stored through the region) until the last clone of the region is dropped, and until
+    /// then no reference to any of it exists while this process, a NIC or a peer writes
+    /// there.
     pub unsafe fn from_raw(address: NonNull<u8>, length: usize) -> Self {
         SharedRegion {
             base: address,

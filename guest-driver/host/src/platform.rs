@@ -1,6 +1,7 @@
 //! The system beneath the driver core: this process.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex as StdMutex, OnceLock, PoisonError, TryLockError, Weak};
@@ -8,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
+use qnic_abi::page_table::PageAccess;
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, PAGE_SIZE};
 use qnic_driver::platform::{
     self, HostArea, Level, MemoryError, Mutex, NoMemory, RequestError, Timeout, Waited, Waiters,
 };
-use qnic_driver::{MemoryManager, Platform, Region};
+use qnic_driver::{MemoryManager, Platform, Region, Resident};
 use rustix::event::{eventfd, EventfdFlags};
 
 use crate::arena::Arena;
@@ -260,16 +262,26 @@ impl MemoryManager for HostPlatform {
     type Notifier = Notifier;
     type Pin = ();
 
+    /// The arena can be read and written.
+    fn check(
+        &self,
+        (): &(),
+        region: &Region<Self>,
+        _access: PageAccess,
+    ) -> Result<(), MemoryError> {
+        let length = (region.page_count() as u64).checked_mul(PAGE_SIZE as u64);
+        let length = length.ok_or(MemoryError::NotExportable)?;
+        match self.arena.contains(region.address(), length) {
+            true => Ok(()),
+            false => Err(MemoryError::NotExportable),
+        }
+    }
+
     fn register_notifier(
         &self,
         (): &(),
         region: &Arc<Region<Self>>,
     ) -> Result<Notifier, MemoryError> {
-        let length = (region.page_count() as u64).checked_mul(PAGE_SIZE as u64);
-        let length = length.ok_or(MemoryError::NotExportable)?;
-        if !self.arena.contains(region.address(), length) {
-            return Err(MemoryError::NotExportable);
-        }
         lock(&self.regions).push(Arc::downgrade(region));
         Ok(Notifier(self.regions.clone()))
     }
@@ -279,18 +291,25 @@ impl MemoryManager for HostPlatform {
         (): &(),
         _: &Notifier,
         region: &Region<Self>,
-        first: usize,
-        count: usize,
+        pages: Range<usize>,
+        _access: PageAccess,
     ) -> Result<(), MemoryError> {
-        let pages = (first..first + count).map(|page| region.address() + (page * PAGE_SIZE) as u64);
-        let frames: Vec<_> = pages.map(|address| self.arena.frame(address)).collect();
+        let first = pages.start;
+        let addresses = pages.map(|page| region.address() + (page * PAGE_SIZE) as u64);
+        let resident = |address| {
+            let frame = self.arena.frame(address)?;
+            let access = PageAccess::Write;
+            Some(Resident { frame, access })
+        };
+        let residents: Vec<_> = addresses.map(resident).collect();
         // A page of the arena always has the same frame.
-        region.install(first, &frames, || true)
+        region.install(first, &residents, || true)
     }
 
     fn install_resident(&self, (): &(), notifier: &Notifier, region: &Region<Self>) {
         // Best effort: what is not installed is faulted in later.
-        let _ = self.fault_in(&(), notifier, region, 0, region.page_count());
+        let pages = 0..region.page_count();
+        let _ = self.fault_in(&(), notifier, region, pages, PageAccess::Read);
     }
 
     fn may_use_physical(&self) -> bool {

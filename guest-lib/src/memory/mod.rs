@@ -64,7 +64,17 @@ impl Endpoint {
     }
 
     /// Exports any ordinary memory of this process: any address, any length.
-    /// In a guest it must be anonymous memory, in host mode part of a buffer.
+    ///
+    /// In a guest this is all that the process itself may access: heap and stacks, static
+    /// data, shared memory, memfd, files that are mapped, huge pages. What it may only read
+    /// (constants, for example) can be exported for reading and be the source of writes,
+    /// but takes no data: a read that is directed there fails with `ReadOnlyMemory`. In
+    /// host mode the memory must be part of a [`Buffer`].
+    ///
+    /// In memory of a file that is mapped privately, data that arrives is this process's
+    /// own; in memory that is shared it is everybody's, and reaches the file as the
+    /// process's own stores do. Beyond the end of a file there is no memory: such a
+    /// transfer fails with `PageUnavailable`.
     ///
     /// # Safety
     /// Until the segment is dropped (or, if it never is, for ever):
@@ -74,8 +84,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Refused`] with `NameExists`, `Exhausted`, `BadAddress`, `Overlapping`,
-    /// or with the kind of memory that cannot be exported (`NotMapped`,
-    /// `ReadOnlyMemory`, `FileMemory`, `SharedMemory`, `HugetlbMemory`,
+    /// or with why the memory cannot be exported (`NotMapped`, `UnreadableMemory`;
+    /// `ReadOnlyMemory` with [`Access::WRITE`]; `SecretMemory`, `DaxMemory`,
     /// `DeviceMemory`); [`Error::EmptyMemory`].
     #[allow(unsafe_code)]
     pub unsafe fn export_range(

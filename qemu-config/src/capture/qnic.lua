@@ -40,8 +40,8 @@ local STATUSES = {
     [13] = "VersionMismatch", [14] = "NoSuchVni", [15] = "VniInUse", [16] = "Aborted",
     [17] = "PeerGone", [18] = "PageUnavailable", [19] = "BadNotification",
     [20] = "QueueFailed", [21] = "SramTooSmall", [22] = "NotMapped",
-    [23] = "ReadOnlyMemory", [24] = "FileMemory", [25] = "SharedMemory",
-    [26] = "HugetlbMemory", [27] = "DeviceMemory", [28] = "Overlapping",
+    [23] = "ReadOnlyMemory", [24] = "UnreadableMemory", [25] = "SecretMemory",
+    [26] = "DaxMemory", [27] = "DeviceMemory", [28] = "Overlapping",
     [29] = "Misaligned", [30] = "FaultTimeout", [31] = "ImportRefused",
 }
 

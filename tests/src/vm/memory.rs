@@ -35,6 +35,12 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 /// to swap out, and does not always get it of the 1.6 MiB that such small guests keep.
 const RESERVE_KIB: u64 = 8192;
 
+/// Size of a disk for files, and what makes a file system on it and mounts it.
+const DISK_MIB: u64 = 64;
+const MOUNT_DISK: &str = "d=$(grep -lx disk /sys/block/*/serial) && \
+                          d=/dev/$(basename $(dirname $d)) && mkdir -p /mnt && \
+                          mke2fs -b 4096 $d >/dev/null && mount -t ext4 $d /mnt";
+
 /// Runs a case on guests of both kernels with swap on a disk; afterwards they are empty, and
 /// their kernels have found nothing wrong.
 fn with_swap(name: &str, case: impl FnOnce(&VmNodes) -> Result<()>) -> Result<()> {
@@ -42,6 +48,7 @@ fn with_swap(name: &str, case: impl FnOnce(&VmNodes) -> Result<()>) -> Result<()
     for node in &mut spec.nodes {
         node.memory = ByteSize::mib(RAM_MIB);
         node.swap = Some(ByteSize::mib(4 * RAM_MIB));
+        node.disk = Some(ByteSize::mib(DISK_MIB));
     }
     let script = format!(
         "d=$(grep -lx swap /sys/block/*/serial) && d=/dev/$(basename $(dirname $d)) && \
@@ -62,14 +69,15 @@ fn life(nodes: &VmNodes) -> Result<()> {
     for node in 0..nodes.count() {
         let context = || format!("on node {node}");
         shell(nodes, node, "echo 2 > /proc/sys/vm/nr_hugepages")?;
-        live(nodes.start(node, "life")?).with_context(context)?;
+        shell(nodes, node, MOUNT_DISK).context("make a file system")?;
+        live(nodes.start(node, "life --files /mnt")?).with_context(context)?;
         let group = "mkdir -p /sys/fs/cgroup && \
                      { test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup; } && \
                      { echo +memory > /sys/fs/cgroup/cgroup.subtree_control; \
                        mkdir -p /sys/fs/cgroup/small && \
                        echo 16M > /sys/fs/cgroup/small/memory.max; }";
         shell(nodes, node, group).context("make a control group")?;
-        let limited = "echo $$ > /sys/fs/cgroup/small/cgroup.procs && exec qnic-app life limited";
+        let limited = "echo $$ > /sys/fs/cgroup/small/cgroup.procs && exec qnic-app life limited --files /mnt";
         live(background(nodes, node, limited)?).with_context(context)?;
         let killed = "grep -q '^oom_kill 0$' /sys/fs/cgroup/small/memory.events";
         shell(nodes, node, killed).context("a process was killed for want of memory")?;

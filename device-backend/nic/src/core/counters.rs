@@ -1,6 +1,7 @@
 //! What the core counts. The transport and the protocols count for themselves.
 
 use qnic_abi::control::Statistics;
+use qnic_abi::page_table::PageAccess;
 use qnic_abi::Status;
 
 /// Lookups of pages on one side.
@@ -17,6 +18,16 @@ pub(crate) enum LookupSide {
     Source,
     /// To be written to.
     Destination,
+}
+
+impl LookupSide {
+    /// The access that this side needs.
+    pub(crate) fn access(self) -> PageAccess {
+        match self {
+            LookupSide::Source => PageAccess::Read,
+            LookupSide::Destination => PageAccess::Write,
+        }
+    }
 }
 
 /// What was counted since the NIC was started.

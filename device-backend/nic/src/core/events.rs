@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use qnic_abi::event::{Event, Kind, FAULT_WRITE};
 use qnic_abi::{Status, VniId};
 
+use super::counters::LookupSide;
 use super::fault::PageRange;
 
 /// An event that was not given to the driver yet.
@@ -40,8 +41,11 @@ impl Pending {
             Pending::Wake(_) => {}
             Pending::PageFault(_, range) => {
                 event.kind = (Kind::PageFault as u32).into();
-                // The page table has no access bits: what is entered must be writable.
-                event.flags = FAULT_WRITE.into();
+                event.flags = match range.side {
+                    LookupSide::Source => 0,
+                    LookupSide::Destination => FAULT_WRITE,
+                }
+                .into();
                 event.address = range.page.into();
                 event.pages = range.pages.into();
             }
@@ -88,8 +92,11 @@ mod tests {
     fn events_are_encoded_as_the_abi_says() {
         let mut queue = EventQueue::default();
         queue.push(Pending::Wake(VniId(3)));
-        let range = PageRange::new(0x5123, 4096);
-        queue.push(Pending::PageFault(VniId(4), range));
+        let sides = [LookupSide::Destination, LookupSide::Source];
+        for side in sides {
+            let range = PageRange::new(0x5123, 4096, side);
+            queue.push(Pending::PageFault(VniId(4), range));
+        }
         queue.push(Pending::QueueFailed(VniId(5), Status::Malformed));
         queue.push(Pending::Wake(VniId(6)));
         queue.retain(|event| event.vni() != VniId(6));
@@ -98,6 +105,8 @@ mod tests {
         let fault = queue.pop().unwrap().1;
         assert_eq!((fault.kind.get(), fault.flags.get()), (2, FAULT_WRITE));
         assert_eq!((fault.address.get(), fault.pages.get()), (0x5000, 2));
+        let fault = queue.pop().unwrap().1;
+        assert_eq!((fault.kind.get(), fault.flags.get()), (2, 0));
         let failed = queue.pop().unwrap().1;
         assert_eq!((failed.kind.get(), failed.status.get()), (3, 1));
         assert!(queue.is_empty() && queue.pop().is_none());

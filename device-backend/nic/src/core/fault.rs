@@ -1,8 +1,10 @@
 //! Page faults of one process that its driver was told of, and what waits for
 //! them (N13, N14).
 //!
-//! A fault covers a range of pages; a transfer that misses one of them waits for
-//! the fault that is under way instead of making another. The driver promises
+//! A fault covers a range of pages, to be read or to be written to; a transfer that misses
+//! one of them for the same waits for the fault that is under way instead of making
+//! another. A page that its process may only read fails those that would write to it,
+//! and no other. The driver promises
 //! only the first page of the range: what waits for a later one tries again and,
 //! if need be, makes a fault of its own. When the table is full, a transfer waits
 //! for any fault and then tries again: it is delayed, not refused.
@@ -15,6 +17,7 @@
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
+use super::counters::LookupSide;
 use crate::env::Time;
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex};
@@ -45,23 +48,32 @@ pub(crate) struct PageRange {
     /// Address of the first page.
     pub(crate) page: u64,
     pub(crate) pages: u32,
+    /// What it needs them for.
+    pub(crate) side: LookupSide,
 }
 
 impl PageRange {
     /// The pages of `length` bytes from `address`, as many as one fault asks for.
-    pub(crate) fn new(address: u64, length: u64) -> Self {
+    pub(crate) fn new(address: u64, length: u64, side: LookupSide) -> Self {
         let page = address & !(PAGE_SIZE as u64 - 1);
         let last = address.saturating_add(length.saturating_sub(1));
         let pages = ((last - page) >> PAGE_SHIFT).saturating_add(1);
         PageRange {
             page,
             pages: pages.min(u64::from(MAX_FAULT_PAGES)) as u32,
+            side,
         }
     }
 
-    /// Returns true if a page is one of these.
-    pub(crate) fn covers(&self, page: u64) -> bool {
-        page.wrapping_sub(self.page) < u64::from(self.pages) << PAGE_SHIFT
+    /// Returns true if the first page of `other` is one of these, and needed for the same.
+    pub(crate) fn covers(&self, other: &PageRange) -> bool {
+        let within = other.page.wrapping_sub(self.page) < u64::from(self.pages) << PAGE_SHIFT;
+        within && other.side == self.side
+    }
+
+    /// Returns true if `other` begins with the same page, and needs it for the same.
+    pub(crate) fn begins_as(&self, other: &PageRange) -> bool {
+        other.page == self.page && other.side == self.side
     }
 }
 
@@ -69,8 +81,8 @@ impl PageRange {
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) range: PageRange,
-    /// What waits, and for which page.
-    pub(crate) waiters: Vec<(u64, Waiter)>,
+    /// What waits, and for which pages.
+    pub(crate) waiters: Vec<(PageRange, Waiter)>,
     /// When it is given up; `None` until the next poll.
     deadline: Option<Time>,
 }
@@ -107,7 +119,7 @@ impl FaultTable {
         let covering = self
             .faults
             .iter()
-            .position(|fault| fault.range.covers(range.page));
+            .position(|fault| fault.range.covers(&range));
         let full = self.faults.len() >= limit.max(1) as usize;
         let index = covering.or(full.then(|| self.faults.len() - 1));
         let new = index.is_none();
@@ -120,7 +132,7 @@ impl FaultTable {
             self.faults.len() - 1
         });
         self.requests += usize::from(is_request(&waiter));
-        self.faults[index].waiters.push((range.page, waiter));
+        self.faults[index].waiters.push((range, waiter));
         new
     }
 
@@ -147,10 +159,10 @@ impl FaultTable {
         let mut taken = Vec::new();
         for fault in &mut self.faults {
             let waiters = std::mem::take(&mut fault.waiters);
-            for (page, waiter) in waiters {
+            for (range, waiter) in waiters {
                 match chosen(&waiter) {
                     true => taken.push(waiter),
-                    false => fault.waiters.push((page, waiter)),
+                    false => fault.waiters.push((range, waiter)),
                 }
             }
         }
@@ -170,8 +182,9 @@ impl FaultTable {
     }
 
     /// Takes out the fault that the driver answers.
-    pub(crate) fn answer(&mut self, address: u64) -> Option<Fault> {
-        let index = self.faults.iter().position(|f| f.range.page == address)?;
+    pub(crate) fn answer(&mut self, address: u64, side: LookupSide) -> Option<Fault> {
+        let answered = |f: &Fault| f.range.page == address && f.range.side == side;
+        let index = self.faults.iter().position(answered)?;
         Some(self.remove(index))
     }
 
@@ -203,6 +216,10 @@ mod tests {
         Waiter::Operation(OperationId(id))
     }
 
+    fn source(address: u64, length: u64) -> PageRange {
+        PageRange::new(address, length, LookupSide::Source)
+    }
+
     fn name(waiter: &Waiter) -> u64 {
         match waiter {
             Waiter::Operation(id) => id.0,
@@ -212,35 +229,57 @@ mod tests {
 
     #[test]
     fn ranges_are_whole_pages() {
-        let range = PageRange::new(0x1fff, 2);
+        let range = source(0x1fff, 2);
         assert_eq!((range.page, range.pages), (0x1000, 2));
-        assert_eq!(PageRange::new(0x1000, 0).pages, 1);
-        assert_eq!(PageRange::new(0x1000, u64::MAX).pages, MAX_FAULT_PAGES);
-        assert_eq!(PageRange::new(0x1000, 4097).pages, 2);
+        assert_eq!(source(0x1000, 0).pages, 1);
+        assert_eq!(source(0x1000, u64::MAX).pages, MAX_FAULT_PAGES);
+        assert_eq!(source(0x1000, 4097).pages, 2);
     }
 
     #[test]
     fn transfers_share_a_fault_that_covers_their_page() {
         let mut table = FaultTable::default();
-        let span = PageRange::new(0x1000, 0x3000);
+        let span = source(0x1000, 0x3000);
         assert!(table.wait(span, operation(1), 8));
-        let inside = PageRange::new(0x3000, 1);
+        let inside = source(0x3000, 1);
         assert!(!table.wait(inside, operation(2), 8));
-        let behind = PageRange::new(0x4000, 1);
+        let behind = source(0x4000, 1);
         assert!(table.wait(behind, operation(3), 8));
-        let before = PageRange::new(0x0000, 0x3000);
+        let before = source(0x0000, 0x3000);
         assert!(table.wait(before, operation(4), 8));
-        let fault = table.answer(0x1000).unwrap();
+        let fault = table.answer(0x1000, LookupSide::Source).unwrap();
         let waiters: Vec<_> = fault.waiters.iter().map(|w| name(&w.1)).collect();
         assert_eq!(waiters, [1, 2]);
-        assert!(table.answer(0x1000).is_none());
+        assert!(table.answer(0x1000, LookupSide::Source).is_none());
         assert_eq!(table.count(), 2);
+    }
+
+    #[test]
+    fn faults_for_reading_and_for_writing_are_apart() {
+        let mut table = FaultTable::default();
+        let written = PageRange::new(0x1000, 1, LookupSide::Destination);
+        assert!(table.wait(source(0x1000, 1), operation(1), 2));
+        assert!(table.wait(written, operation(2), 2));
+        assert!(!table.wait(written, operation(3), 2));
+        let fault = table.answer(0x1000, LookupSide::Destination).unwrap();
+        assert!(fault.waiters.iter().all(|w| fault.range.begins_as(&w.0)));
+        let waiters: Vec<_> = fault.waiters.iter().map(|w| name(&w.1)).collect();
+        assert_eq!(waiters, [2, 3]);
+        // In a full table one waits behind the other, and is not failed with it.
+        assert!(!table.wait(written, operation(4), 1));
+        let fault = table.answer(0x1000, LookupSide::Source).unwrap();
+        let same =
+            |w: &(PageRange, Waiter)| fault.range.begins_as(&w.0) && fault.range.covers(&w.0);
+        assert_eq!(
+            fault.waiters.iter().map(same).collect::<Vec<_>>(),
+            [true, false]
+        );
     }
 
     #[test]
     fn a_full_table_delays_and_revoked_ranges_are_forgotten() {
         let mut table = FaultTable::default();
-        let range = |page| PageRange::new(page, 1);
+        let range = |page| source(page, 1);
         assert!(table.wait(range(0x1000), operation(1), 1));
         assert!(!table.wait(range(0x9000), operation(2), 1));
         assert!(table.forget(0x2000, 0x9000).is_none());
@@ -253,14 +292,28 @@ mod tests {
     fn waiters_can_be_taken_out_and_their_fault_stays() {
         let mut table = FaultTable::default();
         for number in 1..=4 {
-            table.wait(PageRange::new(number << 12, 1), operation(number), 8);
+            table.wait(source(number << 12, 1), operation(number), 8);
         }
         let taken = table.take_waiters(|waiter| name(waiter) % 2 == 0);
         let taken: Vec<_> = taken.iter().map(name).collect();
         assert_eq!(taken, [2, 4]);
         assert_eq!(table.count(), 4);
-        assert_eq!(table.answer(0x2000).unwrap().waiters.len(), 0);
-        assert_eq!(table.answer(0x3000).unwrap().waiters.len(), 1);
+        assert_eq!(
+            table
+                .answer(0x2000, LookupSide::Source)
+                .unwrap()
+                .waiters
+                .len(),
+            0
+        );
+        assert_eq!(
+            table
+                .answer(0x3000, LookupSide::Source)
+                .unwrap()
+                .waiters
+                .len(),
+            1
+        );
         assert!(table.take_waiters_of(PeerIndex::default()).is_empty());
     }
 }

@@ -7,6 +7,9 @@
 //! guard remembers the count that it found and restores it, last locked first
 //! unlocked.
 //!
+//! A lookup says what the page is wanted for: one that the driver entered for reading
+//! only is absent to a lookup for writing.
+//!
 //! A guest can write anything into its SRAM. Entries are therefore checked
 //! against the number of frames before they index an array, and whatever they
 //! name is only memory of that same guest ([`crate::env::HostMemory`] checks).
@@ -15,7 +18,7 @@
 //! none.
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{frame_of, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{frame_of, PageAccess, Tag, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::{Key, SharedMemory, PAGE_SHIFT};
 
@@ -47,16 +50,22 @@ impl LockedPage {
 /// Why a page is not locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missed {
-    /// It is not in the table.
+    /// It is not in the table, or not for this access.
     Absent,
     /// It was there and the driver was taking it away: the driver has won (N6).
     Lost,
 }
 
-/// Finds the frame of a page and locks it; `None` if the page is absent.
+/// Finds the frame of a page and locks it; `None` if the page is absent, or not for this
+/// access.
 #[inline]
-pub fn lock_page<S: SharedMemory>(sram: &S, geometry: &Geometry, tag: Tag) -> Option<LockedPage> {
-    try_lock_page(sram, geometry, tag).ok()
+pub fn lock_page<S: SharedMemory>(
+    sram: &S,
+    geometry: &Geometry,
+    tag: Tag,
+    access: PageAccess,
+) -> Option<LockedPage> {
+    try_lock_page(sram, geometry, tag, access).ok()
 }
 
 /// [`lock_page`] that tells why there is no page.
@@ -68,6 +77,7 @@ pub fn try_lock_page<S: SharedMemory>(
     sram: &S,
     geometry: &Geometry,
     tag: Tag,
+    access: PageAccess,
 ) -> Result<LockedPage, Missed> {
     let mut missed = Missed::Absent;
     let row = tag.row(geometry.rows);
@@ -80,7 +90,8 @@ pub fn try_lock_page<S: SharedMemory>(
         };
         // A first look without the lock: locks on other pages' frames would only
         // make the driver believe that they are in use.
-        if sram.load_u64(geometry.vpn_word(frame), Ordering::Relaxed) != tag.word() {
+        let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Relaxed);
+        if !tag.permits(found, access) {
             continue;
         }
         let lock = geometry.lock_word(frame);
@@ -90,7 +101,8 @@ pub fn try_lock_page<S: SharedMemory>(
         // the reverse mapping and its load of the lock.
         sram.fence();
         // Acquire pairs with the driver's release store of the reverse mapping.
-        if sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire) == tag.word() {
+        let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire);
+        if tag.permits(found, access) {
             return Ok(LockedPage {
                 frame,
                 previous: Some(previous),
@@ -104,14 +116,19 @@ pub fn try_lock_page<S: SharedMemory>(
 }
 
 /// The frame that a page seems to have, by a look without the lock.
-fn candidate<S: SharedMemory>(sram: &S, geometry: &Geometry, tag: Tag) -> Option<u32> {
+fn candidate<S: SharedMemory>(
+    sram: &S,
+    geometry: &Geometry,
+    tag: Tag,
+    access: PageAccess,
+) -> Option<u32> {
     let row = tag.row(geometry.rows);
     (0..ROW_ENTRIES).find_map(|entry| {
         // As in lock_page.
         let word = sram.load_u32(geometry.entry_offset(row, entry), Ordering::Acquire);
         let frame = frame_of(word).filter(|frame| u64::from(*frame) < geometry.frames)?;
         let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Relaxed);
-        (found == tag.word()).then_some(frame)
+        tag.permits(found, access).then_some(frame)
     })
 }
 
@@ -121,8 +138,9 @@ pub fn count_present<S: SharedMemory>(
     sram: &S,
     geometry: &Geometry,
     tags: impl Iterator<Item = Tag>,
+    access: PageAccess,
 ) -> usize {
-    tags.take_while(|tag| candidate(sram, geometry, *tag).is_some())
+    tags.take_while(|tag| candidate(sram, geometry, *tag, access).is_some())
         .count()
 }
 
@@ -134,11 +152,12 @@ pub fn lock_pages<S: SharedMemory>(
     sram: &S,
     geometry: &Geometry,
     tags: impl Iterator<Item = Tag> + Clone,
+    access: PageAccess,
     pages: &mut [Option<LockedPage>],
 ) -> usize {
     let mut marked = 0;
     for tag in tags.clone().take(pages.len()) {
-        let Some(frame) = candidate(sram, geometry, tag) else {
+        let Some(frame) = candidate(sram, geometry, tag, access) else {
             break;
         };
         if pages[..marked]
@@ -163,7 +182,8 @@ pub fn lock_pages<S: SharedMemory>(
     for (tag, page) in tags.zip(pages[..marked].iter()) {
         let frame = page.as_ref().map_or(0, |page| page.frame);
         // Acquire: as in lock_page.
-        if sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire) != tag.word() {
+        let found = sram.load_u64(geometry.vpn_word(frame), Ordering::Acquire);
+        if !tag.permits(found, access) {
             break;
         }
         locked += 1;
@@ -216,6 +236,8 @@ mod tests {
     use qnic_abi::page_table::entry_of;
     use qnic_abi::{NodeId, VniId};
 
+    const WRITE: PageAccess = PageAccess::Write;
+
     fn table() -> (Sram, Geometry) {
         let geometry = Geometry::new(NodeId(1), 64, 4, 2).unwrap();
         (Sram::new(geometry.sram_bytes as usize), geometry)
@@ -223,7 +245,8 @@ mod tests {
 
     fn insert(sram: &Sram, geometry: &Geometry, tag: Tag, frame: u32, entry: usize) {
         sram.store_u64(geometry.key_word(frame), 77, Ordering::Release);
-        sram.store_u64(geometry.vpn_word(frame), tag.word(), Ordering::Release);
+        let word = tag.word(PageAccess::Write);
+        sram.store_u64(geometry.vpn_word(frame), word, Ordering::Release);
         let row = tag.row(geometry.rows);
         sram.store_u32(
             geometry.entry_offset(row, entry),
@@ -245,8 +268,8 @@ mod tests {
             let tag = Tag::new(VniId(2), (0x7000 + entry as u64) << PAGE_SHIFT);
             let frame = 40 + entry as u32;
             insert(&sram, &geometry, tag, frame, entry);
-            let outer = lock_page(&sram, &geometry, tag).unwrap();
-            let inner = lock_page(&sram, &geometry, tag).unwrap();
+            let outer = lock_page(&sram, &geometry, tag, WRITE).unwrap();
+            let inner = lock_page(&sram, &geometry, tag, WRITE).unwrap();
             assert_eq!(outer.address(), u64::from(frame) << PAGE_SHIFT);
             assert_eq!(page_key(&sram, &geometry, &inner), Key(77));
             let lock = geometry.lock_word(frame);
@@ -262,16 +285,20 @@ mod tests {
     fn absent_foreign_and_impossible_entries_are_not_found() {
         let (sram, geometry) = table();
         let tag = Tag::new(VniId(0), 0x5000);
-        let missed = try_lock_page(&sram, &geometry, tag).unwrap_err();
+        let missed = try_lock_page(&sram, &geometry, tag, WRITE).unwrap_err();
         assert_eq!(missed, Missed::Absent);
         let row = tag.row(geometry.rows);
         for (entry, word) in [u32::MAX, 65, 64, 1].into_iter().enumerate() {
             sram.store_u32(geometry.entry_offset(row, entry), word, Ordering::Relaxed);
         }
-        sram.store_u64(geometry.vpn_word(63), tag.word() + 1, Ordering::Relaxed);
-        assert!(lock_page(&sram, &geometry, tag).is_none());
-        sram.store_u64(geometry.vpn_word(63), tag.word(), Ordering::Relaxed);
-        let page = lock_page(&sram, &geometry, tag).unwrap();
+        sram.store_u64(
+            geometry.vpn_word(63),
+            tag.word(WRITE) + 1,
+            Ordering::Relaxed,
+        );
+        assert!(lock_page(&sram, &geometry, tag, WRITE).is_none());
+        sram.store_u64(geometry.vpn_word(63), tag.word(WRITE), Ordering::Relaxed);
+        let page = lock_page(&sram, &geometry, tag, WRITE).unwrap();
         assert_eq!(page.address(), 63 << PAGE_SHIFT);
         unlock_page(&sram, &geometry, page);
     }
@@ -307,12 +334,40 @@ mod tests {
         let tag = Tag::new(VniId(3), 0xa000);
         insert(&sram, &geometry, tag, 12, 1);
         let race = Race(&sram, geometry.vpn_word(12));
-        let missed = try_lock_page(&race, &geometry, tag).unwrap_err();
+        let missed = try_lock_page(&race, &geometry, tag, WRITE).unwrap_err();
         assert_eq!(missed, Missed::Lost);
         let lock = geometry.lock_word(12);
         assert_eq!(sram.load_u32(lock, Ordering::Relaxed), 0, "let go again");
-        let missed = try_lock_page(&race, &geometry, tag).unwrap_err();
+        let missed = try_lock_page(&race, &geometry, tag, WRITE).unwrap_err();
         assert_eq!(missed, Missed::Absent);
+    }
+
+    #[test]
+    fn a_read_only_page_is_found_for_reading_alone() {
+        let (sram, geometry) = table();
+        let tag = |page: u64| Tag::new(VniId(1), page << PAGE_SHIFT);
+        for page in 20..22 {
+            insert(&sram, &geometry, tag(page), page as u32, 2);
+        }
+        let word = tag(21).word(PageAccess::Read);
+        sram.store_u64(geometry.vpn_word(21), word, Ordering::Release);
+        let missed = try_lock_page(&sram, &geometry, tag(21), WRITE).unwrap_err();
+        assert_eq!(missed, Missed::Absent);
+        let page = lock_page(&sram, &geometry, tag(21), PageAccess::Read).unwrap();
+        assert_eq!(page.address(), 21 << PAGE_SHIFT);
+        unlock_page(&sram, &geometry, page);
+        for (access, there) in [(PageAccess::Read, 2), (WRITE, 1)] {
+            let tags = (20..22).map(tag);
+            let mut pages: [Option<LockedPage>; 2] = Default::default();
+            let present = count_present(&sram, &geometry, tags.clone(), access);
+            let locked = lock_pages(&sram, &geometry, tags, access, &mut pages);
+            assert_eq!((present, locked), (there, there));
+            for page in pages.into_iter().flatten() {
+                unlock_page(&sram, &geometry, page);
+            }
+        }
+        let lock = sram.load_u32(geometry.lock_word(21), Ordering::Relaxed);
+        assert_eq!(lock, 0);
     }
 
     #[test]
@@ -329,11 +384,11 @@ mod tests {
         for _ in 0..3 {
             clean(&sram);
             assert!(!dirty(&sram, &geometry, 33));
-            let page = lock_page(&sram, &geometry, tag).unwrap();
+            let page = lock_page(&sram, &geometry, tag, WRITE).unwrap();
             unlock_page(&sram, &geometry, page);
             assert!(!dirty(&sram, &geometry, 33));
             for _ in 0..2 {
-                let page = lock_page(&sram, &geometry, tag).unwrap();
+                let page = lock_page(&sram, &geometry, tag, WRITE).unwrap();
                 unlock_page_dirty(&sram, &geometry, page);
                 assert!(dirty(&sram, &geometry, 33));
             }
@@ -356,10 +411,10 @@ mod tests {
             frames.map(|frame| sram.load_u32(geometry.lock_word(frame), Ordering::Relaxed))
         };
         let tags = (10..14).map(tag);
-        assert_eq!(count_present(&sram, &geometry, tags.clone()), 2);
-        assert_eq!(count_present(&sram, &geometry, (13..15).map(tag)), 1);
+        assert_eq!(count_present(&sram, &geometry, tags.clone(), WRITE), 2);
+        assert_eq!(count_present(&sram, &geometry, (13..15).map(tag), WRITE), 1);
         assert_eq!(locks([10, 11, 12, 13]), [0; 4], "nothing is locked");
-        assert_eq!(lock_pages(&sram, &geometry, tags, &mut pages), 2);
+        assert_eq!(lock_pages(&sram, &geometry, tags, WRITE, &mut pages), 2);
         assert_eq!(locks([10, 11, 12, 13]), [1, 1, 0, 0]);
         for page in pages.iter_mut().filter_map(Option::take) {
             unlock_page(&sram, &geometry, page);

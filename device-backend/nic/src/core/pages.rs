@@ -2,7 +2,7 @@
 //! together. The fence of lockPage waits for the copies before it, so it is paid once
 //! for a span.
 
-use qnic_abi::page_table::Tag;
+use qnic_abi::page_table::{PageAccess, Tag};
 use qnic_abi::wire::{fragments, SPAN_PAGES};
 use qnic_abi::{Status, VniId, PAGE_SIZE};
 
@@ -71,7 +71,7 @@ impl Core {
             return pinned(host, address);
         };
         let tag = Tag::new(vni, address);
-        let page = match try_lock_page(host.sram(), &self.geometry, tag) {
+        let page = match try_lock_page(host.sram(), &self.geometry, tag, side.access()) {
             Ok(page) => page,
             Err(missed) => {
                 self.counters.lookups(side).misses += 1;
@@ -121,7 +121,7 @@ impl Core {
     }
 
     /// How many of `length` bytes from `address` on lie in pages that seem to be there,
-    /// up to [`SPAN_PAGES`] of them. It promises nothing; a transfer that relies on it
+    /// to be written to, up to [`SPAN_PAGES`] of them. It promises nothing; a transfer that relies on it
     /// finds out when it locks them.
     pub(crate) fn count_present<H: Host>(
         &self,
@@ -136,7 +136,8 @@ impl Core {
         let count = fragments(address, length as usize).min(SPAN_PAGES as u64);
         let within = address % PAGE_SIZE as u64;
         let tags = (0..count).map(|page| Tag::new(vni, address - within + page * PAGE_SIZE as u64));
-        let present = count_present(host.sram(), &self.geometry, tags);
+        let access = PageAccess::Write;
+        let present = count_present(host.sram(), &self.geometry, tags, access);
         let bytes = ((present * PAGE_SIZE) as u64).saturating_sub(within);
         bytes.min(u64::from(length)) as u32
     }
@@ -162,7 +163,7 @@ impl Core {
         let marked = match key {
             PageKey::Table(_) => {
                 let tags = virtual_pages.map(|page| Tag::new(vni, page));
-                lock_pages(sram, geometry, tags, &mut span.pages)
+                lock_pages(sram, geometry, tags, side.access(), &mut span.pages)
             }
             PageKey::Physical => {
                 for (slot, page) in span.pages.iter_mut().zip(virtual_pages) {

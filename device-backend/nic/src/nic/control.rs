@@ -7,6 +7,7 @@ use qnic_abi::control::{
     Export, FaultDone, Hello, NewProcess, Opcode, RequestHeader, Unexport, EXPORT_PHYSICAL,
     PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
 };
+use qnic_abi::event::FAULT_WRITE;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{
@@ -16,7 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Nic;
 use crate::control_reply::{body, reply};
-use crate::core::{HostArea, PageKey, Permissions, Process, Segment};
+use crate::core::{HostArea, LookupSide, PageKey, Permissions, Process, Segment};
 use crate::env::{Host, HostMemory, Time};
 
 impl Nic {
@@ -160,7 +161,11 @@ impl Nic {
             return Err(Status::NoSuchVni);
         }
         let status = Status::try_from(body.status.get()).unwrap_or(Status::PageUnavailable);
-        self.fault_done(now, host, vni, body.address.get(), status);
+        let side = match body.flags.get() & FAULT_WRITE {
+            0 => LookupSide::Source,
+            _ => LookupSide::Destination,
+        };
+        self.fault_done(now, host, vni, (body.address.get(), side), status);
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use qnic_abi::wire::{fragments, kind, Class, Frame, Nak, ProcessGone};
 use qnic_abi::{Port, Status, VniId, PAGE_SIZE};
 
 use super::Nic;
-use crate::core::{Fault, PageRange, Pending, Waiter};
+use crate::core::{Fault, LookupSide, PageRange, Pending, Waiter};
 use crate::env::{Host, HostMemory, Payload, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex};
@@ -235,11 +235,11 @@ impl Nic {
         now: Time,
         host: &H,
         vni: VniId,
-        address: u64,
+        (address, side): (u64, LookupSide),
         status: Status,
     ) {
         let process = self.core.process_mut(vni);
-        if let Some(fault) = process.and_then(|process| process.faults.answer(address)) {
+        if let Some(fault) = process.and_then(|process| process.faults.answer(address, side)) {
             self.release_fault(now, host, vni, fault, status);
         }
     }
@@ -278,16 +278,17 @@ impl Nic {
         let reason = match status {
             // The memory went away before this NIC was told.
             Status::Ok | Status::Aborted | Status::NoSuchSegment | Status::FaultTimeout => status,
+            Status::ReadOnlyMemory => status,
             _ => Status::PageUnavailable,
         };
         let range = fault.range;
-        let covered = |page| match reason {
+        let covered = |wanted: &PageRange| match reason {
             Status::Ok => false,
-            Status::FaultTimeout => range.covers(page),
-            _ => page == range.page,
+            Status::FaultTimeout => range.covers(wanted),
+            _ => range.begins_as(wanted),
         };
-        for (page, waiter) in fault.waiters {
-            let failed = covered(page).then_some(reason);
+        for (wanted, waiter) in fault.waiters {
+            let failed = covered(&wanted).then_some(reason);
             self.core.counters.restarts += u64::from(failed.is_none());
             match waiter {
                 Waiter::Operation(id) => self.restart(now, host, id, failed),

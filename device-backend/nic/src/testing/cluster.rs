@@ -7,7 +7,8 @@ use qnic_abi::control::{
     FaultDone, Hello, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, REPLY_BYTES,
     REQUEST_BYTES,
 };
-use qnic_abi::event::{Event, Kind};
+use qnic_abi::event::{Event, Kind, FAULT_WRITE};
+use qnic_abi::page_table::PageAccess;
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -322,20 +323,28 @@ impl Cluster {
         let this = &mut self.nodes[node];
         let fault = this.faults.remove(index);
         let vni = VniId(fault.vni.get());
-        let mut status = Status::PageUnavailable;
+        let access = match fault.flags.get() & FAULT_WRITE {
+            0 => PageAccess::Read,
+            _ => PageAccess::Write,
+        };
+        let mut result = Ok(());
         let mut pages = 0;
         for page in 0..fault.pages.get().min(limit.max(1)) {
             let address = fault.address.get() + u64::from(page) * PAGE_SIZE as u64;
-            if !this.driver.fault_in(&this.host, vni, address) {
+            let entered = this.driver.fault_in(&this.host, vni, address, access);
+            if entered.is_err() {
+                result = if page == 0 { entered } else { Ok(()) };
                 break;
             }
             pages += 1;
-            status = Status::Ok;
         }
+        let status = result.err().unwrap_or(Status::Ok);
         let body = FaultDone {
             address: fault.address,
             pages: pages.into(),
             status: status.code().into(),
+            flags: fault.flags,
+            reserved: Default::default(),
         };
         self.control(node, Opcode::FaultDone, vni, &body);
     }

@@ -9,14 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{entry_of, frame_of, Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{entry_of, frame_of, PageAccess, Tag, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
-use qnic_abi::{SharedMemory, VniId, PAGE_SHIFT, PAGE_SIZE};
+use qnic_abi::{SharedMemory, Status, VniId, PAGE_SHIFT, PAGE_SIZE};
 
 use super::SimHost;
 use crate::env::HostMemory;
 
 type Page = [u8; PAGE_SIZE];
+
+/// When the NIC may write to a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writable {
+    /// Whenever it is there.
+    Always,
+    /// After a fault for writing, until it is evicted: the kernel copies it, or marks its
+    /// file dirty.
+    OnFault,
+    /// Never: its process may only read it.
+    Never,
+}
 
 /// Pages of the processes of one node.
 #[derive(Debug)]
@@ -31,6 +43,8 @@ pub struct SimDriver {
     keys: BTreeMap<(u16, u64), u64>,
     /// Pages that cannot be brought in.
     unavailable: BTreeSet<(u16, u64)>,
+    /// Pages that are not always writable.
+    protected: BTreeMap<(u16, u64), Writable>,
 }
 
 impl SimDriver {
@@ -43,6 +57,7 @@ impl SimDriver {
             saved: BTreeMap::new(),
             keys: BTreeMap::new(),
             unavailable: BTreeSet::new(),
+            protected: BTreeMap::new(),
         }
     }
 
@@ -84,9 +99,36 @@ impl SimDriver {
         };
     }
 
-    /// Enters a page into the table. Returns `false` if it is not exported or
-    /// cannot be brought in.
-    pub fn fault_in(&mut self, host: &SimHost, vni: VniId, address: u64) -> bool {
+    /// Says when a page is writable, from its next fault on.
+    pub fn set_writable(&mut self, vni: VniId, address: u64, writable: Writable) {
+        self.protected.insert((vni.0, page_of(address)), writable);
+    }
+
+    /// Enters a page into the table for reading, or for writing. Returns `Ok`, or why not:
+    /// it is not exported, cannot be brought in, or may not be written.
+    ///
+    /// # Errors
+    /// The status for the NIC.
+    pub fn fault_in(
+        &mut self,
+        host: &SimHost,
+        vni: VniId,
+        address: u64,
+        wanted: PageAccess,
+    ) -> Result<(), Status> {
+        let writable = self.protected.get(&(vni.0, page_of(address)));
+        let access = match (writable, wanted) {
+            (Some(Writable::Never), PageAccess::Write) => return Err(Status::ReadOnlyMemory),
+            (Some(Writable::Never | Writable::OnFault), PageAccess::Read) => PageAccess::Read,
+            _ => PageAccess::Write,
+        };
+        match self.enter(host, vni, address, access) {
+            true => Ok(()),
+            false => Err(Status::PageUnavailable),
+        }
+    }
+
+    fn enter(&mut self, host: &SimHost, vni: VniId, address: u64, access: PageAccess) -> bool {
         let page = (vni.0, page_of(address));
         let Some(key) = self.keys.get(&page).copied() else {
             return false;
@@ -94,7 +136,13 @@ impl SimDriver {
         if self.unavailable.contains(&page) {
             return false;
         }
-        if self.resident.contains_key(&page) {
+        let tag = Tag::new(vni, page.1);
+        if let Some(frame) = self.resident.get(&page) {
+            let word = self.geometry.vpn_word(*frame);
+            let present = host.sram.load_u64(word, Ordering::Relaxed);
+            let access = access.max(PageAccess::of_word(present));
+            host.sram
+                .store_u64(word, tag.word(access), Ordering::Release);
             return true;
         }
         if self.free.is_empty() {
@@ -102,7 +150,6 @@ impl SimDriver {
             let (vni, address) = victim.expect("frames are free or resident");
             self.evict(host, VniId(vni), address);
         }
-        let tag = Tag::new(vni, page.1);
         let entry = self.free_entry(host, tag);
         let frame = self.free.pop().expect("a frame was freed");
         let zeroes: Box<Page> = Box::new([0; PAGE_SIZE]);
@@ -114,7 +161,11 @@ impl SimDriver {
         self.clean(host, frame);
         let (sram, geometry) = (&host.sram, &self.geometry);
         sram.store_u64(geometry.key_word(frame), key, Ordering::Release);
-        sram.store_u64(geometry.vpn_word(frame), tag.word(), Ordering::Release);
+        sram.store_u64(
+            geometry.vpn_word(frame),
+            tag.word(access),
+            Ordering::Release,
+        );
         sram.store_u32(entry, entry_of(frame), Ordering::Release);
         self.resident.insert(page, frame);
         true
@@ -177,6 +228,7 @@ impl SimDriver {
         self.saved.retain(|page, _| page.0 != vni.0);
         self.keys.retain(|page, _| page.0 != vni.0);
         self.unavailable.retain(|page| page.0 != vni.0);
+        self.protected.retain(|page, _| page.0 != vni.0);
     }
 
     /// Reads virtual memory of a process, resident or not.

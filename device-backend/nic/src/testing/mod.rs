@@ -26,7 +26,7 @@ mod party;
 mod transfer;
 
 pub use cluster::{Cluster, SimNode};
-pub use driver::SimDriver;
+pub use driver::{SimDriver, Writable};
 pub use lossy_wire::LossyWire;
 pub use memory::{Memory, SimHost, Sram};
 pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};

@@ -12,7 +12,7 @@ use qnic_abi::{Access, Key, NodeId, Port, Secret, SegmentId, Status, VniId, PAGE
 use qnic_abi_client::{Command, CommandQueue, Entry, HostArea, Memory, Remote};
 use zerocopy::{Immutable, IntoBytes};
 
-use super::driver::pages;
+use super::driver::{pages, Writable};
 use super::net::{page, pattern, SEGMENT};
 use super::{Net, SimNode, Transfer};
 
@@ -392,8 +392,11 @@ impl Party {
     pub fn present(self) -> Self {
         let (first, length) = (self.segment.address, self.segment.length);
         for address in pages(first, length) {
-            let there = self.on_node(|node| node.driver.fault_in(&node.host, self.vni, address));
-            assert!(there, "no page at {address:#x}");
+            let there = self.on_node(|node| {
+                let access = qnic_abi::page_table::PageAccess::Read;
+                node.driver.fault_in(&node.host, self.vni, address, access)
+            });
+            assert_eq!(there, Ok(()), "no page at {address:#x}");
         }
         self
     }
@@ -408,6 +411,13 @@ impl Party {
     pub fn set_available(&self, offset: u64, available: bool) {
         let address = self.segment.address + offset;
         self.on_node(|node| node.driver.set_available(self.vni, address, available));
+    }
+
+    /// Says when the NIC may write to the page of an offset, and takes the page away.
+    pub fn set_writable(&self, offset: u64, writable: Writable) {
+        let address = self.segment.address + offset;
+        self.on_node(|node| node.driver.set_writable(self.vni, address, writable));
+        self.evict(offset);
     }
 
     /// A write of the whole segment to another.

@@ -20,6 +20,7 @@ use alloc::vec::Vec;
 use qnic_abi::control::{self, Opcode, EXPORT_PHYSICAL};
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
+use qnic_abi::page_table::PageAccess;
 use qnic_abi::{uapi, Access, Status, VniId, PAGE_SHIFT};
 
 use super::segment::{Exported, Memory, Range, Segment, Segments};
@@ -54,15 +55,23 @@ fn memory_failure(error: MemoryError) -> Failure {
         MemoryError::SpaceGone => return CallError::NotRegistered.into(),
         MemoryError::NotWritable => Status::ReadOnlyMemory,
         MemoryError::NotMapped => Status::NotMapped,
-        MemoryError::FileBacked => Status::FileMemory,
-        MemoryError::Shared => Status::SharedMemory,
-        MemoryError::Hugetlb => Status::HugetlbMemory,
+        MemoryError::NotReadable => Status::UnreadableMemory,
+        MemoryError::Secret => Status::SecretMemory,
+        MemoryError::Dax => Status::DaxMemory,
         MemoryError::Device => Status::DeviceMemory,
         MemoryError::NotExportable
         | MemoryError::Stale
         | MemoryError::Busy
         | MemoryError::Closed => Status::BadAddress,
     })
+}
+
+/// The access to pages that peers need for what a segment grants.
+fn page_access(access: Access) -> PageAccess {
+    match access.contains(Access::WRITE) {
+        true => PageAccess::Write,
+        false => PageAccess::Read,
+    }
 }
 
 impl<P: MemoryManager> Exports<P> {
@@ -123,7 +132,13 @@ impl<P: MemoryManager> Exports<P> {
         }
         let shared = segments.sharing(range)?;
         let is_new = shared.is_none();
-        let exported = shared.map_or_else(|| self.new_region(range), Ok)?;
+        let exported = match shared {
+            None => self.new_region(range, page_access(access))?,
+            Some(exported) => {
+                self.check(&exported.region, page_access(access))?;
+                exported
+            }
+        };
         let page_key = Some(exported.region.page_key);
         if let Err(failure) = self.publish(index, access, page_key, call) {
             if is_new {
@@ -162,10 +177,18 @@ impl<P: MemoryManager> Exports<P> {
         published.map(|()| Memory::Physical { _pin: pin })
     }
 
+    /// Checks that the process itself has the access to a region that it grants.
+    fn check(&self, region: &Region<P>, access: PageAccess) -> Result<(), Failure> {
+        let platform = &self.device().platform;
+        let checked = platform.check(&self.space, region, access);
+        checked.map_err(memory_failure)
+    }
+
     /// Makes a region, with a notifier and known to the fault service.
-    fn new_region(&self, range: Range) -> Result<Arc<Exported<P>>, Failure> {
+    fn new_region(&self, range: Range, access: PageAccess) -> Result<Arc<Exported<P>>, Failure> {
         let region = Region::new(self.page_table.clone(), self.vni, range.pages())?;
         let region = Arc::new(region);
+        self.check(&region, access)?;
         let platform = &self.device().platform;
         let notifier = platform
             .register_notifier(&self.space, &region)
@@ -260,11 +283,16 @@ impl<P: MemoryManager> Exports<P> {
         })
     }
 
-    /// Faults in the page at an address and up to `pages` in all (N13).
+    /// Faults in the page at an address and up to `pages` in all, for this access (N13).
     ///
     /// # Errors
     /// What the NIC is to tell the peer.
-    pub(crate) fn fault_in(&self, address: u64, pages: u32) -> Result<(), Status> {
+    pub(crate) fn fault_in(
+        &self,
+        address: u64,
+        pages: u32,
+        access: PageAccess,
+    ) -> Result<(), Status> {
         let wanted = pages.clamp(1, MAX_FAULT_PAGES) as usize;
         for _ in 0..BUSY_TRIES {
             let found = self.find(address >> PAGE_SHIFT);
@@ -273,13 +301,15 @@ impl<P: MemoryManager> Exports<P> {
                 region, notifier, ..
             } = &*exported;
             let count = wanted.min(region.page_count() - first);
+            let pages = first..first + count;
             let platform = &self.device().platform;
-            match platform.fault_in(&self.space, notifier, region, first, count) {
+            match platform.fault_in(&self.space, notifier, region, pages, access) {
                 Ok(()) => return Ok(()),
                 // When closed, the range may have been exported again meanwhile, and
                 // the NIC may wait for this very page of it: look it up again.
                 Err(MemoryError::Busy | MemoryError::Stale | MemoryError::Closed) => {}
                 Err(MemoryError::SpaceGone) => return Err(Status::Aborted),
+                Err(MemoryError::NotWritable) => return Err(Status::ReadOnlyMemory),
                 Err(_) => return Err(Status::PageUnavailable),
             }
         }

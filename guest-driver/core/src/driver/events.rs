@@ -9,8 +9,9 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
 use qnic_abi::control::{self, Opcode};
-use qnic_abi::event::{Event, Kind, EVENT_BYTES};
+use qnic_abi::event::{Event, Kind, EVENT_BYTES, FAULT_WRITE};
 use qnic_abi::layout::Unknown;
+use qnic_abi::page_table::PageAccess;
 use qnic_abi::{Status, VniId};
 
 use super::lifecycle::{Driver, QUEUE_FAULTS};
@@ -92,7 +93,11 @@ impl<P: MemoryManager> Driver<P> {
         let result = match process {
             Some(process) => {
                 let exports = &process.exports;
-                exports.fault_in(fault.address.get(), fault.pages.get())
+                let access = match fault.flags.get() & FAULT_WRITE {
+                    0 => PageAccess::Read,
+                    _ => PageAccess::Write,
+                };
+                exports.fault_in(fault.address.get(), fault.pages.get(), access)
             }
             // It has ended; DeleteProcess is on its way to the NIC.
             None => Err(Status::Aborted),
@@ -106,6 +111,8 @@ impl<P: MemoryManager> Driver<P> {
             address: fault.address,
             pages: fault.pages,
             status: result.err().unwrap_or(Status::Ok).code().into(),
+            flags: fault.flags,
+            reserved: Default::default(),
         };
         // The response does not matter: without a wait for it, the worker faults in
         // the next page at once.

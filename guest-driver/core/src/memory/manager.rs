@@ -1,6 +1,9 @@
 //! What the driver core needs of the system's memory management.
 
 use alloc::sync::Arc;
+use core::ops::Range;
+
+use qnic_abi::page_table::PageAccess;
 
 use super::region::Region;
 use crate::platform::{MemoryError, Platform};
@@ -15,9 +18,25 @@ pub trait MemoryManager: Platform {
     /// Pinned memory; dropping it unpins the memory.
     type Pin: Send;
 
-    /// Checks that all pages of `region` can be exported, and registers a notifier
-    /// for them: until the notifier is dropped, the platform calls
-    /// [`Region::invalidate`] before the system changes or frees any of the pages.
+    /// Checks that the process of `space` has this access to all pages of `region`, and
+    /// that the NIC can reach them. That may change at any time:
+    /// [`MemoryManager::fault_in`] checks it again.
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    fn check(
+        &self,
+        space: &Self::AddressSpace,
+        region: &Region<Self>,
+        access: PageAccess,
+    ) -> Result<(), MemoryError>;
+
+    /// Registers a notifier for the pages of `region`: until the notifier is dropped, the
+    /// platform calls [`Region::invalidate`] before the system changes or frees any of the
+    /// pages, or takes away the right to write to it. The latter includes the moments
+    /// when the system begins to write a page of a file back, and when it shares a page
+    /// that is to be copied on the next write: the page leaves the table with its dirty
+    /// state (N7), and is writable again after a fault.
     ///
     /// # Errors
     /// [`MemoryError`].
@@ -27,9 +46,9 @@ pub trait MemoryManager: Platform {
         region: &Arc<Region<Self>>,
     ) -> Result<Self::Notifier, MemoryError>;
 
-    /// Faults in up to `count` pages (at most [`qnic_abi::event::MAX_FAULT_PAGES`])
-    /// of `region`, for writing, and gives them to [`Region::install`]. The first has
-    /// index `first`; all are within the region.
+    /// Faults in pages of `region`, by index (at most [`qnic_abi::event::MAX_FAULT_PAGES`]),
+    /// for this access, and gives them to [`Region::install`]. A fault for writing ends copies on write,
+    /// and has the system note that a page of a file changes.
     ///
     /// The frames must still be what the address space maps when they are installed:
     /// `install` asks that under the lock that `invalidate` takes.
@@ -41,12 +60,12 @@ pub trait MemoryManager: Platform {
         space: &Self::AddressSpace,
         notifier: &Self::Notifier,
         region: &Region<Self>,
-        first: usize,
-        count: usize,
+        pages: Range<usize>,
+        access: PageAccess,
     ) -> Result<(), MemoryError>;
 
-    /// Gives those pages of `region` to [`Region::install`] that are resident and
-    /// writable; faults in none. Best effort.
+    /// Gives those pages of `region` to [`Region::install`] that are resident, as they
+    /// are; faults in none. Best effort.
     fn install_resident(
         &self,
         space: &Self::AddressSpace,

@@ -11,4 +11,5 @@ mod region;
 pub mod shadow;
 
 pub use manager::MemoryManager;
+pub use page_table::Resident;
 pub use region::Region;

@@ -3,7 +3,7 @@
 
 use alloc::sync::Arc;
 
-use qnic_abi::page_table::Tag;
+use qnic_abi::page_table::{PageAccess, Tag};
 
 use super::shadow::{Inserted, Removed, Table, Unmapped};
 use crate::device::Device;
@@ -19,6 +19,15 @@ const UNLOCK_SPIN_NS: u64 = 100_000;
 
 /// Polls of a lock word between two readings of the clock.
 const POLLS_PER_CLOCK: u32 = 64;
+
+/// A page that is resident: its frame, and what the NIC may do with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resident {
+    /// Number of the frame.
+    pub frame: u32,
+    /// What the address space permits right now, without any further fault.
+    pub access: PageAccess,
+}
 
 /// The shadow page table of one NIC.
 pub(crate) struct PageTable<P: Platform> {
@@ -40,13 +49,19 @@ impl<P: Platform> PageTable<P> {
         self.table.with(|_| ());
     }
 
-    /// Inserts a page (N5).
-    pub(crate) fn insert(&self, tag: Tag, frame: u32, key: u64) -> Inserted {
+    /// Inserts a page (N5). A frame that is mapped under another tag changes hands only if
+    /// this page is `needed` now: two pages of shared memory have one frame.
+    pub(crate) fn insert(&self, tag: Tag, resident: Resident, key: u64, needed: bool) -> Inserted {
+        let Resident { frame, access } = resident;
         self.table.with(|table| {
             if !self.device.is_attached() {
                 return Inserted::OutOfRange;
             }
-            let inserted = table.insert(self.device.platform.sram(), tag, frame, key);
+            let sram = self.device.platform.sram();
+            if !needed && table.is_of_another(sram, tag, frame) {
+                return Inserted::Busy { replaced: None };
+            }
+            let inserted = table.insert(sram, tag, frame, (key, access));
             let counters = &self.device.counters;
             let gone = match inserted {
                 Inserted::Done { evicted, replaced } => {

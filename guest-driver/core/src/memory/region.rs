@@ -10,6 +10,13 @@
 //! the lock held, whether the frames are still current; [`Region::invalidate`]
 //! announces, with the lock held, that they are not, and unmaps them. The one that
 //! comes second sees the first.
+//!
+//! # Shared memory
+//! A frame has one page in the shadow page table. When another page has the same frame (a
+//! file that is mapped twice, or by two processes), the frame goes to the page that was
+//! asked for last, and only the first page of a fault is asked for. The other one is
+//! absent from then on, and is asked for again. Its region still names the frame: what it
+//! unmaps is its own tag, never another's.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,7 +25,7 @@ use core::ops::Range;
 use qnic_abi::page_table::{entry_of, frame_of, Tag};
 use qnic_abi::{VniId, PAGE_SHIFT, PAGE_SIZE};
 
-use super::page_table::PageTable;
+use super::page_table::{PageTable, Resident};
 use super::shadow::{Inserted, Unmapped};
 use crate::platform::{Lock, MemoryError, Mutex, NoMemory, Platform};
 
@@ -92,6 +99,8 @@ impl<P: Platform> Region<P> {
     /// pages from index `first` on. `is_current` is evaluated once, with the region's
     /// lock held.
     ///
+    /// The first page takes its frame from another page that has it; the others do not.
+    ///
     /// # Errors
     /// For the first page; the others are inserted as far as possible.
     /// [`MemoryError::Stale`] if `is_current` returns false; [`MemoryError::Busy`] if
@@ -101,7 +110,7 @@ impl<P: Platform> Region<P> {
     pub fn install(
         &self,
         first: usize,
-        frames: &[Option<u32>],
+        frames: &[Option<Resident>],
         is_current: impl FnOnce() -> bool,
     ) -> Result<(), MemoryError> {
         self.pages.with(|pages| {
@@ -112,12 +121,12 @@ impl<P: Platform> Region<P> {
                 return Err(MemoryError::Stale);
             }
             let mut result = Err(MemoryError::NotMapped);
-            for (step, frame) in frames.iter().enumerate() {
-                let Some(frame) = *frame else { continue };
+            for (step, resident) in frames.iter().enumerate() {
+                let Some(resident) = *resident else { continue };
                 let Some(entry) = pages.entries.get_mut(first.saturating_add(step)) else {
                     break;
                 };
-                let outcome = self.insert(first + step, entry, frame);
+                let outcome = self.insert(first + step, entry, resident, step == 0);
                 if step == 0 {
                     result = outcome;
                 }
@@ -127,13 +136,20 @@ impl<P: Platform> Region<P> {
     }
 
     /// Inserts one page; the region's lock is held.
-    fn insert(&self, index: usize, entry: &mut u32, frame: u32) -> Result<(), MemoryError> {
+    fn insert(
+        &self,
+        index: usize,
+        entry: &mut u32,
+        resident: Resident,
+        needed: bool,
+    ) -> Result<(), MemoryError> {
         let tag = self.tag(index);
+        let frame = resident.frame;
         if let Some(old) = frame_of(*entry).filter(|old| *old != frame) {
             let _ = self.page_table.unmap(tag, old);
             *entry = 0;
         }
-        match self.page_table.insert(tag, frame, self.page_key) {
+        match self.page_table.insert(tag, resident, self.page_key, needed) {
             Inserted::Done { .. } | Inserted::Already => {
                 *entry = entry_of(frame);
                 Ok(())
@@ -218,7 +234,23 @@ mod tests {
     use crate::testing::{exporter, geometry, mapped, region, Fake};
     use crate::CallError;
     use core::sync::atomic::Ordering;
+    use qnic_abi::page_table::PageAccess;
     use qnic_abi::{uapi, SharedMemory};
+
+    const READ: PageAccess = PageAccess::Read;
+    const WRITE: PageAccess = PageAccess::Write;
+
+    fn resident(frame: u32, access: PageAccess) -> Resident {
+        Resident { frame, access }
+    }
+
+    /// The access that the NIC has to a frame, and whose page it is; `None` if it is not
+    /// mapped.
+    fn mapping(fake: &Fake, frame: u32) -> Option<(Tag, PageAccess)> {
+        let word = geometry().vpn_word(frame);
+        let word = fake.sram.load_u64(word, Ordering::Relaxed);
+        Some((Tag::from_word(word)?, PageAccess::of_word(word)))
+    }
 
     fn frame_of_page(fake: &Fake, page: u64) -> u32 {
         fake.kernel.state().pages[&page].unwrap()
@@ -238,7 +270,8 @@ mod tests {
         assert!(fake.kernel.reclaim(0, 1000, false));
         assert_eq!(mapped(&process), 0);
         let (region, first) = region(&process, 18).unwrap();
-        assert_eq!(fake.kernel.fault_in(&region, first, 1), Ok(()));
+        let served = fake.kernel.fault_in(&region, first..first + 1, WRITE);
+        assert_eq!(served, Ok(()));
         assert_eq!(mapped(&process), 1);
     }
 
@@ -321,12 +354,49 @@ mod tests {
         }
     }
 
+    /// A page is entered as it may be accessed, becomes writable where it is, and is never
+    /// less than it was until it leaves.
+    #[test]
+    fn a_read_only_page_becomes_writable_in_place() {
+        let (fake, _, process) = exporter(4, false);
+        let (region, _) = region(&process, 16).unwrap();
+        let install = |access| region.install(0, &[Some(resident(5, access))], || true);
+        for (access, expected) in [(READ, READ), (WRITE, WRITE), (READ, WRITE)] {
+            assert_eq!(install(access), Ok(()));
+            let tag = region.tag(0);
+            assert_eq!(mapping(&fake, 5), Some((tag, expected)));
+        }
+        assert_eq!(mapped(&process), 1);
+        assert!(fake.kernel.reclaim(16, 1, true));
+        assert_eq!(install(READ), Ok(()));
+        assert_eq!(mapping(&fake, 5), Some((region.tag(0), READ)));
+    }
+
+    /// Pages of one frame: what was asked for first gets it, what comes with it does not
+    /// take it away again; whoever is asked for later does.
+    #[test]
+    fn pages_that_share_a_frame_take_turns() {
+        let (fake, _, process) = exporter(4, false);
+        let (region, _) = region(&process, 16).unwrap();
+        let zero = Some(resident(5, READ));
+        assert_eq!(region.install(0, &[zero; 4], || true), Ok(()));
+        assert_eq!(mapping(&fake, 5), Some((region.tag(0), READ)));
+        assert_eq!(region.install(2, &[zero; 2], || true), Ok(()));
+        assert_eq!(mapping(&fake, 5), Some((region.tag(2), READ)));
+        assert_eq!(mapped(&process), 1);
+        // The page that lost the frame leaves without taking the other's.
+        assert!(fake.kernel.reclaim(16, 1, true));
+        assert_eq!(mapping(&fake, 5), Some((region.tag(2), READ)));
+        assert!(fake.kernel.reclaim(18, 1, true));
+        assert_eq!(mapping(&fake, 5), None);
+    }
+
     #[test]
     fn a_closed_region_takes_no_page() {
         let (_, _, process) = exporter(4, true);
         let (closed, _) = region(&process, 16).unwrap();
         process.close();
-        let installed = closed.install(0, &[Some(5)], || true);
+        let installed = closed.install(0, &[Some(resident(5, WRITE))], || true);
         assert_eq!(installed, Err(MemoryError::Closed));
         assert_eq!(mapped(&process), 0);
         assert!((16..20).all(|page| region(&process, page).is_none()));

@@ -15,6 +15,10 @@
 //!                                                       wait for lock == 0, vpn := 0
 //! ```
 //!
+//! The tag stands in the map together with the access of the NIC. A page that is mapped
+//! for reading becomes writable in place, by one store of its reverse mapping. The way
+//! back is an unmap: a NIC that has the page locked for writing is waited for.
+//!
 //! isPageDirty cleans a page that stays mapped, and makes it absent to the NIC for
 //! that moment in the same way: a page that the NIC is writing to never counts as
 //! clean (N7).
@@ -37,7 +41,7 @@
 use core::sync::atomic::Ordering;
 
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{entry_of, frame_of, Tag, LEAVING, ROW_ENTRIES, UNMAPPED};
+use qnic_abi::page_table::{entry_of, frame_of, PageAccess, Tag, LEAVING, ROW_ENTRIES, UNMAPPED};
 use qnic_abi::SharedMemory;
 
 /// Outcome of [`Table::insert`].
@@ -51,7 +55,8 @@ pub enum Inserted {
         /// A page that left because the frame was mapped under another tag.
         replaced: Option<Removed>,
     },
-    /// It was mapped already.
+    /// It was mapped already; if it was for reading only and writing is wanted, it is
+    /// writable from now on.
     Already,
     /// The NIC holds the frame, or every page of the row: try again.
     Busy {
@@ -116,14 +121,14 @@ impl Table {
         }
     }
 
-    /// Inserts `tag` → `frame` with `key` (N5). A full row loses a random page
-    /// that the NIC does not hold.
+    /// Inserts `tag` → `frame` with `key` (N5), for this access or a wider one that it
+    /// has already. A full row loses a random page that the NIC does not hold.
     pub fn insert<M: SharedMemory>(
         &mut self,
         sram: &M,
         tag: Tag,
         frame: u32,
-        key: u64,
+        (key, access): (u64, PageAccess),
     ) -> Inserted {
         if u64::from(frame) >= self.geometry.frames {
             return Inserted::OutOfRange;
@@ -136,6 +141,7 @@ impl Table {
         if let Some(present) = Tag::from_word(present) {
             let same_key = sram.load_u64(self.geometry.key_word(frame), Ordering::Relaxed) == key;
             if present == tag && same_key {
+                self.widen(sram, tag, frame, access);
                 return Inserted::Already;
             }
             match self.try_unmap(sram, present, frame) {
@@ -153,7 +159,7 @@ impl Table {
         self.clean(sram, frame);
         // Relaxed, as in `clean`: validate releases both.
         sram.store_u64(self.geometry.key_word(frame), key, Ordering::Relaxed);
-        self.validate(sram, tag, frame);
+        self.validate(sram, frame, tag.word(access));
         // Release; partner: the NIC's acquire load of the row: with the entry it
         // finds reverse mapping, key and dirty bit of its frame.
         sram.store_u32(entry, entry_of(frame), Ordering::Release);
@@ -162,11 +168,11 @@ impl Table {
 
     /// Unmaps `tag` → `frame` unless the NIC holds the page (N6).
     pub fn try_unmap<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Unmapped {
-        if !self.invalidate(sram, tag, frame) {
+        let Some(word) = self.invalidate(sram, tag, frame) else {
             return Unmapped::Absent;
-        }
+        };
         if self.is_locked(sram, frame) {
-            self.validate(sram, tag, frame);
+            self.validate(sram, frame, word);
             return Unmapped::Locked;
         }
         self.clear_entry(sram, tag, frame);
@@ -176,7 +182,7 @@ impl Table {
     /// Unmaps `tag` → `frame` (N6). With [`Unmapped::Locked`] the NIC cannot
     /// lock the page again, but still holds it.
     pub fn begin_unmap<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Unmapped {
-        if !self.invalidate(sram, tag, frame) {
+        if self.invalidate(sram, tag, frame).is_none() {
             return Unmapped::Absent;
         }
         let locked = self.is_locked(sram, frame);
@@ -205,20 +211,20 @@ impl Table {
     ///
     /// A dirty page is absent to the NIC while it is being cleaned.
     pub fn is_page_dirty<M: SharedMemory>(&mut self, sram: &M, tag: Tag, frame: u32) -> Dirty {
-        if !self.is_mapped(sram, tag, frame) {
+        if self.mapping(sram, tag, frame).is_none() {
             return Dirty::Absent;
         }
         if !self.is_dirty(sram, frame) {
             return Dirty::Clean;
         }
-        if !self.invalidate(sram, tag, frame) {
+        let Some(word) = self.invalidate(sram, tag, frame) else {
             return Dirty::Absent;
-        }
+        };
         let locked = self.is_locked(sram, frame);
         if !locked {
             self.clean(sram, frame);
         }
-        self.validate(sram, tag, frame);
+        self.validate(sram, frame, word);
         if locked {
             Dirty::Locked
         } else {
@@ -226,32 +232,50 @@ impl Table {
         }
     }
 
-    /// Returns true if `frame` has this tag in the physical map.
-    fn is_mapped<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
-        u64::from(frame) < self.geometry.frames
-            && sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed) == tag.word()
+    /// Returns true if `frame` is mapped, under another tag than this one.
+    pub(crate) fn is_of_another<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
+        if u64::from(frame) >= self.geometry.frames {
+            return false;
+        }
+        let word = sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed);
+        word == LEAVING || Tag::from_word(word).is_some_and(|present| present != tag)
+    }
+
+    /// The word of `frame` in the physical map, if it has this tag.
+    fn mapping<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> Option<u64> {
+        if u64::from(frame) >= self.geometry.frames {
+            return None;
+        }
+        let word = sram.load_u64(self.geometry.vpn_word(frame), Ordering::Relaxed);
+        (Tag::from_word(word) == Some(tag)).then_some(word)
+    }
+
+    /// Makes a page that is mapped writable, if it is wanted so and is not.
+    fn widen<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32, access: PageAccess) {
+        let word = self.mapping(sram, tag, frame);
+        if word.is_some_and(|word| PageAccess::of_word(word) < access) {
+            self.validate(sram, frame, tag.word(access));
+        }
     }
 
     /// First half of unmapPage: clears the reverse mapping and fences, if it is `tag`.
-    /// Returns true if it was.
-    fn invalidate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> bool {
-        if !self.is_mapped(sram, tag, frame) {
-            return false;
-        }
+    /// Returns the word that it was.
+    fn invalidate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) -> Option<u64> {
+        let mapping = self.mapping(sram, tag, frame)?;
         let word = self.geometry.vpn_word(frame);
         // Relaxed: it publishes nothing, and the fence orders it.
         sram.store_u64(word, UNMAPPED, Ordering::Relaxed);
         // Partner: the fence in the NIC's lockPage, between its store of the lock
         // word and its load of the reverse mapping.
         sram.fence();
-        true
+        Some(mapping)
     }
 
-    /// Makes `tag` the reverse mapping of a frame: the NIC may lock it. Release;
+    /// Makes `word` the reverse mapping of a frame: the NIC may lock it. Release;
     /// partner: the NIC's acquire load in lockPage, behind which it finds key,
     /// dirty bit and content of the frame.
-    fn validate<M: SharedMemory>(&self, sram: &M, tag: Tag, frame: u32) {
-        sram.store_u64(self.geometry.vpn_word(frame), tag.word(), Ordering::Release);
+    fn validate<M: SharedMemory>(&self, sram: &M, frame: u32, word: u64) {
+        sram.store_u64(self.geometry.vpn_word(frame), word, Ordering::Release);
     }
 
     /// Returns true if the NIC holds a frame. Acquire; partner: the NIC's release

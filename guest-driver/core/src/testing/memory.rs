@@ -1,15 +1,18 @@
 //! One address space: pages that the test maps, whose frames come and go.
 
+use core::ops::Range;
 use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::vec::Vec;
 
+use qnic_abi::page_table::PageAccess;
+
 use super::sync::assert_may_sleep;
 use super::Fake;
 use crate::platform::MemoryError;
-use crate::{MemoryManager, Region};
+use crate::{MemoryManager, Region, Resident};
 
 /// Size of a page in bytes.
 pub(crate) const PAGE: u64 = 4096;
@@ -114,8 +117,8 @@ impl Kernel {
     pub(crate) fn fault_in(
         &self,
         region: &Region<Fake>,
-        first: usize,
-        count: usize,
+        pages: Range<usize>,
+        access: PageAccess,
     ) -> Result<(), MemoryError> {
         let meanwhile = self.state().on_fault.take();
         if let Some(meanwhile) = meanwhile {
@@ -126,20 +129,24 @@ impl Kernel {
             if state.space_gone {
                 return Err(MemoryError::SpaceGone);
             }
-            let start = region.page_numbers().start + first as u64;
-            let mut frames = Vec::new();
-            for page in start..start + count as u64 {
+            let start = region.page_numbers().start;
+            let mut residents = Vec::new();
+            for page in pages.clone().map(|page| start + page as u64) {
+                let read_only = state.read_only.contains(&page);
+                if read_only && access == PageAccess::Write && residents.is_empty() {
+                    return Err(MemoryError::NotWritable);
+                }
                 if !state.pages.contains_key(&page) {
                     break;
                 }
                 let frame = state.pages[&page].unwrap_or_else(|| state.new_frame());
                 state.pages.insert(page, Some(frame));
-                frames.push(Some(frame));
+                residents.push(state.resident(page));
             }
             let stale = state.races > 0;
             state.races = state.races.saturating_sub(1);
             drop(state);
-            match region.install(first, &frames, || !stale) {
+            match region.install(pages.start, &residents, || !stale) {
                 Err(MemoryError::Stale) => {}
                 done => return done,
             }
@@ -152,6 +159,20 @@ impl MemoryManager for Fake {
     type Notifier = Notifier;
     type Pin = Pin;
 
+    fn check(&self, (): &(), region: &Region<Self>, access: PageAccess) -> Result<(), MemoryError> {
+        assert_may_sleep();
+        let state = self.kernel.state();
+        for page in region.page_numbers() {
+            if !state.pages.contains_key(&page) {
+                return Err(MemoryError::NotMapped);
+            }
+            if access == PageAccess::Write && state.read_only.contains(&page) {
+                return Err(MemoryError::NotWritable);
+            }
+        }
+        Ok(())
+    }
+
     fn register_notifier(
         &self,
         (): &(),
@@ -159,14 +180,6 @@ impl MemoryManager for Fake {
     ) -> Result<Notifier, MemoryError> {
         assert_may_sleep();
         let mut state = self.kernel.state();
-        for page in region.page_numbers() {
-            if !state.pages.contains_key(&page) {
-                return Err(MemoryError::NotMapped);
-            }
-            if state.read_only.contains(&page) {
-                return Err(MemoryError::NotWritable);
-            }
-        }
         state.notified.push(region.clone());
         Ok(Notifier {
             kernel: self.kernel.clone(),
@@ -198,21 +211,21 @@ impl MemoryManager for Fake {
         _: &(),
         _: &Notifier,
         region: &Region<Self>,
-        first: usize,
-        count: usize,
+        pages: Range<usize>,
+        access: PageAccess,
     ) -> Result<(), MemoryError> {
         assert_may_sleep();
-        self.kernel.fault_in(region, first, count)
+        self.kernel.fault_in(region, pages, access)
     }
 
     fn install_resident(&self, _: &(), _: &Notifier, region: &Region<Self>) {
         assert_may_sleep();
-        let frames: Vec<_> = {
+        let residents: Vec<_> = {
             let state = self.kernel.state();
             let pages = region.page_numbers();
-            pages.map(|page| state.frame(page)).collect()
+            pages.map(|page| state.resident(page)).collect()
         };
-        let _ = region.install(0, &frames, || true);
+        let _ = region.install(0, &residents, || true);
     }
 }
 
@@ -220,6 +233,15 @@ impl State {
     /// The frame of a page that is resident.
     fn frame(&self, page: u64) -> Option<u32> {
         self.pages.get(&page).copied().flatten()
+    }
+
+    fn resident(&self, page: u64) -> Option<Resident> {
+        let access = match self.read_only.contains(&page) {
+            true => PageAccess::Read,
+            false => PageAccess::Write,
+        };
+        let frame = self.frame(page)?;
+        Some(Resident { frame, access })
     }
 
     fn new_frame(&mut self) -> u32 {

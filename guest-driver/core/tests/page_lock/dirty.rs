@@ -3,6 +3,7 @@
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::Arc;
+use qnic_abi::page_table::PageAccess;
 use qnic_driver::shadow::{Dirty, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page_dirty};
 
@@ -11,7 +12,7 @@ use crate::world::{concurrently, mapped, nic_writes, outcomes, tag, World};
 /// The NIC writes `value` into a page by DMA. The kernel may read the page at the
 /// same time, so its content is an atomic here.
 fn dma(world: &World, content: &AtomicU32, value: u32) -> bool {
-    let Some(page) = lock_page(world, &world.geometry, tag(0)) else {
+    let Some(page) = lock_page(world, &world.geometry, tag(0), PageAccess::Write) else {
         return false;
     };
     content.store(value, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! unmapPage against lockPage (N6; NetVM §4.4, figure 13).
 
+use qnic_abi::page_table::PageAccess;
 use qnic_driver::shadow::{Inserted, Unmapped};
 use qnic_nic::page_table::{lock_page, unlock_page};
 
@@ -75,10 +76,10 @@ fn a_page_that_is_locked_twice_is_held_until_the_last_unlock() {
             &world,
             |world| {
                 let g = &world.geometry;
-                let Some(outer) = lock_page(world, g, tag(0)) else {
+                let Some(outer) = lock_page(world, g, tag(0), PageAccess::Read) else {
                     return;
                 };
-                if let Some(inner) = lock_page(world, g, tag(0)) {
+                if let Some(inner) = lock_page(world, g, tag(0), PageAccess::Read) {
                     assert_eq!(use_locked(world, &inner), key(0));
                     unlock_page(world, g, inner);
                 }
@@ -106,7 +107,7 @@ fn a_frame_that_leaves_by_force_is_not_mapped_elsewhere() {
             |world| match table.begin_unmap(world, tag(0), 0) {
                 Unmapped::Done(removed) => Some(removed),
                 Unmapped::Locked => {
-                    let other = table.insert(world, tag(1), 0, key(1));
+                    let other = table.insert(world, tag(1), 0, (key(1), PageAccess::Write));
                     assert_eq!(other, Inserted::Busy { replaced: None });
                     None
                 }

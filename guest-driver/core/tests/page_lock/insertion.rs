@@ -1,6 +1,7 @@
 //! Insertion (N5): the NIC finds a page with all that belongs to it, or not at all.
 
 use loom::sync::Arc;
+use qnic_abi::page_table::PageAccess;
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_page, page_key, unlock_page_dirty};
 
@@ -92,14 +93,14 @@ fn a_page_that_is_replaced_leaves_first() {
             &world,
             |world| {
                 let g = &world.geometry;
-                let page = lock_page(world, g, tag(0))?;
+                let page = lock_page(world, g, tag(0), PageAccess::Write)?;
                 let before = page_key(world, g, &page).0;
                 let after = page_key(world, g, &page).0;
                 assert_eq!(before, after);
                 unlock_page_dirty(world, g, page);
                 Some(before)
             },
-            |world| table.insert(world, tag(0), 0, 99),
+            |world| table.insert(world, tag(0), 0, (99, PageAccess::Write)),
         );
         let old_is_dirty = match inserted {
             Inserted::Done {

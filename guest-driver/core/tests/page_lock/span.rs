@@ -2,6 +2,7 @@
 //! [`crate::exclusion`] and [`crate::insertion`] show for one.
 
 use loom::sync::Arc;
+use qnic_abi::page_table::PageAccess;
 use qnic_driver::shadow::{Inserted, Table, Unmapped};
 use qnic_nic::page_table::{lock_pages, unlock_page_dirty, LockedPage};
 
@@ -15,7 +16,8 @@ use crate::world::{
 fn nic_writes_span(world: &World, pages: usize) -> Vec<u64> {
     let mut locked: [Option<LockedPage>; 2] = Default::default();
     let tags = (0..pages).map(tag);
-    let count = lock_pages(world, &world.geometry, tags, &mut locked[..pages]);
+    let span = &mut locked[..pages];
+    let count = lock_pages(world, &world.geometry, tags, PageAccess::Write, span);
     assert!(locked[count..].iter().all(Option::is_none));
     let keys = locked.iter().flatten();
     let keys = keys.map(|page| use_locked(world, page)).collect();

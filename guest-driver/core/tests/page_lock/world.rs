@@ -12,7 +12,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 use loom::sync::Arc;
 use qnic_abi::header::Geometry;
-use qnic_abi::page_table::{Tag, ROW_ENTRIES};
+use qnic_abi::page_table::{PageAccess, Tag, ROW_ENTRIES};
 use qnic_abi::{NodeId, SharedMemory, VniId, PAGE_SHIFT};
 use qnic_driver::shadow::{Inserted, Removed, Table, Unmapped};
 use qnic_nic::page_table::{lock_page, page_key, unlock_page_dirty, LockedPage};
@@ -77,6 +77,13 @@ impl World {
         self.contents[frame as usize].with_mut(|content| change(unsafe { &mut *content }));
     }
 
+    /// Reads the content of a frame, as others may at the same time.
+    #[allow(unsafe_code, reason = "a loom cell is how loom detects a writer")]
+    pub(crate) fn look(&self, frame: u32, check: impl FnOnce(u64)) {
+        // SAFETY: what the models show; loom reports a race otherwise.
+        self.contents[frame as usize].with(|content| check(unsafe { *content }));
+    }
+
     /// The kernel has a frame to itself.
     pub(crate) fn reuse(&self, frame: u32) {
         self.use_frame(frame, |content| *content = 0);
@@ -112,16 +119,23 @@ impl SharedMemory for World {
 /// The kernel puts a page into a frame, and the driver inserts it.
 pub(crate) fn insert(world: &World, table: &mut Table, tag: Tag, frame: u32, key: u64) -> Inserted {
     world.use_frame(frame, |content| *content = key);
-    table.insert(world, tag, frame, key)
+    table.insert(world, tag, frame, (key, PageAccess::Write))
 }
 
 /// A world in which page `i` is mapped in frame `i` with its key, clean, for each
 /// `i` below `pages`; `seed` decides which victims leave first.
 pub(crate) fn mapped(pages: usize, seed: u64) -> (Arc<World>, Table) {
+    mapped_for(PageAccess::Write, pages, seed)
+}
+
+/// The same, with this access for the NIC.
+pub(crate) fn mapped_for(access: PageAccess, pages: usize, seed: u64) -> (Arc<World>, Table) {
     let world = Arc::new(World::new());
     let mut table = Table::new(geometry(), seed);
     for index in 0..pages {
-        let inserted = insert(&world, &mut table, tag(index), index as u32, key(index));
+        let (frame, key) = (index as u32, key(index));
+        world.use_frame(frame, |content| *content = key);
+        let inserted = table.insert(&*world, tag(index), frame, (key, access));
         assert!(matches!(
             inserted,
             Inserted::Done {
@@ -177,7 +191,7 @@ pub(crate) fn use_locked(world: &World, page: &LockedPage) -> u64 {
 /// The NIC's side: locks a page, writes to it, unlocks it. Returns the key under
 /// which the page was mapped.
 pub(crate) fn nic_writes(world: &World, tag: Tag) -> Option<u64> {
-    let page = lock_page(world, &world.geometry, tag)?;
+    let page = lock_page(world, &world.geometry, tag, PageAccess::Write)?;
     let key = use_locked(world, &page);
     unlock_page_dirty(world, &world.geometry, page);
     Some(key)

@@ -3,14 +3,16 @@
 use alloc::sync::Arc;
 use core::ffi::c_void;
 use core::fmt;
+use core::ops::Range;
 use core::ptr::NonNull;
 
 use qnic_abi::control::{REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::MAX_FAULT_PAGES;
 use qnic_abi::host_area::{HOST_PAGES, WAKE_GENERATION};
+use qnic_abi::page_table::PageAccess;
 use qnic_abi::PAGE_SIZE;
 use qnic_driver::platform::{HostArea, Level, MemoryError, NoMemory, RequestError, Timeout};
-use qnic_driver::{MemoryManager, Platform, Region};
+use qnic_driver::{MemoryManager, Platform, Region, Resident};
 
 use crate::ffi::{self, errno, MmStruct, QnicDev, QnicHostArea, QnicNotifier, QnicPin};
 use crate::sram::Sram;
@@ -106,12 +108,11 @@ impl Notifier {
     fn install(
         &self,
         region: &Region<Kernel>,
-        first: usize,
-        count: usize,
-        fault: bool,
+        pages: Range<usize>,
+        fault: i32,
     ) -> Result<(), MemoryError> {
         let mut raw = [0u64; BATCH];
-        let count = count.min(BATCH);
+        let (first, count) = (pages.start, pages.len().min(BATCH));
         let start = region.address() + (first * PAGE_SIZE) as u64;
         for _ in 0..LOOKUP_TRIES {
             let mut sequence = 0;
@@ -131,15 +132,12 @@ impl Notifier {
                 errno::EBUSY => continue,
                 _ => return Err(memory_error(result)),
             }
-            let mut frames = [None; BATCH];
-            for (to, from) in frames.iter_mut().zip(raw) {
-                *to = from.checked_sub(1).and_then(|frame| frame.try_into().ok());
-            }
+            let residents = raw.map(resident);
             let current = || {
                 // SAFETY: the notifier is alive, and the region's lock is held.
                 !unsafe { ffi::qnic_notifier_retry(self.raw.as_ptr(), sequence) }
             };
-            match region.install(first, frames.get(..count).unwrap_or(&[]), current) {
+            match region.install(first, residents.get(..count).unwrap_or(&[]), current) {
                 Err(MemoryError::Stale) => {}
                 done => return done,
             }
@@ -148,13 +146,24 @@ impl Notifier {
     }
 }
 
+/// A page as the shim describes it.
+fn resident(raw: u64) -> Option<Resident> {
+    Some(Resident {
+        frame: (raw >> 1).checked_sub(1)?.try_into().ok()?,
+        access: match raw & 1 {
+            0 => PageAccess::Read,
+            _ => PageAccess::Write,
+        },
+    })
+}
+
 /// The error for a result of the shim that is not zero.
 fn memory_error(result: i32) -> MemoryError {
     match result {
         ffi::QNIC_MEMORY_DEVICE => MemoryError::Device,
-        ffi::QNIC_MEMORY_HUGETLB => MemoryError::Hugetlb,
-        ffi::QNIC_MEMORY_SHARED => MemoryError::Shared,
-        ffi::QNIC_MEMORY_FILE => MemoryError::FileBacked,
+        ffi::QNIC_MEMORY_SECRET => MemoryError::Secret,
+        ffi::QNIC_MEMORY_DAX => MemoryError::Dax,
+        ffi::QNIC_MEMORY_UNREADABLE => MemoryError::NotReadable,
         _ => match -result {
             errno::ENOMEM => MemoryError::NoMemory,
             errno::ESRCH => MemoryError::SpaceGone,
@@ -316,6 +325,23 @@ impl MemoryManager for Kernel {
     type Notifier = Notifier;
     type Pin = Pin;
 
+    fn check(
+        &self,
+        space: &AddressSpace,
+        region: &Region<Self>,
+        access: PageAccess,
+    ) -> Result<(), MemoryError> {
+        let bytes = (region.page_count() * PAGE_SIZE) as u64;
+        let write = access == PageAccess::Write;
+        // SAFETY: the address space's structure is alive.
+        let result =
+            unsafe { ffi::qnic_memory_check(space.0.as_ptr(), region.address(), bytes, write) };
+        match result {
+            0 => Ok(()),
+            result => Err(memory_error(result)),
+        }
+    }
+
     fn register_notifier(
         &self,
         space: &AddressSpace,
@@ -368,23 +394,29 @@ impl MemoryManager for Kernel {
         _: &AddressSpace,
         notifier: &Notifier,
         region: &Region<Self>,
-        first: usize,
-        count: usize,
+        pages: Range<usize>,
+        access: PageAccess,
     ) -> Result<(), MemoryError> {
-        match notifier.install(region, first, count, true) {
+        let fault = match access {
+            PageAccess::Read => ffi::QNIC_FAULT_READ,
+            PageAccess::Write => ffi::QNIC_FAULT_WRITE,
+        };
+        let (first, count) = (pages.start, pages.len());
+        match notifier.install(region, pages, fault) {
             Err(error @ (MemoryError::SpaceGone | MemoryError::Closed)) => Err(error),
-            // A page further on may be the one that cannot be faulted in.
-            Err(_) if count > 1 => notifier.install(region, first, 1, true),
+            // A page further on may be the one that cannot be faulted in: beyond the end
+            // of a file, for example.
+            Err(_) if count > 1 => notifier.install(region, first..first + 1, fault),
             done => done,
         }
     }
 
     fn install_resident(&self, _: &AddressSpace, notifier: &Notifier, region: &Region<Self>) {
         for first in (0..region.page_count()).step_by(BATCH) {
-            let count = (region.page_count() - first).min(BATCH);
+            let pages = first..region.page_count().min(first + BATCH);
             // Pages that cannot be installed now are faulted in when the NIC asks.
             if let Err(MemoryError::Closed | MemoryError::SpaceGone) =
-                notifier.install(region, first, count, false)
+                notifier.install(region, pages, ffi::QNIC_FAULT_NONE)
             {
                 return;
             }

@@ -145,7 +145,7 @@ impl AtomicProtocol {
         let page = match cx.core.lock(cx.host, vni, address, key, side) {
             Ok(page) => page,
             Err(PageError::Absent) => {
-                return Err(Received::Wait(vni, PageRange::new(address, length)));
+                return Err(Received::Wait(vni, PageRange::new(address, length, side)));
             }
             Err(PageError::Refused(status)) => return Err(Received::Refuse(status)),
         };

@@ -66,7 +66,7 @@ impl Transfers {
                         Err(PageError::Refused(status)) => return Turn::Refuse(status),
                         Err(PageError::Absent) => {
                             let remaining = transfer.remaining(span.offset);
-                            return Turn::Wait(PageRange::new(address, remaining));
+                            return Turn::Wait(PageRange::new(address, remaining, side));
                         }
                     }
                 }
@@ -118,7 +118,8 @@ impl Transfers {
                 Ok(()) => None,
                 Err(PageError::Refused(status)) => Some(status),
                 Err(PageError::Absent) => {
-                    return Received::Wait(to.vni, PageRange::new(to.address, remaining));
+                    let side = LookupSide::Destination;
+                    return Received::Wait(to.vni, PageRange::new(to.address, remaining, side));
                 }
             };
             self.response_copied(cx, arrival, span, failure);
@@ -264,7 +265,7 @@ pub(super) fn respond<H: Host>(
         match cx.core.lock_some(cx.host, vni, range, key, side, pages) {
             Ok(()) => {}
             Err(PageError::Refused(status)) => return Turn::Refuse(status),
-            Err(PageError::Absent) => return Turn::Wait(PageRange::new(address, ahead)),
+            Err(PageError::Absent) => return Turn::Wait(PageRange::new(address, ahead, side)),
         }
         length = pages.bytes_from(address).min(u64::from(length)) as u32;
         outgoing.source = Source::Pages((address % PAGE_SIZE as u64) as usize);

@@ -71,7 +71,8 @@ impl Transfers {
                     Ok(()) => {}
                     Err(PageError::Refused(status)) => return Turn::Refuse(status),
                     Err(PageError::Absent) => {
-                        return Turn::Wait(PageRange::new(address, transfer.remaining(offset)));
+                        let remaining = transfer.remaining(offset);
+                        return Turn::Wait(PageRange::new(address, remaining, side));
                     }
                 }
                 let length = pages.bytes_from(address).min(u64::from(length)) as u32;
@@ -251,5 +252,5 @@ fn check<M>(
         address,
         key: segment.page_key,
     };
-    Ok((to, PageRange::new(address, ahead)))
+    Ok((to, PageRange::new(address, ahead, LookupSide::Destination)))
 }

@@ -203,3 +203,24 @@ fn the_end_of_a_process_empties_the_table() {
     fake.kernel.unmap(16, 8);
     assert_eq!(driver.device.counters.pages_invalidated.get(), 8);
 }
+
+/// A range that the process can only read is exported for reading, and not for writing, also
+/// when it is exported already.
+#[test]
+fn a_segment_grants_what_the_process_itself_may_do() {
+    let (fake, _, process) = running();
+    fake.kernel.map(16, 4, true);
+    fake.kernel.state().read_only.insert(17);
+    let grant = |name, access: Access| {
+        let mut call = export_call(name, 16 * PAGE, 3 * PAGE);
+        call.access = access.bits().into();
+        status(process.export(&mut call).map(|()| call))
+    };
+    assert_eq!(grant(1, Access::WRITE), Status::ReadOnlyMemory);
+    assert_eq!(grant(1, Access::READ), Status::Ok);
+    assert_eq!(grant(2, Access::all()), Status::ReadOnlyMemory);
+    assert_eq!(grant(2, Access::READ), Status::Ok);
+    fake.kernel.state().read_only.clear();
+    assert_eq!(grant(3, Access::WRITE), Status::Ok);
+    assert_eq!(mapped(&process), 3);
+}

@@ -155,3 +155,30 @@ fn malformed_events_are_refused() {
     assert_eq!(driver.handle_event(&bytes), Handled::Refused);
     assert!(!driver.serve_fault());
 }
+
+/// A fault for reading is served where one for writing is refused, and each answer says which
+/// of the two it is for.
+#[test]
+fn a_page_that_is_read_only_is_faulted_in_for_reading_alone() {
+    let (fake, driver, process) = exporter(8, false);
+    fake.kernel.state().read_only.insert(17);
+    for flags in [FAULT_WRITE, 0] {
+        let wanted = Event {
+            kind: (Kind::PageFault as u32).into(),
+            vni: process.vni().0.into(),
+            flags: flags.into(),
+            address: (17 * PAGE).into(),
+            pages: 1.into(),
+            ..Default::default()
+        };
+        let queued = driver.handle_event(&zerocopy::transmute!(wanted));
+        assert_eq!(queued, Handled::FaultQueued);
+    }
+    while driver.serve_fault() {}
+    assert_eq!(statuses(&fake), [Status::ReadOnlyMemory, Status::Ok]);
+    let nic = fake.nic();
+    let flags = nic.faults_done.iter().map(|(_, done)| done.flags.get());
+    assert_eq!(flags.collect::<Vec<_>>(), [FAULT_WRITE, 0]);
+    drop(nic);
+    assert_eq!(mapped(&process), 1);
+}
