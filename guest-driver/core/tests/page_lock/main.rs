@@ -14,6 +14,7 @@
 //! stores and weakens every ordering of both sides in turn, and these models have
 //! to fail: `docs/proofs.md`.
 
+mod access;
 mod dirty;
 mod eviction;
 mod exclusion;
