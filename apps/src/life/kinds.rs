@@ -268,10 +268,10 @@ fn truncated(stage: &Stage, file: &File) -> Result<()> {
     refused(stage.read(&shared.remote), Status::PageUnavailable)?;
     let half = stage.got.part(0, BYTES / 2);
     stage.peer.read_fenced(&shared.remote, 0, half)?;
+    let same = stage.got.buffer.read_vec(0, BYTES / 2)?;
     file.set_len(BYTES as u64)?;
     let read = stage.read(&shared.remote)?;
     let (first, second) = read.split_at(BYTES / 2);
-    let same = stage.got.buffer.read_vec(0, BYTES / 2)?;
     ensure!(same == first, "the first half changed");
     ensure!(second.iter().all(|byte| *byte == 0), "the end came back");
     stage.write_seen(&shared, 152)?;
