@@ -5,8 +5,10 @@
 //! any other process that maps the file does.
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -151,15 +153,15 @@ fn private_file(stage: &Stage, file: &File) -> Result<()> {
 
 /// Memory that is the process's own holds `seed`: after fork the parent's alone changes.
 fn forked_copy(stage: &Stage, shared: &Shared, seed: u64) -> Result<()> {
-    let (mut told, tell) = std::io::pipe()?;
+    let (mut child, mut parent) = UnixStream::pair()?;
     let forked = mapping::fork(|| {
         let first = holds(&shared.memory, seed);
         // The parent says when the peer has written.
-        let written = std::io::Read::read(&mut told, &mut [0]).is_ok();
+        let written = child.read_exact(&mut [0]).is_ok();
         first && written && holds(&shared.memory, seed)
     })?;
     let write = stage.write_seen(shared, seed + 1000);
-    std::io::Write::write_all(&mut &tell, &[1])?;
+    parent.write_all(&[1])?;
     ensure!(forked.succeeded()?, "the child saw what it must not");
     write?;
     stage.expect(&shared.remote, seed + 1000)
