@@ -10,7 +10,9 @@ use qnic_abi::NodeId;
 use qnic_config::{
     Config, ConfigError, NetworkSettings, NicSettings, ProcessSettings, UdpSettings,
 };
-use qnic_links::{Carrier, ClusterKey, Fabric, ShmCarrier, ShmPeer, UdpCarrier, UdpPeer};
+use qnic_links::{
+    Carrier, Fabric, PrivateKey, ShmCarrier, ShmPeer, UdpCarrier, UdpIdentity, UdpPeer,
+};
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
 
@@ -239,8 +241,11 @@ fn connect(fabric: &mut Fabric<Node>, network: &NetworkSettings) -> Result<Optio
     };
     if let Some(udp) = &network.udp {
         let (peers, nodes) = peers(network, |process| {
-            let (name, address) = (process.name.clone(), process.address?);
-            Some(UdpPeer { name, address })
+            Some(UdpPeer {
+                name: process.name.clone(),
+                address: process.address?,
+                public_key: process.public_key?,
+            })
         });
         let carrier = udp_carrier(udp, &peers)
             .with_context(|| format!("process \"{}\", UDP at {}", udp.name, udp.listen))?;
@@ -274,9 +279,14 @@ fn peers<P>(
 }
 
 fn udp_carrier(udp: &UdpSettings, peers: &[UdpPeer]) -> Result<UdpCarrier> {
-    let file = udp.key_file.display();
-    let secret =
-        std::fs::read(&udp.key_file).with_context(|| format!("cannot read the key file {file}"))?;
-    let key = ClusterKey::new(&secret).with_context(|| format!("key file {file}"))?;
-    UdpCarrier::new(&udp.name, udp.listen, key, peers).context("cannot listen")
+    let private_key = PrivateKey::read(&udp.private_key).map_err(|error| {
+        let message = format!("{}: {error}", udp.private_key.display());
+        ConfigError::new("network.udp.private_key", message)
+    })?;
+    let identity = UdpIdentity {
+        name: udp.name.clone(),
+        private_key,
+        encrypt: udp.encrypt,
+    };
+    UdpCarrier::new(&identity, udp.listen, peers).context("cannot listen")
 }

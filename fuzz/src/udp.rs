@@ -5,59 +5,47 @@
 //!        or one with it that lies     ├──► "b": the carrier ──► frames
 //!   "c": an honest peer ──────────────┘
 //! ```
-//! Both peers are sockets of the target, which makes the datagrams by itself. It waits for
-//! a datagram to arrive on the loopback interface, and not for a time.
+//! Both peers are sockets of the target, which makes handshakes and datagrams by itself
+//! ([`peer`]). It waits for a datagram to arrive on the loopback interface, and not for a time.
 //!
 //! After any input: without the key nothing brings a frame; no datagram brings a frame
-//! twice; frames are no longer than frames are; `c` is connected, and its frames get
-//! through both ways.
+//! twice; frames are no longer than frames are; `c` is connected, in the session that it had
+//! if that is not too old, and its frames get through both ways.
+
+mod peer;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use qnic_links::codec::MAX_FRAME;
-use qnic_links::{Carrier, ClusterKey, UdpCarrier, UdpPeer};
+use qnic_links::{Carrier, PrivateKey, UdpCarrier, UdpIdentity, UdpPeer};
 use qnic_nic::Time;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::input::Input;
+use peer::{Peer, FRAME, PING, RESPONSE};
 
 /// Most steps of one input.
 const STEPS: usize = 64;
 
-/// The secret of the cluster.
-const SECRET: [u8; 32] = [7; 32];
-
-/// Bytes before the body of a datagram, and behind it.
-const HEADER: usize = 48;
-const TAG: usize = 32;
+/// The carrier's private key.
+const CARRIER_KEY: [u8; 32] = [7; 32];
 
 /// Longest datagram that an input makes.
 const LONGEST: usize = 9000;
 
-/// Kinds of datagrams.
-const HELLO: u8 = 1;
-const FRAME: u8 = 3;
+/// Kinds of datagrams in a session.
 const KINDS: u8 = 6;
 
 /// How long a datagram may need on the loopback interface: far longer than it ever does.
 const LOOPBACK: Duration = Duration::from_secs(60);
 
-/// Datagrams until an honest peer is connected, at most.
-const HANDSHAKE: usize = 16;
+/// Time in which the carrier answers one handshake of a peer.
+const HANDSHAKE_TIME: u64 = 20_000_000;
 
-/// A peer of the carrier.
-struct Peer {
-    number: u64,
-    socket: UdpSocket,
-    session: u64,
-    /// Session of the carrier, as far as known.
-    known: u64,
-    counter: u64,
-    /// What it has sent, sealed.
-    sent: Vec<Vec<u8>>,
-}
+/// How long the session of an honest peer is sure to be good.
+const SESSION_TIME: u64 = 170_000_000_000;
 
 struct World {
     carrier: UdpCarrier,
@@ -65,6 +53,8 @@ struct World {
     now: Time,
     a: Peer,
     c: Peer,
+    /// When the session of `c` began.
+    begun: Time,
     frames: Vec<(usize, Vec<u8>)>,
 }
 
@@ -93,90 +83,55 @@ fn wait(socket: BorrowedFd<'_>) {
     assert_eq!(arrived, 1, "a datagram on the loopback interface");
 }
 
-/// Name of a process in datagrams.
-fn number(name: &str) -> u64 {
-    let hash = blake3::hash(name.as_bytes());
-    let first = hash.as_bytes().first_chunk().copied();
-    u64::from_le_bytes(first.unwrap_or_default())
-}
-
-fn tag(bytes: &[u8]) -> [u8; TAG] {
-    let key = blake3::derive_key("qnic udp link 1", &SECRET);
-    *blake3::keyed_hash(&key, bytes).as_bytes()
-}
-
-impl Peer {
-    fn new(name: &str) -> Self {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let socket = UdpSocket::bind(any).expect("a socket");
-        socket.set_nonblocking(true).expect("a socket");
-        Peer {
-            number: number(name),
-            socket,
-            session: 5000,
-            known: 0,
-            counter: 0,
-            sent: Vec::new(),
-        }
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.socket.local_addr().expect("a bound socket")
-    }
-
-    /// A datagram as the format says, without its tag.
-    fn datagram(&mut self, kind: u8, body: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![b'q', b'u', 1, kind, 0, 0, 0, 0];
-        let words = [
-            self.number,
-            number("b"),
-            self.session,
-            self.known,
-            self.counter,
-        ];
-        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        bytes.extend_from_slice(body);
-        self.counter = self.counter.wrapping_add(1);
-        bytes
-    }
-
-    /// Learns the carrier's session from what has arrived; returns the bodies of frames.
-    fn listen(&mut self) -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        let mut bytes = [0; 1 << 16];
-        while let Ok(length) = self.socket.recv(&mut bytes) {
-            let datagram = &bytes[..length];
-            assert!(length >= HEADER + TAG, "a datagram that is too short");
-            let (signed, sealed) = datagram.split_at(length - TAG);
-            assert_eq!(sealed, tag(signed), "the tag of the carrier");
-            let session = signed[24..32].first_chunk().copied();
-            self.known = u64::from_le_bytes(session.unwrap_or_default());
-            if signed[3] == FRAME {
-                frames.push(signed[HEADER..].to_vec());
-            }
-        }
-        frames
-    }
-}
-
 impl World {
     fn new() -> Self {
-        let (a, c) = (Peer::new("a"), Peer::new("c"));
-        let key = ClusterKey::new(&SECRET).expect("a long secret");
-        let peers = [("a", &a), ("c", &c)].map(|(name, peer)| UdpPeer {
-            name: name.to_owned(),
+        let own = PrivateKey::from_bytes(CARRIER_KEY);
+        let [a, c] = [("a", 8), ("c", 9)].map(|(name, key)| Peer::new(name, [key; 32], &own));
+        let peers = [&a, &c].map(|peer| UdpPeer {
+            name: peer.name.to_owned(),
             address: peer.address(),
+            public_key: peer.public_key(),
         });
+        let identity = UdpIdentity {
+            name: peer::CARRIER.to_owned(),
+            private_key: own,
+            encrypt: true,
+        };
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let carrier = UdpCarrier::new("b", any, key, &peers).expect("a socket");
-        World {
+        let carrier = UdpCarrier::new(&identity, any, &peers).expect("a socket");
+        let mut world = World {
             address: carrier.address().expect("a bound socket"),
             carrier,
-            now: Time(0),
+            now: Time(1),
             a,
             c,
+            begun: Time(0),
             frames: Vec::new(),
+        };
+        world.connect_c();
+        world.connect_a();
+        world
+    }
+
+    /// A handshake of `c`, which is honest; the carrier answers it and takes it over.
+    fn connect_c(&mut self) {
+        self.now = self.now.after(HANDSHAKE_TIME);
+        let initiation = self.c.initiate();
+        self.honest(initiation);
+        while self.c.listen().0 == 0 {
+            wait(self.c.socket.as_fd());
         }
+        self.begun = self.now;
+        let ping = self.c.seal(PING, &[]);
+        self.honest(ping);
+    }
+
+    /// A handshake of `a`, which the carrier need not answer.
+    fn connect_a(&mut self) {
+        self.now = self.now.after(HANDSHAKE_TIME);
+        let initiation = self.a.initiate();
+        self.deliver_of_a(initiation);
+        self.a.listen();
     }
 
     /// The carrier receives what has arrived.
@@ -203,7 +158,9 @@ impl World {
         self.a.listen();
         self.c.listen();
         match input.byte() {
-            0..=159 => self.with_key(input),
+            0..=119 => self.with_key(input),
+            120..=151 => self.handshake(input),
+            152..=159 => self.connect_a(),
             160..=191 => self.without_key(input),
             192..=207 => self.replay(input),
             208..=223 => {
@@ -222,42 +179,11 @@ impl World {
         }
     }
 
-    /// A datagram of `a` that is sealed with the key, right but for what the input makes
-    /// wrong. It says that it is from `a`: that others with the key can say otherwise is a
-    /// known weakness of one key for all.
-    fn with_key(&mut self, input: &mut Input<'_>) {
-        let kind = 1 + input_kind(input);
-        let kind = input.near8(kind);
-        let fill = usize::from(input.short()) % 256;
-        let mut body = vec![7; fill];
-        match kind {
-            4 => body = fragment(input),
-            1 | 2 | 6 => body = input.near(self.a.known).to_le_bytes().to_vec(),
-            _ if input.chance(16) => body = vec![8; input.below(LONGEST - HEADER - TAG)],
-            _ => {}
-        }
-        if input.chance(16) {
-            self.a.session = input.near(self.a.session + 1);
-            self.a.counter = input.near(0);
-        }
-        let mut datagram = self.a.datagram(kind, &body);
-        if input.chance(32) {
-            let known = input.near(self.a.known).to_le_bytes();
-            datagram[32..40].copy_from_slice(&known);
-            let counter = input.near(self.a.counter).to_le_bytes();
-            datagram[40..48].copy_from_slice(&counter);
-        }
-        if input.chance(8) {
-            datagram.truncate(input.below(datagram.len()));
-            let from_a = self.a.number.to_le_bytes();
-            if datagram.get(8..16).is_some_and(|source| source != from_a) {
-                return;
-            }
-        }
-        datagram.extend(tag(&datagram));
-        self.a.sent.push(datagram.clone());
+    /// Delivers a datagram of `a`, who has a key of its own and may lie with it.
+    fn deliver_of_a(&mut self, datagram: Vec<u8>) {
         let socket = self.a.socket.try_clone().expect("a descriptor");
         self.deliver(&socket, &datagram);
+        self.a.sent.push(datagram);
         assert!(self.frames.iter().all(|frame| frame.0 == 0), "from another");
         assert!(
             self.frames.len() <= 1,
@@ -265,13 +191,56 @@ impl World {
         );
     }
 
+    /// A datagram of `a` that is sealed with its key, right but for what the input makes
+    /// wrong.
+    fn with_key(&mut self, input: &mut Input<'_>) {
+        let kind = 1 + input_kind(input);
+        let kind = input.near8(kind);
+        let fill = usize::from(input.short()) % 256;
+        let mut body = vec![7; fill];
+        match kind {
+            2 => body = fragment(input),
+            6 => body = input.near(4000).to_le_bytes().to_vec(),
+            _ if input.chance(16) => body = vec![8; input.below(LONGEST - 33)],
+            _ => {}
+        }
+        if input.chance(32) {
+            self.a.counter = input.near(self.a.counter);
+        }
+        if input.chance(16) {
+            self.a.peer_session ^= 1 << input.below(32);
+        }
+        let mut datagram = self.a.seal(kind, &body);
+        if input.chance(8) {
+            datagram.truncate(input.below(datagram.len()));
+        }
+        self.deliver_of_a(datagram);
+    }
+
+    /// A datagram of a handshake of `a`, with the right tag, right but for what the input
+    /// makes wrong.
+    fn handshake(&mut self, input: &mut Input<'_>) {
+        let step = 1 + input.byte() % 3;
+        let step = input.near8(step);
+        let stamp = input.near(self.a.stamp);
+        let session = input.near(u64::from(self.a.session));
+        let mut message = vec![3; usize::from(input.byte())];
+        if step == RESPONSE || input.chance(64) {
+            message = input.near(stamp).to_le_bytes().to_vec();
+        }
+        let datagram = self.a.tagged(step, stamp, session as u32, &message);
+        self.deliver_of_a(datagram);
+    }
+
     /// A datagram that was made without the key.
     fn without_key(&mut self, input: &mut Input<'_>) {
-        let mut datagram = match input.byte() {
-            0..=99 => self.c.sent.first().cloned().unwrap_or_default(),
-            100..=199 => self.a.datagram(1 + input_kind(input), &[7; 40]),
-            _ => Vec::new(),
+        let sent = match input.byte() {
+            0..=99 => &self.c.sent,
+            100..=199 => &self.a.sent,
+            _ => &Vec::new(),
         };
+        let at = input.below(sent.len().max(1));
+        let mut datagram = sent.get(at).cloned().unwrap_or_default();
         if datagram.is_empty() {
             datagram = input.bytes(200).to_vec();
         } else {
@@ -301,42 +270,34 @@ impl World {
         }
     }
 
-    /// `c` connects if it is not connected, and exchanges a frame with the carrier.
+    /// `c` exchanges a frame with the carrier; in a new session only if the one that it has
+    /// gets too old.
     fn exchange(&mut self) {
-        self.receive();
-        let connected = |world: &World| world.carrier.report().processes[1].connected;
-        for _ in 0..HANDSHAKE {
-            self.c.listen();
-            if connected(self) && self.c.known != 0 {
-                break;
-            }
-            self.honest(HELLO, &0u64.to_le_bytes());
+        if self.now >= self.begun.after(SESSION_TIME) {
+            self.connect_c();
         }
-        assert!(connected(self), "an honest peer is connected");
         self.frames.clear();
         let frame = self.c.counter.to_le_bytes();
-        self.honest(FRAME, &frame);
-        assert_eq!(
-            self.frames,
-            [(1, frame.to_vec())],
-            "a frame of an honest peer"
-        );
+        let datagram = self.c.seal(FRAME, &frame);
+        self.honest(datagram);
+        let expected = [(1, frame.to_vec())];
+        assert_eq!(self.frames, expected, "a frame of an honest peer");
+        let about_c = &self.carrier.report().processes[1];
+        assert!(about_c.connected, "an honest peer is connected");
         self.carrier.send(self.now, 1, &mut |out| {
             out.extend_from_slice(&frame);
             true
         });
         self.carrier.flush(self.now);
-        while !self.c.listen().contains(&frame.to_vec()) {
+        while !self.c.listen().1.contains(&frame.to_vec()) {
             wait(self.c.socket.as_fd());
         }
     }
 
-    fn honest(&mut self, kind: u8, body: &[u8]) {
-        let mut datagram = self.c.datagram(kind, body);
-        datagram.extend(tag(&datagram));
-        self.c.sent.push(datagram.clone());
+    fn honest(&mut self, datagram: Vec<u8>) {
         let socket = self.c.socket.try_clone().expect("a descriptor");
         self.deliver(&socket, &datagram);
+        self.c.sent.push(datagram);
     }
 }
 

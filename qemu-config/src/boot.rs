@@ -76,6 +76,7 @@ pub(crate) fn boot(
     options: &BootOptions,
 ) -> Result<(ClusterDir, Vec<Node>, Option<Owned>)> {
     spec.validate()?;
+    spec.check_private_key()?;
     check_memory(spec)?;
     if options.runtime.names().contains(&spec.name) {
         // Here to fail early; what counts is the check when the directory is made.

@@ -20,6 +20,7 @@ pub mod floor;
 pub mod harness;
 pub mod host;
 pub mod interrupt;
+pub mod keys;
 mod net;
 pub mod netns;
 pub mod nodes;

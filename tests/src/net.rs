@@ -1,12 +1,11 @@
 //! Cases about the wire between nodes of host mode: bad links, several device
 //! processes, partitions (U10, X4, X7).
 
-use std::path::Path;
-
 use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
 use crate::host::{DevicePlan, HostNodes};
+use crate::keys::HostKeys;
 use crate::netns::{TwoHosts, ADDRESSES};
 use crate::nodes::{until, Nodes, LIMIT};
 use crate::scenario;
@@ -71,17 +70,18 @@ struct Apart {
     _keys: tempfile::TempDir,
 }
 
+/// A directory for keys.
+fn key_directory() -> Result<tempfile::TempDir> {
+    tempfile::tempdir().context("make a directory for keys")
+}
+
 impl Apart {
-    /// Starts them with these keys.
-    fn start(keys: [u8; 2]) -> Result<Self> {
+    /// Starts them, with keys that fit.
+    fn start() -> Result<Self> {
+        let directory = key_directory()?;
+        let keys = HostKeys::new(directory.path())?;
         let hosts = TwoHosts::new()?;
-        let directory = tempfile::tempdir().context("make a directory for the keys")?;
-        let mut plans = Vec::new();
-        for here in [0, 1] {
-            let key = directory.path().join(format!("key{here}"));
-            std::fs::write(&key, [keys[here]; 32]).context("write a key")?;
-            plans.push(udp_plan(here, PORT, &key, &hosts));
-        }
+        let plans = [0, 1].map(|here| udp_plan(here, PORT, &keys, &keys.public[1 - here], &hosts));
         Ok(Apart {
             nodes: HostNodes::start_several(&plans)?,
             hosts,
@@ -91,14 +91,22 @@ impl Apart {
 }
 
 /// A device process on one of two hosts, with nodes 0 and 1 or 2 and 3, that listens on a
-/// port and looks for the other on [`PORT`].
-pub(crate) fn udp_plan(here: usize, port: u16, key: &Path, hosts: &TwoHosts) -> DevicePlan {
+/// port and looks for the other on [`PORT`]. It has its key of `keys`, and takes the other one
+/// to have the public key `other`.
+pub(crate) fn udp_plan(
+    here: usize,
+    port: u16,
+    keys: &HostKeys,
+    other: &str,
+    hosts: &TwoHosts,
+) -> DevicePlan {
     let there = 1 - here;
-    let (own, other) = (ADDRESSES[here], ADDRESSES[there]);
+    let (own, address, private) = (ADDRESSES[here], ADDRESSES[there], &keys.files[here]);
     let udp = format!(
-        "[network.udp]\nname = \"host{here}\"\nlisten = \"{own}:{port}\"\nkey_file = {key:?}"
+        "[network.udp]\nname = \"host{here}\"\nlisten = \"{own}:{port}\"\nprivate_key = {private:?}"
     );
-    let other = format!("name = \"host{there}\"\naddress = \"{other}:{PORT}\"");
+    let other =
+        format!("name = \"host{there}\"\naddress = \"{address}:{PORT}\"\npublic_key = \"{other}\"");
     DevicePlan {
         prefix: hosts.prefix(here),
         ..DevicePlan::one_of_two(here, 2, "peer_timeout = \"3s\"\n", &udp, &other)
@@ -108,33 +116,59 @@ pub(crate) fn udp_plan(here: usize, port: u16, key: &Path, hosts: &TwoHosts) -> 
 /// The demo runs between nodes of two device processes; all pairs of the four nodes
 /// exchange data.
 pub(crate) fn demo_over_udp() -> Result<()> {
-    let apart = Apart::start([7, 7])?;
+    let apart = Apart::start()?;
     scenario::demo_across(&apart.nodes, "udp", SIZES, 4 << 20)
 }
 
-/// Datagrams with another key are counted, and nothing of them is taken.
+/// Two hosts of which the first has a wrong public key for the second: what each sends is
+/// counted at the other and nothing of it is taken; both errors name both ends and the keys.
 pub(crate) fn another_key() -> Result<()> {
-    let apart = Apart::start([7, 8])?;
-    for device in [0, 1] {
+    let (directory, elsewhere) = (key_directory()?, key_directory()?);
+    let keys = HostKeys::new(directory.path())?;
+    let wrong = HostKeys::new(elsewhere.path())?;
+    let hosts = TwoHosts::new()?;
+    let plan = |here, other: &String| udp_plan(here, PORT, &keys, other, &hosts);
+    let plans = [plan(0, &wrong.public[1]), plan(1, &keys.public[0])];
+    let nodes = HostNodes::start_several(&plans)?;
+    let [first, second] = &keys.public;
+    no_connection(&nodes, [[first, &wrong.public[1]], [second, first]])
+}
+
+/// One host encrypts, and the other one does not: both errors say which does.
+pub(crate) fn encryption_on_one_side() -> Result<()> {
+    let directory = key_directory()?;
+    let keys = HostKeys::new(directory.path())?;
+    let hosts = TwoHosts::new()?;
+    let mut plans = [0, 1].map(|here| udp_plan(here, PORT, &keys, &keys.public[1 - here], &hosts));
+    let open = "[network.udp]\nencrypt = false\n";
+    plans[0].more = plans[0].more.replace("[network.udp]\n", open);
+    let nodes = HostNodes::start_several(&plans)?;
+    no_connection(&nodes, [["host0 does not encrypt", "host1 encrypts"]; 2])
+}
+
+/// Fails unless both device processes reject what they get of each other, and log an error
+/// that names both, and these words.
+fn no_connection(nodes: &HostNodes, words: [[&str; 2]; 2]) -> Result<()> {
+    for (device, words) in words.iter().enumerate() {
         let strangers = |carrier: &Value| carrier["rejected"].as_u64() > Some(5);
-        let carrier = scenario::until_carrier(&apart.nodes, device, "counted", strangers)?;
+        let carrier = scenario::until_carrier(nodes, device, "counted", strangers)?;
         let process = &carrier["processes"][0];
         ensure!(process["connected"] == false, "{carrier}");
         ensure!(process["frames_received"] == 0, "{carrier}");
-    }
-    until(LIMIT, || {
-        let log = apart.nodes.device_log(0);
-        Ok((!log.contains("gets no response")).then(|| format!("no error: {log}")))
-    })?;
-    let log = apart.nodes.device_log(0);
-    for end in ["host0", "host1", ADDRESSES[1]] {
-        ensure!(log.contains(end), "the error does not name {end}: {log}");
+        until(LIMIT, || {
+            let log = nodes.device_log(device);
+            Ok((!log.contains("has no connection")).then(|| format!("no error: {log}")))
+        })?;
+        let log = nodes.device_log(device).replace(['\\', '"'], "");
+        for word in ["host0", "host1", ADDRESSES[1 - device], words[0], words[1]] {
+            ensure!(log.contains(word), "the error does not name {word}: {log}");
+        }
     }
     Ok(())
 }
 
 /// The link between the hosts is cut while transfers run.
 pub(crate) fn partition() -> Result<()> {
-    let apart = Apart::start([7, 7])?;
+    let apart = Apart::start()?;
     scenario::partition_heals_in_time_and_fails_beyond(&apart.nodes, &apart.hosts, 300)
 }

@@ -16,6 +16,7 @@ use anyhow::{ensure, Context, Result};
 use qnic_apps::report::Latency;
 use qnic_images::{Cache, Program, Provisioner, Silent};
 use qnic_tests::host::{DevicePlan, HostNodes};
+use qnic_tests::keys::HostKeys;
 use qnic_tests::nodes::{counter, Nodes};
 
 use super::figures::{median, Figure, Row, Table};
@@ -43,8 +44,8 @@ enum Carrier {
     ReliableCalls,
     /// Shared memory between two device processes.
     SharedMemory,
-    /// UDP over loopback between two device processes.
-    Udp,
+    /// UDP over loopback between two device processes, encrypted or not.
+    Udp { encrypt: bool },
 }
 
 /// A kind of link.
@@ -59,14 +60,18 @@ struct Link {
 
 use Carrier::{Calls, ReliableCalls, SharedMemory, Udp};
 
-const LINKS: [Link; 7] = [
+const SECRET: Carrier = Udp { encrypt: true };
+const OPEN: Carrier = Udp { encrypt: false };
+
+const LINKS: [Link; 8] = [
     Link::new("lossless", Calls, false),
     Link::new("reliable", ReliableCalls, false),
     Link::new("20 µs delay", ReliableCalls, true),
     Link::new("shared memory", SharedMemory, false),
     Link::new("shm + 20 µs", SharedMemory, true),
-    Link::new("UDP", Udp, false),
-    Link::new("UDP + 20 µs", Udp, true),
+    Link::new("UDP", SECRET, false),
+    Link::new("UDP, not encrypted", OPEN, false),
+    Link::new("UDP + 20 µs", SECRET, true),
 ];
 
 impl Link {
@@ -86,7 +91,7 @@ impl Link {
 
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     let mut rows: Vec<Row> = Vec::new();
-    let mut udp_mb_s = f64::NAN;
+    let mut udp_mb_s = Vec::new();
     let count: usize = LINKS.iter().map(|link| link.losses().len()).sum();
     for link in LINKS {
         let mut free = None;
@@ -96,16 +101,18 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
             let row = row(link, *loss, rounds, &mut free).context(what)?;
             rows.push(row);
         }
-        if link.name == "UDP" {
-            udp_mb_s = free.unwrap_or(f64::NAN);
+        if let (Udp { .. }, false) = (link.carrier, link.delayed) {
+            udp_mb_s.push((link.name, free.unwrap_or(f64::NAN)));
         }
     }
     let iperf_mb_s = iperf_mb_s()?;
     let write = |mb_s: f64| Figure::new("write", "MB/s", vec![mb_s]);
-    let beside = vec![
-        Row::new("iperf3", [write(iperf_mb_s)]),
-        Row::new("UDP", [write(udp_mb_s).ratio_to("of iperf3", iperf_mb_s)]),
-    ];
+    let mut beside = vec![Row::new("iperf3", [write(iperf_mb_s)])];
+    beside.extend(
+        udp_mb_s
+            .into_iter()
+            .map(|(name, mb_s)| Row::new(name, [write(mb_s).ratio_to("of iperf3", iperf_mb_s)])),
+    );
     Ok(vec![
         Table::new("Links, against loss", rows),
         Table::new(
@@ -171,15 +178,18 @@ fn plans(link: Link, loss: f64, files: &Path) -> Result<Vec<DevicePlan>> {
             let socket = format!("socket = {:?}", files.join(format!("p{process}")));
             [format!("[network.shm]\n{socket}"), socket]
         }),
-        Udp => {
-            let key = files.join("key");
-            std::fs::write(&key, [1; 32]).context("write a key")?;
+        Udp { encrypt } => {
+            let keys = HostKeys::new(files)?;
             let ports = free_ports().context("find free UDP ports")?;
             Box::new(move |process| {
                 let address = format!("\"127.0.0.1:{}\"", ports[process]);
+                let (private, public) = (&keys.files[process], &keys.public[process]);
                 [
-                    format!("[network.udp]\nlisten = {address}\nkey_file = {key:?}"),
-                    format!("address = {address}"),
+                    format!(
+                        "[network.udp]\nlisten = {address}\nprivate_key = {private:?}\n\
+                         encrypt = {encrypt}"
+                    ),
+                    format!("address = {address}\npublic_key = \"{public}\""),
                 ]
             })
         }

@@ -19,7 +19,8 @@
 //! [network.udp]                 # how device processes of other hosts are reached
 //! name = "west"                 # name of this process
 //! listen = "0.0.0.0:7000"
-//! key_file = "/run/qnic/key"    # at least 32 bytes, the same for all processes
+//! private_key = "/run/qnic/key" # a file of "cargo qnic keys new"; nobody else may read it
+//! encrypt = true                # the same in all processes; true if left out
 //!
 //! [network.shm]                 # how device processes of this host are reached
 //! name = "west"                 # name of this process, at most 64 bytes
@@ -28,6 +29,7 @@
 //! [[network.process]]           # the others
 //! name = "east"
 //! address = "10.0.0.2:7000"     # UDP; on this host: socket = "/run/qnic/east.shm"
+//! public_key = "LbZt…="         # with an address: by it the process is known
 //! nodes = [2, 3]
 //! ```
 
@@ -37,7 +39,7 @@ use std::path::PathBuf;
 
 use qnic_abi::NodeId;
 use qnic_links::units::Span;
-use qnic_links::{Impairments, Network, NetworkPlan, Shape, Topology, MAX_NAME};
+use qnic_links::{Impairments, Network, NetworkPlan, PublicKey, Shape, Topology, MAX_NAME};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{add, require, Unique};
@@ -106,8 +108,11 @@ pub struct UdpSettings {
     pub name: String,
     /// Address of its socket.
     pub listen: SocketAddr,
-    /// File with the cluster's key.
-    pub key_file: PathBuf,
+    /// File with its private key.
+    pub private_key: PathBuf,
+    /// Whether datagrams are encrypted, or only authenticated.
+    #[serde(default = "encrypts")]
+    pub encrypt: bool,
 }
 
 /// How processes of this host are reached: through shared memory.
@@ -128,10 +133,17 @@ pub struct ProcessSettings {
     pub name: String,
     /// Where it listens, UDP.
     pub address: Option<SocketAddr>,
+    /// By which key it is known there.
+    pub public_key: Option<PublicKey>,
     /// Where it is called, on this host.
     pub socket: Option<PathBuf>,
     /// The nodes whose NICs it runs.
     pub nodes: Vec<u16>,
+}
+
+/// Datagrams are encrypted unless a file says otherwise.
+const fn encrypts() -> bool {
+    true
 }
 
 /// The topology that `[network]` of a file means: its `shape`, and `columns` and `hub`, which
@@ -262,6 +274,7 @@ impl Config {
 impl NetworkSettings {
     fn check_processes<'a>(&'a self, mut seen: Seen<'a>) -> Result<(), ConfigError> {
         let (mut names, mut addresses) = (Unique::default(), Unique::default());
+        let mut keys = Unique::default();
         let mut add_name = |name: &'a str, key: &str| {
             add(&mut names, name, key, format_args!("the name \"{name}\""))
         };
@@ -281,10 +294,19 @@ impl NetworkSettings {
             add_name(&process.name, &name_key)?;
             match (process.address, &process.socket) {
                 (Some(address), None) => {
-                    let message = format!("{needed}: name, listen, key_file");
+                    let message = format!("{needed}: name, listen, private_key");
                     require(self.udp.is_some(), "network.udp", message)?;
+                    let key = format!("{key}.public_key");
+                    let Some(public_key) = process.public_key else {
+                        return Err(ConfigError::new(key, "needed with an address"));
+                    };
+                    add(&mut keys, public_key, &key, "the key")?;
                     let what = format_args!("the address {address}");
                     add(&mut addresses, address, &format!("{key}.address"), what)?;
+                }
+                (None, Some(_)) if process.public_key.is_some() => {
+                    let message = "only with an address: on one host, the user is checked";
+                    return Err(ConfigError::new(format!("{key}.public_key"), message));
                 }
                 (None, Some(socket)) => {
                     let message = format!("{needed} of this host: name, socket");
@@ -340,8 +362,9 @@ mod tests {
     const WHOLE: &str = "\
 [network]\ntopology = \"torus\"\ncolumns = 2\nseed = 3\npeer_timeout = \"2s\"\nfault_timeout = \"9s\"\ndefault = { delay = \"10us\" }
 [[network.link]]\nfrom = 0\nto = 1\none_way = true\nimpairments = { loss = \"5%\", rate = \"1Gbit\" }
-[network.udp]\nname = \"west\"\nlisten = \"127.0.0.1:7000\"\nkey_file = \"/k\"
-[[network.process]]\nname = \"east\"\naddress = \"127.0.0.1:7001\"\nnodes = [2, 3]\n";
+[network.udp]\nname = \"west\"\nlisten = \"127.0.0.1:7000\"\nprivate_key = \"/k\"
+[[network.process]]\nname = \"east\"\naddress = \"127.0.0.1:7001\"
+public_key = \"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"\nnodes = [2, 3]\n";
 
     #[test]
     fn a_whole_network_is_understood_and_printed_again() {
@@ -350,7 +373,19 @@ mod tests {
         assert_eq!(plan.topology, Topology::Torus { columns: 2 });
         assert_eq!(plan.nodes, [0, 1, 2, 3].map(NodeId));
         assert_eq!(plan.links.len(), 1);
+        assert!(
+            config
+                .network
+                .as_ref()
+                .unwrap()
+                .udp
+                .as_ref()
+                .unwrap()
+                .encrypt
+        );
         assert_round_trip(&config);
+        let open = WHOLE.replace("/k\"", "/k\"\nencrypt = false");
+        assert_round_trip(&parse(&open).unwrap());
         assert!(parse("").unwrap().network_plan().is_ok());
     }
 
@@ -369,9 +404,14 @@ mod tests {
             to = 1 => to = 7 | 18 | network.link[0]: there is no node 7
             to = 1 => to = 3 | 18 | network.link[0]: no link of this topology joins 0 and 3
             rate => speed | 22 | unknown field
-            [2, 3] => [1, 3] | 30 | node 1 is used already by nic[1].node
+            [2, 3] => [1, 3] | 31 | node 1 is used already by nic[1].node
             "east" => "west" | 28 | is used already by network.udp.name
             127.0.0.1:7001 => east | 29 | socket address
+            Tmo=" => Tmo" | 30 | network.process[0].public_key: expected a key of 44 characters
+            public_key = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo="\n => | 27 | network.process[0].public_key: needed with an address
+            nodes = [2, 3]\n => nodes = [2, 3]\n[[network.process]]\nname = "x"\naddress = "[::1]:1"\npublic_key = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo="\nnodes = [] | 35 | the key is used already by network.process[0].public_key
+            private_key = "/k"\n => | 23 | missing field `private_key`
+            "/k" => "/k"\nencrypt = "no" | 27 | invalid type
         "#;
         assert_errors(&format!("{NICS}{WHOLE}"), table);
         let lonely = r#"
@@ -396,6 +436,7 @@ mod tests {
             far => F65 | 19 | 1 to 64 bytes, found 65
             /f.shm => F108 | 20 | a path of 1 to 107
             socket = "/f.shm"\n => | 18 | expected either an address
+            "/f.shm" => "/f.shm"\npublic_key = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=" | 21 | only with an address
             "/f.shm" => "/f"\naddress = "[::1]:1" | 18 | either an address
             [3] => [0] | 21 | node 0 is used already by nic[0].node
         "#;

@@ -53,7 +53,7 @@ pub struct CarrierReport {
     pub kind: &'static str,
     /// Where this process listens.
     pub address: String,
-    /// Datagrams and connections from unknown processes or with another key: dropped.
+    /// Datagrams and connections of processes that are unknown or have another key: dropped.
     pub rejected: u64,
     /// The other processes.
     pub processes: Vec<ProcessReport>,
@@ -76,6 +76,8 @@ pub struct ProcessReport {
     pub frames_received: u64,
     /// Frames that were dropped here: no connection, or a full queue.
     pub dropped: u64,
+    /// Times that the two agreed on a session: by UDP, on new keys.
+    pub sessions: u64,
     /// Datagrams that had arrived before, or belong to an earlier session: dropped.
     pub replayed: u64,
     /// Messages that were malformed although they were authentic.

@@ -43,4 +43,4 @@ pub use network::{LinkError, LinkReport, LinkSet, Network, NetworkPlan};
 pub use shm::{ShmCarrier, ShmPeer, MAX_NAME};
 pub use tap::{Outcome, Tap, TapFlags, TapId, TapRecord};
 pub use topology::{Shape, Topology};
-pub use udp::{ClusterKey, ShortKey, UdpCarrier, UdpPeer};
+pub use udp::{KeyError, NotAKey, PrivateKey, PublicKey, UdpCarrier, UdpIdentity, UdpPeer};

@@ -31,7 +31,7 @@ impl ClusterSpec {
         }
     }
 
-    /// `socket` says where processes of this machine are called. The path of a key file is
+    /// `socket` says where processes of this machine are called. The path of a private key is
     /// made absolute: the process may run elsewhere.
     fn device_network(
         &self,
@@ -51,19 +51,26 @@ impl ClusterSpec {
         };
         let is_here = |host: &&HostSpec| network.here.as_ref() == Some(&host.name);
         let here = network.hosts.iter().find(is_here);
-        let udp = here.zip(network.key_file.as_ref());
         let hosts = network.hosts.iter();
         let remote = hosts.filter(|host| here.is_some() && !is_here(host));
-        let other = |name: &String, address, socket, nodes: &[String]| ProcessSettings {
+        let other = |name: &String, nodes: &[String]| ProcessSettings {
             name: name.clone(),
-            address,
-            socket,
+            address: None,
+            public_key: None,
+            socket: None,
             nodes: nodes.iter().filter_map(number).collect(),
         };
-        let remote = remote.map(|host| other(&host.name, Some(host.address), None, &host.nodes));
+        let remote = remote.map(|host| ProcessSettings {
+            address: Some(host.address),
+            public_key: Some(host.public_key),
+            ..other(&host.name, &host.nodes)
+        });
         let local = network.processes.iter();
         let local = local.filter(|one| Some(one.name.as_str()) != process);
-        let local = local.map(|one| other(&one.name, None, Some(socket(&one.name)), &one.nodes));
+        let local = local.map(|one| ProcessSettings {
+            socket: Some(socket(&one.name)),
+            ..other(&one.name, &one.nodes)
+        });
         NetworkSettings {
             topology: network.topology,
             columns: network.columns,
@@ -72,10 +79,12 @@ impl ClusterSpec {
             default: network.default,
             peer_timeout: network.peer_timeout,
             fault_timeout: network.fault_timeout,
-            udp: udp.map(|(host, key_file)| UdpSettings {
+            udp: here.map(|host| UdpSettings {
                 name: host.name.clone(),
                 listen: host.address,
-                key_file: absolute(key_file).unwrap_or_else(|_| key_file.clone()),
+                private_key: absolute(&host.private_key)
+                    .unwrap_or_else(|_| host.private_key.clone()),
+                encrypt: network.encrypt.unwrap_or(true),
             }),
             shm: process.map(|name| ShmSettings {
                 name: name.to_owned(),
@@ -149,6 +158,7 @@ mod tests {
             processes: vec![ProcessSettings {
                 name: "left".to_owned(),
                 address: None,
+                public_key: None,
                 socket: Some(dir.join("device-left.shm")),
                 nodes: vec![0],
             }],
@@ -159,22 +169,25 @@ mod tests {
 
     #[test]
     fn a_host_is_told_of_the_others_and_of_links() {
-        let text = "name = \"c\"\n[network]\ntopology = \"torus\"\ncolumns = 2\nkey_file = \"k\"\n\
+        let text = "name = \"c\"\n[network]\ntopology = \"torus\"\ncolumns = 2\n\
                     peer_timeout = \"2s\"\ndefault = { delay = \"20us\" }\n\
                     [[network.link]]\nbetween = [\"a0\", \"a1\"]\none_way = true\n\
                     impairments = { loss = \"5%\" }\n\
                     [[network.host]]\nname = \"west\"\naddress = \"10.0.0.1:7000\"\nnodes = [\"a0\", \"a1\"]\n\
+                    private_key = \"w\"\npublic_key = \"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"\n\
                     [[network.host]]\nname = \"east\"\naddress = \"10.0.0.2:7000\"\nnodes = [\"a2\", \"a3\"]\n\
+                    private_key = \"e\"\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\n\
                     [[node]]\nname = \"a\"\ncount = 4\n";
         let (config, _) = handed_over(text, Some("east"), None);
         let network = config.network.unwrap();
         let printed = toml::to_string(&network).unwrap();
         let expected = "topology = \"torus\"\ncolumns = 2\nseed = 0\npeer_timeout = \"2s\"\n\n\
                         [default]\ndelay = \"20us\"\n\n\
-                        [udp]\nname = \"east\"\nlisten = \"10.0.0.2:7000\"\nkey_file = \"/c/k\"\n\n\
+                        [udp]\nname = \"east\"\nlisten = \"10.0.0.2:7000\"\nprivate_key = \"/c/e\"\nencrypt = true\n\n\
                         [[link]]\nfrom = 0\nto = 1\none_way = true\n\n\
                         [link.impairments]\nloss = \"5%\"\n\n\
-                        [[process]]\nname = \"west\"\naddress = \"10.0.0.1:7000\"\nnodes = [0, 1]\n";
+                        [[process]]\nname = \"west\"\naddress = \"10.0.0.1:7000\"\n\
+                        public_key = \"hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=\"\nnodes = [0, 1]\n";
         assert_eq!(printed, expected);
     }
 }

@@ -8,7 +8,7 @@
 //! default = { delay = "20us" }       # what every link does
 //! peer_timeout = "5s"                # a node that is silent for so long is given up
 //! fault_timeout = "30s"              # a page that is not brought in for so long is given up
-//! key_file = "cluster.key"           # with hosts: at least 32 random bytes, the same everywhere
+//! encrypt = true                     # what goes between hosts; true if left out
 //!
 //! [[network.link]]                   # what one link does instead
 //! between = ["a", "b"]
@@ -19,6 +19,8 @@
 //! [[network.host]]                   # optional: "qnic up FILE --host west" boots a and b
 //! name = "west"
 //! address = "10.0.0.1:7000"          # UDP
+//! public_key = "LbZt…="              # of the pair that "cargo qnic keys new west.key" makes
+//! private_key = "west.key"           # its file, beside this one; only that host needs it
 //! nodes = ["a", "b"]
 //!
 //! [[network.process]]                # optional: several device processes on one host,
@@ -34,7 +36,7 @@ use std::path::PathBuf;
 
 use qnic_config::{add, require, ConfigError, Unique};
 use qnic_links::units::Span;
-use qnic_links::{Impairments, Shape};
+use qnic_links::{Impairments, PrivateKey, PublicKey, Shape};
 use serde::{Deserialize, Serialize};
 
 use super::spec::{ClusterSpec, NodeSpec};
@@ -60,8 +62,8 @@ pub struct NetworkSpec {
     /// A page fault that a guest's kernel has not answered for so long fails what waits for
     /// its pages.
     pub fault_timeout: Option<Span>,
-    /// File with the key that hosts share.
-    pub key_file: Option<PathBuf>,
+    /// Whether what goes between hosts is encrypted, or only authenticated; `None`: it is.
+    pub encrypt: Option<bool>,
     /// On which of the hosts this cluster file is used, once that was chosen.
     pub here: Option<String>,
     /// What single links do.
@@ -99,6 +101,10 @@ pub struct HostSpec {
     pub name: String,
     /// Where its device process listens, UDP.
     pub address: SocketAddr,
+    /// By which key it is known.
+    pub public_key: PublicKey,
+    /// File with the other key of the pair, on that host.
+    pub private_key: PathBuf,
     /// Names of its nodes.
     pub nodes: Vec<String>,
 }
@@ -155,6 +161,29 @@ impl ClusterSpec {
             network.elsewhere = elsewhere;
         }
         Ok(part)
+    }
+
+    /// Checks that the private key of the host that was chosen is there, fit for use, and
+    /// belongs to the public key.
+    ///
+    /// # Errors
+    /// Returns an error that names the file.
+    pub fn check_private_key(&self) -> Result<(), ConfigError> {
+        let Some(network) = &self.network else {
+            return Ok(());
+        };
+        let mut hosts = network.hosts.iter().enumerate();
+        let here = hosts.find(|(_, host)| network.here.as_ref() == Some(&host.name));
+        let Some((index, host)) = here else {
+            return Ok(());
+        };
+        let (file, key) = (host.private_key.display(), format!("network.host[{index}]"));
+        let private = PrivateKey::read(&host.private_key).map_err(|error| {
+            ConfigError::new(format!("{key}.private_key"), format!("{file}: {error}"))
+        })?;
+        let (expected, found) = (host.public_key, private.public());
+        let message = format!("{file} belongs to {found}, not to {expected}");
+        require(found == expected, format!("{key}.public_key"), message)
     }
 
     /// Names of the hosts of which one must be chosen before booting.
@@ -229,13 +258,17 @@ fn check_hosts(network: &NetworkSpec, nodes: &[&str]) -> Result<(), ConfigError>
     if network.hosts.is_empty() {
         return Ok(());
     }
-    let message = "needed with hosts: at least 32 random bytes, \
-                   such as of \"head -c 32 /dev/urandom > FILE\"";
-    require(network.key_file.is_some(), "network.key_file", message)?;
-    let mut addresses = Unique::default();
+    let (mut addresses, mut keys) = (Unique::default(), Unique::default());
     for (index, host) in network.hosts.iter().enumerate() {
-        let key = format!("network.host[{index}].address");
-        add(&mut addresses, host.address, &key, host.address)?;
+        let key = format!("network.host[{index}]");
+        let (address, public_key) = (host.address, host.public_key);
+        add(&mut addresses, address, &format!("{key}.address"), address)?;
+        add(
+            &mut keys,
+            public_key,
+            &format!("{key}.public_key"),
+            "the key",
+        )?;
     }
     let hosts = network.hosts.iter().map(|host| (&host.name, &host.nodes));
     check_division(hosts, nodes, "network.host")
@@ -299,7 +332,6 @@ name = "x"
 topology = "torus"
 columns = 2
 default = { delay = "20us" }
-key_file = "/c/k"
 [[network.link]]
 between = ["a0", "a1"]
 one_way = true
@@ -307,10 +339,14 @@ impairments = { loss = "5%" }
 [[network.host]]
 name = "west"
 address = "10.0.0.1:7000"
+public_key = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo="
+private_key = "/c/west"
 nodes = ["a0", "a1"]
 [[network.host]]
 name = "east"
 address = "10.0.0.2:7000"
+public_key = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08="
+private_key = "/c/east"
 nodes = ["a2", "a3"]
 [[node]]
 name = "a"
@@ -336,11 +372,16 @@ nic = false
     #[test]
     fn a_network_is_understood_and_printed_again() {
         let file = Path::new("/c/c.toml");
-        let spec = ClusterSpec::parse(&HOSTS.replace("/c/k", "k"), file).unwrap();
+        let spec = ClusterSpec::parse(&HOSTS.replace("/c/", ""), file).unwrap();
         assert_eq!(spec, parse(HOSTS).unwrap());
         assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
         assert_eq!(spec.hosts_to_choose(), ["west", "east"]);
-        assert_eq!(spec.network.unwrap().key_file.unwrap(), Path::new("/c/k"));
+        let network = spec.network.unwrap();
+        assert_eq!(network.hosts[1].private_key, Path::new("/c/east"));
+        let open = HOSTS.replace("columns = 2", "columns = 2\nencrypt = false");
+        let spec = parse(&open).unwrap();
+        assert_eq!(spec.network.as_ref().unwrap().encrypt, Some(false));
+        assert_eq!(parse(&spec.to_toml().unwrap()).unwrap(), spec);
     }
 
     #[test]
@@ -360,6 +401,41 @@ nic = false
         assert_eq!(error, expected);
     }
 
+    /// The key of the host that boots is checked before anything is.
+    #[test]
+    fn a_host_needs_its_private_key() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("east");
+        let text = HOSTS.replace("/c/east", file.to_str().unwrap());
+        let check = |text: &str| {
+            let spec = parse(text).unwrap().on_host("east").unwrap();
+            spec.check_private_key().map_err(|error| error.to_string())
+        };
+        let error = check(&text).unwrap_err();
+        let key = "network.host[1].private_key: ";
+        assert!(
+            error.starts_with(key) && error.contains("No such file"),
+            "{error}"
+        );
+        let private = PrivateKey::generate().unwrap();
+        private.write_new(&file).unwrap();
+        let error = check(&text).unwrap_err();
+        let key = "network.host[1].public_key: ";
+        assert!(
+            error.starts_with(key) && error.contains("belongs to"),
+            "{error}"
+        );
+        let text = text.replace(
+            "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=",
+            &private.public().to_string(),
+        );
+        check(&text).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+        let error = check(&text).unwrap_err();
+        assert!(error.contains("chmod 600"), "{error}");
+    }
+
     #[test]
     fn errors_of_hosts_and_links_have_location_and_key() {
         let table = r#"
@@ -377,7 +453,9 @@ nic = false
             "a2", "a3" => "a3" | network.host: node "a2" is in none
             0.2:7000 => 0.1:7000 | network.host[1].address: 10.0.0.1:7000 is used already by network.host[0].address
             east => west | network.host[1].name: name "west" is used already
-            key_file = "/c/k"\n => | network.key_file: needed with hosts
+            private_key = "/c/east"\n => | network.host[1]: missing field `private_key`
+            3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08= => | 20:14: network.host[1].public_key: expected a key of 44 characters
+            3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08= => hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo= | network.host[1].public_key: the key is used already by network.host[0].public_key
         "#;
         assert_errors(HOSTS, table);
     }
@@ -420,7 +498,7 @@ nic = false
             "a2" => "plain" | network.process[1].nodes[0]: there is no node
             "a2" => | network.process[1].nodes: expected at least one
             "a0", "a1" => "a0" | network.process: node "a1" is in none
-            [[node]] => [[network.host]]\nname = "h"\naddress = "[::1]:1"\nnodes = []\n[[node]] | network.process: a cluster has either hosts
+            [[node]] => [[network.host]]\nname = "h"\naddress = "[::1]:1"\npublic_key = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo="\nprivate_key = "k"\nnodes = []\n[[node]] | network.process: a cluster has either hosts
         "#;
         assert_errors(PROCESSES, table);
     }

@@ -75,8 +75,9 @@ fn resolve(raw: RawCluster, base: &Path) -> Result<ClusterSpec, ConfigError> {
         network: raw.network,
         nodes: Vec::new(),
     };
-    if let Some(file) = spec.network.as_mut().and_then(|it| it.key_file.as_mut()) {
-        *file = base.join(&file);
+    let networks = spec.network.iter_mut();
+    for host in networks.flat_map(|network| &mut network.hosts) {
+        host.private_key = base.join(&host.private_key);
     }
     let mut origins = Vec::new();
     for (index, node) in raw.node.into_iter().enumerate() {

@@ -11,6 +11,7 @@ use serde_json::{json, Value};
 use super::nodes::{kill_device, on_spec, VmNodes};
 use crate::harness::{cases, Case};
 use crate::host::HostNodes;
+use crate::keys::HostKeys;
 use crate::net::{udp_plan, PORT, SIZES};
 use crate::netns::{TwoHosts, ADDRESSES};
 use crate::nodes::{until, Nodes, Running};
@@ -32,15 +33,15 @@ struct Guests([VmNodes; 2]);
 impl Guests {
     /// Boots them, each device process in the network of its host.
     fn boot(hosts: &TwoHosts, directory: &Path) -> Result<Self> {
-        std::fs::write(directory.join("cluster.key"), [7; 32]).context("write the key")?;
+        let keys = HostKeys::new(directory)?;
         let file = directory.join("hosts.toml");
-        let mut text = "name = \"hosts\"\n[network]\nkey_file = \"cluster.key\"\n\
-                        peer_timeout = \"5s\"\n"
-            .to_owned();
+        let mut text = "name = \"hosts\"\n[network]\npeer_timeout = \"5s\"\n".to_owned();
         for (host, name) in HOSTS.iter().enumerate() {
             let (address, first) = (ADDRESSES[host], 2 * host);
+            let (public, private) = (&keys.public[host], &keys.files[host]);
             text += &format!(
                 "[[network.host]]\nname = \"{name}\"\naddress = \"{address}:{PORT}\"\n\
+                 public_key = \"{public}\"\nprivate_key = {private:?}\n\
                  nodes = [\"n{first}\", \"n{}\"]\n",
                 first + 1
             );
@@ -83,27 +84,28 @@ impl Nodes for Guests {
     }
 }
 
-/// Two guests on each of two hosts: the demo runs across; frames with another key are
-/// counted and ignored while all pairs exchange data; a partition heals in time and fails
+/// Two guests on each of two hosts: the demo runs across; a process that poses as one of them
+/// is counted and ignored while all pairs exchange data; a partition heals in time and fails
 /// beyond it.
 fn two_hosts() -> Result<()> {
     let hosts = TwoHosts::new()?;
     let directory = tempfile::tempdir().context("make a directory for the cluster file")?;
     let guests = Guests::boot(&hosts, directory.path())?;
     scenario::demo_across(&guests, "udp", SIZES, 1 << 20).context("the demo")?;
-    another_key(&guests, &hosts, directory.path()).context("another key")?;
+    an_impostor(&guests, &hosts).context("an impostor")?;
     scenario::partition_heals_in_time_and_fails_beyond(&guests, &hosts, 100)
         .context("a partition")?;
     let Guests(clusters) = guests;
     clusters.into_iter().try_for_each(VmNodes::end)
 }
 
-/// A process on the second host says that it is that host's device process, but has
-/// another key.
-fn another_key(guests: &Guests, hosts: &TwoHosts, directory: &Path) -> Result<()> {
-    let key = directory.join("another.key");
-    std::fs::write(&key, [8; 32]).context("write another key")?;
-    let impostor = HostNodes::start_several(&[udp_plan(1, PORT + 1, &key, hosts)])?;
+/// A process on the second host says that it is that host's device process, but has keys of
+/// its own.
+fn an_impostor(guests: &Guests, hosts: &TwoHosts) -> Result<()> {
+    let directory = tempfile::tempdir().context("make a directory for keys")?;
+    let keys = HostKeys::new(directory.path())?;
+    let plan = udp_plan(1, PORT + 1, &keys, &keys.public[0], hosts);
+    let impostor = HostNodes::start_several(&[plan])?;
     scenario::all_pairs_exchange(guests, 10)?;
     let counted = |carrier: &Value| carrier["rejected"].as_u64() > Some(5);
     let carrier = scenario::until_carrier(guests, 0, "counted", counted)?;

@@ -294,4 +294,4 @@ impl<H: Host> Slot<H> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

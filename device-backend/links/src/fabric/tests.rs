@@ -35,7 +35,7 @@ fn host(nic: &Nic) -> SimHost {
 }
 
 /// NICs of these nodes, the first `running` of them started.
-fn fabric(nodes: &[u16], running: usize) -> Fabric<SimHost> {
+pub(crate) fn fabric(nodes: &[u16], running: usize) -> Fabric<SimHost> {
     let mut fabric = Fabric::default();
     for node in nodes {
         let nic = nic(*node);
@@ -56,7 +56,7 @@ fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) -> bool {
     })
 }
 
-fn taken(fabric: &Fabric<SimHost>) -> Vec<u64> {
+pub(crate) fn taken(fabric: &Fabric<SimHost>) -> Vec<u64> {
     (0..fabric.slots.len())
         .map(|slot| fabric.nic(slot).statistics().malformed_frames.get())
         .collect()

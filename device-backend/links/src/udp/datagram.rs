@@ -1,52 +1,108 @@
-//! The layout of a datagram, and its authentication.
+//! The layouts of datagrams. A datagram of a handshake:
 //!
 //! ```text
-//!      0      2    3    4                 8
-//!   0  | "qu" |ver |kind| reserved        |
-//!   8  | source process                   |  first 8 bytes of the hash of its name
-//!  16  | destination process              |
-//!  24  | source session                   |
-//!  32  | destination session, 0: unknown  |
-//!  40  | counter                          |
-//!  48  | body                             |
-//!   …  | tag, 32 bytes                    |  BLAKE3, keyed, of all before
+//!      0      2    3    4         5        8
+//!   0  | "qu" |ver |kind|encrypted| reserved |
+//!   8  | source process                      |  first 8 bytes of the hash of its name
+//!  16  | destination process                 |
+//!  24  | stamp of the initiation             |
+//!  32  | initiator's session | reserved      |
+//!  40  | message                             |  Noise; of Stale: a stamp, 8 bytes
+//!   …  | tag, 32 bytes                       |  BLAKE3, keyed, of all before
 //! ```
 //!
-//! The tag shows that a process with the cluster's key made the datagram. The sessions
-//! and the counter show that it was made for the present session of the receiver and has
-//! not arrived before ([`super::peer`]). Contents are not encrypted.
+//! A datagram within a session:
+//!
+//! ```text
+//!   0  | "qu" |ver |kind| receiver's session |
+//!   8  | counter                             |
+//!  16  | what it is, 1 byte | body …         |  encrypted if that is on
+//!   …  | tag, 16 bytes                       |  Poly1305, of all before
+//! ```
+//!
+//! [`super::handshake`] says how the tags and keys come about.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
-/// Bytes before the body.
-pub(super) const HEADER_BYTES: usize = 48;
-/// Bytes after the body.
-pub(super) const TAG_BYTES: usize = 32;
-/// Bytes that are not body.
-pub(super) const OVERHEAD: usize = HEADER_BYTES + TAG_BYTES;
+/// Bytes of the tag of a handshake.
+pub(super) const HANDSHAKE_TAG: usize = 32;
+
+/// Bytes of a datagram of a handshake, at most: a stranger costs no longer hash.
+const LONGEST_HANDSHAKE: usize = 256;
+
+/// Bytes of the tag of a datagram within a session.
+pub(super) const TAG: usize = 16;
+
+/// Bytes of a datagram within a session that are not body.
+pub(super) const OVERHEAD: usize = size_of::<Header>() + 1 + TAG;
 
 const MAGIC: [u8; 2] = *b"qu";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-/// What a datagram is for.
+/// The kind of all datagrams within a session.
+const SEALED: u8 = 4;
+
+/// What a datagram of a handshake is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(u8)]
+pub(super) enum Step {
+    /// Begins a handshake: the first message of Noise.
+    Initiation = 1,
+    /// Ends it: the second message, in which the responder's session is.
+    Response = 2,
+    /// The stamp of an initiation is old; the message is the newest that is known.
+    Stale = 3,
+}
+
+/// What a datagram within a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Announces the sender's session and asks for the receiver's. Body: the receiver's
-    /// session, as far as known.
-    Hello = 1,
-    /// Response with the sender's session. Body: the requester's session, as far as known.
-    HelloResponse = 2,
     /// A whole frame.
-    Frame = 3,
+    Frame = 1,
     /// A fragment of a frame: [`super::fragment`].
-    Fragment = 4,
+    Fragment = 2,
+    /// Asks for a sign of life.
+    Ping = 3,
+    /// Gives it.
+    Pong = 4,
     /// Tests whether a datagram of this size arrives. Body: zeros.
     Probe = 5,
     /// Response to a probe that has arrived. Body: its size, 8 bytes.
     ProbeResponse = 6,
 }
+
+/// The header of a datagram of a handshake.
+#[derive(Debug, Clone, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct Handshake {
+    magic: [u8; 2],
+    version: u8,
+    pub(super) step: Step,
+    encrypted: u8,
+    reserved: [u8; 3],
+    pub(super) source: U64,
+    pub(super) destination: U64,
+    pub(super) stamp: U64,
+    pub(super) session: U32,
+    reserved2: U32,
+}
+
+const _: () = assert!(size_of::<Handshake>() == 40);
+
+/// The header of a datagram within a session.
+#[derive(Debug, Clone, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct Header {
+    magic: [u8; 2],
+    version: u8,
+    kind: u8,
+    pub(super) session: U32,
+    pub(super) counter: U64,
+}
+
+const _: () = assert!(size_of::<Header>() == 16);
 
 /// Name of a process in datagrams.
 pub(super) fn process_number(name: &str) -> u64 {
@@ -55,98 +111,82 @@ pub(super) fn process_number(name: &str) -> u64 {
     u64::from_le_bytes(first.unwrap_or_default())
 }
 
-/// The cluster's key.
-#[derive(Clone)]
-pub struct ClusterKey([u8; 32]);
-
-/// A key is too short.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the key has {0} bytes, at least 32 are needed: head -c 32 /dev/urandom > FILE")]
-pub struct ShortKey(usize);
-
-impl ClusterKey {
-    /// The key that is made from `secret`, at least 32 random bytes.
-    ///
-    /// # Errors
-    /// Returns [`ShortKey`] if it is shorter.
-    pub fn new(secret: &[u8]) -> Result<Self, ShortKey> {
-        match secret.len() {
-            0..32 => Err(ShortKey(secret.len())),
-            _ => Ok(ClusterKey(blake3::derive_key("qnic udp link 1", secret))),
+impl Handshake {
+    /// A header from process `source` to process `destination`.
+    pub(super) fn new(
+        step: Step,
+        encrypted: bool,
+        [source, destination]: [u64; 2],
+        stamp: u64,
+        session: u32,
+    ) -> Self {
+        Handshake {
+            magic: MAGIC,
+            version: VERSION,
+            step,
+            encrypted: encrypted.into(),
+            reserved: [0; 3],
+            source: source.into(),
+            destination: destination.into(),
+            stamp: stamp.into(),
+            session: session.into(),
+            reserved2: 0.into(),
         }
     }
-}
 
-impl std::fmt::Debug for ClusterKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ClusterKey(…)")
+    /// Whether the sender says that it encrypts.
+    pub(super) fn encrypted(&self) -> bool {
+        self.encrypted != 0
+    }
+
+    /// Whether the sender speaks this version.
+    pub(super) fn is_of_this_version(&self) -> bool {
+        self.version == VERSION
+    }
+
+    /// The datagram with this header and `message`.
+    pub(super) fn tagged(&self, key: &[u8; 32], message: &[u8]) -> Vec<u8> {
+        let mut datagram = [self.as_bytes(), message].concat();
+        let tag = blake3::keyed_hash(key, &datagram);
+        datagram.extend_from_slice(tag.as_bytes());
+        datagram
+    }
+
+    /// The header of a datagram that may be one of a handshake, of any version.
+    pub(super) fn of(datagram: &[u8]) -> Option<&Self> {
+        let (header, _) = Handshake::try_ref_from_prefix(datagram).ok()?;
+        (header.magic == MAGIC).then_some(header)
+    }
+
+    /// The message of a datagram, if its tag was made with `key`.
+    pub(super) fn message<'a>(key: &[u8; 32], datagram: &'a [u8]) -> Option<&'a [u8]> {
+        if datagram.len() > LONGEST_HANDSHAKE {
+            return None;
+        }
+        let (signed, tag) = datagram.split_last_chunk::<HANDSHAKE_TAG>()?;
+        // `Hash` compares in constant time.
+        let right = blake3::keyed_hash(key, signed) == *tag;
+        signed.get(size_of::<Self>()..).filter(|_| right)
     }
 }
 
-/// The header of a datagram.
-#[derive(Debug, Clone, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(super) struct Header {
-    magic: [u8; 2],
-    version: u8,
-    pub(super) kind: Kind,
-    reserved: U32,
-    pub(super) source: U64,
-    pub(super) destination: U64,
-    pub(super) source_session: U64,
-    pub(super) destination_session: U64,
-    pub(super) counter: U64,
-}
-
-const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-
 impl Header {
-    /// A header from process `source` to process `destination`; `sessions` are theirs.
-    pub(super) fn new(
-        kind: Kind,
-        [source, destination]: [u64; 2],
-        sessions: [u64; 2],
-        counter: u64,
-    ) -> Self {
+    /// A header to the receiver's `session`.
+    pub(super) fn new(session: u32, counter: u64) -> Self {
         Header {
             magic: MAGIC,
             version: VERSION,
-            kind,
-            reserved: 0.into(),
-            source: source.into(),
-            destination: destination.into(),
-            source_session: sessions[0].into(),
-            destination_session: sessions[1].into(),
+            kind: SEALED,
+            session: session.into(),
             counter: counter.into(),
         }
     }
 
-    /// Appends a datagram with the body that `fill` appends; nothing if `fill` returns
-    /// false.
-    pub(super) fn seal(
-        &self,
-        key: &ClusterKey,
-        out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut Vec<u8>) -> bool,
-    ) -> bool {
-        let start = out.len();
-        out.extend_from_slice(self.as_bytes());
-        if !fill(out) {
-            out.truncate(start);
-            return false;
-        }
-        let tag = blake3::keyed_hash(&key.0, &out[start..]);
-        out.extend_from_slice(tag.as_bytes());
-        true
-    }
-
-    /// Header and body of a datagram, if it was made with `key`.
-    pub(super) fn open<'a>(key: &ClusterKey, datagram: &'a [u8]) -> Option<(&'a Self, &'a [u8])> {
-        let (signed, tag) = datagram.split_last_chunk::<TAG_BYTES>()?;
-        let (header, body) = Header::try_ref_from_prefix(signed).ok()?;
-        let known = header.magic == MAGIC && header.version == VERSION && header.reserved == 0;
-        // `Hash` compares in constant time.
-        (known && blake3::keyed_hash(&key.0, signed) == *tag).then_some((header, body))
+    /// Header and the rest of a datagram, if it says that it is one within a session.
+    pub(super) fn of(datagram: &[u8]) -> Option<(&Self, &[u8])> {
+        let (header, sealed) = Header::try_ref_from_prefix(datagram).ok()?;
+        let known = header.magic == MAGIC && header.version == VERSION && header.kind == SEALED;
+        known.then_some((header, sealed))
     }
 }
 
@@ -155,54 +195,50 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn key(byte: u8) -> ClusterKey {
-        ClusterKey::new(&[byte; 32]).unwrap()
-    }
+    const KEY: [u8; 32] = [1; 32];
 
-    fn header() -> Header {
-        Header::new(Kind::Frame, [1, 2], [3, 4], 5)
-    }
-
-    fn seal(key: &ClusterKey, body: &[u8]) -> Vec<u8> {
-        let mut out = vec![9];
-        assert!(header().seal(key, &mut out, |out| {
-            out.extend_from_slice(body);
-            true
-        }));
-        out.split_off(1)
+    fn datagram(message: &[u8]) -> Vec<u8> {
+        Handshake::new(Step::Initiation, true, [1, 2], 3, 4).tagged(&KEY, message)
     }
 
     proptest! {
         #[test]
-        fn only_the_right_key_opens(body in prop::collection::vec(any::<u8>(), 0..300)) {
-            let datagram = seal(&key(1), &body);
-            prop_assert_eq!(datagram.len(), body.len() + OVERHEAD);
-            prop_assert_eq!(Header::open(&key(1), &datagram), Some((&header(), &body[..])));
-            prop_assert_eq!(Header::open(&key(2), &datagram), None);
+        fn only_the_right_key_opens(message in prop::collection::vec(any::<u8>(), 0..300)) {
+            let datagram = datagram(&message);
+            let short = datagram.len() <= LONGEST_HANDSHAKE;
+            let expected = short.then_some(&message[..]);
+            prop_assert_eq!(Handshake::message(&KEY, &datagram), expected);
+            prop_assert_eq!(Handshake::message(&[2; 32], &datagram), None);
         }
 
         #[test]
-        fn no_bit_can_be_changed(body in prop::collection::vec(any::<u8>(), 0..100), bit: usize) {
-            let mut datagram = seal(&key(1), &body);
+        fn no_bit_can_be_changed(message in prop::collection::vec(any::<u8>(), 0..100), bit: usize) {
+            let mut datagram = datagram(&message);
             let bit = bit % (datagram.len() * 8);
             datagram[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Header::open(&key(1), &datagram), None);
+            prop_assert_eq!(Handshake::message(&KEY, &datagram), None);
         }
 
         #[test]
         fn any_bytes_are_accepted(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert_eq!(Header::open(&key(1), &bytes), None);
+            prop_assert_eq!(Handshake::message(&KEY, &bytes), None);
+            let _ = (Handshake::of(&bytes), Header::of(&bytes));
         }
     }
 
     #[test]
-    fn a_body_that_cannot_be_made_leaves_nothing() {
-        let mut out = vec![9];
-        assert!(!header().seal(&key(1), &mut out, |out| {
-            out.push(1);
-            false
-        }));
-        assert_eq!(out, [9]);
-        assert_eq!(ClusterKey::new(&[1; 31]).unwrap_err(), ShortKey(31));
+    fn the_bytes_are_those_of_the_picture() {
+        let handshake = datagram(&[9]);
+        let expected = [
+            &b"qu\x02\x01\x01\0\0\0"[..],
+            &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
+            &[3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 9],
+        ];
+        assert_eq!(handshake[..41], expected.concat());
+        assert_eq!(handshake.len(), 41 + HANDSHAKE_TAG);
+        let header = Header::new(5, 6);
+        assert_eq!(header.as_bytes(), b"qu\x02\x04\x05\0\0\0\x06\0\0\0\0\0\0\0");
+        assert_eq!(Header::of(header.as_bytes()), Some((&header, &[][..])));
+        assert!(Handshake::of(header.as_bytes()).is_none());
     }
 }

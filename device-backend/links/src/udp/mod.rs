@@ -1,14 +1,29 @@
 //! Frames in UDP datagrams, between device processes and hosts (X7).
 //!
-//! [`UdpCarrier`] is the socket around the sessions with its peers. Datagrams of one length to one peer leave
-//! with one system call (segmentation offload), and one call receives a batch
-//! (`recvmmsg`, receive offload). A datagram that is not from a known process with
-//! the cluster's key is counted and dropped.
+//! [`UdpCarrier`] is the socket around the sessions with its peers:
+//!
+//! ```text
+//!   UdpCarrier ─► Peer ──► Keying ──► Handshaker     key pairs ─► keys (Noise)
+//!   socket        frames,  sessions,  Session        keys ─► datagrams, each counts once
+//!                 probes   rekeying
+//! ```
+//!
+//! Each process has a key pair and knows the public keys of the others. A datagram that is
+//! not from one of them is counted and dropped, so the frames of a peer are its own; the
+//! fabric drops those that are not from a node of that peer. Datagrams are encrypted unless
+//! both sides are told not to.
+//!
+//! Datagrams of one length to one peer leave with one system call (segmentation offload),
+//! and one call receives a batch (`recvmmsg`, receive offload).
 
 mod datagram;
 mod fragment;
+mod handshake;
+mod keying;
+mod keys;
 mod peer;
 mod replay;
+mod session;
 
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,10 +33,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use qnic_nic::Time;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState, BATCH_SIZE};
 
-use crate::carrier::{Carrier, CarrierReport};
-use datagram::{process_number, Header};
-pub use datagram::{ClusterKey, ShortKey};
-use peer::{Change, Output, Peer};
+use crate::carrier::{Carrier, CarrierReport, ProcessReport};
+use datagram::{Handshake, Header};
+use handshake::Pair;
+use keying::{peer_index, Doubt};
+pub use keys::{KeyError, NotAKey, PrivateKey, PublicKey};
+use peer::{Change, Output, Peer, Received};
 
 /// Bytes asked for in each direction of the socket; the system may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -42,16 +59,29 @@ pub struct UdpPeer {
     pub name: String,
     /// Where it listens.
     pub address: SocketAddr,
+    /// What it is known by.
+    pub public_key: PublicKey,
+}
+
+/// Who this process is on a network of UDP.
+#[derive(Debug, Clone)]
+pub struct UdpIdentity {
+    /// Its name.
+    pub name: String,
+    /// Its key.
+    pub private_key: PrivateKey,
+    /// Whether datagrams are encrypted; the same in all processes.
+    pub encrypt: bool,
 }
 
 /// Frames in UDP datagrams.
 pub struct UdpCarrier {
     name: String,
-    key: ClusterKey,
     socket: Socket,
-    number: u64,
     peers: Vec<(SocketAddr, Peer)>,
     buffers: Vec<Vec<u8>>,
+    /// Where datagrams are decrypted.
+    scratch: Vec<u8>,
     /// The last system call received nothing.
     drained: bool,
     rejected: u64,
@@ -147,30 +177,31 @@ impl Socket {
 }
 
 impl UdpCarrier {
-    /// A carrier of the process `name`, which listens on `listen`, to `peers`.
+    /// A carrier of the process `own`, which listens on `listen`, to `peers`.
     ///
     /// # Errors
     /// Returns the error of the operating system.
-    pub fn new(
-        name: &str,
-        listen: SocketAddr,
-        key: ClusterKey,
-        peers: &[UdpPeer],
-    ) -> std::io::Result<Self> {
+    pub fn new(own: &UdpIdentity, listen: SocketAddr, peers: &[UdpPeer]) -> std::io::Result<Self> {
         let socket = Socket::bind(listen)?;
         let clock = SystemTime::now().duration_since(UNIX_EPOCH);
-        let session = clock.map_or(1, |since| since.as_nanos() as u64);
-        let peer = |peer: &UdpPeer| {
+        let stamp = clock.map_or(1, |since| since.as_nanos() as u64);
+        let peer = |(index, peer): (u16, &UdpPeer)| {
+            let pair = Pair {
+                own: own.name.clone(),
+                peer: peer.name.clone(),
+                private: own.private_key.clone(),
+                public: peer.public_key,
+                encrypt: own.encrypt,
+            };
             let address = peer.address.to_string();
-            (peer.address, Peer::new(name, &peer.name, address, session))
+            (peer.address, Peer::new(pair, index, address, stamp))
         };
         Ok(UdpCarrier {
-            name: name.to_owned(),
-            key,
+            name: own.name.clone(),
             socket,
-            number: process_number(name),
-            peers: peers.iter().map(peer).collect(),
+            peers: (0..).zip(peers).map(peer).collect(),
             buffers: vec![vec![0; RECEIVE_BUFFER]; BATCH_SIZE],
+            scratch: Vec::new(),
             drained: false,
             rejected: 0,
         })
@@ -191,59 +222,95 @@ impl UdpCarrier {
                 continue;
             }
             busy = true;
-            let change = peer.tick(now, &self.key, self.socket.to(*address));
+            let change = peer.tick(now, self.socket.to(*address));
             log(&self.name, peer, change, self.rejected);
         }
         busy
     }
 
     fn receive_datagram(&mut self, now: Time, datagram: &[u8], take: &mut dyn FnMut(usize, &[u8])) {
-        let opened = Header::open(&self.key, datagram);
-        let known = opened.and_then(|(header, body)| {
-            let mut peers = self.peers.iter();
-            let index = peers.position(|(_, peer)| header.source == peer.number)?;
-            (header.destination == self.number).then_some((index, header, body))
-        });
-        let Some((index, header, body)) = known else {
+        let sealed = Header::of(datagram).map(|(header, _)| header);
+        let handshake = Handshake::of(datagram);
+        let index = match (sealed, handshake) {
+            (Some(header), _) => Some(peer_index(header.session.get())),
+            (None, Some(header)) => {
+                let mut peers = self.peers.iter();
+                peers.position(|(_, peer)| header.source == peer.number())
+            }
+            (None, None) => None,
+        };
+        let peer = index.and_then(|index| Some((index, self.peers.get_mut(index)?)));
+        let Some((index, (address, peer))) = peer else {
             self.rejected += 1;
             return;
         };
-        let (address, peer) = &mut self.peers[index];
         let output = self.socket.to(*address);
-        let (received, change) = peer.receive(now, &self.key, header, body, output);
-        log(&self.name, peer, change, self.rejected);
-        if let Some(frame) = received {
-            take(index, &frame);
+        let (received, change) = match (sealed, handshake) {
+            (Some(header), _) => peer.receive(now, header, datagram, &mut self.scratch, output),
+            (None, Some(header)) => peer.receive_handshake(now, header, datagram, output),
+            (None, None) => (Received::Rejected, None),
+        };
+        match received {
+            Received::Rejected => self.rejected += 1,
+            Received::Taken => {}
+            Received::Frame(frame) => take(index, &frame),
         }
+        log(&self.name, peer, change, self.rejected);
     }
 }
 
 /// Logs a change, naming both ends.
 fn log(own: &str, peer: &Peer, change: Option<Change>, rejected: u64) {
-    let peer = &peer.report;
+    let ProcessReport { name, address, .. } = &peer.report;
     match change {
         None => {}
         Some(Change::Connected) => {
-            tracing::info!(
-                "process \"{}\" at {} is connected by UDP",
-                peer.name,
-                peer.address
-            );
+            tracing::info!("process \"{name}\" at {address} is connected by UDP");
         }
         Some(Change::Silent) => tracing::error!(
-            "process \"{own}\" gets no response from process \"{}\" at {}: is it running, is the \
-             address right, does a firewall stop UDP, is the key the same? ({rejected} datagrams \
-             with another key so far)",
-            peer.name,
-            peer.address
+            "process \"{own}\" has no connection with process \"{name}\" at {address}: {} \
+             ({rejected} datagrams rejected so far)",
+            reason(own, peer)
         ),
+    }
+}
+
+/// Why there is no connection, and what to do.
+fn reason(own: &str, peer: &Peer) -> String {
+    let (name, pair) = (&peer.report.name, peer.pair());
+    let does = |encrypts| {
+        if encrypts {
+            "encrypts"
+        } else {
+            "does not encrypt"
+        }
+    };
+    match peer.doubt() {
+        None => "it does not respond; is it running, is the address right, does a firewall stop \
+                 UDP?"
+            .to_owned(),
+        Some(Doubt::Keys) => format!(
+            "their keys do not fit; this process has the public key {} for \"{name}\", and \
+             \"{own}\" itself has {}: compare both with what \"cargo qnic keys show\" says on \
+             the two hosts",
+            pair.public,
+            pair.private.public()
+        ),
+        Some(Doubt::Encryption) => format!(
+            "\"{own}\" {}, and \"{name}\" {}: set `encrypt` of the network to the same on both",
+            does(pair.encrypt),
+            does(!pair.encrypt)
+        ),
+        Some(Doubt::Version) => {
+            "it speaks another version of the protocol: run the same qnic on both hosts".to_owned()
+        }
     }
 }
 
 impl Carrier for UdpCarrier {
     fn send(&mut self, _now: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool) {
         if let Some((address, peer)) = self.peers.get_mut(process) {
-            peer.send(&self.key, self.socket.to(*address), fill);
+            peer.send(self.socket.to(*address), fill);
         }
     }
 
@@ -299,61 +366,4 @@ impl Carrier for UdpCarrier {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Processes;
-
-    fn key(byte: u8) -> ClusterKey {
-        ClusterKey::new(&[byte; 32]).unwrap()
-    }
-
-    /// One process for each key, on free ports; all are configured to know each other.
-    fn world(keys: &[u8]) -> Processes<UdpCarrier> {
-        let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let reserved: Vec<_> = keys.iter().map(|_| UdpSocket::bind(any).unwrap()).collect();
-        let peer = |(index, socket): (usize, &UdpSocket)| UdpPeer {
-            name: format!("p{index}"),
-            address: socket.local_addr().unwrap(),
-        };
-        let peers: Vec<_> = reserved.iter().enumerate().map(peer).collect();
-        drop(reserved);
-        let carrier = |(own, byte): (&UdpPeer, &u8)| {
-            let others = peers.iter().filter(|peer| *peer != own);
-            let others: Vec<_> = others.cloned().collect();
-            UdpCarrier::new(&own.name, own.address, key(*byte), &others).unwrap()
-        };
-        let carriers = peers.iter().zip(keys).map(carrier).map(Some);
-        Processes::new(carriers.collect(), ())
-    }
-
-    fn connected(world: &Processes<UdpCarrier>) -> bool {
-        let mut carriers = world.carriers.iter().flatten();
-        world.connected()
-            && carriers.all(|one| one.report().processes.iter().all(|peer| peer.mtu > 4096))
-    }
-
-    #[test]
-    fn frames_of_all_lengths_reach_their_process_in_batches() {
-        let mut world = world(&[1, 1, 1]);
-        world.until("all connected", connected);
-        let links = [(0, 0, 1), (0, 1, 2), (1, 0, 0), (2, 1, 1)];
-        let mut sent = world.send_all(40, &links, [96, 4192, 4192, 700]);
-        sent.iter_mut().for_each(|frames| frames.sort());
-        world.frames.iter_mut().for_each(|frames| frames.sort());
-        assert_eq!(world.frames, sent);
-    }
-
-    #[test]
-    fn a_process_with_another_key_is_rejected_and_counted() {
-        let mut world = world(&[1, 2]);
-        world.until("rejections are counted", |world| {
-            [0, 1].iter().all(|one| world.report(*one).rejected >= 3)
-        });
-        world.send(0, 0, b"frame");
-        for process in [0, 1] {
-            assert!(!world.about(process, 0).connected);
-            assert_eq!(world.about(process, 0).frames_received, 0);
-        }
-        assert_eq!(world.about(0, 0).dropped, 1);
-    }
-}
+mod tests;

@@ -1,18 +1,12 @@
-//! The session with one other process, sans-IO.
+//! What goes to and comes from one other process, sans-IO.
 //!
 //! ```text
-//!   silent ── Hello each 200 ms ──► response: connected ── nothing received for 5 s ──► silent
+//!   silent ── handshake ──► connected ── nothing received for 5 s ──► silent
 //! ```
 //!
-//! Each side names its session by a number that only grows (the wall clock at its start).
-//! A datagram is accepted only if it names the present session of the receiver: then a
-//! process with the key has made it after this session began. Of those datagrams, one
-//! with a larger session of the peer than the known one begins a new session of the peer,
-//! one with a smaller session is old, and within a session each counter is accepted once.
-//! So nothing recorded from the network can be played back.
-//!
-//! If the clock of a process went back, the response to its Hello says which session its
-//! peer knows, and the process takes a larger number.
+//! A peer that was quiet for a second is pinged each 200 ms. After two seconds a handshake is
+//! tried beside that: the peer may have begun anew. [`super::keying`] says how sessions
+//! begin and follow each other; a datagram counts only within one of them, once.
 //!
 //! # Size of datagrams (U8)
 //! Once connected, zero-filled probes of the sizes in [`SIZES`] show which sizes arrive;
@@ -24,17 +18,21 @@ use std::borrow::Cow;
 
 use qnic_nic::Time;
 
-use super::datagram::{process_number, ClusterKey, Header, Kind, OVERHEAD};
-use super::fragment::{fragments, Reassembly};
-use super::replay::ReplayWindow;
+use super::datagram::{Handshake, Header, Kind, OVERHEAD};
+use super::fragment::fragments;
+use super::handshake::Pair;
+use super::keying::{Doubt, Effect, Keying};
+use super::session::Unopened;
 use crate::carrier::{Outage, ProcessReport, OUTAGE};
 use crate::codec::MAX_FRAME;
 
 const MS: u64 = 1_000_000;
-/// Time between Hellos to a peer that is silent.
-const HELLO_INTERVAL: u64 = 200 * MS;
-/// A peer that has been silent for so long is sent a Hello.
-const HELLO_AFTER: u64 = 1000 * MS;
+/// Time between pings to a peer that is quiet.
+const PING_INTERVAL: u64 = 200 * MS;
+/// A peer that has been quiet for so long is pinged.
+const PING_AFTER: u64 = 1000 * MS;
+/// After so long a handshake is tried.
+const HANDSHAKE_AFTER: u64 = 2000 * MS;
 /// Time between probes while sizes are searched.
 const PROBE_INTERVAL: u64 = 300 * MS;
 /// Rounds of probes in a search.
@@ -56,23 +54,19 @@ pub(super) trait Output {
     fn finish(&mut self);
 }
 
-/// The session with one other process.
-#[derive(Debug, Default)]
+/// Traffic with one other process.
+#[derive(Debug)]
 pub(super) struct Peer {
     pub(super) report: ProcessReport,
-    pub(super) number: u64,
-    own_number: u64,
-    own_session: u64,
-    session: Option<u64>,
-    counter: u64,
-    window: ReplayWindow,
-    reassembly: Reassembly,
-    next_frame: u64,
+    keying: Keying,
+    /// Where datagrams are put together, and frames that may be too long for one.
     scratch: Vec<u8>,
+    frame: Vec<u8>,
     probes: Probes,
     last_received: Time,
-    next_hello: Time,
+    next_ping: Time,
     outage: Outage,
+    doubt: Option<Doubt>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -82,8 +76,16 @@ struct Probes {
     next: Time,
 }
 
-/// The frame that a datagram contained or completed.
-pub(super) type Received<'a> = Option<Cow<'a, [u8]>>;
+/// What a datagram was.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Received<'a> {
+    /// Not from the peer, as far as can be told: nothing has changed.
+    Rejected,
+    /// The peer's; nothing for the NICs is in it.
+    Taken,
+    /// A frame, or the fragment that completes one.
+    Frame(Cow<'a, [u8]>),
+}
 
 /// A change to be logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,48 +96,60 @@ pub(super) enum Change {
 }
 
 impl Peer {
-    /// A peer called `name`; `session` is the wall clock.
-    pub(super) fn new(own: &str, name: &str, address: String, session: u64) -> Self {
+    /// Peer number `index` of a carrier, which listens on `address`; `stamp` is the wall clock.
+    pub(super) fn new(pair: Pair, index: u16, address: String, stamp: u64) -> Self {
         Peer {
             report: ProcessReport {
-                name: name.to_owned(),
+                name: pair.peer.clone(),
                 address,
                 mtu: SIZES[SIZES.len() - 1] as u64,
                 ..ProcessReport::default()
             },
-            number: process_number(name),
-            own_number: process_number(own),
-            own_session: session.max(1),
+            keying: Keying::new(pair, index, stamp),
+            scratch: Vec::new(),
+            frame: Vec::new(),
+            probes: Probes::default(),
+            last_received: Time(0),
+            next_ping: Time(0),
             outage: Outage::since(Time(0)),
-            ..Peer::default()
+            doubt: None,
         }
     }
 
+    /// Its name in datagrams.
+    pub(super) fn number(&self) -> u64 {
+        self.keying.peer_number()
+    }
+
+    pub(super) fn pair(&self) -> &Pair {
+        self.keying.pair()
+    }
+
+    /// Why there is no connection, as far as can be told.
+    pub(super) fn doubt(&self) -> Option<Doubt> {
+        self.doubt
+    }
+
+    /// Sends a datagram, if there is a session.
     fn put(
         &mut self,
-        key: &ClusterKey,
         kind: Kind,
         output: &mut dyn Output,
         fill: impl FnOnce(&mut Vec<u8>) -> bool,
     ) -> bool {
-        let sessions = [self.own_session, self.session.unwrap_or(0)];
-        let header = Header::new(kind, [self.own_number, self.number], sessions, self.counter);
-        self.counter += 1;
-        let sealed = header.seal(key, output.buffer(), fill);
+        let Some(session) = self.keying.current() else {
+            return false;
+        };
+        let sealed = session.seal(kind, &mut self.scratch, output.buffer(), fill);
         if sealed {
             output.finish();
         }
         sealed
     }
 
-    fn put_number(&mut self, key: &ClusterKey, kind: Kind, number: u64, output: &mut dyn Output) {
-        self.put(key, kind, output, append(&number.to_le_bytes()));
-    }
-
     /// Sends a frame, in fragments if it is too long; drops it while there is no connection.
     pub(super) fn send(
         &mut self,
-        key: &ClusterKey,
         output: &mut dyn Output,
         fill: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) {
@@ -145,91 +159,109 @@ impl Peer {
         }
         let room = self.report.mtu as usize - OVERHEAD;
         if room >= MAX_FRAME {
-            let sent = self.put(key, Kind::Frame, output, fill);
+            let sent = self.put(Kind::Frame, output, fill);
             self.report.frames_sent += u64::from(sent);
             return;
         }
-        let mut frame = std::mem::take(&mut self.scratch);
+        let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
         if fill(&mut frame) {
             self.report.frames_sent += 1;
-            let number = self.next_frame;
-            self.next_frame += 1;
-            if frame.len() <= room {
-                self.put(key, Kind::Frame, output, append(&frame));
-            } else {
-                for fragment in fragments(number, &frame, room) {
-                    self.put(key, Kind::Fragment, output, append(&fragment));
-                }
-            }
+            self.put_in_fragments(&frame, room, output);
         }
-        self.scratch = frame;
+        self.frame = frame;
     }
 
-    /// Handles an authentic datagram from this peer.
+    fn put_in_fragments(&mut self, frame: &[u8], room: usize, output: &mut dyn Output) {
+        if frame.len() <= room {
+            self.put(Kind::Frame, output, append(frame));
+            return;
+        }
+        let number = self.keying.current().map_or(0, |it| it.frame_number());
+        for fragment in fragments(number, frame, room) {
+            self.put(Kind::Fragment, output, append(&fragment));
+        }
+    }
+
+    /// Handles a datagram of a handshake that says that it is from this peer.
+    pub(super) fn receive_handshake(
+        &mut self,
+        now: Time,
+        header: &Handshake,
+        datagram: &[u8],
+        output: &mut dyn Output,
+    ) -> (Received<'static>, Option<Change>) {
+        let mut reply = |datagram: &[u8]| put_handshake(datagram, output);
+        match self.keying.receive(now, header, datagram, &mut reply) {
+            Effect::Rejected(doubt) => {
+                self.doubt = Some(doubt);
+                return (Received::Rejected, None);
+            }
+            Effect::Replayed => self.report.replayed += 1,
+            Effect::Noted => {}
+            Effect::Begun => {
+                self.report.sessions += 1;
+                let change = self.note_life(now);
+                // The peer takes the session over when something comes in it.
+                self.ping(now, output);
+                return (Received::Taken, change);
+            }
+        }
+        (Received::Taken, None)
+    }
+
+    /// Handles a datagram of a session with this peer; `scratch` is where it is decrypted.
     pub(super) fn receive<'a>(
         &mut self,
         now: Time,
-        key: &ClusterKey,
         header: &Header,
-        body: &'a [u8],
+        datagram: &'a [u8],
+        scratch: &'a mut Vec<u8>,
         output: &mut dyn Output,
     ) -> (Received<'a>, Option<Change>) {
-        let session = header.source_session.get();
-        if header.destination_session != self.own_session {
-            self.receive_for_other_session(key, header.kind, session, body, output);
-            return (None, None);
-        }
-        match self.session {
-            Some(known) if session < known => {
+        let opened = match self.keying.open(header, datagram, scratch) {
+            Ok(opened) => opened,
+            Err(Unopened::Forged) => return (Received::Rejected, None),
+            Err(Unopened::Replayed) => {
                 self.report.replayed += 1;
-                return (None, None);
+                return (Received::Taken, None);
             }
-            Some(known) if session == known => {}
-            _ => self.begin_session(now, session),
-        }
-        if !self.window.take(header.counter.get()) {
-            self.report.replayed += 1;
-            return (None, None);
-        }
+        };
+        self.report.sessions += u64::from(opened.begun);
+        let contents = opened.contents;
+        let session = self.keying.session(header.session.get());
+        let completed = match (contents, session) {
+            (Some((Kind::Fragment, body)), Some(session)) => session.reassembly.take(body),
+            _ => Ok(None),
+        };
+        let change = self.note_life(now);
+        let frame = match (contents, completed) {
+            (Some((Kind::Frame, body)), _) => Some(body.into()),
+            (_, Ok(Some(frame))) => Some(frame.into()),
+            (None, _) | (_, Err(_)) => {
+                self.report.malformed += 1;
+                None
+            }
+            (Some((kind, body)), Ok(None)) => {
+                self.receive_control(kind, body, output);
+                None
+            }
+        };
+        self.report.frames_received += u64::from(frame.is_some());
+        (frame.map_or(Received::Taken, Received::Frame), change)
+    }
+
+    /// The peer has shown that it lives.
+    fn note_life(&mut self, now: Time) -> Option<Change> {
         self.last_received = now;
         self.outage.end();
-        let change = (!self.report.connected).then_some(Change::Connected);
-        self.report.connected = true;
-        (
-            self.receive_body(now, key, header.kind, body, output),
-            change,
-        )
-    }
-
-    /// A datagram for another session of this process: only a Hello gets a response,
-    /// with the present session.
-    fn receive_for_other_session(
-        &mut self,
-        key: &ClusterKey,
-        kind: Kind,
-        session: u64,
-        body: &[u8],
-        output: &mut dyn Output,
-    ) {
-        if kind != Kind::Hello || number(body).is_none() {
-            self.report.replayed += 1;
-            return;
+        if self.report.connected {
+            return None;
         }
-        // The Hello may be a replay, so it changes nothing here. The response names the
-        // session that it came from: only a peer in that session accepts the response.
-        let known = self.session;
-        self.session = Some(session);
-        self.put_number(key, Kind::HelloResponse, known.unwrap_or(0), output);
-        self.session = known;
-    }
-
-    /// A new session of the peer begins.
-    fn begin_session(&mut self, now: Time, session: u64) {
-        self.session = Some(session);
-        self.window = ReplayWindow::default();
-        self.reassembly = Reassembly::default();
+        self.report.connected = true;
+        self.doubt = None;
         self.start_probes(now);
+        Some(Change::Connected)
     }
 
     fn start_probes(&mut self, now: Time) {
@@ -240,30 +272,15 @@ impl Peer {
         };
     }
 
-    fn receive_body<'a>(
-        &mut self,
-        now: Time,
-        key: &ClusterKey,
-        kind: Kind,
-        body: &'a [u8],
-        output: &mut dyn Output,
-    ) -> Received<'a> {
+    fn receive_control(&mut self, kind: Kind, body: &[u8], output: &mut dyn Output) {
         match kind {
-            Kind::Frame => {
-                self.report.frames_received += 1;
-                return Some(body.into());
+            Kind::Frame | Kind::Fragment | Kind::Pong => {}
+            Kind::Ping => {
+                self.put(Kind::Pong, output, append(&[]));
             }
-            Kind::Fragment => match self.reassembly.take(body) {
-                Ok(Some(frame)) => {
-                    self.report.frames_received += 1;
-                    return Some(frame.into());
-                }
-                Ok(None) => {}
-                Err(_) => self.report.malformed += 1,
-            },
             Kind::Probe => {
                 let size = (body.len() + OVERHEAD) as u64;
-                self.put_number(key, Kind::ProbeResponse, size, output);
+                self.put(Kind::ProbeResponse, output, append(&size.to_le_bytes()));
             }
             Kind::ProbeResponse => match number(body) {
                 Some(size) if SIZES.contains(&(size as usize)) => {
@@ -272,61 +289,57 @@ impl Peer {
                 }
                 _ => self.report.malformed += 1,
             },
-            Kind::Hello => {
-                let known = self.session.unwrap_or(0);
-                self.put_number(key, Kind::HelloResponse, known, output);
-            }
-            Kind::HelloResponse => match number(body) {
-                Some(known) if known > self.own_session => {
-                    // The clock went back: the peer takes this session for an old one.
-                    self.own_session = known.saturating_add(1);
-                    self.next_hello = now;
-                    self.counter = 0;
-                }
-                Some(_) => {}
-                None => self.report.malformed += 1,
-            },
         }
-        None
+    }
+
+    fn ping(&mut self, now: Time, output: &mut dyn Output) {
+        self.next_ping = now.after(PING_INTERVAL);
+        self.put(Kind::Ping, output, append(&[]));
     }
 
     /// Does what is due.
-    pub(super) fn tick(
-        &mut self,
-        now: Time,
-        key: &ClusterKey,
-        output: &mut dyn Output,
-    ) -> Option<Change> {
+    pub(super) fn tick(&mut self, now: Time, output: &mut dyn Output) -> Option<Change> {
+        let wanted = now >= self.handshake_wanted();
+        self.keying
+            .tick(now, wanted, &mut |datagram| put_handshake(datagram, output));
         let mut silent = self.outage.is_reported_at(now);
-        if self.report.connected && now >= self.last_received.after(OUTAGE) {
+        let quiet = now >= self.last_received.after(OUTAGE);
+        if self.report.connected && (quiet || self.keying.current().is_none()) {
             self.report.connected = false;
             silent = true;
         }
-        if now >= self.hello_due() {
-            self.next_hello = now.after(HELLO_INTERVAL);
-            let known = self.session.unwrap_or(0);
-            self.put_number(key, Kind::Hello, known, output);
+        if self.report.connected && now >= self.ping_due() {
+            self.ping(now, output);
         }
         if self.report.connected && now >= self.probes.next {
-            self.probe(now, key, output);
+            self.probe(now, output);
         }
         silent.then_some(Change::Silent)
     }
 
-    fn hello_due(&self) -> Time {
-        match self.report.connected {
-            true => self.next_hello.max(self.last_received.after(HELLO_AFTER)),
-            false => self.next_hello,
+    /// Until the peer knows of a session, it is pinged in it.
+    fn ping_due(&self) -> Time {
+        match self.keying.is_proved() {
+            true => self.next_ping.max(self.last_received.after(PING_AFTER)),
+            false => self.next_ping,
         }
     }
 
-    fn probe(&mut self, now: Time, key: &ClusterKey, output: &mut dyn Output) {
+    /// From when on a handshake is wanted, if the peer stays quiet.
+    fn handshake_wanted(&self) -> Time {
+        match self.report.connected {
+            true => self.last_received.after(HANDSHAKE_AFTER),
+            false => Time(0),
+        }
+    }
+
+    fn probe(&mut self, now: Time, output: &mut dyn Output) {
         let mtu = self.report.mtu as usize;
         if self.probes.rounds < PROBE_ROUNDS && mtu < SIZES[0] {
             self.probes.rounds += 1;
             self.probes.next = now.after(PROBE_INTERVAL);
             for size in SIZES.into_iter().filter(|size| *size > mtu) {
-                self.put(key, Kind::Probe, output, zeros(size));
+                self.put(Kind::Probe, output, zeros(size));
             }
             return;
         }
@@ -336,16 +349,23 @@ impl Peer {
             return;
         }
         self.probes.unanswered += 1;
-        self.put(key, Kind::Probe, output, zeros(mtu));
+        self.put(Kind::Probe, output, zeros(mtu));
     }
 
     /// When [`Peer::tick`] must be called at the latest.
     pub(super) fn deadline(&self) -> Time {
-        let connected = self.report.connected;
-        let connected = connected.then(|| self.probes.next.min(self.last_received.after(OUTAGE)));
+        let connected = self.report.connected.then(|| {
+            let outage = self.last_received.after(OUTAGE);
+            outage.min(self.probes.next).min(self.ping_due())
+        });
         let others = connected.into_iter().chain(self.outage.deadline());
-        others.fold(self.hello_due(), Time::min)
+        others.fold(self.keying.deadline(self.handshake_wanted()), Time::min)
     }
+}
+
+fn put_handshake(datagram: &[u8], output: &mut dyn Output) {
+    output.buffer().extend_from_slice(datagram);
+    output.finish();
 }
 
 fn append(bytes: &[u8]) -> impl FnOnce(&mut Vec<u8>) -> bool + '_ {
