@@ -9,6 +9,7 @@ mod demo;
 mod doctor;
 mod down;
 mod fuzz;
+mod keys;
 mod logs;
 mod net;
 mod pause;
@@ -68,6 +69,8 @@ enum Command {
     Down(down::Options),
     /// Show and change what links do to frames: loss, delay, partition
     Net(net::Options),
+    /// Make and show the keys by which hosts know each other
+    Keys(keys::Options),
     /// Write what runs over links as pcapng, for Wireshark
     Capture(capture::Options),
     /// Run all tests
@@ -106,6 +109,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Resume(options) => pause::resume(options),
         Command::Down(options) => down::run(options),
         Command::Net(options) => net::run(options),
+        Command::Keys(options) => keys::run(options),
         Command::Capture(options) => capture::run(options),
         Command::Test(options) => test::run(options),
         Command::Sim(options) => sim::run(options),
