@@ -169,18 +169,96 @@ fn a_paused_machine_is_served_and_goes_on() {
     assert_eq!(counters.pauses, 3);
 }
 
-/// A machine that was reset while it was paused starts at the beginning.
+/// A machine that was reset while it was paused starts at the beginning, whether or not the
+/// pause was announced and the reset was said.
 #[test]
 fn a_machine_reset_during_a_pause_gets_a_fresh_device() {
     let (lab, mut guest) = started();
-    guest.register(10);
-    assert!(lab.device().expect_pause(0));
-    guest.stop();
-    lab.wait_for_state(0, true, NicState::Paused);
-    guest.start();
+    let expected = [NicState::Paused, NicState::Suspended];
+    for (resets, state) in (1..).zip(expected) {
+        guest.register(10);
+        if state == NicState::Paused {
+            assert!(lab.device().expect_pause(0));
+        }
+        guest.pause();
+        lab.wait_for_state(0, true, state);
+        guest.lose_mapping();
+        guest.start();
+        assert_eq!(guest.hello(), Status::Ok);
+        assert_eq!(guest.statistics().processes.get(), 0);
+        assert_eq!(lab.report(0).counters.resets, resets);
+    }
+    assert_eq!(lab.report(0).counters.pauses, 0);
+}
+
+/// Nobody announced it: nothing accesses the guest's memory, what peers send waits, and all
+/// of it arrives when the machine goes on.
+#[test]
+fn a_pause_from_outside_is_survived() {
+    let (lab, a, mut b, bytes) = joined();
+    for round in 0..3 {
+        let indices = b.pause();
+        lab.wait_for_state(1, true, NicState::Suspended);
+        b.clear_data();
+        a.issue(round, &a.write_command(1, 20, 4096 * round, 9000));
+        until("the command", || a.commands_read() == round + 1);
+        assert_eq!(b.data(4096 * round, 9000), [0; 9000], "a paused guest's memory");
+        assert_eq!(a.writes_done(), round);
+        b.renew();
+        b.resume(indices);
+        lab.wait_for_state(1, true, NicState::Running);
+        until("the completion", || a.writes_done() == round + 1);
+        assert_eq!(b.data(4096 * round, 9000), bytes);
+        assert_eq!(b.event().kind.get(), Kind::Wake as u32);
+        b.want_wake(round + 2);
+        assert_eq!(b.statistics().processes.get(), 1);
+    }
+    let counters = lab.report(1).counters;
+    assert_eq!((counters.starts, counters.resets), (1, 0));
+    assert_eq!(counters.pauses, 3);
+}
+
+/// Peers wait for a machine that stands still as for any node that is silent: the peer timeout.
+/// What it had of its own is there when it goes on, and its peers find it again.
+#[test]
+fn a_long_pause_ends_what_peers_wait_for() {
+    let (lab, a, mut b, bytes) = joined();
+    let indices = b.pause();
+    a.issue(0, &a.write_command(1, 20, 0, 9000));
+    until("the failure", || a.writes_done() == 1);
+    assert_eq!(a.errors(), 1);
+    a.issue(1, &a.write_command(1, 20, 0, 9000));
+    until("another failure", || a.writes_done() == 2);
+    assert_eq!(a.errors(), 2);
+    b.resume(indices);
+    lab.wait_for_state(1, true, NicState::Running);
+    assert_eq!(b.statistics().processes.get(), 1);
+    let mut number = 2;
+    until("a write that arrives", || {
+        a.issue(number, &a.write_command(1, 20, 0, 9000));
+        number += 1;
+        until("its end", || a.writes_done() == number);
+        a.errors() < number
+    });
+    assert_eq!(b.data(0, 9000), bytes);
+    assert_eq!(lab.report(1).counters.resets, 0);
+}
+
+/// A suspended NIC costs the engine nothing: with nothing else to do, it sleeps.
+#[test]
+fn a_pause_holds_no_engine_time() {
+    let (lab, mut guest) = started();
+    let indices = guest.pause();
+    lab.wait_for_state(0, true, NicState::Suspended);
+    let rounds = || lab.device().stats().unwrap().report.engine;
+    until("sleep", || {
+        let before = rounds();
+        let after = rounds();
+        // Nothing but the questions themselves wakes it.
+        after.sleeps > before.sleeps && after.rounds - before.rounds < 10_000
+    });
+    guest.resume(indices);
     assert_eq!(guest.hello(), Status::Ok);
-    assert_eq!(guest.statistics().processes.get(), 0);
-    assert_eq!(lab.report(0).counters.resets, 1);
 }
 
 #[test]

@@ -135,9 +135,11 @@ impl Engine {
     fn may_sleep(&mut self) -> bool {
         let now = self.now();
         let fabric = &mut self.fabric;
-        (0..self.nics.len())
-            .all(|slot| fabric.with(slot, now, |nic, host, _| nic.prepare_sleep(host)))
-            && fabric.prepare_sleep()
+        let mut slots = 0..self.nics.len();
+        slots.all(|slot| {
+            fabric.is_suspended(slot)
+                || fabric.with(slot, now, |_, nic, host, _| nic.prepare_sleep(host))
+        }) && fabric.prepare_sleep()
     }
 
     fn time_to_deadline(&self) -> Option<Duration> {

@@ -1,20 +1,31 @@
 //! The port of one NIC: its queues and its state in the device process.
 //!
 //! ```text
-//!          start, mapped              stopped, reset, disconnected
-//!   Down ────────► Mapping ──► Running ───────────────────► Down
-//!                               │   ▲                        ▲
-//!               announced pause ▼   │ started where stopped  │ reset, disconnected,
-//!                              Paused ───────────────────────┘ started elsewhere
+//!          start, mapped                    reset, disconnected
+//!   Down ────────► Mapping ──► Running ────────────────────────► Down
+//!                               │   ▲                              ▲
+//!                 queues stop   ▼   │ started where stopped        │ reset, disconnected,
+//!                    Paused, Suspended ────────────────────────────┘ started elsewhere
 //! ```
 //!
 //! The connection numbers its starts; a mapping of the SRAM counts only for the present
 //! start.
 //!
-//! QEMU stops the queues in the same way for a pause and for a reset, after which the
-//! guest's memory may have another use. So a NIC is reset when its queues stop, unless a
-//! pause of the machine was announced. A paused guest's memory stays what it was: its NIC
-//! continues to serve its peers (N1); requests, responses and events wait.
+//! # What a stop of the queues is
+//! QEMU stops the queues in the same way for a pause of the machine (`stop`, a debugger, a
+//! snapshot) and for a reset of the device (a driver that leaves, a reboot). What follows
+//! tells which it was:
+//!
+//! | then comes | so it was |
+//! |---|---|
+//! | RESET_DEVICE, which QEMU sends with every virtio reset, and does not wait for | a reset |
+//! | a start with the control and event queues where they stopped | a pause: the NIC goes on with all that it had |
+//! | a start elsewhere, the end of the connection | a reset |
+//!
+//! Until then the NIC is *suspended*: after a reset the guest's memory may have another use, so
+//! nothing accesses it. A NIC whose pause was announced is *paused* instead: its guest's memory
+//! stays what it was, and it continues to serve its peers (N1). In both states requests,
+//! responses and events wait.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -34,7 +45,7 @@ use crate::notifier::Notifier;
 use crate::throttle::{throttled, Throttle};
 
 /// Longest time between the announcement of a pause and the pause, in nanoseconds. When
-/// queues stop later, that is a reset.
+/// queues stop later, that was not announced.
 const PAUSE_TIMEOUT: u64 = 30_000_000_000;
 
 /// A request whose response comes later.
@@ -57,9 +68,14 @@ pub(super) enum Phase {
     Down,
     Mapping(u64),
     Running,
-    /// The machine is paused; available indices of the control and event queues.
-    Paused([u16; 2]),
+    /// The machine is paused, as was announced.
+    Paused(Stopped),
+    /// The machine is paused, or the device is about to be reset.
+    Suspended(Stopped),
 }
+
+/// The available indices at which the control and event queues stopped.
+type Stopped = [u16; FIRST_DOORBELL];
 
 /// The port of one NIC: the device process's side of it.
 #[derive(Debug, Default)]
@@ -97,16 +113,20 @@ impl NicPort {
     /// The driver has started the device, or the machine continues after a pause: then
     /// `indices` are the available indices at which the control and event queues were
     /// stopped, and the result is true. Otherwise the SRAM is about to be mapped.
-    pub(crate) fn start(&mut self, cx: &mut Context<'_>, epoch: u64, indices: [u16; 2]) -> bool {
+    pub(crate) fn start(&mut self, cx: &mut Context<'_>, epoch: u64, indices: Stopped) -> bool {
+        let stopped = match self.phase {
+            Phase::Paused(stopped) | Phase::Suspended(stopped) => Some(stopped),
+            Phase::Down | Phase::Mapping(_) | Phase::Running => None,
+        };
         // Queues that were never used look like those of a reset device.
-        let continues =
-            indices != [0; 2] && matches!(self.phase, Phase::Paused(stopped) if stopped == indices);
-        if !continues {
+        if stopped != Some(indices) || indices == [0; 2] {
             self.halt(cx);
             self.phase = Phase::Mapping(epoch);
             return false;
         }
         self.phase = Phase::Running;
+        self.counters.pauses += 1;
+        cx.fabric.resume(self.slot, cx.now);
         self.expects_pause = None;
         self.requests_due = true;
         // Doorbells rung during the pause were not handled.
@@ -124,17 +144,22 @@ impl NicPort {
         running
     }
 
-    /// The first queue stops: the machine is paused, or the device reset.
-    fn pause_or_halt(&mut self, cx: &mut Context<'_>) {
+    /// The first queue stops: the machine is paused, or the device about to be reset.
+    fn pause(&mut self, cx: &mut Context<'_>) {
         match self.phase {
-            Phase::Paused(_) => {}
-            Phase::Running if self.expects_pause.is_some_and(|until| cx.now <= until) => {
-                let index = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::next_available);
-                self.phase = Phase::Paused(self.rings.each_ref().map(index));
-                self.counters.pauses += 1;
-                throttled!(self, info, "the machine is paused");
-            }
-            _ => self.halt(cx),
+            Phase::Running => {}
+            Phase::Paused(_) | Phase::Suspended(_) => return,
+            Phase::Down | Phase::Mapping(_) => return self.halt(cx),
+        }
+        let index = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::next_available);
+        let stopped = self.rings.each_ref().map(index);
+        if self.expects_pause.take().is_some_and(|until| cx.now <= until) {
+            self.phase = Phase::Paused(stopped);
+            throttled!(self, info, "the machine is paused");
+        } else {
+            self.phase = Phase::Suspended(stopped);
+            cx.fabric.suspend(self.slot, cx.now);
+            throttled!(self, info, "device stopped: a pause, unless a reset follows");
         }
     }
 
@@ -144,12 +169,10 @@ impl NicPort {
         self.expects_pause = None;
         self.pending.clear();
         self.requests_due = false;
-        if matches!(phase, Phase::Running | Phase::Paused(_)) {
+        if !matches!(phase, Phase::Down | Phase::Mapping(_)) {
             self.counters.resets += 1;
             throttled!(self, info, "device stopped, NIC reset");
-            let now = cx.now;
-            cx.fabric
-                .with(self.slot, now, |nic, host, wire| nic.reset(now, host, wire));
+            cx.fabric.reset(self.slot, cx.now);
         }
     }
 
@@ -209,9 +232,10 @@ impl NicPort {
         if !matches!(self.phase, Phase::Mapping(expected) if expected == epoch) {
             return;
         }
-        let (now, session) = (cx.now, wall_clock());
-        cx.fabric
-            .with(self.slot, now, |nic, host, _| nic.start(now, host, session));
+        let session = wall_clock();
+        cx.fabric.with(self.slot, cx.now, |now, nic, host, _| {
+            nic.start(now, host, session);
+        });
         self.phase = Phase::Running;
         self.requests_due = true;
         self.counters.starts += 1;
@@ -257,10 +281,10 @@ impl NicPort {
         }
     }
 
-    /// A queue stops, and with it the device, which is paused if that was announced.
-    /// Returns the available index of the queue if it ran.
+    /// A queue stops, and with it the device. Returns the available index of the queue if it
+    /// ran.
     pub(crate) fn stop_queue(&mut self, cx: &mut Context<'_>, queue: usize) -> Option<u16> {
-        self.pause_or_halt(cx);
+        self.pause(cx);
         self.remove_queue(cx, queue)
     }
 
@@ -286,6 +310,7 @@ impl NicPort {
                 Phase::Mapping(_) => NicState::Mapping,
                 Phase::Running => NicState::Running,
                 Phase::Paused(_) => NicState::Paused,
+                Phase::Suspended(_) => NicState::Suspended,
             },
             counters: self.counters.clone(),
             statistics: nic.statistics(),

@@ -64,8 +64,10 @@ pub enum NicState {
     Mapping,
     /// The driver can use it.
     Running,
-    /// The machine is paused; the NIC continues to serve its peers.
+    /// The machine is paused, as was announced; the NIC continues to serve its peers.
     Paused,
+    /// The machine has stopped the device, for a pause or a reset; the NIC stands still.
+    Suspended,
 }
 
 /// One NIC.
@@ -91,7 +93,7 @@ pub struct NicReport {
 pub struct NicCounters {
     /// Times that the driver was let in.
     pub starts: u64,
-    /// Times that its machine was paused.
+    /// Times that its machine went on after a pause.
     pub pauses: u64,
     /// Times that a running device was reset, by whatever cause.
     pub resets: u64,

@@ -95,7 +95,7 @@ impl NicPort {
             head: chain.head,
             response,
         };
-        let response = fabric.with(self.slot, now, |nic, host, wire| {
+        let response = fabric.with(self.slot, now, |now, nic, host, wire| {
             nic.handle_control(now, host, wire, &bytes, token)
         });
         match response {

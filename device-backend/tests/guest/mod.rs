@@ -312,11 +312,26 @@ impl Guest {
         self.start_queues(places);
     }
 
-    /// Stops all queues and resets the device, as a virtio reset does; the mapping
+    /// Stops all queues and resets the device, as QEMU does for a virtio reset; the mapping
     /// is lost.
     pub(crate) fn stop(&mut self) {
         self.pause();
+        self.front_end.reset_device().unwrap();
+        self.lose_mapping();
+    }
+
+    /// The front end has removed its mapping of the SRAM.
+    pub(crate) fn lose_mapping(&mut self) {
         self.slot.lock().unwrap().mapped = false;
+    }
+
+    /// The front end renews its eventfds.
+    pub(crate) fn renew(&mut self) {
+        let eventfd = || EventFd::new(vmm_sys_util::eventfd::EFD_NONBLOCK).unwrap();
+        for ring in [&mut self.control, &mut self.events] {
+            (ring.kick, ring.call, ring.error) = (eventfd(), eventfd(), eventfd());
+        }
+        self.doorbells.fill_with(eventfd);
     }
 }
 

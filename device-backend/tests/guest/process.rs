@@ -4,7 +4,7 @@ use std::sync::atomic::{fence, Ordering};
 
 use qnic_abi::control::{Export, Import, Imported, NewProcess, Opcode};
 use qnic_abi::export::ExportOptions;
-use qnic_abi::host_area::{signal_offset, HOST_PAGES, WRITES_DONE};
+use qnic_abi::host_area::{signal_offset, ERRORS, HEAD, HOST_PAGES, WRITES_DONE};
 use qnic_abi::page_table::{entry_of, PageAccess, Tag, ROW_ENTRIES};
 use qnic_abi::window::{AWAKE, WAKE_REQUEST};
 use qnic_abi::{
@@ -173,12 +173,25 @@ impl Guest {
         self.host_word(WRITES_DONE)
     }
 
+    pub(crate) fn commands_read(&self) -> u64 {
+        self.host_word(HEAD)
+    }
+
+    pub(crate) fn errors(&self) -> u64 {
+        self.host_word(ERRORS)
+    }
+
     pub(crate) fn signals(&self) -> u64 {
         self.host_word(signal_offset(5))
     }
 
     pub(crate) fn fill(&self, bytes: &[u8]) {
         self.ram.write_slice(bytes, GuestAddress(DATA)).unwrap();
+    }
+
+    pub(crate) fn clear_data(&self) {
+        let zeroes = vec![0; PAGES as usize * PAGE_SIZE];
+        self.ram.write_slice(&zeroes, GuestAddress(DATA)).unwrap();
     }
 
     pub(crate) fn data(&self, offset: u64, length: usize) -> Vec<u8> {

@@ -22,8 +22,11 @@
 //! changed at run time.
 //!
 //! Everything else arrives with [`Fabric::receive`].
+//!
+//! A node that stands still has its NIC suspended ([`slot`]).
 
 mod routes;
+mod slot;
 mod wire;
 
 use qnic_abi::NodeId;
@@ -35,6 +38,7 @@ use crate::codec::{self, Packet};
 use crate::network::{LinkError, LinkSet, Network, NetworkPlan};
 use crate::tap::{Tap, TapId};
 use routes::{Route, Routes};
+use slot::Slot;
 pub use wire::LocalWire;
 
 /// Two NICs have the same node number.
@@ -47,12 +51,6 @@ pub struct DuplicateNode(pub NodeId);
 pub struct Fabric<H> {
     slots: Vec<Slot<H>>,
     switch: Switch,
-}
-
-#[derive(Debug)]
-struct Slot<H> {
-    nic: Nic,
-    host: H,
 }
 
 /// What the NICs share.
@@ -74,7 +72,7 @@ impl<H: Host> Fabric<H> {
         let slot = self.slots.len();
         let node = nic.geometry().node;
         self.switch.routes.add(node, Route::Local(slot))?;
-        self.slots.push(Slot { nic, host });
+        self.slots.push(Slot::new(nic, host));
         Ok(slot)
     }
 
@@ -174,12 +172,13 @@ impl<H: Host> Fabric<H> {
         self.switch.misdirected
     }
 
-    /// Calls `work` with the NIC of a slot, its node and its wire, at time `now`.
+    /// Calls `work` with the time by the clock of a NIC, the NIC, its node and its wire, at
+    /// time `now`.
     pub fn with<R>(
         &mut self,
         slot: usize,
         now: Time,
-        work: impl FnOnce(&mut Nic, &H, &mut LocalWire<'_, H>) -> R,
+        work: impl FnOnce(Time, &mut Nic, &H, &mut LocalWire<'_, H>) -> R,
     ) -> R {
         let (before, rest) = self.slots.split_at_mut(slot);
         let (this, after) = rest.split_at_mut(1);
@@ -190,17 +189,61 @@ impl<H: Host> Fabric<H> {
             before,
             after,
         };
-        work(&mut this[0].nic, &this[0].host, &mut wire)
+        let time = this[0].time(now);
+        work(time, &mut this[0].nic, &this[0].host, &mut wire)
     }
 
-    /// Polls the NIC of a slot.
+    /// Polls the NIC of a slot, unless it is suspended.
     pub fn poll(&mut self, slot: usize, now: Time) -> Progress {
-        self.with(slot, now, |nic, host, wire| nic.poll(now, host, wire))
+        if self.is_suspended(slot) {
+            return Progress::Idle;
+        }
+        self.with(slot, now, |time, nic, host, wire| {
+            nic.poll(time, host, wire)
+        })
+    }
+
+    /// The node of a slot stands still: from now on its NIC does nothing, and its clock does
+    /// not go on. Its peers wait as for one that is silent.
+    pub fn suspend(&mut self, slot: usize, now: Time) {
+        self.slots[slot].suspend(now);
+    }
+
+    /// The node of a slot goes on where it was. What has arrived meanwhile over lossless
+    /// routes is delivered, if the peers have not given it up.
+    pub fn resume(&mut self, slot: usize, now: Time) {
+        self.slots[slot].resume(now);
+    }
+
+    /// Resets the NIC of a slot, suspended or not.
+    pub fn reset(&mut self, slot: usize, now: Time) {
+        self.slots[slot].resume(now);
+        self.slots[slot].forget_held();
+        self.with(slot, now, |time, nic, host, wire| {
+            nic.reset(time, host, wire)
+        });
+    }
+
+    /// Returns true from [`Fabric::suspend`] to [`Fabric::resume`] or [`Fabric::reset`].
+    pub fn is_suspended(&self, slot: usize) -> bool {
+        self.slots[slot].is_suspended()
+    }
+
+    /// Has NICs say goodbye whose nodes stand still for too long.
+    fn leave(&mut self, now: Time) {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].takes_leave(now) {
+                self.with(slot, now, |time, nic, _, wire| {
+                    nic.send_goodbyes(time, wire);
+                });
+            }
+        }
     }
 
     /// Delivers what has arrived over links and from other processes, and forwards what
     /// is due. Returns true if there was anything.
     pub fn receive(&mut self, now: Time) -> bool {
+        self.leave(now);
         let slots = &mut self.slots;
         let Switch {
             routes,
@@ -209,12 +252,15 @@ impl<H: Host> Fabric<H> {
             misdirected,
         } = &mut self.switch;
         let mut busy = false;
+        for slot in slots.iter_mut() {
+            busy |= slot.deliver_held(now);
+        }
         while let Some((node, image)) = network.poll(now) {
             busy = true;
             let bytes = codec::without_checksum(&image);
             match (routes.find(node), Packet::parse(bytes)) {
                 (Some(Route::Local(slot)), Ok(frame)) => {
-                    slots[slot].deliver(now, &frame);
+                    slots[slot].deliver(now, &frame, false);
                 }
                 (Some(Route::Remote { carrier, process }), _) => {
                     carriers[carrier].send(now, process, &mut |buffer| {
@@ -241,7 +287,7 @@ impl<H: Host> Fabric<H> {
                 if network.is_tapped() {
                     network.record_foreign(now, frame.source(), frame.destination(), bytes);
                 }
-                slots[slot].deliver(now, &frame);
+                slots[slot].deliver(now, &frame, false);
             });
         }
         busy
@@ -263,7 +309,7 @@ impl<H: Host> Fabric<H> {
 
     /// When a NIC must be polled, or [`Fabric::receive`] called, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        let nics = self.slots.iter().map(|slot| slot.nic.next_deadline());
+        let nics = self.slots.iter().map(Slot::deadline);
         let carriers = self.switch.carriers.iter();
         let carriers = carriers.map(|carrier| carrier.next_deadline());
         let network = self.switch.network.next_deadline();
@@ -278,18 +324,6 @@ impl<H: Host> Default for Fabric<H> {
             slots: Vec::new(),
             switch: Switch::default(),
         }
-    }
-}
-
-impl<H: Host> Slot<H> {
-    /// Gives a frame to the NIC. A NIC that is not running loses it: then returns false.
-    fn deliver(&mut self, now: Time, packet: &Packet<'_, H::Memory>) -> bool {
-        let running = self.nic.is_running();
-        if running {
-            self.nic
-                .handle_frame(now, &self.host, packet.frame(), packet.payload());
-        }
-        running
     }
 }
 

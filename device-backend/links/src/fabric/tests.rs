@@ -43,14 +43,14 @@ pub(crate) fn fabric(nodes: &[u16], running: usize) -> Fabric<SimHost> {
         fabric.add(nic, host).unwrap();
     }
     for slot in 0..running {
-        fabric.with(slot, NOW, |nic, host, _| nic.start(NOW, host, 1));
+        fabric.with(slot, NOW, |now, nic, host, _| nic.start(now, host, 1));
     }
     fabric
 }
 
 fn send(fabric: &mut Fabric<SimHost>, slot: usize, destination: u16) -> bool {
     let source = fabric.nic(slot).geometry().node.0;
-    fabric.with(slot, NOW, |_, _, wire| {
+    fabric.with(slot, NOW, |_, _, _, wire| {
         let header = header(source, destination, 0);
         wire.send(&header, Payload::None, Channel::Data)
     })
@@ -94,7 +94,7 @@ fn impaired(nodes: &[u16], default: &str) -> Fabric<SimHost> {
 #[test]
 fn a_route_is_lossless_only_if_it_stays_so() {
     let path = |fabric: &mut Fabric<SimHost>, node| {
-        let path = fabric.with(0, NOW, |_, _, wire| wire.path(NodeId(node)));
+        let path = fabric.with(0, NOW, |_, _, _, wire| wire.path(NodeId(node)));
         path.map(|path| path.lossless)
     };
     let mut fixed = fabric(&[0, 1], 2);
@@ -195,7 +195,7 @@ fn taps_record_all_of_a_page_span() {
     let tap = Lengths::default();
     fabric.tap(LinkSet::All, Box::new(tap.clone())).unwrap();
     let header = header(0, 1, MAX_SPAN);
-    fabric.with(0, NOW, |_, _, wire| {
+    fabric.with(0, NOW, |_, _, _, wire| {
         assert!(wire.send(&header, Payload::Bytes(&[7; MAX_SPAN]), Channel::Data));
     });
     let length = header.header().len() + MAX_SPAN;

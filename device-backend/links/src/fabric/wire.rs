@@ -5,7 +5,8 @@ use qnic_abi::NodeId;
 use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
 
 use super::routes::Route;
-use super::{Slot, Switch};
+use super::slot::Slot;
+use super::Switch;
 use crate::codec::Packet;
 use crate::tap::{Outcome, TapRecord};
 
@@ -21,15 +22,17 @@ pub struct LocalWire<'a, H> {
 }
 
 impl<H: Host> LocalWire<'_, H> {
-    /// Gives the frame to a NIC of this process by a call. Returns false if it does not run.
+    /// Gives the frame to a NIC of this process by a call. Returns false if there is no route
+    /// to it.
     fn deliver(&mut self, slot: usize, packet: &Packet<'_, H::Memory>) -> bool {
+        let lossless = self.switch.network.is_fixed();
         let this = self.before.len();
         let peer = match slot.checked_sub(this) {
             None => self.before.get_mut(slot),
             Some(0) => None,
             Some(distance) => self.after.get_mut(distance - 1),
         };
-        peer.is_some_and(|peer| peer.deliver(self.now, packet))
+        peer.is_some_and(|peer| peer.deliver(self.now, packet, lossless))
     }
 }
 

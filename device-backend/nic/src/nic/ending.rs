@@ -6,12 +6,32 @@ use qnic_abi::{Port, SegmentId, SharedMemory, Status, VniId};
 
 use super::Nic;
 use crate::core::{PageKey, Pending, Waiter};
-use crate::env::{Host, Time};
+use crate::env::{Host, HostMemory, Time, Wire};
 use crate::ids::PeerIndex;
 use crate::protocols::{self, Ended};
 use crate::transport::RETRY_AFTER;
 
 impl Nic {
+    /// Tells all peers that the sessions with them end. This side ends them with
+    /// [`Nic::end_sessions`] or [`Nic::reset`].
+    pub fn send_goodbyes<M: HostMemory, W: Wire<M>>(&mut self, now: Time, wire: &mut W) {
+        for index in self.transport.peers() {
+            if !self.transport.is_own(index) {
+                self.transport.send_goodbye(now, wire, index);
+            }
+        }
+    }
+
+    /// Ends the sessions with all peers on this side, and gives up all that ran in them.
+    /// Processes, segments and command queues stay.
+    pub fn end_sessions<H: Host>(&mut self, now: Time, host: &H) {
+        for index in self.transport.peers() {
+            if !self.transport.is_own(index) {
+                self.peer_unreachable(now, host, index);
+            }
+        }
+    }
+
     /// Revokes a segment: no page is touched for it any more (N2).
     pub(super) fn unexport<H: Host>(
         &mut self,

@@ -25,7 +25,7 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SharedMemory, Status, ABI_VERSION};
 use zerocopy::IntoBytes;
 
-use crate::config::NicConfig;
+use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
 use crate::env::{Host, Payload, Time, Wire};
 use crate::protocols::{Context, Protocols};
@@ -78,6 +78,11 @@ impl Nic {
     fn clear(&mut self) {
         self.core.clear();
         self.protocols = Protocols::default();
+    }
+
+    /// Its bounds.
+    pub fn limits(&self) -> &Limits {
+        &self.config.limits
     }
 
     /// The layout of its SRAM.
@@ -145,11 +150,7 @@ impl Nic {
         if !self.running {
             return;
         }
-        for index in self.transport.peers() {
-            if !self.transport.is_own(index) {
-                self.transport.send_goodbye(now, wire, index);
-            }
-        }
+        self.send_goodbyes(now, wire);
         host.sram().store_u64(MAGIC, 0, Ordering::Release);
         self.clear();
         self.transport.clear();
