@@ -7,7 +7,7 @@
 //!          0x010  READS_DONE    u64  reads complete, cumulative
 //!          0x018  ERRORS        u64  error records written so far
 //!          0x020  QUEUE_STATUS  u64  0, or the Status that stopped the queue
-//!          0x080  WAKE_GENERATION u64  written by the driver
+//!          0x080  WAKE_GENERATION u64  written by the driver; all ones once it has lost the NIC
 //!          0x0c0  NOTIFICATION_TAIL   u64  entries ever put into the notification queue
 //!          0x0c8  NOTIFICATIONS_LOST  u64  one-shot notifications that found it full
 //!          0x400  error ring: 64 records of 16 bytes
@@ -75,6 +75,9 @@ pub const ERRORS: usize = 0x018;
 pub const QUEUE_STATUS: usize = 0x020;
 /// Offset of the wake generation (u64), written by the driver.
 pub const WAKE_GENERATION: usize = 0x080;
+/// The last wake generation: the NIC is gone, or has begun anew. Whatever the process had of it
+/// is lost, and every call fails.
+pub const GONE: u64 = u64::MAX;
 /// Offset of the number of entries ever put into the notification queue (u64).
 pub const NOTIFICATION_TAIL: usize = 0x0c0;
 /// Offset of the number of one-shot notifications that were dropped because the

@@ -19,7 +19,7 @@ use qnic_fuzz::{Target, TARGETS};
 /// Options of `qnic fuzz`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Targets: frames, commands, control, cluster_file, udp, ring.
+Targets: frames, commands, control, cluster_file, udp, ring, vhost_user.
 
 Examples:
   cargo qnic fuzz                       each target for a minute

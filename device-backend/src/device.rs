@@ -138,7 +138,7 @@ impl Device {
         metrics::collect(&self.engine).map_err(|EngineGone| ()).ok()
     }
 
-    /// Announces a pause of the machine of a node: its NIC is not reset when its queues
+    /// Announces a pause of the machine of a node: its NIC is not suspended when its queues
     /// stop, and continues to serve its peers. A paused machine must continue before it is
     /// reset, or its NIC writes into memory that has another use by then. Returns false if
     /// no driver has started that node's NIC.

@@ -6,7 +6,7 @@
 //! | `{"cmd":"net_set","links":LINKS,"change":{"loss":"5%"}}` | changes impairments ([`qnic_links::ImpairmentChange`]): `{"changed":N}`, N directions |
 //! | `{"cmd":"net_clear","links":LINKS}` | removes all impairments: `{"changed":N}` |
 //! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of the frames on links (docs/capture.md), until `count` frames were sent or the client shuts down its side; both numbers are optional |
-//! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not reset and continues to serve its peers. A paused machine must continue before it is reset |
+//! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not suspended and continues to serve its peers. A paused machine must continue before it is reset |
 //!
 //! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
 //! `{"one_way":[0,1]}`.

@@ -202,7 +202,11 @@ fn a_pause_from_outside_is_survived() {
         b.clear_data();
         a.issue(round, &a.write_command(1, 20, 4096 * round, 9000));
         until("the command", || a.commands_read() == round + 1);
-        assert_eq!(b.data(4096 * round, 9000), [0; 9000], "a paused guest's memory");
+        assert_eq!(
+            b.data(4096 * round, 9000),
+            [0; 9000],
+            "a paused guest's memory"
+        );
         assert_eq!(a.writes_done(), round);
         b.renew();
         b.resume(indices);

@@ -1,5 +1,5 @@
-//! Requests on the control queue: what a guest's kernel asks of its NIC. The virtqueue
-//! that brings them has no target yet.
+//! Requests on the control queue: what a guest's kernel asks of its NIC. The target
+//! `vhost_user` attacks the virtqueue that brings them.
 //!
 //! After any input: every request has got one reply; honest nodes exchange data and keep
 //! their bytes; all lists of all NICs are within their limits; after a reset nothing is

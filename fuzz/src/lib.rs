@@ -24,7 +24,12 @@ pub mod inputs;
 pub mod mutation;
 pub mod ring;
 pub mod udp;
+pub mod vhost_user;
 
+// The front end of the tests of the attachment; not all of it is of use here.
+#[allow(dead_code)]
+#[path = "../../device-backend/tests/guest/mod.rs"]
+mod front_end;
 mod guest;
 mod honest;
 mod input;
@@ -45,7 +50,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target {
         name: "frames",
         what: "frames into a NIC in any state",
@@ -87,6 +92,13 @@ pub const TARGETS: [Target; 6] = [
         run: ring::run,
         longest: 1024,
         mutations: 1000,
+    },
+    Target {
+        name: "vhost_user",
+        what: "vhost-user messages and virtqueue chains",
+        run: vhost_user::run,
+        longest: 2048,
+        mutations: 500,
     },
 ];
 

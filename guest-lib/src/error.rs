@@ -147,8 +147,9 @@ pub enum Error {
     /// The time limit was reached; nothing was consumed.
     #[error("timed out")]
     TimedOut,
-    /// The device is gone: every call on it fails from now on.
-    #[error("the qnic device is gone: open it again once it is back")]
+    /// The device is gone or was reset: nothing that was registered, exported, imported or
+    /// queued is left, and every call on it fails from now on.
+    #[error("the qnic device is gone or was reset: open it again once it is back")]
     DeviceGone,
     /// The command queue has stopped after a malformed command.
     #[error("{0}: something wrote over this process's window; call Endpoint::reset_queue")]

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use crate::accel::Accel;
-use qapi::qmp;
 use qnic_links::ImpairmentChange;
 use serde_json::{json, Value};
 
@@ -274,8 +273,7 @@ impl Cluster {
             let request = json!({ "cmd": "expect_pause", "node": self.number(node)? });
             self.ask(self.spec.process_of(node), &request)?;
         }
-        guest.monitor()?.execute(&qmp::stop {})?;
-        Ok(())
+        guest.stop_cpus()
     }
 
     /// Lets the CPUs of a node's guest go on.
@@ -283,8 +281,7 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::pause`].
     pub fn resume(&self, node: &str) -> Result<()> {
-        self.node(node)?.monitor()?.execute(&qmp::cont {})?;
-        Ok(())
+        self.node(node)?.continue_cpus()
     }
 
     fn ask(&self, process: Option<&str>, request: &Value) -> Result<Value> {

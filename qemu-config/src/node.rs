@@ -105,6 +105,24 @@ impl Node {
         Ok(boots)
     }
 
+    /// Stops the CPUs, as a debugger would: nobody announces it to the device process.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`].
+    pub fn stop_cpus(&self) -> Result<()> {
+        self.monitor()?.execute(&qmp::stop {})?;
+        Ok(())
+    }
+
+    /// Lets the CPUs go on.
+    ///
+    /// # Errors
+    /// [`Error::Monitor`].
+    pub fn continue_cpus(&self) -> Result<()> {
+        self.monitor()?.execute(&qmp::cont {})?;
+        Ok(())
+    }
+
     /// Ends QEMU at once, as pulling the plug would.
     ///
     /// # Errors

@@ -153,13 +153,21 @@ impl NicPort {
         }
         let index = |ring: &Option<Ring>| ring.as_ref().map_or(0, Ring::next_available);
         let stopped = self.rings.each_ref().map(index);
-        if self.expects_pause.take().is_some_and(|until| cx.now <= until) {
+        if self
+            .expects_pause
+            .take()
+            .is_some_and(|until| cx.now <= until)
+        {
             self.phase = Phase::Paused(stopped);
             throttled!(self, info, "the machine is paused");
         } else {
             self.phase = Phase::Suspended(stopped);
             cx.fabric.suspend(self.slot, cx.now);
-            throttled!(self, info, "device stopped: a pause, unless a reset follows");
+            throttled!(
+                self,
+                info,
+                "device stopped: a pause, unless a reset follows"
+            );
         }
     }
 

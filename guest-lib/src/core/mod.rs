@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use qnic_abi::command::{Descriptor, INLINE_CAPACITY};
+use qnic_abi::host_area::{GONE, WAKE_GENERATION};
 use qnic_abi::{uapi, NodeId, Port};
 
 use crate::error::{Error, Operation, Result, TransferError};
@@ -107,6 +108,7 @@ impl Core {
     ) -> Result<Issued> {
         let command = Command::new(descriptor, payload);
         let (window, area) = (self.process.window(), self.process.host_area());
+        self.check_device()?;
         let mut tracker = self.tracker();
         while !tracker.has_room() {
             tracker.poll(area, &self.claims);
@@ -242,7 +244,18 @@ impl Core {
         }
     }
 
+    /// A process that has lost its NIC learns of it here, without a call of the driver.
+    fn check_device(&self) -> Result<()> {
+        let area = self.process.host_area();
+        // Acquire; partner: the driver's store, after which it answers no call.
+        match area.load_u64(WAKE_GENERATION, Ordering::Acquire) == GONE {
+            true => Err(Error::DeviceGone),
+            false => Ok(()),
+        }
+    }
+
     fn check_queue(&self, generation: u64) -> Result<()> {
+        self.check_device()?;
         self.check_generation(generation)?;
         match completion::queue_failure(self.process.host_area()) {
             None => Ok(()),

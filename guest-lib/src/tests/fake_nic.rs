@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
 use qnic_abi::host_area::{
-    notification_offset, signal_offset, ERRORS, ERROR_RECORDS, ERROR_RING, HEAD, HOST_PAGES,
+    notification_offset, signal_offset, ERRORS, ERROR_RECORDS, ERROR_RING, GONE, HEAD, HOST_PAGES,
     NOTIFICATIONS_LOST, NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, SIGNAL_COUNTERS,
     WAKE_GENERATION, WRITES_DONE,
 };
@@ -218,9 +218,10 @@ impl FakeNic {
         lock(&self.state).exported.clone()
     }
 
-    /// Takes the device away.
+    /// Takes the device away, as the driver says it.
     pub(crate) fn vanish(&self) {
         lock(&self.state).gone = true;
+        self.tell(WAKE_GENERATION, GONE);
         self.woken.notify_all();
     }
 
@@ -247,7 +248,7 @@ impl FakeNic {
 
     /// The lock of the state is held.
     fn wake(&self) {
-        self.tell(WAKE_GENERATION, self.generation() + 1);
+        self.tell(WAKE_GENERATION, self.generation().saturating_add(1));
         self.woken.notify_all();
     }
 

@@ -204,6 +204,17 @@ fn the_doorbell_is_rung_only_while_the_nic_sleeps() {
     assert_eq!(fake.doorbells(), 2);
 }
 
+/// The driver has lost the NIC: the next call says so, also one that would not have waited.
+#[test]
+fn a_lost_nic_is_told_by_the_next_call() {
+    let (fake, endpoint, remote) = setup();
+    endpoint.write(&remote, 0, b"x").unwrap();
+    fake.vanish();
+    let gone = |result: crate::Result<()>| matches!(result, Err(Error::DeviceGone));
+    assert!(gone(endpoint.write(&remote, 0, b"x").map(drop)));
+    assert!(gone(endpoint.flush()));
+}
+
 #[test]
 fn a_full_queue_makes_the_process_wait() {
     let (fake, endpoint, remote) = setup();

@@ -155,16 +155,65 @@ fn paused(nodes: &VmNodes) -> Result<()> {
         nodes.cluster().resume("n1")?;
         shell(nodes, 1, "true").context("the guest does not go on")?;
     }
-    ensure!(resets()? == before, "a pause has reset the NIC");
     load.writer.kill()?;
     load.server.kill()?;
+    paused_from_outside(nodes)?;
+    ensure!(resets()? == before, "a pause has reset the NIC");
     scenario::all_pairs_exchange(nodes, 10)?;
-    // Unannounced, stopped queues are a reset.
+    rebound(nodes)?;
+    ensure!(resets()? == before + 1, "a rebind has not reset the NIC");
     shell(nodes, 1, "rmmod qnic")?;
-    let stats = nodes.device_stats()?;
-    ensure!(stats["nics"][1]["state"] == "down", "{stats}");
-    ensure!(resets()? == before + 1, "{stats}");
+    wait_for_state(nodes, "down")?;
+    ensure!(
+        resets()? == before + 2,
+        "the driver left, and the NIC was not reset"
+    );
     Ok(())
+}
+
+/// A machine is stopped as a debugger or virsh does it, and nobody announces that, while
+/// verified data goes both ways: its NIC stands still, and then all goes on.
+fn paused_from_outside(nodes: &VmNodes) -> Result<()> {
+    let pauses = || counter(&nodes.device_stats()?, 1, "pauses");
+    let before = pauses()?;
+    let exchange = "exchange --nodes 0,1 --rounds 200";
+    let mut programs = [nodes.start(0, exchange)?, nodes.start(1, exchange)?];
+    for round in 1..=3 {
+        until_grown(nodes, 1, "bytes_received", 1 << 20).context("before a pause")?;
+        nodes.node(1)?.stop_cpus()?;
+        wait_for_state(nodes, "suspended")?;
+        nodes.node(1)?.continue_cpus()?;
+        wait_for_state(nodes, "running")?;
+        ensure!(pauses()? == before + round, "no pause was counted");
+    }
+    for program in &mut programs {
+        program.succeed("an exchange around pauses", LIMIT)?;
+    }
+    Ok(())
+}
+
+/// The driver is taken from the device under a process, and comes back: the process learns
+/// that what it had is lost, and a new one works.
+fn rebound(nodes: &VmNodes) -> Result<()> {
+    let mut load = Load::start(nodes, [1, 0])?;
+    until_grown(nodes, 0, "bytes_received", 1 << 20)?;
+    let driver = "/sys/bus/virtio/drivers/qnic";
+    let device = shell(nodes, 1, &format!("cd {driver} && echo virtio*"))?;
+    let device = device.trim();
+    shell(nodes, 1, &format!("echo {device} > {driver}/unbind"))?;
+    let message = load.ends_with_failure()?;
+    ensure!(message.contains("gone or was reset"), "it says {message:?}");
+    drop(load);
+    shell(nodes, 1, &format!("echo {device} > {driver}/bind"))?;
+    scenario::all_pairs_exchange(nodes, 10)
+}
+
+/// Waits until the device process says that the NIC of node 1 is in a state.
+fn wait_for_state(nodes: &VmNodes, expected: &str) -> Result<()> {
+    until(LIMIT, || {
+        let state = nodes.device_stats()?["nics"][1]["state"].take();
+        Ok((state != expected).then(|| format!("the NIC is {state}, not {expected}")))
+    })
 }
 
 /// The kernel of one guest panics, the agent of another stops: `qnic ps` says so, in text, JSON

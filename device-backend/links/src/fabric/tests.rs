@@ -80,6 +80,100 @@ fn there_is_no_route_to_an_unknown_node_itself_or_a_stopped_nic() {
     assert_eq!(taken(&fabric), [0, 0, 0]);
 }
 
+/// What arrives meanwhile is delivered afterwards, in portions; then routes are as before.
+#[test]
+fn frames_to_a_suspended_nic_wait_for_it() {
+    let mut fabric = fabric(&[0, 1], 2);
+    fabric.suspend(1, NOW);
+    for _ in 0..100 {
+        assert!(send(&mut fabric, 0, 1));
+    }
+    assert!(!fabric.receive(NOW) && fabric.is_suspended(1));
+    assert_eq!(fabric.poll(1, NOW), Progress::Idle);
+    assert_eq!(taken(&fabric), [0, 0]);
+    fabric.resume(1, NOW.after(1000));
+    assert!(fabric.receive(NOW.after(1000)));
+    let first = taken(&fabric)[1];
+    assert!((1..100).contains(&first), "{first} at once");
+    assert!(send(&mut fabric, 0, 1), "behind the others");
+    while fabric.receive(NOW.after(1000)) {}
+    assert_eq!(taken(&fabric), [0, 101]);
+}
+
+/// One sender cannot take the room of another, and there is an end to all of it.
+#[test]
+fn what_is_held_for_a_suspended_nic_is_bounded() {
+    let mut fabric = fabric(&[0, 1, 2], 3);
+    fabric.suspend(2, NOW);
+    let payload = [7; MAX_SPAN];
+    let flood = |fabric: &mut Fabric<SimHost>, slot: usize| {
+        let header = header(slot as u16, 2, MAX_SPAN);
+        fabric.with(slot, NOW, |_, _, _, wire| {
+            let mut sends = || wire.send(&header, Payload::Bytes(&payload), Channel::Data);
+            (0..100_000).take_while(|_| sends()).count()
+        })
+    };
+    let limits = Limits::default();
+    let window = limits.window as usize * qnic_abi::PAGE_SIZE / MAX_SPAN;
+    let first = flood(&mut fabric, 0);
+    assert!((window..3 * window).contains(&first), "{first} spans");
+    assert_eq!(flood(&mut fabric, 0), 0);
+    assert_eq!(
+        flood(&mut fabric, 1),
+        first,
+        "another sender has its own share"
+    );
+    fabric.reset(2, NOW);
+    assert!(!fabric.is_suspended(2) && !send(&mut fabric, 0, 2));
+}
+
+/// After the time for which a peer may be silent, there is no route to it any more.
+#[test]
+fn a_suspended_nic_leaves_its_peers_in_the_end() {
+    let mut fabric = fabric(&[0, 1], 2);
+    fabric.suspend(1, NOW);
+    assert!(send(&mut fabric, 0, 1));
+    let timeout = NOW.after(Limits::default().peer_timeout);
+    assert_eq!(fabric.next_deadline(), Some(timeout));
+    fabric.receive(timeout);
+    assert_eq!(fabric.next_deadline(), None);
+    assert!(!send(&mut fabric, 0, 1));
+    fabric.resume(1, timeout.after(5));
+    while fabric.receive(timeout.after(5)) {}
+    assert_eq!(taken(&fabric), [0, 0], "what was held is gone");
+    assert!(send(&mut fabric, 0, 1));
+    assert_eq!(taken(&fabric), [0, 1]);
+}
+
+/// Where frames may be lost anyway, nothing is held: the sender repeats it.
+#[test]
+fn frames_on_lossy_routes_are_lost_to_a_suspended_nic() {
+    let mut fabric = impaired(&[0, 1], "");
+    fabric.suspend(1, NOW);
+    assert!(send(&mut fabric, 0, 1));
+    fabric.resume(1, NOW);
+    fabric.receive(NOW);
+    assert_eq!(taken(&fabric), [0, 0]);
+}
+
+/// The clock of a NIC does not go on while its node stands still.
+#[test]
+fn a_suspended_nic_misses_no_time() {
+    let mut fabric = fabric(&[0, 1], 2);
+    let clock = |fabric: &mut Fabric<SimHost>, slot, now| {
+        fabric.with(slot, Time(now), |now, _, _, _| now.0)
+    };
+    fabric.suspend(1, Time(100));
+    assert_eq!(clock(&mut fabric, 1, 250), 100);
+    fabric.resume(1, Time(300));
+    assert_eq!(clock(&mut fabric, 1, 310), 110);
+    fabric.suspend(1, Time(400));
+    fabric.suspend(1, Time(450));
+    fabric.resume(1, Time(500));
+    assert_eq!(clock(&mut fabric, 1, 501), 201);
+    assert_eq!(clock(&mut fabric, 0, 501), 501);
+}
+
 fn impaired(nodes: &[u16], default: &str) -> Fabric<SimHost> {
     let mut fabric = fabric(nodes, nodes.len());
     let plan = NetworkPlan {

@@ -14,7 +14,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use qnic_abi::header::Geometry;
+use qnic_abi::header::{Geometry, MAGIC, SRAM_MAGIC};
 use qnic_abi::{SharedMemory, Status, VniId};
 
 use crate::error::{CallError, StartError};
@@ -78,7 +78,7 @@ impl<P: Platform> Device<P> {
     /// Fails every call from now on, and wakes every waiter. Returns true the first time.
     pub(crate) fn lose(&self) -> bool {
         let was_alive = self.alive.swap(false, Ordering::AcqRel);
-        self.wakes.wake_all();
+        self.wakes.lose();
         was_alive
     }
 
@@ -103,9 +103,23 @@ impl<P: Platform> Device<P> {
         self.attached.store(false, Ordering::Release);
     }
 
+    /// Finds out if the NIC was reset beneath this driver, which has not asked for it: then it
+    /// knows nothing of the processes that are registered here, and its magic word is gone or
+    /// the SRAM with it.
+    fn check_incarnation(&self) {
+        // Acquire; partner: the NIC's release store of the word.
+        let magic = self.platform.sram().load_u64(MAGIC, Ordering::Acquire);
+        if magic != SRAM_MAGIC && self.is_alive() {
+            self.declare_broken(format_args!(
+                "the NIC was reset, and what was registered is lost"
+            ));
+        }
+    }
+
     /// Sends a request that the NIC answers at once, and returns the status of its
     /// response too. An error means that the device accesses no memory any more.
     pub(crate) fn call(&self, request: &Request) -> Result<(Status, Response), CallError> {
+        self.check_incarnation();
         if !self.is_alive() {
             return Err(CallError::NoDevice);
         }

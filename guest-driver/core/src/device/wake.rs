@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   wake event of the NIC, wake call ──► generation + 1 ──► host area, wait queue
-//!   loss of the device ─────────────────────────────────► wait queue
+//!   loss of the device ───────► GONE, for good ────────► host area, wait queue
 //! ```
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use qnic_abi::host_area::GONE;
 use qnic_abi::VniId;
 
 use crate::platform::{table, HostArea, Lock, NoMemory, Platform, Waiters};
@@ -52,10 +53,15 @@ impl<P: Platform> Wake<P> {
     }
 
     fn wake(&self) {
-        let next = self.generation.load(Ordering::Relaxed).wrapping_add(1);
-        self.host_area.store_generation(next);
+        // The last generation is never reached by counting.
+        let generation = self.generation.load(Ordering::Relaxed);
+        self.store(generation.saturating_add(1));
+    }
+
+    fn store(&self, generation: u64) {
+        self.host_area.store_generation(generation);
         // Release; partner: the acquire load in `generation`.
-        self.generation.store(next, Ordering::Release);
+        self.generation.store(generation, Ordering::Release);
         self.waiters.wake_all();
     }
 }
@@ -87,11 +93,11 @@ impl<P: Platform> WakeTable<P> {
         });
     }
 
-    /// Wakes every process; generations stay.
-    pub(super) fn wake_all(&self) {
+    /// Wakes every process, for the last time: the device is gone.
+    pub(super) fn lose(&self) {
         self.0.with(|wakes| {
             for wake in wakes.iter().flatten() {
-                wake.waiters.wake_all();
+                wake.store(GONE);
             }
         });
     }

@@ -3,6 +3,8 @@ use crate::platform::RequestError;
 use crate::testing::{event, register, running, Fake};
 use core::sync::atomic::Ordering;
 use qnic_abi::event::Kind;
+use qnic_abi::header::MAGIC;
+use qnic_abi::host_area::GONE;
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::SharedMemory;
 use std::vec::Vec;
@@ -19,8 +21,16 @@ fn refused(driver: &Arc<Driver<Fake>>, mut call: uapi::Register) -> u32 {
 
 /// Waits in a thread while `action` runs.
 fn wait_during(process: &Process<Fake>, action: impl FnOnce()) -> Result<u64, CallError> {
+    wait_during_from(process, 0, action)
+}
+
+fn wait_during_from(
+    process: &Process<Fake>,
+    generation: u64,
+    action: impl FnOnce(),
+) -> Result<u64, CallError> {
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| wait(process, 0, -1));
+        let waiter = scope.spawn(|| wait(process, generation, -1));
         action();
         waiter.join().unwrap()
     })
@@ -213,4 +223,30 @@ fn only_the_first_close_has_an_effect() {
     drop(process);
     assert!(fake.nic().processes.contains_key(&again.vni().0));
     assert!(again.is_open());
+}
+
+/// The NIC was reset, and the driver did not do it: the next call says so, and the process sees
+/// it in its host area without one.
+#[test]
+fn a_reset_beneath_the_driver_is_told() {
+    let fake = Fake::new();
+    let driver = fake.start().unwrap();
+    let process = register(&driver);
+    wake_event(&driver, process.vni());
+    assert_eq!(wait(&process, 0, 0), Ok(1));
+    let waited = wait_during_from(&process, 1, || {
+        fake.sram.store_u64(MAGIC, 0, Ordering::Release);
+        driver.check_device();
+    });
+    assert_eq!(waited, Err(CallError::NoDevice));
+    assert!(process.is_readable() && !process.is_open());
+    let generation = || process.host_area().generation.load(Ordering::Acquire);
+    assert_eq!(generation(), GONE);
+    wake_event(&driver, process.vni());
+    assert_eq!(generation(), GONE, "it stays so");
+    assert!(fake.nic().stopped && fake.log().contains("the NIC was reset"));
+    assert_eq!(
+        process.reset_queue(&mut Default::default()),
+        Err(CallError::NoDevice)
+    );
 }
