@@ -98,7 +98,7 @@ pub const TARGETS: [Target; 7] = [
         what: "vhost-user messages and virtqueue chains",
         run: vhost_user::run,
         longest: 2048,
-        mutations: 500,
+        mutations: 300,
     },
 ];
 
