@@ -217,8 +217,7 @@ impl<H: Host> Fabric<H> {
 
     /// Resets the NIC of a slot, suspended or not.
     pub fn reset(&mut self, slot: usize, now: Time) {
-        self.slots[slot].resume(now);
-        self.slots[slot].forget_held();
+        self.slots[slot].forget(now);
         self.with(slot, now, |time, nic, host, wire| {
             nic.reset(time, host, wire)
         });

@@ -75,19 +75,27 @@ impl<H: Host> Slot<H> {
     }
 
     pub(super) fn resume(&mut self, now: Time) {
-        let Some(pause) = self.pause.take() else {
-            return;
-        };
-        self.behind += now.0.saturating_sub(pause.since.0);
-        if pause.left {
+        let left = self.start_clock(now);
+        if left {
             let time = self.time(now);
             self.nic.end_sessions(time, &self.host);
         }
     }
 
-    /// The node has begun anew: nothing that came before is of use.
-    pub(super) fn forget_held(&mut self) {
+    /// The NIC is about to be reset: nothing that came before is of use, and the node's memory,
+    /// which may have another use by now, is not touched.
+    pub(super) fn forget(&mut self, now: Time) {
+        self.start_clock(now);
         self.held.clear();
+    }
+
+    /// Ends a pause. Returns true if the sessions have been ended in it.
+    fn start_clock(&mut self, now: Time) -> bool {
+        let Some(pause) = self.pause.take() else {
+            return false;
+        };
+        self.behind += now.0.saturating_sub(pause.since.0);
+        pause.left
     }
 
     /// Says that the pause has lasted too long; once.
