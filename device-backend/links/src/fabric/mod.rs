@@ -23,7 +23,7 @@
 //!
 //! Everything else arrives with [`Fabric::receive`].
 //!
-//! A node that stands still has its NIC suspended ([`slot`]).
+//! A node that stands still has its NIC suspended (module `slot`).
 
 mod routes;
 mod slot;
