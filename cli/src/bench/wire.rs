@@ -262,8 +262,8 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_processes() {
-        let files = tempfile::tempdir().unwrap();
         let plan = |name: &str, loss| {
+            let files = tempfile::tempdir().unwrap();
             let link = LINKS.into_iter().find(|link| link.name == name).unwrap();
             plans(link, loss, files.path()).unwrap()
         };
