@@ -18,7 +18,7 @@
 //!
 //! | then comes | so it was |
 //! |---|---|
-//! | RESET_DEVICE, which QEMU sends with every virtio reset, and does not wait for | a reset |
+//! | RESET_DEVICE, which QEMU 11 does not send for this device, and others may | a reset |
 //! | a start with the control and event queues where they stopped | a pause: the NIC goes on with all that it had |
 //! | a start elsewhere, the end of the connection | a reset |
 //!
