@@ -133,21 +133,47 @@ const EXEC_LIMIT: u64 = 5;
 /// Flag of a process that has not executed a program since it was forked (`PF_FORKNOEXEC`).
 const FORKED: u32 = 0x40;
 
-/// The environment of a process; empty if it has ended, or is another user's. A process that
-/// was forked here, and has not executed its program yet, is not known by its environment,
-/// which is its parent's. While it does execute it, the kernel shows neither the old
-/// environment nor the new one. In both cases it is asked again.
+/// How far a process is with executing its program, as its environment depends on it.
+#[derive(PartialEq)]
+struct Phase {
+    /// It was forked from this program and has not executed its own: the environment that the
+    /// kernel shows is its parent's.
+    forked: bool,
+    /// Where its environment ends; 0 while it executes a program, where the kernel shows
+    /// neither the old environment nor the new one.
+    environment_end: Option<u64>,
+    /// It has memory: it is no kernel thread, and has not ended.
+    has_memory: bool,
+}
+
+impl Phase {
+    fn of(process: &procfs::process::Process) -> Option<Self> {
+        let stat = process.stat().ok()?;
+        Some(Self {
+            forked: stat.flags & FORKED != 0 && is_program(process),
+            environment_end: stat.env_end,
+            has_memory: stat.vsize > 0,
+        })
+    }
+
+    fn is_settled(&self) -> bool {
+        !self.forked && !(self.has_memory && self.environment_end == Some(0))
+    }
+}
+
+/// The environment of a process; empty if it has ended, or is another user's. It counts if
+/// the process had executed its program before the environment was read, and executed none
+/// meanwhile; otherwise it is read again.
 fn environment(process: &procfs::process::Process) -> HashMap<OsString, OsString> {
     let deadline = Deadline::seconds(EXEC_LIMIT);
     loop {
+        let before = Phase::of(process);
         let Ok(environment) = process.environ() else {
             return HashMap::new();
         };
-        let begins = process.stat().is_ok_and(|stat| {
-            let executes = stat.vsize > 0 && stat.env_end == Some(0);
-            environment.is_empty() && executes || stat.flags & FORKED != 0 && is_program(process)
-        });
-        if !begins || deadline.left() == Some(Duration::ZERO) {
+        let is_settled = before.as_ref().is_none_or(Phase::is_settled);
+        let counts = is_settled && before == Phase::of(process);
+        if counts || deadline.left() == Some(Duration::ZERO) {
             return environment;
         }
         std::thread::yield_now();
