@@ -157,7 +157,8 @@ impl Phase {
     }
 
     fn is_settled(&self) -> bool {
-        !self.forked && !(self.has_memory && self.environment_end == Some(0))
+        let executes = self.has_memory && self.environment_end == Some(0);
+        !self.forked && !executes
     }
 }
 
