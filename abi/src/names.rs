@@ -4,13 +4,16 @@ use crate::wire::kind;
 use crate::{atomic, directory, rdma};
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 13] = [
+pub const KINDS: [(u8, &str); 16] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
     (kind::GOODBYE, "Goodbye"),
+    (kind::LEAVE, "Leave"),
     (kind::NAK, "Nak"),
     (kind::PROCESS_GONE, "ProcessGone"),
+    (kind::WINDOW, "Window"),
+    (kind::WINDOW_TAKEN, "WindowTaken"),
     (rdma::kind::WRITE, "Write"),
     (rdma::kind::READ_REQUEST, "ReadRequest"),
     (rdma::kind::READ_RESPONSE, "ReadResponse"),

@@ -10,8 +10,8 @@
 //! ```
 //! | kinds | class | bodies |
 //! |---|---|---|
-//! | 0x01 to 0x04: Ack, Hello, HelloReply, Goodbye | [`Class::Session`] | this page |
-//! | 0x80, 0x81: Nak, ProcessGone | [`Class::Control`] | this page |
+//! | 0x01 to 0x05: Ack, Hello, HelloReply, Goodbye, Leave | [`Class::Session`] | this page |
+//! | 0x80 to 0x83: Nak, ProcessGone, Window, WindowTaken | [`Class::Control`] | this page |
 //! | 0x40, 0x41, 0x90 | Windowed, Control | [`crate::rdma`] |
 //! | 0xa0, 0xa1 | Control | [`crate::atomic`] |
 //! | 0xb0, 0xb1 | Control | [`crate::directory`] |
@@ -143,10 +143,16 @@ pub mod kind {
     pub const HELLO_REPLY: u8 = 3;
     /// [`super::Empty`]: the sender's session has ended.
     pub const GOODBYE: u8 = 4;
+    /// [`super::Leave`]: nothing is under way; shall the session end?
+    pub const LEAVE: u8 = 5;
     /// [`super::Nak`].
     pub const NAK: u8 = 0x80;
     /// [`super::Empty`]: the process on the source port has ended.
     pub const PROCESS_GONE: u8 = 0x81;
+    /// [`super::Window`]: the window that the sender grants is another one.
+    pub const WINDOW: u8 = 0x82;
+    /// [`super::Window`], in answer: no more than that is under way.
+    pub const WINDOW_TAKEN: u8 = 0x83;
 }
 
 /// Implemented by the body of each kind of frame.
@@ -332,7 +338,7 @@ layouts! {
 ///
 /// ```text
 ///      0                 4                 8
-///   0  | window          | reserved        |
+///   0  | window          | leaves          |
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -340,8 +346,45 @@ pub struct Hello<const KIND: u8> {
     /// The window that the sender grants: how many fragments may be on their way to it,
     /// or there and not delivered.
     pub window: U32,
+    /// How often the node that says Hello has asked to leave in this session, which it does
+    /// no more; the answer repeats it.
+    pub leaves: U32,
+}
+
+/// Body of [`kind::WINDOW`] and [`kind::WINDOW_TAKEN`].
+///
+/// ```text
+///      0                 4                 8
+///   0  | window          | reserved        |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Window<const KIND: u8> {
+    /// The window that is granted instead of the one before; not zero. What is under way
+    /// beyond it stays; the answer comes when no more than that is.
+    pub window: U32,
     /// Zero.
     pub reserved: U32,
+}
+
+layouts! {
+    /// Body of [`kind::LEAVE`]: the sender has nothing under way. If the destination agrees, it
+    /// says Goodbye.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | leaves          | reserved        |
+    ///   8  | next                              |
+    /// ```
+    #[bytes(16)]
+    pub struct Leave {
+        /// How often the sender has asked in this session.
+        pub leaves: U32,
+        /// Zero.
+        pub reserved: U32,
+        /// The next sequence number of the sender: it has sent none from there on.
+        pub next: U64,
+    }
 }
 
 layouts! {
@@ -378,6 +421,8 @@ pub type ProcessGone = Empty<{ kind::PROCESS_GONE }>;
 
 const _: () = assert!(core::mem::offset_of!(Ack, bitmap) == 8);
 const _: () = assert!(size_of::<Hello<{ kind::HELLO }>>() == 8);
+const _: () = assert!(size_of::<Window<{ kind::WINDOW }>>() == 8);
+const _: () = assert!(core::mem::offset_of!(Leave, next) == 8);
 const _: () = assert!(core::mem::offset_of!(Nak, sequence) == 8);
 
 impl Body for Ack {
@@ -390,6 +435,18 @@ impl Body for Ack {
 
 impl<const KIND: u8> Body for Hello<KIND> {
     const KIND: u8 = KIND;
+}
+
+impl<const KIND: u8> Body for Window<KIND> {
+    const KIND: u8 = KIND;
+
+    fn is_valid(&self) -> bool {
+        self.window.get() != 0 && self.reserved.get() == 0
+    }
+}
+
+impl Body for Leave {
+    const KIND: u8 = kind::LEAVE;
 
     fn is_valid(&self) -> bool {
         self.reserved.get() == 0

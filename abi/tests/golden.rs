@@ -7,7 +7,7 @@ use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::Geometry;
 use qnic_abi::rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand, WriteFlags};
 use qnic_abi::wire::{
-    kind, Ack, Body, Empty, Frame, Goodbye, Hello, Nak, ProcessGone, ENVELOPE_BYTES,
+    kind, Ack, Body, Empty, Frame, Goodbye, Hello, Leave, Nak, ProcessGone, Window, ENVELOPE_BYTES,
 };
 use qnic_abi::{NodeId, Secret};
 use zerocopy::IntoBytes;
@@ -154,12 +154,23 @@ fn the_bodies_of_all_other_kinds() {
         "716e06010028",
         "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
-    let (window, reserved) = (0x0102.into(), 0.into());
-    let hello = Hello::<{ kind::HELLO }> { window, reserved };
-    check(&hello, "716e06020008", "0201000000000000");
-    let reply = Hello::<{ kind::HELLO_REPLY }> { window, reserved };
-    check(&reply, "716e06030008", "0201000000000000");
+    let (window, leaves) = (0x0102.into(), 3.into());
+    let hello = Hello::<{ kind::HELLO }> { window, leaves };
+    check(&hello, "716e06020008", "0201000003000000");
+    let reply = Hello::<{ kind::HELLO_REPLY }> { window, leaves };
+    check(&reply, "716e06030008", "0201000003000000");
     check::<Goodbye>(&Empty, "716e06040000", "");
+    let (next, reserved) = (7.into(), 0.into());
+    let leave = Leave {
+        leaves,
+        reserved,
+        next,
+    };
+    check(&leave, "716e06050010", "0300000000000000 0700000000000000");
+    let renewed = Window::<{ kind::WINDOW }> { window, reserved };
+    check(&renewed, "716e06820108", "0201000000000000");
+    let taken = Window::<{ kind::WINDOW_TAKEN }> { window, reserved };
+    check(&taken, "716e06830108", "0201000000000000");
     check::<ProcessGone>(&Empty, "716e06810100", "");
     check(
         &Nak {

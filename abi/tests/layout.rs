@@ -57,6 +57,7 @@ fn layouts() -> String {
         layout::<event::Event>(),
         layout::<wire::Envelope>(),
         layout::<wire::Ack>(),
+        layout::<wire::Leave>(),
         layout::<wire::Nak>(),
         layout::<rdma::Write>(),
         layout::<rdma::ReadRequest>(),

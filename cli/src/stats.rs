@@ -18,8 +18,9 @@ Examples:
   cargo qnic stats a --json | jq .statistics.bounces
 
 The names are explained in abi/src/control.rs (Statistics: pages, bounce memory,
-protection) and device-backend/src/engine/report.rs (the attachment). What the guest's
-driver counts: cargo qnic run a -- qnic-app info
+protection) and device-backend/src/engine/report.rs (the attachment). "3 of 1024" is a budget:
+what guests and peers make the NIC keep, and how much that may be; for one of many
+processes or peers, that of the one that uses most. What the guest's driver counts: cargo qnic run a -- qnic-app info
 
 Exit status: 0.")]
 pub(crate) struct Options {
@@ -48,7 +49,7 @@ fn find<'a>(stats: &'a Value, name: &str) -> Option<&'a Value> {
     nics.find(|nic| nic["name"] == name)
 }
 
-/// One line for each counter, aligned.
+/// One line for each counter and each budget, aligned.
 fn lines(nic: &Value) -> String {
     let mut rows = Vec::new();
     for (name, value) in nic.as_object().into_iter().flatten() {
@@ -57,7 +58,14 @@ fn lines(nic: &Value) -> String {
             None => rows.push((name, value)),
         }
     }
-    let row = |(name, value): (&String, &Value)| [name.clone(), net::plain(value)];
+    let row = |(name, value): (&String, &Value)| {
+        let [used, limit] = ["used", "limit"].map(|key| value.get(key));
+        let shown = match (used, limit) {
+            (Some(used), Some(limit)) => format!("{used} of {limit}"),
+            _ => net::plain(value),
+        };
+        [name.clone(), shown]
+    };
     let rows: Vec<_> = rows.into_iter().map(row).collect();
     ui::aligned(&rows)
 }
@@ -69,11 +77,12 @@ mod tests {
     #[test]
     fn groups_become_lines() {
         let stats = serde_json::json!({"nics": [
-            {"name": "a", "state": "running", "statistics": {"bounces": 5}},
+            {"name": "a", "state": "running", "statistics": {"bounces": 5},
+             "budgets": {"peers": {"used": 3, "limit": 1024}}},
             {"name": "b"},
         ]});
         let nic = find(&stats, "a").unwrap();
-        assert_eq!(lines(nic), "name     a\nstate    running\nbounces  5\n");
+        assert_eq!(lines(nic), "peers    3 of 1024\nname     a\nstate    running\nbounces  5\n");
         assert!(find(&stats, "c").is_none());
     }
 }

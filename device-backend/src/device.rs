@@ -70,6 +70,9 @@ impl Device {
         if let Some(time) = network.and_then(|network| network.fault_timeout) {
             limits.fault_timeout = time.get();
         }
+        if let Some(network) = network {
+            network.transport.apply(&mut limits);
+        }
         let mut attachments = Vec::with_capacity(config.nics.len());
         for settings in &config.nics {
             attachments.push(add_nic(&mut fabric, settings, &limits, &handle)?);

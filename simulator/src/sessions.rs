@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use qnic_abi::names::kind_name;
-use qnic_abi::wire::{kind, Class, Frame, Hello};
+use qnic_abi::wire::{kind, Class, Frame, Hello, Window};
 
 /// One direction between two NICs.
 #[derive(Debug, Default)]
@@ -19,8 +19,10 @@ struct Direction {
     sessions: (u64, u64),
     /// Numbers of the fragments that are not known to be delivered.
     outstanding: BTreeSet<u64>,
-    /// Window that the receiver has granted the sender.
+    /// Window that the receiver has granted the sender, and the number of the frame that
+    /// has said so, if that was not a Hello.
     granted: u64,
+    renewed: u64,
     /// What the sender has last acknowledged of the other direction: as arrived, and as
     /// delivered.
     acked: (u64, u64),
@@ -79,6 +81,7 @@ impl SessionChecker {
             direction.sessions = sessions;
             direction.outstanding.clear();
             direction.acked = (0, 0);
+            direction.renewed = 0;
         }
         let before = std::mem::replace(&mut direction.acked, acked);
         assert!(
@@ -87,11 +90,15 @@ impl SessionChecker {
         );
         if Class::of(envelope.kind) == Class::Windowed {
             let first = envelope.sequence.get();
-            let count = u64::from(envelope.fragments);
-            direction.outstanding.extend(first..first + count);
+            let numbers = first..first + u64::from(envelope.fragments);
+            // What is sent again was allowed when the window was larger.
+            let mut new = false;
+            for number in numbers {
+                new |= direction.outstanding.insert(number);
+            }
             let (count, granted) = (direction.outstanding.len() as u64, direction.granted);
             assert!(
-                count <= granted,
+                !new || count <= granted,
                 "{from} -> {to}: {count} fragments in a window of {granted}"
             );
         }
@@ -127,8 +134,21 @@ impl SessionChecker {
         let direction = self.direction(to, from);
         if matches!(envelope.kind, kind::HELLO | kind::HELLO_REPLY) {
             let hello: Hello<{ kind::HELLO }> = frame.body();
-            direction.granted = hello.window.get().into();
+            // A Hello of before a renewal may be late.
+            if direction.renewed == 0 || direction.sessions != sessions {
+                direction.granted = hello.window.get().into();
+                direction.renewed = 0;
+            }
             return;
+        }
+        let sequence = envelope.sequence.get();
+        if envelope.kind == kind::WINDOW
+            && direction.sessions == sessions
+            && sequence > direction.renewed
+        {
+            let renewal: Window<{ kind::WINDOW }> = frame.body();
+            direction.granted = renewal.window.get().into();
+            direction.renewed = sequence;
         }
         if envelope.kind == kind::GOODBYE {
             if sessions == (direction.own, direction.known) {

@@ -226,6 +226,10 @@ fn limits(random: &mut fastrand::Rng) -> Limits {
         requests_per_read: random.u32(1..=8),
         faults: random.u32(1..=16),
         window: random.u32(1..=32),
+        // Windows are shared, and peers leave, in most runs.
+        peers: 16,
+        held_frames: random.u32(256..=400),
+        idle_peer: random.u64(1_000_000..50_000_000),
         retransmit_initial: floor * random.u64(1..10),
         retransmit_floor: floor,
         retransmit_floor_oldest: floor / 2,

@@ -18,6 +18,7 @@ mod error;
 mod file;
 mod network;
 mod size;
+mod transport;
 
 pub use check::{add, require, Unique, MAX_SOCKET_PATH};
 pub use device::{Config, EngineSettings, MetricsSettings, NicSettings};
@@ -28,3 +29,4 @@ pub use network::{
     ShmSettings, UdpSettings,
 };
 pub use size::ByteSize;
+pub use transport::TransportSettings;

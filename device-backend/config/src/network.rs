@@ -10,6 +10,8 @@
 //! peer_timeout = "5s"           # a node that is silent for so long is given up
 //! fault_timeout = "30s"         # a page that is not brought in for so long is given up
 //!
+//! [network.transport]           # windows and timeouts ([`TransportSettings`])
+//!
 //! [[network.link]]              # what one link does instead
 //! from = 0
 //! to = 1
@@ -44,7 +46,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{add, require, Unique};
 use crate::device::Seen;
-use crate::{Config, ConfigError};
+use crate::{Config, ConfigError, TransportSettings};
 
 /// Shortest [`NetworkSettings::peer_timeout`] and [`NetworkSettings::fault_timeout`]: some
 /// retransmissions, and the reclaim of some memory, must fit.
@@ -73,6 +75,9 @@ pub struct NetworkSettings {
     /// A page fault that a guest's kernel has not answered for so long fails what waits for
     /// its pages; `None`: the NIC's default, thirty seconds.
     pub fault_timeout: Option<Span>,
+    /// Windows and timeouts.
+    #[serde(default, skip_serializing_if = "TransportSettings::is_default")]
+    pub transport: TransportSettings,
     /// How processes of other hosts are reached.
     pub udp: Option<UdpSettings>,
     /// How processes of this host are reached.
@@ -263,6 +268,7 @@ impl Config {
         };
         settings.check_processes(seen)?;
         check_timeouts(settings.peer_timeout, settings.fault_timeout)?;
+        settings.transport.check()?;
         let plan = self.network_plan()?;
         let local: Vec<_> = self.nics.iter().map(|nic| nic.node).collect();
         Network::new(&plan, &local)

@@ -2,6 +2,14 @@
 
 use qnic_abi::NodeId;
 
+/// Smallest window that a peer is granted, whatever others have; each of
+/// [`Limits::peers`] can have it at once.
+pub const SMALLEST_WINDOW: u32 = 16;
+
+/// Largest window: half of the numbers that a peer can tell from old ones, so that frames
+/// without a payload have numbers when it is full.
+pub const MAX_WINDOW: u32 = 4096;
+
 /// What a NIC is made from.
 #[derive(Debug, Clone)]
 pub struct NicConfig {
@@ -31,12 +39,13 @@ pub struct Limits {
     /// ([`qnic_abi::wire`]).
     pub fragments_per_poll: u32,
     /// Fragments that one peer may have on their way to this NIC, or
-    /// here and not delivered; and most that this NIC has on their way to one peer.
-    /// Bounds what waits here for pages (N15), and the throughput of a path: 1,024 fill 4 GB/s over a millisecond.
+    /// here and not delivered; and most that this NIC has on their way to one peer, up to
+    /// [`MAX_WINDOW`]. Bounds what waits here for pages (N15), and the throughput of a path:
+    /// 4,096 fill 16 GB/s over a millisecond.
     pub window: u32,
-    /// Windows that are granted to all peers together, the own node being one: each gets a
-    /// whole one as long as there is one, and 16 at least. It is the most that waits in
-    /// bounce memory; 65,536 are 64 whole windows, and 256 MiB at the very worst.
+    /// Windows that are granted to all peers together, the own node being one: they share
+    /// it, and each has [`SMALLEST_WINDOW`] at least. It is the most that waits in bounce
+    /// memory, unless so many smallest windows are more; 65,536 are 256 MiB at the very worst.
     pub held_frames: u32,
     /// Fragments of one write that are sent and not yet delivered.
     pub fragments_per_write: u32,
@@ -75,6 +84,9 @@ pub struct Limits {
     /// A peer that owes an answer and says nothing for so long is given up, in
     /// nanoseconds.
     pub peer_timeout: u64,
+    /// While peers are so many that they share windows or places, one with which nothing is
+    /// under way leaves after twice this time, in nanoseconds.
+    pub idle_peer: u64,
     /// A page fault that the driver has not answered after so long ends what waits for its
     /// pages with [`qnic_abi::Status::FaultTimeout`], in nanoseconds (N13, N14).
     pub fault_timeout: u64,
@@ -88,7 +100,7 @@ impl Default for Limits {
             operations: 64,
             commands_per_poll: 16,
             fragments_per_poll: 64,
-            window: 1024,
+            window: MAX_WINDOW,
             held_frames: 65_536,
             fragments_per_write: 32,
             requests_per_read: 16,
@@ -105,6 +117,7 @@ impl Default for Limits {
             ack_delay: 50_000,
             queue_delay: 5_000_000,
             peer_timeout: 5_000_000_000,
+            idle_peer: 10_000_000_000,
             fault_timeout: 30_000_000_000,
             idle_timeout: 5_000,
         }

@@ -49,6 +49,7 @@
 //! | `ids`, `frame`, `control_reply` | names, frames that have arrived, bytes of replies |
 #![forbid(unsafe_code)]
 
+mod budget;
 mod config;
 mod control_reply;
 mod core;
@@ -61,7 +62,8 @@ mod protocols;
 pub mod testing;
 mod transport;
 
-pub use config::{Limits, NicConfig};
+pub use budget::Budget;
+pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW};
 pub use core::page_table;
 pub use env::{Channel, Host, HostMemory, OutOfRange, Path, Payload, Time, Wire};
 pub use nic::{Nic, Progress};

@@ -42,7 +42,7 @@ impl Stranger {
         };
         let hello = stranger.frame(&Hello::<{ kind::HELLO }> {
             window: 64.into(),
-            reserved: 0.into(),
+            leaves: 0.into(),
         });
         hand(net, &hello, Payload::None);
         net.poll(1);

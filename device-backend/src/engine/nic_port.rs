@@ -322,6 +322,7 @@ impl NicPort {
             },
             counters: self.counters.clone(),
             statistics: nic.statistics(),
+            budgets: nic.budgets(),
         }
     }
 }

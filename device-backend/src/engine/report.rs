@@ -2,6 +2,7 @@
 
 use qnic_abi::control::Statistics;
 use qnic_links::{CarrierReport, Fabric, LinkReport};
+use qnic_nic::Budget;
 use serde::{Serialize, Serializer};
 
 use super::node::Node;
@@ -86,6 +87,9 @@ pub struct NicReport {
     /// Counters of the NIC itself.
     #[serde(serialize_with = "by_name")]
     pub statistics: Statistics,
+    /// What guests and peers make it keep, and how much that may be.
+    #[serde(serialize_with = "used_and_limit")]
+    pub budgets: Vec<Budget>,
 }
 
 /// Counters of the attachment of one NIC, since the process started.
@@ -109,6 +113,18 @@ pub struct NicCounters {
     pub events: u64,
     /// Interrupts raised.
     pub interrupts: u64,
+}
+
+fn used_and_limit<S: Serializer>(budgets: &[Budget], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Use {
+        used: u64,
+        limit: u64,
+    }
+    serializer.collect_map(budgets.iter().map(|budget| {
+        let Budget { name, used, limit } = *budget;
+        (name, Use { used, limit })
+    }))
 }
 
 fn by_name<S: Serializer>(statistics: &Statistics, serializer: S) -> Result<S::Ok, S::Error> {

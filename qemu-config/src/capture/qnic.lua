@@ -18,12 +18,14 @@ local MAGIC = 0x6e71
 local VERSION = 6
 
 local KINDS = {
-    [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [128] = "Nak",
+    [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
+    [128] = "Nak", [130] = "Window", [131] = "WindowTaken",
     [129] = "ProcessGone", [64] = "Write", [144] = "ReadRequest", [65] = "ReadResponse",
     [160] = "AtomicRequest", [161] = "AtomicResponse", [176] = "ImportRequest",
     [177] = "ImportResponse",
 }
-local ACK, HELLO, HELLO_REPLY, NAK = 1, 2, 3, 128
+local ACK, HELLO, HELLO_REPLY, LEAVE, NAK = 1, 2, 3, 5, 128
+local WINDOW, WINDOW_TAKEN = 130, 131
 local WRITE, READ_REQUEST, READ_RESPONSE = 64, 144, 65
 local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 161, 176, 177
 -- The kind of the response to a request that carries the number of an operation.
@@ -113,8 +115,11 @@ local field = {
 -- By kind: name of the field, offset in the body, bytes.
 local bodies = {
     [ACK] = { { "flags", 0, 4 }, { "offset", 4, 4 }, { "bitmap", 8, 8 }, { "bitmap", 16, 8 }, { "bitmap", 24, 8 }, { "bitmap", 32, 8 } },
-    [HELLO] = { { "window", 0, 4 } },
-    [HELLO_REPLY] = { { "window", 0, 4 } },
+    [HELLO] = { { "window", 0, 4 }, { "leaves", 4, 4 } },
+    [HELLO_REPLY] = { { "window", 0, 4 }, { "leaves", 4, 4 } },
+    [LEAVE] = { { "leaves", 0, 4 }, { "next", 8, 8 } },
+    [WINDOW] = { { "window", 0, 4 } },
+    [WINDOW_TAKEN] = { { "window", 0, 4 } },
     [NAK] = { { "status", 0, 4 }, { "refused_kind", 4, 1 }, { "refused", 8, 8 } },
     [WRITE] = { { "address", 0, 8 }, { "key", 8, 8 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "segment", 32, 2 }, { "flags", 34, 2 }, { "notification", 36, 4 } },
     [READ_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "offset", 16, 8 }, { "remaining", 24, 8 }, { "length", 32, 4 }, { "segment", 36, 2 }, { "page_offset", 38, 2 } },

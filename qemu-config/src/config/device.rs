@@ -79,6 +79,7 @@ impl ClusterSpec {
             default: network.default,
             peer_timeout: network.peer_timeout,
             fault_timeout: network.fault_timeout,
+            transport: network.transport,
             udp: here.map(|host| UdpSettings {
                 name: host.name.clone(),
                 listen: host.address,

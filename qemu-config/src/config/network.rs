@@ -9,6 +9,7 @@
 //! peer_timeout = "5s"                # a node that is silent for so long is given up
 //! fault_timeout = "30s"              # a page that is not brought in for so long is given up
 //! encrypt = true                     # what goes between hosts; true if left out
+//! transport = { window = 4096 }      # bounds: qnic_config::TransportSettings
 //!
 //! [[network.link]]                   # what one link does instead
 //! between = ["a", "b"]
@@ -34,7 +35,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use qnic_config::{add, require, ConfigError, Unique};
+use qnic_config::{add, require, ConfigError, TransportSettings, Unique};
 use qnic_links::units::Span;
 use qnic_links::{Impairments, PrivateKey, PublicKey, Shape};
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,9 @@ pub struct NetworkSpec {
     pub fault_timeout: Option<Span>,
     /// Whether what goes between hosts is encrypted, or only authenticated; `None`: it is.
     pub encrypt: Option<bool>,
+    /// Windows and timeouts.
+    #[serde(skip_serializing_if = "TransportSettings::is_default")]
+    pub transport: TransportSettings,
     /// On which of the hosts this cluster file is used, once that was chosen.
     pub here: Option<String>,
     /// What single links do.
@@ -242,6 +246,7 @@ pub(super) fn check(spec: &ClusterSpec) -> Result<(), ConfigError> {
     };
     let nodes: Vec<_> = spec.network_nodes().into_values().collect();
     qnic_config::check_timeouts(network.peer_timeout, network.fault_timeout)?;
+    network.transport.check()?;
     let hub = network.hub.as_deref();
     let topology = qnic_config::topology(network.topology, network.columns, hub.as_ref(), &nodes)?;
     for (index, link) in network.links.iter().enumerate() {
@@ -445,6 +450,7 @@ nic = false
             "torus"\ncolumns = 2 => "star"\nhub = "b" | 5:7: network.hub: there is no node "b"
             columns = 2 => columns = 2\npeer_timeout = "1ms" | 6:16: network.peer_timeout: expected 100ms
             columns = 2 => columns = 2\nfault_timeout = "1ms" | 6:17: network.fault_timeout: expected 100ms
+            columns = 2 => columns = 2\ntransport = { window = 8 } | network.transport.window: expected 16 to 4096
             20us => soon | expected a time such as
             5% => 5 | expected a percentage
             loss => lose | unknown field `lose`

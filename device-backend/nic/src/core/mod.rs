@@ -36,9 +36,10 @@ mod segment;
 use std::collections::VecDeque;
 
 use qnic_abi::control::{Statistics, REPLY_BYTES};
-use qnic_abi::header::{Geometry, GeometryError};
+use qnic_abi::header::{Geometry, GeometryError, SEGMENTS_PER_PROCESS};
 use qnic_abi::{Port, Status, VniId};
 
+use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
 use crate::env::{Host, Time};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
@@ -224,6 +225,14 @@ impl Core {
             .filter(|operation| operation.protocol == protocol && operation.peer == peer)
     }
 
+    /// Returns true if a running operation has that peer as its other end.
+    pub(crate) fn has_operation_with(&mut self, peer: PeerIndex) -> bool {
+        let mut operations = self
+            .processes()
+            .flat_map(|process| process.operations.running());
+        operations.any(|operation| operation.peer == peer)
+    }
+
     /// Operations that run and whose other end is that peer, or one process there.
     pub(crate) fn operations_with(
         &mut self,
@@ -300,6 +309,24 @@ impl Core {
         statistics.bounce_bytes = self.bounce.bytes.into();
         statistics.bounce_bytes_peak = self.bounce.peak.into();
         statistics
+    }
+
+    /// What is kept for processes, and how much may be.
+    pub(crate) fn budgets(&self) -> Vec<Budget> {
+        let limits = &self.limits;
+        let all = || self.processes.iter().flatten();
+        let operations = all().map(|process| process.operations.count());
+        let segments = all().map(|process| process.segments.count());
+        let faults = all().map(|process| process.faults.count());
+        let requests = all().map(|process| process.requests_held());
+        vec![
+            Budget::new("processes", all().count(), self.geometry.windows),
+            Budget::new("held_frames", self.bounce.frames, limits.held_frames),
+            Budget::most("operations_of_process", operations, limits.operations),
+            Budget::most("segments_of_process", segments, SEGMENTS_PER_PROCESS),
+            Budget::most("faults_of_process", faults, limits.faults),
+            Budget::most("requests_to_process", requests, limits.responses),
+        ]
     }
 
     /// Delivers a notification to a process.

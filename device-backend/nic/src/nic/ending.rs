@@ -209,6 +209,38 @@ impl Nic {
         self.resume_unblocked(now, host);
     }
 
+    /// Asks peers to leave with which nothing has happened for a while.
+    #[cold]
+    pub(super) fn sweep_peers<H: Host>(&mut self, now: Time, host: &H) {
+        for index in self.transport.sweep(now) {
+            if !self.is_used(index) && self.transport.leave(index) {
+                self.transport.end_session(index);
+                self.peer_left(now, host, index);
+            }
+        }
+    }
+
+    /// Returns true if an operation has that peer as its other end, or a protocol waits for it.
+    pub(super) fn is_used(&mut self, index: PeerIndex) -> bool {
+        let node = self.transport.node_of(index);
+        self.protocols.awaits(node) || self.core.has_operation_with(index)
+    }
+
+    /// A session has ended in which nothing ran. The peer goes, unless something waits for it,
+    /// or it has begun another one.
+    pub(super) fn session_left<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+        self.forget_session(now, host, index, now);
+        if !self.transport.has_session(index) && !self.is_used(index) {
+            self.transport.vacate(index);
+        }
+    }
+
+    /// A peer goes with which nothing is under way.
+    pub(super) fn peer_left<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+        self.forget_session(now, host, index, now);
+        self.transport.vacate(index);
+    }
+
     /// Forgets and gives up all that ran in a session with a peer, which has ended. It can
     /// be tried again at `again`.
     pub(super) fn session_ended<H: Host>(
@@ -218,6 +250,12 @@ impl Nic {
         index: PeerIndex,
         again: Time,
     ) {
+        self.forget_session(now, host, index, again);
+        self.lose_operations(now, host, index, None);
+    }
+
+    /// Forgets what a peer has sent in a session that has ended.
+    fn forget_session<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, again: Time) {
         let mut taken = Vec::new();
         for process in self.core.processes() {
             process.responses.retain(|request| request.peer != index);
@@ -231,6 +269,5 @@ impl Nic {
         let node = self.transport.node_of(index);
         let (protocols, mut cx) = self.parts(now, host);
         protocols.ended(&mut cx, Ended::Session(index, node, again));
-        self.lose_operations(now, host, index, None);
     }
 }

@@ -25,6 +25,7 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SharedMemory, Status, ABI_VERSION};
 use zerocopy::IntoBytes;
 
+use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
 use crate::env::{Host, Payload, Time, Wire};
@@ -276,6 +277,14 @@ impl Nic {
         statistics
     }
 
+    /// What guests and peers make this NIC keep, and how much that may be.
+    pub fn budgets(&self) -> Vec<Budget> {
+        let mut budgets = self.transport.budgets();
+        budgets.extend(self.core.budgets());
+        budgets.extend(self.protocols.budgets(&self.core.limits));
+        budgets
+    }
+
     /// The protocols, and what they may touch.
     #[inline]
     fn parts<'a, H: Host>(
@@ -306,12 +315,15 @@ impl Nic {
         let mut busy = false;
         while let Some(expired) = self.transport.expire(now) {
             busy = true;
-            let Expired::Silence(index) = expired else {
-                continue;
-            };
-            let awaited = self.protocols.awaits(self.transport.node_of(index));
-            if !self.transport.check_silence(now, index, awaited) {
-                self.peer_unreachable(now, host, index);
+            match expired {
+                Expired::Done => {}
+                Expired::Sweep => self.sweep_peers(now, host),
+                Expired::Silence(index) => {
+                    let awaited = self.protocols.awaits(self.transport.node_of(index));
+                    if !self.transport.check_silence(now, index, awaited) {
+                        self.peer_unreachable(now, host, index);
+                    }
+                }
             }
         }
         busy

@@ -18,7 +18,7 @@ use crate::env::{Host, HostMemory, Payload, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex};
 use crate::protocols::{self, Protocols, Received};
-use crate::transport::Opened;
+use crate::transport::{self, End, Opened};
 
 impl Nic {
     /// Receives a frame: checks its form, its session and its number, then hands it to
@@ -36,8 +36,10 @@ impl Nic {
             return;
         }
         let Opened { ended, accepted } = self.transport.open(now, frame, payload.len());
-        if let Some(index) = ended {
-            self.session_ended(now, host, index, Time::default());
+        match ended {
+            None => {}
+            Some(End::Lost(index)) => self.session_ended(now, host, index, Time::default()),
+            Some(End::Left(index)) => self.session_left(now, host, index),
         }
         if let Some(index) = accepted {
             if self.acknowledge(now, host, index, frame) {
@@ -106,6 +108,7 @@ impl Nic {
         match frame_kind {
             kind::NAK => self.receive_nak(now, host, index, frame),
             kind::PROCESS_GONE => self.peer_process_gone(now, host, index, frame),
+            kind::WINDOW | kind::WINDOW_TAKEN => self.transport.receive_window(index, frame),
             _ if frame.envelope.fragments > 1 => self.receive_span(now, host, &arrival),
             _ => self.receive_fragment(now, host, &arrival),
         }
@@ -401,6 +404,7 @@ fn is_well_formed(frame: &Frame) -> bool {
     match frame.envelope.kind {
         kind::NAK => frame.is::<Nak>(),
         kind::PROCESS_GONE => frame.is::<ProcessGone>(),
+        kind::WINDOW | kind::WINDOW_TAKEN => transport::is_window(frame),
         _ => Protocols::is_well_formed(frame),
     }
 }

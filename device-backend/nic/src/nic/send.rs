@@ -270,6 +270,15 @@ impl Nic {
                 return false;
             }
         }
+        if self.transport.take_asked(index) && !self.is_used(index) {
+            self.transport.agree(io.now, io.wire, index);
+            self.peer_left(io.now, io.host, index);
+            *busy = true;
+            return true;
+        }
+        if !self.transport.send_leave(io.now, io.wire, index) {
+            return false;
+        }
         if self.transport.is_ready(index) {
             if self.transport.has_lost(index) {
                 *busy = true;

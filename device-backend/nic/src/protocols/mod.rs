@@ -21,6 +21,8 @@ use qnic_abi::control::{RequestHeader, Statistics};
 use qnic_abi::wire::{fragments, Class, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 
+use crate::budget::Budget;
+use crate::config::Limits;
 use crate::core::{Fetched, Segment};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
@@ -462,6 +464,13 @@ impl Protocols {
         #[cfg(test)]
         note(self.echo.deadline());
         first
+    }
+
+    /// What all keep for others, and how much that may be.
+    pub(crate) fn budgets(&self, limits: &Limits) -> Vec<Budget> {
+        let mut budgets = Vec::new();
+        self.directory.budgets(limits, &mut budgets);
+        budgets
     }
 
     /// Adds what all count.

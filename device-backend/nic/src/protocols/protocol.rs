@@ -16,6 +16,8 @@ use qnic_abi::wire::{Body, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
 use zerocopy::FromZeros;
 
+use crate::budget::Budget;
+use crate::config::Limits;
 use crate::core::{Core, Fetched, LockedSpan, PageRange, Segment, INLINE_WORDS};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
@@ -373,4 +375,7 @@ pub(crate) trait Protocol {
 
     /// Adds what it counts.
     fn statistics(&self, _statistics: &mut Statistics) {}
+
+    /// Adds what it keeps for others, and how much that may be.
+    fn budgets(&self, _limits: &Limits, _budgets: &mut Vec<Budget>) {}
 }

@@ -10,7 +10,7 @@
 
 use qnic_abi::wire::{kind, Frame, Goodbye, Hello};
 
-use super::incoming::Opened;
+use super::incoming::{End, Opened};
 use super::rtt::RoundTrip;
 use super::session::Verdict;
 use super::Transport;
@@ -40,26 +40,25 @@ impl Transport {
                 None => return false,
             }
         }
+        self.schedule_sweep(now);
+        let peer = &mut self.peers[index];
         let window = peer.grant.into();
         let mut sent = true;
         if let Some(session) = peer.hello_reply.take() {
             let body = Hello::<{ kind::HELLO_REPLY }> {
                 window,
-                reserved: 0.into(),
+                leaves: peer.leaving.void.into(),
             };
             sent = self.send_session_frame(wire, index, Frame::new(&body), session);
         }
         let peer = &mut self.peers[index];
         if sent && std::mem::take(&mut peer.hello_pending) {
             peer.hello_sent = !peer.is_ready();
-            let session = peer.session.peer();
+            let (session, leaves) = (peer.session.peer(), peer.leaving.count.into());
             if !peer.is_lossless() {
                 self.watch(now, index);
             }
-            let body = Hello::<{ kind::HELLO }> {
-                window,
-                reserved: 0.into(),
-            };
+            let body = Hello::<{ kind::HELLO }> { window, leaves };
             sent = self.send_session_frame(wire, index, Frame::new(&body), session);
         }
         sent
@@ -111,8 +110,8 @@ impl Transport {
             Verdict::Accept => opened.accepted = Some(index),
             Verdict::Begin => {
                 if peer.session.is_known() {
-                    opened.ended = Some(index);
-                    self.restart(index);
+                    let knows = frame.envelope.destination_session.get() == peer.session.own();
+                    opened.ended = Some(self.end(index, knows));
                 }
                 let peer = &mut self.peers[index];
                 peer.session.begin(frame.envelope.source_session.get());
@@ -125,7 +124,7 @@ impl Transport {
                 return opened;
             }
             Verdict::Stale => {}
-            Verdict::Stranger if frame_kind == kind::HELLO => {
+            Verdict::Stranger if matches!(frame_kind, kind::HELLO | kind::LEAVE) => {
                 peer.hello_reply = Some(peer.session.floor());
                 self.peers.mark_urgent(index);
             }
@@ -135,10 +134,12 @@ impl Transport {
             }
             Verdict::Outgrown => {
                 let larger = frame.envelope.destination_session.get().saturating_add(1);
-                opened.ended = Some(index);
-                self.restart(index);
+                let ended = self.end(index, false);
                 self.peers[index].session.end_own(larger);
-                self.peers.ensure_session(index);
+                if let End::Lost(_) = ended {
+                    self.peers.ensure_session(index);
+                }
+                opened.ended = Some(ended);
             }
         }
         self.counters.stale_frames += 1;
@@ -148,21 +149,39 @@ impl Transport {
     /// Receives a Hello or its answer.
     pub(super) fn receive_hello(&mut self, index: PeerIndex, frame: &Frame) {
         let hello: Hello<{ kind::HELLO }> = frame.body();
-        let most = self.limits.window.max(1);
         let peer = &mut self.peers[index];
-        if frame.envelope.kind == kind::HELLO {
+        let asks = frame.envelope.kind == kind::HELLO;
+        if asks {
             peer.hello_reply = Some(frame.envelope.source_session.get());
+            let leaving = &mut peer.leaving;
+            leaving.void = leaving.void.max(hello.leaves.get());
             self.peers.mark_urgent(index);
         }
         let peer = &mut self.peers[index];
-        if peer.is_ready() {
+        // A side that has asked to leave is open again once the peer takes that for void.
+        let holds = asks || hello.leaves.get() != peer.leaving.count;
+        if peer.is_ready() || peer.leaving.closed && holds {
             return;
         }
-        peer.send.grant(hello.window.get().min(most));
-        peer.hello_pending = false;
-        peer.hello_sent = false;
-        peer.round_trip = RoundTrip::default();
+        peer.leaving.closed = false;
+        // It may have been renewed meanwhile.
+        let window = peer.taken.unwrap_or(hello.window.get());
+        self.granted(index, window);
+        self.confirm_window(index);
         self.peers.mark_urgent(index);
+        self.renew(index);
+    }
+
+    /// A peer grants a window: the first, or another one.
+    pub(super) fn granted(&mut self, index: PeerIndex, window: u32) {
+        let most = self.peers.most();
+        let peer = &mut self.peers[index];
+        if !peer.is_ready() {
+            peer.hello_pending = false;
+            peer.hello_sent = false;
+            peer.round_trip = RoundTrip::default();
+        }
+        peer.send.grant(window.min(most));
         self.unblock(index);
         self.unblock_requests(index);
     }
@@ -171,13 +190,35 @@ impl Transport {
     pub(super) fn goodbye(&mut self, index: PeerIndex, source: u64, destination: u64) -> Opened {
         let session = &mut self.peers[index].session;
         let ended = session.end_peer(source, destination);
-        match ended {
-            true => self.restart(index),
-            false => self.counters.stale_frames += 1,
-        }
+        let ended = ended.then(|| self.end(index, false));
+        self.counters.stale_frames += u64::from(ended.is_none());
         Opened {
-            ended: ended.then_some(index),
+            ended,
             accepted: None,
+        }
+    }
+
+    /// The peer has ended the session. Nothing ran in one that this side has asked to leave, or
+    /// that has not begun: operations that wait for it go on in the next. `knows`: the peer
+    /// goes on with this side's session.
+    fn end(&mut self, index: PeerIndex, knows: bool) -> End {
+        let next = self.peers.new_session();
+        let peer = &mut self.peers[index];
+        let quiet = peer.leaving.closed || !peer.session.is_known();
+        if quiet {
+            let waiting = [&mut peer.blocked.operations, &mut peer.blocked.requests];
+            for waiting in waiting {
+                waiting.append_to(&mut self.unblocked.operations);
+            }
+        }
+        self.restart(index);
+        if quiet && !knows {
+            // The peer takes the old one for ended, too.
+            self.peers[index].session.renew_own(next);
+        }
+        match quiet {
+            true => End::Left(index),
+            false => End::Lost(index),
         }
     }
 
@@ -192,6 +233,7 @@ impl Transport {
     /// Forgets all that is under way between a peer and this node.
     pub(super) fn restart(&mut self, index: PeerIndex) {
         self.forget_packets(index);
-        self.peers[index].restart();
+        self.peers.restart(index);
+        self.grow_windows();
     }
 }

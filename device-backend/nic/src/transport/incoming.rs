@@ -2,7 +2,7 @@
 //! acknowledges, and its number.
 
 use qnic_abi::wire::{
-    kind, Ack, AckFlags, Class, Frame, Goodbye, Hello, FRAME_MAGIC, MAX_PAYLOAD, MAX_SPAN,
+    kind, Ack, AckFlags, Class, Frame, Goodbye, Hello, Leave, FRAME_MAGIC, MAX_PAYLOAD, MAX_SPAN,
     SPAN_PAGES, WIRE_VERSION,
 };
 use qnic_abi::NodeId;
@@ -13,11 +13,20 @@ use super::{Transport, CONTROL_LIMIT};
 use crate::env::Time;
 use crate::ids::{OperationId, PeerIndex};
 
+/// How a session has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// All that ran in the session has to be given up.
+    Lost(PeerIndex),
+    /// This side had asked to leave: nothing ran in the session.
+    Left(PeerIndex),
+}
+
 /// What the session of a frame makes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Opened {
-    /// The session with this peer has ended: all that ran in it has to be given up.
-    pub(crate) ended: Option<PeerIndex>,
+    /// The session with a peer has ended.
+    pub(crate) ended: Option<End>,
     /// The frame belongs to the session with this peer, and is to be received.
     pub(crate) accepted: Option<PeerIndex>,
 }
@@ -40,12 +49,15 @@ impl Transport {
         }
         let envelope = &frame.envelope;
         let node = NodeId(envelope.source_node.get());
-        let found = self.peers.find(node);
-        let Some(index) = found.or_else(|| self.peers.add(node, &self.limits)) else {
-            self.counters.malformed_frames += 1;
+        let frame_kind = envelope.kind;
+        let index = match self.peers.find(node) {
+            None if frame_kind != kind::GOODBYE => self.add_peer(node),
+            found => found,
+        };
+        let Some(index) = index else {
+            self.counters.malformed_frames += u64::from(frame_kind != kind::GOODBYE);
             return Opened::DROPPED;
         };
-        let frame_kind = envelope.kind;
         let source = envelope.source_session.get();
         let destination = envelope.destination_session.get();
         if frame_kind == kind::GOODBYE {
@@ -127,7 +139,11 @@ impl Transport {
     /// All that a peer has delivered is out of the window.
     #[inline]
     pub(crate) fn settled(&mut self, index: PeerIndex) {
-        self.peers[index].probes = 0;
+        let peer = &mut self.peers[index];
+        peer.probes = 0;
+        if peer.taken.is_some() {
+            self.confirm_window(index);
+        }
         self.unblock(index);
     }
 
@@ -140,9 +156,12 @@ impl Transport {
         })
     }
 
-    /// Takes what only an Ack says.
+    /// Takes what only an Ack or a Leave says.
     #[inline]
     pub(crate) fn receive_ack(&mut self, now: Time, index: PeerIndex, frame: &Frame) {
+        if frame.envelope.kind == kind::LEAVE {
+            return self.receive_leave(index, frame);
+        }
         let ack: Ack = frame.body();
         if ack.flags.get() & AckFlags::PROBE.bits() != 0 {
             let peer = self.peers.list(index);
@@ -169,6 +188,10 @@ impl Transport {
         let sequence = frame.envelope.sequence.get();
         let count = usize::from(frame.envelope.fragments);
         let windowed = Class::of(frame.envelope.kind) == Class::Windowed;
+        if !self.peers[index].is_ready() {
+            // It may have to be answered.
+            self.peers.ensure_session(index);
+        }
         let peer = self.peers.list(index);
         let held = peer.receive.undelivered_count() + count;
         let full = peer.control.len() >= CONTROL_LIMIT || windowed && held > peer.grant as usize;
@@ -215,4 +238,5 @@ fn is_session_frame(frame: &Frame) -> bool {
         || frame.is::<Hello<{ kind::HELLO }>>()
         || frame.is::<Hello<{ kind::HELLO_REPLY }>>()
         || frame.is::<Goodbye>()
+        || frame.is::<Leave>()
 }

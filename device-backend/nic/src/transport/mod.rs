@@ -13,7 +13,9 @@
 //! | `session` | which incarnation of a session a frame belongs to |
 //! | `send_window` | numbers and the window of fragments that the peer has not delivered |
 //! | `receive_window` | which frames have arrived, and which of them are delivered |
-//! | `peer` | all of that for one peer; the table of peers |
+//! | `peer`, `blocked` | all of that for one peer, and what waits for it; the table of peers |
+//! | `pool`, `renewal` | what all windows share; windows that are renewed |
+//! | `leave` | how peers leave with which nothing is under way |
 //! | `handshake` | how sessions begin and end |
 //! | `incoming` | how a frame is checked, numbered and acknowledged |
 //! | `held` | frames that were received and are delivered, or refused, later |
@@ -31,15 +33,19 @@
 //! an acknowledgement of what was never sent) is counted and dropped. Frames come here
 //! intact or not at all: a link that can damage them checks them.
 
+mod blocked;
 mod congestion;
 mod handshake;
 mod held;
 mod incoming;
+mod leave;
 mod packets;
 mod peer;
+mod pool;
 mod receive_window;
 mod refused;
 mod reliable;
+mod renewal;
 mod rtt;
 mod send_window;
 mod session;
@@ -49,19 +55,22 @@ use qnic_abi::control::Statistics;
 use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port, VniId};
 
-use crate::config::{Limits, NicConfig};
+use crate::budget::Budget;
+use crate::config::{Limits, NicConfig, MAX_WINDOW};
 use crate::env::{Channel, HostMemory, Payload, Time, Wire};
 use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex};
 
-pub(crate) use incoming::Opened;
+pub(crate) use incoming::{End, Opened};
 use peer::PeerTable;
 use reliable::Alarm;
 pub(crate) use reliable::Expired;
+pub(crate) use renewal::is_well_formed as is_window;
 use timer::TimerWheel;
 
-/// How far a frame may be ahead of the oldest that is missing.
-pub(crate) const REACH: u64 = 4096;
+/// How far a frame may be ahead of the oldest that is missing: frames without a payload have
+/// as many numbers as the largest window.
+pub(crate) const REACH: u64 = 2 * MAX_WINDOW as u64;
 
 /// Requests under way to one peer: fragments of reads, and atomic operations. A page
 /// span may go beyond.
@@ -109,9 +118,9 @@ pub(crate) struct Transport {
     node: NodeId,
     limits: Limits,
     peers: PeerTable,
-    /// This node itself, once it is started.
-    own: Option<PeerIndex>,
     timers: TimerWheel<Alarm>,
+    /// Peers will be swept.
+    sweeping: bool,
     unblocked: Unblocked,
     /// Nodes that are to become peers, if there is a route to them.
     wanted: Vec<NodeId>,
@@ -124,9 +133,9 @@ impl Transport {
         Transport {
             node: config.node,
             limits: config.limits.clone(),
-            peers: PeerTable::default(),
-            own: None,
+            peers: PeerTable::new(&config.limits),
             timers: TimerWheel::new(),
+            sweeping: false,
             unblocked: Unblocked::default(),
             wanted: Vec::new(),
             counters: TransportCounters::default(),
@@ -145,14 +154,14 @@ impl Transport {
             self.peers[index].session.end_own(next);
             self.peers.ensure_session(index);
         }
-        self.own = self.peers.add_own(self.node, &self.limits);
+        self.peers.add_own(self.node);
     }
 
     /// Forgets all peers.
     pub(crate) fn clear(&mut self) {
-        self.peers.clear();
-        self.own = None;
+        self.peers.clear(&self.limits);
         self.timers.clear();
+        self.sweeping = false;
         self.unblocked = Unblocked::default();
         self.counters = TransportCounters::default();
     }
@@ -173,7 +182,15 @@ impl Transport {
     #[cold]
     fn make_peer<M, W: Wire<M>>(&mut self, wire: &W, node: NodeId) -> Option<PeerIndex> {
         wire.path(node)?;
-        self.peers.add(node, &self.limits)
+        self.add_peer(node)
+    }
+
+    /// Makes a node a peer, unless there are as many as may be.
+    #[cold]
+    fn add_peer(&mut self, node: NodeId) -> Option<PeerIndex> {
+        let index = self.peers.add(node)?;
+        self.share_windows();
+        Some(index)
     }
 
     /// Asks for a node to become a peer with the next [`Transport::add_wanted`].
@@ -204,6 +221,8 @@ impl Transport {
         let responses = &mut self.unblocked.responses;
         responses.retain(|(_, request)| request.peer != index);
         self.peers.vacate(index);
+        self.share_windows();
+        self.grow_windows();
     }
 
     /// Every peer.
@@ -219,7 +238,7 @@ impl Transport {
     /// Returns true if a peer is this node itself: frames to it take no wire.
     #[inline]
     pub(crate) fn is_own(&self, index: PeerIndex) -> bool {
-        self.own == Some(index)
+        self.peers.is_own(index)
     }
 
     /// Returns true if the session of a peer is known here.
@@ -486,6 +505,22 @@ impl Transport {
         statistics.frames_outside = counters.frames_outside.into();
         statistics.acknowledgements = counters.acknowledgements.into();
         statistics.peers_given_up = counters.peers_given_up.into();
+    }
+
+    /// What is kept for peers, and how much may be.
+    pub(crate) fn budgets(&self) -> Vec<Budget> {
+        let all = self.peers.all();
+        let all = || all.iter().map(|index| &self.peers[*index]);
+        let limits = &self.limits;
+        let granted: u32 = all().map(|peer| peer.grant).sum();
+        let control = all().map(|peer| peer.control.len());
+        let requests = all().map(|peer| peer.requests);
+        vec![
+            Budget::new("peers", all().count(), limits.peers),
+            Budget::new("windows", granted, limits.held_frames),
+            Budget::most("control_frames_of_peer", control, CONTROL_LIMIT as u32),
+            Budget::most("requests_of_peer", requests, REQUEST_WINDOW),
+        ]
     }
 
     /// When something has to be done at the latest.

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Index, IndexMut};
 
 use qnic_abi::wire::{Frame, MAX_PAYLOAD, MAX_SPAN};
-use qnic_abi::{NodeId, VniId};
+use qnic_abi::NodeId;
 
+use super::blocked::Blocked;
 use super::congestion::Congestion;
+use super::leave::Leaving;
 use super::packets::Packets;
+use super::pool::Pool;
 use super::receive_window::ReceiveWindow;
 use super::rtt::RoundTrip;
 use super::send_window::SendWindow;
@@ -15,57 +18,7 @@ use super::session::Session;
 use super::timer::TimerId;
 use crate::config::Limits;
 use crate::env::{Path, Time};
-use crate::frame::StoredFrame;
-use crate::ids::{OperationId, PeerIndex};
-
-/// Smallest window that a peer is granted, whatever others were granted before.
-const SMALLEST_WINDOW: u32 = 16;
-
-/// Fewest names that [`Waiting`] looks through for such as have ended.
-const FEW: usize = 64;
-
-/// Operations that wait, in their order. An operation that ends is not taken out, but its
-/// name is forgotten before such names are as many as the others: there are at most twice
-/// as many names here as operations that run on the NIC, or 64.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    names: Vec<OperationId>,
-    /// Names that ran when all were looked through.
-    running: usize,
-}
-
-impl Waiting {
-    /// Lets an operation wait.
-    pub(super) fn push(&mut self, id: OperationId, runs: impl FnMut(&OperationId) -> bool) {
-        if self.names.len() >= FEW.max(2 * self.running) {
-            self.names.retain(runs);
-            self.running = self.names.len();
-        }
-        self.names.push(id);
-    }
-
-    /// Returns true if nothing waits.
-    pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty()
-    }
-
-    /// Takes all out, behind what stands in `names`.
-    pub(super) fn append_to(&mut self, names: &mut Vec<OperationId>) {
-        names.append(&mut self.names);
-        self.running = 0;
-    }
-}
-
-/// What waits for room in a window.
-#[derive(Debug, Default)]
-pub(crate) struct Blocked {
-    /// Operations, each in need of a place in the window.
-    pub(crate) operations: Waiting,
-    /// Operations that wait for others to be answered.
-    pub(crate) requests: Waiting,
-    /// Frames of the peer that have to be answered with a payload.
-    pub(crate) responses: VecDeque<(VniId, StoredFrame)>,
-}
+use crate::ids::PeerIndex;
 
 /// One direction each to and from another NIC.
 #[derive(Debug)]
@@ -76,6 +29,13 @@ pub(crate) struct Peer {
     pub(super) incarnation: u32,
     /// Fragments that the peer may have on their way or undelivered.
     pub(super) grant: u32,
+    /// What it will have instead once it confirms that.
+    renewal: Option<u32>,
+    /// Stands in [`PeerTable::growing`].
+    growing: bool,
+    /// A window of the peer that has to be confirmed once no more than that is under way.
+    pub(super) taken: Option<u32>,
+    pub(super) leaving: Leaving,
     /// The route to it, as the wire described it when the session began.
     pub(super) path: Option<Path>,
     lossless: bool,
@@ -137,6 +97,10 @@ impl Peer {
             session,
             incarnation: 0,
             grant,
+            renewal: None,
+            growing: false,
+            taken: None,
+            leaving: Leaving::default(),
             path: None,
             lossless: false,
             max_payload: MAX_PAYLOAD as u32,
@@ -177,6 +141,7 @@ impl Peer {
         self.last_received = old.last_received;
         self.packets = old.packets;
         self.listed = old.listed;
+        self.growing = old.growing;
     }
 
     /// Returns true if numbered frames may be sent: both sides know each other.
@@ -234,6 +199,18 @@ impl Peer {
         self.packets.has_waiting() && self.wire_room() > 0
     }
 
+    /// Returns true if nothing is under way between the two, as far as this side knows.
+    pub(super) fn is_quiet(&self) -> bool {
+        let receives = self.receive.undelivered_count() > 0
+            || self.receive.has_gap()
+            || self.receive.ack_pending();
+        let renews = self.renewal.is_some() || self.taken.is_some();
+        let greets = self.hello_pending || self.hello_sent || self.hello_reply.is_some();
+        let waits = !self.blocked.is_empty() || !self.naks.is_empty() || !self.control.is_empty();
+        let sends = self.owes_answer() || !self.send.has_arrived();
+        !(receives || renews || greets || waits || sends)
+    }
+
     /// Returns true if it owes this node an answer.
     pub(super) fn owes_answer(&self) -> bool {
         !self.packets.is_empty() || self.requests > 0 || !self.send.is_empty()
@@ -288,6 +265,8 @@ impl Peer {
         let control = !self.naks.is_empty() || !self.control.is_empty();
         self.hello_pending
             || self.hello_reply.is_some()
+            || self.leaving.due
+            || self.leaving.asked
             || control && self.is_ready() && self.send.has_number()
             || self.may_resend()
             || self.must_ack(now)
@@ -295,9 +274,13 @@ impl Peer {
 }
 
 /// All peers of a NIC, found by node number in constant time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PeerTable {
     peers: Vec<Peer>,
+    /// Most peers.
+    limit: usize,
+    /// This node itself, once it is there.
+    own: Option<PeerIndex>,
     /// Index + 1 by node number, or 0.
     indices: Vec<u16>,
     /// Peers that something may have to be sent to.
@@ -308,8 +291,12 @@ pub(crate) struct PeerTable {
     spare: Vec<PeerIndex>,
     /// The next session of this NIC with any peer.
     next_session: u64,
-    /// Fragments that were granted to peers, all together.
-    granted: u32,
+    /// The windows that were granted to peers.
+    pool: Pool,
+    /// The share of each when the windows of all were looked at.
+    shared: u32,
+    /// Peers with a window that is smaller than their share, in the order in which they grow.
+    growing: VecDeque<PeerIndex>,
     /// Places of peers that have left.
     vacant: Vec<PeerIndex>,
     /// The smallest session that a node may begin with that was a peer before.
@@ -317,6 +304,26 @@ pub(crate) struct PeerTable {
 }
 
 impl PeerTable {
+    /// A table without peers.
+    pub(super) fn new(limits: &Limits) -> Self {
+        let pool = Pool::new(limits);
+        PeerTable {
+            peers: Vec::new(),
+            limit: limits.peers.min(u32::from(u16::MAX)) as usize,
+            own: None,
+            indices: Vec::new(),
+            listed: Vec::new(),
+            urgent: false,
+            spare: Vec::new(),
+            next_session: 0,
+            shared: pool.share(),
+            pool,
+            growing: VecDeque::new(),
+            vacant: Vec::new(),
+            floors: BTreeMap::new(),
+        }
+    }
+
     /// The peer of that node, if it is one.
     #[inline]
     pub(super) fn find(&self, node: NodeId) -> Option<PeerIndex> {
@@ -326,14 +333,15 @@ impl PeerTable {
 
     /// Makes a node that is no peer one; `None` beyond the limit.
     #[cold]
-    pub(super) fn add(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
-        let full = self.peers.len() >= (limits.peers.min(u32::from(u16::MAX))) as usize;
-        if full && self.vacant.is_empty() {
+    pub(super) fn add(&mut self, node: NodeId) -> Option<PeerIndex> {
+        if self.peers.len() >= self.limit && self.vacant.is_empty() {
             return None;
         }
-        let left = limits.held_frames.saturating_sub(self.granted);
-        let grant = left.max(SMALLEST_WINDOW).min(limits.window.max(1));
-        self.granted = self.granted.saturating_add(grant);
+        let grant = self.pool.join();
+        Some(self.place(node, grant))
+    }
+
+    fn place(&mut self, node: NodeId, grant: u32) -> PeerIndex {
         let floor = self.floors.get(&node).copied();
         let session = Session::new(self.new_session()).with_floor(floor.unwrap_or(1));
         let mut peer = Peer::new(node, session, grant);
@@ -342,6 +350,7 @@ impl PeerTable {
                 let old = &mut self[index];
                 peer.incarnation = old.incarnation.wrapping_add(1);
                 peer.listed = old.listed;
+                peer.growing = old.growing;
                 *old = peer;
                 index
             }
@@ -355,7 +364,7 @@ impl PeerTable {
             self.indices.resize(number + 1, 0);
         }
         self.indices[number] = index.0 + 1;
-        Some(index)
+        index
     }
 
     /// Lets a peer leave whose session has ended, and of which nothing else is known any
@@ -366,7 +375,7 @@ impl PeerTable {
             return;
         }
         let (node, floor) = (peer.node, peer.session.floor());
-        self.granted = self.granted.saturating_sub(self[index].grant);
+        self.pool.leave(self.peers[usize::from(index.0)].grant);
         // Nodes without a session were never heard of.
         if floor > 1 {
             self.floors.insert(node, floor);
@@ -376,20 +385,92 @@ impl PeerTable {
     }
 
     /// Makes the own node known: frames to it take no wire.
-    pub(super) fn add_own(&mut self, node: NodeId, limits: &Limits) -> Option<PeerIndex> {
-        let index = self.find(node).or_else(|| self.add(node, limits))?;
+    pub(super) fn add_own(&mut self, node: NodeId) {
+        let most = self.pool.most();
+        let index = self.find(node).unwrap_or_else(|| self.place(node, most));
         let session = Session::with_itself(self.new_session());
         let peer = &mut self[index];
         peer.session = session;
         peer.set_path(Path::LOSSLESS);
-        peer.send.grant(peer.grant);
+        peer.send.grant(most);
+        self.own = Some(index);
+    }
+
+    /// Returns true if a peer is this node itself.
+    #[inline]
+    pub(super) fn is_own(&self, index: PeerIndex) -> bool {
+        self.own == Some(index)
+    }
+
+    /// Returns true if peers have no whole windows, or half of the places are taken.
+    pub(super) fn is_crowded(&self) -> bool {
+        let taken = self.peers.len() - self.vacant.len();
+        taken > 1 && (self.pool.share() < self.pool.most() || taken * 2 > self.limit)
+    }
+
+    /// The largest window.
+    pub(super) fn most(&self) -> u32 {
+        self.pool.most()
+    }
+
+    /// Returns true if the share of each peer is not what it was when this was asked last.
+    pub(super) fn share_has_changed(&mut self) -> bool {
+        let share = self.pool.share();
+        std::mem::replace(&mut self.shared, share) != share
+    }
+
+    /// Begins to renew the window of a peer that has not its share; returns the new one.
+    pub(super) fn renew(&mut self, index: PeerIndex) -> Option<u32> {
+        let peer = &mut self.peers[usize::from(index.0)];
+        if peer.vacant || !peer.is_ready() || peer.renewal.is_some() || self.own == Some(index) {
+            return None;
+        }
+        let (before, share) = (peer.grant, self.pool.share());
+        let window = match before < share {
+            true => self.pool.grow(before),
+            false => share,
+        };
+        peer.grant = before.max(window);
+        peer.renewal = (window != before).then_some(window);
+        if window < share && !std::mem::replace(&mut peer.growing, true) {
+            self.growing.push_back(index);
+        }
+        peer.renewal
+    }
+
+    /// A peer has confirmed a window. Returns false if it is not the one that was announced.
+    pub(super) fn taken(&mut self, index: PeerIndex, window: u32) -> bool {
+        let peer = &mut self.peers[usize::from(index.0)];
+        let confirms = peer.renewal == Some(window);
+        if confirms {
+            peer.renewal = None;
+            self.pool.shrink(peer.grant, window);
+            peer.grant = window;
+        }
+        confirms
+    }
+
+    /// The next peer whose window can grow, if there is anything to grow by.
+    pub(super) fn next_growing(&mut self) -> Option<PeerIndex> {
+        let index = self.pool.has_free().then(|| self.growing.pop_front())??;
+        self[index].growing = false;
         Some(index)
     }
 
-    /// A number that no session of this NIC has had.
+    /// Starts over with a peer: what it held has gone with its session, so it has its share.
+    pub(super) fn restart(&mut self, index: PeerIndex) {
+        let own = self.is_own(index);
+        let peer = &mut self.peers[usize::from(index.0)];
+        if !own && !peer.vacant {
+            peer.grant = self.pool.renew(peer.grant);
+        }
+        peer.restart();
+    }
+
+    /// A number that no session of this NIC has had: an even one ([`Session`]).
     pub(super) fn new_session(&mut self) -> u64 {
-        let session = self.next_session.max(1);
-        self.next_session = session.saturating_add(1);
+        let session = self.next_session.max(2).next_multiple_of(2);
+        self.next_session = session.saturating_add(2);
         session
     }
 
@@ -464,10 +545,10 @@ impl PeerTable {
     }
 
     /// Forgets all peers; session numbers go on.
-    pub(super) fn clear(&mut self) {
+    pub(super) fn clear(&mut self, limits: &Limits) {
         *self = PeerTable {
             next_session: self.next_session,
-            ..PeerTable::default()
+            ..PeerTable::new(limits)
         };
     }
 }
@@ -496,46 +577,14 @@ mod tests {
             peers: 2,
             ..Limits::default()
         };
-        let mut table = PeerTable::default();
-        let a = table.add(NodeId(7), &limits).unwrap();
-        let b = table.add(NodeId(0), &limits).unwrap();
+        let mut table = PeerTable::new(&limits);
+        let a = table.add(NodeId(7)).unwrap();
+        let b = table.add(NodeId(0)).unwrap();
         assert_ne!(a, b);
         assert_eq!(table.find(NodeId(7)), Some(a));
-        assert_eq!(table.add(NodeId(9), &limits), None);
+        assert_eq!(table.add(NodeId(9)), None);
         assert_eq!(table[a].node, NodeId(7));
         assert_eq!(table.all().len(), 2);
-    }
-
-    #[test]
-    fn windows_that_are_granted_are_bounded_for_all_peers_together() {
-        let limits = Limits {
-            window: 64,
-            held_frames: 300,
-            ..Limits::default()
-        };
-        let mut table = PeerTable::default();
-        let grants: Vec<_> = (0..8)
-            .map(|node| {
-                let index = table.add(NodeId(node), &limits).unwrap();
-                table[index].grant
-            })
-            .collect();
-        assert_eq!(grants, [64, 64, 64, 64, 44, 16, 16, 16]);
-    }
-
-    #[test]
-    fn names_of_operations_that_have_ended_do_not_pile_up() {
-        let mut waiting = Waiting::default();
-        for number in 0..10_000 {
-            let runs = |id: &OperationId| id.0 < 100 || id.0 + 10 > number;
-            waiting.push(OperationId(number), runs);
-            assert!(waiting.names.len() <= 2 * 110 + 1);
-        }
-        let mut names = Vec::new();
-        waiting.append_to(&mut names);
-        assert!(waiting.is_empty() && names.is_sorted_by_key(|id| id.0));
-        let expected: Vec<_> = (0..100).chain([9_999]).map(OperationId).collect();
-        assert!(expected.iter().all(|id| names.contains(id)));
     }
 
     #[test]
@@ -543,13 +592,13 @@ mod tests {
         let limits = Limits {
             peers: 2,
             window: 64,
-            held_frames: 100,
+            held_frames: 2 * 16 + 48 + 68,
             ..Limits::default()
         };
-        let mut table = PeerTable::default();
-        let a = table.add(NodeId(7), &limits).unwrap();
-        let b = table.add(NodeId(8), &limits).unwrap();
-        assert_eq!((table[a].grant, table[b].grant), (64, 36));
+        let mut table = PeerTable::new(&limits);
+        let a = table.add(NodeId(7)).unwrap();
+        let b = table.add(NodeId(8)).unwrap();
+        assert_eq!((table[a].grant, table[b].grant), (64, 36), "the rest");
         table[a].session.begin(5);
         let before = table[a].incarnation;
         for _ in 0..2 {
@@ -557,12 +606,16 @@ mod tests {
         }
         assert_eq!(table.find(NodeId(7)), None);
         assert_eq!(table.all(), [b]);
-        let c = table.add(NodeId(9), &limits).unwrap();
-        assert_eq!((c, table[c].grant), (a, 64), "its place and its window");
+        let c = table.add(NodeId(9)).unwrap();
+        assert_eq!(
+            (c, table[c].grant),
+            (a, 50),
+            "its place, and half of the rest"
+        );
         assert_ne!(table[c].incarnation, before);
-        assert_eq!(table.add(NodeId(7), &limits), None);
+        assert_eq!(table.add(NodeId(7)), None);
         table.vacate(c);
-        let again = table.add(NodeId(7), &limits).unwrap();
+        let again = table.add(NodeId(7)).unwrap();
         assert_eq!(
             table[again].session.floor(),
             5,
@@ -573,13 +626,13 @@ mod tests {
     #[test]
     fn sessions_never_repeat_not_even_after_a_reset() {
         let limits = Limits::default();
-        let mut table = PeerTable::default();
-        let a = table.add(NodeId(1), &limits).unwrap();
+        let mut table = PeerTable::new(&limits);
+        let a = table.add(NodeId(1)).unwrap();
         let first = table[a].session.own();
         assert!(first > 0);
-        table.clear();
+        table.clear(&limits);
         table.raise_sessions(first);
-        let a = table.add(NodeId(1), &limits).unwrap();
+        let a = table.add(NodeId(1)).unwrap();
         assert!(table[a].session.own() > first);
         table.raise_sessions(1000);
         assert_eq!(table.new_session(), 1000);

@@ -72,7 +72,6 @@ pub(crate) struct ReceiveWindow {
 
 impl ReceiveWindow {
     /// Everything up to this number has arrived.
-    #[cfg(test)]
     pub(crate) fn received(&self) -> u64 {
         self.received
     }

@@ -25,6 +25,8 @@ pub(crate) enum Alarm {
     Packet(PeerIndex, u64),
     /// A peer that may be silent.
     Silence(PeerIndex),
+    /// All peers, of which some may leave.
+    Sweep,
 }
 
 /// A timer that has expired.
@@ -34,6 +36,8 @@ pub(crate) enum Expired {
     Done,
     /// Somebody has to look whether a peer is silent: [`Transport::check_silence`].
     Silence(PeerIndex),
+    /// Somebody has to look which peers may leave: [`Transport::sweep`].
+    Sweep,
 }
 
 /// How often a peer is asked and says nothing, before it is given up. It is asked more often in
@@ -233,6 +237,7 @@ impl Transport {
     pub(crate) fn expire(&mut self, now: Time) -> Option<Expired> {
         Some(match self.timers.pop_due(now)? {
             Alarm::Silence(index) => Expired::Silence(index),
+            Alarm::Sweep => Expired::Sweep,
             Alarm::Packet(index, sequence) => {
                 self.packet_expired(now, index, sequence);
                 Expired::Done

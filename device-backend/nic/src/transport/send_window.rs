@@ -65,6 +65,21 @@ impl SendWindow {
         self.window = window;
     }
 
+    /// Closes the window: nothing numbered is sent until it is opened again.
+    pub(crate) fn close(&mut self) {
+        self.window = 0;
+    }
+
+    /// Fragments in the window.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Returns true if everything that was sent has arrived.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.received + 1 == self.next
+    }
+
     /// Returns true if the peer has granted a window: it knows this session.
     pub(crate) fn is_granted(&self) -> bool {
         self.window != 0

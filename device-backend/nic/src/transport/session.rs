@@ -13,7 +13,9 @@
 //! Invariants: `own` only grows; a session of the peer below `floor` is never
 //! accepted again; a numbered frame is taken only if both its sessions are those
 //! of this session. A frame that carries `own` as its destination proves that
-//! the peer has received it in this incarnation, so it can begin a session too.
+//! the peer has received it in this incarnation, so it can begin a session too. A floor
+//! that a peer is told must therefore never be a session that it takes later: `own` is even,
+//! and what follows a session that has ended is odd.
 
 use qnic_abi::wire::kind;
 
@@ -100,7 +102,7 @@ impl Session {
     fn classify_other(&self, frame_kind: u8, source: u64, destination: u64) -> Verdict {
         if source < self.floor {
             return match frame_kind {
-                kind::HELLO if source != 0 => Verdict::Stranger,
+                kind::HELLO | kind::LEAVE if source != 0 => Verdict::Stranger,
                 _ => Verdict::Stale,
             };
         }
@@ -135,9 +137,15 @@ impl Session {
         current || unknown
     }
 
+    /// This side goes on with at least `next`, whatever it knows of the other.
+    pub(crate) fn renew_own(&mut self, next: u64) {
+        self.own = self.own.max(next);
+    }
+
     /// This side ends the session, and goes on with at least `next`.
     pub(crate) fn end_own(&mut self, next: u64) {
-        self.own = next.max(self.own.saturating_add(1));
+        let next = next.max(self.own.saturating_add(2));
+        self.own = next.saturating_add(next % 2);
         self.peer = 0;
     }
 }
@@ -181,9 +189,9 @@ mod tests {
         assert_eq!(session.classify(HELLO, 8, 0), Verdict::Begin);
         session.begin(8);
         session.end_own(3);
-        assert_eq!(session.own(), 11);
+        assert_eq!(session.own(), 12);
         assert_eq!(session.classify(WRITE, 8, 10), Verdict::Stranger);
-        assert_eq!(session.classify(HELLO_REPLY, 8, 11), Verdict::Begin);
+        assert_eq!(session.classify(HELLO_REPLY, 8, 12), Verdict::Begin);
     }
 
     /// Two sides that restart, give up and send HELLO over a wire that loses,
@@ -261,7 +269,7 @@ mod tests {
                 Verdict::Outgrown => session.end_own(frame.destination + 1),
                 _ => {}
             }
-            self.sides[to].next = next.max(self.sides[to].session.own() + 1);
+            self.sides[to].next = next.max(self.sides[to].session.own() + 2);
             let taken = matches!(verdict, Verdict::Accept | Verdict::Begin);
             if taken && frame.kind == WRITE {
                 assert_eq!(frame.destination, self.sides[to].session.own());
@@ -292,8 +300,8 @@ mod tests {
         fn lives_do_not_mix_and_sides_find_each_other(
             steps in prop::collection::vec(step(), 0..120),
         ) {
-            let side = |next| Side { session: Session::new(next), next: next + 1 };
-            let mut pair = Pair { sides: [side(5), side(3)], wire: Vec::new() };
+            let side = |next| Side { session: Session::new(next), next: next + 2 };
+            let mut pair = Pair { sides: [side(6), side(4)], wire: Vec::new() };
             for step in steps {
                 match step {
                     Step::Hello(side) => pair.send(side, HELLO),
@@ -304,7 +312,7 @@ mod tests {
                     Step::GiveUp(side) => {
                         let this = &mut pair.sides[side];
                         this.session.end_own(this.next);
-                        this.next = this.session.own() + 1;
+                        this.next = this.session.own() + 2;
                     }
                     Step::Restart(side) | Step::Leave(side) => {
                         if matches!(step, Step::Leave(_)) {
@@ -312,7 +320,7 @@ mod tests {
                         }
                         let this = &mut pair.sides[side];
                         this.session = Session::new(this.next);
-                        this.next += 1;
+                        this.next += 2;
                     }
                     Step::Deliver(index, keep) if !pair.wire.is_empty() => {
                         let place = index.index(pair.wire.len());

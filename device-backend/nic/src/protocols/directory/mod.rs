@@ -16,6 +16,8 @@
 //! time is up: the nodes of a cluster come up in any order. Every import gets its reply:
 //! if nothing else comes, at its deadline.
 
+use std::collections::BTreeMap;
+
 use qnic_abi::control::{
     Import, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, MAX_IMPORT_WAIT_MS,
     REPLY_BYTES,
@@ -27,6 +29,7 @@ use qnic_abi::{NodeId, Port, Secret, SegmentId, SegmentName, Status, VniId};
 use zerocopy::IntoBytes;
 
 use super::protocol::{Context, Ended, Protocol, Received};
+use crate::budget::Budget;
 use crate::config::Limits;
 use crate::control_reply::{body, reply};
 use crate::core::Segment;
@@ -424,6 +427,21 @@ impl Protocol for Directory {
             self.pending.pop();
             Status::NoSuchNode
         })
+    }
+
+    fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {
+        let mut own = BTreeMap::<_, u32>::new();
+        let mut parked = BTreeMap::<_, u32>::new();
+        for pending in &self.pending {
+            *own.entry(pending.vni.0).or_default() += 1;
+        }
+        for waiting in &self.parked {
+            *parked.entry(waiting.peer).or_default() += 1;
+        }
+        let (own, parked) = (own.into_values(), parked.into_values());
+        let limit = limits.parked_imports_per_peer;
+        budgets.push(Budget::most("imports_of_process", own, limits.imports));
+        budgets.push(Budget::most("parked_imports_of_peer", parked, limit));
     }
 
     fn awaits(&self, node: NodeId) -> bool {

@@ -1,0 +1,148 @@
+//! Peers that leave: with which nothing is under way, on either side (X8).
+//!
+//! ```text
+//!   this side                                     the peer
+//!   quiet for a sweep: closed ──── Leave 1 ─────► quiet, too: its session ends, and it
+//!   session ends ◄──────────────── Goodbye ────── forgets this side
+//!   and forgets the peer
+//!
+//!   closed, and something is to be sent:
+//!   Hello, leaves 1 ────────────────────────────► takes Leave 1 for void from now on
+//!   open again ◄────────── HelloReply, leaves 1 ── or says that the session has ended
+//! ```
+//! A side that has asked sends nothing numbered until the peer has said whether the session goes
+//! on. So nothing is ever sent into a session that the peer has ended, and when it has,
+//! nothing ran in it: this side begins another one, larger than all before, and what waits for
+//! it is sent there, once. A Leave that is late changes nothing: it is void, or names
+//! fewer frames than have been sent since.
+//!
+//! *Quiet* is a peer that has delivered everything, and is owed nothing. While peers are so
+//! many that they have to share windows or places, they are swept each
+//! [`Limits::idle_peer`](crate::Limits::idle_peer); one leaves whose numbers have not changed
+//! since the last sweep. Few peers stay, and no timer runs for them.
+
+use qnic_abi::wire::{Frame, Goodbye, Leave};
+
+use super::reliable::Alarm;
+use super::Transport;
+use crate::env::{HostMemory, Payload, Time, Wire};
+use crate::ids::PeerIndex;
+
+/// How far leaving has come, for one peer.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    /// This side has asked to leave, and sends nothing numbered.
+    pub(super) closed: bool,
+    /// How often it has asked in this session.
+    pub(super) count: u32,
+    /// It has to ask, once more.
+    pub(super) due: bool,
+    /// The peer has asked; it is looked at with the next flush.
+    pub(super) asked: bool,
+    /// What the peer has asked up to here counts no more.
+    pub(super) void: u32,
+    /// The numbers of both directions at the last sweep.
+    mark: (u64, u64),
+}
+
+impl Transport {
+    /// Makes sure that peers are swept, if they are many.
+    pub(super) fn schedule_sweep(&mut self, now: Time) {
+        if !self.sweeping && self.peers.is_crowded() {
+            self.sweeping = true;
+            let next = now.after(self.limits.idle_peer.max(1));
+            self.timers.check_in(next, Alarm::Sweep);
+        }
+    }
+
+    /// Looks at all peers. Returns those that may leave, if nothing else refers to them.
+    #[cold]
+    pub(crate) fn sweep(&mut self, now: Time) -> Vec<PeerIndex> {
+        self.sweeping = false;
+        let mut peers = self.peers.all();
+        let crowded = self.peers.is_crowded();
+        self.schedule_sweep(now);
+        peers.retain(|index| {
+            if !crowded || self.is_own(*index) {
+                return false;
+            }
+            let peer = &mut self.peers[*index];
+            let numbers = (peer.send.next(), peer.receive.received());
+            let unchanged = std::mem::replace(&mut peer.leaving.mark, numbers) == numbers;
+            unchanged && peer.is_quiet()
+        });
+        peers
+    }
+
+    /// Asks a peer to leave. One whose session is not known need not be asked: returns
+    /// true if it can go.
+    pub(crate) fn leave(&mut self, index: PeerIndex) -> bool {
+        let peer = &mut self.peers[index];
+        if !peer.session.is_known() {
+            return true;
+        }
+        if !peer.leaving.closed {
+            peer.leaving.closed = true;
+            peer.leaving.count += 1;
+            peer.send.close();
+        }
+        peer.leaving.due = true;
+        self.peers.mark_urgent(index);
+        false
+    }
+
+    /// Asks, if that is due. Returns false if there is no route to the peer.
+    pub(crate) fn send_leave<M: HostMemory, W: Wire<M>>(
+        &mut self,
+        now: Time,
+        wire: &mut W,
+        index: PeerIndex,
+    ) -> bool {
+        let peer = &mut self.peers[index];
+        if !std::mem::take(&mut peer.leaving.due) || !peer.leaving.closed {
+            return true;
+        }
+        let mut leave = Frame::new(&Leave {
+            leaves: peer.leaving.count.into(),
+            reserved: 0.into(),
+            next: peer.send.next().into(),
+        });
+        self.put(now, wire, index, &mut leave, Payload::None)
+    }
+
+    /// A peer asks. It is answered with the next flush, if it still can leave then.
+    #[cold]
+    pub(super) fn receive_leave(&mut self, index: PeerIndex, frame: &Frame) {
+        let leave: Leave = frame.body();
+        let peer = &mut self.peers[index];
+        let arrived = peer.receive.received() + 1 == leave.next.get();
+        if arrived && leave.leaves.get() > peer.leaving.void && peer.is_quiet() {
+            peer.leaving.asked = true;
+            self.peers.mark_urgent(index);
+        }
+    }
+
+    /// Returns true if a peer has asked to leave, and it may unless something else refers to
+    /// it.
+    #[inline]
+    pub(crate) fn take_asked(&mut self, index: PeerIndex) -> bool {
+        let peer = &mut self.peers[index];
+        std::mem::take(&mut peer.leaving.asked) && peer.is_quiet()
+    }
+
+    /// Agrees: the session ends, and what the peer has sent in it counts no more. Returns false
+    /// if there is no route to the peer.
+    pub(crate) fn agree<M: HostMemory, W: Wire<M>>(
+        &mut self,
+        now: Time,
+        wire: &mut W,
+        index: PeerIndex,
+    ) {
+        let mut goodbye = Frame::new::<Goodbye>(&qnic_abi::wire::Empty);
+        // A peer that cannot be reached will not miss it.
+        let _unreachable = self.put(now, wire, index, &mut goodbye, Payload::None);
+        let session = &mut self.peers[index].session;
+        session.end_peer(session.peer(), session.own());
+        self.end_session(index);
+    }
+}

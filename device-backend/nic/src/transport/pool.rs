@@ -1,0 +1,170 @@
+//! How all peers share the windows of one NIC (N15).
+//!
+//! ```text
+//!   held_frames ├─ smallest window for each peer that may be ─┤─ own node ─┤─ free, granted ─┤
+//!                  always there                                 whole        in equal shares
+//! ```
+//! What is granted is never more than `held_frames`, or the smallest windows if those are
+//! more. Shares change in steps, eight for each doubling of the peers: so a peer that comes
+//! renews the windows of few others on average.
+
+use crate::config::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
+
+/// The windows that are granted.
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// Smallest and largest window.
+    least: u32,
+    most: u32,
+    /// Fragments beyond smallest windows: all, and those that nobody has.
+    total: u32,
+    free: u32,
+    /// Peers that have a window.
+    peers: u32,
+}
+
+impl Pool {
+    /// A pool of which only the own node has a window.
+    pub(super) fn new(limits: &Limits) -> Self {
+        let most = limits.window.clamp(1, MAX_WINDOW);
+        let least = most.min(SMALLEST_WINDOW);
+        let reserved = least
+            .saturating_mul(limits.peers)
+            .saturating_add(most - least);
+        let total = limits.held_frames.saturating_sub(reserved);
+        Pool {
+            least,
+            most,
+            total,
+            free: total,
+            peers: 0,
+        }
+    }
+
+    /// The largest window.
+    pub(super) fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// The window that each peer is to have.
+    pub(super) fn share(&self) -> u32 {
+        let step = (self.peers.next_power_of_two() / 8).max(1);
+        let shares = self.peers.max(1).next_multiple_of(step);
+        self.least + (self.total / shares).min(self.most - self.least)
+    }
+
+    /// Grants a first window.
+    pub(super) fn join(&mut self) -> u32 {
+        self.peers += 1;
+        self.grow(self.least)
+    }
+
+    /// Takes the window back of a peer that leaves.
+    pub(super) fn leave(&mut self, window: u32) {
+        self.peers = self.peers.saturating_sub(1);
+        self.shrink(window, self.least);
+    }
+
+    /// Grants what there is to a window that is smaller than its share; returns its size.
+    pub(super) fn grow(&mut self, window: u32) -> u32 {
+        let more = self.share().saturating_sub(window).min(self.free);
+        self.free -= more;
+        window + more
+    }
+
+    /// Takes a window back and grants another one.
+    pub(super) fn renew(&mut self, window: u32) -> u32 {
+        self.shrink(window, self.least);
+        self.grow(self.least)
+    }
+
+    /// Returns true if a window can grow.
+    pub(super) fn has_free(&self) -> bool {
+        self.free > 0
+    }
+
+    /// Takes back what a window has beyond `to`.
+    pub(super) fn shrink(&mut self, window: u32, to: u32) {
+        self.free += window.saturating_sub(to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pool(window: u32, held_frames: u32, peers: u32) -> Pool {
+        Pool::new(&Limits {
+            window,
+            held_frames,
+            peers,
+            ..Limits::default()
+        })
+    }
+
+    #[test]
+    fn few_peers_have_whole_windows_and_many_share() {
+        let limits = Limits::default();
+        let mut pool = Pool::new(&limits);
+        let windows: Vec<_> = (0..64).map(|_| (pool.join(), pool.share())).collect();
+        assert_eq!(windows[..10], [(4096, 4096); 10]);
+        assert_eq!(windows[63].1, 720);
+        assert_eq!(
+            windows[63].0, 16,
+            "the rest when others have given theirs back"
+        );
+    }
+
+    #[test]
+    fn where_memory_allows_64_peers_have_whole_windows() {
+        let mut pool = pool(4096, 66 * 4096 + 1024 * 16, 1024);
+        assert!((0..64).all(|_| pool.join() == 4096 && pool.share() == 4096));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_granted_stays_within_the_memory(
+            window in 1u32..5000,
+            held in 0u32..100_000,
+            peers in 1u32..200,
+            steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 0..400),
+        ) {
+            let mut pool = pool(window, held, peers);
+            let most = pool.most();
+            let mut windows = Vec::new();
+            for (step, index) in steps {
+                match step {
+                    0 | 1 if windows.len() < peers as usize - 1 => windows.push(pool.join()),
+                    2 if !windows.is_empty() => {
+                        pool.leave(windows.swap_remove(index.index(windows.len())));
+                    }
+                    _ if !windows.is_empty() => {
+                        let at = index.index(windows.len());
+                        let share = pool.share();
+                        if windows[at] > share {
+                            pool.shrink(windows[at], share);
+                            windows[at] = share;
+                        } else {
+                            windows[at] = pool.grow(windows[at]);
+                        }
+                    }
+                    _ => {}
+                }
+                prop_assert!(windows.iter().all(|window| (most.min(16)..=most).contains(window)));
+                let granted = windows.iter().sum::<u32>() + most;
+                prop_assert!(granted <= held.max(peers * most.min(16) + most));
+            }
+            // Once all have given back what is too much, all have their shares.
+            let share = pool.share();
+            for window in windows.iter_mut().filter(|window| **window > share) {
+                pool.shrink(*window, share);
+                *window = share;
+            }
+            for window in &mut windows {
+                *window = pool.grow(*window);
+            }
+            prop_assert!(windows.iter().all(|window| *window == share));
+        }
+    }
+}
