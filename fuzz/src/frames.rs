@@ -44,7 +44,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 13] = [
+const KINDS: [(u8, u8); 16] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),
@@ -57,7 +57,10 @@ const KINDS: [(u8, u8); 13] = [
     (kind::HELLO, 8),
     (kind::HELLO_REPLY, 8),
     (kind::GOODBYE, 0),
+    (kind::LEAVE, 16),
     (kind::PROCESS_GONE, 0),
+    (kind::WINDOW, 8),
+    (kind::WINDOW_TAKEN, 8),
 ];
 
 /// One node outside.
@@ -343,6 +346,8 @@ impl<'a, 'b> Attack<'a, 'b> {
             }
             kind::ACK => [u64::from(input.byte() % 2), input.raw(), 0, 0, 0],
             kind::HELLO | kind::HELLO_REPLY => [64, 0, 0, 0, 0],
+            kind::LEAVE => [1, 1 + u64::from(input.byte() % 4), 0, 0, 0],
+            kind::WINDOW | kind::WINDOW_TAKEN => [64, 0, 0, 0, 0],
             _ => [0; 5],
         };
         let words = right.map(|word| input.near(word));

@@ -19,10 +19,10 @@ struct Direction {
     sessions: (u64, u64),
     /// Numbers of the fragments that are not known to be delivered.
     outstanding: BTreeSet<u64>,
-    /// Window that the receiver has granted the sender, and the number of the frame that
-    /// has said so, if that was not a Hello.
+    /// Window that the receiver has granted the sender.
     granted: u64,
-    renewed: u64,
+    /// The last frame that has renewed it: its sessions and its number.
+    renewed: ((u64, u64), u64),
     /// What the sender has last acknowledged of the other direction: as arrived, and as
     /// delivered.
     acked: (u64, u64),
@@ -81,7 +81,6 @@ impl SessionChecker {
             direction.sessions = sessions;
             direction.outstanding.clear();
             direction.acked = (0, 0);
-            direction.renewed = 0;
         }
         let before = std::mem::replace(&mut direction.acked, acked);
         assert!(
@@ -135,20 +134,17 @@ impl SessionChecker {
         if matches!(envelope.kind, kind::HELLO | kind::HELLO_REPLY) {
             let hello: Hello<{ kind::HELLO }> = frame.body();
             // A Hello of before a renewal may be late.
-            if direction.renewed == 0 || direction.sessions != sessions {
+            if direction.renewed.0 != sessions {
                 direction.granted = hello.window.get().into();
-                direction.renewed = 0;
             }
             return;
         }
-        let sequence = envelope.sequence.get();
-        if envelope.kind == kind::WINDOW
-            && direction.sessions == sessions
-            && sequence > direction.renewed
-        {
+        let renewed = (sessions, envelope.sequence.get());
+        let later = direction.renewed.0 != sessions || direction.renewed.1 < renewed.1;
+        if envelope.kind == kind::WINDOW && later {
             let renewal: Window<{ kind::WINDOW }> = frame.body();
             direction.granted = renewal.window.get().into();
-            direction.renewed = sequence;
+            direction.renewed = renewed;
         }
         if envelope.kind == kind::GOODBYE {
             if sessions == (direction.own, direction.known) {

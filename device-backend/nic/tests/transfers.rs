@@ -328,7 +328,11 @@ fn a_reset_node_is_forgotten_and_comes_back() {
 
 #[test]
 fn a_window_that_is_full_delays_and_loses_nothing() {
-    let Pair { net, a, b } = Pair::lossless();
+    let limits = Limits {
+        window: 256,
+        ..Limits::default()
+    };
+    let Pair { net, a, b } = Pair::on(Net::new(2, 512, 8, &limits));
     let bytes = a.fill(0, SEGMENT, 4);
     a.write(&b).run();
     for _ in 0..40 {
@@ -340,7 +344,7 @@ fn a_window_that_is_full_delays_and_loses_nothing() {
         net.poll(0);
     }
     let sent = net.counters(0).bytes_sent.get() - before;
-    let window = u64::from(Limits::default().window);
+    let window = u64::from(limits.window);
     assert!(sent <= window * 4096, "the window bounds what is under way");
     assert_eq!(net.poll(0), Progress::Idle, "nothing to do but to wait");
     for _ in 0..20 {

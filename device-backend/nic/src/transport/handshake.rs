@@ -111,7 +111,7 @@ impl Transport {
             Verdict::Begin => {
                 if peer.session.is_known() {
                     let knows = frame.envelope.destination_session.get() == peer.session.own();
-                    opened.ended = Some(self.end(index, knows));
+                    opened.ended = Some(self.end(index, true, knows));
                 }
                 let peer = &mut self.peers[index];
                 peer.session.begin(frame.envelope.source_session.get());
@@ -134,7 +134,8 @@ impl Transport {
             }
             Verdict::Outgrown => {
                 let larger = frame.envelope.destination_session.get().saturating_add(1);
-                let ended = self.end(index, false);
+                let begun = peer.session.is_known();
+                let ended = self.end(index, begun, false);
                 self.peers[index].session.end_own(larger);
                 if let End::Lost(_) = ended {
                     self.peers.ensure_session(index);
@@ -189,8 +190,9 @@ impl Transport {
     /// A peer says that its session has ended. It may not know this side's.
     pub(super) fn goodbye(&mut self, index: PeerIndex, source: u64, destination: u64) -> Opened {
         let session = &mut self.peers[index].session;
+        let begun = session.is_known();
         let ended = session.end_peer(source, destination);
-        let ended = ended.then(|| self.end(index, false));
+        let ended = ended.then(|| self.end(index, begun, false));
         self.counters.stale_frames += u64::from(ended.is_none());
         Opened {
             ended,
@@ -199,12 +201,12 @@ impl Transport {
     }
 
     /// The peer has ended the session. Nothing ran in one that this side has asked to leave, or
-    /// that has not begun: operations that wait for it go on in the next. `knows`: the peer
+    /// that had not `begun`: operations that wait for it go on in the next. `knows`: the peer
     /// goes on with this side's session.
-    fn end(&mut self, index: PeerIndex, knows: bool) -> End {
+    fn end(&mut self, index: PeerIndex, begun: bool, knows: bool) -> End {
         let next = self.peers.new_session();
         let peer = &mut self.peers[index];
-        let quiet = peer.leaving.closed || !peer.session.is_known();
+        let quiet = peer.leaving.closed || !begun;
         if quiet {
             let waiting = [&mut peer.blocked.operations, &mut peer.blocked.requests];
             for waiting in waiting {
