@@ -18,7 +18,7 @@ Examples:
   cargo qnic stats a --json | jq .statistics.bounces
 
 The names are explained in abi/src/control.rs (Statistics: pages, bounce memory,
-protection) and device-backend/src/engine/report.rs (the attachment). "3 of 1024" is a budget:
+protection) and device-backend/src/engine/report.rs (the attachment). N of M is a budget:
 what guests and peers make the NIC keep, and how much that may be; for one of many
 processes or peers, that of the one that uses most. What the guest's driver counts: cargo qnic run a -- qnic-app info
 
@@ -82,7 +82,10 @@ mod tests {
             {"name": "b"},
         ]});
         let nic = find(&stats, "a").unwrap();
-        assert_eq!(lines(nic), "peers    3 of 1024\nname     a\nstate    running\nbounces  5\n");
+        assert_eq!(
+            lines(nic),
+            "peers    3 of 1024\nname     a\nstate    running\nbounces  5\n"
+        );
         assert!(find(&stats, "c").is_none());
     }
 }

@@ -270,14 +270,11 @@ impl Nic {
                 return false;
             }
         }
-        if self.transport.take_asked(index) && !self.is_used(index) {
-            self.transport.agree(io.now, io.wire, index);
-            self.peer_left(io.now, io.host, index);
+        if self.transport.has_leave(index) {
             *busy = true;
-            return true;
-        }
-        if !self.transport.send_leave(io.now, io.wire, index) {
-            return false;
+            if !self.flush_leave(io, index) {
+                return false;
+            }
         }
         if self.transport.is_ready(index) {
             if self.transport.has_lost(index) {
@@ -307,6 +304,22 @@ impl Nic {
             }
         }
         true
+    }
+
+    /// Lets a peer leave that asks and may, or asks it. Returns false if there is no route to
+    /// it.
+    #[cold]
+    fn flush_leave<H: Host, W: Wire<H::Memory>>(
+        &mut self,
+        io: &mut Io<'_, H, W>,
+        index: PeerIndex,
+    ) -> bool {
+        if self.transport.take_asked(index) && !self.is_used(index) {
+            self.transport.agree(io.now, io.wire, index);
+            self.peer_left(io.now, io.host, index);
+            return true;
+        }
+        self.transport.send_leave(io.now, io.wire, index)
     }
 
     /// Lets operations and answers go on that have waited for a window.

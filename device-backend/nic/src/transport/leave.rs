@@ -45,6 +45,14 @@ pub(super) struct Leaving {
     mark: (u64, u64),
 }
 
+impl Leaving {
+    /// Returns true if a Leave has to be sent, or was received.
+    #[inline]
+    pub(super) fn is_pending(&self) -> bool {
+        self.due | self.asked
+    }
+}
+
 impl Transport {
     /// Makes sure that peers are swept, if they are many.
     pub(super) fn schedule_sweep(&mut self, now: Time) {
@@ -122,16 +130,20 @@ impl Transport {
         }
     }
 
+    /// Returns true if a Leave has to be sent to a peer, or was received.
+    #[inline]
+    pub(crate) fn has_leave(&self, index: PeerIndex) -> bool {
+        self.peers[index].leaving.is_pending()
+    }
+
     /// Returns true if a peer has asked to leave, and it may unless something else refers to
     /// it.
-    #[inline]
     pub(crate) fn take_asked(&mut self, index: PeerIndex) -> bool {
         let peer = &mut self.peers[index];
         std::mem::take(&mut peer.leaving.asked) && peer.is_quiet()
     }
 
-    /// Agrees: the session ends, and what the peer has sent in it counts no more. Returns false
-    /// if there is no route to the peer.
+    /// Agrees: the session ends, and what the peer has sent in it counts no more.
     pub(crate) fn agree<M: HostMemory, W: Wire<M>>(
         &mut self,
         now: Time,

@@ -265,8 +265,7 @@ impl Peer {
         let control = !self.naks.is_empty() || !self.control.is_empty();
         self.hello_pending
             || self.hello_reply.is_some()
-            || self.leaving.due
-            || self.leaving.asked
+            || self.leaving.is_pending()
             || control && self.is_ready() && self.send.has_number()
             || self.may_resend()
             || self.must_ack(now)
