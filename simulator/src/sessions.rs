@@ -239,7 +239,7 @@ mod tests {
         let mut hello = frame::<HelloFrame>(1, 0);
         hello.set_body(&HelloFrame {
             window: 2.into(),
-            reserved: 0.into(),
+            leaves: 0.into(),
         });
         session_checker.arrived(&hello);
         let mut write = frame::<Write>(0, 1);
