@@ -207,8 +207,7 @@ impl Peer {
         let renews = self.renewal.is_some() || self.taken.is_some();
         let greets = self.hello_pending || self.hello_sent || self.hello_reply.is_some();
         let waits = !self.blocked.is_empty() || !self.naks.is_empty() || !self.control.is_empty();
-        let sends = self.owes_answer() || !self.send.has_arrived();
-        !(receives || renews || greets || waits || sends)
+        !(receives || renews || greets || waits || self.owes_answer()) && self.send.has_arrived()
     }
 
     /// Returns true if it owes this node an answer.
@@ -294,7 +293,7 @@ pub(crate) struct PeerTable {
     pool: Pool,
     /// The share of each when the windows of all were looked at.
     shared: u32,
-    /// Peers with a window that is smaller than their share, in the order in which they grow.
+    /// Peers with less than their share, in the order in which they grow.
     growing: VecDeque<PeerIndex>,
     /// Places of peers that have left.
     vacant: Vec<PeerIndex>,
