@@ -107,8 +107,19 @@ impl Default for Congestion {
 }
 
 impl Congestion {
+    /// How many frames may be sent while so many are on the wire.
+    #[inline]
+    pub(crate) fn room(&self, in_flight: u32) -> u32 {
+        self.window().saturating_sub(in_flight)
+    }
+
+    /// Returns true if so much room is there that what waits for it goes on.
+    pub(crate) fn is_open(&self, in_flight: u32) -> bool {
+        self.room(in_flight) > self.window() / 4
+    }
+
     /// Most frames on the wire.
-    pub(crate) fn window(&self) -> u32 {
+    fn window(&self) -> u32 {
         (self.window / FRAME) as u32
     }
 

@@ -178,25 +178,20 @@ impl Peer {
         let room = self.send.room();
         match self.lossless {
             true => room,
-            false => room.min(self.wire_room()),
+            false => room.min(self.congestion.room(self.packets.in_flight())),
         }
     }
 
-    fn wire_room(&self) -> u32 {
-        let window = self.congestion.window();
-        window.saturating_sub(self.packets.in_flight())
-    }
-
-    /// Returns true if so much of both windows is free that operations that wait for them
-    /// go on: each is to be woken once and not for every frame.
+    /// Returns true if so much is free that operations that wait for it go on: each is to be
+    /// woken once and not for every frame.
     pub(super) fn is_half_open(&self) -> bool {
-        let wire = self.lossless || self.wire_room() > self.congestion.window() / 4;
+        let wire = self.lossless || self.congestion.is_open(self.packets.in_flight());
         wire && self.send.is_half_open()
     }
 
     /// Returns true if a packet is to be sent again, and may be.
     pub(super) fn may_resend(&self) -> bool {
-        self.packets.has_waiting() && self.wire_room() > 0
+        self.packets.has_waiting() && self.congestion.room(self.packets.in_flight()) > 0
     }
 
     /// Returns true if nothing is under way between the two, as far as this side knows.

@@ -135,7 +135,6 @@ impl Transport {
         while let Some(released) = self.peers[index].packets.release_first(received, now) {
             let peer = &mut self.peers[index];
             peer.round_trip.progress();
-            peer.progress_at = now;
             peer.probes = 0;
             self.note_released(now, index, released, &mut news);
             progress = true;
@@ -152,6 +151,9 @@ impl Transport {
         let used = peer.packets.in_flight();
         let queue_delay = self.limits.queue_delay;
         peer.congestion.sample(now, news, used, queue_delay);
+        if news.frames > 0 {
+            peer.progress_at = now;
+        }
         if self.peers[index].may_resend() {
             self.peers.mark_urgent(index);
         }

@@ -50,7 +50,11 @@ impl RoundTrip {
         };
         let base = match self.smoothed {
             0 => limits.retransmit_initial,
-            smoothed => smoothed.saturating_add(self.variation.saturating_mul(4)),
+            // Steady round trips have no variation, but acknowledgements are delayed.
+            smoothed => {
+                let margin = self.variation.max(limits.ack_delay).saturating_mul(4);
+                smoothed.saturating_add(margin)
+            }
         };
         let base = base.max(floor).max(1);
         let ceiling = limits.retransmit_ceiling.max(floor);
@@ -68,6 +72,7 @@ mod tests {
             retransmit_initial: 100_000_000,
             retransmit_floor: 1000,
             retransmit_ceiling: 1_000_000_000,
+            ack_delay: 100,
             ..Limits::default()
         }
     }
