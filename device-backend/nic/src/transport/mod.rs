@@ -13,7 +13,8 @@
 //! | `session` | which incarnation of a session a frame belongs to |
 //! | `send_window` | numbers and the window of fragments that the peer has not delivered |
 //! | `receive_window` | which frames have arrived, and which of them are delivered |
-//! | `peer`, `blocked` | all of that for one peer, and what waits for it; the table of peers |
+//! | `peer`, `blocked` | all of that for one peer, and what waits for it |
+//! | `peer_table` | all peers, and what they share |
 //! | `pool`, `renewal` | what all windows share; windows that are renewed |
 //! | `leave` | how peers leave with which nothing is under way |
 //! | `handshake` | how sessions begin and end |
@@ -41,6 +42,7 @@ mod incoming;
 mod leave;
 mod packets;
 mod peer;
+mod peer_table;
 mod pool;
 mod receive_window;
 mod refused;
@@ -62,7 +64,7 @@ use crate::frame::StoredFrame;
 use crate::ids::{OperationId, PeerIndex};
 
 pub(crate) use incoming::{End, Opened};
-use peer::PeerTable;
+use peer_table::PeerTable;
 use reliable::Alarm;
 pub(crate) use reliable::Expired;
 pub(crate) use renewal::is_well_formed as is_window;
