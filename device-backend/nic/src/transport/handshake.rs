@@ -154,8 +154,10 @@ impl Transport {
         let asks = frame.envelope.kind == kind::HELLO;
         if asks {
             peer.hello_reply = Some(frame.envelope.source_session.get());
-            let leaving = &mut peer.leaving;
-            leaving.void = leaving.void.max(hello.leaves.get());
+            if frame.envelope.destination_session.get() == peer.session.own() {
+                let leaving = &mut peer.leaving;
+                leaving.void = leaving.void.max(hello.leaves.get());
+            }
             self.peers.mark_urgent(index);
         }
         let peer = &mut self.peers[index];

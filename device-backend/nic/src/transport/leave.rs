@@ -11,10 +11,13 @@
 //!   open again ◄────────── HelloReply, leaves 1 ── or says that the session has ended
 //! ```
 //! A side that has asked sends nothing numbered until the peer has said whether the session goes
-//! on. So nothing is ever sent into a session that the peer has ended, and when it has,
-//! nothing ran in it: this side begins another one, larger than all before, and what waits for
-//! it is sent there, once. A Leave that is late changes nothing: it is void, or names
-//! fewer frames than have been sent since.
+//! on. What the peer has said of a Leave holds: no Goodbye answers one that a HelloReply has
+//! named as void, not even one that had arrived before the Hello and was not answered yet. So
+//! nothing is ever sent into a session that the peer has ended, and when it has, nothing ran in
+//! it: this side begins another one, larger than all before, and what waits for it is sent
+//! there, once. A Leave that is late changes nothing: it is void, or names fewer frames than
+//! have been sent since. Both sides count Leaves from the beginning of a session: a Hello that
+//! names another session of its receiver makes none void in this one.
 //!
 //! *Quiet* is a peer that has delivered everything, and is owed nothing. While peers are so
 //! many that they have to share windows or places, they are swept each
@@ -37,8 +40,8 @@ pub(super) struct Leaving {
     pub(super) count: u32,
     /// It has to ask, once more.
     pub(super) due: bool,
-    /// The peer has asked; it is looked at with the next flush.
-    pub(super) asked: bool,
+    /// The last Leave of the peer that is to be looked at with the next flush.
+    asked: u32,
     /// What the peer has asked up to here counts no more.
     pub(super) void: u32,
     /// The numbers of both directions at the last sweep.
@@ -49,7 +52,13 @@ impl Leaving {
     /// Returns true if a Leave has to be sent, or was received.
     #[inline]
     pub(super) fn is_pending(&self) -> bool {
-        self.due | self.asked
+        self.due | self.is_asked()
+    }
+
+    /// Returns true if the peer has asked, and has not taken that back.
+    #[inline]
+    fn is_asked(&self) -> bool {
+        self.asked > self.void
     }
 }
 
@@ -124,8 +133,8 @@ impl Transport {
         let leave: Leave = frame.body();
         let peer = &mut self.peers[index];
         let arrived = peer.receive.received() + 1 == leave.next.get();
-        if arrived && leave.leaves.get() > peer.leaving.void && peer.is_quiet() {
-            peer.leaving.asked = true;
+        if arrived && peer.is_quiet() {
+            peer.leaving.asked = peer.leaving.asked.max(leave.leaves.get());
             self.peers.mark_urgent(index);
         }
     }
@@ -140,7 +149,9 @@ impl Transport {
     /// it.
     pub(crate) fn take_asked(&mut self, index: PeerIndex) -> bool {
         let peer = &mut self.peers[index];
-        std::mem::take(&mut peer.leaving.asked) && peer.is_quiet()
+        let asked = peer.leaving.is_asked();
+        peer.leaving.asked = 0;
+        asked && peer.is_quiet()
     }
 
     /// Agrees: the session ends, and what the peer has sent in it counts no more.

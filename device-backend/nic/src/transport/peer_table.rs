@@ -38,8 +38,8 @@ pub(crate) struct PeerTable {
     growing: VecDeque<PeerIndex>,
     /// Places of peers that have left.
     vacant: Vec<PeerIndex>,
-    /// The smallest session that a node may begin with that was a peer before.
-    floors: BTreeMap<NodeId, u64>,
+    /// The last sessions with nodes that were peers before: the next are larger.
+    ended: BTreeMap<NodeId, Session>,
 }
 
 impl PeerTable {
@@ -59,7 +59,7 @@ impl PeerTable {
             pool,
             growing: VecDeque::new(),
             vacant: Vec::new(),
-            floors: BTreeMap::new(),
+            ended: BTreeMap::new(),
         }
     }
 
@@ -81,8 +81,15 @@ impl PeerTable {
     }
 
     fn place(&mut self, node: NodeId, grant: u32) -> PeerIndex {
-        let floor = self.floors.get(&node).copied();
-        let session = Session::new(self.new_session()).with_floor(floor.unwrap_or(1));
+        let next = self.new_session();
+        let session = match self.ended.get(&node) {
+            None => Session::new(next),
+            Some(ended) => {
+                let mut session = ended.clone();
+                session.end_own(next);
+                session
+            }
+        };
         let mut peer = Peer::new(node, session, grant);
         let index = match self.vacant.pop() {
             Some(index) => {
@@ -113,11 +120,11 @@ impl PeerTable {
         if std::mem::replace(&mut peer.vacant, true) {
             return;
         }
-        let (node, floor) = (peer.node, peer.session.floor());
-        self.pool.leave(self.peers[usize::from(index.0)].grant);
-        // Nodes without a session were never heard of.
-        if floor > 1 {
-            self.floors.insert(node, floor);
+        let (node, grant, session) = (peer.node, peer.grant, peer.session.clone());
+        self.pool.leave(grant);
+        // Nothing was heard of others, and the next number is larger anyway.
+        if session.floor() > 1 || session.own() >= self.next_session {
+            self.ended.insert(node, session);
         }
         self.indices[usize::from(node.0)] = 0;
         self.vacant.push(index);
@@ -359,6 +366,21 @@ mod tests {
             table[again].session.floor(),
             5,
             "its old sessions stay over"
+        );
+    }
+
+    #[test]
+    fn a_session_beyond_what_the_nic_counts_does_not_come_back_either() {
+        let mut table = PeerTable::new(&Limits::default());
+        let a = table.add(NodeId(7)).unwrap();
+        table[a].session.end_own(1001);
+        table.vacate(a);
+        let again = table.add(NodeId(7)).unwrap();
+        assert_eq!(table[again].session.own(), 1004);
+        let other = table.add(NodeId(8)).unwrap();
+        assert!(
+            table[other].session.own() < 1000,
+            "one peer does not count for another"
         );
     }
 

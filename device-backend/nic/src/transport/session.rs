@@ -10,8 +10,9 @@
 //!                                                a larger session: ──┴─────────┘
 //!                                                everything starts over
 //! ```
-//! Invariants: `own` only grows; a session of the peer below `floor` is never
-//! accepted again; a numbered frame is taken only if both its sessions are those
+//! Invariants: `own` grows with each session of the two, beyond what the NIC counts if the peer
+//! knows a larger one, and also while the peer has no place; a session of the peer below `floor`
+//! is never accepted again; a numbered frame is taken only if both its sessions are those
 //! of this session. A frame that carries `own` as its destination proves that
 //! the peer has received it in this incarnation, so it can begin a session too. A floor
 //! that a peer is told must therefore never be a session that it takes later: `own` is even,
@@ -53,11 +54,6 @@ impl Session {
             peer: 0,
             floor: 1,
         }
-    }
-
-    /// The same, with a side that begins with `floor` at least.
-    pub(crate) fn with_floor(self, floor: u64) -> Self {
-        Session { floor, ..self }
     }
 
     /// A session of a NIC with itself: always known.
@@ -137,15 +133,16 @@ impl Session {
         current || unknown
     }
 
-    /// This side goes on with at least `next`, whatever it knows of the other.
+    /// This side goes on with a larger session, of at least `next`, whatever it knows of the
+    /// other.
     pub(crate) fn renew_own(&mut self, next: u64) {
-        self.own = self.own.max(next);
-    }
-
-    /// This side ends the session, and goes on with at least `next`.
-    pub(crate) fn end_own(&mut self, next: u64) {
         let next = next.max(self.own.saturating_add(2));
         self.own = next.saturating_add(next % 2);
+    }
+
+    /// This side ends the session, and goes on with a larger one, of at least `next`.
+    pub(crate) fn end_own(&mut self, next: u64) {
+        self.renew_own(next);
         self.peer = 0;
     }
 }
@@ -190,8 +187,10 @@ mod tests {
         session.begin(8);
         session.end_own(3);
         assert_eq!(session.own(), 12);
+        session.renew_own(12);
+        assert_eq!(session.own(), 14, "it is another session");
         assert_eq!(session.classify(WRITE, 8, 10), Verdict::Stranger);
-        assert_eq!(session.classify(HELLO_REPLY, 8, 12), Verdict::Begin);
+        assert_eq!(session.classify(HELLO_REPLY, 8, 14), Verdict::Begin);
     }
 
     /// Two sides that restart, give up and send HELLO over a wire that loses,
