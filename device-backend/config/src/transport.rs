@@ -8,6 +8,7 @@
 //! retransmit_initial = "100ms"  # first timeout, before a round trip was measured
 //! retransmit_min = "5ms"        # shortest and longest timeout later; the oldest frame
 //! retransmit_max = "1s"         # may be sent again after a tenth of the shortest
+//! queue_delay = "5ms"           # frames may wait so long in queues of the network
 //! idle_after = "10s"            # while windows are shared, a peer with nothing under way
 //!                               # leaves after one to two times this
 //! ```
@@ -45,6 +46,8 @@ pub struct TransportSettings {
     pub retransmit_min: Option<Span>,
     /// Longest timeout.
     pub retransmit_max: Option<Span>,
+    /// How long frames may wait in queues of the network before fewer are sent.
+    pub queue_delay: Option<Span>,
     /// How long a peer stays with which nothing is under way.
     pub idle_after: Option<Span>,
 }
@@ -74,6 +77,7 @@ impl TransportSettings {
             limits.retransmit_floor_oldest = (least.get() / OLDEST).max(1);
         }
         set(self.retransmit_max, &mut limits.retransmit_ceiling);
+        set(self.queue_delay, &mut limits.queue_delay);
         set(self.idle_after, &mut limits.idle_peer);
     }
 
@@ -118,6 +122,7 @@ impl TransportSettings {
                 limits.ack_delay,
                 [0, limits.retransmit_floor / 2],
             ),
+            ("queue_delay", limits.queue_delay, [10_000, second]),
             (
                 "idle_after",
                 limits.idle_peer,
@@ -144,7 +149,7 @@ mod tests {
     const WHOLE: &str = "\
 [[nic]]\nname = \"a\"\nnode = 0\nsocket = \"/tmp/a\"\nram = \"256MiB\"
 [network.transport]\nwindow = 64\nbounce_memory = \"128MiB\"\nack_delay = \"20us\"
-retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\"\nidle_after = \"3s\"\n";
+retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\"\nqueue_delay = \"3ms\"\nidle_after = \"3s\"\n";
 
     fn bounds(text: &str) -> Limits {
         let config = Config::parse(text, Path::new("q.toml")).unwrap();
@@ -163,6 +168,7 @@ retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\
             limits.retransmit_floor_oldest,
             limits.retransmit_floor,
             limits.retransmit_ceiling,
+            limits.queue_delay,
             limits.idle_peer,
         ];
         let expected = [
@@ -171,6 +177,7 @@ retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\
             200_000,
             2_000_000,
             40_000_000,
+            3_000_000,
             3_000_000_000,
         ];
         assert_eq!(times, expected);
@@ -203,8 +210,10 @@ retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\
             7ms => 41ms | 10 | network.transport.retransmit_initial: expected 10us to 40ms
             2ms => 41ms | 11 | network.transport.retransmit_min: expected 10us to 40ms
             40ms => 61s | 12 | network.transport.retransmit_max: expected 1ms to 1m, found 1m 1s
-            3s => 99ms | 13 | network.transport.idle_after: expected 100ms to 10m
-            idle_after => idle | 13 | unknown field `idle`
+            3ms => 9us | 13 | network.transport.queue_delay: expected 10us to 1s, found 9us
+            3ms => 2s | 13 | network.transport.queue_delay: expected 10us to 1s
+            3s => 99ms | 14 | network.transport.idle_after: expected 100ms to 10m
+            idle_after => idle | 14 | unknown field `idle`
         "#;
         assert_errors(WHOLE, table);
     }

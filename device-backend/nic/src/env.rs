@@ -268,6 +268,20 @@ impl<M: HostMemory> Payload<'_, M> {
         }
     }
 
+    /// Copies it out to where what stands in `bytes` was; their length becomes its own.
+    ///
+    /// # Errors
+    /// As of [`Payload::read`].
+    pub fn read_into(&self, bytes: &mut Vec<u8>) -> Result<(), OutOfRange> {
+        if let Payload::Bytes(from) = self {
+            bytes.clear();
+            bytes.extend_from_slice(from);
+            return Ok(());
+        }
+        bytes.resize(self.len(), 0);
+        self.read(bytes)
+    }
+
     /// Copies it, once, to an address of another node, or of the same one.
     ///
     /// # Errors

@@ -130,6 +130,9 @@ impl Congestion {
             return;
         }
         for _ in 0..u64::from(frames).min(4 * SAMPLE) {
+            if self.loss < SAMPLE {
+                break;
+            }
             self.loss -= self.loss / SAMPLE;
         }
         if trip == u64::MAX {

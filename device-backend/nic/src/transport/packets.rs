@@ -119,10 +119,8 @@ impl Packets {
         frame: &Frame,
         payload: &Payload<'_, M>,
     ) -> Result<(), OutOfRange> {
-        // What stands in a buffer from before is overwritten.
         let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.resize(payload.len(), 0);
-        payload.read(&mut bytes)?;
+        payload.read_into(&mut bytes)?;
         if self.packets.is_empty() {
             self.first = frame.envelope.sequence.get();
         }

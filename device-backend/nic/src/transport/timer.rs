@@ -37,7 +37,7 @@ pub(crate) struct TimerWheel<K> {
     guests: Vec<Guest<K>>,
     free: Vec<u32>,
     /// First guest of each slot.
-    slots: Box<[u32]>,
+    slots: Box<[u32; SLOTS]>,
     /// Bit *n*: slot *n* has guests.
     occupied: [u64; SLOTS / 64],
     /// All ticks up to this one have been processed.
@@ -50,7 +50,7 @@ impl<K: Copy> TimerWheel<K> {
         TimerWheel {
             guests: Vec::new(),
             free: Vec::new(),
-            slots: vec![NONE; SLOTS].into(),
+            slots: Box::new([NONE; SLOTS]),
             occupied: [0; SLOTS / 64],
             tick: 0,
             count: 0,
