@@ -66,13 +66,15 @@ pub const UNMAPPED: u64 = 0;
 /// held it, until the driver has seen it let go. No tag for the NIC: not valid.
 pub const LEAVING: u64 = 1;
 
-/// What the NIC may do with a page, or wants to.
+/// What the NIC may do with a page, or wants to; its number is the bit that stands for it in
+/// a reverse mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u64)]
 pub enum PageAccess {
     /// Read it.
-    Read,
+    Read = 0,
     /// Read it and write to it.
-    Write,
+    Write = WRITABLE,
 }
 
 impl PageAccess {
@@ -81,13 +83,6 @@ impl PageAccess {
         match word & WRITABLE {
             0 => PageAccess::Read,
             _ => PageAccess::Write,
-        }
-    }
-
-    const fn bit(self) -> u64 {
-        match self {
-            PageAccess::Read => 0,
-            PageAccess::Write => WRITABLE,
         }
     }
 }
@@ -107,16 +102,13 @@ impl Tag {
 
     /// The word that stands in the physical map for a page that the NIC may access so.
     pub const fn word(self, access: PageAccess) -> u64 {
-        self.0 | access.bit()
+        self.0 | access as u64
     }
 
     /// Returns true if a word of the physical map is this page's, and gives at least
     /// this access.
     pub const fn permits(self, word: u64, wanted: PageAccess) -> bool {
-        let unused = match wanted {
-            PageAccess::Read => WRITABLE,
-            PageAccess::Write => 0,
-        };
+        let unused = WRITABLE ^ wanted as u64;
         word | unused == self.0 | WRITABLE
     }
 

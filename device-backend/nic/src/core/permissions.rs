@@ -10,7 +10,6 @@
 //! process that has imported a segment has its key, and is not checked again.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 
 use qnic_abi::export::{ExportOptions, Importer};
 use qnic_abi::{Secret, Status};
@@ -23,7 +22,8 @@ pub(crate) struct Permissions {
     listed: Option<Box<[Importer]>>,
     /// What an importer has to present, if it is one.
     secret: Secret,
-    notifications: RangeInclusive<u32>,
+    first_notification: u32,
+    last_notification: u32,
 }
 
 impl Permissions {
@@ -35,7 +35,8 @@ impl Permissions {
         Ok(Permissions {
             listed: options.listed().map(Into::into),
             secret: options.secret,
-            notifications: options.first_notification.get()..=options.last_notification.get(),
+            first_notification: options.first_notification.get(),
+            last_notification: options.last_notification.get(),
         })
     }
 
@@ -61,7 +62,7 @@ impl Permissions {
     /// Returns true if writers may signal a notification.
     #[inline]
     pub(crate) fn allows(&self, notification: u32) -> bool {
-        self.notifications.contains(&notification)
+        (self.first_notification..=self.last_notification).contains(&notification)
     }
 }
 
@@ -71,7 +72,10 @@ impl fmt::Debug for Permissions {
         f.debug_struct("Permissions")
             .field("listed", &self.listed.as_ref().map(|listed| listed.len()))
             .field("secret", &self.secret)
-            .field("notifications", &self.notifications)
+            .field(
+                "notifications",
+                &(self.first_notification..=self.last_notification),
+            )
             .finish()
     }
 }

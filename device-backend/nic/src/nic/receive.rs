@@ -65,19 +65,21 @@ impl Nic {
         while self.transport.pop_refusal(index, frame) {
             self.signal_due(host, index);
         }
-        if self.transport.has_settled(index) {
-            self.process_delivered(now, host, index);
-        }
+        self.process_delivered(now, host, index);
         true
     }
 
     /// Takes fragments out of the window that the peer has delivered.
     fn process_delivered<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
+        let mut settled = false;
         while let Some((id, count)) = self.transport.pop_settled(index) {
             let (protocols, mut cx) = self.parts(now, host);
             protocols.settled(&mut cx, id, count);
+            settled = true;
         }
-        self.transport.settled(index);
+        if settled {
+            self.transport.settled(index);
+        }
     }
 
     /// Hands a frame that is new to its protocol.

@@ -123,12 +123,6 @@ impl Transport {
         true
     }
 
-    /// Returns true if fragments to a peer were delivered.
-    #[inline]
-    pub(crate) fn has_settled(&self, index: PeerIndex) -> bool {
-        self.peers[index].send.has_delivered()
-    }
-
     /// Takes fragments out of the window that a peer has delivered: of which operation,
     /// and how many of them it did not refuse.
     #[inline]
@@ -188,11 +182,12 @@ impl Transport {
         let sequence = frame.envelope.sequence.get();
         let count = usize::from(frame.envelope.fragments);
         let windowed = Class::of(frame.envelope.kind) == Class::Windowed;
-        if !self.peers[index].is_ready() {
+        let mut peer = self.peers.list(index);
+        if !peer.is_ready() {
             // It may have to be answered.
             self.peers.ensure_session(index);
+            peer = &mut self.peers[index];
         }
-        let peer = self.peers.list(index);
         let held = peer.receive.undelivered_count() + count;
         let full = peer.control.len() >= CONTROL_LIMIT || windowed && held > peer.grant as usize;
         match peer.receive.position(sequence) {

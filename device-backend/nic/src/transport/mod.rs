@@ -341,6 +341,7 @@ impl Transport {
     }
 
     /// Lets those go on that waited for room in the window to a peer.
+    #[inline]
     pub(super) fn unblock(&mut self, index: PeerIndex) {
         let peer = &mut self.peers[index];
         let blocked = &peer.blocked;

@@ -59,7 +59,8 @@ impl Transport {
         if peer.packets.queue(frame, &payload).is_err() {
             return false;
         }
-        let sent = self.send_packet(now, wire, index, frame, Channel::of(payload.len()));
+        let length = usize::from(frame.envelope.payload_length.get());
+        let sent = self.send_packet(now, wire, index, frame, Channel::of(length));
         if !sent {
             self.peers[index].packets.withdraw();
         }

@@ -161,7 +161,7 @@ pub(super) fn receive<H: Host>(
     arrival: &Arrival<'_, H::Memory>,
 ) -> Received {
     let body: Write = arrival.body();
-    let (to, range) = match check(cx.core, arrival, &body) {
+    let (to, end) = match check(cx.core, arrival, &body) {
         Ok(checked) => checked,
         Err(status) => {
             cx.core.counters.refused(status);
@@ -176,7 +176,7 @@ pub(super) fn receive<H: Host>(
     match cx.core.copy_in(cx.host, to, &arrival.payload) {
         Ok(()) => {}
         Err(PageError::Refused(status)) => return Received::Refuse(status),
-        Err(PageError::Absent) => return Received::Wait(to.vni, range),
+        Err(PageError::Absent) => return Received::Wait(to.vni, pages_ahead(arrival, &body, end)),
     }
     let signal = (to.vni, notification);
     if notifies && cx.transport.notify(arrival.peer, arrival.frame, signal) {
@@ -219,13 +219,21 @@ pub(super) fn advance(frame: &mut Frame, length: usize) {
     frame.set_body(&body);
 }
 
-/// Checks what a frame says of its destination (N11).
+/// The pages that the rest of a transfer needs, in a segment with that end.
+#[cold]
+fn pages_ahead<M>(arrival: &Arrival<'_, M>, body: &Write, end: u64) -> PageRange {
+    let (address, length) = (body.address.get(), arrival.payload.len() as u64);
+    let ahead = body.remaining.get().clamp(length, end - address);
+    PageRange::new(address, ahead, LookupSide::Destination)
+}
+
+/// Checks what a frame says of its destination (N11). Returns it with the end of its segment.
 #[inline(always)]
 fn check<M>(
     core: &Core,
     arrival: &Arrival<'_, M>,
     body: &Write,
-) -> Result<(Destination, PageRange), Status> {
+) -> Result<(Destination, u64), Status> {
     let length = arrival.payload.len() as u64;
     let address = body.address.get();
     let (vni, process) = core.process_on(arrival.frame.envelope.destination_port.get())?;
@@ -246,11 +254,10 @@ fn check<M>(
     if notification != 0 && !segment.permissions.allows(notification) {
         return Err(Status::AccessDenied);
     }
-    let ahead = body.remaining.get().clamp(length, segment.end() - address);
     let to = Destination {
         vni,
         address,
         key: segment.page_key,
     };
-    Ok((to, PageRange::new(address, ahead, LookupSide::Destination)))
+    Ok((to, segment.end()))
 }
