@@ -56,7 +56,7 @@ impl Operation {
 /// The operations of one process.
 #[derive(Debug)]
 pub(crate) struct OperationTable {
-    slots: Box<[Operation]>,
+    slots: Box<[Operation; OPERATION_SLOTS]>,
     /// Bit *i*: slot *i* is in use.
     used: u64,
     count: u32,
@@ -69,7 +69,7 @@ pub(crate) struct OperationTable {
 impl OperationTable {
     pub(crate) fn new() -> Self {
         OperationTable {
-            slots: vec![Operation::default(); OPERATION_SLOTS].into(),
+            slots: Box::new([Operation::default(); OPERATION_SLOTS]),
             used: 0,
             count: 0,
             ready: 0,
@@ -98,25 +98,25 @@ impl OperationTable {
         self.used &= !(1 << slot);
         self.count -= 1;
         self.ready &= !(1 << slot);
-        self.slots[usize::from(slot)].id = OperationId::default();
+        self.get_mut(slot).id = OperationId::default();
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u8) -> &mut Operation {
-        &mut self.slots[usize::from(slot)]
+        &mut self.slots[usize::from(slot) % OPERATION_SLOTS]
     }
 
     /// The operation of that name, if it still runs.
     #[inline]
     pub(crate) fn find(&mut self, id: OperationId) -> Option<&mut Operation> {
-        let operation = self.slots.get_mut(usize::from(id.slot()))?;
+        let operation = self.get_mut(id.slot());
         (operation.id == id && id.0 != 0).then_some(operation)
     }
 
     /// The operation of that name, if it still runs.
     #[inline]
     pub(crate) fn get(&self, id: OperationId) -> Option<&Operation> {
-        let operation = self.slots.get(usize::from(id.slot()))?;
+        let operation = &self.slots[usize::from(id.slot()) % OPERATION_SLOTS];
         (operation.id == id && id.0 != 0).then_some(operation)
     }
 

@@ -43,7 +43,7 @@ impl Nic {
         }
         if let Some(index) = accepted {
             if self.acknowledge(now, host, index, frame) {
-                self.dispatch(now, host, index, frame, payload);
+                self.dispatch(now, host, index, (class, frame), payload);
                 self.signal_due(host, index);
             }
         }
@@ -89,11 +89,10 @@ impl Nic {
         now: Time,
         host: &H,
         index: PeerIndex,
-        frame: &Frame,
+        (class, frame): (Class, &Frame),
         payload: Payload<'_, H::Memory>,
     ) {
         let frame_kind = frame.envelope.kind;
-        let class = Class::of(frame_kind);
         if class == Class::Session {
             return self.transport.receive_ack(now, index, frame);
         }
