@@ -28,6 +28,19 @@ use crate::provider::{Process, Provider};
 /// [`Ticket`](crate::Ticket) while that lives, else to the next fence or flush of its
 /// kind. If its destination is gone, another transfer there that would have to wait for
 /// room in the queue reports it instead, and is not issued.
+///
+/// # Timeouts
+/// Every wait has a form with a timeout. When time is up, the wait ends, and nothing else:
+/// nothing is cancelled, and the same can be waited for again.
+///
+/// | error | known | not known |
+/// |---|---|---|
+/// | [`TimedOut`](crate::Error::TimedOut) of a fenced transfer, a ticket, a flush | all that was issued goes on, no failure was taken | which of it is complete |
+/// | [`TimedOut`](crate::Error::TimedOut) of an atomic operation | it is executed once or not at all | whether it was, and its result |
+/// | [`QueueFull`](crate::Error::QueueFull) | nothing was issued | |
+///
+/// Without a timeout, a transfer ends when the NIC says so: at the latest when its peer has been
+/// silent for the peer timeout, or a page was not brought in within the fault timeout.
 #[derive(Debug)]
 pub struct Endpoint {
     core: Arc<Core>,

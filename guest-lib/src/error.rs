@@ -144,9 +144,13 @@ pub enum Error {
     /// A buffer or segment of length zero.
     #[error("memory of length zero cannot be allocated or exported")]
     EmptyMemory,
-    /// The time limit was reached; nothing was consumed.
+    /// The time limit was reached; nothing was consumed. What was waited for goes on, and can
+    /// be waited for again ([`crate::Endpoint`], "Timeouts").
     #[error("timed out")]
     TimedOut,
+    /// The command queue stayed full up to the time limit: nothing was issued.
+    #[error("the command queue stayed full up to the time limit: nothing was issued")]
+    QueueFull,
     /// The device is gone or was reset: nothing that was registered, exported, imported or
     /// queued is left, and every call on it fails from now on.
     #[error("the qnic device is gone or was reset: open it again once it is back")]

@@ -125,11 +125,14 @@ const _: () = {
     shared::<sync::Participant>();
     shared::<sync::Lock>();
     shared::<sync::LockGuard<'_>>();
+    shared::<sync::LockWaiting<'_>>();
     shared::<sync::WaitQueue>();
     shared::<sync::Waiting<'_>>();
     shared::<sync::Semaphore>();
     shared::<sync::Permit<'_>>();
+    shared::<sync::SemaphoreWaiting<'_>>();
     shared::<sync::Monitor>();
     shared::<sync::MonitorGuard<'_>>();
+    shared::<sync::MonitorWaiting<'_>>();
     shared::<sync::Condition>();
 };

@@ -5,17 +5,19 @@
 //!   thread: record ──► command ──► …  owner's NIC: change  … ──► record, completion
 //! ```
 //! Each incomplete command has a result record of its own. A thread has one command at a
-//! time, and waits for it.
+//! time, and waits for it. A thread that stops waiting leaves the record to its command.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use qnic_abi::atomic::{AtomicCommand, Function, OPCODE};
 use qnic_abi::command::{CommandBody, CommandFlags};
 use qnic_abi::host_area::result_offset;
 use qnic_abi::shared::Ordering;
 
-use crate::core::Core;
+use crate::core::tracker::Issued;
+use crate::core::{Core, IssueOptions};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Operation, Result};
 use crate::memory::RemoteSegment;
@@ -28,6 +30,8 @@ pub(crate) struct Operand {
     segment: RemoteSegment,
     offset: u64,
     length: u64,
+    /// How long an operation is waited for.
+    timeout: Option<Duration>,
 }
 
 impl Operand {
@@ -44,13 +48,17 @@ impl Operand {
             segment: segment.clone(),
             offset,
             length,
+            timeout: None,
         })
     }
 
     /// Executes one operation; returns value and detail.
     pub(crate) fn execute(&self, function: Function, operands: [u64; 2]) -> Result<(u64, u64)> {
         let (core, segment) = (&*self.core, &self.segment);
-        let record = core.records.take();
+        let deadline = core.deadline(self.timeout);
+        let has_ended = |issued: &Issued| core.is_complete(issued.mark).unwrap_or(true);
+        let record = core.records.take(|| core.is_over(deadline), has_ended);
+        let record = record.ok_or(Error::QueueFull)?;
         let (target, summary) = segment.describe(Operation::Atomic, self.offset, self.length)?;
         let mut command = AtomicCommand::command();
         command.header = target.header;
@@ -63,8 +71,14 @@ impl Operand {
         command.length = (self.length as u32).into();
         command.function = (function as u16).into();
         command.record = record.number.into();
-        let issued = core.issue(&command.descriptor(), &[], summary, true)?;
-        Ticket::new(core, issued).wait()?;
+        let options = IssueOptions::CLAIMED.until(deadline);
+        let issued = core.issue(&command.descriptor(), &[], summary, options)?;
+        let waited = Ticket::new(core, issued).wait_until(deadline);
+        if matches!(waited, Err(Error::TimedOut)) {
+            record.make_late(issued);
+            return Err(Error::TimedOut);
+        }
+        waited?;
         // Relaxed: ordered behind the acquire load of the completion counter, whose
         // partner is the NIC's release store behind those of the record.
         let offset = result_offset(usize::from(record.number));
@@ -140,6 +154,17 @@ impl<T: Word> RemoteWord<T> {
             operand: Operand::new(core, segment, offset, T::BYTES)?,
             word: PhantomData,
         })
+    }
+
+    /// The same word; each operation is waited for up to `timeout` in all.
+    ///
+    /// [`Error::QueueFull`]: it was not issued. [`Error::TimedOut`]: it goes on, and is
+    /// executed once or not at all. Its result is lost; the next
+    /// [`flush_reads`](Endpoint::flush_reads) waits for its end and reports its failure.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.operand.timeout = Some(timeout);
+        self
     }
 
     fn call(&self, function: Function, operands: [u64; 2]) -> Result<T> {

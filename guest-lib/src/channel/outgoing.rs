@@ -1,5 +1,7 @@
 //! What the senders of channels and of shared queues have in common.
 
+use std::time::{Duration, Instant};
+
 use qnic_abi::{Access, NodeId, Port, SegmentName};
 
 use super::layout::{words, Geometry, HEAD_BYTES};
@@ -61,6 +63,11 @@ impl Outgoing {
         })
     }
 
+    /// The point in time after a timeout.
+    pub(super) fn deadline(&self, timeout: Duration) -> Option<Instant> {
+        self.writes.core().deadline(Some(timeout))
+    }
+
     /// Checks the length of a message.
     pub(super) fn check_length(&self, message: &[u8]) -> Result<()> {
         let (length, limit) = (message.len(), self.geometry.message_bytes);
@@ -71,23 +78,40 @@ impl Outgoing {
     }
 
     /// Writes to the receiver's segment and signals `sent`.
-    pub(super) fn write<'a>(&mut self, offset: usize, source: impl Into<Source<'a>>) -> Result<()> {
-        let sent = Some(self.sent);
-        self.writes.write(&self.remote, offset, source, sent)
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: nothing was written; those of [`Endpoint::write`].
+    pub(super) fn write<'a>(
+        &mut self,
+        offset: usize,
+        source: impl Into<Source<'a>>,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
+        let (to, sent) = ((&self.remote, offset), Some(self.sent));
+        let written = self.writes.write(to, source, sent, deadline);
+        written.map_err(nothing_sent)
     }
 
     /// Asks whether the receiver is there, unless a write will tell anyway.
     pub(super) fn probe(&mut self) -> Result<()> {
         match self.writes.is_empty() {
-            true => self.writes.write(&self.remote, 0, b"", None),
+            true => self.writes.write((&self.remote, 0), b"", None, None),
             false => Ok(()),
         }
     }
 
-    /// Waits until all messages are in the receiver's memory.
-    pub(super) fn flush(&mut self) -> Result<()> {
-        let failure = self.writes.wait_all()?;
+    /// Waits until all messages are in the receiver's memory, up to a deadline.
+    pub(super) fn flush(&mut self, deadline: Option<Instant>) -> Result<()> {
+        let failure = self.writes.wait_all(deadline)?;
         check_end(&mut self.end, failure.as_ref())
+    }
+}
+
+/// The error of a message for which the command queue had no room in time.
+pub(super) fn nothing_sent(error: Error) -> Error {
+    match error {
+        Error::QueueFull => Error::TimedOut,
+        other => other,
     }
 }
 

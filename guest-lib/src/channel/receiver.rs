@@ -1,7 +1,7 @@
 //! The receiving end.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use qnic_abi::{Access, NodeId, Port, SegmentName};
 
@@ -157,8 +157,22 @@ impl Receiver {
     /// [`Error::PeerLost`], [`Error::ChannelClosed`], once all messages that had
     /// arrived are taken; [`Error::DeviceGone`], …
     pub fn check_peer(&mut self) -> Result<()> {
+        self.check_peer_until(None)
+    }
+
+    /// [`Receiver::check_peer`], which waits up to `timeout` for the answer.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: there is no answer yet; the next call waits for the same one. Those
+    /// of [`Receiver::check_peer`].
+    pub fn check_peer_timeout(&mut self, timeout: Duration) -> Result<()> {
+        let deadline = self.core().deadline(Some(timeout));
+        self.check_peer_until(deadline)
+    }
+
+    fn check_peer_until(&mut self, deadline: Option<Instant>) -> Result<()> {
         self.probe()?;
-        let failure = self.writes.wait_all()?;
+        let failure = self.writes.wait_all(deadline)?;
         let end = check_end(&mut self.end, failure.as_ref());
         match self.notification().test() {
             true => Ok(()),
@@ -312,7 +326,10 @@ impl Receiver {
     /// Asks whether the sender is there; [`Receiver::reap`] gets the answer.
     fn probe(&mut self) -> Result<()> {
         match &self.peer {
-            Some(peer) if self.writes.is_empty() => self.writes.write(&peer.credit, 0, b"", None),
+            Some(peer) if self.writes.is_empty() => {
+                let credit = (&peer.credit, 0);
+                self.writes.write(credit, b"", None, None)
+            }
             _ => Ok(()),
         }
     }
@@ -338,7 +355,8 @@ impl Receiver {
         if let Some(Peer { credit, replenish }) = &self.peer {
             // If this fails, the device or the queue is broken. Then the sender cannot
             // wait for it either, and the next call reports it.
-            drop(self.writes.write(credit, 0, b"", Some(*replenish)));
+            let credit = (credit, 0);
+            drop(self.writes.write(credit, b"", Some(*replenish), None));
         }
     }
 }
@@ -349,8 +367,43 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         if let Some(Peer { credit, replenish }) = &self.peer {
             let closed = 1u64.to_le_bytes();
-            drop(self.writes.write(credit, 0, &closed, Some(*replenish)));
+            let credit = (credit, 0);
+            drop(self.writes.write(credit, &closed, Some(*replenish), None));
         }
-        drop(self.writes.wait_all());
+        drop(self.writes.wait_all(None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::fake_nic::FakeNic;
+    use crate::Status;
+
+    #[test]
+    fn a_question_that_timed_out_is_asked_once() {
+        const NOW: Duration = Duration::ZERO;
+        let (fake, nic) = FakeNic::new();
+        let endpoint = nic.register(Port(9)).unwrap();
+        let one = NotificationId::new(1).unwrap();
+        let options = ChannelOptions::new(4, 64, one);
+        let mut receiver = endpoint.receiver(SegmentName(3), &options).unwrap();
+        let credit = endpoint.import(NodeId(1), Port(2), SegmentName(6), NOW);
+        receiver.peer = Some(Peer {
+            credit: credit.unwrap(),
+            replenish: one,
+        });
+        for _ in 0..3 {
+            let asked = receiver.check_peer_timeout(NOW);
+            assert!(matches!(asked, Err(Error::TimedOut)));
+        }
+        assert_eq!(fake.serve(Status::Ok), 1);
+        receiver.check_peer_timeout(NOW).unwrap();
+        let asked = receiver.check_peer_timeout(NOW);
+        assert!(matches!(asked, Err(Error::TimedOut)));
+        fake.serve(Status::PeerGone);
+        let gone = receiver.check_peer_timeout(NOW);
+        assert!(matches!(gone, Err(Error::PeerLost { .. })));
+        receiver.peer = None;
     }
 }

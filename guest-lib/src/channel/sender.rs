@@ -8,7 +8,7 @@ use qnic_abi::{Access, NodeId, Port, SegmentName};
 use super::layout::{
     bytes, Geometry, CREDIT_BYTES, HELLO, HELLO_BYTES, MAGIC, SENDER_CLOSED, SLOT_HEADER,
 };
-use super::outgoing::{export, Kind, Outgoing};
+use super::outgoing::{export, nothing_sent, Kind, Outgoing};
 use super::{await_signal, check_end, End, Wakeup};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
@@ -35,6 +35,8 @@ pub struct Sender {
     messages: u64,
     /// Messages that the receiver has room for, now.
     credits: u64,
+    /// It has told the receiver that no more messages come.
+    closing: bool,
 }
 
 impl Sender {
@@ -62,11 +64,12 @@ impl Sender {
             credit,
             _credit: credit_segment,
             messages: 0,
+            closing: false,
         };
         let own = u64::from(endpoint.node().0) | u64::from(endpoint.port().0) << 16;
         let hello: [u8; HELLO_BYTES] =
             bytes([MAGIC, own, replenish.number().into(), credit_name.0]);
-        sender.outgoing.write(HELLO, &hello)?;
+        sender.outgoing.write(HELLO, &hello, None)?;
         Ok(sender)
     }
 
@@ -94,8 +97,12 @@ impl Sender {
     /// [`Error::ChannelClosed`], [`Error::PeerLost`], [`Error::DeviceGone`], …
     pub fn send(&mut self, message: &[u8], timeout: Option<Duration>) -> Result<()> {
         self.outgoing.check_length(message)?;
+        if self.closing {
+            return Err(Error::ChannelClosed);
+        }
         self.check()?;
-        self.await_credit(self.core.deadline(timeout))?;
+        let deadline = self.core.deadline(timeout);
+        self.await_credit(deadline)?;
         let outgoing = &mut self.outgoing;
         let slot = outgoing.geometry.slot(self.messages);
         let offset = outgoing.geometry.slot_in_segment(self.messages);
@@ -103,8 +110,9 @@ impl Sender {
         outgoing.staged.write(slot, &header)?;
         outgoing.staged.write(slot + SLOT_HEADER, message)?;
         let source = outgoing.staging.part(slot, SLOT_HEADER + message.len());
-        let (remote, sent) = (&outgoing.remote, Some(outgoing.sent));
-        outgoing.writes.write(remote, offset, source, sent)?;
+        let (to, sent) = ((&outgoing.remote, offset), Some(outgoing.sent));
+        let written = outgoing.writes.write(to, source, sent, deadline);
+        written.map_err(nothing_sent)?;
         self.messages += 1;
         self.credits -= 1;
         Ok(())
@@ -115,7 +123,15 @@ impl Sender {
     /// # Errors
     /// [`Error::ChannelClosed`], [`Error::PeerLost`], [`Error::DeviceGone`], …
     pub fn flush(&mut self) -> Result<()> {
-        self.outgoing.flush()
+        self.outgoing.flush(None)
+    }
+
+    /// [`Sender::flush`], which waits up to `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: the messages go on; flush again. Those of [`Sender::flush`].
+    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.outgoing.flush(self.core.deadline(Some(timeout)))
     }
 
     /// Ends the channel after what was sent, and returns an error unless all of it
@@ -126,16 +142,31 @@ impl Sender {
     /// Those of [`Sender::flush`].
     pub fn close(mut self) -> Result<()> {
         check_end(&mut self.outgoing.end, None)?;
-        self.finish()
+        self.finish(None)
     }
 
-    fn finish(&mut self) -> Result<()> {
+    /// [`Sender::close`], which waits up to `timeout`. A drop afterwards waits without limit.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: not all of it is known to have arrived; close again. No more
+    /// messages can be sent ([`Error::ChannelClosed`]). Those of [`Sender::flush`].
+    pub fn close_timeout(&mut self, timeout: Duration) -> Result<()> {
+        if !self.closing {
+            check_end(&mut self.outgoing.end, None)?;
+        }
+        self.finish(self.core.deadline(Some(timeout)))
+    }
+
+    fn finish(&mut self, deadline: Option<Instant>) -> Result<()> {
         if self.outgoing.end.is_some() {
             return Ok(());
         }
-        let closed = (self.messages + 1).to_le_bytes();
-        self.outgoing.write(SENDER_CLOSED, &closed)?;
-        self.flush()?;
+        if !self.closing {
+            let closed = (self.messages + 1).to_le_bytes();
+            self.outgoing.write(SENDER_CLOSED, &closed, deadline)?;
+            self.closing = true;
+        }
+        self.outgoing.flush(deadline)?;
         self.outgoing.end = Some(End::Closed);
         Ok(())
     }
@@ -167,8 +198,73 @@ impl Sender {
 impl Drop for Sender {
     fn drop(&mut self) {
         // `close` reports what this cannot.
-        drop(self.finish());
+        drop(self.finish(None));
         // Staged messages stay exported until the NIC has fetched them.
-        drop(self.outgoing.writes.wait_all());
+        drop(self.outgoing.writes.wait_all(None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::layout::Geometry;
+    use crate::memory::RemoteSegment;
+    use crate::rdma::internal_writes::InternalWrites;
+    use crate::tests::fake_nic::FakeNic;
+    use crate::Status;
+
+    const NOW: Duration = Duration::ZERO;
+
+    /// A sender that has connected to a receiver of so many slots.
+    fn sender(endpoint: &Endpoint, remote: RemoteSegment, slots: usize) -> Sender {
+        let geometry = Geometry::new(slots, 64, 1).unwrap();
+        let (staged, credit) = (endpoint.allocate(4096), endpoint.allocate(CREDIT_BYTES));
+        let (staged, credit) = (staged.unwrap(), credit.unwrap());
+        let (staging, _) = export(endpoint, &staged, Access::READ.into()).unwrap();
+        let (credit_segment, _) = export(endpoint, &credit, Access::WRITE.into()).unwrap();
+        let one = NotificationId::new(1).unwrap();
+        Sender {
+            core: endpoint.core().clone(),
+            outgoing: Outgoing {
+                geometry,
+                sent: one,
+                remote,
+                writes: InternalWrites::new(endpoint.core()),
+                staging,
+                staged,
+                end: None,
+            },
+            replenish: one,
+            credit,
+            _credit: credit_segment,
+            messages: 0,
+            credits: slots as u64 - 1,
+            closing: false,
+        }
+    }
+
+    #[test]
+    fn a_flush_and_a_close_that_timed_out_go_on() {
+        let (fake, nic) = FakeNic::new();
+        let endpoint = nic.register(Port(9)).unwrap();
+        let name = SegmentName(6);
+        let remote = endpoint.import(NodeId(1), Port(2), name, NOW).unwrap();
+        let mut sender = sender(&endpoint, remote, 2);
+        sender.send(b"message", Some(NOW)).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(sender.flush_timeout(NOW), Err(Error::TimedOut)));
+        }
+        assert_eq!(fake.serve(Status::Ok), 1, "nothing was sent again");
+        sender.flush_timeout(NOW).unwrap();
+        let full = sender.send(b"message", Some(NOW));
+        assert!(matches!(full, Err(Error::TimedOut)), "it has no credit");
+        for _ in 0..2 {
+            assert!(matches!(sender.close_timeout(NOW), Err(Error::TimedOut)));
+            let closed = sender.send(b"message", Some(NOW));
+            assert!(matches!(closed, Err(Error::ChannelClosed)));
+        }
+        assert_eq!(fake.serve(Status::Ok), 1, "the end was told once");
+        sender.close_timeout(NOW).unwrap();
+        sender.close_timeout(NOW).unwrap();
     }
 }

@@ -40,7 +40,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, ImportOptions, Segment};
 use crate::notification::{Notification, NotificationId};
-use crate::sync::{Participant, Semaphore};
+use crate::sync::{Participant, Place, Semaphore};
 
 /// First word of a head: "qnicmany".
 const MAGIC: u64 = u64::from_le_bytes(*b"qnicmany");
@@ -212,6 +212,8 @@ impl SharedReceiver {
 pub struct SharedSender {
     outgoing: Outgoing,
     free: Semaphore,
+    /// Its place in the queue of those that wait for a slot.
+    place: Place,
     tail: RemoteU64,
 }
 
@@ -230,6 +232,7 @@ impl SharedSender {
         let outgoing = Outgoing::connect(endpoint, receiver, options, &SHARED_QUEUE)?;
         Ok(SharedSender {
             free: Semaphore::new(participant, &outgoing.remote, FREE as u64)?,
+            place: Place::default(),
             tail: endpoint.atomic_u64(&outgoing.remote, TAIL as u64)?,
             outgoing,
         })
@@ -248,7 +251,20 @@ impl SharedSender {
     /// [`Error::Broken`]: a sender that waited has died. Those of [`crate::RemoteWord`].
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.check(message)?;
-        self.free.wait()?;
+        self.free.wait_at(&mut self.place, None)?;
+        self.put(message)
+    }
+
+    /// [`SharedSender::send`], which waits for its turn up to `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: nothing was sent. The sender keeps its place in the queue, and its
+    /// next message takes it; while it does not come back, those behind it wait. Those of
+    /// [`SharedSender::send`].
+    pub fn send_timeout(&mut self, message: &[u8], timeout: Duration) -> Result<()> {
+        self.check(message)?;
+        let deadline = self.outgoing.deadline(timeout);
+        self.free.wait_at(&mut self.place, deadline)?;
         self.put(message)
     }
 
@@ -258,7 +274,17 @@ impl SharedSender {
     /// Those of [`SharedSender::send`].
     pub fn try_send(&mut self, message: &[u8]) -> Result<bool> {
         self.check(message)?;
-        match self.free.try_wait()? {
+        let has_slot = match self.place.is_taken() {
+            false => self.free.try_wait()?,
+            true => {
+                let now = self.outgoing.deadline(Duration::ZERO);
+                match self.free.wait_at(&mut self.place, now) {
+                    Err(Error::TimedOut) => false,
+                    waited => waited.map(|()| true)?,
+                }
+            }
+        };
+        match has_slot {
             true => self.put(message).map(|()| true),
             false => Ok(false),
         }
@@ -269,7 +295,17 @@ impl SharedSender {
     /// # Errors
     /// [`Error::ChannelClosed`], [`Error::PeerLost`], [`Error::DeviceGone`], …
     pub fn flush(&mut self) -> Result<()> {
-        self.outgoing.flush()
+        self.outgoing.flush(None)
+    }
+
+    /// [`SharedSender::flush`], which waits up to `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: the messages go on; flush again. Those of
+    /// [`SharedSender::flush`].
+    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<()> {
+        let deadline = self.outgoing.deadline(timeout);
+        self.outgoing.flush(deadline)
     }
 
     fn check(&mut self, message: &[u8]) -> Result<()> {
@@ -288,17 +324,18 @@ impl SharedSender {
         let index = self.tail.fetch_add(1)?;
         let slot = outgoing.geometry.slot_in_segment(index);
         let source = outgoing.staging.part(8, 8 + message.len());
-        let remote = &outgoing.remote;
-        outgoing.writes.write(remote, slot + 8, source, None)?;
+        let to = (&outgoing.remote, slot + 8);
+        outgoing.writes.write(to, source, None, None)?;
         // A receiver that sees the number sees the message, which may lie in several pages.
-        outgoing.flush()?;
-        outgoing.write(slot, &(index + 1).to_le_bytes())
+        outgoing.flush(None)?;
+        outgoing.write(slot, &(index + 1).to_le_bytes(), None)
     }
 }
 
 impl Drop for SharedSender {
     fn drop(&mut self) {
+        self.free.leave(&mut self.place);
         // What was sent arrives before the process may end with its last endpoint.
-        drop(self.outgoing.writes.wait_all());
+        drop(self.outgoing.writes.wait_all(None));
     }
 }

@@ -27,7 +27,7 @@ impl Writer {
         }
     }
 
-    /// Longest time that a write waits for room.
+    /// Longest time that a write waits for room, and a flush for the end of the writes.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
@@ -50,7 +50,10 @@ impl io::Write for Writer {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let flushed = self.sender.flush();
+        let flushed = match self.timeout {
+            Some(timeout) => self.sender.flush_timeout(timeout),
+            None => self.sender.flush(),
+        };
         flushed.map_err(|error| to_io(error, io::ErrorKind::BrokenPipe))
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod wait;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use qnic_abi::command::{Descriptor, INLINE_CAPACITY};
 use qnic_abi::host_area::{GONE, WAKE_GENERATION};
@@ -24,6 +25,27 @@ use notifications::Notifications;
 use queue::{Command, WakeRequests};
 use record::Records;
 use tracker::{Claims, Issued, Mark, Summary, Tracker};
+
+/// How a command is issued.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct IssueOptions {
+    /// A ticket gets its failure.
+    pub(crate) claimed: bool,
+    /// When the wait for room in the queue ends; `None`: never.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl IssueOptions {
+    /// For a command with a ticket.
+    pub(crate) const CLAIMED: Self = IssueOptions {
+        claimed: true,
+        deadline: None,
+    };
+
+    pub(crate) fn until(self, deadline: Option<Instant>) -> Self {
+        IssueOptions { deadline, ..self }
+    }
+}
 
 /// A registered process, and what the library knows about it.
 pub(crate) struct Core {
@@ -99,12 +121,15 @@ impl Core {
     }
 
     /// Puts a command into the queue; waits while the queue is full (Q2).
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`]: the deadline is over; [`Error::QueueFailed`], …
     pub(crate) fn issue(
         &self,
         descriptor: &Descriptor,
         payload: &[u8],
         summary: Summary,
-        claimed: bool,
+        options: IssueOptions,
     ) -> Result<Issued> {
         let command = Command::new(descriptor, payload);
         let (window, area) = (self.process.window(), self.process.host_area());
@@ -117,15 +142,19 @@ impl Core {
             }
             let (seen, generation) = (tracker.progress(), tracker.generation);
             drop(tracker);
-            self.wait_for(None, || {
+            let room = self.wait_for(options.deadline, || {
                 if Tracker::current_progress(area) != seen {
                     return Ok(Some(()));
                 }
                 self.check_queue(generation).map(|()| None)
+            });
+            room.map_err(|error| match error {
+                Error::TimedOut => Error::QueueFull,
+                other => other,
             })?;
             tracker = self.tracker();
         }
-        let issued = tracker.enter(summary, &self.claims, claimed);
+        let issued = tracker.enter(summary, &self.claims, options.claimed);
         let ring = command.publish(window, area, issued.number, &mut tracker.doorbell);
         drop(tracker);
         if ring {
@@ -157,8 +186,12 @@ impl Core {
     }
 
     /// Waits until a command and all earlier ones of its kind are complete.
-    pub(crate) fn wait_complete(&self, mark: Mark) -> Result<()> {
-        self.wait_for(None, || match self.is_complete(mark)? {
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: the deadline is over; nothing is known of the command, and nothing
+    /// has changed. [`Error::DeviceGone`], [`Error::QueueFailed`], [`Error::QueueReset`].
+    pub(crate) fn wait_complete(&self, mark: Mark, deadline: Option<Instant>) -> Result<()> {
+        self.wait_for(deadline, || match self.is_complete(mark)? {
             true => Ok(Some(())),
             false => self.check_queue(mark.generation).map(|()| None),
         })
@@ -188,31 +221,40 @@ impl Core {
         }
     }
 
-    /// Waits for a command and all earlier ones of its kind, then reports those that
-    /// failed and have no ticket.
-    pub(crate) fn fence(&self, mark: Mark) -> Result<()> {
-        self.wait_complete(mark)?;
-        Error::transfers(self.polled_tracker().take_unclaimed(mark.operation))
+    /// Waits for commands and all earlier ones of their kinds, then reports those that failed
+    /// and have no ticket. An error of the wait takes no report away.
+    pub(crate) fn fence(&self, marks: &[Mark], deadline: Option<Instant>) -> Result<()> {
+        for mark in marks {
+            self.wait_complete(*mark, deadline)?;
+        }
+        let mut tracker = self.polled_tracker();
+        let failures = marks
+            .iter()
+            .flat_map(|mark| tracker.take_unclaimed(mark.operation));
+        Error::transfers(failures.collect())
     }
 
-    /// Waits for all commands of a kind that were issued before the call, then reports
+    /// Waits for all commands of these kinds that were issued before the call, then reports
     /// as [`Core::fence`] does.
-    pub(crate) fn flush(&self, operation: Operation) -> Result<()> {
-        let last = self.tracker().last(operation);
-        self.fence(last)
+    pub(crate) fn flush(&self, kinds: &[Operation], deadline: Option<Instant>) -> Result<()> {
+        let marks: Vec<_> = {
+            let tracker = self.tracker();
+            kinds.iter().map(|kind| tracker.last(*kind)).collect()
+        };
+        self.fence(&marks, deadline)
     }
 
     /// Waits for all writes that the program has issued before the call, and not for
     /// the library's own. Reports no failure: each stays with its ticket or fence.
     pub(crate) fn wait_program_writes(&self) -> Result<()> {
         let last = self.tracker().last_program_write();
-        self.wait_complete(last)
+        self.wait_complete(last, None)
     }
 
     /// Waits for all writes, the library's own included. Reports no failure.
     pub(crate) fn wait_all_writes(&self) -> Result<()> {
         let last = self.tracker().last(Operation::Write);
-        self.wait_complete(last)
+        self.wait_complete(last, None)
     }
 
     /// Starts the command queue again after [`Error::QueueFailed`].

@@ -3,14 +3,16 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use qnic_abi::command::{CommandBody, CommandFlags};
 
 use crate::core::tracker::Issued;
-use crate::core::Core;
+use crate::core::{Core, IssueOptions};
 use crate::error::{Operation, Result, TransferError};
 use crate::memory::RemoteSegment;
 use crate::notification::NotificationId;
+use crate::rdma::transfer::Write;
 use crate::rdma::Source;
 
 /// Incomplete writes, oldest first.
@@ -28,26 +30,31 @@ impl InternalWrites {
         }
     }
 
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.issued.is_empty()
     }
 
-    /// Issues a write; waits while the command queue is full.
+    /// Issues a write; waits while the command queue is full, until the deadline.
     ///
     /// # Errors
-    /// Those of [`crate::Endpoint::write`].
+    /// Those of [`crate::Endpoint::write`]; [`crate::Error::QueueFull`]
     pub(crate) fn write<'a>(
         &mut self,
-        to: &RemoteSegment,
-        offset: usize,
+        (to, offset): (&RemoteSegment, usize),
         source: impl Into<Source<'a>>,
         notification: Option<NotificationId>,
+        deadline: Option<Instant>,
     ) -> Result<()> {
         let (offset, signal) = (offset as u64, notification.map(Into::into));
         // The library waits for its end sooner or later.
         let flags = CommandFlags::PUBLISH;
-        let source = source.into();
-        let issued = self.core.write(to, offset, source, signal, flags, true)?;
+        let options = IssueOptions::CLAIMED.until(deadline);
+        let write = Write::new(to, offset, source.into(), signal);
+        let issued = self.core.write(write, flags, options)?;
         self.issued.push_back(issued);
         Ok(())
     }
@@ -78,10 +85,11 @@ impl InternalWrites {
     /// Waits until all have ended; returns the first failure.
     ///
     /// # Errors
+    /// [`crate::Error::TimedOut`]: the deadline is over, and the writes go on;
     /// [`crate::Error::QueueReset`], [`crate::Error::DeviceGone`], …
-    pub(crate) fn wait_all(&mut self) -> Result<Option<TransferError>> {
+    pub(crate) fn wait_all(&mut self, deadline: Option<Instant>) -> Result<Option<TransferError>> {
         if let Some(last) = self.issued.back() {
-            self.core.wait_complete(last.mark)?;
+            self.core.wait_complete(last.mark, deadline)?;
         }
         self.reap()
     }
@@ -113,7 +121,12 @@ impl Core {
         let mut command = target.write(length, notification.map(|id| id.number()));
         command.header.inline_length = bytes.len() as u8;
         summary.silent = true;
-        self.issue(&command.descriptor(), &bytes, summary, false)
-            .map(drop)
+        self.issue(
+            &command.descriptor(),
+            &bytes,
+            summary,
+            IssueOptions::default(),
+        )
+        .map(drop)
     }
 }

@@ -2,14 +2,19 @@
 
 pub(crate) mod internal_writes;
 mod ticket;
-mod transfer;
+mod timeout;
+pub(crate) mod transfer;
+
+use std::time::Instant;
 
 use qnic_abi::command::CommandFlags;
 
+use crate::core::IssueOptions;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Operation, Result};
 use crate::memory::{Part, RemoteSegment};
 use crate::notification::Signal;
+use crate::rdma::transfer::Write;
 
 pub use ticket::Ticket;
 pub use transfer::Source;
@@ -19,29 +24,30 @@ impl Endpoint {
     /// Writes to a remote segment at `offset`, and does not wait.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::NotExported`], [`Error::ForeignSegment`],
-    /// [`Error::DeviceGone`], [`Error::QueueFailed`].
+    /// [`OutOfRange`](crate::Error::OutOfRange), [`NotExported`](crate::Error::NotExported),
+    /// [`ForeignSegment`](crate::Error::ForeignSegment),
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed).
     pub fn write<'a>(
         &self,
         to: &RemoteSegment,
         offset: u64,
         source: impl Into<Source<'a>>,
     ) -> Result<Ticket<'_>> {
-        self.issue_write(to, offset, source.into(), None)
+        self.issue_write(Write::new(to, offset, source.into(), None), None)
     }
 
     /// Writes, waits for this and all earlier writes, and reports those that failed and
     /// have no ticket (writeF). The sources are reusable then.
     ///
     /// # Errors
-    /// [`Error::Transfer`], and those of [`Endpoint::write`].
+    /// [`Transfer`](crate::Error::Transfer), and those of [`Endpoint::write`].
     pub fn write_fenced<'a>(
         &self,
         to: &RemoteSegment,
         offset: u64,
         source: impl Into<Source<'a>>,
     ) -> Result<()> {
-        self.fenced_write(to, offset, source.into(), None)
+        self.fenced_write(Write::new(to, offset, source.into(), None), None)
     }
 
     /// Writes and signals a notification of the remote process once this and all
@@ -57,7 +63,10 @@ impl Endpoint {
         source: impl Into<Source<'a>>,
         signal: impl Into<Signal>,
     ) -> Result<Ticket<'_>> {
-        self.issue_write(to, offset, source.into(), Some(signal.into()))
+        self.issue_write(
+            Write::new(to, offset, source.into(), Some(signal.into())),
+            None,
+        )
     }
 
     /// [`Endpoint::write_notify`], fenced like [`Endpoint::write_fenced`] (writeFN).
@@ -71,7 +80,10 @@ impl Endpoint {
         source: impl Into<Source<'a>>,
         signal: impl Into<Signal>,
     ) -> Result<()> {
-        self.fenced_write(to, offset, source.into(), Some(signal.into()))
+        self.fenced_write(
+            Write::new(to, offset, source.into(), Some(signal.into())),
+            None,
+        )
     }
 
     /// Reads from a remote segment at `offset` into exported memory of this
@@ -79,43 +91,40 @@ impl Endpoint {
     /// not matter.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`], [`Error::ForeignSegment`], [`Error::DeviceGone`],
-    /// [`Error::QueueFailed`].
+    /// [`OutOfRange`](crate::Error::OutOfRange),
+    /// [`ForeignSegment`](crate::Error::ForeignSegment),
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed).
     pub fn read(
         &self,
         from: &RemoteSegment,
         offset: u64,
         destination: Part<'_>,
     ) -> Result<Ticket<'_>> {
-        let (core, flags) = (self.core(), CommandFlags::empty());
-        core.check_reachable(from.node(), from.port(), Operation::Read)?;
-        let issued = core.read(from, offset, destination, flags, true)?;
-        Ok(Ticket::new(core, issued))
+        self.issue_read((from, offset), destination, None)
     }
 
     /// Reads, waits for this and all earlier reads, and reports those that failed and
     /// have no ticket (readF).
     ///
     /// # Errors
-    /// [`Error::Transfer`], and those of [`Endpoint::read`].
+    /// [`Transfer`](crate::Error::Transfer), and those of [`Endpoint::read`].
     pub fn read_fenced(
         &self,
         from: &RemoteSegment,
         offset: u64,
         destination: Part<'_>,
     ) -> Result<()> {
-        let (core, flags) = (self.core(), CommandFlags::PUBLISH);
-        let issued = core.read(from, offset, destination, flags, false)?;
-        core.fence(issued.mark)
+        self.fenced_read((from, offset), destination, None)
     }
 
     /// Waits for all reads that were issued before (flushR).
     ///
     /// # Errors
-    /// [`Error::Transfer`] with all failed reads that no ticket waits for;
-    /// [`Error::DeviceGone`], [`Error::QueueFailed`], [`Error::QueueReset`].
+    /// [`Transfer`](crate::Error::Transfer) with all failed reads that no ticket waits for;
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed),
+    /// [`QueueReset`](crate::Error::QueueReset).
     pub fn flush_reads(&self) -> Result<()> {
-        self.core().flush(Operation::Read)
+        self.core().flush(&[Operation::Read], None)
     }
 
     /// Waits for all writes that were issued before (flushW).
@@ -123,7 +132,7 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::flush_reads`], of writes.
     pub fn flush_writes(&self) -> Result<()> {
-        self.core().flush(Operation::Write)
+        self.core().flush(&[Operation::Write], None)
     }
 
     /// Waits for all reads and writes that were issued before (flushRW).
@@ -131,37 +140,45 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::flush_reads`], of both.
     pub fn flush(&self) -> Result<()> {
-        match (self.flush_reads(), self.flush_writes()) {
-            (Err(Error::Transfer(mut reads)), Err(Error::Transfer(writes))) => {
-                reads.failures.extend(writes.failures);
-                Err(Error::Transfer(reads))
-            }
-            (reads, writes) => reads.and(writes),
-        }
+        let kinds = [Operation::Read, Operation::Write];
+        self.core().flush(&kinds, None)
     }
 
-    fn issue_write(
-        &self,
-        to: &RemoteSegment,
-        offset: u64,
-        source: Source<'_>,
-        signal: Option<Signal>,
-    ) -> Result<Ticket<'_>> {
+    fn issue_write(&self, write: Write<'_>, deadline: Option<Instant>) -> Result<Ticket<'_>> {
         let (core, flags) = (self.core(), CommandFlags::empty());
-        core.check_reachable(to.node(), to.port(), Operation::Write)?;
-        let issued = core.write(to, offset, source, signal, flags, true)?;
+        core.check_reachable(write.to.node(), write.to.port(), Operation::Write)?;
+        let issued = core.write(write, flags, IssueOptions::CLAIMED.until(deadline))?;
         Ok(Ticket::new(core, issued))
     }
 
-    fn fenced_write(
+    fn fenced_write(&self, write: Write<'_>, deadline: Option<Instant>) -> Result<()> {
+        let (core, flags) = (self.core(), CommandFlags::PUBLISH);
+        let issued = core.write(write, flags, IssueOptions::default().until(deadline))?;
+        core.fence(&[issued.mark], deadline)
+    }
+
+    fn issue_read(
         &self,
-        to: &RemoteSegment,
-        offset: u64,
-        source: Source<'_>,
-        signal: Option<Signal>,
+        (from, offset): (&RemoteSegment, u64),
+        destination: Part<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<'_>> {
+        let (core, flags) = (self.core(), CommandFlags::empty());
+        core.check_reachable(from.node(), from.port(), Operation::Read)?;
+        let options = IssueOptions::CLAIMED.until(deadline);
+        let issued = core.read(from, offset, destination, flags, options)?;
+        Ok(Ticket::new(core, issued))
+    }
+
+    fn fenced_read(
+        &self,
+        (from, offset): (&RemoteSegment, u64),
+        destination: Part<'_>,
+        deadline: Option<Instant>,
     ) -> Result<()> {
         let (core, flags) = (self.core(), CommandFlags::PUBLISH);
-        let issued = core.write(to, offset, source, signal, flags, false)?;
-        core.fence(issued.mark)
+        let options = IssueOptions::default().until(deadline);
+        let issued = core.read(from, offset, destination, flags, options)?;
+        core.fence(&[issued.mark], deadline)
     }
 }

@@ -1,5 +1,7 @@
 //! What a transfer that does not wait returns.
 
+use std::time::{Duration, Instant};
+
 use crate::core::completion;
 use crate::core::tracker::Issued;
 use crate::core::Core;
@@ -46,7 +48,27 @@ impl<'e> Ticket<'e> {
     /// [`Error::Transfer`] with this transfer only; [`Error::DeviceGone`],
     /// [`Error::QueueFailed`], [`Error::QueueReset`].
     pub fn wait(mut self) -> Result<()> {
-        self.core.wait_complete(self.issued.mark)?;
+        self.wait_until(None)
+    }
+
+    /// [`Ticket::wait`], which waits up to `timeout`; zero asks once. When the transfer has
+    /// ended and is reported, as success or as [`Error::Transfer`], later calls return `Ok` at
+    /// once.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: the transfer goes on, and it is not known whether it is complete:
+    /// wait again. Its source must not change, its destination may still change. Those of
+    /// [`Ticket::wait`].
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.wait_until(self.core.deadline(Some(timeout)))
+    }
+
+    /// Waits until a deadline.
+    pub(crate) fn wait_until(&mut self, deadline: Option<Instant>) -> Result<()> {
+        if self.waited {
+            return Ok(());
+        }
+        self.core.wait_complete(self.issued.mark, deadline)?;
         self.waited = true;
         Error::transfers(self.core.take_result(&self.issued).into_iter().collect())
     }

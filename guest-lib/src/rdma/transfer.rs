@@ -4,7 +4,7 @@ use qnic_abi::command::{CommandBody, CommandFlags, INLINE_CAPACITY};
 use qnic_abi::rdma::{Opcode, ReadCommand, WriteCommand, WriteFlags};
 
 use crate::core::tracker::Issued;
-use crate::core::{lock, Core};
+use crate::core::{lock, Core, IssueOptions};
 use crate::error::{Error, Operation, Result};
 use crate::memory::{Part, Range, RemoteSegment, Target};
 use crate::notification::Signal;
@@ -43,6 +43,31 @@ impl<'a> From<Part<'a>> for Source<'a> {
     }
 }
 
+/// A write, as the caller describes it.
+pub(crate) struct Write<'a> {
+    pub(crate) to: &'a RemoteSegment,
+    /// Offset there, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) source: Source<'a>,
+    pub(crate) signal: Option<Signal>,
+}
+
+impl<'a> Write<'a> {
+    pub(crate) fn new(
+        to: &'a RemoteSegment,
+        offset: u64,
+        source: Source<'a>,
+        signal: Option<Signal>,
+    ) -> Self {
+        Write {
+            to,
+            offset,
+            source,
+            signal,
+        }
+    }
+}
+
 /// Local side of a transfer, checked.
 enum Local<'a> {
     Inline(&'a [u8]),
@@ -71,13 +96,16 @@ impl Core {
     /// Issues a write.
     pub(crate) fn write(
         &self,
-        to: &RemoteSegment,
-        offset: u64,
-        source: Source<'_>,
-        signal: Option<Signal>,
+        write: Write<'_>,
         flags: CommandFlags,
-        claimed: bool,
+        options: IssueOptions,
     ) -> Result<Issued> {
+        let Write {
+            to,
+            offset,
+            source,
+            signal,
+        } = write;
         let mut copy = [0; INLINE_CAPACITY];
         let local = self.local(source, &mut copy)?;
         let length = match &local {
@@ -99,7 +127,7 @@ impl Core {
                 command.local_key = range.exported.key.into();
             }
         }
-        self.issue(&command.descriptor(), payload, summary, claimed)
+        self.issue(&command.descriptor(), payload, summary, options)
     }
 
     /// Issues a read.
@@ -109,7 +137,7 @@ impl Core {
         offset: u64,
         destination: Part<'_>,
         flags: CommandFlags,
-        claimed: bool,
+        options: IssueOptions,
     ) -> Result<Issued> {
         let range = destination.range(self)?;
         let (target, summary) = from.describe(Operation::Read, offset, range.length)?;
@@ -124,7 +152,7 @@ impl Core {
         command.remote_address = target.address.into();
         command.remote_key = target.key.into();
         command.remote_segment = target.segment.into();
-        self.issue(&command.descriptor(), &[], summary, claimed)
+        self.issue(&command.descriptor(), &[], summary, options)
     }
 
     /// Decides how the source of a write travels. `copy` takes the bytes of a part that

@@ -51,6 +51,8 @@
 //! it makes the predecessor the last again. If a process has joined behind it meanwhile, it
 //! links that one to the predecessor. Either takes message times, not the time of a holder.
 
+use std::time::{Duration, Instant};
+
 use qnic_abi::atomic::{Function, WaitQueue as Structure};
 use qnic_abi::{NodeId, Port};
 
@@ -102,14 +104,14 @@ impl Lock {
     /// [`Error::Broken`]: a process that held it or waited for it has died; this one is
     /// not in the queue any more.
     pub fn acquire(&self) -> Result<LockGuard<'_>> {
-        loop {
-            let slot = self.object.take_slot()?;
-            match self.wait(&slot) {
-                Ok((turn, before)) => return self.hold(slot, turn, before),
-                // A recovery may have thrown its queue away: join the new one.
-                Err(Error::Broken { .. }) if slot.is_stale() => {}
-                Err(error) => return Err(error),
-            }
+        self.waiting().wait(None)
+    }
+
+    /// A way to wait for the lock with timeouts; joins no queue yet.
+    pub fn waiting(&self) -> LockWaiting<'_> {
+        LockWaiting {
+            lock: self,
+            entry: None,
         }
     }
 
@@ -119,16 +121,32 @@ impl Lock {
         slot.join(joined).map(|(before, _)| before)
     }
 
-    /// Joins with a slot and waits for the lock; returns its turn and its predecessor.
-    fn wait(&self, slot: &Slot) -> Result<(Turn, Option<Entry>)> {
-        let object = &self.object;
-        let before = object.link(slot, self.join(slot)?)?;
-        let number = match before {
-            None => 1,
-            Some(_) => object.await_grant(slot, &mut Watch::new(before), None, || Ok(false))?,
-        };
-        let generation = Turns::generation_of(slot.known_epoch);
-        Ok((Turn { number, generation }, before))
+    /// Joins the queue; returns `None` if that was perhaps one that a recovery has thrown away.
+    fn enter(&self) -> Result<Option<Waiter>> {
+        let slot = self.object.take_slot()?;
+        let before = self.join(&slot)?;
+        match self.object.link(&slot, before) {
+            Ok(before) => Ok(Some(Waiter {
+                slot,
+                before,
+                watch: Watch::new(before),
+            })),
+            Err(Error::Broken { .. }) if slot.is_stale() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until an entry of the queue has the lock; returns the number of its turn.
+    fn await_turn(&self, waiter: &mut Waiter, deadline: Option<Instant>) -> Result<u32> {
+        let Waiter {
+            slot,
+            before,
+            watch,
+        } = waiter;
+        match before {
+            None => Ok(1),
+            Some(_) => self.object.await_grant(slot, watch, deadline, || Ok(false)),
+        }
     }
 
     /// Takes the lock if it is free. Does not wait for a holder.
@@ -353,6 +371,71 @@ impl Lock {
         }
         object.core().wait_program_writes()?;
         object.wake(next, number.wrapping_add(1))
+    }
+}
+
+/// An entry that has joined the queue of a lock.
+#[derive(Debug)]
+struct Waiter {
+    slot: Slot,
+    before: Option<Entry>,
+    watch: Watch,
+}
+
+/// A wait for a [`Lock`], in parts ([timeouts](crate::sync#timeouts)).
+///
+/// Dropping it after a timeout passes the lock on if it has come, else it breaks the lock.
+#[derive(Debug)]
+pub struct LockWaiting<'a> {
+    lock: &'a Lock,
+    entry: Option<Waiter>,
+}
+
+impl<'a> LockWaiting<'a> {
+    /// Takes the lock, as [`Lock::acquire`] does; joins the queue unless it is there still.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: it stays in the queue; wait again. Those of [`Lock::acquire`]: it
+    /// is not in the queue any more.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<LockGuard<'a>> {
+        let lock = self.lock;
+        let deadline = lock.object.core().deadline(timeout);
+        loop {
+            let mut waiter = match self.entry.take() {
+                Some(waiter) => waiter,
+                None => match lock.enter()? {
+                    Some(waiter) => waiter,
+                    None => continue,
+                },
+            };
+            match lock.await_turn(&mut waiter, deadline) {
+                Ok(number) => {
+                    let generation = Turns::generation_of(waiter.slot.known_epoch);
+                    return lock.hold(waiter.slot, Turn { number, generation }, waiter.before);
+                }
+                Err(Error::TimedOut) => {
+                    self.entry = Some(waiter);
+                    return Err(Error::TimedOut);
+                }
+                // A recovery may have thrown its queue away: join the new one.
+                Err(Error::Broken { .. }) if waiter.slot.is_stale() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for LockWaiting<'_> {
+    fn drop(&mut self) {
+        if self.entry.is_none() {
+            return;
+        }
+        // The guard passes a lock on that has come.
+        drop(self.wait(Some(Duration::ZERO)));
+        if let Some(waiter) = self.entry.take() {
+            // An error says that the owner is gone, and the lock with it.
+            drop(self.lock.object.mark_broken(&waiter.slot));
+        }
     }
 }
 

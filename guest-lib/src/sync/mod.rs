@@ -50,10 +50,24 @@
 //!   dies outside of the queue are lost until `recover` or [`Semaphore::initialize`].
 //!
 //! # Timeouts
-//! A process in the queue of these algorithms cannot leave it before its turn. So
-//! [`Lock::acquire`], [`Semaphore::wait`] and [`MonitorGuard::wait`] take no timeout.
-//! [`Lock::try_acquire`] and [`Semaphore::try_wait`] do not queue. [`Waiting::wait`] takes
-//! a timeout and leaves the entry in the queue.
+//! A process in the queue of these algorithms cannot leave it before its turn. So a timeout
+//! ends the wait and leaves the place in the queue, as a value that the program waits with
+//! again:
+//!
+//! | without limit | with a timeout | the place in the queue |
+//! |---|---|---|
+//! | [`WaitQueue::insert`], [`Waiting::wait`]`(None)` | [`Waiting::wait`] | [`Waiting`] |
+//! | [`Lock::acquire`] | [`LockWaiting::wait`] | [`Lock::waiting`] |
+//! | [`Semaphore::wait`], [`Semaphore::acquire`] | [`SemaphoreWaiting::wait`] | [`Semaphore::waiting`] |
+//! | [`Monitor::enter`] | [`MonitorWaiting::wait`] | [`Monitor::waiting`] |
+//! | [`MonitorGuard::wait`] | [`Waiting::wait`], then [`Monitor::enter`] | [`MonitorGuard::leave_to_wait`] |
+//!
+//! After [`TimedOut`](crate::Error::TimedOut) the process is still in the queue, and may be
+//! given its turn at any time: then the others wait for this process. If the place is dropped,
+//! a turn that has come is passed on; one that has not breaks the object, like a death.
+//! [`Lock::try_acquire`] and [`Semaphore::try_wait`] do not queue. A timeout limits the wait for
+//! the turn; the operations before and behind it take message times ([`crate::Endpoint`],
+//! "Timeouts").
 //!
 //! # Errors
 //! All methods that reach the owner return the errors of [`crate::RemoteWord`], beside those
@@ -86,9 +100,11 @@ mod slot;
 mod turns;
 
 pub use area::{AREA_NAME, NOTIFICATION};
-pub use lock::{Lock, LockGuard};
-pub use monitor::{Condition, Monitor, MonitorGuard};
+pub use lock::{Lock, LockGuard, LockWaiting};
+pub use monitor::{Condition, Monitor, MonitorGuard, MonitorWaiting};
 pub use object::{LINK_LIMIT, OBJECT_BYTES};
 pub use participant::Participant;
 pub use queue::{WaitQueue, Waiting};
-pub use semaphore::{Permit, Semaphore};
+pub use semaphore::{Permit, Semaphore, SemaphoreWaiting};
+
+pub(crate) use queue::Place;

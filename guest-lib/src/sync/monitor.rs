@@ -11,11 +11,13 @@
 //! between its look at the state and its wait is lost. A process that is woken has to enter
 //! again, and others may enter before it: it looks at the state again.
 
+use std::time::Duration;
+
 use crate::error::Result;
 use crate::memory::RemoteSegment;
-use crate::sync::lock::{Lock, LockGuard};
+use crate::sync::lock::{Lock, LockGuard, LockWaiting};
 use crate::sync::participant::Participant;
-use crate::sync::queue::WaitQueue;
+use crate::sync::queue::{WaitQueue, Waiting};
 
 /// A monitor: at most one process is in it.
 #[derive(Debug)]
@@ -42,6 +44,14 @@ impl Monitor {
         })
     }
 
+    /// A way to wait for the monitor with timeouts; joins no queue yet.
+    pub fn waiting(&self) -> MonitorWaiting<'_> {
+        MonitorWaiting {
+            monitor: self,
+            waiting: self.0.waiting(),
+        }
+    }
+
     /// Its lock, to recover it.
     pub fn lock(&self) -> &Lock {
         &self.0
@@ -60,6 +70,26 @@ impl Condition {
     }
 }
 
+/// A wait for a [`Monitor`], in parts: a [`LockWaiting`] of its lock.
+#[derive(Debug)]
+pub struct MonitorWaiting<'a> {
+    monitor: &'a Monitor,
+    waiting: LockWaiting<'a>,
+}
+
+impl<'a> MonitorWaiting<'a> {
+    /// Enters the monitor; joins the queue unless it is there still.
+    ///
+    /// # Errors
+    /// Those of [`LockWaiting::wait`]
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<MonitorGuard<'a>> {
+        Ok(MonitorGuard {
+            monitor: self.monitor,
+            guard: self.waiting.wait(timeout)?,
+        })
+    }
+}
+
 /// The right to be in a [`Monitor`]; dropping it leaves the monitor.
 #[derive(Debug)]
 pub struct MonitorGuard<'a> {
@@ -75,11 +105,21 @@ impl<'a> MonitorGuard<'a> {
     /// [`crate::Error::Broken`]: a process has died in the queue of the condition or
     /// of the monitor; this one is in neither, and not in the monitor.
     pub fn wait(self, condition: &Condition) -> Result<MonitorGuard<'a>> {
-        let MonitorGuard { monitor, guard } = self;
-        let mut waiting = condition.0.insert()?;
-        guard.release()?;
-        waiting.wait(None)?;
+        let monitor = self.monitor;
+        self.leave_to_wait(condition)?.wait(None)?;
         monitor.enter()
+    }
+
+    /// Joins the queue of a condition and leaves the monitor: the first half of
+    /// [`MonitorGuard::wait`]. The program then waits with or without a timeout, and enters
+    /// again. No signal behind this call is lost: it wakes this entry or one before it.
+    ///
+    /// # Errors
+    /// Those of [`WaitQueue::insert`] and [`LockGuard::release`].
+    pub fn leave_to_wait(self, condition: &Condition) -> Result<Waiting<'_>> {
+        let waiting = condition.0.insert()?;
+        self.guard.release()?;
+        Ok(waiting)
     }
 
     /// Wakes the first process that waits for a condition (cvsignal); returns false if

@@ -13,6 +13,20 @@ use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::Slot;
 
+/// A place in a queue, if there is one: an entry that has joined, and was not woken yet.
+#[derive(Debug, Default)]
+pub(crate) struct Place(Option<(Slot, Watch)>);
+
+impl Place {
+    pub(crate) fn new(slot: Slot, before: Option<Entry>) -> Self {
+        Place(Some((slot, Watch::new(before))))
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 /// The queue of a wait queue or a semaphore.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -50,13 +64,37 @@ impl Queue {
         slot.join(self.call(function, slot.entry.0))
     }
 
+    /// Waits until the entry in a place is woken; returns at once if there is none.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`]: it is still there. After all others, it is not.
+    pub(crate) fn wait(&self, place: &mut Place, deadline: Option<Instant>) -> Result<()> {
+        let Some((slot, mut watch)) = place.0.take() else {
+            return Ok(());
+        };
+        match self.await_turn(&slot, &mut watch, deadline) {
+            Ok(()) => slot.leave(),
+            Err(Error::TimedOut) => {
+                place.0 = Some((slot, watch));
+                Err(Error::TimedOut)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a place up. Returns true if its turn has come; else the queue breaks.
+    pub(crate) fn give_up(&self, place: &mut Place) -> bool {
+        let now = Some(self.object.core().now());
+        let woken = place.is_taken() && self.wait(place, now).is_ok();
+        if let Some((slot, _)) = place.0.take() {
+            // An error says that the owner is gone, and the queue with it.
+            drop(self.object.mark_broken(&slot));
+        }
+        woken
+    }
+
     /// Waits until a slot that has joined is woken, and names its successor.
-    pub(crate) fn wait(
-        &self,
-        slot: &Slot,
-        watch: &mut Watch,
-        deadline: Option<Instant>,
-    ) -> Result<()> {
+    fn await_turn(&self, slot: &Slot, watch: &mut Watch, deadline: Option<Instant>) -> Result<()> {
         let is_first = || Ok(self.head.load()? == slot.entry.0);
         let count = self.object.await_grant(slot, watch, deadline, is_first)?;
         if count == 0 {
@@ -70,6 +108,14 @@ impl Queue {
             self.object.wake(next, count)?;
         }
         Ok(())
+    }
+
+    /// Wakes the first entry; returns false if there is none.
+    fn remove(&self) -> Result<bool> {
+        self.object.core().wait_program_writes()?;
+        let (entry, count, _) = self.call(Function::Dequeue, 0)?;
+        let woken = self.wake(entry, count)?;
+        Ok(woken || count != NOBODY)
     }
 
     /// Wakes the entry that an operation has returned; returns false if there is none.
@@ -119,18 +165,14 @@ impl WaitQueue {
         let before = self.0.object.link(&slot, before)?;
         Ok(Waiting {
             queue: &self.0,
-            slot: Some(slot),
-            watch: Watch::new(before),
+            place: Place::new(slot, before),
         })
     }
 
     /// Wakes the first process that waits, after all that this process wrote before
     /// (removeQ). Returns false if none waited: then the signal is lost.
     pub fn remove(&self) -> Result<bool> {
-        self.0.object.core().wait_program_writes()?;
-        let (entry, count, _) = self.0.call(Function::Dequeue, 0)?;
-        let woken = self.0.wake(entry, count)?;
-        Ok(woken || count != NOBODY)
+        self.0.remove()
     }
 
     /// Returns true if a process has died in it.
@@ -147,12 +189,12 @@ impl WaitQueue {
 
 /// An entry in a [`WaitQueue`].
 ///
-/// Dropping it before it was woken breaks the queue, like the death of the process.
+/// Dropping it before it was woken breaks the queue, like the death of the process. If it was
+/// woken, and the program has not noticed, the first of those that still wait is woken instead.
 #[derive(Debug)]
 pub struct Waiting<'a> {
     queue: &'a Queue,
-    slot: Option<Slot>,
-    watch: Watch,
+    place: Place,
 }
 
 impl Waiting<'_> {
@@ -162,26 +204,16 @@ impl Waiting<'_> {
     /// # Errors
     /// [`Error::TimedOut`]; [`Error::Broken`]: the entry is lost.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<()> {
-        let Some(slot) = self.slot.take() else {
-            return Ok(());
-        };
         let deadline = self.queue.object.core().deadline(timeout);
-        match self.queue.wait(&slot, &mut self.watch, deadline) {
-            Ok(()) => slot.leave(),
-            Err(Error::TimedOut) => {
-                self.slot = Some(slot);
-                Err(Error::TimedOut)
-            }
-            Err(error) => Err(error),
-        }
+        self.queue.wait(&mut self.place, deadline)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
+        if self.queue.give_up(&mut self.place) {
             // An error says that the owner is gone, and the queue with it.
-            drop(self.queue.object.mark_broken(&slot));
+            drop(self.queue.remove());
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Counting semaphores (N24).
 
+use std::time::{Duration, Instant};
+
 use qnic_abi::atomic::Function;
 
 use crate::atomic::RemoteU32;
 use crate::error::Result;
 use crate::memory::RemoteSegment;
-use crate::sync::object::Watch;
 use crate::sync::participant::Participant;
-use crate::sync::queue::Queue;
+use crate::sync::queue::{Place, Queue};
 
 /// Offset of the value.
 const VALUE: u64 = 24;
@@ -45,14 +46,41 @@ impl Semaphore {
     /// [`crate::Error::Broken`]: a process that waited has died; this one is not in
     /// the queue any more.
     pub fn wait(&self) -> Result<()> {
-        let queue = &self.queue;
-        let slot = queue.object.take_slot()?;
-        let (before, _, value) = queue.join(Function::SemaphoreP, &slot)?;
-        if value == 0 {
-            let before = queue.object.link(&slot, before)?;
-            queue.wait(&slot, &mut Watch::new(before), None)?;
+        self.wait_at(&mut Place::default(), None)
+    }
+
+    /// A way to wait for a unit with timeouts; joins no queue yet.
+    pub fn waiting(&self) -> SemaphoreWaiting<'_> {
+        SemaphoreWaiting {
+            semaphore: self,
+            place: Place::default(),
         }
-        slot.leave()
+    }
+
+    /// Takes one unit; waits in a place, which it takes if there is none.
+    ///
+    /// # Errors
+    /// [`crate::Error::TimedOut`]: it is still there.
+    pub(crate) fn wait_at(&self, place: &mut Place, deadline: Option<Instant>) -> Result<()> {
+        let queue = &self.queue;
+        if !place.is_taken() {
+            let slot = queue.object.take_slot()?;
+            let (before, _, value) = queue.join(Function::SemaphoreP, &slot)?;
+            if value != 0 {
+                return slot.leave();
+            }
+            let before = queue.object.link(&slot, before)?;
+            *place = Place::new(slot, before);
+        }
+        queue.wait(place, deadline)
+    }
+
+    /// Gives a place up: passes the unit on if it has come, else breaks the semaphore.
+    pub(crate) fn leave(&self, place: &mut Place) {
+        if self.queue.give_up(place) {
+            // An error says that the owner is gone.
+            drop(self.signal());
+        }
     }
 
     /// Takes one unit if there is one.
@@ -97,6 +125,34 @@ impl Semaphore {
     /// the value accordingly.
     pub fn recover(&self, value: u32) -> Result<bool> {
         self.queue.recover(value)
+    }
+}
+
+/// A wait for a unit of a [`Semaphore`], in parts ([timeouts](crate::sync#timeouts)).
+///
+/// Dropping it after a timeout passes the unit on if it has come, else it breaks the semaphore.
+#[derive(Debug)]
+pub struct SemaphoreWaiting<'a> {
+    semaphore: &'a Semaphore,
+    place: Place,
+}
+
+impl<'a> SemaphoreWaiting<'a> {
+    /// Takes one unit, as [`Semaphore::acquire`] does; joins the queue unless it is there still.
+    ///
+    /// # Errors
+    /// [`crate::Error::TimedOut`]: it stays in the queue; wait again. Those of
+    /// [`Semaphore::wait`]: it is not in the queue any more.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Permit<'a>> {
+        let deadline = self.semaphore.queue.object.core().deadline(timeout);
+        self.semaphore.wait_at(&mut self.place, deadline)?;
+        Ok(Permit(self.semaphore))
+    }
+}
+
+impl Drop for SemaphoreWaiting<'_> {
+    fn drop(&mut self) {
+        self.semaphore.leave(&mut self.place);
     }
 }
 

@@ -13,6 +13,7 @@ macro_rules! assert_error {
 pub(crate) mod fake_nic;
 mod handlers;
 mod notifications;
+mod timeouts;
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -84,10 +84,20 @@ fn a_full_queue_takes_no_more_until_something_is_received() {
     assert_error!(long, Error::MessageTooLong { limit: 8, .. });
     assert_eq!(receiver.recv(Some(SOON)).unwrap(), b"one");
     assert!(sender.try_send(b"three").unwrap());
+    // A sender whose time is up has sent nothing, and keeps its turn.
+    let short = Duration::from_millis(1);
+    for _ in 0..2 {
+        let sent = sender.send_timeout(b"lost", short);
+        assert_error!(sent, Error::TimedOut);
+        assert!(!sender.try_send(b"lost").unwrap());
+    }
     assert_eq!(receiver.recv(Some(SOON)).unwrap(), b"two");
+    sender.send_timeout(b"four", SOON).unwrap();
+    sender.flush_timeout(SOON).unwrap();
     assert_eq!(receiver.recv(Some(SOON)).unwrap(), b"three");
+    assert_eq!(receiver.recv(Some(SOON)).unwrap(), b"four");
     drop(receiver);
-    let mut rest = (0..3).map(|_| sender.send(b"four").and_then(|()| sender.flush()));
+    let mut rest = (0..3).map(|_| sender.send(b"five").and_then(|()| sender.flush()));
     assert!(rest.any(|result| result.is_err()), "the receiver is gone");
 }
 

@@ -62,6 +62,40 @@ async fn a_wait_that_is_dropped_takes_nothing() {
     assert_eq!(waits.endpoint().notification(ONE).pending(), 0);
 }
 
+/// A wait that timed out, and is dropped, takes nothing: the next one gets all, in its order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_wait_can_time_out_and_be_repeated() {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
+    let remote = a.import(&b);
+    let waits = AsyncEndpoint::new(&b.endpoint).unwrap();
+    let (name, sent) = (qnic::SegmentName(3), id(2));
+    let options = ChannelOptions::new(4, 64, sent);
+    let mut receiver = b.endpoint.receiver(name, &options).unwrap();
+    let connected = a.endpoint.sender(NodeId(1), Port(1), name, id(3), SOON);
+    let mut sender = connected.unwrap();
+    for short in [0, 1, 20].map(Duration::from_millis) {
+        assert!(timeout(short, waits.wait(ONE)).await.is_err());
+        assert!(timeout(short, waits.take(ONE)).await.is_err());
+        assert!(timeout(short, waits.next()).await.is_err());
+        assert!(timeout(short, waits.recv(&mut receiver)).await.is_err());
+    }
+    let one_shot = Signal::OneShot(OneShot::new(5000).unwrap());
+    a.signal(&remote, ONE);
+    a.signal(&remote, one_shot);
+    for number in 0..3u8 {
+        sender.send(&[number], Some(SOON)).unwrap();
+    }
+    timeout(SOON, waits.take(ONE)).await.unwrap().unwrap();
+    let next = timeout(SOON, waits.next()).await.unwrap();
+    assert_eq!(next.unwrap(), one_shot);
+    for number in 0..3u8 {
+        let message = timeout(SOON, waits.recv(&mut receiver)).await.unwrap();
+        assert_eq!(message.unwrap().to_vec(), [number]);
+    }
+    assert!(timeout(Duration::ZERO, waits.take(ONE)).await.is_err());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_receives_messages() {
     let cluster = Cluster::new(2);

@@ -1,0 +1,146 @@
+//! Waits with timeouts, beside a NIC that does nothing until the test says so: a timeout ends
+//! the wait and nothing else.
+
+use std::time::Duration;
+
+use qnic_abi::atomic::AtomicCommand;
+use qnic_abi::window::COMMAND_ENTRIES;
+
+use super::{export, failures, fetch, setup, ONE};
+use crate::{Error, Status};
+
+const NOW: Duration = Duration::ZERO;
+const SHORT: Duration = Duration::from_millis(2);
+
+#[test]
+fn a_ticket_can_be_waited_for_again() {
+    let (fake, endpoint, remote) = setup();
+    let mut ticket = endpoint.write(&remote, 0, b"x").unwrap();
+    for timeout in [NOW, SHORT, NOW] {
+        assert_error!(ticket.wait_timeout(timeout), Error::TimedOut);
+    }
+    let command = fetch(&fake);
+    assert!(fake.fetch().is_none(), "it was issued once");
+    assert_error!(ticket.wait_timeout(SHORT), Error::TimedOut);
+    fake.finish(&command, Status::Ok);
+    fake.publish();
+    ticket.wait_timeout(NOW).unwrap();
+    ticket.wait_timeout(NOW).unwrap();
+    ticket.wait().unwrap();
+}
+
+#[test]
+fn a_timeout_takes_no_failure_away_from_a_ticket() {
+    let (fake, endpoint, remote) = setup();
+    let mut kept = endpoint.write(&remote, 0, b"x").unwrap();
+    let mut dropped = endpoint.write(&remote, 8, b"y").unwrap();
+    assert_error!(kept.wait_timeout(NOW), Error::TimedOut);
+    assert_error!(dropped.wait_timeout(NOW), Error::TimedOut);
+    drop(dropped);
+    fake.serve(Status::PageUnavailable);
+    let found = failures(kept.wait_timeout(NOW));
+    assert_eq!(found[0].offset, 0);
+    assert!(
+        failures(kept.wait_timeout(NOW)).is_empty(),
+        "it is reported once"
+    );
+    let found = failures(endpoint.flush_writes_timeout(NOW));
+    let offsets: Vec<_> = found.iter().map(|failure| failure.offset).collect();
+    assert_eq!(offsets, [8]);
+}
+
+#[test]
+fn a_flush_can_be_repeated_and_reports_each_failure_once() {
+    let (fake, endpoint, remote) = setup();
+    let (_buffer, segment) = export(&endpoint, 4096);
+    drop(endpoint.read(&remote, 0, segment.part(0, 8)).unwrap());
+    let read = fetch(&fake);
+    drop(endpoint.write(&remote, 16, b"x").unwrap());
+    let write = fetch(&fake);
+    assert_error!(endpoint.flush_timeout(SHORT), Error::TimedOut);
+    fake.finish(&read, Status::PageUnavailable);
+    fake.publish();
+    // The read has failed, the write is under way: no report yet, and none is lost.
+    assert_error!(endpoint.flush_timeout(NOW), Error::TimedOut);
+    assert_error!(endpoint.flush_writes_timeout(NOW), Error::TimedOut);
+    fake.finish(&write, Status::BadKey);
+    fake.publish();
+    let found = failures(endpoint.flush_timeout(NOW));
+    let statuses: Vec<_> = found.iter().map(|failure| failure.status).collect();
+    assert_eq!(statuses, [Status::PageUnavailable, Status::BadKey]);
+    endpoint.flush_timeout(NOW).unwrap();
+    endpoint.flush_reads_timeout(NOW).unwrap();
+}
+
+#[test]
+fn a_fence_that_timed_out_has_issued_its_transfer_once() {
+    let (fake, endpoint, remote) = setup();
+    let (_buffer, segment) = export(&endpoint, 4096);
+    let written = endpoint.write_fenced_timeout(&remote, 0, b"x", NOW);
+    assert_error!(written, Error::TimedOut);
+    let signalled = endpoint.write_fenced_notify_timeout(&remote, 8, b"y", ONE, SHORT);
+    assert_error!(signalled, Error::TimedOut);
+    let read = endpoint.read_fenced_timeout(&remote, 0, segment.part(0, 8), SHORT);
+    assert_error!(read, Error::TimedOut);
+    assert_eq!(fake.serve(Status::Ok), 3);
+    endpoint.flush_timeout(NOW).unwrap();
+}
+
+#[test]
+fn a_full_queue_takes_nothing_and_says_so() {
+    let (fake, endpoint, remote) = setup();
+    let (_buffer, segment) = export(&endpoint, 4096);
+    for _ in 0..COMMAND_ENTRIES {
+        let ticket = endpoint.write_timeout(&remote, 0, b"x", NOW);
+        drop(ticket.unwrap());
+    }
+    let part = segment.part(0, 8);
+    let full = |result: crate::Result<()>| assert_error!(result, Error::QueueFull);
+    full(endpoint.write_timeout(&remote, 0, b"x", SHORT).map(drop));
+    let notify = endpoint.write_notify_timeout(&remote, 0, b"x", ONE, NOW);
+    full(notify.map(drop));
+    full(endpoint.read_timeout(&remote, 0, part, NOW).map(drop));
+    full(endpoint.write_fenced_timeout(&remote, 0, b"x", SHORT));
+    full(endpoint.read_fenced_timeout(&remote, 0, part, NOW));
+    assert_eq!(fake.serve(Status::Ok), COMMAND_ENTRIES);
+    drop(endpoint.write_timeout(&remote, 0, b"x", NOW).unwrap());
+    assert_eq!(fake.serve(Status::Ok), 1);
+}
+
+/// The result of an operation that nothing waits for goes to no other operation.
+#[test]
+fn an_atomic_operation_that_timed_out_keeps_its_record() {
+    let (fake, endpoint, remote) = setup();
+    let word = endpoint.atomic_u64(&remote, 0).unwrap();
+    let word = word.with_timeout(NOW);
+    let mut records = Vec::new();
+    for _ in 0..COMMAND_ENTRIES {
+        assert_error!(word.fetch_add(1), Error::TimedOut);
+    }
+    assert_error!(word.fetch_add(1), Error::QueueFull);
+    let mut commands = Vec::new();
+    while let Some(command) = fake.fetch() {
+        records.push(command.descriptor.read::<AtomicCommand>().record.get());
+        commands.push(command);
+    }
+    records.sort_unstable();
+    records.dedup();
+    assert_eq!(records.len(), COMMAND_ENTRIES, "each has its own");
+    fake.finish(&commands[0], Status::BadKey);
+    for command in &commands[1..] {
+        fake.finish(command, Status::Ok);
+    }
+    fake.publish();
+    assert_error!(word.fetch_add(1), Error::TimedOut);
+    let last = fetch(&fake);
+    let record = last.descriptor.read::<AtomicCommand>().record.get();
+    assert!(
+        records.contains(&record),
+        "those of ended commands are free"
+    );
+    fake.finish(&last, Status::Ok);
+    fake.publish();
+    let found = failures(endpoint.flush_reads_timeout(NOW));
+    assert_eq!(found.len(), 1, "the failure of one that nothing waited for");
+    assert_eq!(found[0].status, Status::BadKey);
+}
