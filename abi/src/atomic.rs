@@ -49,8 +49,11 @@ numbered! {
     /// | NewHead | `x` becomes the first entry, or leaves as well | 1 if it leaves | entries that stay |
     /// | SemaphoreP | takes one of `Q.value`, or as Enqueue | entry before it, or 0 | entries, `Q.value` before |
     /// | SemaphoreV | as Dequeue, or adds one to `Q.value` | the entry, or 0 | entries that stay, `Q.value` after |
+    /// | Reset | empties `Q`; `Q.value` and `Q.generation` := lower and upper half of `x` | 0 | 0 |
     ///
-    /// `detail` holds two numbers, see [`detail`].
+    /// `detail` holds two numbers, see [`detail`]. A function on a queue is executed only if
+    /// `Q.generation` = `y`. Else nothing changes, the value is `Q.generation`, and the detail
+    /// is [`STALE`].
     pub enum Function: u16 {
         /// Sets a word that is zero to one.
         TestAndSet = 1,
@@ -77,6 +80,8 @@ numbered! {
         /// Takes the first entry from the queue of a counting semaphore, or adds one
         /// to the semaphore.
         SemaphoreV = 11,
+        /// Begins another generation of a wait queue or a counting semaphore.
+        Reset = 12,
     }
 }
 
@@ -103,7 +108,7 @@ layouts! {
     ///   0  | head                               |
     ///   8  | tail                               |
     ///  16  | count           | pending          |
-    ///  24  | value           | reserved         |
+    ///  24  | value           | generation       |
     /// ```
     #[bytes(32)]
     pub struct WaitQueue {
@@ -117,8 +122,8 @@ layouts! {
         pub pending: U32,
         /// Value of the semaphore.
         pub value: U32,
-        /// Not used.
-        pub reserved: U32,
+        /// Which queue this is: entries of an earlier one have no effect. Zero in a lock.
+        pub generation: U32,
     }
 }
 
@@ -226,6 +231,9 @@ impl Body for AtomicResponse {
 /// First number of the detail of a Dequeue that found an empty queue.
 pub const NOBODY: u32 = u32::MAX;
 
+/// Detail of a function on a queue of another generation, which was not executed.
+pub const STALE: u64 = u64::MAX;
+
 /// The two numbers of a detail as one word: the first in the lower half.
 pub const fn detail(first: u32, second: u32) -> u64 {
     first as u64 | (second as u64) << 32
@@ -247,7 +255,7 @@ mod tests {
             assert_eq!(function as u16, number);
             assert_eq!(Function::try_from(number), Ok(function));
         }
-        for number in [0, 12, u16::MAX] {
+        for number in [0, 13, u16::MAX] {
             assert_eq!(Function::try_from(number), Err(Unknown(number)));
         }
     }

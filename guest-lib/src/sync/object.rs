@@ -7,12 +7,12 @@
 //! A process that finds a dead process in its queue breaks the object. It must not break
 //! the next epoch: a recovery may have thrown its queue away in the meantime. Its queue is
 //! surely the present one if the epoch was the same, and intact, before the process joined.
-//! If that is not sure, its queue may be *stale*:
+//! Else its queue may be *stale*, and the process breaks nothing and abandons its slot:
 //!
-//! - At a lock, the process abandons its slot, breaks nothing and joins anew. Its successor
-//!   decides for itself whether its own queue is stale.
-//! - At a wait queue or semaphore, the process breaks the object all the same: it cannot
-//!   leave without a trace, since it might take a signal with it.
+//! - At a lock, it is not sure. The process joins anew. Its successor decides for itself whether
+//!   its own queue is stale.
+//! - At a wait queue or semaphore, it is sure, by the generation of the queue. The process gets
+//!   [`Error::Broken`] like all others of that queue.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -101,8 +101,10 @@ impl Backoff {
 pub(crate) struct Watch {
     /// The predecessor, unless it has left.
     before: Option<Entry>,
-    /// The epoch of the object when the wait began.
+    /// The epoch of the queue; if that is not known, of the object when the wait began.
     epoch: Option<u64>,
+    /// The epoch was checked once.
+    checked: bool,
     /// Since when there is no predecessor, though the process is not the first.
     alone_since: Option<Instant>,
     backoff: Backoff,
@@ -115,9 +117,18 @@ impl Watch {
         Watch {
             before,
             epoch: None,
+            checked: false,
             alone_since: None,
             backoff: Backoff::new(),
             next_check: None,
+        }
+    }
+
+    /// The same, in the queue of a known epoch, whatever has become of the object since.
+    pub(crate) fn in_epoch(before: Option<Entry>, epoch: u64) -> Self {
+        Watch {
+            epoch: Some(epoch & !RECOVERING),
+            ..Watch::new(before)
         }
     }
 }
@@ -170,7 +181,7 @@ impl Object {
     }
 
     /// Loads the epoch, and remembers it.
-    fn load_epoch(&self) -> Result<u64> {
+    pub(crate) fn load_epoch(&self) -> Result<u64> {
         let epoch = self.epoch.load()?;
         self.known.store(epoch, Ordering::Relaxed);
         Ok(epoch)
@@ -227,7 +238,8 @@ impl Object {
         is_first: impl Fn() -> Result<bool>,
     ) -> Result<u32> {
         let core = self.core();
-        if watch.epoch.is_none() && slot.granted()?.is_none() {
+        if !watch.checked && slot.granted()?.is_none() {
+            watch.checked = true;
             // If the queue ended before the process saw its epoch, the process could not
             // tell it from the next one.
             self.check_epoch(&mut watch.epoch)?;
@@ -317,15 +329,23 @@ impl Object {
         }
     }
 
-    /// Breaks the object in whose queue a slot is, unless that queue may be stale and the
-    /// process joins anew.
+    /// Returns true if a slot is in the queue of an intact epoch.
+    fn is_queue_of(&self, slot: &Slot, epoch: u64) -> bool {
+        match self.rejoins {
+            true => slot.known_epoch == epoch,
+            // It has joined in the generation of that epoch, perhaps when it was broken.
+            false => slot.known_epoch >> 2 == epoch >> 2,
+        }
+    }
+
+    /// Breaks the object in whose queue a slot is, unless that queue is stale, or may be.
     pub(crate) fn mark_broken(&self, slot: &Slot) -> Result<Error> {
         let epoch = self.load_epoch()?;
         if is_intact(epoch) {
-            if self.rejoins && epoch != slot.known_epoch {
-                slot.mark_stale();
-            } else {
+            if self.is_queue_of(slot, epoch) {
                 self.epoch.compare_swap(epoch, epoch | BROKEN)?;
+            } else if self.rejoins {
+                slot.mark_stale();
             }
         }
         Ok(self.broken())

@@ -1,9 +1,22 @@
 //! Wait queues (N22): processes wait in a queue for an event; a signal wakes the first.
+//!
+//! # Generations
+//! The structure at the owner has a generation, which counts the recoveries. Each function names
+//! the generation that it is meant for; the owner's NIC executes it in no other.
+//!
+//! | function | of a process that knows an earlier generation |
+//! |---|---|
+//! | Enqueue, SemaphoreP: it joins | it loads the epoch and joins the present queue |
+//! | NewHead: it was woken, and names the next one | has no effect: those behind it get [`Error::Broken`] |
+//! | Dequeue, SemaphoreV: it signals | the signal goes to the present queue |
+//! | Reset: it recovers | has no effect if another process has recovered the object |
+//!
+//! So a process that has joined knows the epoch of its queue, and breaks no other.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, NOBODY};
-use zerocopy::IntoBytes;
+use qnic_abi::atomic::{split_detail, Function, WaitQueue as Structure, NOBODY, STALE};
 
 use crate::atomic::{Operand, RemoteU64};
 use crate::error::{Error, Result};
@@ -13,13 +26,20 @@ use crate::sync::object::{Object, Watch};
 use crate::sync::participant::Participant;
 use crate::sync::slot::Slot;
 
+/// The generation of a queue whose object has that epoch: it counts the recoveries, too, and is
+/// the next one as soon as a recovery has emptied the queue.
+fn generation_of(epoch: u64) -> u32 {
+    (epoch >> 2) as u32
+}
+
 /// A place in a queue, if there is one: an entry that has joined, and was not woken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Place(Option<(Slot, Watch)>);
 
 impl Place {
     pub(crate) fn new(slot: Slot, before: Option<Entry>) -> Self {
-        Place(Some((slot, Watch::new(before))))
+        let watch = Watch::in_epoch(before, slot.known_epoch);
+        Place(Some((slot, watch)))
     }
 
     pub(crate) fn is_taken(&self) -> bool {
@@ -33,7 +53,12 @@ pub(crate) struct Queue {
     pub(crate) object: Object,
     structure: Operand,
     head: RemoteU64,
+    /// The generation that was seen last.
+    generation: AtomicU32,
 }
+
+/// What a function on a queue returns: the result's value, and two numbers.
+type Found = (u64, u32, u32);
 
 impl Queue {
     pub(crate) fn new(
@@ -48,20 +73,56 @@ impl Queue {
         Ok(Queue {
             structure: Operand::new(core, segment, offset, length)?,
             head: object.word(0)?,
+            generation: AtomicU32::new(0),
             object,
         })
     }
 
-    /// Executes one function; returns the result's value, and two numbers.
-    pub(crate) fn call(&self, function: Function, entry: u64) -> Result<(u64, u32, u32)> {
-        let (value, detail) = self.structure.execute(function, [entry, 0])?;
+    /// Executes one function in a generation; returns the present one if that is another.
+    fn call_in(
+        &self,
+        generation: u32,
+        function: Function,
+        operand: u64,
+    ) -> Result<std::result::Result<Found, u32>> {
+        let operands = [operand, generation.into()];
+        let (value, detail) = self.structure.execute(function, operands)?;
+        if detail == STALE {
+            return Ok(Err(value as u32));
+        }
         let (first, second) = split_detail(detail);
-        Ok((value, first, second))
+        Ok(Ok((value, first, second)))
     }
 
-    /// Executes the function with which a slot joins.
-    pub(crate) fn join(&self, function: Function, slot: &Slot) -> Result<(u64, u32, u32)> {
-        slot.join(self.call(function, slot.entry.0))
+    /// Executes one function, without an operand, in whatever generation the queue is.
+    pub(crate) fn call(&self, function: Function) -> Result<Found> {
+        loop {
+            // Relaxed: an old generation only costs another attempt.
+            let generation = self.generation.load(Ordering::Relaxed);
+            match self.call_in(generation, function, 0)? {
+                Ok(found) => return Ok(found),
+                Err(present) => self.generation.store(present, Ordering::Relaxed),
+            }
+        }
+    }
+
+    /// Takes a slot and executes the function with which it joins. It then surely is in the
+    /// queue of the epoch that it knows.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: a process recovers the object.
+    pub(crate) fn join(&self, function: Function) -> Result<(Slot, Found)> {
+        loop {
+            let slot = self.object.take_slot()?;
+            let known = slot.known_epoch;
+            match slot.join(self.call_in(generation_of(known), function, slot.entry.0))? {
+                Ok(found) => return Ok((slot, found)),
+                Err(_) => slot.leave()?,
+            }
+            if self.object.load_epoch()? == known {
+                return Err(self.object.broken());
+            }
+        }
     }
 
     /// Waits until the entry in a place is woken; returns at once if there is none.
@@ -103,17 +164,18 @@ impl Queue {
         let Some(next) = self.object.await_next(slot, || Ok(false))? else {
             return Ok(());
         };
-        let (leaves, count, _) = self.call(Function::NewHead, next.0)?;
-        if leaves != 0 {
-            self.object.wake(next, count)?;
+        let generation = generation_of(slot.known_epoch);
+        match self.call_in(generation, Function::NewHead, next.0)? {
+            Ok((leaves, count, _)) if leaves != 0 => self.object.wake(next, count),
+            // Or its queue was thrown away.
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Wakes the first entry; returns false if there is none.
     fn remove(&self) -> Result<bool> {
         self.object.core().wait_program_writes()?;
-        let (entry, count, _) = self.call(Function::Dequeue, 0)?;
+        let (entry, count, _) = self.call(Function::Dequeue)?;
         let woken = self.wake(entry, count)?;
         Ok(woken || count != NOBODY)
     }
@@ -131,17 +193,17 @@ impl Queue {
         let Some(claim) = self.object.claim_recovery()? else {
             return Ok(false);
         };
-        let structure = Structure {
-            value: value.into(),
-            ..Structure::default()
-        };
-        // One frame: the owner's NIC writes it between two operations. Empty the queue
-        // before it is intact: a process that sees it intact joins no old queue.
-        let object = &self.object;
-        let endpoint = object.participant.endpoint();
-        let written = endpoint.write(&object.segment, object.offset, structure.as_bytes())?;
-        written.wait()?;
-        object.finish_recovery(claim)
+        // Empty the queue before it is intact: a process that sees it intact joins no old queue.
+        let next = u64::from(value) | u64::from(generation_of(claim.wrapping_add(1))) << 32;
+        let mut generation = generation_of(claim);
+        while self.object.is_claimed(claim)? {
+            match self.call_in(generation, Function::Reset, next)? {
+                Ok(_) => return self.object.finish_recovery(claim),
+                // An earlier recovery that did not end has come this far.
+                Err(present) => generation = present,
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -160,8 +222,7 @@ impl WaitQueue {
     /// # Errors
     /// [`Error::Broken`]
     pub fn insert(&self) -> Result<Waiting<'_>> {
-        let slot = self.0.object.take_slot()?;
-        let (before, _, _) = self.0.join(Function::Enqueue, &slot)?;
+        let (slot, (before, _, _)) = self.0.join(Function::Enqueue)?;
         let before = self.0.object.link(&slot, before)?;
         Ok(Waiting {
             queue: &self.0,

@@ -64,8 +64,7 @@ impl Semaphore {
     pub(crate) fn wait_at(&self, place: &mut Place, deadline: Option<Instant>) -> Result<()> {
         let queue = &self.queue;
         if !place.is_taken() {
-            let slot = queue.object.take_slot()?;
-            let (before, _, value) = queue.join(Function::SemaphoreP, &slot)?;
+            let (slot, (before, _, value)) = queue.join(Function::SemaphoreP)?;
             if value != 0 {
                 return slot.leave();
             }
@@ -100,7 +99,7 @@ impl Semaphore {
     /// process that waits gets it, if any does.
     pub fn signal(&self) -> Result<()> {
         self.queue.object.core().wait_program_writes()?;
-        let (entry, count, _) = self.queue.call(Function::SemaphoreV, 0)?;
+        let (entry, count, _) = self.queue.call(Function::SemaphoreV)?;
         self.queue.wake(entry, count)?;
         Ok(())
     }

@@ -23,6 +23,7 @@ mod lifecycle;
 mod notifications;
 mod paging;
 mod physical;
+mod places;
 mod processes;
 mod raw;
 mod shared_queue;

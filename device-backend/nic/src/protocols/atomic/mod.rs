@@ -160,7 +160,7 @@ impl AtomicProtocol {
                 };
                 memory.modify(at, width, change).map(Outcome::word)
             }
-            None => change_queue(memory, at, function, operands[0]),
+            None => change_queue(memory, at, function, operands),
         };
         cx.core.unlock_dirty(cx.host, page);
         let outcome = outcome.map_err(|_| Received::Refuse(Status::PageUnavailable))?;
@@ -402,7 +402,8 @@ fn word_change(function: Function, [first, second]: [u64; 2]) -> Option<Change> 
         | Function::Dequeue
         | Function::NewHead
         | Function::SemaphoreP
-        | Function::SemaphoreV => None,
+        | Function::SemaphoreV
+        | Function::Reset => None,
     }
 }
 
@@ -410,11 +411,11 @@ fn change_queue<M: HostMemory>(
     memory: &M,
     address: u64,
     function: Function,
-    entry: u64,
+    operands: [u64; 2],
 ) -> Result<Outcome, OutOfRange> {
     let mut queue = WaitQueue::new_zeroed();
     memory.read(address, queue.as_mut_bytes())?;
-    let outcome = execute(&mut queue, function, entry);
+    let outcome = execute(&mut queue, function, operands);
     memory.write(address, queue.as_bytes())?;
     Ok(outcome)
 }
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!(record, 63);
         let malformed: [fn(&mut AtomicCommand); 6] = [
             |raw| raw.function = 0.into(),
-            |raw| raw.function = 12.into(),
+            |raw| raw.function = 13.into(),
             |raw| raw.record = 64.into(),
             |raw| raw.header.inline_length = 1,
             |raw| raw.reserved0[2] = 1.into(),

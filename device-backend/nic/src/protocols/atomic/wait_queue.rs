@@ -12,10 +12,14 @@
 //! without a signal, or lose a unit of a semaphore. Here such a queue counts as
 //! empty: `pending` never exceeds `count`.
 //!
+//! # Generations
+//! A function is executed only in the generation that it names. Reset begins the next one: from
+//! then on, what was asked by those of the old queue has no effect, however late it comes.
+//!
 //! The structure lies in a process's memory, which may hold anything: every value
 //! is taken as it comes, and arithmetic stops at the ends of its range.
 
-use qnic_abi::atomic::{detail, Function, WaitQueue, NOBODY};
+use qnic_abi::atomic::{detail, Function, WaitQueue, NOBODY, STALE};
 
 /// What an atomic operation brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,8 +41,21 @@ impl Outcome {
     }
 }
 
-/// Executes one function on a queue; `entry` is its operand.
-pub(super) fn execute(queue: &mut WaitQueue, function: Function, entry: u64) -> Outcome {
+/// Executes one function on a queue of that generation; `operand` is an entry, or the new value
+/// and generation.
+pub(super) fn execute(
+    queue: &mut WaitQueue,
+    function: Function,
+    [operand, generation]: [u64; 2],
+) -> Outcome {
+    let present = u64::from(queue.generation.get());
+    if generation != present {
+        return Outcome {
+            value: present,
+            detail: STALE,
+        };
+    }
+    let entry = operand;
     match function {
         Function::Enqueue => {
             let before = enqueue(queue, entry);
@@ -51,6 +68,14 @@ pub(super) fn execute(queue: &mut WaitQueue, function: Function, entry: u64) -> 
         Function::NewHead => new_head(queue, entry),
         Function::SemaphoreP => semaphore_p(queue, entry),
         Function::SemaphoreV => semaphore_v(queue),
+        Function::Reset => {
+            *queue = WaitQueue {
+                value: (operand as u32).into(),
+                generation: ((operand >> 32) as u32).into(),
+                ..WaitQueue::default()
+            };
+            Outcome::default()
+        }
         Function::TestAndSet
         | Function::Increment
         | Function::Decrement
@@ -149,7 +174,7 @@ mod tests {
         fn enter(&mut self, function: Function) -> Option<u64> {
             self.entries += 1;
             let me = self.entries;
-            let outcome = execute(&mut self.queue, function, me);
+            let outcome = execute(&mut self.queue, function, [me, 0]);
             let (_, value) = split_detail(outcome.detail);
             if function == Function::SemaphoreP && value > 0 {
                 return None;
@@ -162,7 +187,7 @@ mod tests {
 
         /// A process calls dequeue or semV and wakes whom it got.
         fn signal(&mut self, function: Function) {
-            let outcome = execute(&mut self.queue, function, 0);
+            let outcome = execute(&mut self.queue, function, [0, 0]);
             if outcome.value != 0 {
                 self.wake(outcome.value, split_detail(outcome.detail).0);
             }
@@ -179,7 +204,7 @@ mod tests {
         fn hand_over(&mut self) {
             if let Some(entry) = self.handing_over.take() {
                 let next = self.next[&entry];
-                let outcome = execute(&mut self.queue, Function::NewHead, next);
+                let outcome = execute(&mut self.queue, Function::NewHead, [next, 0]);
                 if outcome.value == 1 {
                     self.wake(next, split_detail(outcome.detail).0);
                 }
@@ -216,9 +241,25 @@ mod tests {
     #[test]
     fn an_empty_queue_says_so() {
         let mut queue = WaitQueue::default();
-        let outcome = execute(&mut queue, Function::Dequeue, 0);
+        let outcome = execute(&mut queue, Function::Dequeue, [0, 0]);
         assert_eq!(outcome, Outcome::new(0, NOBODY, 0));
         assert_eq!(queue, WaitQueue::default());
+    }
+
+    #[test]
+    fn a_reset_begins_another_generation() {
+        let mut queue = WaitQueue::default();
+        execute(&mut queue, Function::Enqueue, [7, 0]);
+        execute(&mut queue, Function::Reset, [3 | 5 << 32, 0]);
+        let expected = WaitQueue {
+            value: 3.into(),
+            generation: 5.into(),
+            ..WaitQueue::default()
+        };
+        assert_eq!(queue, expected);
+        // A second one of the same recovery, which comes late.
+        execute(&mut queue, Function::Reset, [9 | 1 << 32, 0]);
+        assert_eq!(queue, expected);
     }
 
     proptest! {
@@ -283,7 +324,21 @@ mod tests {
         fn nothing_in_memory_can_hurt(words: [u64; 4], entry: u64) {
             for function in Function::ALL {
                 let mut queue: WaitQueue = zerocopy::transmute!(words);
-                execute(&mut queue, function, entry);
+                let generation = queue.generation.get().into();
+                execute(&mut queue, function, [entry, generation]);
+            }
+        }
+
+        #[test]
+        fn nothing_of_another_generation_has_an_effect(words: [u64; 4], entry: u64, other: u64) {
+            let before: WaitQueue = zerocopy::transmute!(words);
+            let present = u64::from(before.generation.get());
+            prop_assume!(other != present);
+            for function in Function::ALL {
+                let mut queue = before;
+                let outcome = execute(&mut queue, function, [entry, other]);
+                prop_assert_eq!(queue, before);
+                prop_assert_eq!((outcome.value, outcome.detail), (present, STALE));
             }
         }
     }
