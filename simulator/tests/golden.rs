@@ -44,34 +44,40 @@ fn check_trace(name: &str, seed: u64, faults: Faults, lossless: bool, operations
 
 #[test]
 fn what_is_lost_is_sent_again() {
-    check_trace("loss", 29, Faults::LOSS, false, 8);
+    check_trace("loss", 53, Faults::LOSS, false, 8);
 }
 
 #[test]
 fn any_wire_delivers_once() {
     let delayed = Faults::DELAY | Faults::REORDER;
     let faults = delayed | Faults::LOSS | Faults::DUPLICATE | Faults::CORRUPT;
-    check_trace("any-wire", 16, faults, false, 8);
+    check_trace("any-wire", 44, faults, false, 8);
 }
 
 #[test]
 fn writes_to_absent_pages_wait_for_them() {
-    check_trace("absent-pages", 35, Faults::EVICT, true, 8);
+    check_trace("absent-pages", 15, Faults::EVICT, true, 8);
 }
 
 #[test]
 fn peers_learn_of_deaths() {
-    check_trace("deaths", 31, Faults::KILL | Faults::REVOKE, true, 12);
+    check_trace("deaths", 148, Faults::KILL | Faults::REVOKE, true, 12);
 }
 
 #[test]
 fn sessions_begin_anew_after_a_reset() {
-    check_trace("resets", 5, Faults::LOSS | Faults::RESET, false, 8);
+    check_trace("resets", 94, Faults::LOSS | Faults::RESET, false, 8);
 }
 
 #[test]
 fn a_cut_route_is_found_dead() {
-    check_trace("cut-routes", 2, Faults::PARTITION | Faults::CRASH, false, 8);
+    check_trace(
+        "cut-routes",
+        47,
+        Faults::PARTITION | Faults::CRASH,
+        false,
+        8,
+    );
 }
 
 /// Bytes of each write, and how many writes: some thousand frames each.

@@ -16,15 +16,16 @@ const CLAIMED: u64 = 3;
 impl Checker {
     /// A NIC has changed an object of an owner.
     pub(crate) fn changed(&mut self, slot: usize, number: usize, before: &Words, after: &Words) {
-        let kinds = [Kind::Lock, Kind::Queue, Kind::Semaphore];
-        let Some(kind) = kinds.get(number).copied() else {
+        let Some(kind) = Kind::ALL.get(number).copied() else {
             return;
         };
         if before[EPOCH] != after[EPOCH] {
             return self.epoch_changed(slot, kind, before[EPOCH], after[EPOCH]);
         }
-        if kind == Kind::Lock && frees_by_recovery(before, after) {
-            self.check_recovery(slot);
+        if kind.is_lock() && frees_by_recovery(before, after) {
+            self.check_recovery(slot, kind);
+        } else if kind == Kind::Monitor {
+            self.check_leaves_to_wait(slot, before, after);
         }
         let in_flight = self.in_flight(slot);
         let Some(owner) = self.owner(slot) else {
@@ -32,10 +33,10 @@ impl Checker {
         };
         let object = owner.object(kind);
         let joined = match kind {
-            Kind::Lock => object.lock_changed(before, after),
-            Kind::Queue | Kind::Semaphore => {
+            Kind::Lock | Kind::Monitor => object.lock_changed(before, after),
+            Kind::Queue | Kind::Semaphore | Kind::Condition => {
                 let (before, after) = (Structure::of(before), Structure::of(after));
-                if object.reviving && after.is_empty() {
+                if before.generation != after.generation {
                     object.empty();
                     if kind == Kind::Semaphore {
                         // Operations under way may have taken units, or bring some.
@@ -49,16 +50,15 @@ impl Checker {
         };
         let incarnation = owner.incarnation;
         let joiner = joined.and_then(|entry| self.worker_of(entry));
-        let Some(operation) = joiner.and_then(|joiner| joiner.operation.as_mut()) else {
+        let Some(operation) = joiner.and_then(|joiner| joiner.operation_at(kind)) else {
             return;
         };
-        let joining = (slot, incarnation, kind);
-        if (operation.owner, operation.incarnation, operation.kind) != joining {
+        if (operation.owner, operation.incarnation) != (slot, incarnation) {
             return;
         }
         operation.entry = joined;
         // It has the lock from now on, whether it knows or not.
-        operation.holds = kind == Kind::Lock && before[2] as u32 == 0;
+        operation.holds = kind.is_lock() && before[2] as u32 == 0;
         let tries = operation.tries;
         if let Some(owner) = self.owner(slot).filter(|_| tries) {
             owner.object(kind).last().join_tries();
@@ -84,19 +84,42 @@ impl Checker {
         let Some(owner) = self.owner(slot) else {
             return;
         };
-        let object = owner.object(kind);
-        if after & CLAIMED == CLAIMED {
-            object.reviving = true;
-        }
+        // One that was thrown away may not break the next one.
+        let tainted = match kind.is_lock() {
+            true => owner.tainted,
+            false => owner.object(kind).tainted,
+        };
         let breaks = before & CLAIMED == 0 && after & CLAIMED != 0;
         assert!(
-            !breaks || disturbed || owner.tainted,
+            !breaks || disturbed || tainted,
             "the {kind:?} of sync worker {slot} breaks, but no process has died"
         );
     }
 
+    /// A monitor passes on: the process that was in it, if it waits for the condition, is in
+    /// the condition's queue.
+    fn check_leaves_to_wait(&mut self, slot: usize, before: &Words, after: &Words) {
+        let passes_on = after[2] as u32 == 0 || after[0] != before[0];
+        let disturbed = self.disturbed;
+        let owner = self.owner(slot);
+        let Some(owner) = owner.filter(|owner| !owner.tainted && !owner.dying) else {
+            return;
+        };
+        let incarnation = owner.incarnation;
+        if disturbed || !passes_on || before[2] as u32 == 0 {
+            return;
+        }
+        let leaves = Entry::of(before[0]).and_then(|entry| self.worker_of(entry));
+        let waiting = leaves.and_then(|worker| worker.waiting.as_ref());
+        let waits = waiting.filter(|found| (found.owner, found.incarnation) == (slot, incarnation));
+        assert!(
+            waits.is_none_or(|waiting| waiting.entry.is_some()),
+            "a process leaves the monitor of sync worker {slot} before it waits for the condition"
+        );
+    }
+
     /// A recovery frees a lock: no process that lives may hold it.
-    fn check_recovery(&mut self, slot: usize) {
+    fn check_recovery(&mut self, slot: usize, kind: Kind) {
         let disturbed = self.disturbed;
         let Some(owner) = self.owner(slot) else {
             return;
@@ -105,18 +128,22 @@ impl Checker {
         if disturbed || dying {
             return;
         }
-        let holds = |worker: &&Worker| {
-            let operation = worker.operation.as_ref().filter(|_| !worker.dying);
-            operation.is_some_and(|found| {
-                let lock = (found.owner, found.incarnation, found.kind);
-                lock == (slot, incarnation, Kind::Lock) && found.holds
-            })
-        };
-        let holder = self.workers.iter().find(holds);
-        let holder = holder.and_then(|worker| worker.operation.as_ref());
-        assert!(
-            holder.is_none(),
-            "the lock of sync worker {slot} is recovered from a holder that lives"
+        assert_eq!(
+            self.holder(slot, incarnation, kind),
+            None,
+            "the {kind:?} of sync worker {slot} is recovered from a holder that lives"
         );
+    }
+
+    /// The worker that holds a lock, and lives.
+    pub(super) fn holder(&self, slot: usize, incarnation: u32, kind: Kind) -> Option<usize> {
+        let mut operations = self.operations();
+        let holds = |(worker, found): &(usize, &Operation)| {
+            let lock = (found.owner, found.incarnation, found.kind);
+            lock == (slot, incarnation, kind)
+                && found.holds
+                && !self.workers[worker - self.first].dying
+        };
+        operations.find(holds).map(|(worker, _)| worker)
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct FifoQueue {
     pub(super) withdrawn: u64,
     /// Those that only try.
     tries: BTreeSet<usize>,
+    /// Those that gave up: a turn that comes to one of them passes on, or never does.
+    gave_up: BTreeSet<usize>,
 }
 
 impl FifoQueue {
@@ -48,13 +50,24 @@ impl FifoQueue {
         self.tries.extend(self.joined.len().checked_sub(1));
     }
 
-    /// Passes over those in front of an entry, or of the end, that have withdrawn. The entry
-    /// counts as it has joined last.
+    /// An entry gives up.
+    pub(super) fn give_up(&mut self, entry: Entry) {
+        self.gave_up.extend(self.positions.get(&entry));
+    }
+
+    /// Passes over those in front of an entry, or of the end, that have withdrawn or given up.
+    /// The entry counts as it has joined last.
     pub(super) fn pass_withdrawn(&mut self, entry: Option<Entry>) {
         let end = entry.and_then(|entry| self.positions.get(&entry).copied());
-        while self.withdrawn > 0 && self.tries.contains(&self.count) && end != Some(self.count) {
-            self.withdrawn -= 1;
-            self.count += 1;
+        while end != Some(self.count) {
+            if self.gave_up.contains(&self.count) {
+                self.count += 1;
+            } else if self.withdrawn > 0 && self.tries.contains(&self.count) {
+                self.withdrawn -= 1;
+                self.count += 1;
+            } else {
+                return;
+            }
         }
     }
 
@@ -109,6 +122,12 @@ mod tests {
         );
         queue.pass_withdrawn(None);
         assert_eq!((queue.first(), queue.withdrawn), (None, 0));
+        queue.join(entry(8));
+        queue.join(entry(6));
+        queue.give_up(entry(8));
+        assert_eq!(queue.first(), Some(entry(8)));
+        queue.pass_withdrawn(None);
+        assert_eq!(queue.first(), Some(entry(6)));
     }
 
     #[test]

@@ -13,6 +13,10 @@
 //! that was cut off. A recovery under any other holder that lives is a mistake, from the
 //! moment at which the NIC gives that one the lock.
 //!
+//! A monitor is a lock and a wait queue, and its workers are at both: a worker that waits for
+//! the condition is in its queue before the monitor's lock passes on, so no signal is lost.
+//! After a recovery, a wait queue or semaphore breaks only if a process dies once more.
+//!
 //! | module | holds |
 //! |---|---|
 //! | `fifo`, `object` | the queue of a joined object; what a change of its memory means |
@@ -35,7 +39,7 @@ use crate::platform::Machine;
 use crate::settings::Settings;
 
 /// Objects of an owner.
-pub(crate) const OBJECTS: usize = 3;
+pub(crate) const OBJECTS: usize = 5;
 
 /// What an object is; its number at its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +47,24 @@ pub(crate) enum Kind {
     Lock = 0,
     Queue = 1,
     Semaphore = 2,
+    /// The lock of a monitor.
+    Monitor = 3,
+    /// The wait queue of the monitor's condition.
+    Condition = 4,
+}
+
+impl Kind {
+    const ALL: [Kind; OBJECTS] = [
+        Kind::Lock,
+        Kind::Queue,
+        Kind::Semaphore,
+        Kind::Monitor,
+        Kind::Condition,
+    ];
+
+    fn is_lock(self) -> bool {
+        matches!(self, Kind::Lock | Kind::Monitor)
+    }
 }
 
 /// What a worker does.
@@ -67,10 +89,24 @@ struct Worker {
     /// Its participant's incarnation, as entries carry it.
     incarnation: Option<u16>,
     operation: Option<Operation>,
+    /// It waits for a condition, beside that operation.
+    waiting: Option<Operation>,
     /// Owners whose objects it has imported, and which incarnation of them.
     imported: BTreeMap<usize, u32>,
     /// It is being killed.
     dying: bool,
+}
+
+impl Worker {
+    fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.operation.iter().chain(&self.waiting)
+    }
+
+    /// Its operation at an object of that kind.
+    fn operation_at(&mut self, kind: Kind) -> Option<&mut Operation> {
+        let operations = self.operation.iter_mut().chain(&mut self.waiting);
+        operations.into_iter().find(|found| found.kind == kind)
+    }
 }
 
 /// Checks all of it.
@@ -174,8 +210,8 @@ impl Checker {
 
     /// Operations under way, with the slots of their workers.
     fn operations(&self) -> impl Iterator<Item = (usize, &Operation)> {
-        let workers = self.workers.iter().enumerate();
-        workers.filter_map(|(index, worker)| Some((self.first + index, worker.operation.as_ref()?)))
+        let workers = (self.first..).zip(&self.workers);
+        workers.flat_map(|(slot, worker)| worker.operations().map(move |found| (slot, found)))
     }
 
     /// The operation that has been under way for the longest time, for messages.

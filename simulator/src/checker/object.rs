@@ -14,6 +14,7 @@ pub(super) struct Structure {
     pub(super) count: u64,
     pending: u64,
     pub(super) value: u64,
+    pub(super) generation: u64,
 }
 
 impl Structure {
@@ -26,17 +27,13 @@ impl Structure {
             count: queue.count.get().into(),
             pending: queue.pending.get().into(),
             value: queue.value.get().into(),
+            generation: queue.generation.get().into(),
         }
     }
 
     /// Entries that wait and that no wake-up is meant for.
     pub(super) fn waiting(&self) -> u64 {
         self.count.saturating_sub(self.pending)
-    }
-
-    /// Returns true if no process has ever joined.
-    pub(super) fn is_empty(&self) -> bool {
-        (self.head, self.tail, self.count, self.pending) == (0, 0, 0, 0)
     }
 }
 
@@ -56,8 +53,8 @@ pub(super) fn frees_by_recovery(before: &Words, after: &Words) -> bool {
 pub(super) struct Object {
     /// The queue that processes join now is the last; there is always one.
     pub(super) queues: Vec<FifoQueue>,
-    /// A process recovers it, but has not emptied it yet.
-    pub(super) reviving: bool,
+    /// A process has died since the queue was begun, and may be in it.
+    pub(super) tainted: bool,
 }
 
 impl Object {
@@ -88,7 +85,7 @@ impl Object {
 
     /// The object is empty again.
     pub(super) fn empty(&mut self) {
-        self.reviving = false;
+        self.tainted = false;
         self.queues.push(FifoQueue::default());
     }
 
@@ -132,6 +129,13 @@ impl Object {
         None
     }
 
+    /// A new head has joined this queue, not one that a recovery has thrown away.
+    fn check_head(&mut self, before: &Structure, after: &Structure) {
+        let named = Entry::of(after.head).filter(|_| after.head != before.head);
+        let there = named.is_none_or(|entry| self.last().holds(entry));
+        assert!(there, "a queue gets a head that has not joined it");
+    }
+
     /// What became of a wait queue; returns the entry that has joined.
     pub(super) fn queue_changed(
         &mut self,
@@ -146,10 +150,11 @@ impl Object {
             "a unit becomes free while a process waits for it"
         );
         if after.count <= before.count {
+            self.check_head(before, after);
             return None;
         }
         assert!(
-            kind == Kind::Queue || before.value == 0,
+            kind != Kind::Semaphore || before.value == 0,
             "a process waits for a unit that is free"
         );
         let entry = Entry::of(after.tail)?;
@@ -167,9 +172,9 @@ mod tests {
         let mut words = Words::default();
         words[1] = 5;
         words[2] = 3 | 1 << 32;
-        words[3] = 2;
+        words[3] = 2 | 7 << 32;
         let structure = Structure::of(&words);
         assert_eq!((structure.waiting(), structure.value), (2, 2));
-        assert!(!structure.is_empty() && Structure::of(&Words::default()).is_empty());
+        assert_eq!(structure.generation, 7);
     }
 }

@@ -20,10 +20,10 @@ pub(super) struct Owner {
     pub(super) units: u64,
     pub(super) holders: BTreeSet<usize>,
     pub(super) lost: u64,
-    /// Signals to the wait queue for which a process waited.
-    pub(super) signals: u64,
-    /// What the protected word is, if that is known.
-    pub(super) protected: Option<u64>,
+    /// Signals to each wait queue for which a process waited.
+    pub(super) signals: [u64; OBJECTS],
+    /// What the word that each lock protects is, if that is known.
+    pub(super) protected: [Option<u64>; OBJECTS],
     pub(super) tainted: bool,
     /// Its worker is being killed, and what it has exported goes.
     pub(super) dying: bool,
@@ -45,8 +45,8 @@ impl Owner {
             units: units.into(),
             holders: BTreeSet::new(),
             lost: 0,
-            signals: 0,
-            protected: Some(0),
+            signals: [0; OBJECTS],
+            protected: [Some(0); OBJECTS],
             tainted: false,
             dying: false,
         }
@@ -55,7 +55,10 @@ impl Owner {
     /// A process that used its objects dies.
     pub(super) fn taint(&mut self) {
         self.tainted = true;
-        self.protected = None;
+        self.protected = [None; OBJECTS];
+        self.objects
+            .iter_mut()
+            .for_each(|object| object.tainted = true);
     }
 
     pub(super) fn object(&mut self, kind: Kind) -> &mut Object {
@@ -97,18 +100,23 @@ impl Owner {
         if self.tainted || disturbed {
             return;
         }
-        let woken = self.objects[Kind::Queue as usize].served();
+        for kind in [Kind::Queue, Kind::Condition] {
+            assert_eq!(
+                self.signals[kind as usize],
+                self.objects[kind as usize].served(),
+                "sync worker {slot}: signals to the {kind:?}, and how many were woken"
+            );
+            let waiting = Structure::of(&self.peek(kind)).count;
+            assert_eq!(waiting, 0, "sync worker {slot}: processes in the {kind:?}");
+        }
+        for kind in [Kind::Lock, Kind::Monitor] {
+            let turns = self.peek(kind)[2] as u32;
+            assert_eq!(turns, 0, "sync worker {slot}: turns of the {kind:?}");
+        }
         assert_eq!(
-            self.signals, woken,
-            "sync worker {slot}: signals to the wait queue, and how many were woken"
-        );
-        let queue = Structure::of(&self.peek(Kind::Queue));
-        let turns = self.peek(Kind::Lock)[2] & u64::from(u32::MAX);
-        assert_eq!(
-            (value, semaphore.count, queue.count, turns),
-            (units, 0, 0, 0),
-            "sync worker {slot}: units of the semaphore, processes that wait for it, processes \
-             in the wait queue, turns of the lock"
+            (value, semaphore.count),
+            (units, 0),
+            "sync worker {slot}: units of the semaphore, processes that wait for it"
         );
     }
 }

@@ -18,7 +18,7 @@ impl Checker {
     /// A worker is about to join.
     pub(crate) fn enters(&mut self, now: u64, slot: usize, owner: usize, kind: Kind) {
         let incarnation = self.worker(slot).imported.get(&owner).copied();
-        self.worker(slot).operation = Some(Operation {
+        let operation = Some(Operation {
             since: now,
             owner,
             incarnation: incarnation.unwrap_or_default(),
@@ -27,12 +27,32 @@ impl Checker {
             tries: false,
             holds: false,
         });
+        let worker = self.worker(slot);
+        match kind {
+            Kind::Condition => worker.waiting = operation,
+            _ => worker.operation = operation,
+        }
     }
 
     /// What it is about to do is only to try to take the lock.
     pub(crate) fn tries(&mut self, slot: usize) {
         if let Some(operation) = &mut self.worker(slot).operation {
             operation.tries = true;
+        }
+    }
+
+    /// It leaves the queue of an object out of turn, which breaks the object as a death does.
+    pub(crate) fn gives_up(&mut self, slot: usize) {
+        if let Some((operation, owner)) = self.operation(slot) {
+            owner.tainted = true;
+            let object = owner.object(operation.kind);
+            object.tainted = true;
+            if let Some((entry, queue)) = operation
+                .entry
+                .and_then(|entry| Some((entry, object.queue_of_mut(entry)?)))
+            {
+                queue.give_up(entry);
+            }
         }
     }
 
@@ -44,34 +64,47 @@ impl Checker {
 
     /// Its operation has ended with an error: its entry stays in its queue.
     pub(crate) fn failed(&mut self, slot: usize) {
-        self.worker(slot).operation = None;
+        let worker = self.worker(slot);
+        (worker.operation, worker.waiting) = (None, None);
     }
 
     /// The operation of a worker, and the owner if it is still that one.
     fn operation(&mut self, slot: usize) -> Option<(Operation, &mut Owner)> {
         let operation = self.worker(slot).operation.clone()?;
+        self.with_owner(operation)
+    }
+
+    fn with_owner(&mut self, operation: Operation) -> Option<(Operation, &mut Owner)> {
         let owner = self.same_owner(operation.owner, operation.incarnation)?;
         Some((operation, owner))
     }
 
     /// A worker has the lock.
     pub(crate) fn holds(&mut self, slot: usize) {
+        let disturbed = self.disturbed;
         let Some((operation, owner)) = self.operation(slot) else {
             return;
         };
         let Some(entry) = operation.entry else {
             panic!("sync worker {slot} holds a lock that it never joined");
         };
-        let queue = owner.object(Kind::Lock).queue_of_mut(entry);
+        let dying = owner.dying;
+        let queue = owner.object(operation.kind).queue_of_mut(entry);
         let first = queue.and_then(|queue| {
             queue.pass_withdrawn(Some(entry));
             queue.first()
         });
-        let owner = operation.owner;
+        let (owner, kind) = (operation.owner, operation.kind);
         assert_eq!(
             first,
             Some(entry),
-            "sync worker {slot} holds the lock of sync worker {owner} out of turn"
+            "sync worker {slot} holds the {kind:?} of sync worker {owner} out of turn"
+        );
+        let holder = self.holder(owner, operation.incarnation, kind);
+        let other = holder.filter(|holder| *holder != slot);
+        assert!(
+            disturbed || dying || other.is_none(),
+            "sync workers {slot} and {other:?} hold the {kind:?} of sync worker {owner}"
         );
         if let Some(operation) = &mut self.worker(slot).operation {
             operation.holds = true;
@@ -84,10 +117,12 @@ impl Checker {
         let Some((operation, owner)) = self.operation(slot) else {
             return;
         };
-        if let Some(expected) = owner.protected.filter(|_| !disturbed) {
+        let kind = operation.kind;
+        if let Some(expected) = owner.protected[kind as usize].filter(|_| !disturbed) {
             assert_eq!(
                 value, expected,
-                "sync worker {slot} does not see what was written under the lock of sync worker {}",
+                "sync worker {slot} does not see what was written under the {kind:?} of sync \
+                 worker {}",
                 operation.owner
             );
         }
@@ -99,8 +134,9 @@ impl Checker {
             operation.holds = false;
         }
         if let Some((operation, owner)) = self.operation(slot) {
-            owner.protected = owner.protected.and(value);
-            let object = owner.object(Kind::Lock);
+            let protected = &mut owner.protected[operation.kind as usize];
+            *protected = protected.and(value);
+            let object = owner.object(operation.kind);
             if let Some(queue) = operation.entry.and_then(|entry| object.queue_of_mut(entry)) {
                 queue.serve();
             }
@@ -140,21 +176,25 @@ impl Checker {
     }
 
     /// A worker has signalled a wait queue, and learnt that a process waited.
-    pub(crate) fn signalled(&mut self, slot: usize, owner: usize) {
+    pub(crate) fn signalled(&mut self, slot: usize, owner: usize, kind: Kind) {
         let incarnation = self.worker(slot).imported.get(&owner).copied();
         let owner = incarnation.and_then(|incarnation| self.same_owner(owner, incarnation));
         if let Some(owner) = owner {
-            owner.signals += 1;
+            owner.signals[kind as usize] += 1;
         }
     }
 
     /// A worker in a wait queue is woken.
-    pub(crate) fn woken(&mut self, slot: usize) {
-        if let Some((operation, owner)) = self.operation(slot) {
+    pub(crate) fn woken(&mut self, slot: usize, kind: Kind) {
+        let operation = self.worker(slot).operation_at(kind).cloned();
+        if let Some((operation, owner)) = operation.and_then(|found| self.with_owner(found)) {
             let Some(entry) = operation.entry else {
                 panic!("sync worker {slot} is woken in a queue that it never joined");
             };
-            owner.object(Kind::Queue).check_served(slot, entry);
+            owner.object(kind).check_served(slot, entry);
+        }
+        if kind == Kind::Condition {
+            self.worker(slot).waiting = None;
         }
     }
 }

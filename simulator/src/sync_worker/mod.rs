@@ -3,12 +3,13 @@
 //! (the module `platform`).
 //!
 //! ```text
-//!   owner: lock │ wait queue │ semaphore │ … │ word that the lock protects
+//!   owner: lock │ wait queue │ semaphore │ monitor │ condition │ … │ words that they protect
 //! ```
 //! Each worker owns one object of each kind, and uses those of all. It reports what it
 //! is about to do and what it got to the [`crate::checker`], which sees the NICs'
 //! changes of the objects on its own.
 
+mod monitor;
 mod platform;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,12 @@ const VALUE: usize = 24;
 
 /// Offset of the word that the lock protects.
 const PROTECTED: u64 = 8 * OBJECT_BYTES;
+
+/// Offset of the items that the monitor protects.
+const ITEMS: u64 = 9 * OBJECT_BYTES;
+
+/// Offset of a word for each slot, which only the worker in that slot exchanges.
+const EXCHANGED: u64 = 10 * OBJECT_BYTES;
 
 fn offset(kind: Kind) -> u64 {
     kind as u64 * OBJECT_BYTES
@@ -135,9 +142,11 @@ impl SyncWorker<'_> {
             return Ok(());
         };
         let worked = match self.schedule.below(10) {
-            0..=3 => self.lock(owner, &segment),
-            4..=6 => self.semaphore(owner, &segment),
-            _ => self.queue(owner, &segment),
+            _ if self.schedule.chance(20) => self.exchange(&segment),
+            0..=2 => self.lock(owner, &segment),
+            3..=5 => self.semaphore(owner, &segment),
+            6..=7 => self.queue(owner, &segment),
+            _ => self.monitor(owner, &segment),
         };
         self.process.check_alive()?;
         let Err(error) = worked else {
@@ -215,6 +224,7 @@ impl SyncWorker<'_> {
                 self.checker().tries(self.slot);
                 lock.try_acquire()
             }
+            false if self.schedule.chance(50) => self.acquire_in_time(&lock),
             false => lock.acquire().map(Some),
         };
         let Some(guard) = self.unless_broken(owner, guard, || lock.recover())? else {
@@ -232,6 +242,23 @@ impl SyncWorker<'_> {
         Ok(())
     }
 
+    /// Waits for a lock for some time, then for good, or gives up: that breaks the lock under
+    /// its holder.
+    fn acquire_in_time<'l>(&self, lock: &'l Lock) -> qnic::Result<Option<LockGuard<'l>>> {
+        let mut waiting = lock.waiting();
+        // Mostly shorter than the lock is held.
+        let longest = [20_000, 2_000_000][self.schedule.below(2)];
+        let limit = Duration::from_nanos(self.schedule.range(0..longest));
+        match waiting.wait(Some(limit)) {
+            Err(Error::TimedOut) if self.schedule.chance(300) => {
+                self.checker().gives_up(self.slot);
+                Ok(None)
+            }
+            Err(Error::TimedOut) => waiting.wait(None).map(Some),
+            waited => waited.map(Some),
+        }
+    }
+
     /// Changes what the lock protects, then releases it.
     fn change_protected(
         &self,
@@ -240,8 +267,7 @@ impl SyncWorker<'_> {
     ) -> qnic::Result<qnic::Result<()>> {
         let (slot, schedule) = (self.slot, self.schedule);
         let word = self.endpoint.atomic_u64(segment, PROTECTED)?;
-        let loaded = word.load();
-        let value = loaded.inspect_err(|_| self.checker().releases(slot, None))?;
+        let value = word.load().inspect_err(|_| self.releases(None))?;
         self.checker().reads(slot, value);
         let longest = match schedule.chance(40) {
             true => 400_000_000,
@@ -249,11 +275,30 @@ impl SyncWorker<'_> {
         };
         schedule.sleep(schedule.range(0..longest));
         let bytes = (value + 1).to_le_bytes();
-        drop(self.endpoint.write(segment, PROTECTED, &bytes)?);
-        if self.process.is_alive() {
-            self.checker().releases(slot, Some(value + 1));
-        }
+        let written = self.endpoint.write(segment, PROTECTED, &bytes);
+        self.releases(written.is_ok().then_some(value + 1));
+        drop(written?);
         Ok(guard.release())
+    }
+
+    /// Reports that the worker is about to release a lock or to leave a monitor, and what it
+    /// has written, if that is known.
+    fn releases(&self, value: Option<u64>) {
+        if self.process.is_alive() {
+            self.checker().releases(self.slot, value);
+        }
+    }
+
+    /// Exchanges the own word of an owner: it is then there.
+    fn exchange(&self, segment: &RemoteSegment) -> qnic::Result<()> {
+        let (slot, value) = (self.slot, self.schedule.range(0..u64::MAX));
+        let word = self
+            .endpoint
+            .atomic_u64(segment, EXCHANGED + 8 * slot as u64)?;
+        word.swap(value)?;
+        let found = word.load()?;
+        assert_eq!(found, value, "sync worker {slot}: what was exchanged");
+        Ok(())
     }
 
     fn semaphore(&self, owner: usize, segment: &RemoteSegment) -> qnic::Result<()> {
@@ -285,7 +330,7 @@ impl SyncWorker<'_> {
 
     fn signal(&self, owner: usize, queue: &WaitQueue) -> qnic::Result<()> {
         if queue.remove()? {
-            self.checker().signalled(self.slot, owner);
+            self.checker().signalled(self.slot, owner, Kind::Queue);
         }
         Ok(())
     }
@@ -306,6 +351,12 @@ impl SyncWorker<'_> {
             let limit = Duration::from_nanos(schedule.range(0..5_000_000));
             let waited = waiting.wait(Some(limit));
             if matches!(waited, Err(Error::TimedOut)) {
+                if schedule.chance(30) {
+                    self.checker().gives_up(self.slot);
+                    drop(waiting);
+                    self.checker().leaves(self.slot);
+                    return Ok(());
+                }
                 // At the end some process has to signal.
                 if self.common.phase() != Phase::Work || schedule.chance(200) {
                     self.signal(owner, &queue)?;
@@ -314,7 +365,7 @@ impl SyncWorker<'_> {
             }
             let woken = self.unless_broken(owner, waited, || queue.recover())?;
             if woken.is_some() {
-                self.checker().woken(self.slot);
+                self.checker().woken(self.slot, Kind::Queue);
                 self.checker().leaves(self.slot);
             }
             return Ok(());
