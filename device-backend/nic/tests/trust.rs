@@ -1,6 +1,6 @@
 //! What one process or peer takes, others keep (X8): places, windows, imports.
 
-use qnic_abi::{Port, Status, PAGE_SIZE};
+use qnic_abi::{Access, Port, Status, PAGE_SIZE};
 use qnic_nic::testing::{page, LossyWire, Net, Pair, SimSegment};
 use qnic_nic::Limits;
 
@@ -150,6 +150,32 @@ fn imports_that_wait_leave_room_for_those_of_others() {
     }
     let parked = pair.net.counters(1).parked_imports.get();
     assert_eq!(parked, limits.parked_imports + 2);
+}
+
+/// However many wait for a name, no poll answers more than some of them.
+#[test]
+fn what_waits_for_a_name_is_answered_in_portions() {
+    let pair = Pair::present(Net::new(2, 512, 8, &Limits::default()));
+    let import = |_| {
+        let token = pair.a.import(1, pair.b.port, 77, 50_000).unwrap();
+        pair.net.run();
+        token
+    };
+    let tokens: Vec<u64> = (0..200).map(import).collect();
+    let parked = || pair.net.counters(1).parked_imports.get();
+    assert_eq!(parked(), 200);
+    let range = (pair.b.segment.address, PAGE_SIZE as u64);
+    pair.b.export(7, 77, range, Access::READ).unwrap();
+    let mut left = vec![parked()];
+    while parked() > 0 {
+        pair.net.poll(1);
+        left.push(parked());
+    }
+    assert_eq!(left, [136, 72, 8, 0]);
+    pair.net.run();
+    for token in tokens {
+        assert!(matches!(pair.net.import_reply(0, token), Some(Ok(_))));
+    }
 }
 
 /// An engine that did not run for long finds its peers silent; it asks before it gives them up.

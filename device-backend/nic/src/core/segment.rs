@@ -2,6 +2,8 @@
 //! memory and decides what a key is worth (N11); the keys in the physical map
 //! only say which segment's range a page was entered for.
 
+use std::collections::BTreeMap;
+
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_abi::{Access, Key, SegmentId, SegmentName, Status};
 
@@ -61,13 +63,13 @@ impl Segment {
 #[derive(Debug, Default)]
 pub(crate) struct SegmentTable {
     slots: Vec<Option<Segment>>,
-    count: u32,
+    names: BTreeMap<SegmentName, SegmentId>,
 }
 
 impl SegmentTable {
     /// Number of segments.
     pub(crate) fn count(&self) -> u32 {
-        self.count
+        self.names.len() as u32
     }
 
     /// Publishes a segment.
@@ -86,25 +88,22 @@ impl SegmentTable {
         if index >= self.slots.len() {
             self.slots.resize(index + 1, None);
         }
+        self.names.insert(segment.name, id);
         self.slots[index] = Some(segment);
-        self.count += 1;
         Ok(())
     }
 
     /// Revokes a segment.
     pub(crate) fn remove(&mut self, id: SegmentId) -> Option<Segment> {
         let segment = self.slots.get_mut(usize::from(id.0))?.take()?;
-        self.count -= 1;
+        self.names.remove(&segment.name);
         Some(segment)
     }
 
     /// The segment of that name.
     pub(crate) fn find(&self, name: SegmentName) -> Option<(SegmentId, &Segment)> {
-        let index = self
-            .slots
-            .iter()
-            .position(|slot| slot.as_ref().is_some_and(|segment| segment.name == name))?;
-        Some((SegmentId(index as u16), self.slots[index].as_ref()?))
+        let id = *self.names.get(&name)?;
+        Some((id, self.get(id)?))
     }
 
     fn get(&self, id: SegmentId) -> Option<&Segment> {

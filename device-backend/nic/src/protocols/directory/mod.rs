@@ -16,7 +16,11 @@
 //! time is up: the nodes of a cluster come up in any order. Every import gets its reply:
 //! if nothing else comes, at its deadline.
 
-use std::collections::BTreeMap;
+mod agenda;
+mod parked;
+mod pending;
+
+use std::collections::BTreeSet;
 
 use qnic_abi::control::{
     Import, Imported, Opcode, ReplyHeader, RequestHeader, Statistics, MAX_IMPORT_WAIT_MS,
@@ -37,6 +41,8 @@ use crate::env::{Host, Time};
 use crate::frame::Arrival;
 use crate::ids::{PeerIndex, ProtocolId};
 use crate::transport::RETRY_AFTER;
+use parked::{Parked, ParkedImports};
+use pending::{Pending, PendingImports};
 
 /// Nanoseconds in a millisecond.
 const MILLISECOND: u64 = 1_000_000;
@@ -44,57 +50,17 @@ const MILLISECOND: u64 = 1_000_000;
 /// The importer waits so much longer than the exporter, in nanoseconds.
 const GRACE: u64 = 200 * MILLISECOND;
 
-/// An import of a local process that was not answered.
-#[derive(Debug)]
-struct Pending {
-    token: u64,
-    vni: VniId,
-    node: NodeId,
-    port: Port,
-    name: SegmentName,
-    secret: Secret,
-    /// Names it in frames.
-    number: u64,
-    /// The time that the process gave is over.
-    deadline: Time,
-    waits: bool,
-    /// When to send the request; `None`: it is on its way.
-    send_at: Option<Time>,
-}
-
-impl Pending {
-    /// When something has to be done about it.
-    fn due(&self) -> Time {
-        let end = match self.send_at {
-            None => self.deadline.after(GRACE),
-            Some(_) => self.deadline,
-        };
-        self.send_at.map_or(end, |send_at| send_at.min(end))
-    }
-}
-
-/// An import of a peer that waits for a name.
-#[derive(Debug)]
-struct Parked {
-    peer: PeerIndex,
-    /// Number of the request.
-    sequence: u64,
-    importer: Port,
-    /// What the importer calls it.
-    number: u64,
-    port: Port,
-    name: SegmentName,
-    /// What the importer presents.
-    secret: Secret,
-    deadline: Time,
-}
+/// Imports that are dealt with in one poll, because their time has come or their name was
+/// exported.
+const BATCH: usize = 64;
 
 /// State of the protocol.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
-    pending: Vec<Pending>,
-    next_number: u64,
-    parked: Vec<Parked>,
+    pending: PendingImports,
+    parked: ParkedImports,
+    /// Names that were exported, and for which imports are still parked.
+    exported: BTreeSet<(Port, SegmentName)>,
 }
 
 impl Directory {
@@ -113,30 +79,29 @@ impl Directory {
         if cx.core.process(vni).is_none() {
             return Err(Status::NoSuchVni);
         }
-        let pending = self.pending.iter().filter(|pending| pending.vni == vni);
-        if pending.count() >= cx.core.limits.imports as usize {
+        if self.pending.of_process(vni) >= cx.core.limits.imports {
             return Err(Status::Exhausted);
         }
-        self.next_number += 1;
-        self.pending.push(Pending {
+        let number = self.pending.push(Pending {
             token,
             vni,
             node: NodeId(body.node.get()),
             port: Port(body.port.get()),
             name: SegmentName(body.name.get()),
             secret: body.secret,
-            number: self.next_number,
             deadline: cx.now.after(u64::from(wait_ms) * MILLISECOND),
             waits: wait_ms > 0,
             send_at: Some(cx.now),
         });
-        self.send(cx, self.pending.len() - 1);
+        self.send(cx, number);
         Ok(())
     }
 
     /// Queues the request of a pending import, or notes when to try again.
-    fn send<H: Host>(&mut self, cx: &mut Context<'_, H>, index: usize) {
-        let pending = &mut self.pending[index];
+    fn send<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64) {
+        let Some(pending) = self.pending.get(number) else {
+            return;
+        };
         let left = pending.deadline.0.saturating_sub(cx.now.0);
         let mut frame = Frame::new(&ImportRequest {
             name: pending.name.0.into(),
@@ -145,11 +110,11 @@ impl Directory {
             secret: pending.secret,
         });
         frame.envelope.destination_port = pending.port.0.into();
-        frame.envelope.operation = pending.number.into();
+        frame.envelope.operation = number.into();
         if let Some(process) = cx.core.process(pending.vni) {
             frame.envelope.source_port = process.port.0.into();
         }
-        pending.send_at = match cx.transport.find(pending.node) {
+        let send_at = match cx.transport.find(pending.node) {
             Some(peer) if cx.transport.has_control_room(peer) => {
                 cx.transport.send_control(peer, frame);
                 None
@@ -161,27 +126,68 @@ impl Directory {
                 Some(cx.now.after(RETRY_AFTER))
             }
         };
+        self.pending.set_send_at(number, send_at);
     }
 
-    /// Returns true if another import of a process of a peer may wait here.
-    fn may_park(&self, limits: &Limits, peer: PeerIndex, importer: Port) -> bool {
-        let of_peer = self.parked.iter().filter(|parked| parked.peer == peer);
-        let (mut all, mut own) = (0, 0);
-        for parked in of_peer {
-            all += 1;
-            own += u32::from(parked.importer == importer);
+    /// Deals with some of the imports that have waited for what is exported by now. Returns
+    /// true if there were any.
+    fn answer_exported<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        for done in 0..BATCH {
+            let Some((port, name)) = self.exported.first().copied() else {
+                return done > 0;
+            };
+            let process = cx.core.process_on(port.0).ok();
+            let found = process.and_then(|(_, process)| process.segments.find(name));
+            let waits = found.and_then(|found| Some((found, self.parked.pop_named(port, name)?)));
+            let Some(((id, segment), parked)) = waits else {
+                // All are answered, or it was revoked meanwhile.
+                self.exported.remove(&(port, name));
+                continue;
+            };
+            let from = (parked.peer, parked.importer);
+            let body = decide(cx, from, &parked.secret, (port, id, segment));
+            answer(cx, parked.peer, parked.importer, parked.number, body);
         }
-        all < limits.parked_imports_per_peer && own < limits.parked_imports
+        true
     }
 
+    /// Refuses some of the imports that have waited here for too long. Returns true if there
+    /// were any.
     fn expire_parked<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
-        let now = cx.now;
-        let expired = extract(&mut self.parked, |parked| parked.deadline <= now);
-        for parked in &expired {
+        for done in 0..BATCH {
+            let Some(parked) = self.parked.pop_expired(cx.now) else {
+                return done > 0;
+            };
             let refused = response(Err(Status::NameNotFound));
             answer(cx, parked.peer, parked.importer, parked.number, refused);
         }
-        !expired.is_empty()
+        true
+    }
+
+    /// Ends some of the imports that have waited for too long, or sends them again. Returns
+    /// true if there were any.
+    fn expire_pending<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        for done in 0..BATCH {
+            let Some(number) = self.pending.next_due(cx.now) else {
+                return done > 0;
+            };
+            let ended = self
+                .pending
+                .get(number)
+                .is_some_and(|pending| pending.has_ended(cx.now));
+            if !ended {
+                self.send(cx, number);
+            } else if let Some(pending) = self.pending.remove(number) {
+                let status = match pending.send_at {
+                    Some(_) => Status::NoSuchNode,
+                    None => Status::NameNotFound,
+                };
+                cx.core
+                    .replies
+                    .push_back((pending.token, reply(status, &[])));
+            }
+        }
+        true
     }
 
     /// A peer asks for a segment of this node.
@@ -205,7 +211,10 @@ impl Directory {
                 decide(cx, from, &body.secret, (port, id, segment))
             }
             None if wait_ms == 0 => response(Err(Status::NameNotFound)),
-            None if !self.may_park(&cx.core.limits, arrival.peer, importer) => {
+            None if !self
+                .parked
+                .has_room(&cx.core.limits, arrival.peer, importer) =>
+            {
                 response(Err(Status::Exhausted))
             }
             None => {
@@ -232,12 +241,13 @@ impl Directory {
     ) {
         let node = cx.transport.node_of(arrival.peer);
         let number = arrival.frame.envelope.operation.get();
-        let mut pending = self.pending.iter();
-        let found = pending.position(|pending| pending.number == number && pending.node == node);
-        let Some(index) = found else {
+        let asked = self.pending.get(number);
+        if asked.is_none_or(|pending| pending.node != node) {
+            return;
+        }
+        let Some(pending) = self.pending.remove(number) else {
             return;
         };
-        let pending = self.pending.remove(index);
         let body: ImportResponse = arrival.body();
         let status = Status::try_from(body.status.get()).unwrap_or(Status::Malformed);
         let imported = Imported {
@@ -259,22 +269,14 @@ impl Directory {
 
     /// Ends the imports of a process.
     fn abort<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
-        for pending in extract(&mut self.pending, |pending| pending.vni == vni) {
-            cx.core
-                .replies
-                .push_back((pending.token, reply(Status::Aborted, &[])));
+        for number in self.pending.numbers_of(vni) {
+            if let Some(pending) = self.pending.remove(number) {
+                cx.core
+                    .replies
+                    .push_back((pending.token, reply(Status::Aborted, &[])));
+            }
         }
     }
-}
-
-/// Takes out what is chosen; the rest stays in its order.
-fn extract<T>(list: &mut Vec<T>, chosen: impl Fn(&T) -> bool) -> Vec<T> {
-    if !list.iter().any(&chosen) {
-        return Vec::new();
-    }
-    let (taken, rest) = std::mem::take(list).into_iter().partition(chosen);
-    *list = rest;
-    taken
 }
 
 fn response(found: Result<(SegmentId, &Segment), Status>) -> ImportResponse {
@@ -365,18 +367,16 @@ impl Protocol for Directory {
             Ended::Operations(_) => {}
             Ended::Process(vni) => self.abort(cx, vni),
             Ended::Session(peer, node, again) => {
-                self.parked.retain(|parked| parked.peer != peer);
-                for pending in self
-                    .pending
-                    .iter_mut()
-                    .filter(|pending| pending.node == node)
-                {
-                    pending.send_at = Some(again);
+                self.parked.forget_peer(peer);
+                for sent in [false, true] {
+                    for number in self.pending.of_node(node, sent) {
+                        self.pending.set_send_at(number, Some(again));
+                    }
                 }
             }
-            Ended::PeerProcess(peer, importer, before) => self.parked.retain(|parked| {
-                parked.peer != peer || parked.importer != importer || parked.sequence > before
-            }),
+            Ended::PeerProcess(peer, importer, before) => {
+                self.parked.forget_process(peer, importer, before);
+            }
         }
     }
 
@@ -384,14 +384,12 @@ impl Protocol for Directory {
         &mut self,
         cx: &mut Context<'_, H>,
         port: Port,
-        id: SegmentId,
+        _id: SegmentId,
         segment: &Segment,
     ) {
-        let waits = |parked: &Parked| parked.port == port && parked.name == segment.name;
-        for parked in extract(&mut self.parked, waits) {
-            let from = (parked.peer, parked.importer);
-            let body = decide(cx, from, &parked.secret, (port, id, segment));
-            answer(cx, parked.peer, parked.importer, parked.number, body);
+        if self.parked.wants(port, segment.name) {
+            self.exported.insert((port, segment.name));
+            self.answer_exported(cx);
         }
     }
 
@@ -411,77 +409,49 @@ impl Protocol for Directory {
     }
 
     fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
-        for index in 0..self.pending.len() {
-            let pending = &self.pending[index];
-            if pending.send_at.is_some() && cx.transport.find(pending.node).is_some() {
-                self.send(cx, index);
+        for node in self.pending.unasked() {
+            if cx.transport.find(node).is_some() {
+                for number in self.pending.of_node(node, false) {
+                    self.send(cx, number);
+                }
             }
         }
     }
 
     fn failed_request(&mut self) -> Option<Status> {
         // The own node has answered by now.
-        let newest = self.pending.last()?;
-        let failed = newest.number == self.next_number && newest.send_at.is_some();
-        (failed && !newest.waits).then(|| {
-            self.pending.pop();
+        let newest = self.pending.newest()?;
+        let pending = self.pending.get(newest)?;
+        (pending.send_at.is_some() && !pending.waits).then(|| {
+            self.pending.remove(newest);
             Status::NoSuchNode
         })
     }
 
     fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {
-        let mut own = BTreeMap::<_, u32>::new();
-        let mut parked = BTreeMap::<_, u32>::new();
-        for pending in &self.pending {
-            *own.entry(pending.vni.0).or_default() += 1;
-        }
-        for waiting in &self.parked {
-            *parked.entry(waiting.peer).or_default() += 1;
-        }
-        let (own, parked) = (own.into_values(), parked.into_values());
+        let own = self.pending.of_processes();
+        let parked = self.parked.of_peers();
         let limit = limits.parked_imports_per_peer;
         budgets.push(Budget::most("imports_of_process", own, limits.imports));
         budgets.push(Budget::most("parked_imports_of_peer", parked, limit));
     }
 
     fn awaits(&self, node: NodeId) -> bool {
-        let mut pending = self.pending.iter();
-        pending.any(|pending| pending.node == node && pending.send_at.is_none())
+        self.pending.awaits(node)
     }
 
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
-        if self.pending.is_empty() && self.parked.is_empty() {
-            return false;
-        }
-        let now = cx.now;
-        let ended = |pending: &Pending| {
-            pending.due() <= now && (pending.send_at.is_none() || pending.deadline <= now)
-        };
-        let expired = extract(&mut self.pending, ended);
-        let mut busy = !expired.is_empty();
-        for pending in expired {
-            let status = match pending.send_at {
-                Some(_) => Status::NoSuchNode,
-                None => Status::NameNotFound,
-            };
-            cx.core
-                .replies
-                .push_back((pending.token, reply(status, &[])));
-        }
-        for index in 0..self.pending.len() {
-            if self.pending[index].due() <= now {
-                busy = true;
-                self.send(cx, index);
-            }
-        }
-        self.expire_parked(cx) | busy
+        let ended = self.expire_pending(cx);
+        let answered = self.answer_exported(cx);
+        self.expire_parked(cx) | ended | answered
     }
 
     fn deadline(&self) -> Option<Time> {
-        let pending = self.pending.iter().map(Pending::due);
-        pending
-            .chain(self.parked.iter().map(|parked| parked.deadline))
-            .min()
+        if !self.exported.is_empty() {
+            return Some(Time::default());
+        }
+        let deadlines = [self.pending.deadline(), self.parked.deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     fn statistics(&self, statistics: &mut Statistics) {
