@@ -16,6 +16,7 @@
 //! | FaultDone | [`FaultDone`] | none | NoSuchVni |
 //! | ResetQueue | none | none | NoSuchVni |
 //! | Query | none | [`Statistics`] | |
+//! | AnnounceReset | none | none | |
 //!
 //! When the reply of DeleteProcess or Unexport is there, the NIC touches no page
 //! on behalf of that process or segment any more; running transfers have ended
@@ -80,6 +81,9 @@ numbered! {
         ResetQueue = 8,
         /// Asks for counters.
         Query = 9,
+        /// The driver is about to reset the device: when its queues stop, the NIC does not
+        /// wait for them to go on, and its peers learn at once that it is gone.
+        AnnounceReset = 10,
     }
 }
 
@@ -89,7 +93,7 @@ layouts! {
     pub struct RequestHeader {
         /// An [`Opcode`].
         pub opcode: U32,
-        /// The VNI that the request is about; zero for Hello and Query.
+        /// The VNI that the request is about; zero for Hello, Query and AnnounceReset.
         pub vni: U16,
         /// Zero.
         pub reserved: U16,

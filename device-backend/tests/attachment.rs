@@ -12,6 +12,7 @@ use guest::{ram_file, region, until, Guest, RAM_BYTES, TIMEOUT};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::attach::DeviceConfig;
+use qnic_abi::control::Opcode;
 use qnic_abi::event::Kind;
 use qnic_abi::header::SRAM_MAGIC;
 use qnic_abi::{NodeId, Status};
@@ -246,6 +247,25 @@ fn a_long_pause_ends_what_peers_wait_for() {
     });
     assert_eq!(b.data(0, 9000), bytes);
     assert_eq!(lab.report(1).counters.resets, 0);
+}
+
+/// A driver that is removed, or a guest that reboots, says so: nobody waits for it to go on.
+#[test]
+fn an_announced_reset_is_no_pause() {
+    let (lab, a, mut b, _) = joined();
+    assert_eq!(b.request(Opcode::AnnounceReset, 0, &()).0, Status::Ok);
+    assert_eq!(b.statistics().processes.get(), 1, "it is served until then");
+    b.pause();
+    lab.wait_for_state(1, true, NicState::Down);
+    assert_eq!(lab.report(1).counters.resets, 1);
+    a.issue(0, &a.write_command(1, 20, 0, 9000));
+    until("the failure", || a.writes_done() == 1);
+    assert_eq!(a.errors(), 1);
+    // The next start is one like any other: its pauses are pauses.
+    b.start();
+    assert_eq!(b.hello(), Status::Ok);
+    b.pause();
+    lab.wait_for_state(1, true, NicState::Suspended);
 }
 
 /// A suspended NIC costs the engine nothing: with nothing else to do, it sleeps.

@@ -160,7 +160,7 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
             };
             bytes.extend_from_slice(done.as_bytes());
         }
-        Opcode::DeleteProcess | Opcode::ResetQueue | Opcode::Query => {}
+        Opcode::DeleteProcess | Opcode::ResetQueue | Opcode::Query | Opcode::AnnounceReset => {}
     }
     bytes.resize(REQUEST_BYTES, 0);
     if input.chance(4) {

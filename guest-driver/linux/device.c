@@ -12,6 +12,7 @@
 #include <linux/io.h>
 #include <linux/module.h>
 #include <linux/pci.h>
+#include <linux/reboot.h>
 #include <linux/slab.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
@@ -133,6 +134,15 @@ static void watchdog_run(struct work_struct *work)
 	queue_delayed_work(qnic_workers, &dev->watchdog, QNIC_WATCHDOG_SECONDS * HZ);
 }
 
+/* A reboot resets the device beneath the driver. */
+static int reboot_run(struct notifier_block *notifier, unsigned long action, void *unused)
+{
+	struct qnic_dev *dev = container_of(notifier, struct qnic_dev, reboot);
+
+	qnic_rs_announce_reset(dev->driver);
+	return NOTIFY_DONE;
+}
+
 static struct qnic_dev *dev_new(struct virtio_device *vdev)
 {
 	struct qnic_dev *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
@@ -150,6 +160,7 @@ static struct qnic_dev *dev_new(struct virtio_device *vdev)
 	INIT_LIST_HEAD(&dev->files);
 	mutex_init(&dev->map_lock);
 	INIT_DELAYED_WORK(&dev->watchdog, watchdog_run);
+	dev->reboot.notifier_call = reboot_run;
 	for (i = 0; i < QNIC_WORKERS; i++) {
 		dev->workers[i].dev = dev;
 		INIT_WORK(&dev->workers[i].work, qnic_worker_run);
@@ -206,8 +217,10 @@ static int dev_start(struct qnic_dev *dev, const u8 *config)
 	if (ret) {
 		dev_stop(dev);
 		qnic_rs_put(driver);
+		return ret;
 	}
-	return ret;
+	register_reboot_notifier(&dev->reboot);
+	return 0;
 }
 
 static int qnic_probe(struct virtio_device *vdev)
@@ -257,6 +270,8 @@ static void qnic_remove(struct virtio_device *vdev)
 	struct qnic_dev *dev = vdev->priv;
 
 	misc_deregister(&dev->misc);
+	unregister_reboot_notifier(&dev->reboot);
+	qnic_rs_announce_reset(dev->driver);
 	dev_stop(dev);
 	vdev->config->del_vqs(vdev);
 	ida_free(&qnic_ids, dev->id);

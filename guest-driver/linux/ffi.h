@@ -50,6 +50,8 @@ s32 qnic_rs_start(struct qnic_dev *dev, const u8 *config, u8 *sram, u64 sram_byt
 void *qnic_rs_get(void *driver);
 /* One reference less; the last one gives dev back. */
 void qnic_rs_put(void *driver);
+/* Tells the NIC that a reset is about to come. */
+void qnic_rs_announce_reset(void *driver);
 /* Fails all calls and wakes all waiters. */
 void qnic_rs_begin_removal(void *driver);
 /* Nothing accesses the SRAM after it. */

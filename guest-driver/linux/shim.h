@@ -79,6 +79,7 @@ struct qnic_dev {
 	struct qnic_worker workers[QNIC_WORKERS];
 
 	struct delayed_work watchdog;	/* detects that the device process has died */
+	struct notifier_block reboot;
 
 	struct mutex files_lock;
 	struct list_head files;

@@ -13,14 +13,15 @@
 //!
 //! # What a stop of the queues is
 //! QEMU stops the queues in the same way for a pause of the machine (`stop`, a debugger, a
-//! snapshot) and for a reset of the device (a driver that leaves, a reboot). What follows
-//! tells which it was:
+//! snapshot) and for a reset of the device (a driver that leaves, a reboot). What was
+//! announced, or what follows, tells which it is:
 //!
-//! | then comes | so it was |
+//! | what is known | so it is |
 //! |---|---|
-//! | RESET_DEVICE, which QEMU 11 does not send for this device, and others may | a reset |
-//! | a start with the control and event queues where they stopped | a pause: the NIC goes on with all that it had |
-//! | a start elsewhere, the end of the connection | a reset |
+//! | the driver has announced a reset (AnnounceReset): it is removed, or the guest reboots | a reset, at once |
+//! | then comes RESET_DEVICE, which QEMU 11 does not send for this device, and others may | a reset |
+//! | then comes a start with the control and event queues where they stopped | a pause: the NIC goes on with all that it had |
+//! | then comes a start elsewhere, or the end of the connection | a reset |
 //!
 //! Until then the NIC is *suspended*: after a reset the guest's memory may have another use, so
 //! nothing accesses it. A NIC whose pause was announced is *paused* instead: its guest's memory
@@ -147,6 +148,7 @@ impl NicPort {
     /// The first queue stops: the machine is paused, or the device about to be reset.
     fn pause(&mut self, cx: &mut Context<'_>) {
         match self.phase {
+            Phase::Running if cx.fabric.nic(self.slot).expects_reset() => return self.halt(cx),
             Phase::Running => {}
             Phase::Paused(_) | Phase::Suspended(_) => return,
             Phase::Down | Phase::Mapping(_) => return self.halt(cx),

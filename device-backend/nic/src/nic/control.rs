@@ -58,6 +58,7 @@ impl Nic {
                 body(bytes).and_then(|body| self.answer_fault(now, host, vni, &body))
             }
             Opcode::ResetQueue => body(bytes).and_then(|()| self.reset_queue(now, host, vni)),
+            Opcode::AnnounceReset => body(bytes).map(|()| self.reset_announced = true),
             Opcode::Query => match body(bytes) {
                 Ok(()) => return Some(reply(Status::Ok, self.statistics().as_bytes())),
                 Err(status) => Err(status),

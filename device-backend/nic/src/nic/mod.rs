@@ -54,6 +54,8 @@ pub struct Nic {
     config: NicConfig,
     unusable: Option<Status>,
     running: bool,
+    /// The driver has announced a reset.
+    reset_announced: bool,
     core: Core,
     transport: Transport,
     protocols: Protocols,
@@ -71,6 +73,7 @@ impl Nic {
             protocols: Protocols::default(),
             unusable: None,
             running: false,
+            reset_announced: false,
             config,
         })
     }
@@ -79,6 +82,7 @@ impl Nic {
     fn clear(&mut self) {
         self.core.clear();
         self.protocols = Protocols::default();
+        self.reset_announced = false;
     }
 
     /// Its bounds.
@@ -109,6 +113,12 @@ impl Nic {
     /// running are lost; a [`Wire`] answers `false` for its node.
     pub fn is_running(&self) -> bool {
         self.running
+    }
+
+    /// Returns true if the driver has announced a reset
+    /// ([`qnic_abi::control::Opcode::AnnounceReset`]).
+    pub fn expects_reset(&self) -> bool {
+        self.reset_announced
     }
 
     /// Says why this NIC cannot serve its guest, or with `Ok` that it can. Shows

@@ -121,6 +121,15 @@ impl<P: MemoryManager> Driver<P> {
         }
     }
 
+    /// Tells the NIC that the device is about to be reset, so that its peers learn it at once
+    /// and do not wait as for a machine that is paused.
+    pub fn announce_reset(&self) {
+        // The call deals with an error itself.
+        let _ = self
+            .device
+            .call(&Request::bare(Opcode::AnnounceReset, VniId(0)));
+    }
+
     /// The device goes away: every call fails from now on and every waiter wakes.
     /// SRAM may still be accessed until [`Driver::detach`].
     pub fn begin_removal(&self) {

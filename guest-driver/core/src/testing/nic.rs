@@ -28,6 +28,8 @@ pub(crate) struct Nic {
     pub(crate) presented: Secret,
     /// What the next requests get instead of a proper response.
     pub(crate) next: VecDeque<Result<u32, RequestError>>,
+    /// The driver has announced a reset.
+    pub(crate) reset_announced: bool,
     /// Stopped by the driver.
     pub(crate) stopped: bool,
 }
@@ -52,7 +54,11 @@ impl Nic {
             opcode == Opcode::Import
         );
         let known = self.processes.contains_key(&vni);
-        if !known && !matches!(opcode, Opcode::Hello | Opcode::Query | Opcode::NewProcess) {
+        let of_process = !matches!(
+            opcode,
+            Opcode::Hello | Opcode::Query | Opcode::NewProcess | Opcode::AnnounceReset
+        );
+        if !known && of_process {
             return Ok(respond(Status::NoSuchVni.code(), &[0u8; 0]));
         }
         Ok(self.answer(opcode, vni, body))
@@ -62,6 +68,7 @@ impl Nic {
         let mut status = Status::Ok;
         match opcode {
             Opcode::Hello | Opcode::ResetQueue => {}
+            Opcode::AnnounceReset => self.reset_announced = true,
             Opcode::NewProcess => {
                 let (process, _) = control::NewProcess::read_from_prefix(body).unwrap();
                 let old = self.processes.insert(vni, process);

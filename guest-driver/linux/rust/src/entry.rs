@@ -170,6 +170,7 @@ macro_rules! forward {
 }
 
 forward! {
+    qnic_rs_announce_reset(driver_of) = Driver::announce_reset;
     qnic_rs_begin_removal(driver_of) = Driver::begin_removal;
     qnic_rs_detach(driver_of) = Driver::detach;
     qnic_rs_event_room(driver_of) -> bool = Driver::event_room;

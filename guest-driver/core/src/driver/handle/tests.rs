@@ -170,6 +170,8 @@ fn a_process_can_wake_itself() {
 #[test]
 fn removal_wakes_every_waiter_and_fails_every_call() {
     let (fake, driver, process) = running();
+    driver.announce_reset();
+    assert!(fake.nic().reset_announced);
     let waited = wait_during(&process, || driver.begin_removal());
     assert_eq!(waited, Err(CallError::NoDevice));
     fake.nic().stopped = true;
