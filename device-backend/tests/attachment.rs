@@ -19,6 +19,7 @@ use qnic_abi::{NodeId, Status};
 use qnic_device::{ByteSize, Config, Device, NicReport, NicSettings, NicState};
 use rustix::fs::SealFlags;
 use tempfile::TempDir;
+use vhost::vhost_user::message::VhostUserHeaderFlag;
 use vhost::vhost_user::VhostUserFrontend;
 use vhost::VhostBackend;
 use zerocopy::FromBytes;
@@ -493,6 +494,31 @@ fn impossible_rings_fail_and_a_new_start_heals_them() {
     guest.stop();
     guest.start();
     assert_eq!(guest.hello(), Status::Ok);
+}
+
+/// QEMU hands on what addresses its guest has chosen, and does not survive the end of the
+/// connection.
+#[test]
+fn misaligned_rings_stop_their_queue_and_nothing_else() {
+    let (lab, mut guest) = started();
+    for (offset, reply) in [(1, true), (8, true), (1, false), (8, false)] {
+        guest.stop();
+        guest.front_end.set_hdr_flags(match reply {
+            true => VhostUserHeaderFlag::NEED_REPLY,
+            false => VhostUserHeaderFlag::empty(),
+        });
+        guest.control.base += offset;
+        guest.start();
+        guest.control.base -= offset;
+        // Nor does the queue run where it was before.
+        guest.control.push(&guest.ram, &[(0x8800, 128, true)]);
+        guest.control.kick.write(1).unwrap();
+        guest.stop();
+        assert!(!guest.control.has_entry(&guest.ram));
+        guest.start();
+        assert_eq!(guest.hello(), Status::Ok);
+    }
+    assert!(lab.report(0).connected);
 }
 
 /// Kicks merge; each is still looked at.

@@ -4,23 +4,18 @@
 //! It ends when the process stops: an eventfd wakes it from waiting, and the
 //! socket that it may be reading from is shut down.
 
-use std::io::{ErrorKind, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::front_end::FrontEnd;
+use super::preview::Preview;
 use super::Attachment;
 use crate::stop::Stop;
 use crate::throttle::throttled;
-
-/// Size of a message header, and the number of SET_BACKEND_REQ_FD in it.
-const HEADER_BYTES: usize = 12;
-const SET_BACKEND_REQ_FD: u32 = 21;
 
 /// Serves the front ends of a NIC until `stop` is raised.
 pub(crate) fn serve(nic: &Arc<Attachment>, listener: &UnixListener, stop: &Stop) {
@@ -73,7 +68,9 @@ impl Connection<'_> {
                 return Ok(());
             };
             if stream {
-                self.keep_channel(&watched);
+                if self.preview(&watched).map_err(Error::SocketError)? {
+                    continue;
+                }
                 match protocol.handle_request() {
                     Ok(()) => {}
                     // The front end is gone, or the engine has stopped.
@@ -87,16 +84,27 @@ impl Connection<'_> {
         }
     }
 
-    /// Keeps a descriptor of the channel if the next message brings it: a front end that
-    /// never responds there must not delay the end of the connection, and `vhost` gives
-    /// no access to the channel once it has it.
-    fn keep_channel(&self, stream: &UnixStream) {
+    /// Looks at the next message before `vhost` does. Returns true if it is handled already.
+    ///
+    /// Of the channel a descriptor is kept: a front end that never responds there must not
+    /// delay the end of the connection, and `vhost` gives no access to the channel once it
+    /// has it. A SET_VRING_ADDR that is not aligned is QEMU passing on what its guest has
+    /// chosen: the queue cannot start, and the connection goes on.
+    fn preview(&self, stream: &UnixStream) -> std::io::Result<bool> {
         let mut front_end = lock(self.front_end);
-        if front_end.mapper.is_none() {
-            if let Some(channel) = peek_channel(stream) {
+        match Preview::of(stream) {
+            Some(Preview::Channel(channel)) if front_end.mapper.is_none() => {
                 front_end.next_channel = Some(channel);
             }
+            Some(Preview::Misaligned(message)) => {
+                if front_end.misaligned_rings(message.index, message.rings) {
+                    message.take(stream, front_end.acknowledges())?;
+                    return Ok(true);
+                }
+            }
+            _ => {}
         }
+        Ok(false)
     }
 
     /// A NIC has one front end at a time.
@@ -114,25 +122,6 @@ impl Connection<'_> {
 
 fn lock(front_end: &Mutex<FrontEnd>) -> MutexGuard<'_, FrontEnd> {
     front_end.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The descriptor that the next message brings, if it is SET_BACKEND_REQ_FD. The
-/// message is not consumed.
-fn peek_channel(stream: &UnixStream) -> Option<UnixStream> {
-    let mut header = [0; HEADER_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut header)];
-    let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received = rustix::net::recvmsg(stream, &mut parts, &mut control, flags).ok()?;
-    let mut descriptors = control.drain().flat_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<OwnedFd>>(),
-        _ => Vec::new(),
-    });
-    let descriptor = descriptors.next()?;
-    let request = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
-    (received.bytes == HEADER_BYTES && request == SET_BACKEND_REQ_FD)
-        .then(|| UnixStream::from(descriptor))
 }
 
 fn peer(stream: &UnixStream) -> i32 {

@@ -115,6 +115,19 @@ impl FrontEnd {
         Err(Error::InvalidParam)
     }
 
+    /// Notes rings that are not aligned: their queue will not start. Returns false if there is no
+    /// such queue.
+    pub(super) fn misaligned_rings(&mut self, index: u32, rings: [u64; 3]) -> bool {
+        let vring = self.vring(index);
+        vring.map(|vring| vring.addresses = Some(rings)).is_ok()
+    }
+
+    /// Whether messages are acknowledged that ask for it.
+    pub(super) fn acknowledges(&self) -> bool {
+        let reply_ack = VhostUserProtocolFeatures::REPLY_ACK;
+        self.protocol_features.contains(reply_ack)
+    }
+
     fn vring(&mut self, index: u32) -> Result<&mut Vring> {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
         self.vrings.get_mut(index).ok_or(Error::InvalidParam)

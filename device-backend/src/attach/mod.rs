@@ -16,8 +16,8 @@
 //! - SHMEM_MAP goes out from a thread of its own, at the first SET_VRING_ENABLE of
 //!   every start: the mapping is lost at each reset. That it exists already is an
 //!   error that counts as mapped.
-//! - SET_VRING_ADDR never fails; a ring outside of memory is refused when the queue
-//!   starts.
+//! - SET_VRING_ADDR never fails, whatever addresses the guest has chosen; a ring that is
+//!   not aligned ([preview]), or outside of memory, is refused when the queue starts.
 //! - CONFIGURE_MEM_SLOTS is not offered.
 //! - Reads of the configuration space beyond its end return zeroes.
 //! - The SRAM in a memory table is not RAM.
@@ -25,6 +25,7 @@
 mod connection;
 mod front_end;
 mod mapper;
+mod preview;
 mod socket;
 mod vring;
 
