@@ -10,6 +10,7 @@ mod exchange;
 mod floor;
 mod forbidden_maps;
 mod guarded;
+mod hostile_guest;
 mod info;
 mod isolation_probe;
 mod keys;
@@ -84,6 +85,8 @@ enum Role {
     LockWaiter(lock_waiter::Options),
     /// Writes random bytes all over its own window for a while
     QueueFuzzer(queue_fuzzer::Options),
+    /// Takes the device from its driver and goes at it with all rights of a kernel
+    HostileGuest(hostile_guest::Options),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -108,6 +111,7 @@ fn main() -> anyhow::Result<()> {
         Role::Stream(options) => stream::run(&options),
         Role::LockWaiter(options) => lock_waiter::run(&options),
         Role::QueueFuzzer(options) => queue_fuzzer::run(&options),
+        Role::HostileGuest(options) => hostile_guest::run(&options),
     }
 }
 

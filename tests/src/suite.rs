@@ -67,7 +67,14 @@ pub const HOST: &[Case] = cases! { "host":
 };
 
 /// The cases that boot virtual machines.
-pub const VM: [&[Case]; 5] = [vm::CASES, vm::ORDERING, vm::WIRE, vm::MEMORY, vm::SYNC];
+pub const VM: [&[Case]; 6] = [
+    vm::CASES,
+    vm::ORDERING,
+    vm::WIRE,
+    vm::MEMORY,
+    vm::SYNC,
+    vm::HOSTILE,
+];
 
 /// Runs a case on so many nodes of a fresh host-mode cluster.
 fn on(count: usize, case: impl FnOnce(&HostNodes) -> Result<()>) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod cases;
 mod evidence;
+mod hostile;
 mod memory;
 mod nodes;
 mod ordering;
@@ -12,6 +13,7 @@ mod wire;
 pub use nodes::VmNodes;
 
 pub(crate) use cases::CASES;
+pub(crate) use hostile::CASES as HOSTILE;
 pub(crate) use memory::CASES as MEMORY;
 pub(crate) use ordering::CASES as ORDERING;
 pub(crate) use sync::CASES as SYNC;

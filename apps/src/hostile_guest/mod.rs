@@ -1,0 +1,70 @@
+//! A guest whose kernel is hostile (X8): a program with all rights that takes the device from its
+//! driver and goes at it by itself, from a seed.
+//!
+//! ```text
+//!   [pci]     sysfs: unbind, configuration space, BARs mapped
+//!   [device]  registers, queues, SRAM, doorbells; a start and a reset
+//!   [arena]   pages of this guest whose physical addresses are known: rings, buffers
+//!   [process] what a driver and a process do right: the base of most lies
+//!   [attack]  what is done with them
+//! ```
+//! One thing it does not do, since QEMU itself does not survive it
+//! ([security.md](../../../docs/security.md)): it lets QEMU map the SRAM before it resets the
+//! device. Nor does it have the device write into memory of this guest's kernel: addresses are
+//! those of the arena, or of nothing.
+
+mod arena;
+mod attack;
+mod device;
+mod pci;
+mod process;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+
+use crate::node::say;
+use attack::Attack;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long to go on, in seconds
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Seed of all that it does
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// How often what was done.
+#[derive(Debug, Default, Serialize)]
+struct Done {
+    starts: u64,
+    /// Starts whose SRAM came.
+    mapped: u64,
+    resets: u64,
+    rebinds: u64,
+    /// Times that the device was switched off on its bus.
+    switched_off: u64,
+    /// Times that the SRAM was moved.
+    moves: u64,
+    requests: u64,
+    commands: u64,
+    doorbells: u64,
+    sram_bytes: u64,
+    config_accesses: u64,
+    faults_answered: u64,
+}
+
+/// Attacks until the time is over, and leaves the device to its driver.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let mut attack = Attack::new(options.seed)?;
+    say("attacking", std::process::id())?;
+    let end = Instant::now() + Duration::from_secs(options.seconds);
+    while Instant::now() < end {
+        attack.round()?;
+    }
+    say("attacked", attack.end()?)
+}
