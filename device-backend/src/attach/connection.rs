@@ -93,18 +93,21 @@ impl Connection<'_> {
     fn preview(&self, stream: &UnixStream) -> std::io::Result<bool> {
         let mut front_end = lock(self.front_end);
         match Preview::of(stream) {
-            Some(Preview::Channel(channel)) if front_end.mapper.is_none() => {
-                front_end.next_channel = Some(channel);
+            None => Ok(false),
+            Some(Preview::Channel(channel)) => {
+                if front_end.mapper.is_none() {
+                    front_end.next_channel = Some(channel);
+                }
+                Ok(false)
             }
             Some(Preview::Misaligned(message)) => {
-                if front_end.misaligned_rings(message.index, message.rings) {
+                let noted = front_end.misaligned_rings(message.index, message.rings);
+                if noted {
                     message.take(stream, front_end.acknowledges())?;
-                    return Ok(true);
                 }
+                Ok(noted)
             }
-            _ => {}
         }
-        Ok(false)
     }
 
     /// A NIC has one front end at a time.
