@@ -21,7 +21,7 @@ use qnic_links::codec::MAX_FRAME;
 use qnic_links::memfd::sealed_memfd;
 use qnic_links::notifier::Notifier;
 use qnic_links::{Carrier, ShmCarrier, ShmPeer};
-use qnic_nic::Time;
+use qnic_nic::{Channel, Time};
 use rustix::fs::SealFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -149,7 +149,7 @@ impl World {
             144..=207 => self.turn(),
             208..=223 => {
                 let length = input.below(MAX_FRAME) + 1;
-                self.b.send(self.now, 0, &mut |out| {
+                self.b.send(self.now, 0, Channel::Data, &mut |out| {
                     out.extend(std::iter::repeat_n(9, length));
                     true
                 });
@@ -262,8 +262,8 @@ impl World {
                     out.extend_from_slice(&frame);
                     true
                 };
-                self.b.send(self.now, 1, fill);
-                self.c.send(self.now, 0, fill);
+                self.b.send(self.now, 1, Channel::Data, fill);
+                self.c.send(self.now, 0, Channel::Data, fill);
             }
             self.turn();
             there |= self.at_c.contains(&frame);

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use qnic_links::codec::MAX_FRAME;
 use qnic_links::{Carrier, PrivateKey, UdpCarrier, UdpIdentity, UdpPeer};
-use qnic_nic::Time;
+use qnic_nic::{Channel, Time};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
 use crate::input::Input;
@@ -166,7 +166,8 @@ impl World {
             208..=223 => {
                 let length = input.below(MAX_FRAME) + 1;
                 let process = usize::from(input.byte() % 3);
-                self.carrier.send(self.now, process, &mut |out| {
+                let channel = Channel::of(length);
+                self.carrier.send(self.now, process, channel, &mut |out| {
                     out.extend(std::iter::repeat_n(9, length));
                     true
                 });
@@ -284,7 +285,7 @@ impl World {
         assert_eq!(self.frames, expected, "a frame of an honest peer");
         let about_c = &self.carrier.report().processes[1];
         assert!(about_c.connected, "an honest peer is connected");
-        self.carrier.send(self.now, 1, &mut |out| {
+        self.carrier.send(self.now, 1, Channel::Data, &mut |out| {
             out.extend_from_slice(&frame);
             true
         });

@@ -288,7 +288,7 @@ impl Wire<Memory> for Outlet<'_> {
         let now = Time(network.schedule.now());
         let emulator = &mut network.emulators[link];
         let before = *emulator.counters();
-        let verdict = emulator.offer(now, image, now);
+        let verdict = emulator.offer(now, channel, image, now);
         let done = wire_did(&before, emulator.counters());
         network.trace_sent(frame, &done);
         network.arm(link);

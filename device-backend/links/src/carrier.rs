@@ -11,10 +11,14 @@
 //!   receive        ─► take(…), …     at the start of each round
 //!   prepare_sleep  ─► sleep in epoll on descriptor(), until next_deadline()
 //! ```
+//!
+//! Each carrier has two channels (U4): a frame of the priority channel does not wait behind those
+//! of the data channel. Each says for itself what that means.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use serde::Serialize;
 
@@ -22,7 +26,13 @@ use serde::Serialize;
 pub trait Carrier: Debug + Send {
     /// Sends one frame to a process. `fill` appends the frame, or returns false if it
     /// cannot; then nothing is sent.
-    fn send(&mut self, now: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool);
+    fn send(
+        &mut self,
+        now: Time,
+        process: usize,
+        channel: Channel,
+        fill: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    );
 
     /// Hands to the operating system what was sent since the last call.
     fn flush(&mut self, now: Time);

@@ -1,28 +1,34 @@
 //! The link emulator: one direction of one link, sans-IO (X4).
 //!
 //! ```text
-//!   offer(now, image) ─► partition? loss? ─► copies ─► bits flip ─► rate ─► delay, jitter
-//!                             │ dropped                               │ queue full: dropped
-//!                             ▼                                       ▼
-//!                                     queue by arrival time ─► poll(now) ─► image
+//!   offer(now, channel, image) ─► partition? loss? ─► copies ─► bits flip ─► rate ─┐
+//!                                      │ dropped                              │ queue full:
+//!                                      ▼                                      ▼ dropped
+//!           image ◄─ poll(now) ◄─ queue by arrival time ◄─ delay, jitter ◄────────┘
 //! ```
 //!
 //! Time is passed in and randomness comes from a seed, so the device process and the
 //! simulator run the same code, and the same calls give the same result.
 //!
-//! - Order is kept, except for frames that `reorder` picks: each is delayed by up to
-//!   [`REORDER_DELAY`], and later frames overtake it.
-//! - `rate` sends frames one after the other. A frame that would wait longer than
-//!   [`BACKLOG`] is dropped, as by a switch with a buffer of that size.
+//! - Order is kept, but for two cases. A frame that `reorder` picks is delayed by up to
+//!   [`REORDER_DELAY`], and later frames overtake it. On a link with a rate, frames of the
+//!   priority channel overtake those of the data channel (U4).
+//! - `rate` sends frames one after the other ([`crate::line`]); the bytes of both channels count. A
+//!   frame that would wait longer than [`BACKLOG`] is dropped, as by a switch with a buffer of
+//!   that size. A small frame waits for the one that is being sent and for other small ones, as
+//!   [`crate::turns`] says; small ones are few, since a window bounds those under way between
+//!   two NICs.
 //! - The verdict on a frame is given when it is offered: new settings hold for the
 //!   frames after it. Only a partition also drops frames in transit.
 
 use std::collections::BTreeMap;
 
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use serde::Serialize;
 
 use crate::impairment::Impairments;
+use crate::line::Line;
 
 /// Longest extra delay of a frame that is reordered, in nanoseconds.
 pub const REORDER_DELAY: u64 = 100_000;
@@ -83,6 +89,17 @@ pub struct Arrival<T> {
     pub tag: T,
 }
 
+/// A frame on its way, and how it will travel once it is sent.
+#[derive(Debug)]
+struct Passing<T> {
+    image: Vec<u8>,
+    tag: T,
+    /// In nanoseconds, jitter included.
+    delay: u64,
+    /// What `reorder` adds: later frames overtake it.
+    late: u64,
+}
+
 /// One direction of one link. Each frame carries a tag of the caller's choice, which
 /// no impairment damages.
 #[derive(Debug)]
@@ -91,10 +108,11 @@ pub struct LinkEmulator<T> {
     random: fastrand::Rng,
     /// Frames in transit, by arrival time; those of one instant keep their order.
     in_transit: BTreeMap<(Time, u64), (Vec<u8>, T)>,
+    /// Frames that wait until those before them are sent, on a link with a rate.
+    line: Line<Passing<T>>,
+    /// Bytes of all of them.
     bytes_in_transit: usize,
     next_number: u64,
-    /// When the line has sent what was offered before.
-    line_free: Time,
     /// Arrival of the last frame that keeps the order.
     last_arrival: Time,
     counters: LinkCounters,
@@ -107,9 +125,9 @@ impl<T: Copy> LinkEmulator<T> {
             settings,
             random: fastrand::Rng::with_seed(seed),
             in_transit: BTreeMap::new(),
+            line: Line::default(),
             bytes_in_transit: 0,
             next_number: 0,
-            line_free: Time(0),
             last_arrival: Time(0),
             counters: LinkCounters::default(),
         }
@@ -122,13 +140,15 @@ impl<T: Copy> LinkEmulator<T> {
 
     /// Replaces the settings for the frames that are offered from now on.
     pub fn set(&mut self, settings: Impairments) {
+        // Those before keep their rate.
+        self.send_waiting(Time(u64::MAX));
+        self.line = Line::default();
         self.settings = settings;
-        self.line_free = Time(0);
     }
 
     /// Returns true if frames pass unchanged and at once.
     pub fn is_clear(&self) -> bool {
-        self.settings.is_none() && self.in_transit.is_empty()
+        self.settings.is_none() && self.in_transit() == 0
     }
 
     /// What it has done.
@@ -138,11 +158,11 @@ impl<T: Copy> LinkEmulator<T> {
 
     /// Number of frames in transit.
     pub fn in_transit(&self) -> usize {
-        self.in_transit.len()
+        self.in_transit.len() + self.line.len()
     }
 
     /// Takes a frame.
-    pub fn offer(&mut self, now: Time, image: Vec<u8>, tag: T) -> Verdict {
+    pub fn offer(&mut self, now: Time, channel: Channel, image: Vec<u8>, tag: T) -> Verdict {
         self.counters.offered += 1;
         self.counters.offered_bytes += image.len() as u64;
         if self.settings.partition {
@@ -156,9 +176,9 @@ impl<T: Copy> LinkEmulator<T> {
         let twice = self.happens(self.settings.duplicate.get());
         self.counters.duplicated += u64::from(twice);
         let second = twice.then(|| image.clone());
-        let verdict = self.send_copy(now, image, tag);
+        let verdict = self.send_copy(now, channel, image, tag);
         if let Some(second) = second {
-            self.send_copy(now, second, tag);
+            self.send_copy(now, channel, second, tag);
         }
         verdict
     }
@@ -175,6 +195,7 @@ impl<T: Copy> LinkEmulator<T> {
         now: Time,
         mut cut: impl FnMut(Time, &[u8]),
     ) -> Option<Arrival<T>> {
+        self.send_waiting(now);
         loop {
             let next = self.in_transit.first_entry()?;
             let at = next.key().0;
@@ -193,64 +214,83 @@ impl<T: Copy> LinkEmulator<T> {
         }
     }
 
-    /// When the next frame arrives.
+    /// When [`LinkEmulator::poll`] must be called at the latest: a frame arrives, or the next
+    /// one is sent.
     pub fn next_deadline(&self) -> Option<Time> {
-        let ((at, _), _) = self.in_transit.first_key_value()?;
-        Some(*at)
+        let arrival = self.in_transit.first_key_value().map(|((at, _), _)| *at);
+        arrival.into_iter().chain(self.line.next()).min()
     }
 
     fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.random.f64() < probability
     }
 
-    fn send_copy(&mut self, now: Time, mut image: Vec<u8>, tag: T) -> Verdict {
-        let Some(sent) = self.transmit(now, image.len()) else {
+    fn send_copy(&mut self, now: Time, channel: Channel, mut image: Vec<u8>, tag: T) -> Verdict {
+        self.send_waiting(now);
+        let rate = self.settings.rate;
+        let bytes = image.len();
+        let waits_too_long = rate.is_some() && self.line.wait(now, channel) > BACKLOG;
+        if waits_too_long || self.bytes_in_transit + bytes > CAPACITY {
             self.counters.overflowed += 1;
             return Verdict::Overflowed;
-        };
+        }
         if self.happens(self.settings.corrupt.get()) {
             self.counters.corrupted += 1;
             self.corrupt(&mut image);
         }
-        let arrival = self.arrival(sent);
-        self.bytes_in_transit += image.len();
-        self.in_transit
-            .insert((arrival, self.next_number), (image, tag));
-        self.next_number += 1;
+        let frame = self.travelling(image, tag);
+        self.bytes_in_transit += bytes;
+        match rate {
+            None => self.sent(now, frame),
+            Some(rate) => {
+                let takes = rate.nanoseconds_for(bytes);
+                self.line.push(now, channel, takes, frame);
+                self.send_waiting(now);
+            }
+        }
         Verdict::Passes
     }
 
-    /// When the line has sent so many bytes; `None` if they do not fit into the queue.
-    fn transmit(&mut self, now: Time, bytes: usize) -> Option<Time> {
-        if self.bytes_in_transit + bytes > CAPACITY {
-            return None;
-        }
-        let Some(rate) = self.settings.rate else {
-            return Some(now);
-        };
-        let start = self.line_free.max(now);
-        if start.0 - now.0 > BACKLOG {
-            return None;
-        }
-        self.line_free = start.after(rate.nanoseconds_for(bytes));
-        Some(self.line_free)
-    }
-
-    /// When a frame that was sent at `sent` arrives.
-    fn arrival(&mut self, sent: Time) -> Time {
-        let delay = self.settings.delay.get();
+    /// Draws how a frame will travel.
+    fn travelling(&mut self, image: Vec<u8>, tag: T) -> Passing<T> {
         let jitter = self.settings.jitter.get();
-        let mut arrival = sent.after(delay);
+        let mut delay = self.settings.delay.get();
         if jitter > 0 {
             let shift = self.random.u64(0..=2 * jitter);
-            arrival = sent.after((delay + shift).saturating_sub(jitter));
+            delay = (delay + shift).saturating_sub(jitter);
         }
+        let mut late = 0;
         if self.happens(self.settings.reorder.get()) {
             self.counters.reordered += 1;
-            return arrival.after(self.random.u64(1..=REORDER_DELAY));
+            late = self.random.u64(1..=REORDER_DELAY);
         }
-        self.last_arrival = self.last_arrival.max(arrival);
-        self.last_arrival
+        Passing {
+            image,
+            tag,
+            delay,
+            late,
+        }
+    }
+
+    /// Sends what has its turn on the line until `now`.
+    fn send_waiting(&mut self, now: Time) {
+        while let Some((sent, frame)) = self.line.pop(now) {
+            self.sent(sent, frame);
+        }
+    }
+
+    /// A frame was sent at `at`.
+    fn sent(&mut self, at: Time, frame: Passing<T>) {
+        let mut arrival = at.after(frame.delay);
+        if frame.late > 0 {
+            arrival = arrival.after(frame.late);
+        } else {
+            self.last_arrival = self.last_arrival.max(arrival);
+            arrival = self.last_arrival;
+        }
+        let key = (arrival, self.next_number);
+        self.in_transit.insert(key, (frame.image, frame.tag));
+        self.next_number += 1;
     }
 
     /// Flips at least one bit, and never so that all flips cancel out.
@@ -312,7 +352,7 @@ mod tests {
         let mut out = Vec::new();
         for frame in 0..frames {
             let now = Time(u64::from(frame) * interval);
-            link.offer(now, image(frame), ());
+            link.offer(now, Channel::Data, image(frame), ());
             out.extend(std::iter::from_fn(|| link.poll(now)));
         }
         while let Some(now) = link.next_deadline() {
@@ -405,7 +445,7 @@ mod tests {
         let mut link = LinkEmulator::new(impairments("rate 400Mbit"), 7);
         let mut passed = 0u64;
         for now in (0..200_000_000).step_by(1000).map(Time) {
-            link.offer(now, image(0), ());
+            link.offer(now, Channel::Data, image(0), ());
             while link.poll(now).is_some() {
                 passed += 1;
             }
@@ -415,32 +455,90 @@ mod tests {
         assert!(link.counters().overflowed > 0);
     }
 
-    /// A partition is changed while frames are in transit (X4).
+    /// Offers frames to a link of 8 Mbit/s at one instant (a byte takes 1 µs) and returns the
+    /// numbers and times of what arrives.
+    fn over_a_slow_line(frames: &[(Channel, u32, usize)]) -> Vec<(u32, u64)> {
+        let mut link = LinkEmulator::new(impairments("rate 8Mbit"), 7);
+        for (channel, number, length) in frames {
+            let mut image = image(*number);
+            image.resize(*length, 0);
+            assert_eq!(link.offer(Time(0), *channel, image, ()), Verdict::Passes);
+        }
+        let arrivals = std::iter::from_fn(|| {
+            let now = link.next_deadline()?;
+            Some(link.poll(now))
+        });
+        let arrivals = arrivals.flatten();
+        arrivals
+            .map(|it| (number(&it.image), it.at.0 / 1000))
+            .collect()
+    }
+
+    /// U4: it waits for the frame that is being sent, and takes its time on the line.
+    #[test]
+    fn a_small_frame_does_not_wait_behind_bulk() {
+        use Channel::{Data, Priority};
+        let frames = [(Data, 1, 4000), (Data, 2, 4000), (Priority, 3, 100)];
+        let arrivals = over_a_slow_line(&frames);
+        assert_eq!(arrivals, [(1, 4000), (3, 4100), (2, 8100)]);
+        let frames = frames.map(|(_, number, length)| (Data, number, length));
+        let one_queue = over_a_slow_line(&frames);
+        assert_eq!(one_queue, [(1, 4000), (2, 8000), (3, 8100)]);
+    }
+
+    /// Nor does bulk wait for all small frames that ever come.
+    #[test]
+    fn small_frames_leave_turns_to_bulk() {
+        let first = (Channel::Priority, 0, 100);
+        let bulk = (Channel::Data, 1, 4000);
+        let small = (2..100).map(|number| (Channel::Priority, number, 100));
+        let frames: Vec<_> = [first, bulk].into_iter().chain(small).collect();
+        let arrivals = over_a_slow_line(&frames);
+        let turn = arrivals.iter().position(|(number, _)| *number == 1);
+        assert_eq!(turn, Some(crate::turns::RUN as usize));
+    }
+
     /// The frames before it keep their turn; those after it arrive behind them, at once.
     #[test]
     fn a_rate_that_is_taken_away_holds_no_later_frame_back() {
         let mut link = LinkEmulator::new(impairments("rate 8Mbit"), 7);
-        assert_eq!(link.offer(Time(0), image(0), ()), Verdict::Passes);
+        assert_eq!(
+            link.offer(Time(0), Channel::Data, image(0), ()),
+            Verdict::Passes
+        );
         link.set(impairments("none"));
-        assert_eq!(link.offer(Time(0), image(1), ()), Verdict::Passes);
+        assert_eq!(
+            link.offer(Time(0), Channel::Data, image(1), ()),
+            Verdict::Passes
+        );
         assert_eq!(link.poll(Time(99_999)), None);
         assert_eq!(link.poll(Time(100_000)), Some(arrival(100_000, 0)));
         assert_eq!(link.poll(Time(100_000)), Some(arrival(100_000, 1)));
-        link.offer(Time(100_001), image(2), ());
+        link.offer(Time(100_001), Channel::Data, image(2), ());
         assert_eq!(link.poll(Time(100_001)), Some(arrival(100_001, 2)));
     }
 
+    /// A partition is changed while frames are in transit (X4).
     #[test]
     fn a_partition_drops_everything_until_it_heals() {
         let delay = impairments("delay 1us");
         let cut = impairments("delay 1us partition");
         let mut link = LinkEmulator::new(delay, 8);
-        assert_eq!(link.offer(Time(0), image(0), ()), Verdict::Passes);
+        assert_eq!(
+            link.offer(Time(0), Channel::Data, image(0), ()),
+            Verdict::Passes
+        );
         link.set(cut);
-        assert_eq!(link.offer(Time(1), image(1), ()), Verdict::Cut);
+        assert_eq!(
+            link.offer(Time(1), Channel::Data, image(1), ()),
+            Verdict::Cut
+        );
         assert_eq!(link.poll(Time(5000)), None);
         link.set(delay);
-        assert_eq!(link.offer(Time(5000), image(2), ()), Verdict::Passes);
+        assert_eq!(
+            link.offer(Time(5000), Channel::Data, image(2), ()),
+            Verdict::Passes
+        );
         assert_eq!(link.poll(Time(6000)), Some(arrival(6000, 2)));
         assert_eq!(link.counters().cut, 2);
     }
@@ -449,7 +547,7 @@ mod tests {
     fn bytes_in_transit_are_bounded() {
         let mut link = LinkEmulator::new(impairments("delay 10m"), 9);
         let big = vec![0; 1 << 20];
-        let verdicts = (0..70).map(|_| link.offer(Time(0), big.clone(), ()));
+        let verdicts = (0..70).map(|_| link.offer(Time(0), Channel::Data, big.clone(), ()));
         let passed = verdicts.filter(|verdict| *verdict == Verdict::Passes);
         assert_eq!(passed.count(), 64);
         assert_eq!(link.counters().overflowed, 6);

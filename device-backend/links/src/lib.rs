@@ -25,6 +25,7 @@ pub mod codec;
 pub mod emulator;
 pub mod fabric;
 pub mod impairment;
+mod line;
 pub mod memfd;
 pub mod network;
 pub mod notifier;
@@ -33,6 +34,7 @@ pub mod tap;
 #[cfg(test)]
 mod testing;
 pub mod topology;
+mod turns;
 pub mod udp;
 pub mod units;
 

@@ -1,9 +1,9 @@
 //! The links between nodes, as this process emulates them.
 //!
 //! ```text
-//!   send(from, to, image) ─► route: link, link, … ─► arrived: (to, image)
-//!                              each a [`LinkEmulator`]; a frame passes a link without
-//!                              impairments at once
+//!   send(from, to, channel, image) ─► route: link, link, … ─► arrived: [`Arrived`]
+//!                                       each a [`LinkEmulator`]; a frame passes a link
+//!                                       without impairments at once
 //! ```
 //!
 //! The topology gives each pair of nodes a route over directed links. A frame passes the
@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use qnic_abi::NodeId;
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -117,8 +118,20 @@ pub(crate) type Hop = (NodeId, NodeId);
 struct InTransit {
     from: NodeId,
     to: NodeId,
+    channel: Channel,
     /// Links passed.
     hops: usize,
+}
+
+/// A frame at the end of its route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrived {
+    /// Its destination.
+    pub to: NodeId,
+    /// How it travels, if it has to go on.
+    pub channel: Channel,
+    /// The frame ([`codec::Packet::encode`]).
+    pub image: Vec<u8>,
 }
 
 /// The links between nodes, as this process emulates them.
@@ -132,7 +145,7 @@ pub struct Network {
     /// It was made by [`Network::new`]: links can be changed.
     changeable: bool,
     /// Frames at the end of their routes.
-    arrived: VecDeque<(NodeId, Vec<u8>)>,
+    arrived: VecDeque<Arrived>,
     /// A link is impaired, or a frame is in transit.
     busy: bool,
     damaged: u64,
@@ -196,7 +209,7 @@ impl Network {
     /// were sent before on the same route.
     pub fn is_clear(&self, from: NodeId, to: NodeId) -> bool {
         !self.busy || {
-            let waiting = self.arrived.iter().any(|(node, _)| *node == to);
+            let waiting = self.arrived.iter().any(|frame| frame.to == to);
             let clear = |hop: &Hop| self.links[hop].is_clear();
             !waiting && self.route(from, to).iter().all(clear)
         }
@@ -208,16 +221,28 @@ impl Network {
     }
 
     /// Sends the image of a frame ([`codec::Packet::encode`]).
-    pub fn send(&mut self, now: Time, from: NodeId, to: NodeId, image: Vec<u8>) {
-        self.forward(now, image, InTransit { from, to, hops: 0 });
+    pub fn send(
+        &mut self,
+        now: Time,
+        (from, to): (NodeId, NodeId),
+        channel: Channel,
+        image: Vec<u8>,
+    ) {
+        let frame = InTransit {
+            from,
+            to,
+            channel,
+            hops: 0,
+        };
+        self.forward(now, image, frame);
     }
 
-    /// The image of the next frame that has arrived intact, and the node it is for.
-    pub fn poll(&mut self, now: Time) -> Option<(NodeId, Vec<u8>)> {
+    /// The next frame that has arrived intact.
+    pub fn poll(&mut self, now: Time) -> Option<Arrived> {
         while self.forward_due(now) {}
-        while let Some((node, image)) = self.arrived.pop_front() {
-            if codec::strip_checksum(&image).is_ok() {
-                return Some((node, image));
+        while let Some(arrived) = self.arrived.pop_front() {
+            if codec::strip_checksum(&arrived.image).is_ok() {
+                return Some(arrived);
             }
             self.damaged += 1;
         }
@@ -378,7 +403,7 @@ impl Network {
             let idle = link.in_transit() == 0;
             let shown = self.taps.is_on().then(|| image.clone());
             let before = *link.counters();
-            let verdict = link.offer(now, image, frame);
+            let verdict = link.offer(now, frame.channel, image, frame);
             if let Some(shown) = shown {
                 self.taps.record(&TapRecord {
                     flags: TapFlags::between(&before, link.counters()),
@@ -392,7 +417,8 @@ impl Network {
             return;
         }
         self.busy = true;
-        self.arrived.push_back((frame.to, image));
+        let InTransit { to, channel, .. } = frame;
+        self.arrived.push_back(Arrived { to, channel, image });
     }
 }
 
@@ -425,15 +451,23 @@ mod tests {
         Network::new(&plan, &nodes(count)).unwrap()
     }
 
+    fn arrived(to: NodeId, source: u16, destination: u16) -> Option<Arrived> {
+        Some(Arrived {
+            to,
+            channel: Channel::Data,
+            image: image(source, destination),
+        })
+    }
+
     #[test]
     fn latencies_of_the_hops_add_up() {
         let mut network = network(Topology::Torus { columns: 3 }, 9, "delay 1us");
         let (from, to) = (NodeId(0), NodeId(4));
         assert!(!network.is_clear(from, to));
-        network.send(Time(0), from, to, image(0, 4));
+        network.send(Time(0), (from, to), Channel::Data, image(0, 4));
         assert_eq!(network.poll(Time(1999)), None);
         assert_eq!(network.next_deadline(), Some(Time(2000)));
-        assert_eq!(network.poll(Time(2000)), Some((to, image(0, 4))));
+        assert_eq!(network.poll(Time(2000)), arrived(to, 0, 4));
     }
 
     #[test]
@@ -447,7 +481,12 @@ mod tests {
     fn damage_is_caught_and_counted() {
         let mut network = network(Topology::Ring, 4, "corrupt 100%");
         for number in 0..100 {
-            network.send(Time(0), NodeId(0), NodeId(1), image(number, 1));
+            network.send(
+                Time(0),
+                (NodeId(0), NodeId(1)),
+                Channel::Data,
+                image(number, 1),
+            );
         }
         assert_eq!(network.poll(Time(0)), None);
         assert_eq!(network.damaged(), 100);
@@ -461,10 +500,10 @@ mod tests {
         assert_eq!(network.set(LinkSet::OneWay(a, b), set("delay 10ns")), Ok(1));
         assert!(!network.is_clear(a, b) && !network.is_clear(a, c));
         assert!(network.is_clear(b, a) && network.is_clear(b, c));
-        network.send(Time(0), a, c, image(0, 4));
+        network.send(Time(0), (a, c), Channel::Data, image(0, 4));
         assert_eq!(network.set(LinkSet::All, set("")), Ok(8));
         assert!(!network.is_clear(a, b), "a frame is still in transit");
-        assert_eq!(network.poll(Time(10)), Some((c, image(0, 4))));
+        assert_eq!(network.poll(Time(10)), arrived(c, 0, 4));
         assert_eq!(network.poll(Time(10)), None);
         assert!(network.is_clear(a, b));
         assert!(network

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
@@ -92,9 +93,13 @@ impl<C: Carrier, X> Processes<C, X> {
     }
 
     pub(crate) fn send(&mut self, from: usize, peer: usize, frame: &[u8]) {
+        self.send_on(Channel::Data, from, peer, frame);
+    }
+
+    pub(crate) fn send_on(&mut self, channel: Channel, from: usize, peer: usize, frame: &[u8]) {
         let now = self.now();
         let carrier = self.carriers[from].as_mut().unwrap();
-        carrier.send(now, peer, &mut |out| {
+        carrier.send(now, peer, channel, &mut |out| {
             out.extend_from_slice(frame);
             true
         });

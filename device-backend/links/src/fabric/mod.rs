@@ -254,15 +254,15 @@ impl<H: Host> Fabric<H> {
         for slot in slots.iter_mut() {
             busy |= slot.deliver_held(now);
         }
-        while let Some((node, image)) = network.poll(now) {
+        while let Some(frame) = network.poll(now) {
             busy = true;
-            let bytes = codec::without_checksum(&image);
-            match (routes.find(node), Packet::parse(bytes)) {
-                (Some(Route::Local(slot)), Ok(frame)) => {
-                    slots[slot].deliver(now, &frame, false);
+            let bytes = codec::without_checksum(&frame.image);
+            match (routes.find(frame.to), Packet::parse(bytes)) {
+                (Some(Route::Local(slot)), Ok(packet)) => {
+                    slots[slot].deliver(now, &packet, false);
                 }
                 (Some(Route::Remote { carrier, process }), _) => {
-                    carriers[carrier].send(now, process, &mut |buffer| {
+                    carriers[carrier].send(now, process, frame.channel, &mut |buffer| {
                         buffer.extend_from_slice(bytes);
                         true
                     });

@@ -342,7 +342,7 @@ fn taps_record_each_link_and_what_it_does() {
 /// A carrier that keeps what is sent and hands in what it is given.
 #[derive(Debug, Default)]
 struct Probe {
-    sent: Vec<(usize, Vec<u8>)>,
+    sent: Vec<(usize, Channel, Vec<u8>)>,
     coming: Vec<(usize, Vec<u8>)>,
 }
 
@@ -350,10 +350,16 @@ struct Probe {
 struct ProbeCarrier(Arc<Mutex<Probe>>, std::fs::File);
 
 impl Carrier for ProbeCarrier {
-    fn send(&mut self, _: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool) {
+    fn send(
+        &mut self,
+        _: Time,
+        process: usize,
+        channel: Channel,
+        fill: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) {
         let mut bytes = Vec::new();
         assert!(fill(&mut bytes));
-        self.0.lock().unwrap().sent.push((process, bytes));
+        self.0.lock().unwrap().sent.push((process, channel, bytes));
     }
 
     fn flush(&mut self, _: Time) {}
@@ -416,6 +422,41 @@ fn other_processes_are_reached_and_send_only_for_their_nodes() {
     let there = (0, 6, Outcome::Passes, TapFlags::empty(), 0);
     let back = (5, 1, Outcome::Passes, TapFlags::FOREIGN, 5);
     assert_eq!(notes.take(), [there, back]);
+}
+
+/// Over an emulated link with a rate, and on to another process (U4).
+#[test]
+fn a_frame_keeps_its_channel_to_the_end_of_its_route() {
+    let mut fabric = fabric(&[0], 1);
+    let plan = NetworkPlan {
+        nodes: vec![NodeId(0), NodeId(5)],
+        default: impairments("rate 8Mbit"),
+        ..NetworkPlan::default()
+    };
+    fabric.join(&plan).unwrap();
+    let probe = Arc::new(Mutex::new(Probe::default()));
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let carrier = ProbeCarrier(probe.clone(), null);
+    fabric
+        .connect(Box::new(carrier), &[vec![NodeId(5)]])
+        .unwrap();
+    let frames = [
+        (Channel::Data, 4096),
+        (Channel::Data, 4096),
+        (Channel::Priority, 8),
+    ];
+    for (channel, length) in frames {
+        let (header, payload) = (header(0, 5, length), vec![7; length]);
+        fabric.with(0, NOW, |_, _, _, wire| {
+            assert!(wire.send(&header, Payload::Bytes(&payload), channel));
+        });
+    }
+    while let Some(at) = fabric.network().next_deadline() {
+        fabric.receive(at);
+    }
+    let sent = &probe.lock().unwrap().sent;
+    let channels: Vec<_> = sent.iter().map(|(_, channel, _)| *channel).collect();
+    assert_eq!(channels, [Channel::Data, Channel::Priority, Channel::Data]);
 }
 
 #[test]

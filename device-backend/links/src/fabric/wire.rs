@@ -48,7 +48,7 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
         })
     }
 
-    fn send(&mut self, frame: &Frame, payload: Payload<'_, H::Memory>, _: Channel) -> bool {
+    fn send(&mut self, frame: &Frame, payload: Payload<'_, H::Memory>, channel: Channel) -> bool {
         let packet = Packet::new(frame, payload);
         let (now, from, to) = (self.now, self.node, packet.destination());
         let Some(route) = self.switch.routes.find(to) else {
@@ -57,7 +57,7 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
         let network = &mut self.switch.network;
         if !network.is_clear(from, to) {
             if let Some(image) = packet.encode() {
-                network.send(now, from, to, image);
+                network.send(now, (from, to), channel, image);
             }
             return true;
         }
@@ -67,7 +67,9 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             Route::Local(slot) => self.deliver(slot, &packet),
             Route::Remote { carrier, process } => {
                 let carrier = &mut self.switch.carriers[carrier];
-                carrier.send(now, process, &mut |buffer| packet.append_to(buffer));
+                carrier.send(now, process, channel, &mut |buffer| {
+                    packet.append_to(buffer)
+                });
                 true
             }
         };

@@ -34,6 +34,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::Timespec;
@@ -183,7 +184,13 @@ fn watch(epoll: &OwnedFd, source: impl AsFd) -> rustix::io::Result<()> {
 }
 
 impl Carrier for ShmCarrier {
-    fn send(&mut self, now: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool) {
+    fn send(
+        &mut self,
+        now: Time,
+        process: usize,
+        _: Channel,
+        fill: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) {
         if let Some(peer) = self.peers.get_mut(process) {
             self.frame.clear();
             if fill(&mut self.frame) {

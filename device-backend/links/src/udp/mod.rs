@@ -30,6 +30,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState, BATCH_SIZE};
 
@@ -308,7 +309,13 @@ fn reason(own: &str, peer: &Peer) -> String {
 }
 
 impl Carrier for UdpCarrier {
-    fn send(&mut self, _now: Time, process: usize, fill: &mut dyn FnMut(&mut Vec<u8>) -> bool) {
+    fn send(
+        &mut self,
+        _now: Time,
+        process: usize,
+        _: Channel,
+        fill: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) {
         if let Some((address, peer)) = self.peers.get_mut(process) {
             peer.send(self.socket.to(*address), fill);
         }

@@ -151,7 +151,7 @@ fn a_host_speaks_only_for_its_own_nodes() {
     for node in [5].into_iter().chain(lies) {
         let frame = image(node, 0);
         let frame = codec::without_checksum(&frame);
-        liar.send(Time(0), 0, &mut |out| {
+        liar.send(Time(0), 0, Channel::Data, &mut |out| {
             out.extend_from_slice(frame);
             true
         });
