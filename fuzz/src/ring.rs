@@ -1,7 +1,7 @@
 //! The shared-memory ring, and the handshake before it.
 //!
 //! ```text
-//!   "a": hostile, same user ──socket, two rings──┐
+//!   "a": hostile, same user ──socket, four rings─┐
 //!                                                ├── "b": the carrier ──► frames
 //!   "c": an honest carrier ──────────────────────┘
 //! ```
@@ -34,13 +34,17 @@ use crate::input::Input;
 /// Most steps of one input.
 const STEPS: usize = 64;
 
-/// Layout of a ring's memory.
+/// Layout of a ring's memory, and of the data ring's.
 const TAIL: usize = 0;
 const HEAD: usize = 128;
 const ASLEEP: usize = 256;
 const RECORDS: usize = 4096;
 const CAPACITY: usize = 8 << 20;
-const RING: usize = RECORDS + CAPACITY;
+
+/// Where the priority ring begins, behind the data ring; and how much both take.
+const PRIORITY: usize = RECORDS + CAPACITY;
+const PRIORITY_CAPACITY: usize = 512 << 10;
+const RING: usize = PRIORITY + RECORDS + PRIORITY_CAPACITY;
 
 /// Bytes of a Hello.
 const HELLO: usize = 288;
@@ -58,12 +62,15 @@ const CALLS: usize = 1000;
 #[derive(Default)]
 struct Hostile {
     socket: Option<UnixStream>,
-    /// The ring from which `b` reads, and the one to which it writes.
+    /// The rings from which `b` reads, and those to which it writes.
     inbox: Option<MmapRegion>,
     outbox: Option<MmapRegion>,
-    /// What it has written, in bytes.
-    tail: u64,
+    /// What it has written, in bytes, to the data ring and to the priority ring.
+    tails: [u64; 2],
 }
+
+/// Where the two rings begin, and the bytes of their records.
+const RINGS: [(usize, u64); 2] = [(0, CAPACITY as u64), (PRIORITY, PRIORITY_CAPACITY as u64)];
 
 struct World {
     _directory: tempfile::TempDir,
@@ -149,7 +156,7 @@ impl World {
             144..=207 => self.turn(),
             208..=223 => {
                 let length = input.below(MAX_FRAME) + 1;
-                self.b.send(self.now, 0, Channel::Data, &mut |out| {
+                self.b.send(self.now, 0, Channel::of(length), &mut |out| {
                     out.extend(std::iter::repeat_n(9, length));
                     true
                 });
@@ -219,16 +226,17 @@ impl World {
         self.a.socket = Some(socket);
     }
 
-    /// A record in the ring to `b`, its length and the index behind it nearly right.
+    /// A record in a ring to `b`, its length and the index behind it nearly right.
     fn record(&mut self, input: &mut Input<'_>) {
-        let length = match input.byte() {
-            0..=127 => usize::from(input.byte()) + 1,
-            _ => input.below(MAX_FRAME) + 1,
+        let (ring, length) = match input.byte() {
+            0..=63 => (0, usize::from(input.byte()) + 1),
+            64..=127 => (1, usize::from(input.byte()) + 1),
+            _ => (0, input.below(MAX_FRAME) + 1),
         };
         let stored = input.near(length as u64);
-        self.a.write(stored, &vec![3; length]);
-        let tail = input.near(self.a.tail);
-        store(self.a.inbox.as_ref(), TAIL, tail);
+        self.a.write(ring, stored, &vec![3; length]);
+        let tail = input.near(self.a.tails[ring]);
+        store(self.a.inbox.as_ref(), RINGS[ring].0 + TAIL, tail);
     }
 
     /// Any word of either ring, mostly one that means something.
@@ -238,13 +246,16 @@ impl World {
             false => &self.a.inbox,
         };
         let offset = match input.byte() {
-            0..=79 => TAIL,
-            80..=159 => HEAD,
-            160..=191 => ASLEEP,
+            0..=39 => TAIL,
+            40..=79 => PRIORITY + TAIL,
+            80..=119 => HEAD,
+            120..=159 => PRIORITY + HEAD,
+            160..=175 => ASLEEP,
+            176..=191 => PRIORITY + ASLEEP,
             192..=223 => RECORDS + usize::from(input.byte()) * 8,
             _ => input.below(RING / 8) * 8,
         };
-        let word = input.near(self.a.tail);
+        let word = input.near(self.a.tails[0]);
         store(ring.as_ref(), offset, word);
     }
 
@@ -263,7 +274,7 @@ impl World {
                     true
                 };
                 self.b.send(self.now, 1, Channel::Data, fill);
-                self.c.send(self.now, 0, Channel::Data, fill);
+                self.c.send(self.now, 0, Channel::Priority, fill);
             }
             self.turn();
             there |= self.at_c.contains(&frame);
@@ -284,28 +295,32 @@ impl World {
         self.turn();
         self.send_hello(&hello(), &descriptors, &memfd, RING);
         assert!(self.b.report().processes[0].connected, "a is connected");
-        self.a.write(5, &[1, 2, 3, 4, 5]);
-        store(self.a.inbox.as_ref(), TAIL, self.a.tail);
+        for (ring, (start, _)) in RINGS.into_iter().enumerate() {
+            self.a.write(ring, 5, &[ring as u8, 2, 3, 4, 5]);
+            store(self.a.inbox.as_ref(), start + TAIL, self.a.tails[ring]);
+        }
         self.turn();
-        assert!(self.frames.contains(&(0, vec![1, 2, 3, 4, 5])), "its frame");
+        for ring in [0, 1] {
+            let frame = (0, vec![ring, 2, 3, 4, 5]);
+            assert!(self.frames.contains(&frame), "its frames");
+        }
     }
 }
 
 impl Hostile {
     /// A record, without the index behind it.
-    fn write(&mut self, length: u64, bytes: &[u8]) {
-        let at = |index: u64| RECORDS + (index % CAPACITY as u64) as usize;
-        store(self.inbox.as_ref(), at(self.tail), length);
-        self.tail += 8;
+    fn write(&mut self, ring: usize, length: u64, bytes: &[u8]) {
+        let (start, capacity) = RINGS[ring];
+        let tail = &mut self.tails[ring];
+        let at = |index: u64| start + RECORDS + (index % capacity) as usize;
+        store(self.inbox.as_ref(), at(*tail), length);
+        *tail += 8;
         for word in bytes.chunks(8) {
             let mut whole = [0; 8];
             whole[..word.len()].copy_from_slice(word);
-            store(
-                self.inbox.as_ref(),
-                at(self.tail),
-                u64::from_le_bytes(whole),
-            );
-            self.tail += 8;
+            let word = u64::from_le_bytes(whole);
+            store(self.inbox.as_ref(), at(*tail), word);
+            *tail += 8;
         }
     }
 }
@@ -323,7 +338,7 @@ fn store(ring: Option<&MmapRegion>, offset: usize, word: u64) {
 fn hello() -> [u8; HELLO] {
     let mut hello = [0; HELLO];
     hello[..8].copy_from_slice(b"qnic-shm");
-    hello[8..12].copy_from_slice(&1u32.to_le_bytes());
+    hello[8..12].copy_from_slice(&2u32.to_le_bytes());
     hello[12..16].copy_from_slice(&1u32.to_le_bytes());
     hello[16..20].copy_from_slice(&u32::from(WIRE_VERSION).to_le_bytes());
     hello[24..32].copy_from_slice(&(RING as u64).to_le_bytes());

@@ -5,7 +5,7 @@
 //!   | magic | version | kind | wire version | res | ring bytes | source | destination | text  |
 //! ```
 //!
-//! A Hello carries two descriptors: the memory of the ring from which its sender reads,
+//! A Hello carries two descriptors: the memory of the rings from which its sender reads,
 //! and the eventfd that wakes the sender. A Refusal carries the reason as text. Magic,
 //! version and kind are the same in every version, and the length never changes, so
 //! processes of different versions understand each other's refusals.
@@ -28,13 +28,13 @@ use rustix::net::{
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::mapping::{BadMemory, RingMemory, BYTES};
+use super::mapping::{BadMemory, PairMemory, BYTES};
 use crate::notifier::{Notifier, NotifierError};
 
 const MAGIC: [u8; 8] = *b"qnic-shm";
 
-/// Version of the handshake and of the ring's layout.
-const VERSION: u32 = 1;
+/// Version of the handshake and of the rings' layout.
+const VERSION: u32 = 2;
 
 const HELLO: u32 = 1;
 const REFUSAL: u32 = 2;
@@ -83,7 +83,7 @@ pub(super) enum Refused {
         source_name: String,
         destination: String,
     },
-    #[error("its hello comes without a ring and an eventfd")]
+    #[error("its hello comes without rings and an eventfd")]
     NoDescriptors,
     #[error(transparent)]
     Memory(#[from] BadMemory),
@@ -106,8 +106,8 @@ pub(super) struct Hello {
     pub(super) source: String,
     /// Name of the process that it wants to connect to.
     pub(super) destination: String,
-    /// The ring from which the sender reads.
-    pub(super) memory: RingMemory,
+    /// The rings from which the sender reads.
+    pub(super) memory: PairMemory,
     /// Wakes the sender.
     pub(super) notifier: Notifier,
 }
@@ -156,7 +156,7 @@ fn message(kind: u32, source: &str, destination: &str, reason: &str) -> Message 
     }
 }
 
-/// Sends a Hello with the ring from which this process reads and the eventfd that wakes it.
+/// Sends a Hello with the rings from which this process reads and the eventfd that wakes it.
 pub(super) fn send_hello(
     socket: &UnixStream,
     source: &str,
@@ -247,7 +247,7 @@ fn parse(message: &Message, descriptors: Vec<OwnedFd>) -> Result<Hello, Refused>
     Ok(Hello {
         source: text(&message.source),
         destination: text(&message.destination),
-        memory: RingMemory::adopt(memory)?,
+        memory: PairMemory::adopt(memory)?,
         notifier: Notifier::adopt(notifier)?,
     })
 }

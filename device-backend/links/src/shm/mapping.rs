@@ -1,4 +1,4 @@
-//! The memory of a ring: a memfd that two processes map.
+//! The memory of a pair of rings ([`super::channels`]): a memfd that two processes map.
 //!
 //! The reader creates it, so another process can make this one hold no more memory than
 //! this one has handed out. It is sealed against changes of size before it is handed
@@ -12,48 +12,56 @@
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::Arc;
 
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
+use qnic_nic::env::Channel;
 use rustix::fs::SealFlags;
 use vm_memory::{AtomicInteger, FileOffset, MmapRegion, VolatileArrayRef, VolatileMemory};
 
 use super::ring::RECORDS;
 use crate::memfd::sealed_memfd;
 
-/// Bytes of a ring's records: the windows of a few NICs (a window is 1,024 frames), so
-/// that nothing is lost while the reader is not running.
+/// Bytes of the data ring's records: the windows of a few NICs, so that nothing is lost while the
+/// reader is not running.
 pub(super) const CAPACITY: usize = 8 << 20;
 
-/// Size of a ring's memory in bytes.
-pub(super) const BYTES: usize = RECORDS + CAPACITY;
+/// Bytes of the priority ring's records: a window of the smallest.
+pub(super) const PRIORITY_CAPACITY: usize = 512 << 10;
+
+/// Where the priority ring begins.
+const PRIORITY: usize = RECORDS + CAPACITY;
+
+/// Size of the memory in bytes.
+pub(super) const BYTES: usize = PRIORITY + RECORDS + PRIORITY_CAPACITY;
 
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// `f_type` of a memfd of small pages.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// Why a descriptor is not accepted as a ring.
+/// Why a descriptor is not accepted as rings.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadMemory {
-    #[error("the memory of its ring is not a memfd of small pages that is sealed against changes of size")]
+    #[error("the memory of its rings is not a memfd of small pages that is sealed against changes of size")]
     NotSealed,
-    #[error("the memory of its ring has {0} bytes, {BYTES} were expected")]
+    #[error("the memory of its rings has {0} bytes, {BYTES} were expected")]
     Size(u64),
-    #[error("the memory of its ring cannot be mapped: {0}")]
+    #[error("the memory of its rings cannot be mapped: {0}")]
     System(std::io::Error),
 }
 
-/// The mapped memory of a ring.
+/// The mapped memory of a pair of rings.
 #[derive(Debug)]
-pub(super) struct RingMemory(MmapRegion);
+pub(super) struct PairMemory(Arc<MmapRegion>);
 
-impl RingMemory {
+impl PairMemory {
     /// Creates one, all zero, and the descriptor to hand out.
     pub(super) fn make() -> std::io::Result<(Self, OwnedFd)> {
         let seals = SIZE_SEALS | SealFlags::SEAL;
         let file = sealed_memfd("qnic-ring", BYTES as u64, seals)?;
-        let memory = RingMemory::map(file.try_clone()?)?;
+        let memory = PairMemory::map(file.try_clone()?)?;
         Ok((memory, file.into()))
     }
 
@@ -71,23 +79,58 @@ impl RingMemory {
         if bytes != BYTES as u64 {
             return Err(BadMemory::Size(bytes));
         }
-        RingMemory::map(file).map_err(BadMemory::System)
+        PairMemory::map(file).map_err(BadMemory::System)
     }
 
     fn map(file: File) -> std::io::Result<Self> {
         let region = MmapRegion::from_file(FileOffset::new(file, 0), BYTES);
-        Ok(RingMemory(region.map_err(std::io::Error::other)?))
+        Ok(PairMemory(Arc::new(region.map_err(std::io::Error::other)?)))
+    }
+
+    /// The memory of the ring of a channel.
+    pub(super) fn ring(&self, channel: Channel) -> RingMemory {
+        let (start, end) = match channel {
+            Channel::Priority => (PRIORITY, BYTES),
+            Channel::Data => (0, PRIORITY),
+        };
+        RingMemory {
+            region: self.0.clone(),
+            start,
+            size: end - start,
+        }
+    }
+}
+
+/// The mapped memory of a ring.
+#[derive(Debug)]
+pub(super) struct RingMemory {
+    region: Arc<MmapRegion>,
+    start: usize,
+    size: usize,
+}
+
+impl RingMemory {
+    /// The offset in the region of `bytes` bytes at `offset` of the ring.
+    #[inline]
+    fn within(&self, offset: usize, bytes: usize) -> usize {
+        assert!(
+            offset + bytes <= self.size,
+            "{bytes} bytes at offset {offset:#x} of a ring"
+        );
+        self.start + offset
     }
 
     fn words(&self, offset: usize, count: usize) -> VolatileArrayRef<'_, u64> {
-        match self.0.get_array_ref(offset, count) {
+        let offset = self.within(offset, count * size_of::<u64>());
+        match self.region.get_array_ref(offset, count) {
             Ok(words) => words,
             Err(error) => panic!("{count} words at offset {offset:#x} of a ring: {error}"),
         }
     }
 
     fn cell<T: AtomicInteger>(&self, offset: usize) -> &T {
-        match self.0.get_atomic_ref(offset) {
+        let offset = self.within(offset, size_of::<T>());
+        match self.region.get_atomic_ref(offset) {
             Ok(cell) => cell,
             Err(error) => panic!("offset {offset:#x} of a ring: {error}"),
         }
@@ -96,7 +139,7 @@ impl RingMemory {
 
 impl SharedMemory for RingMemory {
     fn size(&self) -> usize {
-        BYTES
+        self.size
     }
 
     #[inline]
@@ -137,14 +180,25 @@ mod tests {
     use super::*;
     use crate::shm::ring::{Consumer, Producer};
 
+    /// Neither does a ring reach into the other.
     #[test]
-    fn two_mappings_are_one_ring() {
-        let (memory, memfd) = RingMemory::make().unwrap();
-        let mut consumer = Consumer::new(memory);
-        let mut producer = Producer::new(RingMemory::adopt(memfd).unwrap());
-        assert_eq!(producer.push(b"frame"), Ok(true));
-        assert!(!producer.flush());
-        assert_eq!(consumer.pop(), Ok(Some(&b"frame"[..])));
+    fn two_mappings_are_two_rings() {
+        let (near, memfd) = PairMemory::make().unwrap();
+        let far = PairMemory::adopt(memfd).unwrap();
+        for channel in [Channel::Priority, Channel::Data] {
+            let mut consumer = Consumer::new(near.ring(channel));
+            let mut producer = Producer::new(far.ring(channel));
+            let frame = [channel as u8; 700];
+            let mut count = 0;
+            while producer.push(&frame).unwrap() {
+                count += 1;
+            }
+            assert!(!producer.flush());
+            for _ in 0..count {
+                assert_eq!(consumer.pop(), Ok(Some(&frame[..])));
+            }
+            assert_eq!(consumer.pop(), Ok(None));
+        }
     }
 
     fn memfd(bytes: u64, seals: SealFlags) -> OwnedFd {
@@ -154,17 +208,17 @@ mod tests {
     #[test]
     fn memory_that_could_be_truncated_is_refused() {
         for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
-            let refused = RingMemory::adopt(memfd(BYTES as u64, seals));
+            let refused = PairMemory::adopt(memfd(BYTES as u64, seals));
             assert!(matches!(refused, Err(BadMemory::NotSealed)), "{seals:?}");
         }
         let file = tempfile::tempfile().unwrap();
         file.set_len(BYTES as u64).unwrap();
-        let refused = RingMemory::adopt(file.into());
+        let refused = PairMemory::adopt(file.into());
         assert!(matches!(refused, Err(BadMemory::NotSealed)));
-        let short = RingMemory::adopt(memfd(4096, SIZE_SEALS));
+        let short = PairMemory::adopt(memfd(4096, SIZE_SEALS));
         assert!(matches!(short, Err(BadMemory::Size(4096))));
         let read_only = memfd(BYTES as u64, SIZE_SEALS | SealFlags::WRITE);
-        let refused = RingMemory::adopt(read_only);
+        let refused = PairMemory::adopt(read_only);
         assert!(matches!(refused, Err(BadMemory::System(_))));
     }
 }

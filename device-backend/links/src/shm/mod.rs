@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!   process "a"                                    process "b"
-//!   send ─► Producer ──[ring, b's memfd]──► Consumer ─► receive
-//!                └──── eventfd, only if b sleeps ────►┘
-//!   receive ◄─ Consumer ◄──[ring, a's memfd]── Producer ◄─ send
+//!   send ─► Outbox ──[two rings, b's memfd]──► Inbox ─► receive
+//!              └────── eventfd, only if b sleeps ─────►┘
+//!   receive ◄─ Inbox ◄──[two rings, a's memfd]── Outbox ◄─ send
 //!
 //!   Unix socket: Hello with memfd and eventfd, both ways; then nothing, until one ends
 //! ```
 //!
 //! While both processes are busy, a frame costs no system call, since the reader does not
 //! sleep. Every 10 ms a busy process polls its sockets. A frame that does not fit into
-//! the ring is dropped and counted, as on any wire.
+//! its ring is dropped and counted, as on any wire. Each channel has a ring of its own
+//! ([`channels`]), so a small frame does not wait behind bulk.
 //!
 //! The other process is not trusted. A frame is copied out of the ring before it is
 //! parsed, and dropped if it is not from a node of that process, as on every carrier.
@@ -20,6 +21,7 @@
 //! user, which is checked; such a process could as well stop this one (see
 //! [`crate::notifier`]).
 
+mod channels;
 mod handshake;
 mod mapping;
 #[cfg(test)]
@@ -166,13 +168,13 @@ impl ShmCarrier {
     }
 }
 
-/// Responds to a Hello; returns this end of the ring that it has handed out.
+/// Responds to a Hello; returns this end of the rings that it has handed out.
 fn respond(
     name: &str,
     notifier: &Notifier,
     socket: &UnixStream,
     hello: &handshake::Hello,
-) -> Result<ring::Consumer<mapping::RingMemory>, Refused> {
+) -> Result<channels::Inbox<mapping::RingMemory>, Refused> {
     let (inbox, memfd) = peer::new_inbox()?;
     handshake::send_hello(socket, name, &hello.source, &memfd, notifier)?;
     Ok(inbox)
@@ -188,13 +190,13 @@ impl Carrier for ShmCarrier {
         &mut self,
         now: Time,
         process: usize,
-        _: Channel,
+        channel: Channel,
         fill: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) {
         if let Some(peer) = self.peers.get_mut(process) {
             self.frame.clear();
             if fill(&mut self.frame) {
-                peer.send(now, &self.frame);
+                peer.send(now, channel, &self.frame);
             }
         }
     }

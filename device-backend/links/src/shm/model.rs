@@ -1,5 +1,6 @@
 //! The ring in every interleaving of its two sides, on loom's atomics: no record is
-//! lost, torn or overwritten, and no wake-up is lost (loom reports the deadlock).
+//! lost, torn or overwritten, and no wake-up is lost (loom reports the deadlock). And the pair
+//! of rings of the two channels, whose reader sleeps once for both.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,7 +10,9 @@ use loom::sync::atomic::{fence, AtomicU64};
 use loom::sync::Notify;
 use qnic_abi::shared::Ordering;
 use qnic_abi::SharedMemory;
+use qnic_nic::env::Channel;
 
+use super::channels::{Inbox, Outbox};
 use super::ring::{Consumer, Producer, RECORDS};
 
 /// Room for two records of a word each.
@@ -176,5 +179,38 @@ fn a_sleeping_consumer_has_released_all_room() {
         assert_eq!(consumer.pop(), Ok(Some(&[1; 8][..])));
         assert_eq!(consumer.prepare_sleep(), Ok(false));
         assert_eq!(producer.push(&[2; 8]), Ok(true));
+    });
+}
+
+/// A reader that falls asleep on both rings against a writer that writes to one after the other.
+#[test]
+fn no_wake_up_is_lost_on_either_channel() {
+    check(|| {
+        let rings = [Words::new(), Words::new()];
+        let [priority, data] = rings.clone();
+        let mut outbox = Outbox::new(priority, data);
+        let notify = Rc::new(Notify::new());
+        let signal = notify.clone();
+        let reader = loom::thread::spawn(move || {
+            let [priority, data] = rings;
+            let mut inbox = Inbox::new(priority, data);
+            let mut seen = 0;
+            while seen != 3 {
+                while let Some(record) = inbox.pop().unwrap() {
+                    seen += record[0];
+                }
+                if seen != 3 && inbox.prepare_sleep().unwrap() {
+                    notify.wait();
+                }
+                inbox.wake();
+            }
+        });
+        for (channel, number) in [(Channel::Data, 1), (Channel::Priority, 2)] {
+            assert_eq!(outbox.push(channel, &[number; 8]), Ok(true));
+            if outbox.flush() {
+                signal.notify();
+            }
+        }
+        reader.join().unwrap();
     });
 }

@@ -14,13 +14,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use super::channels::{Inbox, Outbox};
 use super::handshake::{self, Hello, Refused};
-use super::mapping::RingMemory;
-use super::ring::{Broken, Consumer, Producer, MAX_RECORD};
+use super::mapping::{PairMemory, RingMemory};
+use super::ring::{Broken, MAX_RECORD};
 use crate::carrier::{Outage, ProcessReport};
 use crate::notifier::Notifier;
 
@@ -65,21 +67,23 @@ enum State {
     Disconnected,
     Connecting {
         socket: UnixStream,
-        inbox: Consumer<RingMemory>,
+        inbox: Inbox<RingMemory>,
         until: Time,
     },
     Connected {
         socket: UnixStream,
-        inbox: Consumer<RingMemory>,
-        outbox: Producer<RingMemory>,
+        inbox: Inbox<RingMemory>,
+        outbox: Outbox<RingMemory>,
         notifier: Notifier,
     },
 }
 
-/// A new ring: the end of this process, and the descriptor for the other end.
-pub(super) fn new_inbox() -> std::io::Result<(Consumer<RingMemory>, OwnedFd)> {
-    let (memory, memfd) = RingMemory::make()?;
-    Ok((Consumer::new(memory), memfd))
+/// New rings: the end of this process, and the descriptor for the other end.
+pub(super) fn new_inbox() -> std::io::Result<(Inbox<RingMemory>, OwnedFd)> {
+    let (memory, memfd) = PairMemory::make()?;
+    let ring = |channel| memory.ring(channel);
+    let inbox = Inbox::new(ring(Channel::Priority), ring(Channel::Data));
+    Ok((inbox, memfd))
 }
 
 impl Peer {
@@ -213,7 +217,7 @@ impl Peer {
         &mut self,
         now: Time,
         socket: UnixStream,
-        inbox: Consumer<RingMemory>,
+        inbox: Inbox<RingMemory>,
         hello: Hello,
     ) {
         if let State::Connected { .. } = self.state {
@@ -222,11 +226,12 @@ impl Peer {
         self.establish(socket, inbox, hello);
     }
 
-    fn establish(&mut self, socket: UnixStream, inbox: Consumer<RingMemory>, hello: Hello) {
+    fn establish(&mut self, socket: UnixStream, inbox: Inbox<RingMemory>, hello: Hello) {
+        let ring = |channel| hello.memory.ring(channel);
         self.state = State::Connected {
             socket,
             inbox,
-            outbox: Producer::new(hello.memory),
+            outbox: Outbox::new(ring(Channel::Priority), ring(Channel::Data)),
             notifier: hello.notifier,
         };
         self.report.connected = true;
@@ -271,12 +276,12 @@ impl Peer {
     }
 
     /// Sends a frame; one that does not fit is dropped.
-    pub(super) fn send(&mut self, now: Time, frame: &[u8]) {
+    pub(super) fn send(&mut self, now: Time, channel: Channel, frame: &[u8]) {
         let State::Connected { outbox, .. } = &mut self.state else {
             self.report.dropped += 1;
             return;
         };
-        match outbox.push(frame) {
+        match outbox.push(channel, frame) {
             Ok(true) => self.report.frames_sent += 1,
             Ok(false) => self.report.dropped += 1,
             Err(broken) => self.lose(now, &Lost::Outbox(broken)),

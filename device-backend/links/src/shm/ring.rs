@@ -184,7 +184,14 @@ impl<M: SharedMemory> Producer<M> {
         Ok(self.tail + span - self.head <= capacity)
     }
 
-    /// Publishes all records. A consumer that sleeps does not notice.
+    /// Publishes all records, if any are not. A consumer that sleeps does not notice.
+    #[inline]
+    pub(super) fn publish_pending(&mut self) {
+        if self.published != self.tail {
+            self.publish();
+        }
+    }
+
     fn publish(&mut self) {
         // Pairs with the acquire load in `Consumer::refresh`.
         let memory = &self.records.memory;
@@ -200,9 +207,7 @@ impl<M: SharedMemory> Producer<M> {
             return false;
         }
         self.flushed = self.tail;
-        if self.published != self.tail {
-            self.publish();
-        }
+        self.publish_pending();
         // Pairs with the fence in `Consumer::prepare_sleep`.
         let memory = &self.records.memory;
         memory.fence();
@@ -241,13 +246,19 @@ impl<M: SharedMemory> Consumer<M> {
         }
     }
 
-    /// The next record, copied to private memory.
-    pub(super) fn pop(&mut self) -> Result<Option<&[u8]>, Broken> {
+    /// Returns true if there is no record.
+    #[inline]
+    pub(super) fn is_empty(&mut self) -> Result<bool, Broken> {
         if self.head == self.tail {
             self.refresh(Ordering::Acquire)?;
-            if self.head == self.tail {
-                return Ok(None);
-            }
+        }
+        Ok(self.head == self.tail)
+    }
+
+    /// The next record, copied to private memory.
+    pub(super) fn pop(&mut self) -> Result<Option<&[u8]>, Broken> {
+        if self.is_empty()? {
+            return Ok(None);
         }
         let available = self.tail - self.head;
         let length = self.records.load(self.head);

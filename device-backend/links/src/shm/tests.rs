@@ -7,8 +7,9 @@ use qnic_abi::SharedMemory;
 use rustix::event::{poll, PollFd, PollFlags};
 use tempfile::TempDir;
 
-use super::mapping::RingMemory;
-use super::ring::{Producer, MAX_RECORD};
+use super::channels::Outbox;
+use super::mapping::PairMemory;
+use super::ring::MAX_RECORD;
 use super::*;
 use crate::testing::Processes;
 
@@ -92,6 +93,46 @@ fn a_full_ring_drops_frames_and_counts_them() {
         .all(|(number, frame)| frame[..] == vec![number as u8; MAX_RECORD]));
 }
 
+/// U4: it is read before what was written before it.
+#[test]
+fn a_small_frame_does_not_wait_behind_bulk() {
+    let mut world = World::start_all(2);
+    world.until("joined", Processes::connected);
+    for _ in 0..50 {
+        world.send(0, 0, &[1; MAX_RECORD]);
+    }
+    world.send_on(Channel::Priority, 0, 0, &[2; 100]);
+    world.until("all frames", |world| world.frames[1].len() == 51);
+    assert_eq!(world.frames[1][0], [2; 100]);
+}
+
+/// Nor does bulk wait for all small frames that ever come.
+#[test]
+fn small_frames_leave_turns_to_bulk() {
+    let mut world = World::start_all(2);
+    world.until("joined", Processes::connected);
+    world.send(0, 0, &[1; MAX_RECORD]);
+    for _ in 0..100 {
+        world.send_on(Channel::Priority, 0, 0, &[2; 100]);
+    }
+    world.until("all frames", |world| world.frames[1].len() == 101);
+    let turn = world.frames[1].iter().position(|frame| frame[0] == 1);
+    assert_eq!(turn, Some(crate::turns::RUN as usize));
+}
+
+/// They take the other ring.
+#[test]
+fn more_small_frames_than_the_priority_ring_has_room_for_are_not_lost() {
+    let mut world = World::start_all(2);
+    world.until("joined", Processes::connected);
+    let count = 2 * mapping::PRIORITY_CAPACITY / 100;
+    for _ in 0..count {
+        world.send_on(Channel::Priority, 0, 0, &[2; 100]);
+    }
+    assert_eq!(world.about(0, 0).dropped, 0);
+    world.until("all frames", |world| world.frames[1].len() == count);
+}
+
 /// A process that pretends to be "p0" towards a real "p1".
 struct Impostor {
     world: World,
@@ -154,7 +195,7 @@ fn a_bad_hello_is_refused_with_its_reason_and_counted() {
         "{why}"
     );
 
-    let ring: OwnedFd = RingMemory::make().unwrap().1;
+    let ring: OwnedFd = PairMemory::make().unwrap().1;
     let zero = std::fs::File::open("/dev/zero").unwrap().into();
     for (name, memory, reason) in [
         ("p7", &ring, "not configured"),
@@ -174,20 +215,26 @@ fn a_bad_hello_is_refused_with_its_reason_and_counted() {
 
 #[test]
 fn a_ring_that_is_broken_ends_the_link_and_nothing_else() {
+    break_the_ring_of(Channel::Priority);
+    break_the_ring_of(Channel::Data);
+}
+
+fn break_the_ring_of(channel: Channel) {
     let mut one = Impostor::new();
-    let (_, memfd) = RingMemory::make().unwrap();
+    let (_, memfd) = PairMemory::make().unwrap();
     handshake::send_hello(&one.socket, "p0", "p1", &memfd, &one.notifier).unwrap();
     one.world.until("joined", Processes::connected);
     let hello = one.response().unwrap();
-    let mut outbox = Producer::new(&hello.memory);
-    assert_eq!(outbox.push(b"good"), Ok(true));
+    let ring = |channel| hello.memory.ring(channel);
+    let mut outbox = Outbox::new(ring(Channel::Priority), ring(Channel::Data));
+    assert_eq!(outbox.push(Channel::Data, b"good"), Ok(true));
     if outbox.flush() {
         hello.notifier.signal();
     }
     one.world
         .until("a frame", |world| world.frames[1] == [b"good"]);
     // The writer's index.
-    hello.memory.store_u64(0, u64::MAX, Ordering::Relaxed);
+    ring(channel).store_u64(0, u64::MAX, Ordering::Relaxed);
     hello.notifier.signal();
     one.world
         .until("lost", |world| !world.about(1, 0).connected);
