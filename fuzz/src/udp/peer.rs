@@ -16,8 +16,11 @@ pub(super) const CARRIER: &str = "b";
 pub(super) const INITIATION: u8 = 1;
 pub(super) const RESPONSE: u8 = 2;
 
-/// What a datagram in a session is.
+/// Datagrams in a session, of the data channel and of the priority channel.
 const SEALED: u8 = 4;
+const SEALED_FIRST: u8 = 5;
+
+/// What a datagram in a session is.
 pub(super) const FRAME: u8 = 1;
 pub(super) const PING: u8 = 3;
 
@@ -100,7 +103,7 @@ impl Peer {
     }
 
     fn header(&self, step: u8, stamp: u64, session: u32) -> Vec<u8> {
-        let mut bytes = vec![b'q', b'u', 2, step, 1, 0, 0, 0];
+        let mut bytes = vec![b'q', b'u', 3, step, 1, 0, 0, 0];
         let words = [number(self.name), number(CARRIER), stamp, session.into()];
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         bytes
@@ -144,9 +147,9 @@ impl Peer {
         let mut bytes = [0; 1 << 16];
         while let Ok(length) = self.socket.recv(&mut bytes) {
             let datagram = &bytes[..length];
-            assert_eq!(datagram[..3], *b"qu\x02", "what the carrier sends");
+            assert_eq!(datagram[..3], *b"qu\x03", "what the carrier sends");
             match datagram[3] {
-                SEALED => frames.extend(self.open(datagram)),
+                SEALED | SEALED_FIRST => frames.extend(self.open(datagram)),
                 _ => ended += usize::from(self.finish(datagram)),
             }
         }
@@ -189,7 +192,7 @@ impl Peer {
 
     /// A datagram in the session of now; one that nobody can open if there is none.
     pub(super) fn seal(&mut self, kind: u8, body: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![b'q', b'u', 2, SEALED];
+        let mut bytes = vec![b'q', b'u', 3, SEALED];
         bytes.extend(self.peer_session.to_le_bytes());
         bytes.extend(self.counter.to_le_bytes());
         let contents = [&[kind], body].concat();

@@ -14,14 +14,15 @@
 //! A datagram within a session:
 //!
 //! ```text
-//!   0  | "qu" |ver |kind| receiver's session |
-//!   8  | counter                             |
+//!   0  | "qu" |ver |kind| receiver's session |  kind: 4, of the data channel; 5, of the priority
+//!   8  | counter                             |  channel (U4)
 //!  16  | what it is, 1 byte | body …         |  encrypted if that is on
 //!   …  | tag, 16 bytes                       |  Poly1305, of all before
 //! ```
 //!
 //! [`super::handshake`] says how the tags and keys come about.
 
+use qnic_nic::env::Channel;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
@@ -38,10 +39,11 @@ pub(super) const TAG: usize = 16;
 pub(super) const OVERHEAD: usize = size_of::<Header>() + 1 + TAG;
 
 const MAGIC: [u8; 2] = *b"qu";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
-/// The kind of all datagrams within a session.
-const SEALED: u8 = 4;
+/// The kinds of datagrams within a session.
+const DATA: u8 = 4;
+const PRIORITY: u8 = 5;
 
 /// What a datagram of a handshake is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, TryFromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -172,11 +174,14 @@ impl Handshake {
 
 impl Header {
     /// A header to the receiver's `session`.
-    pub(super) fn new(session: u32, counter: u64) -> Self {
+    pub(super) fn new(channel: Channel, session: u32, counter: u64) -> Self {
         Header {
             magic: MAGIC,
             version: VERSION,
-            kind: SEALED,
+            kind: match channel {
+                Channel::Priority => PRIORITY,
+                Channel::Data => DATA,
+            },
             session: session.into(),
             counter: counter.into(),
         }
@@ -185,8 +190,18 @@ impl Header {
     /// Header and the rest of a datagram, if it says that it is one within a session.
     pub(super) fn of(datagram: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, sealed) = Header::try_ref_from_prefix(datagram).ok()?;
-        let known = header.magic == MAGIC && header.version == VERSION && header.kind == SEALED;
-        known.then_some((header, sealed))
+        let known = header.magic == MAGIC && header.version == VERSION;
+        let sealed_kind = matches!(header.kind, DATA | PRIORITY);
+        (known && sealed_kind).then_some((header, sealed))
+    }
+
+    /// How a datagram travels, if it says that it is one within a session.
+    pub(super) fn channel_of(datagram: &[u8]) -> Option<Channel> {
+        let (header, _) = Header::of(datagram)?;
+        Some(match header.kind {
+            PRIORITY => Channel::Priority,
+            _ => Channel::Data,
+        })
     }
 }
 
@@ -230,15 +245,19 @@ mod tests {
     fn the_bytes_are_those_of_the_picture() {
         let handshake = datagram(&[9]);
         let expected = [
-            &b"qu\x02\x01\x01\0\0\0"[..],
+            &b"qu\x03\x01\x01\0\0\0"[..],
             &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
             &[3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 9],
         ];
         assert_eq!(handshake[..41], expected.concat());
         assert_eq!(handshake.len(), 41 + HANDSHAKE_TAG);
-        let header = Header::new(5, 6);
-        assert_eq!(header.as_bytes(), b"qu\x02\x04\x05\0\0\0\x06\0\0\0\0\0\0\0");
-        assert_eq!(Header::of(header.as_bytes()), Some((&header, &[][..])));
-        assert!(Handshake::of(header.as_bytes()).is_none());
+        for (channel, kind) in [(Channel::Data, 4), (Channel::Priority, 5)] {
+            let header = Header::new(channel, 5, 6);
+            let expected = [b'q', b'u', 3, kind, 5, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0];
+            assert_eq!(header.as_bytes(), expected);
+            assert_eq!(Header::of(header.as_bytes()), Some((&header, &[][..])));
+            assert_eq!(Header::channel_of(header.as_bytes()), Some(channel));
+            assert!(Handshake::of(header.as_bytes()).is_none());
+        }
     }
 }

@@ -15,6 +15,18 @@
 //!
 //! Datagrams of one length to one peer leave with one system call (segmentation offload),
 //! and one call receives a batch (`recvmmsg`, receive offload).
+//!
+//! # Two channels (U4)
+//! The header of a datagram says its channel. Datagrams wait in three places:
+//!
+//! | where | what goes first |
+//! |---|---|
+//! | in the batch of this process that is being put together ([`socket`]) | the priority channel has a batch of its own, which leaves before bulk does |
+//! | in the receiver's socket buffer, while the receiver is busy | one call takes all that is there, as a rule; of that the priority channel is handled first: decrypted and given to the NICs |
+//! | in the kernel of the sender and in the network | the order stays as it is |
+//!
+//! On loopback only the first two exist. The last would take a second socket with a priority of
+//! its own, so a second port in every firewall, for a queue that congestion control keeps short.
 
 mod datagram;
 mod fragment;
@@ -24,34 +36,34 @@ mod keys;
 mod peer;
 mod replay;
 mod session;
+mod socket;
 
 use std::io::IoSliceMut;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use qnic_nic::env::Channel;
 use qnic_nic::Time;
-use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState, BATCH_SIZE};
+use quinn_udp::{RecvMeta, BATCH_SIZE};
 
 use crate::carrier::{Carrier, CarrierReport, ProcessReport};
 use datagram::{Handshake, Header};
 use handshake::Pair;
 use keying::{peer_index, Doubt};
 pub use keys::{KeyError, NotAKey, PrivateKey, PublicKey};
-use peer::{Change, Output, Peer, Received};
-
-/// Bytes asked for in each direction of the socket; the system may grant less.
-const SOCKET_BUFFER: usize = 4 << 20;
-
-/// Most bytes in one call that sends; a limit of IP.
-const MAX_BATCH: usize = 60_000;
+use peer::{Change, Peer, Received};
+use socket::Socket;
 
 /// Bytes of one receive buffer: the most that receive offload joins.
 const RECEIVE_BUFFER: usize = 1 << 16;
 
 /// Most system calls for one [`Carrier::receive`].
 const CALLS_PER_RECEIVE: usize = 4;
+
+/// The channel that is handled first of what one call has received. All of that is less than
+/// the window in which a session takes counters, so nothing becomes too old by it.
+const FIRST: Option<Channel> = Some(Channel::Priority);
 
 /// Another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,86 +109,6 @@ impl std::fmt::Debug for UdpCarrier {
     }
 }
 
-/// A socket, and the datagrams that wait to be sent on it: datagrams of one length to
-/// one peer; the last may be shorter.
-struct Socket {
-    socket: UdpSocket,
-    state: UdpSocketState,
-    bytes: Vec<u8>,
-    segment: usize,
-    /// Bytes of complete datagrams.
-    complete: usize,
-    destination: Option<SocketAddr>,
-}
-
-impl Output for Socket {
-    fn buffer(&mut self) -> &mut Vec<u8> {
-        &mut self.bytes
-    }
-
-    fn finish(&mut self) {
-        let length = self.bytes.len() - self.complete;
-        if length > self.segment {
-            self.flush();
-        }
-        if self.complete == 0 {
-            self.segment = length;
-        }
-        self.complete = self.bytes.len();
-        let segments = self.complete / self.segment.max(1);
-        let full =
-            segments >= self.state.max_gso_segments() || self.complete + self.segment > MAX_BATCH;
-        if length < self.segment || full {
-            self.flush();
-        }
-    }
-}
-
-impl Socket {
-    fn bind(address: SocketAddr) -> std::io::Result<Self> {
-        let socket = UdpSocket::bind(address)?;
-        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // As much as the system grants; less is only slower.
-        let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
-        let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
-        Ok(Socket {
-            socket,
-            state,
-            bytes: Vec::new(),
-            segment: 0,
-            complete: 0,
-            destination: None,
-        })
-    }
-
-    /// The output to a peer. Sends what waits for another peer first.
-    fn to(&mut self, destination: SocketAddr) -> &mut Self {
-        if self.destination != Some(destination) {
-            self.flush();
-            self.destination = Some(destination);
-        }
-        self
-    }
-
-    /// Sends the complete datagrams and keeps the one that is being made. What the system
-    /// does not accept is lost, as on any wire.
-    fn flush(&mut self) {
-        let contents = &self.bytes[..self.complete];
-        if let Some(destination) = self.destination.filter(|_| !contents.is_empty()) {
-            let transmit = Transmit {
-                destination,
-                ecn: None,
-                contents,
-                segment_size: (self.segment < contents.len()).then_some(self.segment),
-                src_ip: None,
-            };
-            let _lost = self.state.send(UdpSockRef::from(&self.socket), &transmit);
-        }
-        self.bytes.drain(..self.complete);
-        self.complete = 0;
-    }
-}
-
 impl UdpCarrier {
     /// A carrier of the process `own`, which listens on `listen`, to `peers`.
     ///
@@ -213,7 +145,7 @@ impl UdpCarrier {
     /// # Errors
     /// Returns the error of the operating system.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
-        self.socket.socket.local_addr()
+        self.socket.address()
     }
 
     fn tick(&mut self, now: Time) -> bool {
@@ -223,7 +155,7 @@ impl UdpCarrier {
                 continue;
             }
             busy = true;
-            let change = peer.tick(now, self.socket.to(*address));
+            let change = peer.tick(now, &mut self.socket.to(*address, Channel::Data));
             log(&self.name, peer, change, self.rejected);
         }
         busy
@@ -245,7 +177,7 @@ impl UdpCarrier {
             self.rejected += 1;
             return;
         };
-        let output = self.socket.to(*address);
+        let output = &mut self.socket.to(*address, Channel::Data);
         let (received, change) = match (sealed, handshake) {
             (Some(header), _) => peer.receive(now, header, datagram, &mut self.scratch, output),
             (None, Some(header)) => peer.receive_handshake(now, header, datagram, output),
@@ -258,6 +190,12 @@ impl UdpCarrier {
         }
         log(&self.name, peer, change, self.rejected);
     }
+}
+
+/// The datagrams in a buffer that was received.
+fn datagrams<'a>((meta, buffer): (&RecvMeta, &'a Vec<u8>)) -> impl Iterator<Item = &'a [u8]> {
+    let bytes = buffer.get(..meta.len).unwrap_or_default();
+    bytes.chunks(meta.stride.max(1))
 }
 
 /// Logs a change, naming both ends.
@@ -313,11 +251,11 @@ impl Carrier for UdpCarrier {
         &mut self,
         _now: Time,
         process: usize,
-        _: Channel,
+        channel: Channel,
         fill: &mut dyn FnMut(&mut Vec<u8>) -> bool,
     ) {
         if let Some((address, peer)) = self.peers.get_mut(process) {
-            peer.send(self.socket.to(*address), fill);
+            peer.send(&mut self.socket.to(*address, channel), fill);
         }
     }
 
@@ -331,17 +269,16 @@ impl Carrier for UdpCarrier {
         for _ in 0..CALLS_PER_RECEIVE {
             let mut metas = [RecvMeta::default(); BATCH_SIZE];
             let mut slices: Vec<_> = buffers.iter_mut().map(|one| IoSliceMut::new(one)).collect();
-            let socket = UdpSockRef::from(&self.socket.socket);
-            let count = self.socket.state.recv(socket, &mut slices, &mut metas);
+            let count = self.socket.receive(&mut slices, &mut metas);
             let empty = std::io::ErrorKind::WouldBlock;
             self.drained = matches!(&count, Err(error) if error.kind() == empty);
             let Ok(count) = count else { break };
             busy = true;
-            for (meta, buffer) in metas[..count].iter().zip(&buffers) {
-                let datagrams = buffer.get(..meta.len).unwrap_or_default();
-                for datagram in datagrams.chunks(meta.stride.max(1)) {
-                    self.receive_datagram(now, datagram, take);
-                }
+            let received = || metas[..count].iter().zip(&buffers).flat_map(datagrams);
+            let is_first = |datagram: &&[u8]| Header::channel_of(datagram) == FIRST;
+            let others = |datagram: &&[u8]| Header::channel_of(datagram) != FIRST;
+            for datagram in received().filter(is_first).chain(received().filter(others)) {
+                self.receive_datagram(now, datagram, take);
             }
         }
         self.buffers = buffers;
@@ -353,7 +290,7 @@ impl Carrier for UdpCarrier {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.socket.as_fd()
+        self.socket.as_fd()
     }
 
     fn next_deadline(&self) -> Option<Time> {

@@ -16,6 +16,7 @@
 
 use std::borrow::Cow;
 
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 
 use super::datagram::{Handshake, Header, Kind, OVERHEAD};
@@ -52,6 +53,8 @@ pub(super) trait Output {
     fn buffer(&mut self) -> &mut Vec<u8>;
     /// … before this call completes it.
     fn finish(&mut self);
+    /// How they travel.
+    fn channel(&self) -> Channel;
 }
 
 /// Traffic with one other process.
@@ -140,6 +143,7 @@ impl Peer {
         let Some(session) = self.keying.current() else {
             return false;
         };
+        let kind = (output.channel(), kind);
         let sealed = session.seal(kind, &mut self.scratch, output.buffer(), fill);
         if sealed {
             output.finish();

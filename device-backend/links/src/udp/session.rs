@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use qnic_nic::env::Channel;
 use qnic_nic::Time;
 use snow::types::Cipher;
 use zerocopy::{IntoBytes, TryFromBytes};
@@ -128,7 +129,7 @@ impl Session {
     /// returns false.
     pub(super) fn seal(
         &mut self,
-        kind: Kind,
+        (channel, kind): (Channel, Kind),
         scratch: &mut Vec<u8>,
         out: &mut Vec<u8>,
         fill: impl FnOnce(&mut Vec<u8>) -> bool,
@@ -137,7 +138,7 @@ impl Session {
         scratch.push(kind as u8);
         let filled = fill(scratch);
         if filled {
-            let header = Header::new(self.peer, self.counter);
+            let header = Header::new(channel, self.peer, self.counter);
             self.counter += 1;
             self.keys.seal(&header, scratch, out);
         }

@@ -1,3 +1,4 @@
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -58,6 +59,25 @@ fn frames_of_all_lengths_reach_their_process_in_batches() {
         world.frames.iter_mut().for_each(|frames| frames.sort());
         assert_eq!(world.frames, sent);
     }
+}
+
+/// U4: the receiver was busy, finds it behind bulk, and handles it first.
+#[test]
+fn a_small_frame_does_not_wait_behind_bulk() {
+    let mut world = world(&[(1, 1, true), (2, 2, true)]);
+    world.until("connected", connected);
+    world.frames.iter_mut().for_each(Vec::clear);
+    for _ in 0..5 {
+        world.send(0, 0, &[1; 4192]);
+    }
+    let flush = |world: &mut Processes<UdpCarrier>| {
+        world.carriers[0].as_mut().unwrap().flush(Time(0));
+    };
+    flush(&mut world);
+    world.send_on(Channel::Priority, 0, 0, &[2; 100]);
+    flush(&mut world);
+    world.until("all frames", |world| world.frames[1].len() == 6);
+    assert_eq!(world.frames[1][0], [2; 100]);
 }
 
 /// Two processes that do not get on reject each other; the reason that each would log.

@@ -23,6 +23,10 @@ impl Output for Sent {
     fn finish(&mut self) {
         self.datagrams.push(std::mem::take(&mut self.buffer));
     }
+
+    fn channel(&self) -> Channel {
+        Channel::Data
+    }
 }
 
 /// After which delays copies of a datagram arrive.
