@@ -259,6 +259,7 @@ impl Config {
             default: settings.default,
             links,
             seed: settings.seed,
+            one_channel: settings.transport.has_one_channel(),
         })
     }
 

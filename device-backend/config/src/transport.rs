@@ -11,6 +11,7 @@
 //! queue_delay = "5ms"           # frames may wait so long in queues of the network
 //! idle_after = "10s"            # while windows are shared, a peer with nothing under way
 //!                               # leaves after one to two times this
+//! channels = 2                  # of a link; with 1, small frames wait behind bulk
 //! ```
 //! A [`Limits`] that breaks a rule is never made: what is left out counts in the rules with
 //! its default.
@@ -50,12 +51,19 @@ pub struct TransportSettings {
     pub queue_delay: Option<Span>,
     /// How long a peer stays with which nothing is under way.
     pub idle_after: Option<Span>,
+    /// Channels of a link, one or two (U4); one is for comparison.
+    pub channels: Option<u8>,
 }
 
 impl TransportSettings {
     /// Returns true if nothing is set.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Returns true if all frames of a link wait in one queue.
+    pub fn has_one_channel(&self) -> bool {
+        self.channels == Some(1)
     }
 
     /// Puts the bounds into `limits`.
@@ -98,6 +106,10 @@ impl TransportSettings {
             let [least, most] = BOUNCE_MEMORY;
             let message = format!("expected {least} to {most}, found {size}");
             require(least <= size && size <= most, key("bounce_memory"), message)?;
+        }
+        if let Some(channels) = self.channels {
+            let message = format!("expected 1 or 2, found {channels}");
+            require((1..=2).contains(&channels), key("channels"), message)?;
         }
         let second = 1_000_000_000;
         let times = [
@@ -149,7 +161,8 @@ mod tests {
     const WHOLE: &str = "\
 [[nic]]\nname = \"a\"\nnode = 0\nsocket = \"/tmp/a\"\nram = \"256MiB\"
 [network.transport]\nwindow = 64\nbounce_memory = \"128MiB\"\nack_delay = \"20us\"
-retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\"\nqueue_delay = \"3ms\"\nidle_after = \"3s\"\n";
+retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\"\nqueue_delay = \"3ms\"\nidle_after = \"3s\"
+channels = 1\n";
 
     fn bounds(text: &str) -> Limits {
         let config = Config::parse(text, Path::new("q.toml")).unwrap();
@@ -182,6 +195,7 @@ retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\
         ];
         assert_eq!(times, expected);
         let config = Config::parse(WHOLE, Path::new("q.toml")).unwrap();
+        assert!(config.network_plan().unwrap().one_channel);
         let printed = toml::to_string(&config).unwrap();
         assert_eq!(
             Config::parse(&printed, Path::new("q.toml")).unwrap(),
@@ -213,6 +227,7 @@ retransmit_initial = \"7ms\"\nretransmit_min = \"2ms\"\nretransmit_max = \"40ms\
             3ms => 9us | 13 | network.transport.queue_delay: expected 10us to 1s, found 9us
             3ms => 2s | 13 | network.transport.queue_delay: expected 10us to 1s
             3s => 99ms | 14 | network.transport.idle_after: expected 100ms to 10m
+            channels = 1 => channels = 3 | 15 | network.transport.channels: expected 1 or 2, found 3
             idle_after => idle | 14 | unknown field `idle`
         "#;
         assert_errors(WHOLE, table);

@@ -43,6 +43,8 @@ pub struct NetworkPlan {
     pub links: Vec<(NodeId, NodeId, Impairments)>,
     /// Seed of all randomness.
     pub seed: u64,
+    /// All frames take the data channel, on every link.
+    pub one_channel: bool,
 }
 
 /// Why links cannot be changed or tapped.
@@ -144,6 +146,8 @@ pub struct Network {
     active: Vec<Hop>,
     /// It was made by [`Network::new`]: links can be changed.
     changeable: bool,
+    /// As [`NetworkPlan::one_channel`].
+    one_channel: bool,
     /// Frames at the end of their routes.
     arrived: VecDeque<Arrived>,
     /// A link is impaired, or a frame is in transit.
@@ -168,6 +172,7 @@ impl Network {
         plan.topology.check(nodes.len())?;
         let mut network = Network {
             changeable: true,
+            one_channel: plan.one_channel,
             ..Network::default()
         };
         let sources = (0..nodes.len()).filter(|index| local.contains(&nodes[*index]));
@@ -203,6 +208,14 @@ impl Network {
     /// Returns true if there are no links: each node always reaches each other node.
     pub fn is_fixed(&self) -> bool {
         !self.changeable
+    }
+
+    /// How a frame travels that is to take `channel` if it can.
+    pub(crate) fn channel(&self, channel: Channel) -> Channel {
+        match self.one_channel {
+            true => Channel::Data,
+            false => channel,
+        }
     }
 
     /// Returns true if a frame sent now passes at once, unchanged, and behind all that
@@ -447,6 +460,7 @@ mod tests {
             default: impairments(default),
             links: Vec::new(),
             seed: 1,
+            one_channel: false,
         };
         Network::new(&plan, &nodes(count)).unwrap()
     }

@@ -55,6 +55,7 @@ impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
             return false;
         };
         let network = &mut self.switch.network;
+        let channel = network.channel(channel);
         if !network.is_clear(from, to) {
             if let Some(image) = packet.encode() {
                 network.send(now, (from, to), channel, image);
