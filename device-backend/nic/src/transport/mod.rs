@@ -54,7 +54,7 @@ mod session;
 mod timer;
 
 use qnic_abi::control::Statistics;
-use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
+use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone, MAX_SPAN};
 use qnic_abi::{NodeId, Port, VniId};
 
 use crate::budget::Budget;
@@ -248,12 +248,14 @@ impl Transport {
         self.peers[index].session.is_known()
     }
 
-    /// How many fragments may be sent to a peer now, and most payload bytes in a frame to
-    /// it. If none because there is no session yet, makes sure that one comes about.
+    /// How many fragments may be sent to a peer now of a transfer of which `remaining` bytes are
+    /// left, and most payload bytes in a frame to it. If none because there is no session yet,
+    /// makes sure that one comes about.
     #[inline]
-    pub(crate) fn room(&mut self, index: PeerIndex) -> (u32, u32) {
+    pub(crate) fn room(&mut self, index: PeerIndex, remaining: u64) -> (u32, u32) {
         let peer = &self.peers[index];
-        let (room, max_payload) = (peer.room(), peer.max_payload);
+        let bytes = remaining.min(MAX_SPAN as u64) as usize;
+        let (room, max_payload) = (peer.room(Channel::of(bytes)), peer.max_payload);
         if room == 0 && !peer.is_ready() {
             self.peers.ensure_session(index);
         }

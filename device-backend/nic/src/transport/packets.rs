@@ -12,13 +12,17 @@
 //! A packet is in exactly one state; only one in flight has a timer. Packets that
 //! have arrived ahead of others stay until those have, without bytes.
 //! Buffers are used again.
+//!
+//! A small packet takes the priority channel and may overtake bulk (U4), also one that is sent
+//! again behind bulk. So as long as bulk is in flight, small packets say nothing of what is lost on
+//! the data channel, and nothing of how long the queues are.
 
 use std::collections::VecDeque;
 
 use qnic_abi::wire::Frame;
 
 use super::timer::TimerId;
-use crate::env::{HostMemory, OutOfRange, Payload, Time};
+use crate::env::{Channel, HostMemory, OutOfRange, Payload, Time};
 
 /// Frames sent after a packet that arrive before it make it count as lost.
 const REORDER: u64 = 3;
@@ -47,6 +51,8 @@ pub(crate) struct Packet {
     pub(crate) state: State,
     /// When it was sent last.
     sent: Time,
+    /// It never takes the priority channel.
+    bulk: bool,
     /// Which transmission to this peer that was.
     order: u64,
     /// It was sent more than once.
@@ -58,6 +64,8 @@ pub(crate) struct Packet {
 pub(crate) struct Released {
     /// A round trip, if one could be measured.
     pub(crate) round_trip: Option<u64>,
+    /// It says how long the queues on the way are.
+    pub(crate) queued: bool,
     /// A timer to check out.
     pub(crate) timer: Option<TimerId>,
 }
@@ -73,10 +81,12 @@ pub(crate) struct Packets {
     spare: Vec<Vec<u8>>,
     /// Transmissions so far.
     order: u64,
-    /// The latest transmission that has arrived.
+    /// The latest transmission that has arrived; and of those of bulk.
     arrived: u64,
-    /// Packets in flight.
+    arrived_bulk: u64,
+    /// Packets in flight; and those of bulk.
     in_flight: u32,
+    bulk_in_flight: u32,
 }
 
 impl Packets {
@@ -91,10 +101,13 @@ impl Packets {
         !self.waiting.is_empty()
     }
 
-    /// How many packets are in flight.
+    /// How many packets are in flight that take a channel when they are sent first.
     #[inline]
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight
+    pub(crate) fn in_flight_on(&self, channel: Channel) -> u32 {
+        match channel {
+            Channel::Priority => self.in_flight - self.bulk_in_flight,
+            Channel::Data => self.bulk_in_flight,
+        }
     }
 
     /// Number of the oldest packet.
@@ -129,6 +142,7 @@ impl Packets {
             payload: bytes,
             state: State::Queued,
             sent: Time::default(),
+            bulk: Channel::of(payload.len()) == Channel::Data,
             order: 0,
             again: false,
         });
@@ -138,6 +152,11 @@ impl Packets {
     /// Takes back the packet that was queued last and could not be sent.
     pub(crate) fn withdraw(&mut self) {
         self.packets.pop_back();
+    }
+
+    fn get(&self, sequence: u64) -> Option<&Packet> {
+        let index = sequence.checked_sub(self.first)?;
+        self.packets.get(usize::try_from(index).ok()?)
     }
 
     pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut Packet> {
@@ -154,14 +173,27 @@ impl Packets {
             packet.state = State::InFlight(timer);
             packet.sent = now;
             packet.order = order;
+            let bulk = packet.bulk;
             self.in_flight += 1;
+            self.bulk_in_flight += u32::from(bulk);
+        }
+    }
+
+    /// The latest transmission that has arrived of those that do not overtake a packet.
+    fn arrived_behind(&self, packet: &Packet) -> u64 {
+        let is_first = !packet.bulk && !packet.again;
+        match is_first || self.bulk_in_flight == 0 {
+            true => self.arrived,
+            false => self.arrived_bulk,
         }
     }
 
     /// Gives a packet in flight whose timer has expired another one, if nothing has arrived
     /// that was sent after it: those before it may be slow.
     pub(crate) fn wait_on(&mut self, sequence: u64, check_in: impl FnOnce() -> TimerId) -> bool {
-        let arrived = self.arrived;
+        let Some(arrived) = self.get(sequence).map(|packet| self.arrived_behind(packet)) else {
+            return false;
+        };
         let Some(packet) = self.get_mut(sequence) else {
             return false;
         };
@@ -179,7 +211,9 @@ impl Packets {
             return None;
         };
         packet.state = State::Waiting;
+        let bulk = packet.bulk;
         self.in_flight -= 1;
+        self.bulk_in_flight -= u32::from(bulk);
         self.waiting.push_back(sequence);
         Some(timer)
     }
@@ -224,9 +258,16 @@ impl Packets {
         if !packet.again {
             released.round_trip = Some(now.0.saturating_sub(packet.sent.0));
         }
-        let order = packet.order;
+        let (order, bulk) = (packet.order, packet.bulk);
         let buffer = std::mem::take(&mut packet.payload);
-        self.in_flight -= u32::from(released.timer.is_some());
+        released.queued = bulk || self.bulk_in_flight == 0;
+        if released.timer.is_some() {
+            self.in_flight -= 1;
+            self.bulk_in_flight -= u32::from(bulk);
+        }
+        if bulk {
+            self.arrived_bulk = self.arrived_bulk.max(order);
+        }
         if self.spare.len() < SPARE && buffer.capacity() > 0 {
             self.spare.push(buffer);
         }
@@ -240,7 +281,7 @@ impl Packets {
         let start = usize::try_from(from.max(self.first) - self.first).ok()?;
         let lost = |packet: &Packet| {
             matches!(packet.state, State::InFlight(_))
-                && packet.order + REORDER <= self.arrived
+                && packet.order + REORDER <= self.arrived_behind(packet)
                 && packet.sent <= latest
         };
         let range = self.packets.iter().enumerate().skip(start);
@@ -255,6 +296,7 @@ impl Packets {
     pub(crate) fn clear(&mut self) -> Vec<TimerId> {
         self.waiting.clear();
         self.in_flight = 0;
+        self.bulk_in_flight = 0;
         let timers = self
             .packets
             .drain(..)
@@ -263,5 +305,72 @@ impl Packets {
                 _ => None,
             });
         timers.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Memory;
+    use crate::transport::timer::TimerWheel;
+    use qnic_abi::wire::{kind, Empty};
+
+    /// Packets that were sent at 0, one on each of these channels.
+    fn sent(channels: &[Channel]) -> Packets {
+        let (mut packets, mut timers) = (Packets::default(), TimerWheel::new());
+        for (sequence, channel) in (1..).zip(channels) {
+            let mut frame = Frame::new(&Empty::<{ kind::PROCESS_GONE }>);
+            frame.envelope.sequence = sequence.into();
+            let payload = match channel {
+                Priority => Payload::<Memory>::None,
+                Data => Payload::Bytes(&[1; 4096]),
+            };
+            packets.queue(&frame, &payload).unwrap();
+            let timer = timers.check_in(Time(100), ());
+            packets.sent(sequence, Time(0), timer);
+        }
+        packets
+    }
+
+    use Channel::{Data, Priority};
+
+    /// U4: small frames that overtake bulk do not make it count as lost, and what they measure
+    /// says nothing of the queue that it waits in.
+    #[test]
+    fn small_frames_say_nothing_of_bulk_that_they_overtake() {
+        let mut packets = sent(&[Data, Priority, Priority, Priority, Priority]);
+        for sequence in 2..=5 {
+            assert!(!packets.arrive(sequence, Time(10)).queued);
+        }
+        assert_eq!(packets.find_lost(0, 5, Time(10)), None);
+        assert_eq!(packets.in_flight_on(Data), 1);
+        assert_eq!(packets.in_flight_on(Priority), 0);
+        assert!(packets.arrive(1, Time(50)).queued);
+    }
+
+    #[test]
+    fn what_is_behind_says_that_a_packet_is_lost() {
+        for first in [Data, Priority] {
+            let mut packets = sent(&[first, Data, Data, Data]);
+            for sequence in 2..=4 {
+                assert!(packets.arrive(sequence, Time(10)).queued);
+            }
+            assert_eq!(packets.find_lost(0, 4, Time(10)), Some(1));
+        }
+    }
+
+    /// A small packet is sent again on the data channel: without bulk others overtake it there
+    /// only if it is lost.
+    #[test]
+    fn a_small_packet_is_lost_again() {
+        for (last, lost) in [(Priority, Some(1)), (Data, None)] {
+            let mut packets = sent(&[Priority, last, Priority, Priority, Priority]);
+            assert!(packets.lose(1).is_some() && packets.next_waiting().is_some());
+            let timer = TimerWheel::new().check_in(Time(100), ());
+            packets.sent(1, Time(0), timer);
+            // Others have been sent since.
+            packets.arrived = packets.order + REORDER;
+            assert_eq!(packets.find_lost(0, 1, Time(10)), lost);
+        }
     }
 }

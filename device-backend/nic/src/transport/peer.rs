@@ -14,7 +14,7 @@ use super::rtt::RoundTrip;
 use super::send_window::SendWindow;
 use super::session::Session;
 use super::timer::TimerId;
-use crate::env::{Path, Time};
+use crate::env::{Channel, Path, Time};
 
 /// One direction each to and from another NIC.
 #[derive(Debug)]
@@ -167,27 +167,33 @@ impl Peer {
         self.lossless
     }
 
-    /// How many fragments with a payload may be sent: as many as the peer and the links to
-    /// it take.
+    /// How many fragments with a payload may be sent on a channel: as many as the peer and
+    /// the links to it take. Each channel has a queue of its own in the network.
     #[inline]
-    pub(super) fn room(&self) -> u32 {
+    pub(super) fn room(&self, channel: Channel) -> u32 {
         let room = self.send.room();
         match self.lossless {
             true => room,
-            false => room.min(self.congestion.room(self.packets.in_flight())),
+            false => room.min(self.congestion.room(self.packets.in_flight_on(channel))),
         }
+    }
+
+    /// Packets in flight, of those for the channel that has more of them.
+    pub(super) fn in_flight(&self) -> u32 {
+        let on = |channel| self.packets.in_flight_on(channel);
+        on(Channel::Priority).max(on(Channel::Data))
     }
 
     /// Returns true if so much is free that operations that wait for it go on: each is to be
     /// woken once and not for every frame.
     pub(super) fn is_half_open(&self) -> bool {
-        let wire = self.lossless || self.congestion.is_open(self.packets.in_flight());
+        let wire = self.lossless || self.congestion.is_open(self.in_flight());
         wire && self.send.is_half_open()
     }
 
     /// Returns true if a packet is to be sent again, and may be.
     pub(super) fn may_resend(&self) -> bool {
-        self.packets.has_waiting() && self.congestion.room(self.packets.in_flight()) > 0
+        self.packets.has_waiting() && self.congestion.room(self.in_flight()) > 0
     }
 
     /// Returns true if nothing is under way between the two, as far as this side knows.

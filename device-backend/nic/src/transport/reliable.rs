@@ -149,7 +149,7 @@ impl Transport {
     /// Fewer frames are on the wire: lets those go on that waited for that.
     fn released(&mut self, now: Time, index: PeerIndex, news: Acknowledged) {
         let peer = &mut self.peers[index];
-        let used = peer.packets.in_flight();
+        let used = peer.in_flight();
         let queue_delay = self.limits.queue_delay;
         peer.congestion.sample(now, news, used, queue_delay);
         if news.frames > 0 {
@@ -186,7 +186,8 @@ impl Transport {
         if let Some(round_trip) = released.round_trip {
             let peer = &mut self.peers[index];
             peer.round_trip.sample(round_trip);
-            if now.0.saturating_sub(round_trip) >= peer.pushed_at.0 {
+            let queued = released.queued && now.0.saturating_sub(round_trip) >= peer.pushed_at.0;
+            if queued {
                 news.trip = news.trip.min(round_trip);
             }
         }

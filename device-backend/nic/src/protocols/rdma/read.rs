@@ -226,7 +226,8 @@ pub(super) fn respond<H: Host>(
 ) -> Turn {
     let peer = request.peer;
     let body: ReadRequest = request.frame.body();
-    let (room, max_payload) = cx.transport.room(peer);
+    let wanted = u64::from(body.length.get());
+    let (room, max_payload) = cx.transport.room(peer, wanted);
     let pages = budget.min(room);
     if pages == 0 {
         return Turn::Blocked(peer, Window::Fragments);

@@ -44,11 +44,13 @@ impl Transfers {
         let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
-        let (room, max_payload) = cx.transport.room(ends.peer);
+        let transfer = &self[id];
+        let (room, max_payload) = cx
+            .transport
+            .room(ends.peer, transfer.remaining(transfer.sent));
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
-        let transfer = &self[id];
         let limit = cx.core.limits.fragments_per_write.max(1);
         let budget = budget
             .min(room)
