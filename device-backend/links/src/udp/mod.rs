@@ -52,7 +52,7 @@ use datagram::{Handshake, Header};
 use handshake::Pair;
 use keying::{peer_index, Doubt};
 pub use keys::{KeyError, NotAKey, PrivateKey, PublicKey};
-use peer::{Change, Peer, Received};
+use peer::{Change, Peer, Received, SIZES};
 use socket::Socket;
 
 /// Bytes of one receive buffer: the most that receive offload joins.
@@ -60,6 +60,10 @@ const RECEIVE_BUFFER: usize = 1 << 16;
 
 /// Most system calls for one [`Carrier::receive`].
 const CALLS_PER_RECEIVE: usize = 4;
+
+/// The smallest of the sizes that are tried, and the headers of IPv6 and UDP before it.
+const SMALLEST: usize = SIZES[SIZES.len() - 1];
+const IP_HEADERS: usize = 48;
 
 /// The channel that is handled first of what one call has received. All of that is less than
 /// the window in which a session takes counters, so nothing becomes too old by it.
@@ -206,6 +210,12 @@ fn log(own: &str, peer: &Peer, change: Option<Change>, rejected: u64) {
         Some(Change::Connected) => {
             tracing::info!("process \"{name}\" at {address} is connected by UDP");
         }
+        Some(Change::Narrow) => tracing::error!(
+            "process \"{own}\" reaches process \"{name}\" at {address} with small datagrams only: \
+             none of {SMALLEST} bytes arrives, so longer frames are lost; the path between the two \
+             needs an MTU of {} bytes: look at the interfaces and tunnels on it",
+            SMALLEST + IP_HEADERS
+        ),
         Some(Change::Silent) => tracing::error!(
             "process \"{own}\" has no connection with process \"{name}\" at {address}: {} \
              ({rejected} datagrams rejected so far)",

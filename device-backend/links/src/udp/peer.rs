@@ -12,7 +12,8 @@
 //! Once connected, zero-filled probes of the sizes in [`SIZES`] show which sizes arrive;
 //! the network is asked not to fragment. Longer frames are sent in fragments. Every ten
 //! seconds a probe of the size in use is sent; when [`LOST_PROBES`] in a row get no
-//! response, the search starts again from the smallest size.
+//! response, the search starts again from the smallest size. A path on which not even that
+//! arrives takes handshakes and small frames, and no others: that is reported once.
 
 use std::borrow::Cow;
 
@@ -70,6 +71,8 @@ pub(super) struct Peer {
     next_ping: Time,
     outage: Outage,
     doubt: Option<Doubt>,
+    /// [`Change::Narrow`] was reported.
+    narrow: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,6 +80,8 @@ struct Probes {
     rounds: u32,
     unanswered: u32,
     next: Time,
+    /// The size in use has arrived.
+    confirmed: bool,
 }
 
 /// What a datagram was.
@@ -96,6 +101,8 @@ pub(super) enum Change {
     Connected,
     /// It does not respond any more, or has never responded.
     Silent,
+    /// It responds, but no datagram of the smallest of [`SIZES`] reaches it.
+    Narrow,
 }
 
 impl Peer {
@@ -116,6 +123,7 @@ impl Peer {
             next_ping: Time(0),
             outage: Outage::since(Time(0)),
             doubt: None,
+            narrow: false,
         }
     }
 
@@ -290,6 +298,8 @@ impl Peer {
                 Some(size) if SIZES.contains(&(size as usize)) => {
                     self.report.mtu = self.report.mtu.max(size);
                     self.probes.unanswered = 0;
+                    self.probes.confirmed = true;
+                    self.narrow = false;
                 }
                 _ => self.report.malformed += 1,
             },
@@ -315,10 +325,15 @@ impl Peer {
         if self.report.connected && now >= self.ping_due() {
             self.ping(now, output);
         }
+        let mut narrow = false;
         if self.report.connected && now >= self.probes.next {
-            self.probe(now, output);
+            narrow = self.probe(now, output);
         }
-        silent.then_some(Change::Silent)
+        match (silent, narrow) {
+            (true, _) => Some(Change::Silent),
+            (false, true) => Some(Change::Narrow),
+            (false, false) => None,
+        }
     }
 
     /// Until the peer knows of a session, it is pinged in it.
@@ -337,23 +352,29 @@ impl Peer {
         }
     }
 
-    fn probe(&mut self, now: Time, output: &mut dyn Output) {
+    /// Sends the probes that are due. Returns true, once, if a search has found no size.
+    fn probe(&mut self, now: Time, output: &mut dyn Output) -> bool {
         let mtu = self.report.mtu as usize;
-        if self.probes.rounds < PROBE_ROUNDS && mtu < SIZES[0] {
+        let Probes {
+            rounds, confirmed, ..
+        } = self.probes;
+        if rounds < PROBE_ROUNDS && (mtu < SIZES[0] || !confirmed) {
             self.probes.rounds += 1;
             self.probes.next = now.after(PROBE_INTERVAL);
-            for size in SIZES.into_iter().filter(|size| *size > mtu) {
+            let unknown = |size: &usize| *size > mtu || *size == mtu && !confirmed;
+            for size in SIZES.into_iter().filter(unknown) {
                 self.put(Kind::Probe, output, zeros(size));
             }
-            return;
+            return false;
         }
         self.probes.next = now.after(CONFIRM_INTERVAL);
         if self.probes.unanswered >= LOST_PROBES {
             self.start_probes(now);
-            return;
+            return false;
         }
         self.probes.unanswered += 1;
         self.put(Kind::Probe, output, zeros(mtu));
+        !confirmed && !std::mem::replace(&mut self.narrow, true)
     }
 
     /// When [`Peer::tick`] must be called at the latest.

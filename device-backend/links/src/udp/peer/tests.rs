@@ -42,6 +42,8 @@ struct Pair {
     /// By the time of arrival and a serial number: to whom, and what.
     on_the_way: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
     serial: u64,
+    /// What each end had to log.
+    changes: [Vec<Change>; 2],
     /// Everything that was ever sent to each, also what was lost.
     recorded: [Vec<Vec<u8>>; 2],
     /// Frames that have arrived at each.
@@ -74,6 +76,7 @@ impl Pair {
             fate: Box::new(|| vec![0]),
             on_the_way: BTreeMap::new(),
             serial: 0,
+            changes: [Vec::new(), Vec::new()],
             recorded: [Vec::new(), Vec::new()],
             arrived: [Vec::new(), Vec::new()],
             streamed: 0,
@@ -155,7 +158,8 @@ impl Pair {
         while self.now < until {
             for end in 0..2 {
                 let mut sent = Sent::default();
-                let _ = self.ends[end].tick(self.now, &mut sent);
+                let change = self.ends[end].tick(self.now, &mut sent);
+                self.changes[end].extend(change);
                 self.put(end, sent);
             }
             self.deliver();
@@ -245,6 +249,18 @@ fn a_path_that_gets_narrower_is_noticed() {
     pair.run(60_000 * MS);
     assert_eq!(pair.ends[0].report.mtu, 1472);
     assert_eq!(pair.send(0, &[1; MAX_FRAME]), [vec![1; MAX_FRAME]]);
+}
+
+/// Handshakes get through, and nothing that is longer: both ends say so, once (U8).
+#[test]
+fn a_path_that_is_too_narrow_is_reported_by_both_ends() {
+    let mut pair = Pair::new(1000);
+    pair.run(120_000 * MS);
+    assert!(pair.are_connected());
+    assert_eq!(pair.changes, [[Change::Narrow], [Change::Narrow]]);
+    let mut wide = Pair::connected();
+    wide.run(120_000 * MS);
+    assert!(wide.changes.iter().all(Vec::is_empty));
 }
 
 #[test]
