@@ -54,7 +54,7 @@ mod session;
 mod timer;
 
 use qnic_abi::control::Statistics;
-use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone, MAX_SPAN};
+use qnic_abi::wire::{kind, Class, Empty, Frame, ProcessGone};
 use qnic_abi::{NodeId, Port, VniId};
 
 use crate::budget::Budget;
@@ -254,8 +254,7 @@ impl Transport {
     #[inline]
     pub(crate) fn room(&mut self, index: PeerIndex, remaining: u64) -> (u32, u32) {
         let peer = &self.peers[index];
-        let bytes = remaining.min(MAX_SPAN as u64) as usize;
-        let (room, max_payload) = (peer.room(Channel::of(bytes)), peer.max_payload);
+        let (room, max_payload) = (peer.room(remaining), peer.max_payload);
         if room == 0 && !peer.is_ready() {
             self.peers.ensure_session(index);
         }

@@ -167,15 +167,17 @@ impl Peer {
         self.lossless
     }
 
-    /// How many fragments with a payload may be sent on a channel: as many as the peer and
-    /// the links to it take. Each channel has a queue of its own in the network.
+    /// How many fragments may be sent of a transfer of which `remaining` bytes are left: as
+    /// many as the peer and the links to it take. Each channel has a queue of its own in the
+    /// network.
     #[inline]
-    pub(super) fn room(&self, channel: Channel) -> u32 {
+    pub(super) fn room(&self, remaining: u64) -> u32 {
         let room = self.send.room();
-        match self.lossless {
-            true => room,
-            false => room.min(self.congestion.room(self.packets.in_flight_on(channel))),
+        if self.lossless {
+            return room;
         }
+        let channel = Channel::of(remaining.min(MAX_SPAN as u64) as usize);
+        room.min(self.congestion.room(self.packets.in_flight_on(channel)))
     }
 
     /// Packets in flight, of those for the channel that has more of them.

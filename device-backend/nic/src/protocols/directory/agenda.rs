@@ -27,6 +27,11 @@ impl<T> Agenda<T> {
         self.entries.len()
     }
 
+    /// Returns true if there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// The entry of that number.
     pub(super) fn get(&self, number: u64) -> Option<&T> {
         self.entries.get(&number).map(|(_, entry)| entry)

@@ -441,13 +441,16 @@ impl Protocol for Directory {
     }
 
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        if self.pending.is_empty() && self.parked.is_empty() {
+            return false;
+        }
         let ended = self.expire_pending(cx);
         let answered = self.answer_exported(cx);
         self.expire_parked(cx) | ended | answered
     }
 
     fn deadline(&self) -> Option<Time> {
-        if !self.exported.is_empty() {
+        if !self.exported.is_empty() && !self.parked.is_empty() {
             return Some(Time::default());
         }
         let deadlines = [self.pending.deadline(), self.parked.deadline()];

@@ -43,6 +43,12 @@ pub(super) struct ParkedImports {
 }
 
 impl ParkedImports {
+    /// Returns true if there are none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.agenda.is_empty()
+    }
+
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.agenda.len()

@@ -62,6 +62,12 @@ pub(super) struct PendingImports {
 }
 
 impl PendingImports {
+    /// Returns true if there are none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.agenda.is_empty()
+    }
+
     /// How many a process has.
     pub(super) fn of_process(&self, vni: VniId) -> u32 {
         self.of_processes.get(&vni).copied().unwrap_or(0)
