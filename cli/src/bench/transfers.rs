@@ -2,6 +2,8 @@
 //! absent page adds: two host-mode nodes in this process, so that it sees the bytes arrive
 //! without a third thread, and can take pages out of either NIC's table.
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +11,7 @@ use anyhow::{ensure, Context, Result};
 use qnic::provider::host::Node;
 use qnic::{
     physical, Access, Buffer, Endpoint, Nic, NodeId, Port, RemoteSegment, Segment, SegmentName,
+    Ticket,
 };
 use qnic_abi::PAGE_SIZE;
 use qnic_tests::host::HostNodes;
@@ -83,8 +86,9 @@ pub(super) fn measure(rounds: usize) -> Result<(Recorder, Faults)> {
     for round in 1..=rounds {
         let nodes = HostNodes::start(2)?;
         let hosts = [Host::new(&nodes, 0)?, Host::new(&nodes, 1)?];
-        let virtual_ = Pair::new(&hosts, Port(7), Nic::register, Endpoint::export)?;
-        let physical = Pair::new(&hosts, Port(8), physical::register, physical::export)?;
+        let virtual_ = Pair::by_virtual_address(&hosts, Port(7), PAGE_SIZE)?;
+        let by_physical = (physical::register, physical::export);
+        let physical = Pair::new(&hosts, Port(8), PAGE_SIZE, by_physical)?;
         let pairs = [("", virtual_), ("P", physical)];
         // What comes first warms up and is not counted.
         latency_round(&pairs, &hosts, RUNS / 10, &mut times)?;
@@ -159,13 +163,13 @@ fn stream_round(pairs: &[(&str, Pair)], times: &mut Recorder) -> Result<()> {
 }
 
 /// A node in this process.
-struct Host {
+pub(super) struct Host {
     nic: Nic,
     node: Arc<Node>,
 }
 
 impl Host {
-    fn new(nodes: &HostNodes, number: usize) -> Result<Self> {
+    pub(super) fn new(nodes: &HostNodes, number: usize) -> Result<Self> {
         let socket = nodes.socket(number);
         let node = Arc::new(Node::connect(&socket, MEMORY).context("become a node")?);
         node.node().allow_physical();
@@ -178,7 +182,7 @@ impl Host {
     }
 }
 
-/// A process on a node, with one page exported.
+/// A process on a node, with memory exported.
 struct Process {
     segment: Segment,
     buffer: Buffer,
@@ -194,22 +198,30 @@ impl Process {
 }
 
 /// A process on each node; the near one works on the memory of both.
-struct Pair {
+pub(super) struct Pair {
     remote: RemoteSegment,
     near: Process,
     far: Process,
 }
 
 impl Pair {
+    /// Processes that export so many bytes each.
+    pub(super) fn by_virtual_address(hosts: &[Host; 2], port: Port, bytes: usize) -> Result<Self> {
+        Self::new(hosts, port, bytes, (Nic::register, Endpoint::export))
+    }
+
     fn new(
         hosts: &[Host; 2],
         port: Port,
-        register: impl Fn(&Nic, Port) -> qnic::Result<Endpoint>,
-        export: impl Fn(&Endpoint, SegmentName, &Buffer, Access) -> qnic::Result<Segment>,
+        bytes: usize,
+        (register, export): (
+            impl Fn(&Nic, Port) -> qnic::Result<Endpoint>,
+            impl Fn(&Endpoint, SegmentName, &Buffer, Access) -> qnic::Result<Segment>,
+        ),
     ) -> Result<Self> {
         let process = |host: &Host| -> Result<Process> {
             let endpoint = register(&host.nic, port)?;
-            let buffer = endpoint.allocate(PAGE_SIZE)?;
+            let buffer = endpoint.allocate(bytes)?;
             Ok(Process {
                 segment: export(&endpoint, NAME, &buffer, Access::READ | Access::WRITE)?,
                 buffer,
@@ -255,6 +267,43 @@ impl Pair {
             Read => self.near.endpoint.read(&self.remote, 0, part)?,
         };
         Ok(())
+    }
+
+    /// Time until a write has arrived, in nanoseconds, beside other threads that need a
+    /// processor.
+    pub(super) fn write_and_wait(&self, size: usize, mark: u32, limit: Duration) -> Result<f64> {
+        self.near.buffer.store_u32(size - 4, mark)?;
+        let start = Instant::now();
+        self.issue(Write, size)?;
+        while self.far.buffer.load_u32(size - 4)? != mark {
+            ensure!(start.elapsed() < limit, "nothing arrived in {limit:?}");
+            std::thread::yield_now();
+        }
+        Ok(start.elapsed().as_nanos() as f64)
+    }
+
+    /// Writes until `stop`, so many at once; counts those that have ended. Returns the rate in
+    /// MB/s.
+    pub(super) fn write_until(
+        &self,
+        size: usize,
+        depth: usize,
+        stop: &AtomicBool,
+        ended: &AtomicU64,
+    ) -> Result<f64> {
+        let mut under_way = VecDeque::new();
+        let (start, mut count) = (Instant::now(), 0u64);
+        while !stop.load(Ordering::Relaxed) {
+            if under_way.len() == depth {
+                under_way.pop_front().map_or(Ok(()), Ticket::wait)?;
+                ended.fetch_add(1, Ordering::Relaxed);
+            }
+            let part = self.near.segment.part(0, size);
+            under_way.push_back(self.near.endpoint.write(&self.remote, 0, part)?);
+            count += 1;
+        }
+        self.near.endpoint.flush()?;
+        Ok((count * size as u64) as f64 / 1e6 / start.elapsed().as_secs_f64())
     }
 
     /// Mean time between the writes of a stream, in nanoseconds.

@@ -1,9 +1,10 @@
-//! `qnic bench wire`: what loss costs, on each kind of link, UDP beside iperf3, and what a
-//! packet costs on the reliable path.
+//! `qnic bench wire`: what loss costs, on each kind of link, what small writes take beside a
+//! stream, UDP beside iperf3, and what a packet costs on the reliable path.
 //!
 //! All nodes are processes of this machine. Each figure stands beside the loss-free one of
 //! the same kind of link in the same run.
 
+mod beside_bulk;
 mod packets;
 
 use std::io::{BufRead, BufReader};
@@ -105,6 +106,7 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
             udp_mb_s.push((link.name, free.unwrap_or(f64::NAN)));
         }
     }
+    let beside_bulk = beside_bulk::measure(rounds)?;
     let iperf_mb_s = iperf_mb_s()?;
     let write = |mb_s: f64| Figure::new("write", "MB/s", vec![mb_s]);
     let mut beside = vec![Row::new("iperf3", [write(iperf_mb_s)])];
@@ -119,6 +121,7 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
             "UDP beside iperf3 with the same datagrams on loopback",
             beside,
         ),
+        beside_bulk,
         packets::measure()?,
     ])
 }
@@ -126,7 +129,8 @@ pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
 /// Measures one kind of link; `free` is the throughput of its loss-free row.
 fn row(link: Link, loss: f64, rounds: usize, free: &mut Option<f64>) -> Result<Row> {
     let files = tempfile::tempdir().context("make a directory for key and sockets")?;
-    let nodes = HostNodes::start_several(&plans(link, loss, files.path())?)?;
+    let network = network(link, loss);
+    let nodes = HostNodes::start_several(&plans(link.carrier, &network, files.path())?)?;
     let measure = |size: usize, rounds: usize| {
         let options = format!("--sizes {size} --rounds {rounds} --round-bytes {ROUND_BYTES}");
         transfers_between(&nodes, &options, |_| ())
@@ -162,13 +166,17 @@ fn row(link: Link, loss: f64, rounds: usize, free: &mut Option<f64>) -> Result<R
     Ok(Row::new(link.name, figures))
 }
 
-/// The device processes for a kind of link.
-fn plans(link: Link, loss: f64, files: &Path) -> Result<Vec<DevicePlan>> {
-    let network = match link.delayed {
+/// What `[network]` says of a kind of link.
+fn network(link: Link, loss: f64) -> String {
+    match link.delayed {
         true => format!("default = {{ delay = \"{DELAY}\", loss = \"{loss}%\" }}\n"),
         false => String::new(),
-    };
-    let end: Box<dyn Fn(usize) -> [String; 2]> = match link.carrier {
+    }
+}
+
+/// The device processes for a kind of link, with more of `[network]`.
+fn plans(carrier: Carrier, network: &str, files: &Path) -> Result<Vec<DevicePlan>> {
+    let end: Box<dyn Fn(usize) -> [String; 2]> = match carrier {
         Calls => return Ok(vec![DevicePlan::alone(2, "")]),
         ReliableCalls => {
             let network = format!("[network]\n{network}");
@@ -198,7 +206,7 @@ fn plans(link: Link, loss: f64, files: &Path) -> Result<Vec<DevicePlan>> {
         let ([carrier, _], [_, other]) = (end(here), end(1 - here));
         let carrier = format!("{carrier}\nname = \"p{here}\"");
         let other = format!("name = \"p{}\"\n{other}", 1 - here);
-        DevicePlan::one_of_two(here, 1, &network, &carrier, &other)
+        DevicePlan::one_of_two(here, 1, network, &carrier, &other)
     };
     Ok(vec![plan(0), plan(1)])
 }
@@ -265,7 +273,7 @@ mod tests {
         let plan = |name: &str, loss| {
             let files = tempfile::tempdir().unwrap();
             let link = LINKS.into_iter().find(|link| link.name == name).unwrap();
-            plans(link, loss, files.path()).unwrap()
+            plans(link.carrier, &network(link, loss), files.path()).unwrap()
         };
         assert_eq!(plan("lossless", 0.0)[0].more, "");
         assert_eq!(plan("reliable", 0.0)[0].more, "[network]\n");
