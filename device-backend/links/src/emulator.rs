@@ -464,12 +464,12 @@ mod tests {
             image.resize(*length, 0);
             assert_eq!(link.offer(Time(0), *channel, image, ()), Verdict::Passes);
         }
-        let arrivals = std::iter::from_fn(|| {
+        let landed = std::iter::from_fn(|| {
             let now = link.next_deadline()?;
             Some(link.poll(now))
         });
-        let arrivals = arrivals.flatten();
-        arrivals
+        let landed = landed.flatten();
+        landed
             .map(|it| (number(&it.image), it.at.0 / 1000))
             .collect()
     }
@@ -479,8 +479,8 @@ mod tests {
     fn a_small_frame_does_not_wait_behind_bulk() {
         use Channel::{Data, Priority};
         let frames = [(Data, 1, 4000), (Data, 2, 4000), (Priority, 3, 100)];
-        let arrivals = over_a_slow_line(&frames);
-        assert_eq!(arrivals, [(1, 4000), (3, 4100), (2, 8100)]);
+        let landed = over_a_slow_line(&frames);
+        assert_eq!(landed, [(1, 4000), (3, 4100), (2, 8100)]);
         let frames = frames.map(|(_, number, length)| (Data, number, length));
         let one_queue = over_a_slow_line(&frames);
         assert_eq!(one_queue, [(1, 4000), (2, 8000), (3, 8100)]);
@@ -493,8 +493,8 @@ mod tests {
         let bulk = (Channel::Data, 1, 4000);
         let small = (2..100).map(|number| (Channel::Priority, number, 100));
         let frames: Vec<_> = [first, bulk].into_iter().chain(small).collect();
-        let arrivals = over_a_slow_line(&frames);
-        let turn = arrivals.iter().position(|(number, _)| *number == 1);
+        let landed = over_a_slow_line(&frames);
+        let turn = landed.iter().position(|(number, _)| *number == 1);
         assert_eq!(turn, Some(crate::turns::RUN as usize));
     }
 
