@@ -5,8 +5,8 @@
 //!        or one with it that lies     ├──► "b": the carrier ──► frames
 //!   "c": an honest peer ──────────────┘
 //! ```
-//! Both peers are sockets of the target, which makes handshakes and datagrams by itself
-//! ([`peer`]). It waits for a datagram to arrive on the loopback interface, and not for a time.
+//! Both peers are sockets of the target, which makes handshakes and datagrams by itself (the module
+//! `peer`). It waits for a datagram to arrive on the loopback interface, and not for a time.
 //!
 //! After any input: without the key nothing brings a frame; no datagram brings a frame
 //! twice; frames are no longer than frames are; `c` is connected, in the session that it had

@@ -13,10 +13,10 @@
 //! - Order is kept, but for two cases. A frame that `reorder` picks is delayed by up to
 //!   [`REORDER_DELAY`], and later frames overtake it. On a link with a rate, frames of the
 //!   priority channel overtake those of the data channel (U4).
-//! - `rate` sends frames one after the other ([`crate::line`]); the bytes of both channels count. A
+//! - `rate` sends frames one after the other (the module `line`); the bytes of both channels count. A
 //!   frame that would wait longer than [`BACKLOG`] is dropped, as by a switch with a buffer of
 //!   that size. A small frame waits for the one that is being sent and for other small ones, as
-//!   [`crate::turns`] says; small ones are few, since a window bounds those under way between
+//!   the module `turns` says; small ones are few, since a window bounds those under way between
 //!   two NICs.
 //! - The verdict on a frame is given when it is offered: new settings hold for the
 //!   frames after it. Only a partition also drops frames in transit.

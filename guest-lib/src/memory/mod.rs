@@ -85,7 +85,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Refused`] with `NameExists`, `Exhausted`, `BadAddress`, `Overlapping`,
     /// or with why the memory cannot be exported (`NotMapped`, `UnreadableMemory`;
-    /// `ReadOnlyMemory` with [`Access::WRITE`]; `SecretMemory`, `DaxMemory`,
+    /// `ReadOnlyMemory` with [`Access::WRITE`](crate::Access::WRITE); `SecretMemory`, `DaxMemory`,
     /// `DeviceMemory`); [`Error::EmptyMemory`].
     #[allow(unsafe_code)]
     pub unsafe fn export_range(

@@ -194,26 +194,29 @@ fn queues(scratch: &Scratch) -> Result<()> {
 
 fn ring(scratch: &Scratch) -> Result<()> {
     workspace(scratch, "\"links\"")?;
-    // The ring's own tests take their memory from the NIC's.
+    // The ring's own tests take their memory from the NIC's, and the channels their names.
     let rest = format!(
         "thiserror = \"2\"\nzerocopy = {{ version = \"0.8\", features = [\"derive\"] }}\n\
+         qnic-nic = {{ path = \"{}/device-backend/nic\", features = [\"testing\"] }}\n\
          [dev-dependencies]\nloom = \"0.7\"\n\
-         proptest = {{ version = \"1\", default-features = false, features = [\"std\"] }}\n\
-         qnic-nic = {{ path = \"{}/device-backend/nic\", features = [\"testing\"] }}\n",
+         proptest = {{ version = \"1\", default-features = false, features = [\"std\"] }}\n",
         root()?
     );
     scratch.write("links/Cargo.toml", &manifest("qnic-links", &rest)?)?;
+    let source = format!("{}/device-backend/links/src", root()?);
     // The models need no codec, only a limit on the length of a record.
     scratch.write(
         "links/src/lib.rs",
-        "mod codec {\n    pub const MAX_FRAME: usize = 4200;\n}\nmod shm;\n",
+        &format!(
+            "#![allow(dead_code)]\nmod codec {{\n    pub const MAX_FRAME: usize = 4200;\n}}\n\
+             mod shm;\n#[path = \"{source}/turns.rs\"]\nmod turns;\n"
+        ),
     )?;
     scratch.write(
         "links/src/shm/mod.rs",
         &format!(
-            "#![allow(dead_code)]\n#[cfg(test)]\n\
-             #[path = \"{}/device-backend/links/src/shm/model.rs\"]\nmod model;\nmod ring;\n",
-            root()?
+            "#[path = \"{source}/shm/channels.rs\"]\nmod channels;\n#[cfg(test)]\n\
+             #[path = \"{source}/shm/model.rs\"]\nmod model;\nmod ring;\n"
         ),
     )
 }

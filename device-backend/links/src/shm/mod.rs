@@ -12,7 +12,7 @@
 //! While both processes are busy, a frame costs no system call, since the reader does not
 //! sleep. Every 10 ms a busy process polls its sockets. A frame that does not fit into
 //! its ring is dropped and counted, as on any wire. Each channel has a ring of its own
-//! ([`channels`]), so a small frame does not wait behind bulk.
+//! (the module `channels`), so a small frame does not wait behind bulk.
 //!
 //! The other process is not trusted. A frame is copied out of the ring before it is
 //! parsed, and dropped if it is not from a node of that process, as on every carrier.

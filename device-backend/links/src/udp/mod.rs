@@ -21,7 +21,7 @@
 //!
 //! | where | what goes first |
 //! |---|---|
-//! | in the batch of this process that is being put together ([`socket`]) | the priority channel has a batch of its own, which leaves before bulk does |
+//! | in the batch of this process that is being put together (the module `socket`) | the priority channel has a batch of its own, which leaves before bulk does |
 //! | in the receiver's socket buffer, while the receiver is busy | one call takes all that is there, as a rule; of that the priority channel is handled first: decrypted and given to the NICs |
 //! | in the kernel of the sender and in the network | the order stays as it is |
 //!
