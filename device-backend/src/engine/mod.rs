@@ -23,7 +23,8 @@
 //! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last
 //! work, announces to the processes by their *awake* words that it stops polling, and
 //! sleeps. It never yields. While there is work it still checks commands and kicks every
-//! [`CHECK_ROUNDS`] rounds.
+//! [`CHECK_ROUNDS`] rounds, and every [`CHECK_INTERVAL`] if rounds take long: a doorbell does not
+//! wait behind the bulk of others (U4).
 
 mod handle;
 mod nic_port;
@@ -48,6 +49,9 @@ pub(crate) use ring::QueueSetup;
 
 /// Rounds with work between two checks of commands and kicks.
 const CHECK_ROUNDS: u64 = 32;
+
+/// Longest time between two checks, but for the round that is under way, in nanoseconds.
+const CHECK_INTERVAL: u64 = 20_000;
 
 pub(crate) struct Engine {
     fabric: Fabric<Node>,
@@ -95,6 +99,7 @@ impl Engine {
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let window = self.poll_window.as_nanos() as u64;
         let mut last_work = self.now();
+        let mut last_check = last_work;
         while !self.stopping {
             let now = self.now();
             self.counters.rounds += 1;
@@ -104,10 +109,13 @@ impl Engine {
                 self.counters.sleeps += 1;
                 self.check(self.time_to_deadline());
                 last_work = self.now();
+                last_check = last_work;
                 continue;
             }
-            if self.counters.rounds % CHECK_ROUNDS == 0 {
+            let waited = now.0 - last_check.0;
+            if self.counters.rounds % CHECK_ROUNDS == 0 || waited >= CHECK_INTERVAL {
                 self.check(Some(Duration::ZERO));
+                last_check = now;
             }
         }
         for slot in 0..self.nics.len() {
