@@ -149,6 +149,12 @@ mod tests {
     }
 
     #[test]
+    fn what_runs_the_seeds_is_there() {
+        let runner = checkout().join("simulator/examples/first_failure.rs");
+        assert!(runner.is_file(), "{}", runner.display());
+    }
+
+    #[test]
     fn a_verdict_is_cut_to_what_fits_a_table() {
         let said =
             "seed 17: assertion `left == right` failed: process 3: a | b: Op { failed: 3 }\n\
