@@ -91,19 +91,23 @@ impl Connection<'_> {
     /// has it. A SET_VRING_ADDR that is not aligned is QEMU passing on what its guest has
     /// chosen: the queue cannot start, and the connection goes on.
     fn preview(&self, stream: &UnixStream) -> std::io::Result<bool> {
-        let mut front_end = lock(self.front_end);
         match Preview::of(stream) {
             None => Ok(false),
             Some(Preview::Channel(channel)) => {
+                let mut front_end = lock(self.front_end);
                 if front_end.mapper.is_none() {
                     front_end.next_channel = Some(channel);
                 }
                 Ok(false)
             }
             Some(Preview::Misaligned(message)) => {
+                let mut front_end = lock(self.front_end);
                 let noted = front_end.misaligned_rings(message.index, message.rings);
+                let acknowledges = front_end.acknowledges();
+                // A front end that does not read holds up its own connection, and no lock.
+                drop(front_end);
                 if noted {
-                    message.take(stream, front_end.acknowledges())?;
+                    message.take(stream, acknowledges)?;
                 }
                 Ok(noted)
             }

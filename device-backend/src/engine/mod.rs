@@ -23,8 +23,8 @@
 //! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last
 //! work, announces to the processes by their *awake* words that it stops polling, and
 //! sleeps. It never yields. While there is work it still checks commands and kicks every
-//! [`CHECK_ROUNDS`] rounds, and every [`CHECK_INTERVAL`] if rounds take long: a doorbell does not
-//! wait behind the bulk of others (U4).
+//! [`CHECK_ROUNDS`] rounds, and every [`CHECK_INTERVAL`] if rounds take long: then a
+//! doorbell waits for one round of bulk, and not for 32 (U4).
 
 mod handle;
 mod nic_port;

@@ -27,7 +27,7 @@ use crate::memfd::sealed_memfd;
 /// reader is not running.
 pub(super) const CAPACITY: usize = 8 << 20;
 
-/// Bytes of the priority ring's records: a window of the smallest.
+/// Bytes of the priority ring's records: a whole window of frames with 8 bytes.
 pub(super) const PRIORITY_CAPACITY: usize = 512 << 10;
 
 /// Where the priority ring begins.

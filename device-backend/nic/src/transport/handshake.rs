@@ -81,7 +81,7 @@ impl Transport {
         wire.send(&frame, Payload::None, Channel::Priority)
     }
 
-    /// Tells a peer that this session ends.
+    /// Tells a peer that this session ends. One that cannot be reached will not miss it.
     pub(crate) fn send_goodbye<M: HostMemory, W: Wire<M>>(
         &mut self,
         now: Time,

@@ -24,7 +24,7 @@
 //! [`Limits::idle_peer`](crate::Limits::idle_peer); one leaves whose numbers have not changed
 //! since the last sweep. Few peers stay, and no timer runs for them.
 
-use qnic_abi::wire::{Frame, Goodbye, Leave};
+use qnic_abi::wire::{Frame, Leave};
 
 use super::reliable::Alarm;
 use super::Transport;
@@ -161,9 +161,7 @@ impl Transport {
         wire: &mut W,
         index: PeerIndex,
     ) {
-        let mut goodbye = Frame::new::<Goodbye>(&qnic_abi::wire::Empty);
-        // A peer that cannot be reached will not miss it.
-        let _unreachable = self.put(now, wire, index, &mut goodbye, Payload::None);
+        self.send_goodbye(now, wire, index);
         let session = &mut self.peers[index].session;
         session.end_peer(session.peer(), session.own());
         self.end_session(index);
