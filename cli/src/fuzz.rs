@@ -6,6 +6,7 @@
 //!                              └───────► fuzz/regressions/TARGET     what breaks a promise
 //! ```
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use clap::Args;
 use qnic_fuzz::{Target, TARGETS};
+
+mod coverage;
 
 /// Options of `qnic fuzz`.
 #[derive(Args, Debug)]
@@ -27,11 +30,13 @@ Examples:
   cargo qnic fuzz frames --minutes 30 --keep
                                         then renew fuzz/corpus/frames
   cargo qnic fuzz udp --input FILE      run one input again, without libFuzzer
+  cargo qnic fuzz --coverage            what is kept reaches so much of each crate
 
-A C++ compiler is needed for libFuzzer. An input that breaks a promise is written to
-fuzz/regressions/TARGET, where cargo test finds it.
+A C++ compiler is needed for libFuzzer, llvm-profdata and llvm-cov for --coverage. An input
+that breaks a promise is written to fuzz/regressions/TARGET, where cargo test finds it.
 
-Exit status: 0 if nothing was found, 1 if something was, 2 for a wrong command line.")]
+Exit status: 0 if nothing was found, 1 if something was, 2 for a wrong command line, or
+if a tool for --coverage is missing.")]
 pub(crate) struct Options {
     /// Fuzz this target; all in turn if none is named
     #[arg(value_parser = target)]
@@ -48,6 +53,13 @@ pub(crate) struct Options {
     /// Build with AddressSanitizer
     #[arg(long)]
     asan: bool,
+    /// Run what is kept, and what libFuzzer has left in target/fuzz/corpus, and tell which share
+    /// of each crate it reaches
+    #[arg(long, conflicts_with_all = ["minutes", "input", "keep", "asan"])]
+    coverage: bool,
+    /// Write these shares to a file, too
+    #[arg(long, value_name = "FILE", requires = "coverage")]
+    json: Option<PathBuf>,
 }
 
 /// What makes LLVM count the edges that run and compare what is compared; the same that
@@ -86,6 +98,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     let root = qnic_cluster::repository()
         .context("fuzzing needs the checkout that this program was built from")?;
+    if options.coverage {
+        return coverage::run(&root, options.target, options.json.as_deref());
+    }
     let programs = build(&root, options.asan)?;
     let mut found = 0;
     for target in TARGETS
@@ -130,8 +145,7 @@ fn build(root: &Path, asan: bool) -> Result<PathBuf> {
         "target/fuzz"
     });
     let mut flags = COVERAGE.to_owned();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
+    let mut command = Command::new(cargo());
     if asan {
         flags.push_str(" -Zsanitizer=address");
         command.env("RUSTC_BOOTSTRAP", "1");
@@ -154,13 +168,18 @@ fn build(root: &Path, asan: bool) -> Result<PathBuf> {
     Ok(folder.join(host).join("release"))
 }
 
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+fn rustc() -> OsString {
+    std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into())
+}
+
 /// The machine that this toolchain builds for.
 fn host() -> Result<String> {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(rustc)
-        .arg("-vV")
-        .output()
-        .context("start rustc")?;
+    let output = Command::new(rustc()).arg("-vV").output();
+    let output = output.context("start rustc")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned)

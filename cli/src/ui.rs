@@ -80,16 +80,17 @@ pub(crate) fn show<T: Serialize + ?Sized>(
 }
 
 /// Rows as text with aligned columns.
-pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
+    let columns = rows.iter().map(|row| row.as_ref().len()).max();
     let width = |column: usize| {
-        let widths = rows.iter().map(|row| row[column].chars().count());
-        widths.max().unwrap_or(0)
+        let cells = rows.iter().filter_map(|row| row.as_ref().get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
-    let widths: [_; N] = std::array::from_fn(width);
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths);
+    let widths: Vec<_> = (0..columns.unwrap_or(0)).map(width).collect();
+    let line = |row: &R| {
+        let cells = row.as_ref().iter().zip(&widths);
         let cells: Vec<_> = cells
-            .map(|(cell, width)| format!("{cell:width$}"))
+            .map(|(cell, &width)| format!("{cell:width$}"))
             .collect();
         format!("{}\n", cells.join("  ").trim_end())
     };
