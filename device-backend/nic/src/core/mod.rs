@@ -33,7 +33,7 @@ mod queue;
 mod scheduler;
 mod segment;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use qnic_abi::control::{Statistics, REPLY_BYTES};
 use qnic_abi::header::{Geometry, GeometryError, SEGMENTS_PER_PROCESS};
@@ -90,6 +90,9 @@ pub(crate) struct Core {
     pub(crate) fault_deadline: Option<Time>,
     pub(crate) bounce: BounceMemory,
     pub(crate) counters: Counters,
+    /// How often all operations were looked through.
+    #[cfg(test)]
+    pub(crate) searches: u64,
 }
 
 impl Core {
@@ -115,6 +118,8 @@ impl Core {
             fault_deadline: None,
             bounce: BounceMemory::default(),
             counters: Counters::default(),
+            #[cfg(test)]
+            searches: 0,
         };
         core.clear();
         Ok(core)
@@ -227,10 +232,28 @@ impl Core {
 
     /// Returns true if a running operation has that peer as its other end.
     pub(crate) fn has_operation_with(&mut self, peer: PeerIndex) -> bool {
+        self.count_search();
         let mut operations = self
             .processes()
             .flat_map(|process| process.operations.running());
         operations.any(|operation| operation.peer == peer)
+    }
+
+    /// The other ends of all running operations.
+    pub(crate) fn peers_with_operations(&mut self) -> BTreeSet<PeerIndex> {
+        self.count_search();
+        let operations = self
+            .processes()
+            .flat_map(|process| process.operations.running());
+        operations.map(|operation| operation.peer).collect()
+    }
+
+    /// Notes for tests that all operations are looked through.
+    fn count_search(&mut self) {
+        #[cfg(test)]
+        {
+            self.searches += 1;
+        }
     }
 
     /// Operations that run and whose other end is that peer, or one process there.

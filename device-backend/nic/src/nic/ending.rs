@@ -212,8 +212,14 @@ impl Nic {
     /// Asks peers to leave with which nothing has happened for a while.
     #[cold]
     pub(super) fn sweep_peers<H: Host>(&mut self, now: Time, host: &H) {
-        for index in self.transport.sweep(now) {
-            if !self.is_used(index) && self.transport.leave(index) {
+        let quiet = self.transport.sweep(now);
+        if quiet.is_empty() {
+            return;
+        }
+        let busy = self.core.peers_with_operations();
+        for index in quiet {
+            let used = busy.contains(&index) || self.is_awaited(index);
+            if !used && self.transport.leave(index) {
                 self.transport.end_session(index);
                 self.peer_left(now, host, index);
             }
@@ -222,8 +228,13 @@ impl Nic {
 
     /// Returns true if an operation has that peer as its other end, or a protocol waits for it.
     pub(super) fn is_used(&mut self, index: PeerIndex) -> bool {
+        self.is_awaited(index) || self.core.has_operation_with(index)
+    }
+
+    /// Returns true if a protocol waits for that peer.
+    fn is_awaited(&mut self, index: PeerIndex) -> bool {
         let node = self.transport.node_of(index);
-        self.protocols.awaits(node) || self.core.has_operation_with(index)
+        self.protocols.awaits(node)
     }
 
     /// A session has ended in which nothing ran. The peer goes, unless something waits for it,
@@ -269,5 +280,95 @@ impl Nic {
         let node = self.transport.node_of(index);
         let (protocols, mut cx) = self.parts(now, host);
         protocols.ended(&mut cx, Ended::Session(index, node, again));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Limits;
+    use crate::ids::PeerIndex;
+    use crate::testing::{page, Net, Pair};
+    use qnic_abi::NodeId;
+
+    /// How often a NIC has looked through its operations.
+    fn searches(net: &Net, node: usize) -> u64 {
+        net.cluster().nodes[node].nic.core.searches
+    }
+
+    fn peer(net: &Net, node: usize, other: u16) -> PeerIndex {
+        let transport = &net.cluster().nodes[node].nic.transport;
+        transport.find(NodeId(other)).expect("a peer")
+    }
+
+    /// A peer that asks to leave over and over, while an operation with it runs, makes a NIC look
+    /// through its operations now and then only. In the end it is let go all the same.
+    #[test]
+    fn a_peer_that_asks_over_and_over_is_looked_at_now_and_then() {
+        const ASKS: u64 = 1000;
+        let limits = Limits {
+            idle_peer: 10_000_000,
+            ..Limits::default()
+        };
+        let net = Net::new(2, 512, 8, &limits);
+        let Pair { net, a, b } = Pair::present(net);
+        b.write(&a).bytes(8).run();
+        net.answer_faults(false);
+        b.evict(page(1));
+        b.write(&a).from(page(1)).bytes(8).issue();
+        net.settle();
+        assert_eq!((b.done().0, net.faults(1)), (1, 1), "an operation runs");
+        let index = peer(&net, 0, 1);
+        let ask = || {
+            net.cluster().nodes[0].nic.transport.leave(index);
+            net.poll_both(2);
+        };
+        let before = searches(&net, 1);
+        for _ in 0..ASKS {
+            ask();
+        }
+        assert_eq!(searches(&net, 1), before + 1, "at one time");
+        for _ in 0..10 {
+            net.advance(limits.idle_peer / 10);
+            ask();
+        }
+        assert_eq!(searches(&net, 1), before + 3, "in the time of a sweep");
+        net.answer_all(1, 1);
+        assert_eq!((b.done().0, b.errors()), (2, vec![]));
+        net.advance(limits.idle_peer);
+        ask();
+        let gone = |node: usize, other| {
+            let transport = &net.cluster().nodes[node].nic.transport;
+            transport.find(NodeId(other)).is_none()
+        };
+        assert!(gone(0, 1) && gone(1, 0), "it is let go");
+    }
+
+    /// A sweep looks through the operations once, however many peers are quiet.
+    #[test]
+    fn a_sweep_looks_through_the_operations_once() {
+        let limits = Limits {
+            peers: 9,
+            window: 64,
+            idle_peer: 10_000_000,
+            ..Limits::default()
+        };
+        let net = Net::new(9, 512, 8, &limits);
+        let first = net.party(0, 1).present();
+        for node in 1..9 {
+            let other = net.party(node, 2).present();
+            first.write(&other).bytes(8).run();
+        }
+        net.run();
+        let peers = net.cluster().nodes[0].nic.transport.peers().len();
+        let before = searches(&net, 0);
+        // The first sweep notes how far each peer is, the second asks those that are no further.
+        for _ in 0..2 {
+            net.advance(limits.idle_peer * 5 / 4);
+            net.poll(0);
+        }
+        assert_eq!(searches(&net, 0), before + 1);
+        net.run();
+        let left = net.cluster().nodes[0].nic.transport.peers().len();
+        assert!(left < peers, "they are asked: {left} of {peers}");
     }
 }

@@ -314,7 +314,7 @@ impl Nic {
         io: &mut Io<'_, H, W>,
         index: PeerIndex,
     ) -> bool {
-        if self.transport.take_asked(index) && !self.is_used(index) {
+        if self.transport.take_asked(io.now, index) && !self.is_used(index) {
             self.transport.agree(io.now, io.wire, index);
             self.peer_left(io.now, io.host, index);
             return true;

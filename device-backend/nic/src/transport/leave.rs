@@ -23,6 +23,10 @@
 //! many that they have to share windows or places, they are swept each
 //! [`Limits::idle_peer`](crate::Limits::idle_peer); one leaves whose numbers have not changed
 //! since the last sweep. Few peers stay, and no timer runs for them.
+//!
+//! Whether operations run with a peer is known only after a look at all operations. So a Leave is
+//! looked at once in half of that time for each peer, and others are dropped: whoever means it
+//! asks again with its next sweep.
 
 use qnic_abi::wire::{Frame, Leave};
 
@@ -30,6 +34,10 @@ use super::reliable::Alarm;
 use super::Transport;
 use crate::env::{HostMemory, Payload, Time, Wire};
 use crate::ids::PeerIndex;
+
+/// Longest time in nanoseconds for which Leaves of a peer are dropped after one that was looked
+/// at.
+const LONGEST_PAUSE: u64 = 5_000_000_000;
 
 /// How far leaving has come, for one peer.
 #[derive(Debug, Default)]
@@ -42,6 +50,8 @@ pub(super) struct Leaving {
     pub(super) due: bool,
     /// The last Leave of the peer that is to be looked at with the next flush.
     asked: u32,
+    /// Before this time, no other one is.
+    next_look: Time,
     /// What the peer has asked up to here counts no more.
     pub(super) void: u32,
     /// The numbers of both directions at the last sweep.
@@ -146,12 +156,18 @@ impl Transport {
     }
 
     /// Returns true if a peer has asked to leave, and it may unless something else refers to
-    /// it.
-    pub(crate) fn take_asked(&mut self, index: PeerIndex) -> bool {
+    /// it: the caller has a look at all operations. If it asks over and over, that is true now and
+    /// then only.
+    pub(crate) fn take_asked(&mut self, now: Time, index: PeerIndex) -> bool {
+        let pause = (self.limits.idle_peer / 2).min(LONGEST_PAUSE);
         let peer = &mut self.peers[index];
         let asked = peer.leaving.is_asked();
         peer.leaving.asked = 0;
-        asked && peer.is_quiet()
+        if !asked || !peer.is_quiet() || now < peer.leaving.next_look {
+            return false;
+        }
+        peer.leaving.next_look = now.after(pause);
+        true
     }
 
     /// Agrees: the session ends, and what the peer has sent in it counts no more.
