@@ -17,6 +17,8 @@ Examples:
   cargo qnic logs a -f            and what is added, until the guest ends or Ctrl-C
   cargo qnic logs a --console     the console alone, byte for byte
 
+Of each log the first and the last MiBs are kept; what is missing between them is said.
+
 Exit status: 0.")]
 pub(crate) struct Options {
     /// The node

@@ -1,21 +1,21 @@
 //! Boots a cluster.
 //!
 //! ```text
-//!   check ─▶ provision ─▶ state directory ─▶ device ─▶ every QEMU at once ─▶ all ready
+//!   check ─▶ provision ─▶ state directory ─▶ device ─▶ every QEMU at once, log keeper ─▶ all ready
 //! ```
 //!
 //! What costs time and can fail without a trace comes before the directory. From
 //! there on a failure, also Ctrl-C, takes down what was started.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use qnic_images::{Program, Progress, Silent};
 
-use crate::dirs::ClusterDir;
+use crate::dirs::{create_log, ClusterDir};
 use crate::lock::LockFile;
 use crate::node::Node;
 use crate::owned::Owned;
@@ -119,6 +119,8 @@ pub(crate) fn boot(
         owned.children.push(child);
         options.progress.node(node.name(), "booting");
     }
+    let keeper = start_log_keeper(&parts.log_keeper, spec, &dir, &owned.children, dies_with_us)?;
+    owned.children.push(keeper);
     await_all(spec, &nodes, &dir, options)?;
     dir.mark_booted()?;
     if options.mode == Mode::Detached {
@@ -182,10 +184,9 @@ fn make_dir(
 
 fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Result<Child> {
     let dir = machine.dir.node(&machine.node.name);
-    let create = |path: PathBuf| File::create(&path).map_err(Error::io("create", &path));
-    create(dir.console())?;
-    create(dir.ready())?;
-    let log = create(dir.qemu_log())?;
+    create_log(&dir.console())?;
+    create_log(&dir.ready())?;
+    let log = create_log(&dir.qemu_log())?;
     let errors = log.try_clone();
     let errors = errors.map_err(Error::io("open", &dir.qemu_log()))?;
     let mut command = Command::new(&qemu.program);
@@ -200,6 +201,33 @@ fn start_qemu(qemu: &Program, machine: &Machine<'_>, dies_with_us: bool) -> Resu
     };
     id.save(&dir.qemu_pid())?;
     Ok(child)
+}
+
+/// Starts what keeps the logs of the cluster small: it ends when all its other processes have,
+/// whether this one is still there or not.
+fn start_log_keeper(
+    program: &Path,
+    spec: &ClusterSpec,
+    dir: &ClusterDir,
+    writers: &[Child],
+    dies_with_us: bool,
+) -> Result<Child> {
+    let pids: Vec<_> = writers.iter().map(|child| child.id().to_string()).collect();
+    let mut command = Command::new(program);
+    command.arg(pids.join(","));
+    for node in &spec.nodes {
+        let node = dir.node(&node.name);
+        command.args([node.console(), node.ready(), node.qemu_log()]);
+    }
+    if spec.has_nics() {
+        let processes = spec.device_processes().into_iter();
+        command.args(processes.map(|process| dir.device(process).log()));
+    }
+    command.env(MARKER, dir.path());
+    let complaints = create_log(&dir.log_keeper_log())?;
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(complaints);
+    spawn(command, dies_with_us, 0).map_err(Error::io("start", program))
 }
 
 /// Waits for every node; the first failure, also of a device process, ends the wait

@@ -1,6 +1,5 @@
 //! The device processes: configuration, start, and questions to them.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -8,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::dirs::{ClusterDir, DEVICE};
+use crate::dirs::{create_log, ClusterDir, DEVICE};
 use crate::follow::tail;
 use crate::process::{ProcessId, MARKER};
 use crate::socket::Socket;
@@ -47,7 +46,7 @@ pub(crate) fn start(
     let config = toml::to_string(&config).map_err(Error::Describe)?;
     write(&files.config(), config.as_bytes())?;
     let log_path = files.log();
-    let log = File::create(&log_path).map_err(Error::io("create", &log_path))?;
+    let log = create_log(&log_path)?;
     let program = PathBuf::from(command.get_program());
     let arguments = ["--log-format", "text", "--config"];
     command.args(arguments).arg(files.config());

@@ -1,6 +1,6 @@
 //! The files of one cluster and of its nodes, and what is in those that this crate writes.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -44,6 +44,12 @@ pub(crate) fn directories_in(dir: &Path) -> Vec<String> {
         .collect()
 }
 
+/// Makes an empty log. All that write it append, so that it may become shorter meanwhile.
+pub(crate) fn create_log(path: &Path) -> Result<File> {
+    let made = File::create(path).and_then(|_| File::options().append(true).open(path));
+    made.map_err(Error::io("create", path))
+}
+
 impl ClusterDir {
     pub(crate) fn path(&self) -> &Path {
         &self.0
@@ -55,6 +61,7 @@ impl ClusterDir {
         /// The directory with one directory for each node.
         nodes = "nodes";
         booted = "booted";
+        log_keeper_log = "log-keeper.log";
         lock = "lock";
     }
 

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use qnic_log_keeper::next_data;
 use rustix::event::PollFlags;
 use rustix::fs::inotify;
 
@@ -19,6 +20,8 @@ const CHUNK: usize = 64 << 10;
 pub(crate) struct Follow {
     file: File,
     changes: OwnedFd,
+    /// Bytes that were dropped before they were read.
+    dropped: u64,
 }
 
 impl AsFd for Follow {
@@ -46,14 +49,20 @@ impl Follow {
         Ok(Self {
             file: File::open(path)?,
             changes,
+            dropped: 0,
         })
     }
 
     /// What has been appended and not been read; empty if nothing.
     pub(crate) fn available(&mut self) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        (&self.file).take(CHUNK as u64).read_to_end(&mut bytes)?;
+        let (bytes, dropped) = chunk(&mut self.file)?;
+        self.dropped += dropped;
         Ok(bytes)
+    }
+
+    /// How many bytes were dropped before what was read last, since this was asked last.
+    pub(crate) fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
     }
 
     /// Waits for bytes, or for one of `others` to become readable. What is in the
@@ -88,6 +97,27 @@ impl Follow {
         let mut buffer = [MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(&self.changes, &mut buffer);
         while events.next().is_ok() {}
+    }
+}
+
+/// The next bytes of a log, empty at its end, and how many were dropped before them.
+fn chunk(file: &mut File) -> io::Result<(Vec<u8>, u64)> {
+    let dropped = next_data(file)?;
+    let mut bytes = Vec::new();
+    file.take(CHUNK as u64).read_to_end(&mut bytes)?;
+    Ok((bytes, dropped))
+}
+
+/// What is left of the log at `path`.
+pub(crate) fn read_log(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut all = Vec::new();
+    loop {
+        let (bytes, _) = chunk(&mut file)?;
+        if bytes.is_empty() {
+            return Ok(all);
+        }
+        all.extend(bytes);
     }
 }
 
@@ -144,6 +174,24 @@ mod tests {
         let late = follow.next(&[], &Deadline::seconds(0)).unwrap_err();
         assert_eq!(stop_in(&late), Some(Stop::Timeout));
         drop(writer.join().unwrap());
+    }
+
+    #[test]
+    fn what_was_dropped_is_passed_over_and_counted() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let (hole, page) = (1 << 20, [b'x'; 1 << 16]);
+        file.write_all(&page).unwrap();
+        file.seek(SeekFrom::Start(hole)).unwrap();
+        file.write_all(b"end").unwrap();
+        let left = [&page[..], b"end"].concat();
+        assert_eq!(read_log(file.path()).unwrap(), left);
+        let mut follow = Follow::open(file.path()).unwrap();
+        assert_eq!(follow.available().unwrap(), page);
+        assert_eq!(follow.take_dropped(), 0);
+        assert_eq!(follow.available().unwrap(), b"end");
+        assert_eq!(follow.take_dropped(), hole - page.len() as u64);
+        assert_eq!(follow.take_dropped(), 0);
+        assert_eq!(tail(file.path(), 1), "end");
     }
 
     #[test]

@@ -83,7 +83,9 @@ pub use node::Node;
 pub use node_state::NodeState;
 pub use overview::{overview, ClusterOverview, DeviceOverview, NodeOverview, ProcessOverview};
 pub use process::ProcessId;
-pub use programs::{guest_program, host_program, repository, Program, APP, APP_PATH, DEVICE};
+pub use programs::{
+    guest_program, host_program, repository, Program, APP, APP_PATH, DEVICE, LOG_KEEPER,
+};
 pub use provision::available_memory;
 pub use qapi::qmp;
 pub use qnic_config::{ByteSize, ConfigError};

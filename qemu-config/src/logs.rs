@@ -51,6 +51,10 @@ pub fn follow_logs(
                 if bytes.is_empty() {
                     break;
                 }
+                let dropped = file.take_dropped();
+                if dropped > 0 {
+                    sink(index, dropped_note(dropped).as_bytes());
+                }
                 sink(index, &bytes);
             }
         }
@@ -71,11 +75,33 @@ pub fn follow_logs(
     }
 }
 
+/// What is shown in the place of bytes that were dropped.
+fn dropped_note(bytes: u64) -> String {
+    format!("\n[qnic: {bytes} bytes of this log were dropped]\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Seek, SeekFrom, Write};
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn what_was_dropped_is_told_in_its_place() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&[b'x'; 1 << 16]).unwrap();
+        file.seek(SeekFrom::Start(1 << 20)).unwrap();
+        file.write_all(b"end").unwrap();
+        let logs = [Log {
+            name: "x".into(),
+            path: file.path().into(),
+        }];
+        let mut printed = Vec::new();
+        print_logs(&logs, &mut |_, bytes| printed.extend_from_slice(bytes)).unwrap();
+        let note = "x\n[qnic: 983040 bytes of this log were dropped]\nend";
+        assert!(printed.ends_with(note.as_bytes()));
+        assert_eq!(printed.len(), (1 << 16) + note.len() - 1);
+    }
 
     #[test]
     fn following_ends_with_the_writer_and_misses_nothing() {

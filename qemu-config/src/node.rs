@@ -1,6 +1,5 @@
 //! One node of a running cluster.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use qapi::qmp;
 
 use crate::copy::{self, Count};
 use crate::dirs::NodeDir;
+use crate::follow::read_log;
 use crate::guest_command::{GuestCommand, GuestOutput};
 use crate::guest_process::GuestProcess;
 use crate::monitor::Monitor;
@@ -185,9 +185,11 @@ impl Node {
         failed(&self.dir, "its QEMU has ended")
     }
 
-    /// What the guest's console has shown since the cluster was booted.
+    /// What the guest's console has shown since the cluster was booted; of very much, the first and
+    /// the last part.
     pub fn console_log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.dir.console()).unwrap_or_default()).into_owned()
+        let log = read_log(&self.dir.console()).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
     }
 
     /// Where the console is logged.

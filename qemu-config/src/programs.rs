@@ -26,6 +26,8 @@ pub const DEVICE: Program<'static> = Program::bin("qnic-device", "qnic-device");
 pub const APP: Program<'static> = Program::bin("qnic-apps", "qnic-app");
 /// Where [`APP`] is in a guest.
 pub const APP_PATH: &str = "/usr/bin/qnic-app";
+/// What keeps the logs of a cluster small.
+pub const LOG_KEEPER: Program<'static> = Program::bin("qnic-log-keeper", "qnic-log-keeper");
 /// The helper that runs commands in guests.
 pub(crate) const EXEC: Program<'static> = Program::bin("qnic-exec", "qnic-exec");
 

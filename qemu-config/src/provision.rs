@@ -22,6 +22,7 @@ pub(crate) struct Parts {
     pub(crate) qemu: Program,
     pub(crate) images: Vec<GuestImage>,
     pub(crate) device: Option<PathBuf>,
+    pub(crate) log_keeper: PathBuf,
 }
 
 /// Gets everything that `spec` needs; may download and build.
@@ -59,11 +60,13 @@ pub(crate) fn provision(spec: &ClusterSpec, options: &BootOptions) -> Result<Par
     } else {
         None
     };
+    let log_keeper = host_program(programs::LOG_KEEPER)?;
     Ok(Parts {
         accel,
         qemu,
         images,
         device,
+        log_keeper,
     })
 }
 

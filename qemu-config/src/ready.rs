@@ -10,7 +10,7 @@ use std::time::Duration;
 use qapi::qmp::Event;
 
 use crate::dirs::NodeDir;
-use crate::follow::{readable, tail, Follow, Growth};
+use crate::follow::{read_log, readable, tail, Follow, Growth};
 use crate::monitor::Events;
 use crate::node_state::has_panicked;
 use crate::process::Process;
@@ -28,7 +28,7 @@ const MAX_LINE: usize = 4096;
 
 /// The number of boots that `dir`'s guest has reported so far.
 pub(crate) fn boots_reported(dir: &NodeDir) -> usize {
-    let text = std::fs::read(dir.ready()).unwrap_or_default();
+    let text = read_log(&dir.ready()).unwrap_or_default();
     text.iter().filter(|byte| **byte == b'\n').count()
 }
 

@@ -9,8 +9,11 @@
 //!       booted                        exists once all nodes were ready
 //!       device.{toml,sock,pid,log}    the device process; of several, each has files
 //!                                     device-<name>.*, and .shm where the others call it
+//!       log-keeper.log                what keeps the logs small complains of
 //!       nodes/<node>/                 vhost-user socket of the NIC; monitor, agent and
-//!                                     command sockets; console, ready and QEMU logs; pid
+//!                                     command sockets; console, ready and QEMU logs; pid.
+//!                                     Logs keep their first and their last MiBs
+//!                                     (qnic-log-keeper)
 //!   /var/tmp/qnic-<uid>/<cluster>/    blank disks
 //! ```
 //!

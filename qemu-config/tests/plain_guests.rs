@@ -2,6 +2,7 @@
 //! minute, so `cargo test` runs them only when asked for by name:
 //! `cargo test -p qnic-cluster --test plain_guests`. `cargo qnic test` does.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -160,6 +161,40 @@ fn machine(node: &Node) {
         node.wait_ready(0, LIMIT),
         Ok(_) | Err(Error::Failed { .. })
     ));
+}
+
+/// Bytes that a file takes on the disk.
+fn space(path: &Path) -> u64 {
+    std::fs::metadata(path).unwrap().blocks() * 512
+}
+
+/// A guest that writes without end to what is logged of it does not fill the host's disk (X8), and
+/// what it has said first and last is there.
+#[test]
+fn the_logs_of_a_guest_stay_small() {
+    const WRITTEN: u64 = 48 << 20;
+    const MOST: u64 = 8 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let spec = ClusterSpec::new("loud").with(plain("a"));
+    let cluster = Cluster::boot(&spec, &options(&dir, Mode::Attached)).unwrap();
+    let a = cluster.node("a").unwrap();
+    text_of(a, "echo first > /dev/ttyS0");
+    // The console is slow, the port is not: both are logs of the same kind.
+    let blocks = WRITTEN >> 16;
+    let port = "$(grep -l org.qnic.ready /sys/class/virtio-ports/*/name | cut -d/ -f5)";
+    let flood = format!("dd if=/dev/zero bs=65536 count={blocks} > /dev/{port}");
+    text_of(a, &flood);
+    let log = a.console_path().with_file_name("ready.log");
+    assert!(std::fs::metadata(&log).unwrap().len() > WRITTEN);
+    let end = Instant::now() + LIMIT;
+    while space(&log) > MOST {
+        assert!(Instant::now() < end, "{} bytes", space(&log));
+        text_of(a, "true");
+    }
+    text_of(a, "echo last > /dev/ttyS0");
+    let console = a.console_log();
+    assert!(console.contains("first") && console.contains("last"));
+    cluster.end().unwrap();
 }
 
 #[test]
