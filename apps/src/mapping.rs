@@ -256,11 +256,18 @@ fn sized(fd: RawFd, bytes: usize) -> Result<File> {
 pub(crate) fn read_direct(path: &Path, to: &Mapping) -> Result<()> {
     let mut options = File::options();
     let file = options.read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    read_direct_at(&file, 0, to, to.length)
+}
+
+/// Reads so many bytes of a file that is open for reads past the page cache.
+pub(crate) fn read_direct_at(file: &File, from: u64, to: &Mapping, bytes: usize) -> Result<()> {
+    assert!(bytes <= to.length);
+    let (fd, address) = (file.as_raw_fd(), to.address as *mut _);
     // SAFETY: the whole range is mapped, and written by the kernel as by any other process.
-    let read = unsafe { libc::read(file.as_raw_fd(), to.address as *mut _, to.length) };
+    let read = unsafe { libc::pread(fd, address, bytes, from as libc::off_t) };
     match usize::try_from(read) {
         Err(_) => Err(Error::last_os_error()),
-        Ok(read) if read != to.length => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(read) if read != bytes => Err(ErrorKind::UnexpectedEof.into()),
         Ok(_) => Ok(()),
     }
 }

@@ -29,6 +29,16 @@ pub(crate) fn pages_swapped() -> Result<[u64; 2]> {
     both.map(<[u64; 2]>::from).context("the kernel has no swap")
 }
 
+/// Pages of files that this machine had taken away and read again, and pages of any kind that it
+/// has written to a disk.
+pub(crate) fn pages_of_files() -> Result<[u64; 2]> {
+    let counters = procfs::vmstat()?;
+    let counter = |name| counters.get(name).map(|count| *count as u64);
+    let both = counter("workingset_refault_file").zip(counter("nr_written"));
+    both.map(<[u64; 2]>::from)
+        .context("the kernel does not count pages of files")
+}
+
 /// Transparent huge pages in the mappings from the one that holds `address` on up to the
 /// next that is not adjacent, in kibibytes.
 pub(crate) fn huge_kibibytes(address: usize) -> Result<u64> {

@@ -143,6 +143,14 @@ pub struct PressureReport {
     pub swapped_in: u64,
     /// Pages that the machine wrote to swap.
     pub swapped_out: u64,
+    /// Pages of files that the machine had taken away and read again.
+    pub read_again: u64,
+    /// Pages that the machine wrote to a disk, swap or not.
+    pub written_back: u64,
+    /// Times that the file was truncated.
+    pub truncations: u64,
+    /// Writes to the edge of the peer's file that were refused, because it had none.
+    pub refused: u64,
     /// Highest `VmSwap` seen, in KiB.
     pub swap_peak_kib: u64,
     /// `VmLck` at the end, in KiB.

@@ -28,6 +28,7 @@ const RACES: u64 = 1_000_000;
 pub(crate) const CASES: &[Case] = cases! { "vm":
     memory_lives_as_its_process_wants => with_swap("life", life),
     memory_beyond_ram_under_pressure => with_swap("pressure", pressure),
+    files_beyond_ram_under_pressure => with_swap("files", files),
     memory_remapped_a_million_times => on("remap", BOTH_KERNELS, remap),
 };
 
@@ -36,7 +37,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 const RESERVE_KIB: u64 = 8192;
 
 /// Size of a disk for files, and what makes a file system on it and mounts it.
-const DISK_MIB: u64 = 64;
+const DISK_MIB: u64 = 512;
 const MOUNT_DISK: &str = "d=$(grep -lx disk /sys/block/*/serial) && \
                           d=/dev/$(basename $(dirname $d)) && mkdir -p /mnt && \
                           mke2fs -b 4096 $d >/dev/null && mount -t ext4 $d /mnt";
@@ -102,13 +103,13 @@ fn live(mut program: Box<dyn Running>) -> Result<()> {
 /// Two minutes; then with compaction running all the time on both; then with
 /// exporters that fork.
 fn pressure(nodes: &VmNodes) -> Result<()> {
-    press(nodes, "plain", 120, 0)?;
+    press(nodes, "plain", 120, &[])?;
     let compact = "while :; do echo 1 > /proc/sys/vm/compact_memory; done";
     let mut compacting = Vec::new();
     for node in 0..nodes.count() {
         compacting.push(background(nodes, node, compact)?);
     }
-    press(nodes, "with compaction", 30, 0)?;
+    press(nodes, "with compaction", 30, &[])?;
     for (node, mut loops) in compacting.into_iter().enumerate() {
         loops.kill()?;
         loops.wait(LIMIT)?;
@@ -117,16 +118,38 @@ fn pressure(nodes: &VmNodes) -> Result<()> {
         ensure!(moved > 0, "nothing was compacted on node {node}");
         println!("    node {node}: compaction looked at {moved} pages");
     }
-    press(nodes, "with fork", 30, 8)
+    press(nodes, "with fork", 30, &[FORK])
 }
 
+/// Mappings of files on a disk, whose pages are written back and taken away, and of files in
+/// memory, whose pages are swapped; both with exporters that fork and that truncate the file.
+fn files(nodes: &VmNodes) -> Result<()> {
+    for node in 0..nodes.count() {
+        shell(nodes, node, MOUNT_DISK).context("make a file system")?;
+    }
+    press(nodes, "a file on a disk", 60, &[DISK_FILE, FORK])?;
+    for node in 0..nodes.count() {
+        let unmount = "rm /mnt/qnic-pressure && umount /mnt";
+        shell(nodes, node, unmount).context("nothing holds the file")?;
+    }
+    press(nodes, "a file in memory", 45, &[MEMORY_FILE, FORK])
+}
+
+/// Options of `qnic-app pressure`.
+const FORK: &str = "--fork-every 8";
+const DISK_FILE: &str = "--files /mnt";
+const MEMORY_FILE: &str = "--memory-file";
+
 /// One run of `qnic-app pressure` on both nodes.
-fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<()> {
+fn press(nodes: &VmNodes, what: &str, seconds: u64, options: &[&str]) -> Result<()> {
     let start = |node: usize| {
-        let (peer, forks) = (1 - node, format!("--fork-every {fork_every}"));
+        let (peer, options) = (1 - node, options.join(" "));
         let size = format!("--megabytes {EXPORTED_MIB} --seconds {seconds}");
-        nodes.start(node, &format!("pressure --peer {peer} {size} {forks}"))
+        nodes.start(node, &format!("pressure --peer {peer} {size} {options}"))
     };
+    let forks = options.contains(&FORK);
+    let on_disk = options.contains(&DISK_FILE);
+    let truncates = on_disk || options.contains(&MEMORY_FILE);
     for (node, mut program) in [start(0)?, start(1)?].into_iter().enumerate() {
         let report = program
             .expect("pressure", SIGN_LIMIT)
@@ -135,15 +158,22 @@ fn press(nodes: &VmNodes, what: &str, seconds: u64, fork_every: u64) -> Result<(
         let report: PressureReport = serde_json::from_value(report)?;
         println!("    {what}, node {node}: {report:?}");
         let r = &report;
-        let swapped = [r.swapped_in, r.swapped_out, r.swap_peak_kib];
+        // `VmSwap` is private memory alone; a file on a disk is not swapped at all.
+        let taken_away = match (on_disk, truncates) {
+            (true, _) => [r.read_again, r.written_back, 1],
+            (_, true) => [r.swapped_in, r.swapped_out, 1],
+            _ => [r.swapped_in, r.swapped_out, r.swap_peak_kib],
+        };
         let moved = [r.writes, r.reads, r.owner_writes];
         for (holds, wrong) in [
             (r.exported_kib > r.ram_kib, "no pressure"),
-            (!swapped.contains(&0), "nothing was swapped"),
+            (!taken_away.contains(&0), "no page was taken away"),
             (!moved.contains(&0), "no progress"),
             (r.faults_served > 0 && r.bounces > 0, "no page was absent"),
             (r.locked_kib + r.pinned_kib == 0, "locked or pinned memory"),
-            ((r.forks > 0) == (fork_every > 0), "forks"),
+            ((r.forks > 0) == forks, "forks"),
+            ((r.truncations > 0) == truncates, "truncations"),
+            ((r.refused > 0) == truncates, "writes beyond the end"),
         ] {
             ensure!(holds, "{wrong}: {report:?}");
         }

@@ -4,41 +4,58 @@
 //!
 //! ```text
 //!   unit:  0        4000      8000      12000  12288
-//!          | peer's | own     | landing |      |        page borders at 4096, 8192
+//!          | peer's | own     | landing | tail |        page borders at 4096, 8192
 //! ```
 //! Of each unit the peer writes and reads the first part, this process the second,
 //! and what it reads from its peer lands in the third: every page is written from
 //! both sides. The source of a write is an own part, so any page at either end of
 //! any transfer may be in swap. What each part must hold is known by a seed.
+//!
+//! The memory is private, or a mapping of a file: then forked children write to the tails of units,
+//! the file is truncated and extended again and again while the peer writes to its edge, and at the
+//! end the bytes are compared with those that read() gives, and with those on the disk.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use clap::Args;
-use qnic::{Buffer, Endpoint, NotificationId, Port, RemoteSegment};
+use qnic::{Endpoint, Error, NotificationId, Port, RemoteSegment, Status};
 use qnic_apps::pattern;
 use qnic_apps::report::PressureReport;
 use rustix::process::{setrlimit, Resource, Rlimit};
 
-use crate::mapping::{self, Forked};
-use crate::node::{import, register, say, take, Exported};
+use self::child::Child;
+use self::memory::{Memory, EDGE, EDGE_BYTE};
+use crate::node::{import, register, say, take};
 use crate::options::{notification, DATA};
-use crate::proc_status::{kibibytes, locked_and_pinned, machine_kibibytes, pages_swapped};
+use crate::proc_status::{
+    kibibytes, locked_and_pinned, machine_kibibytes, pages_of_files, pages_swapped,
+};
+
+mod child;
+mod memory;
 
 /// Bytes of a unit, of a part, and where the parts begin.
 const UNIT: usize = 3 * 4096;
 const PART: usize = 4000;
 const OWN: usize = PART;
 const LANDING: usize = 2 * PART;
+/// Where the tail begins, and its bytes without the last word.
+const TAIL: usize = 3 * PART;
+const TAIL_BYTES: usize = UNIT - TAIL - 8;
 /// Transfers of each kind that are under way at the same time.
 const BATCH: usize = 16;
 /// Units that a forked child looks at.
 const CHILD_UNITS: usize = 64;
 /// Rounds that a forked child lives.
 const CHILD_ROUNDS: u64 = 4;
+/// Writes to the edge of the peer's file in a round, and their length.
+const EDGE_WRITES: usize = 8;
+const EDGE_BYTES: usize = 64;
+/// Rounds from one that truncates the file to the next.
+const TRUNCATE_EVERY: u64 = 4;
 /// Signalled by the peer when it has checked everything.
 const DONE: NotificationId = notification(9);
 /// Time between two signs of life.
@@ -63,6 +80,12 @@ pub(crate) struct Options {
     /// Fork after every so many rounds; 0 for never
     #[arg(long, default_value_t = 0)]
     fork_every: u64,
+    /// Export a mapping of a file that is made in this directory, on both nodes
+    #[arg(long, value_name = "DIRECTORY")]
+    files: Option<PathBuf>,
+    /// Export a mapping of a file in memory, on both nodes
+    #[arg(long, conflicts_with = "files")]
+    memory_file: bool,
     /// Seed of all choices and contents
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -83,15 +106,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     );
     let (nic, endpoint) = register(options.port)?;
     let units = (options.megabytes << 20) / UNIT;
-    let memory = Exported::new(&endpoint, DATA, units * UNIT)?;
+    let (files, bytes) = (options.files.as_deref(), units * UNIT);
+    let shared = options.memory_file || files.is_some();
+    let memory = match shared {
+        false => Memory::private(&endpoint, DATA, bytes)?,
+        true => Memory::file(&endpoint, DATA, bytes, files)?,
+    };
     let peer = import(&endpoint, options.peer, Port(options.port), DATA)?;
-    let before = pages_swapped()?;
+    let edge = if shared { EDGE } else { 0 };
+    let (before, files_before) = (pages_swapped()?, pages_of_files()?);
     let mut run = Pressure {
         endpoint: &endpoint,
         memory: &memory,
         peer: &peer,
         own: vec![0; units],
-        remote: vec![0; (peer.len() as usize) / UNIT],
+        tails: vec![0; units],
+        remote: vec![0; (peer.len() as usize - edge) / UNIT],
         random: fastrand::Rng::with_seed((options.seed << 8) + u64::from(endpoint.node().0)),
         last_sign: Instant::now(),
         report: PressureReport::default(),
@@ -99,7 +129,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for unit in 0..units {
         run.renew(unit)?;
         // The page that has no own part.
-        memory.buffer.write((unit + 1) * UNIT - 1, &[1])?;
+        memory.write((unit + 1) * UNIT - 8, &[1; 8])?;
     }
     run.look_at_swap()?;
     say("filled", units)?;
@@ -111,6 +141,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .write_fenced_notify(&peer, 0, &[], DONE)
         .context("tell the peer")?;
     take(&endpoint, DONE, END_LIMIT, "wait for the peer's end")?;
+    run.report.compared_bytes += memory.compare_file().context("the file")?;
     let mut report = run.report;
     let info = nic.info()?;
     report.exported_kib = (units * UNIT / 1024) as u64;
@@ -118,6 +149,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let [swapped_in, swapped_out] = pages_swapped()?;
     report.swapped_in = swapped_in - before[0];
     report.swapped_out = swapped_out - before[1];
+    let [read_again, written_back] = pages_of_files()?;
+    report.read_again = read_again - files_before[0];
+    report.written_back = written_back - files_before[1];
     (report.locked_kib, report.pinned_kib) = locked_and_pinned()?;
     report.faults_served = info.faults_served.get();
     report.bounces = info.nic.bounces.get();
@@ -128,10 +162,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 struct Pressure<'a> {
     endpoint: &'a Endpoint,
-    memory: &'a Exported,
+    memory: &'a Memory,
     peer: &'a RemoteSegment,
     /// Seed of the own part of each unit.
     own: Vec<u64>,
+    /// Seed of what forked children have written to the tail of each unit; 0: zeroes.
+    tails: Vec<u64>,
     /// Seed of the first part of each unit of the peer; 0: zeroes.
     remote: Vec<u64>,
     random: fastrand::Rng,
@@ -146,12 +182,13 @@ impl Pressure<'_> {
         while Instant::now() < end {
             let rounds = self.report.rounds;
             if let Some((_, child)) = child.take_if(|(until, _)| *until <= rounds) {
-                child.finish()?;
+                self.finish(child)?;
             }
             let fork = options.fork_every != 0 && rounds % options.fork_every == 0;
             if fork && child.is_none() {
                 let units = self.distinct(self.own.len(), &BTreeSet::new(), CHILD_UNITS);
-                let started = Child::start(&self.memory.buffer, &units, &self.own)?;
+                let seed = self.random.u64(1..);
+                let started = Child::start(self.memory, units, &self.own, seed)?;
                 child = Some((rounds + CHILD_ROUNDS, started));
                 self.report.forks += 1;
             }
@@ -162,7 +199,15 @@ impl Pressure<'_> {
                 self.look_at_swap()?;
             }
         }
-        child.map_or(Ok(()), |(_, child)| child.finish())
+        child.map_or(Ok(()), |(_, child)| self.finish(child))
+    }
+
+    fn finish(&mut self, child: Child) -> Result<()> {
+        let (units, seed) = child.finish()?;
+        if self.memory.is_shared() {
+            units.iter().for_each(|unit| self.tails[*unit] = seed);
+        }
+        Ok(())
     }
 
     /// A batch of writes and one of reads, all under way while the own parts of
@@ -182,11 +227,21 @@ impl Pressure<'_> {
             let to = self.memory.part(landing * UNIT + LANDING, PART);
             self.endpoint.read(self.peer, (unit * UNIT) as u64, to)?;
         }
+        self.write_to_edge()?;
+        let truncates = self.memory.is_shared() && self.report.rounds % TRUNCATE_EVERY == 0;
+        if truncates {
+            self.memory.truncate()?;
+            self.report.truncations += 1;
+        }
         for unit in self.distinct(self.own.len(), &sources, BATCH / 2) {
             self.compare(OWN, unit, self.own[unit])?;
             self.renew(unit)?;
         }
-        self.endpoint.flush().context("a transfer failed")?;
+        let flushed = self.endpoint.flush();
+        if truncates {
+            self.memory.extend().context("the edge of the file")?;
+        }
+        self.report.refused += self.refused(flushed).context("a transfer failed")?;
         for (unit, landing) in read.iter().zip(&landings) {
             self.compare(LANDING, *landing, self.remote[*unit])
                 .with_context(|| format!("read from unit {unit} of the peer"))?;
@@ -195,6 +250,34 @@ impl Pressure<'_> {
         self.report.writes += BATCH as u64;
         self.report.reads += BATCH as u64;
         Ok(())
+    }
+
+    /// Writes here and there to the edge of the peer's file, which may have none just now.
+    fn write_to_edge(&mut self) -> Result<()> {
+        let edge = self.remote.len() * UNIT;
+        for _ in 0..EDGE_WRITES {
+            if self.memory.is_shared() {
+                let at = edge + self.random.usize(..EDGE / EDGE_BYTES) * EDGE_BYTES;
+                self.endpoint
+                    .write(self.peer, at as u64, &[EDGE_BYTE; EDGE_BYTES][..])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many writes were refused. Only those to an edge that is not there may be; if others
+    /// were, their bytes are wrong.
+    fn refused(&self, flushed: qnic::Result<()>) -> Result<u64> {
+        let Err(Error::Transfer(errors)) = &flushed else {
+            return Ok(flushed.map(|()| 0)?);
+        };
+        let mut statuses = errors.failures.iter().map(|failure| failure.status);
+        let known = statuses.all(|status| status == Status::PageUnavailable);
+        let refused = errors.failures.len();
+        if !self.memory.is_shared() || !known || refused > EDGE_WRITES {
+            flushed?;
+        }
+        Ok(refused as u64)
     }
 
     fn look_at_swap(&mut self) -> Result<()> {
@@ -221,6 +304,9 @@ impl Pressure<'_> {
         }
         for unit in 0..self.own.len() {
             self.compare(OWN, unit, self.own[unit])?;
+            let tail = self.memory.read(unit * UNIT + TAIL, TAIL_BYTES)?;
+            let wanted = expected(self.tails[unit], TAIL_BYTES);
+            ensure!(tail == wanted, "wrong bytes in the tail of unit {unit}");
             self.sign("comparing_own", unit as u64)?;
         }
         Ok(())
@@ -240,12 +326,11 @@ impl Pressure<'_> {
         let seed = self.random.u64(1..);
         self.own[unit] = seed;
         let bytes = pattern::bytes(seed, PART);
-        self.memory.buffer.write(unit * UNIT + OWN, &bytes)?;
-        Ok(())
+        self.memory.write(unit * UNIT + OWN, &bytes)
     }
 
     fn compare(&mut self, part: usize, unit: usize, seed: u64) -> Result<()> {
-        compare(&self.memory.buffer, part, unit, seed)?;
+        compare(self.memory, part, unit, seed)?;
         self.report.compared_bytes += PART as u64;
         Ok(())
     }
@@ -268,13 +353,18 @@ impl Pressure<'_> {
     }
 }
 
+/// The pattern of `seed`; zeroes for 0.
+fn expected(seed: u64, length: usize) -> Vec<u8> {
+    match seed {
+        0 => vec![0; length],
+        seed => pattern::bytes(seed, length),
+    }
+}
+
 /// Compares a part of a unit with the pattern of `seed`.
-fn compare(buffer: &Buffer, part: usize, unit: usize, seed: u64) -> Result<()> {
-    let wanted = match seed {
-        0 => vec![0; PART],
-        seed => pattern::bytes(seed, PART),
-    };
-    let found = buffer.read_vec(unit * UNIT + part, PART)?;
+fn compare(memory: &Memory, part: usize, unit: usize, seed: u64) -> Result<()> {
+    let wanted = expected(seed, PART);
+    let found = memory.read(unit * UNIT + part, PART)?;
     let wrong: Vec<_> = (0..PART).filter(|at| found[*at] != wanted[*at]).collect();
     ensure!(
         wrong.is_empty(),
@@ -283,42 +373,4 @@ fn compare(buffer: &Buffer, part: usize, unit: usize, seed: u64) -> Result<()> {
         wrong[0]
     );
     Ok(())
-}
-
-/// A forked child: what it has of the memory is what the parent had when it forked,
-/// and stays so while peers write to the parent's.
-struct Child {
-    forked: Forked,
-    parent: UnixStream,
-}
-
-impl Child {
-    fn start(buffer: &Buffer, units: &BTreeSet<usize>, own: &[u64]) -> Result<Self> {
-        let (parent, mut child) = UnixStream::pair()?;
-        let look = || -> Result<Vec<Vec<u8>>> {
-            let mut all = Vec::new();
-            for unit in units {
-                compare(buffer, OWN, *unit, own[*unit])?;
-                all.push(buffer.read_vec(unit * UNIT, UNIT)?);
-            }
-            Ok(all)
-        };
-        let forked = mapping::fork(|| {
-            let first = look();
-            let _ = child.read_exact(&mut [0]);
-            matches!((first, look()), (Ok(first), Ok(second)) if first == second)
-        })?;
-        Ok(Child { forked, parent })
-    }
-
-    /// Lets it look again; fails if anything was wrong.
-    fn finish(mut self) -> Result<()> {
-        self.parent.write_all(&[1]).context("tell the child")?;
-        let whole = self.forked.succeeded().context("wait for the child")?;
-        ensure!(
-            whole,
-            "a forked child saw its memory change, or wrong bytes"
-        );
-        Ok(())
-    }
 }
