@@ -76,6 +76,8 @@ impl Memory {
         };
         let fd = Some(file.as_raw_fd());
         let mapping = Mapping::new(length + EDGE, READ_WRITE, libc::MAP_SHARED, fd)?;
+        // Pages that nobody asked for, read with each that is missing, would take all the time.
+        mapping.advise(libc::MADV_RANDOM)?;
         let segment = mapping.export(endpoint, name, Access::all())?;
         let mapped = Mapped {
             mapping,
