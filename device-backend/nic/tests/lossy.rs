@@ -3,7 +3,7 @@
 
 use qnic_abi::control::Statistics;
 use qnic_abi::Status;
-use qnic_nic::testing::{LossyWire, Net, Pair, SEGMENT};
+use qnic_nic::testing::{page, LossyWire, Net, Pair, PAGE, SEGMENT};
 use qnic_nic::{Limits, Progress};
 use zerocopy::little_endian::U64;
 
@@ -186,6 +186,27 @@ fn fragments_are_no_longer_than_a_frame_of_the_route() {
         assert!(a.holds(70_000, &bytes[3..50_003]));
         assert_eq!(a.done(), (1, 1));
     }
+}
+
+/// U8: what the wire has found out reaches sessions that run.
+#[test]
+fn fragments_follow_the_length_that_frames_may_have() {
+    let Pair { net, a, b } = lossy_pair(LossyWire::steady(10_000), 4);
+    // A source page is looked up for each frame.
+    let sent = || net.counters(0).source_hits.get();
+    let frames_of_four_pages = |max_payload| {
+        net.cluster().max_payload = max_payload;
+        net.cluster().update_paths(0);
+        let before = sent();
+        let bytes = a.fill(page(0), 4 * PAGE, u64::from(max_payload));
+        a.write(&b).from(page(0)).to(page(0)).bytes(4 * PAGE).run();
+        assert!(b.holds(page(0), &bytes));
+        sent() - before
+    };
+    a.inline_write(&b, &[2; 8]).run();
+    assert_eq!(frames_of_four_pages(4096), 4);
+    assert_eq!(frames_of_four_pages(1319), 16);
+    assert_eq!(frames_of_four_pages(4096), 4);
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub fn demo_across(nodes: &dyn Nodes, kind: &str, sizes: &str, stream_bytes: usi
         ensure!(process["frames_sent"].as_u64() > Some(1000), "{carrier}");
         ensure!(carrier["rejected"] == 0, "{carrier}");
         ensure!(process["malformed"] == 0, "{carrier}");
+        // Frames are as long as the path takes (U5).
+        ensure!(process["fragmented"] == 0, "{carrier}");
     }
     Ok(())
 }

@@ -174,6 +174,17 @@ impl Transport {
         self.peers.find(node)
     }
 
+    /// Asks the wire how long frames to each peer may be from now on.
+    #[cold]
+    pub(crate) fn update_paths<M, W: Wire<M>>(&mut self, wire: &W) {
+        for index in self.peers.all() {
+            let peer = &mut self.peers[index];
+            if let Some(path) = wire.path(peer.node).filter(|_| peer.has_path) {
+                peer.set_max_payload(path.max_payload);
+            }
+        }
+    }
+
     /// The peer of a node, which becomes one if there is a route to it. `None`: there is
     /// none now, or there are as many peers as may be.
     #[inline]
@@ -521,7 +532,7 @@ impl Transport {
         let requests = all().map(|peer| peer.requests);
         vec![
             Budget::new("peers", all().count(), limits.peers),
-            Budget::new("windows", granted, limits.held_frames),
+            Budget::new("windows", granted, limits.granted_windows()),
             Budget::most("control_frames_of_peer", control, CONTROL_LIMIT as u32),
             Budget::most("requests_of_peer", requests, REQUEST_WINDOW),
         ]
