@@ -104,7 +104,9 @@ impl Limits {
     /// Windows that are set apart: the smallest of each peer, and the whole one of the own node.
     pub(crate) fn reserved_windows(&self) -> u32 {
         let (least, most) = self.window_range();
-        least.saturating_mul(self.peers).saturating_add(most - least)
+        least
+            .saturating_mul(self.peers)
+            .saturating_add(most - least)
     }
 
     /// Windows that are granted at most, so the most that is held in bounce memory.

@@ -1,11 +1,12 @@
 //! Transfers over wires that lose, double, delay and reorder frames (U1 to U3, U10), and
 //! what happens when a peer is silent for good.
 
-use qnic_abi::control::Statistics;
-use qnic_abi::Status;
+use qnic_abi::control::{Opcode, PathInfo, QueryPath, ReplyHeader, Statistics};
+use qnic_abi::{Status, VniId};
 use qnic_nic::testing::{page, LossyWire, Net, Pair, PAGE, SEGMENT};
 use qnic_nic::{Limits, Progress};
 use zerocopy::little_endian::U64;
+use zerocopy::FromBytes;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -203,10 +204,32 @@ fn fragments_follow_the_length_that_frames_may_have() {
         assert!(b.holds(page(0), &bytes));
         sent() - before
     };
+    assert_eq!(path(&net, 1), Err(Status::NoSuchNode));
     a.inline_write(&b, &[2; 8]).run();
     assert_eq!(frames_of_four_pages(4096), 4);
     assert_eq!(frames_of_four_pages(1319), 16);
+    let known = path(&net, 1).unwrap();
+    assert_eq!((known.max_payload.get(), known.flags.get()), (1024, 0));
+    assert!((20_000..1_000_000).contains(&known.round_trip.get()));
+    assert_eq!(known.window.get(), Limits::default().window);
     assert_eq!(frames_of_four_pages(4096), 4);
+    assert_eq!(path(&net, 77), Err(Status::NoSuchNode));
+}
+
+/// What the driver of node 0 learns of the route to another node.
+fn path(net: &Net, node: u16) -> Result<PathInfo, Status> {
+    let query = QueryPath {
+        node: node.into(),
+        ..QueryPath::default()
+    };
+    let (_, reply) = net
+        .cluster()
+        .request(0, Opcode::QueryPath, VniId(0), &query);
+    let (header, body) = ReplyHeader::ref_from_prefix(reply.as_ref().unwrap()).unwrap();
+    match Status::try_from(header.status.get()).unwrap() {
+        Status::Ok => Ok(PathInfo::read_from_prefix(body).unwrap().0),
+        status => Err(status),
+    }
 }
 
 #[test]

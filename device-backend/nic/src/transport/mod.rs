@@ -41,6 +41,7 @@ mod held;
 mod incoming;
 mod leave;
 mod packets;
+mod path;
 mod peer;
 mod peer_table;
 mod pool;
@@ -172,17 +173,6 @@ impl Transport {
     #[inline]
     pub(crate) fn find(&self, node: NodeId) -> Option<PeerIndex> {
         self.peers.find(node)
-    }
-
-    /// Asks the wire how long frames to each peer may be from now on.
-    #[cold]
-    pub(crate) fn update_paths<M, W: Wire<M>>(&mut self, wire: &W) {
-        for index in self.peers.all() {
-            let peer = &mut self.peers[index];
-            if let Some(path) = wire.path(peer.node).filter(|_| peer.has_path) {
-                peer.set_max_payload(path.max_payload);
-            }
-        }
     }
 
     /// The peer of a node, which becomes one if there is a route to it. `None`: there is

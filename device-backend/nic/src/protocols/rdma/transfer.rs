@@ -367,9 +367,6 @@ mod tests {
         }
         assert_eq!(op.next(&operation, true), Next::Wait);
         op.in_flight = 0;
-        assert_eq!(
-            op.next(&operation, true),
-            Next::Finish(Status::BadKey)
-        );
+        assert_eq!(op.next(&operation, true), Next::Finish(Status::BadKey));
     }
 }
