@@ -119,9 +119,12 @@ impl Transfer {
     /// Returns how many more fragments may be sent or asked for, where `underway` are and a
     /// frame has at most so many bytes of payload. `fragments` of a page each may be under way,
     /// or as many shorter ones as have their bytes.
+    #[inline]
     pub(super) fn room(&mut self, underway: u32, fragments: u32, max_payload: u32) -> u32 {
-        let page = PAGE_SIZE as u32;
-        self.limit = fragments.max(1) * page.div_ceil(max_payload.min(page));
+        self.limit = fragments.max(1);
+        if max_payload < PAGE_SIZE as u32 {
+            self.limit *= PAGE_SIZE as u32 / max_payload;
+        }
         self.limit.saturating_sub(underway)
     }
 
