@@ -232,6 +232,31 @@ fn path(net: &Net, node: u16) -> Result<PathInfo, Status> {
     }
 }
 
+/// U7: tiny writes that arrive in order take no page of their source, and share their
+/// acknowledgements; out of order they arrive as well, and it costs more of these.
+#[test]
+fn tiny_writes_in_order_are_acknowledged_together() {
+    let acknowledgements = |wire| {
+        let Pair { net, a, b } = lossy_pair(wire, 4);
+        a.inline_write(&b, &[1; 8]).run();
+        let before = net.counters(1).acknowledgements.get();
+        for _ in 0..32 {
+            a.inline_write(&b, &[2; 8]).issue();
+        }
+        net.run();
+        assert_eq!(a.done().0, 33);
+        let counters = net.counters(0);
+        assert_eq!(counters.source_hits.get() + counters.source_misses.get(), 0);
+        net.counters(1).acknowledgements.get() - before
+    };
+    assert_eq!(acknowledgements(LossyWire::steady(10_000)), 1);
+    let mixed = LossyWire {
+        jitter: 40_000,
+        ..LossyWire::steady(10_000)
+    };
+    assert!(acknowledgements(mixed) > 1);
+}
+
 #[test]
 fn an_import_finds_its_way_through_loss() {
     for seed in 0..20 {
