@@ -17,6 +17,7 @@
 //! | ResetQueue | none | none | NoSuchVni |
 //! | Query | none | [`Statistics`] | |
 //! | AnnounceReset | none | none | |
+//! | QueryPath | [`QueryPath`] | [`PathInfo`] | NoSuchNode |
 //!
 //! When the reply of DeleteProcess or Unexport is there, the NIC touches no page
 //! on behalf of that process or segment any more; running transfers have ended
@@ -57,6 +58,9 @@ pub const PROCESS_PHYSICAL: u16 = 1;
 /// memory of the guest.
 pub const EXPORT_PHYSICAL: u16 = 1;
 
+/// Flag of [`PathInfo`]: each frame arrives once, in order, at once.
+pub const PATH_LOSSLESS: u32 = 1;
+
 numbered! {
     /// What a request asks for.
     pub enum Opcode: u32 {
@@ -84,6 +88,8 @@ numbered! {
         /// The driver is about to reset the device: when its queues stop, the NIC does not
         /// wait for them to go on, and its peers learn at once that it is gone.
         AnnounceReset = 10,
+        /// Asks what the route to a node is like (U8).
+        QueryPath = 11,
     }
 }
 
@@ -93,7 +99,8 @@ layouts! {
     pub struct RequestHeader {
         /// An [`Opcode`].
         pub opcode: U32,
-        /// The VNI that the request is about; zero for Hello, Query and AnnounceReset.
+        /// The VNI that the request is about; zero for Hello, Query, QueryPath and
+        /// AnnounceReset.
         pub vni: U16,
         /// Zero.
         pub reserved: U16,
@@ -108,6 +115,31 @@ layouts! {
         pub reserved: U32,
         /// One more than the highest physical frame number the driver may map.
         pub frames: U64,
+    }
+
+    /// Body of [`Opcode::QueryPath`].
+    #[bytes(8)]
+    pub struct QueryPath {
+        /// The other node.
+        pub node: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
+    }
+
+    /// Reply body of [`Opcode::QueryPath`].
+    #[bytes(24)]
+    pub struct PathInfo {
+        /// Most bytes of a transfer that one frame carries.
+        pub max_payload: U32,
+        /// Fragments that may be on their way to the node, or there and not delivered.
+        pub window: U32,
+        /// Smoothed time from a frame to its acknowledgement, in nanoseconds; 0 if none
+        /// was measured, as on a lossless route.
+        pub round_trip: U64,
+        /// [`PATH_LOSSLESS`] or 0.
+        pub flags: U32,
+        /// Zero.
+        pub reserved: U32,
     }
 
     /// Body of [`Opcode::NewProcess`].

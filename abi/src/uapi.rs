@@ -68,6 +68,9 @@ pub const INFO: u32 = ioctl_number(7, size_of::<Info>());
 /// ioctl number of [`Wake`].
 pub const WAKE: u32 = ioctl_number(8, size_of::<Wake>());
 
+/// ioctl number of [`Path`].
+pub const PATH: u32 = ioctl_number(9, size_of::<Path>());
+
 /// Flag of [`Register`] and [`Export`]: physical addresses (N25).
 pub const PHYSICAL: u32 = 1;
 
@@ -219,6 +222,22 @@ layouts! {
         pub status: U32,
         /// Zero.
         pub reserved: U32,
+    }
+
+    /// What the route to a node is like ([`crate::control::Opcode::QueryPath`], U8).
+    ///
+    /// Fails with `NoSuchNode` if the two NICs have no session: there is no route, or
+    /// nothing has been sent yet.
+    #[bytes(32)]
+    pub struct Path {
+        /// Out: a [`crate::Status`] code.
+        pub status: U32,
+        /// In: node number.
+        pub node: U16,
+        /// Zero.
+        pub reserved: U16,
+        /// Out: the answer.
+        pub path: crate::control::PathInfo,
     }
 
     /// What driver and NIC hold and have counted.

@@ -69,6 +69,8 @@ pub enum DemoLine {
         node: u16,
         /// Port of the target.
         port: u16,
+        /// Most bytes that one frame to it carries.
+        max_payload: u32,
     },
     /// One size.
     Row(DemoRow),

@@ -82,9 +82,13 @@ fn transfer(nodes: &dyn Nodes, shown: bool) -> Result<Vec<DemoRow>> {
     while let Some(line) = initiator.line(LINE_LIMIT).context("the initiator")? {
         let line = serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?;
         match line {
-            DemoLine::Connected { node, port } => {
+            DemoLine::Connected {
+                node,
+                port,
+                max_payload,
+            } => {
                 if shown {
-                    print_head(node, port);
+                    print_head(node, port, max_payload);
                 }
             }
             DemoLine::Row(row) => {
@@ -115,8 +119,11 @@ fn is_right(row: &DemoRow) -> bool {
     row.write_ok && row.read_ok
 }
 
-fn print_head(node: u16, port: u16) {
-    println!("node 0 has imported the segments of node {node}, port {port}\n");
+fn print_head(node: u16, port: u16, max_payload: u32) {
+    println!(
+        "node 0 has imported the segments of node {node}, port {port}; \
+         a frame carries up to {max_payload} bytes\n"
+    );
     println!(
         "{:>9}  {:<9} {:>7} {:>7} {:>12} {:>12} {:>12} {:>12}",
         "bytes", "alignment", "write", "read", "latency µs", "99 % µs", "write MB/s", "read MB/s"

@@ -221,11 +221,12 @@ fn table(spec: &ClusterSpec, network: &Value) -> String {
                 _ => "SILENT",
             };
             text += &format!(
-                "  {} at {}: {state}, pieces up to {} bytes, {} frames sent, {} received, {} dropped, {} replayed\n",
+                "  {} at {}: {state}, pieces up to {} bytes, {} frames sent ({} in fragments), {} received, {} dropped, {} replayed\n",
                 plain(&process["name"]),
                 plain(&process["address"]),
                 process["mtu"],
                 process["frames_sent"],
+                process["fragmented"],
                 process["frames_received"],
                 process["dropped"],
                 process["replayed"],
@@ -309,7 +310,7 @@ mod tests {
         let expected = "topology mesh\na>b  loss 5% partition true\n      1 lost, 20 offered\n\
                         b>node 7  -\ndamaged frames caught: 3\n\
                         udp at 10.0.0.1:7000: 4 calls or datagrams rejected\n  \
-                        d1 at : SILENT, pieces up to 0 bytes, 0 frames sent, 0 received, \
+                        d1 at : SILENT, pieces up to 0 bytes, 0 frames sent (0 in fragments), 0 received, \
                         0 dropped, 0 replayed\n";
         assert_eq!(shown, expected);
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use qnic_abi::control::{
-    Export, FaultDone, Hello, Import, NewProcess, Opcode, RequestHeader, Unexport,
+    Export, FaultDone, Hello, Import, NewProcess, Opcode, QueryPath, RequestHeader, Unexport,
     MAX_IMPORT_WAIT_MS, REQUEST_BYTES,
 };
 use qnic_abi::export::{ExportOptions, IMPORTERS_MAX, LISTED};
@@ -159,6 +159,17 @@ fn request(guest: &mut Guest<'_, '_>) -> Vec<u8> {
                 reserved: Default::default(),
             };
             bytes.extend_from_slice(done.as_bytes());
+        }
+        Opcode::QueryPath => {
+            let node = match input.chance(128) {
+                true => friend.node as u16,
+                false => input.short(),
+            };
+            let query = QueryPath {
+                node: node.into(),
+                reserved: [u16::from(input.chance(4)).into(); 3],
+            };
+            bytes.extend_from_slice(query.as_bytes());
         }
         Opcode::DeleteProcess | Opcode::ResetQueue | Opcode::Query | Opcode::AnnounceReset => {}
     }

@@ -3,10 +3,7 @@
 use qnic_abi::control::Statistics;
 use qnic_abi::header::SEGMENTS_PER_PROCESS;
 use qnic_nic::testing::{Cluster, Net, Party, PAGE};
-use qnic_nic::Limits;
-
-/// Smallest window that a peer is granted ([`Limits::held_frames`]).
-const SMALLEST_WINDOW: u64 = 16;
+use qnic_nic::{Limits, SMALLEST_WINDOW};
 
 /// Windows of each NIC.
 pub(crate) const WINDOWS: u32 = 8;
@@ -36,6 +33,7 @@ pub(crate) fn limits() -> Limits {
         faults: 4,
         imports: 2,
         parked_imports: 2,
+        parked_imports_per_peer: 3,
         peers: 8,
         ..Limits::default()
     }
@@ -132,11 +130,14 @@ pub(crate) fn check_bounds(net: &Net, limits: &Limits, drivers: &[usize]) {
     for node in 0..nodes {
         let counters = net.counters(node);
         check(&counters, limits);
+        for budget in net.cluster().nodes[node].nic.budgets() {
+            assert!(budget.used <= budget.limit, "{budget:?}");
+        }
     }
 }
 
 fn check(counters: &Statistics, limits: &Limits) {
-    let held = u64::from(limits.held_frames) + SMALLEST_WINDOW * u64::from(limits.peers);
+    let held = u64::from(limits.held_frames) + u64::from(SMALLEST_WINDOW * limits.peers);
     let processes = counters.processes.get();
     for (what, value, bound) in [
         ("processes", processes, WINDOWS),
@@ -153,7 +154,7 @@ fn check(counters: &Statistics, limits: &Limits) {
         (
             "parked imports",
             counters.parked_imports.get(),
-            limits.parked_imports,
+            limits.parked_imports_per_peer * limits.peers,
         ),
         (
             "faults",

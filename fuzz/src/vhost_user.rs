@@ -158,6 +158,8 @@ impl FrontEnd {
                 Ok(0) => return,
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return,
+                // libFuzzer's alarm clock.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => panic!("the device does not end the connection: {error}"),
             }
         }

@@ -6,6 +6,7 @@ use qnic_abi::{NodeId, Port};
 
 use crate::core::Core;
 use crate::error::Result;
+use crate::path::Path;
 use crate::provider::{Process, Provider};
 
 /// A process registered on a port; (node, port) names it in the network (N1).
@@ -84,6 +85,16 @@ impl Endpoint {
     /// DMA.
     pub fn inline_max(&self) -> usize {
         self.core.inline_max
+    }
+
+    /// What the route to a node is like, as far as the NICs have found out by now (U8).
+    ///
+    /// # Errors
+    /// [`Refused`](crate::Error::Refused) with `NoSuchNode` if the two NICs have no session:
+    /// import something from the node first. [`DeviceGone`](crate::Error::DeviceGone),
+    /// [`System`](crate::Error::System)
+    pub fn path(&self, node: NodeId) -> Result<Path> {
+        self.core.path(node)
     }
 
     /// Starts the command queue again after [`QueueFailed`](crate::Error::QueueFailed).

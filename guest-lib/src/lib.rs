@@ -72,6 +72,7 @@ mod memory;
 mod model;
 mod nic;
 mod notification;
+mod path;
 pub mod physical;
 pub mod provider;
 mod rdma;
@@ -97,6 +98,7 @@ pub use nic::{
 pub use notification::{
     Armed, Notification, NotificationId, NotificationQueue, OneShot, Poller, Signal,
 };
+pub use path::Path;
 pub use qnic_abi::command::INLINE_CAPACITY;
 pub use qnic_abi::{uapi, Access, NodeId, Port, SegmentName, Status};
 pub use rdma::{Source, Ticket};

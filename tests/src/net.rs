@@ -15,6 +15,8 @@ pub(crate) const SIZES: &str = "1,97,4096,65537,1048576";
 /// Bytes of each of the demo's streams on bad links: hardly more than one transfer, as
 /// each small one waits for its retransmissions.
 pub(crate) const FEW: usize = 256;
+/// Bytes of the largest datagram on the Ethernet between two hosts.
+const ETHERNET: u64 = 1472;
 /// UDP port of all device processes.
 pub(crate) const PORT: u16 = 7000;
 
@@ -117,6 +119,10 @@ pub(crate) fn udp_plan(
 /// exchange data.
 pub(crate) fn demo_over_udp() -> Result<()> {
     let apart = Apart::start()?;
+    for device in [0, 1] {
+        let found = |carrier: &Value| carrier["processes"][0]["mtu"] == ETHERNET;
+        scenario::until_carrier(&apart.nodes, device, "found its size", found)?;
+    }
     scenario::demo_across(&apart.nodes, "udp", SIZES, 4 << 20)
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{ensure, Result};
 use clap::Args;
-use qnic::{Endpoint, RemoteSegment};
+use qnic::{Endpoint, NodeId, RemoteSegment};
 use qnic_abi::PAGE_SIZE;
 use qnic_apps::pattern;
 use qnic_apps::report::{DemoEnd, DemoLine, DemoRow, Latency};
@@ -63,9 +63,11 @@ pub(crate) fn run(options: &InitiatorOptions) -> Result<()> {
         );
     }
     let mut initiator = Initiator::connect(options.peer)?;
+    let path = initiator.endpoint.path(NodeId(options.peer))?;
     say_line(&DemoLine::Connected {
         node: options.peer,
         port: TARGET_PORT.0,
+        max_payload: path.max_payload,
     })?;
     let mut wrong = 0;
     for size in &options.sizes {

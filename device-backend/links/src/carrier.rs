@@ -52,6 +52,14 @@ pub trait Carrier: Debug + Send {
     /// When [`Carrier::receive`] must be called at the latest.
     fn next_deadline(&self) -> Option<Time>;
 
+    /// Longest frame that reaches a process in one piece, in bytes (U5). Longer ones reach it, too,
+    /// but are lost as a whole if one of their pieces is.
+    fn max_frame(&self, process: usize) -> usize;
+
+    /// Returns true if [`Carrier::max_frame`] says something else of a process than before the
+    /// last call.
+    fn take_path_change(&mut self) -> bool;
+
     /// What it has done with each process.
     fn report(&self) -> CarrierReport;
 }
@@ -82,6 +90,8 @@ pub struct ProcessReport {
     pub mtu: u64,
     /// Frames sent.
     pub frames_sent: u64,
+    /// Of these, frames that were longer than a datagram, and were sent in fragments (U5).
+    pub fragmented: u64,
     /// Frames received.
     pub frames_received: u64,
     /// Frames that were dropped here: no connection, or a full queue.

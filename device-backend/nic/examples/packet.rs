@@ -2,8 +2,10 @@
 //! I/O: two NICs in one thread, resident pages, frames that arrive by a call.
 //!
 //! `packet PATH SIZE COUNT` sends COUNT writes of SIZE bytes (8, inline, or 4096), 32 at a
-//! time, on a PATH that is `lossless` (neither copies nor timers) or `reliable` (all of
-//! the transport, nothing is lost). It prints nanoseconds for each, and instructions, or a
+//! time, on a PATH that is `lossless` (neither copies nor timers), `reliable` (all of
+//! the transport, nothing is lost), `delayed` (by 10 µs, in order) or `reordered` (by 10 to
+//! 30 µs, so that most frames arrive before others that were sent earlier: beside `delayed`, what
+//! it saves that a frame is the next in order, U7). It prints nanoseconds for each, and instructions, or a
 //! minus sign and why they cannot be counted. `qnic bench wire` runs it; where there is no
 //! counter, under callgrind, twice, so that what is not of a packet drops out.
 
@@ -13,7 +15,7 @@ use perf_event::events::Hardware;
 use perf_event::{Builder, Counter};
 use qnic_abi::PAGE_SIZE;
 use qnic_abi_client::Command;
-use qnic_nic::testing::{Net, Party};
+use qnic_nic::testing::{LossyWire, Net, Party};
 use qnic_nic::Limits;
 
 /// Commands between two looks at what is complete.
@@ -28,11 +30,11 @@ fn main() {
         [path, size, count] => parse(path, size, count),
         _ => None,
     };
-    let Some((lossless, size, count)) = wanted else {
-        eprintln!("usage: packet lossless|reliable 8|4096 COUNT");
+    let Some((path, size, count)) = wanted else {
+        eprintln!("usage: packet lossless|reliable|delayed|reordered 8|4096 COUNT");
         std::process::exit(2);
     };
-    let (source, command) = prepare(lossless, size);
+    let (source, command) = prepare(path, size);
     // Known to each other, caches warm.
     run(&source, &command, 4);
     let batches = count / BATCH;
@@ -50,10 +52,20 @@ fn main() {
     }
 }
 
-fn parse(path: &str, size: &str, count: &str) -> Option<(bool, u64, u64)> {
-    let lossless = match path {
-        "lossless" => true,
-        "reliable" => false,
+/// What carries the frames.
+#[derive(Clone, Copy)]
+enum Path {
+    Lossless,
+    Reliable,
+    Delayed { jitter: u64 },
+}
+
+fn parse(path: &str, size: &str, count: &str) -> Option<(Path, u64, u64)> {
+    let path = match path {
+        "lossless" => Path::Lossless,
+        "reliable" => Path::Reliable,
+        "delayed" => Path::Delayed { jitter: 0 },
+        "reordered" => Path::Delayed { jitter: 40_000 },
         _ => return None,
     };
     let size = match size {
@@ -61,7 +73,7 @@ fn parse(path: &str, size: &str, count: &str) -> Option<(bool, u64, u64)> {
         "4096" => PAGE_SIZE as u64,
         _ => return None,
     };
-    Some((lossless, size, count.parse().ok()?))
+    Some((path, size, count.parse().ok()?))
 }
 
 /// Counts instructions of this thread outside of the kernel, from now on.
@@ -71,9 +83,19 @@ fn counter() -> std::io::Result<Counter> {
     Ok(counter)
 }
 
-fn prepare(lossless: bool, size: u64) -> (Party, Command) {
+fn prepare(path: Path, size: u64) -> (Party, Command) {
     let net = Net::new(2, 256, 8, &Limits::default());
-    net.cluster().lossless = lossless;
+    match path {
+        Path::Lossless => {}
+        Path::Reliable => net.cluster().lossless = false,
+        Path::Delayed { jitter } => {
+            let wire = LossyWire {
+                jitter,
+                ..LossyWire::steady(10_000)
+            };
+            net.cluster().set_lossy_wire(wire, 1);
+        }
+    }
     let party = |node| {
         let range = (ADDRESS, PAGE_SIZE as u64);
         net.party_at(node, 1, range).present()

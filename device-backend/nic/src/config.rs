@@ -94,6 +94,27 @@ pub struct Limits {
     pub idle_timeout: u64,
 }
 
+impl Limits {
+    /// Smallest and largest window of a peer.
+    pub(crate) fn window_range(&self) -> (u32, u32) {
+        let most = self.window.clamp(1, MAX_WINDOW);
+        (most.min(SMALLEST_WINDOW), most)
+    }
+
+    /// Windows that are set apart: the smallest of each peer, and the whole one of the own node.
+    pub(crate) fn reserved_windows(&self) -> u32 {
+        let (least, most) = self.window_range();
+        least
+            .saturating_mul(self.peers)
+            .saturating_add(most - least)
+    }
+
+    /// Windows that are granted at most, so the most that is held in bounce memory.
+    pub(crate) fn granted_windows(&self) -> u32 {
+        self.held_frames.max(self.reserved_windows())
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {

@@ -319,7 +319,8 @@ pub struct Path {
     /// copies for retransmission are kept nor timers run.
     pub lossless: bool,
     /// Most payload bytes in a frame, 1 to [`MAX_PAYLOAD`] (U5, U8), on a lossless
-    /// path to [`MAX_SPAN`].
+    /// path to [`MAX_SPAN`]. What is less than a page counts as the power of two below it.
+    /// A frame that is sent again may be longer: it is what it was.
     pub max_payload: u32,
 }
 
@@ -367,7 +368,8 @@ impl Channel {
 /// or not at all: one that can damage them checks them.
 pub trait Wire<M> {
     /// What the route to a node is like; `None`: there is none now. Asked when a session
-    /// with that node begins, and taken to hold until its end.
+    /// with that node begins. Whether it is lossless holds until the session ends; the length of
+    /// frames may change ([`crate::Nic::update_paths`]).
     fn path(&self, node: NodeId) -> Option<Path>;
 
     /// Sends a frame to its destination node, never the sender itself.

@@ -1,11 +1,12 @@
 //! Transfers over wires that lose, double, delay and reorder frames (U1 to U3, U10), and
 //! what happens when a peer is silent for good.
 
-use qnic_abi::control::Statistics;
-use qnic_abi::Status;
-use qnic_nic::testing::{LossyWire, Net, Pair, SEGMENT};
+use qnic_abi::control::{Opcode, PathInfo, QueryPath, ReplyHeader, Statistics};
+use qnic_abi::{Status, VniId};
+use qnic_nic::testing::{page, LossyWire, Net, Pair, PAGE, SEGMENT};
 use qnic_nic::{Limits, Progress};
 use zerocopy::little_endian::U64;
+use zerocopy::FromBytes;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -186,6 +187,74 @@ fn fragments_are_no_longer_than_a_frame_of_the_route() {
         assert!(a.holds(70_000, &bytes[3..50_003]));
         assert_eq!(a.done(), (1, 1));
     }
+}
+
+/// U8: what the wire has found out reaches sessions that run.
+#[test]
+fn fragments_follow_the_length_that_frames_may_have() {
+    let Pair { net, a, b } = lossy_pair(LossyWire::steady(10_000), 4);
+    // A source page is looked up for each frame.
+    let sent = || net.counters(0).source_hits.get();
+    let frames_of_four_pages = |max_payload| {
+        net.cluster().max_payload = max_payload;
+        net.cluster().update_paths(0);
+        let before = sent();
+        let bytes = a.fill(page(0), 4 * PAGE, u64::from(max_payload));
+        a.write(&b).from(page(0)).to(page(0)).bytes(4 * PAGE).run();
+        assert!(b.holds(page(0), &bytes));
+        sent() - before
+    };
+    assert_eq!(path(&net, 1), Err(Status::NoSuchNode));
+    a.inline_write(&b, &[2; 8]).run();
+    assert_eq!(frames_of_four_pages(4096), 4);
+    assert_eq!(frames_of_four_pages(1319), 16);
+    let known = path(&net, 1).unwrap();
+    assert_eq!((known.max_payload.get(), known.flags.get()), (1024, 0));
+    assert!((20_000..1_000_000).contains(&known.round_trip.get()));
+    assert_eq!(known.window.get(), Limits::default().window);
+    assert_eq!(frames_of_four_pages(4096), 4);
+    assert_eq!(path(&net, 77), Err(Status::NoSuchNode));
+}
+
+/// What the driver of node 0 learns of the route to another node.
+fn path(net: &Net, node: u16) -> Result<PathInfo, Status> {
+    let query = QueryPath {
+        node: node.into(),
+        ..QueryPath::default()
+    };
+    let (_, reply) = net
+        .cluster()
+        .request(0, Opcode::QueryPath, VniId(0), &query);
+    let (header, body) = ReplyHeader::ref_from_prefix(reply.as_ref().unwrap()).unwrap();
+    match Status::try_from(header.status.get()).unwrap() {
+        Status::Ok => Ok(PathInfo::read_from_prefix(body).unwrap().0),
+        status => Err(status),
+    }
+}
+
+/// U7: tiny writes that arrive in order take no page of their source, and share their
+/// acknowledgements; out of order they arrive as well, and it costs more of these.
+#[test]
+fn tiny_writes_in_order_are_acknowledged_together() {
+    let acknowledgements = |wire| {
+        let Pair { net, a, b } = lossy_pair(wire, 4);
+        a.inline_write(&b, &[1; 8]).run();
+        let before = net.counters(1).acknowledgements.get();
+        for _ in 0..32 {
+            a.inline_write(&b, &[2; 8]).issue();
+        }
+        net.run();
+        assert_eq!(a.done().0, 33);
+        let counters = net.counters(0);
+        assert_eq!(counters.source_hits.get() + counters.source_misses.get(), 0);
+        net.counters(1).acknowledgements.get() - before
+    };
+    assert_eq!(acknowledgements(LossyWire::steady(10_000)), 1);
+    let mixed = LossyWire {
+        jitter: 40_000,
+        ..LossyWire::steady(10_000)
+    };
+    assert!(acknowledgements(mixed) > 1);
 }
 
 #[test]

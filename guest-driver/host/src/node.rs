@@ -310,6 +310,14 @@ impl HostProcess {
         Ok(self.process.reset_queue(call)?)
     }
 
+    /// What the route to a node is like, as `uapi::PATH`.
+    ///
+    /// # Errors
+    /// [`HostError::Call`]
+    pub fn path(&self, call: &mut uapi::Path) -> Result<(), HostError> {
+        Ok(self.process.path(call)?)
+    }
+
     /// The node that it is registered on.
     pub fn node(&self) -> &HostNode {
         &self.node

@@ -19,6 +19,7 @@ use qnic_abi::host_area::{GONE, WAKE_GENERATION};
 use qnic_abi::{uapi, NodeId, Port};
 
 use crate::error::{Error, Operation, Result, TransferError};
+use crate::path::Path;
 use crate::provider::{CallError, Process, Provider};
 use map::{Exports, Imports};
 use notifications::Notifications;
@@ -268,6 +269,18 @@ impl Core {
         // Release: partner is the acquire load in `check_generation`.
         self.generation.store(tracker.generation, Ordering::Release);
         Ok(())
+    }
+
+    /// What the route to a node is like.
+    pub(crate) fn path(&self, node: NodeId) -> Result<Path> {
+        let what = || format!("ask for the route to {node}");
+        let mut call = uapi::Path {
+            node: node.0.into(),
+            ..uapi::Path::default()
+        };
+        retry(what, || self.process.path(&mut call))?;
+        Error::check(call.status.get(), what)?;
+        Ok(Path::new(&call.path))
     }
 
     /// Wakes the sleeping threads of this process, so that they look again.

@@ -83,6 +83,7 @@ impl Process for HostProcess {
         wait(uapi::Wait),
         wake(uapi::Wake),
         reset_queue(uapi::ResetQueue),
+        path(uapi::Path),
     }
 
     fn registration(&self) -> &uapi::Register {

@@ -115,6 +115,7 @@ impl Process for LinuxProcess {
         wait(uapi::Wait) = uapi::WAIT,
         wake(uapi::Wake) = uapi::WAKE,
         reset_queue(uapi::ResetQueue) = uapi::RESET_QUEUE,
+        path(uapi::Path) = uapi::PATH,
     }
 
     fn registration(&self) -> &uapi::Register {

@@ -168,4 +168,7 @@ pub trait Process: Debug + Send + Sync {
 
     /// Starts the command queue again after an error.
     fn reset_queue(&self, call: &mut uapi::ResetQueue) -> Result<(), CallError>;
+
+    /// Asks what the route to a node is like.
+    fn path(&self, call: &mut uapi::Path) -> Result<(), CallError>;
 }

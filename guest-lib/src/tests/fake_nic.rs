@@ -361,6 +361,10 @@ impl Process for Handle {
         Err(CallError::System(std::io::ErrorKind::Unsupported.into()))
     }
 
+    fn path(&self, _call: &mut uapi::Path) -> Result<(), CallError> {
+        Err(CallError::System(std::io::ErrorKind::Unsupported.into()))
+    }
+
     fn reset_queue(&self, _call: &mut uapi::ResetQueue) -> Result<(), CallError> {
         let mut state = lock(&self.0.state);
         for offset in (PAGE_SIZE..WINDOW_BYTES).step_by(8) {

@@ -176,5 +176,6 @@ impl Process for Registered {
         wait: Wait,
         wake: Wake,
         reset_queue: ResetQueue,
+        path: Path,
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{ensure, Context, Result};
 use serde_json::Value;
 
 use super::death::RUNNING;
+use super::exchange::demo_and_path;
 use super::{all_pairs_exchange, demo_between, Load};
 use crate::netns::TwoHosts;
 use crate::nodes::{counter, until, until_grown, wait_until_empty, Nodes, LIMIT};
@@ -47,7 +48,7 @@ pub fn until_connected(nodes: &dyn Nodes) -> Result<()> {
 /// data; a carrier of this kind has brought all of it, and nothing that it had to refuse.
 pub fn demo_across(nodes: &dyn Nodes, kind: &str, sizes: &str, stream_bytes: usize) -> Result<()> {
     until_connected(nodes)?;
-    demo_between(nodes, [0, 2], sizes, stream_bytes)?;
+    let max_payload = demo_and_path(nodes, [0, 2], sizes, stream_bytes)?;
     demo_between(nodes, [3, 1], sizes, stream_bytes / 4)?;
     all_pairs_exchange(nodes, 10)?;
     for device in [0, 1] {
@@ -57,6 +58,14 @@ pub fn demo_across(nodes: &dyn Nodes, kind: &str, sizes: &str, stream_bytes: usi
         ensure!(process["frames_sent"].as_u64() > Some(1000), "{carrier}");
         ensure!(carrier["rejected"] == 0, "{carrier}");
         ensure!(process["malformed"] == 0, "{carrier}");
+        // Frames are as long as the path takes (U5).
+        ensure!(process["fragmented"] == 0, "{carrier}");
+        if process["mtu"].as_u64() < Some(4096) {
+            ensure!(
+                max_payload == 1024,
+                "{max_payload} bytes in a frame: {carrier}"
+            );
+        }
     }
     Ok(())
 }

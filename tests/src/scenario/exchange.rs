@@ -23,10 +23,20 @@ pub fn all_pairs_exchange(nodes: &dyn Nodes, rounds: u32) -> Result<()> {
 /// The demo from one node to another, with these sizes.
 pub fn demo_between(
     nodes: &dyn Nodes,
-    [from, to]: [usize; 2],
+    ends: [usize; 2],
     sizes: &str,
     stream_bytes: usize,
 ) -> Result<()> {
+    demo_and_path(nodes, ends, sizes, stream_bytes).map(drop)
+}
+
+/// The same; returns how many bytes a frame carries, as the demo was told.
+pub(super) fn demo_and_path(
+    nodes: &dyn Nodes,
+    [from, to]: [usize; 2],
+    sizes: &str,
+    stream_bytes: usize,
+) -> Result<u32> {
     let mut target = nodes.start(to, "demo-target")?;
     let demo = format!("demo-initiator --peer {to} --sizes {sizes} --stream-bytes {stream_bytes}");
     let mut initiator = nodes.start(from, &demo)?;
@@ -42,5 +52,9 @@ pub fn demo_between(
         "the initiator printed {} lines",
         lines.len()
     );
-    Ok(())
+    let path = lines.iter().find_map(|line| match line {
+        DemoLine::Connected { max_payload, .. } => Some(*max_payload),
+        _ => None,
+    });
+    path.context("the initiator did not connect")
 }

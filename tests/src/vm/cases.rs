@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::nodes::{kill_device, on, on_network, on_spec, VmNodes, BOTH_KERNELS};
 use super::shell::{background, cpu_ticks, info, number, private_kib, shell};
+use super::silent::a_stuck_kernel_is_given_up;
 use crate::harness::{cases, Case};
 use crate::net::FEW;
 use crate::nodes::{
@@ -48,7 +49,8 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
 };
 
 /// The demo and an exchange on links that lose, reorder, duplicate and damage 1, 5 and
-/// 20 % of the frames: they are made worse, and good again, while the guests run.
+/// 20 % of the frames: they are made worse, and good again, while the guests run. In the end
+/// the kernel of one guest gets stuck.
 fn bad_links(nodes: &VmNodes) -> Result<()> {
     let mut before = 0;
     for percent in [1, 5, 20] {
@@ -61,7 +63,9 @@ fn bad_links(nodes: &VmNodes) -> Result<()> {
         before = nodes.lost_frames(before)?;
     }
     nodes.cluster().set_links(&Links::All, None)?;
-    scenario::all_pairs_exchange(nodes, 20)
+    scenario::all_pairs_exchange(nodes, 20)?;
+    nodes.make_links_bad(1)?;
+    a_stuck_kernel_is_given_up(nodes, [0, 1], (nodes, 1))
 }
 
 fn both_kernels(nodes: &VmNodes) -> Result<()> {
@@ -212,10 +216,11 @@ fn wait_for_state(nodes: &VmNodes, expected: &str) -> Result<()> {
     })
 }
 
-/// The kernel of one guest panics, the agent of another stops: `qnic ps` says so, in text, JSON
-/// and by its status, and calls only the third ready.
+/// The kernel of one guest panics, that of another is stuck: `qnic ps` says so, in text, JSON
+/// and by its status, and calls only the third ready. Who writes to the stuck one is told.
 fn panicked(nodes: &VmNodes) -> Result<()> {
-    let _hung = background(nodes, 1, "kill -STOP $(pidof qemu-ga)")?;
+    // Within a device process nothing but the fault timeout ends such a wait.
+    a_stuck_kernel_is_given_up(nodes, [0, 1], (nodes, 1))?;
     let _panics = background(nodes, 2, "echo c > /proc/sysrq-trigger")?;
     for (node, expected) in [(1, NodeState::NotAnswering), (2, NodeState::Panicked)] {
         let node = nodes.node(node)?;

@@ -7,6 +7,7 @@ mod memory;
 mod nodes;
 mod ordering;
 mod shell;
+mod silent;
 mod sync;
 mod wire;
 

@@ -12,6 +12,7 @@ use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 
 use super::evidence;
+use super::silent::FAULT_TIMEOUT;
 use crate::nodes::{Ended, Nodes, Running};
 
 /// Signal number of `kill -9`.
@@ -152,7 +153,10 @@ pub(super) fn on_network(
     case: impl FnOnce(&VmNodes) -> Result<()>,
 ) -> Result<()> {
     let mut spec = VmNodes::spec(name, &vec!["stable"; count])?;
-    spec.network = Some(NetworkSpec::default());
+    spec.network = Some(NetworkSpec {
+        fault_timeout: Some(FAULT_TIMEOUT.parse()?),
+        ..NetworkSpec::default()
+    });
     on_spec(&spec, case)
 }
 

@@ -9,6 +9,7 @@ use qnic_cluster::{add_stats, ClusterSpec};
 use serde_json::{json, Value};
 
 use super::nodes::{kill_device, on_spec, VmNodes};
+use super::silent::{a_stuck_kernel_is_given_up, FAULT_TIMEOUT};
 use crate::harness::{cases, Case};
 use crate::host::HostNodes;
 use crate::keys::HostKeys;
@@ -35,7 +36,9 @@ impl Guests {
     fn boot(hosts: &TwoHosts, directory: &Path) -> Result<Self> {
         let keys = HostKeys::new(directory)?;
         let file = directory.join("hosts.toml");
-        let mut text = "name = \"hosts\"\n[network]\npeer_timeout = \"5s\"\n".to_owned();
+        let mut text = format!(
+            "name = \"hosts\"\n[network]\npeer_timeout = \"5s\"\nfault_timeout = \"{FAULT_TIMEOUT}\"\n"
+        );
         for (host, name) in HOSTS.iter().enumerate() {
             let (address, first) = (ADDRESSES[host], 2 * host);
             let (public, private) = (&keys.public[host], &keys.files[host]);
@@ -86,7 +89,7 @@ impl Nodes for Guests {
 
 /// Two guests on each of two hosts: the demo runs across; a process that poses as one of them
 /// is counted and ignored while all pairs exchange data; a partition heals in time and fails
-/// beyond it.
+/// beyond it; the kernel of a guest of the other host gets stuck.
 fn two_hosts() -> Result<()> {
     let hosts = TwoHosts::new()?;
     let directory = tempfile::tempdir().context("make a directory for the cluster file")?;
@@ -95,6 +98,8 @@ fn two_hosts() -> Result<()> {
     an_impostor(&guests, &hosts).context("an impostor")?;
     scenario::partition_heals_in_time_and_fails_beyond(&guests, &hosts, 100)
         .context("a partition")?;
+    let stuck = (&guests.0[1], 0);
+    a_stuck_kernel_is_given_up(&guests, [0, 2], stuck).context("a stuck kernel")?;
     let Guests(clusters) = guests;
     clusters.into_iter().try_for_each(VmNodes::end)
 }
@@ -120,17 +125,20 @@ fn an_impostor(guests: &Guests, hosts: &TwoHosts) -> Result<()> {
 }
 
 /// The cluster of `examples/two-processes.toml`: the demo runs between guests of both
-/// device processes; when one of these is killed, the guests of the other go on.
+/// device processes; the kernel of one gets stuck; when a device process is killed, the guests of the other go on.
 fn two_processes() -> Result<()> {
     let checkout = qnic_cluster::repository().context("the checkout is gone")?;
     let file = checkout.join("examples/two-processes.toml");
     let mut spec = ClusterSpec::load(&file)?;
     spec.name = format!("processes-{}", std::process::id());
+    let network = spec.network.as_mut().context("no section [network]")?;
+    network.fault_timeout = Some(FAULT_TIMEOUT.parse()?);
     on_spec(&spec, a_device_process_dies)
 }
 
 fn a_device_process_dies(nodes: &VmNodes) -> Result<()> {
     scenario::demo_across(nodes, "shm", SIZES, 1 << 20)?;
+    a_stuck_kernel_is_given_up(nodes, [0, 3], (nodes, 3)).context("a stuck kernel")?;
     let [(left, _), (right, id)] = &nodes.cluster().devices()[..] else {
         bail!("not two device processes: {:?}", nodes.cluster().devices());
     };

@@ -289,7 +289,19 @@ impl<H: Host> Fabric<H> {
                 slots[slot].deliver(now, &frame, false);
             });
         }
+        self.update_paths(now);
         busy
+    }
+
+    /// Tells the NICs if frames to other processes may have another length now.
+    fn update_paths(&mut self, now: Time) {
+        let mut changed = false;
+        for carrier in &mut self.switch.carriers {
+            changed |= carrier.take_path_change();
+        }
+        for slot in 0..self.slots.len() * usize::from(changed) {
+            self.with(slot, now, |_, nic, _, wire| nic.update_paths(wire));
+        }
     }
 
     /// Hands to the operating system what NICs have sent to other processes.

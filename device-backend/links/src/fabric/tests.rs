@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-use qnic_abi::wire::MAX_SPAN;
+use qnic_abi::wire::{HEADER_BYTES, MAX_SPAN};
 use qnic_nic::env::{Channel, Payload, Wire};
 use qnic_nic::testing::{Memory, SimHost, Sram};
 use qnic_nic::{Limits, NicConfig};
@@ -344,6 +344,8 @@ fn taps_record_each_link_and_what_it_does() {
 struct Probe {
     sent: Vec<(usize, Channel, Vec<u8>)>,
     coming: Vec<(usize, Vec<u8>)>,
+    max_frame: usize,
+    changed: bool,
 }
 
 #[derive(Debug)]
@@ -384,6 +386,14 @@ impl Carrier for ProbeCarrier {
         None
     }
 
+    fn max_frame(&self, _: usize) -> usize {
+        self.0.lock().unwrap().max_frame
+    }
+
+    fn take_path_change(&mut self) -> bool {
+        std::mem::take(&mut self.0.lock().unwrap().changed)
+    }
+
     fn report(&self) -> CarrierReport {
         CarrierReport {
             kind: "probe",
@@ -422,6 +432,23 @@ fn other_processes_are_reached_and_send_only_for_their_nodes() {
     let there = (0, 6, Outcome::Passes, TapFlags::empty(), 0);
     let back = (5, 1, Outcome::Passes, TapFlags::FOREIGN, 5);
     assert_eq!(notes.take(), [there, back]);
+}
+
+/// U8: the length of datagrams reaches the NICs.
+#[test]
+fn frames_to_another_process_are_as_long_as_its_carrier_takes() {
+    let mut fabric = fabric(&[0], 1);
+    let probe = Arc::new(Mutex::new(Probe::default()));
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let carrier = ProbeCarrier(probe.clone(), null);
+    fabric
+        .connect(Box::new(carrier), &[vec![NodeId(5)]])
+        .unwrap();
+    for length in [4096, 1024] {
+        probe.lock().unwrap().max_frame = HEADER_BYTES + length;
+        let path = fabric.with(0, NOW, |_, _, _, wire| wire.path(NodeId(5)));
+        assert_eq!(path.map(|path| path.max_payload), Some(length as u32));
+    }
 }
 
 /// Over an emulated link with a rate, and on to another process (U4).

@@ -1,6 +1,6 @@
 //! The wire of one NIC: a function call, emulated links, or another process.
 
-use qnic_abi::wire::Frame;
+use qnic_abi::wire::{Frame, HEADER_BYTES};
 use qnic_abi::NodeId;
 use qnic_nic::env::{Channel, Host, Path, Payload, Time, Wire};
 
@@ -36,15 +36,20 @@ impl<H: Host> LocalWire<'_, H> {
     }
 }
 
+/// Payload of a frame that is so long, whatever its body.
+fn max_payload(frame: usize) -> u32 {
+    frame.saturating_sub(HEADER_BYTES) as u32
+}
+
 impl<H: Host> Wire<H::Memory> for LocalWire<'_, H> {
     fn path(&self, node: NodeId) -> Option<Path> {
-        let lossless = match self.switch.routes.find(node)? {
-            Route::Local(_) => self.switch.network.is_fixed(),
-            Route::Remote { .. } => false,
-        };
-        Some(match lossless {
-            true => Path::LOSSLESS,
-            false => Path::UNKNOWN,
+        Some(match self.switch.routes.find(node)? {
+            Route::Local(_) if self.switch.network.is_fixed() => Path::LOSSLESS,
+            Route::Local(_) => Path::UNKNOWN,
+            Route::Remote { carrier, process } => Path {
+                lossless: false,
+                max_payload: max_payload(self.switch.carriers[carrier].max_frame(process)),
+            },
         })
     }
 

@@ -42,6 +42,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::Timespec;
 
 use crate::carrier::{Carrier, CarrierReport};
+use crate::codec::MAX_FRAME;
 use crate::notifier::Notifier;
 use handshake::Refused;
 pub use handshake::MAX_NAME;
@@ -243,6 +244,14 @@ impl Carrier for ShmCarrier {
         let incoming = self.incoming.iter().map(|(_, until)| *until);
         let peers = self.peers.iter().filter_map(Peer::deadline);
         incoming.chain(peers).min()
+    }
+
+    fn max_frame(&self, _process: usize) -> usize {
+        MAX_FRAME
+    }
+
+    fn take_path_change(&mut self) -> bool {
+        false
     }
 
     fn report(&self) -> CarrierReport {

@@ -48,6 +48,7 @@ use qnic_nic::Time;
 use quinn_udp::{RecvMeta, BATCH_SIZE};
 
 use crate::carrier::{Carrier, CarrierReport, ProcessReport};
+use crate::codec::MAX_FRAME;
 use datagram::{Handshake, Header};
 use handshake::Pair;
 use keying::{peer_index, Doubt};
@@ -305,6 +306,19 @@ impl Carrier for UdpCarrier {
 
     fn next_deadline(&self) -> Option<Time> {
         self.peers.iter().map(|(_, peer)| peer.deadline()).min()
+    }
+
+    fn max_frame(&self, process: usize) -> usize {
+        let peer = self.peers.get(process);
+        peer.map_or(MAX_FRAME, |(_, peer)| peer.max_frame())
+    }
+
+    fn take_path_change(&mut self) -> bool {
+        let mut changed = false;
+        for (_, peer) in &mut self.peers {
+            changed |= peer.take_path_change();
+        }
+        changed
     }
 
     fn report(&self) -> CarrierReport {

@@ -10,7 +10,8 @@
 //!
 //! # Size of datagrams (U8)
 //! Once connected, zero-filled probes of the sizes in [`SIZES`] show which sizes arrive;
-//! the network is asked not to fragment. Longer frames are sent in fragments. Every ten
+//! the network is asked not to fragment. The NICs learn the size that was found, and make their
+//! frames no longer (U5): only what is sent again, and was made before, may take fragments. Every ten
 //! seconds a probe of the size in use is sent; when [`LOST_PROBES`] in a row get no
 //! response, the search starts again from the smallest size. A path on which not even that
 //! arrives takes handshakes and small frames, and no others: that is reported once.
@@ -54,6 +55,8 @@ pub(super) trait Output {
     fn buffer(&mut self) -> &mut Vec<u8>;
     /// … before this call completes it.
     fn finish(&mut self);
+    /// Sends what was completed: nothing that follows goes with it.
+    fn flush(&mut self);
     /// How they travel.
     fn channel(&self) -> Channel;
 }
@@ -73,6 +76,8 @@ pub(super) struct Peer {
     doubt: Option<Doubt>,
     /// [`Change::Narrow`] was reported.
     narrow: bool,
+    /// [`Peer::max_frame`] when it was last asked for changes.
+    known_max_frame: usize,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -124,7 +129,19 @@ impl Peer {
             outage: Outage::since(Time(0)),
             doubt: None,
             narrow: false,
+            known_max_frame: 0,
         }
+    }
+
+    /// Longest frame that one datagram takes.
+    pub(super) fn max_frame(&self) -> usize {
+        (self.report.mtu as usize - OVERHEAD).min(MAX_FRAME)
+    }
+
+    /// Returns true if that is another than at the last call.
+    pub(super) fn take_path_change(&mut self) -> bool {
+        let now = self.max_frame();
+        std::mem::replace(&mut self.known_max_frame, now) != now
     }
 
     /// Its name in datagrams.
@@ -189,6 +206,7 @@ impl Peer {
             self.put(Kind::Frame, output, append(frame));
             return;
         }
+        self.report.fragmented += 1;
         let number = self.keying.current().map_or(0, |it| it.frame_number());
         for fragment in fragments(number, frame, room) {
             self.put(Kind::Fragment, output, append(&fragment));
@@ -363,7 +381,7 @@ impl Peer {
             self.probes.next = now.after(PROBE_INTERVAL);
             let unknown = |size: &usize| *size > mtu || *size == mtu && !confirmed;
             for size in SIZES.into_iter().filter(unknown) {
-                self.put(Kind::Probe, output, zeros(size));
+                self.put_probe(size, output);
             }
             return false;
         }
@@ -373,8 +391,16 @@ impl Peer {
             return false;
         }
         self.probes.unanswered += 1;
-        self.put(Kind::Probe, output, zeros(mtu));
+        self.put_probe(mtu, output);
         !confirmed && !std::mem::replace(&mut self.narrow, true)
+    }
+
+    /// Sends a probe by itself: a call of the system that sends it together with others fails
+    /// for all of them if it is too long.
+    fn put_probe(&mut self, size: usize, output: &mut dyn Output) {
+        output.flush();
+        self.put(Kind::Probe, output, zeros(size));
+        output.flush();
     }
 
     /// When [`Peer::tick`] must be called at the latest.

@@ -64,6 +64,10 @@ impl Output for Outlet<'_> {
         }
     }
 
+    fn flush(&mut self) {
+        self.socket.send(self.channel);
+    }
+
     fn channel(&self) -> Channel {
         self.channel
     }

@@ -344,7 +344,7 @@ impl Core {
         let requests = all().map(|process| process.requests_held());
         vec![
             Budget::new("processes", all().count(), self.geometry.windows),
-            Budget::new("held_frames", self.bounce.frames, limits.held_frames),
+            Budget::new("held_frames", self.bounce.frames, limits.granted_windows()),
             Budget::most("operations_of_process", operations, limits.operations),
             Budget::most("segments_of_process", segments, SEGMENTS_PER_PROCESS),
             Budget::most("faults_of_process", faults, limits.faults),

@@ -4,14 +4,14 @@
 //! changes nothing.
 
 use qnic_abi::control::{
-    Export, FaultDone, Hello, NewProcess, Opcode, RequestHeader, Unexport, EXPORT_PHYSICAL,
-    PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
+    Export, FaultDone, Hello, NewProcess, Opcode, PathInfo, QueryPath, RequestHeader, Unexport,
+    EXPORT_PHYSICAL, PROCESS_PHYSICAL, REPLY_BYTES, REQUEST_BYTES,
 };
 use qnic_abi::event::FAULT_WRITE;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{AWAKE, SIGNAL_WAKE_REQUEST, WAKE_REQUEST};
 use qnic_abi::{
-    Access, Key, Port, SegmentId, SegmentName, SharedMemory, Status, VniId, ABI_VERSION,
+    Access, Key, NodeId, Port, SegmentId, SegmentName, SharedMemory, Status, VniId, ABI_VERSION,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -59,12 +59,23 @@ impl Nic {
             }
             Opcode::ResetQueue => body(bytes).and_then(|()| self.reset_queue(now, host, vni)),
             Opcode::AnnounceReset => body(bytes).map(|()| self.reset_announced = true),
+            Opcode::QueryPath => match body(bytes).and_then(|body| self.path(&body)) {
+                Ok(path) => return Some(reply(Status::Ok, path.as_bytes())),
+                Err(status) => Err(status),
+            },
             Opcode::Query => match body(bytes) {
                 Ok(()) => return Some(reply(Status::Ok, self.statistics().as_bytes())),
                 Err(status) => Err(status),
             },
         };
         Some(reply(result.err().unwrap_or(Status::Ok), &[]))
+    }
+
+    fn path(&self, query: &QueryPath) -> Result<PathInfo, Status> {
+        match query.reserved.iter().all(|word| word.get() == 0) {
+            true => self.transport.path_info(NodeId(query.node.get())),
+            false => Err(Status::Malformed),
+        }
     }
 
     /// What the last request sent has gone out: the reply, if that has failed.

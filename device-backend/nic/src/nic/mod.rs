@@ -199,6 +199,11 @@ impl Nic {
         self.core.ring(doorbell);
     }
 
+    /// Notes that frames on the wire may have another length than before ([`Path::max_payload`]).
+    pub fn update_paths<M, W: Wire<M>>(&mut self, wire: &W) {
+        self.transport.update_paths(wire);
+    }
+
     /// Receives a frame from a peer. Answers go out with the next poll.
     pub fn handle_frame<H: Host>(
         &mut self,

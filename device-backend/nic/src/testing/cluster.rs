@@ -240,6 +240,12 @@ impl Cluster {
         (this, links)
     }
 
+    /// Tells a NIC that [`Cluster::max_payload`] is another than before.
+    pub fn update_paths(&mut self, node: usize) {
+        let (this, links) = self.split(node);
+        this.nic.update_paths(&links);
+    }
+
     /// Sends a request; `None` says that the reply comes later, with the token.
     pub fn request<B: IntoBytes + Immutable>(
         &mut self,

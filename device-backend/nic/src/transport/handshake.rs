@@ -34,7 +34,7 @@ impl Transport {
         index: PeerIndex,
     ) -> bool {
         let peer = &mut self.peers[index];
-        if peer.path.is_none() {
+        if !peer.has_path {
             match wire.path(peer.node) {
                 Some(path) => peer.set_path(path),
                 None => return false,

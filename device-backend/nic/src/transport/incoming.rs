@@ -191,7 +191,10 @@ impl Transport {
         let held = peer.receive.undelivered_count() + count;
         let full = peer.control.len() >= CONTROL_LIMIT || windowed && held > peer.grant as usize;
         match peer.receive.position(sequence) {
-            Position::Next if count > 1 && !full && peer.is_lossless() => {
+            // Nothing honest has arrived ahead on such a route.
+            Position::Next
+                if count > 1 && !full && peer.is_lossless() && !peer.receive.has_gap() =>
+            {
                 peer.receive.accept_span(count as u64);
                 true
             }

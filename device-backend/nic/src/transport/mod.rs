@@ -41,6 +41,7 @@ mod held;
 mod incoming;
 mod leave;
 mod packets;
+mod path;
 mod peer;
 mod peer_table;
 mod pool;
@@ -521,7 +522,7 @@ impl Transport {
         let requests = all().map(|peer| peer.requests);
         vec![
             Budget::new("peers", all().count(), limits.peers),
-            Budget::new("windows", granted, limits.held_frames),
+            Budget::new("windows", granted, limits.granted_windows()),
             Budget::most("control_frames_of_peer", control, CONTROL_LIMIT as u32),
             Budget::most("requests_of_peer", requests, REQUEST_WINDOW),
         ]

@@ -32,8 +32,8 @@ pub(crate) struct Peer {
     /// A window of the peer that has to be confirmed once no more than that is under way.
     pub(super) taken: Option<u32>,
     pub(super) leaving: Leaving,
-    /// The route to it, as the wire described it when the session began.
-    pub(super) path: Option<Path>,
+    /// The wire has described the route to it.
+    pub(super) has_path: bool,
     lossless: bool,
     /// Most payload bytes in a frame to it.
     pub(super) max_payload: u32,
@@ -97,7 +97,7 @@ impl Peer {
             growing: false,
             taken: None,
             leaving: Leaving::default(),
-            path: None,
+            has_path: false,
             lossless: false,
             max_payload: MAX_PAYLOAD as u32,
             packets: Packets::default(),
@@ -152,13 +152,20 @@ impl Peer {
 
     /// Notes what the route to it is like.
     pub(super) fn set_path(&mut self, path: Path) {
-        self.path = Some(path);
+        self.has_path = true;
         self.lossless = path.lossless;
-        let most = match path.lossless {
-            true => MAX_SPAN,
-            false => MAX_PAYLOAD,
+        self.set_max_payload(path.max_payload);
+    }
+
+    /// Notes how long a payload may be on the route to it. What is less than a page becomes a
+    /// power of two, so that a page is cut into equal fragments.
+    pub(super) fn set_max_payload(&mut self, most: u32) {
+        self.max_payload = match most as usize {
+            MAX_PAYLOAD.. if !self.lossless => MAX_PAYLOAD as u32,
+            MAX_PAYLOAD.. => most.min(MAX_SPAN as u32),
+            0 => 1,
+            _ => 1 << most.ilog2(),
         };
-        self.max_payload = path.max_payload.clamp(1, most as u32);
     }
 
     /// Returns true if neither copies nor timers are needed.

@@ -8,7 +8,7 @@
 //! more. Shares change in steps, eight for each doubling of the peers: so a peer that comes
 //! renews the windows of few others on average.
 
-use crate::config::{Limits, MAX_WINDOW, SMALLEST_WINDOW};
+use crate::config::Limits;
 
 /// The windows that are granted.
 #[derive(Debug)]
@@ -26,12 +26,8 @@ pub(super) struct Pool {
 impl Pool {
     /// A pool of which only the own node has a window.
     pub(super) fn new(limits: &Limits) -> Self {
-        let most = limits.window.clamp(1, MAX_WINDOW);
-        let least = most.min(SMALLEST_WINDOW);
-        let reserved = least
-            .saturating_mul(limits.peers)
-            .saturating_add(most - least);
-        let total = limits.held_frames.saturating_sub(reserved);
+        let (least, most) = limits.window_range();
+        let total = limits.granted_windows() - limits.reserved_windows();
         Pool {
             least,
             most,

@@ -26,6 +26,11 @@ impl RoundTrip {
         self.doublings = 0;
     }
 
+    /// The smoothed round trip in nanoseconds; 0 before the first measurement.
+    pub(crate) fn smoothed(&self) -> u64 {
+        self.smoothed
+    }
+
     /// How long most round trips take, in nanoseconds.
     pub(crate) fn typical(&self) -> u64 {
         self.smoothed.saturating_add(self.variation)

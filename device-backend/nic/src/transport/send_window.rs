@@ -65,6 +65,11 @@ impl SendWindow {
         self.window = window;
     }
 
+    /// Size of the window; zero until the peer has granted some.
+    pub(crate) fn granted(&self) -> u32 {
+        self.window
+    }
+
     /// Closes the window: nothing numbered is sent until it is opened again.
     pub(crate) fn close(&mut self) {
         self.window = 0;

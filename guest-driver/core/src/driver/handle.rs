@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use qnic_abi::attach::FIRST_DOORBELL;
-use qnic_abi::control::Opcode;
+use qnic_abi::control::{Opcode, PathInfo, QueryPath};
 use qnic_abi::{uapi, Status, VniId};
 
 use super::lifecycle::Driver;
@@ -159,6 +159,26 @@ impl<P: MemoryManager> Process<P> {
         let request = Request::bare(Opcode::ResetQueue, self.state.vni);
         let (status, _) = self.driver.device.call(&request)?;
         call.status = status.code().into();
+        Ok(())
+    }
+
+    /// Asks what the route to a node is like (U8).
+    ///
+    /// # Errors
+    /// `Invalid`, `NotRegistered`, `NoDevice`.
+    pub fn path(&self, call: &mut uapi::Path) -> Result<(), CallError> {
+        if call.reserved.get() != 0 {
+            return Err(CallError::Invalid);
+        }
+        self.check_open()?;
+        let query = QueryPath {
+            node: call.node,
+            ..QueryPath::default()
+        };
+        let request = Request::new(Opcode::QueryPath, VniId(0), &query);
+        let (status, response) = self.driver.device.call(&request)?;
+        call.status = status.code().into();
+        call.path = response.body::<PathInfo>().unwrap_or_default();
         Ok(())
     }
 

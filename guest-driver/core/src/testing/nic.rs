@@ -56,7 +56,11 @@ impl Nic {
         let known = self.processes.contains_key(&vni);
         let of_process = !matches!(
             opcode,
-            Opcode::Hello | Opcode::Query | Opcode::NewProcess | Opcode::AnnounceReset
+            Opcode::Hello
+                | Opcode::Query
+                | Opcode::QueryPath
+                | Opcode::NewProcess
+                | Opcode::AnnounceReset
         );
         if !known && of_process {
             return Ok(respond(Status::NoSuchVni.code(), &[0u8; 0]));
@@ -92,6 +96,17 @@ impl Nic {
             Opcode::FaultDone => {
                 let (done, _) = control::FaultDone::read_from_prefix(body).unwrap();
                 self.faults_done.push((vni, done));
+            }
+            Opcode::QueryPath => {
+                let (query, _) = control::QueryPath::read_from_prefix(body).unwrap();
+                if query.node.get() != 1 {
+                    return respond(Status::NoSuchNode.code(), &[0u8; 0]);
+                }
+                let path = control::PathInfo {
+                    max_payload: 1024.into(),
+                    ..Default::default()
+                };
+                return respond(Status::Ok.code(), &path);
             }
             Opcode::Query => {
                 let statistics = control::Statistics {

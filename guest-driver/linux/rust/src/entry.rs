@@ -24,7 +24,7 @@ use crate::platform::{AddressSpace, Driver, Kernel, Process};
 include!(concat!(env!("OUT_DIR"), "/entry.rs"));
 
 /// All calls of the character device.
-pub(crate) const CALLS: [u32; 8] = [
+pub(crate) const CALLS: [u32; 9] = [
     uapi::REGISTER,
     uapi::EXPORT,
     uapi::UNEXPORT,
@@ -32,6 +32,7 @@ pub(crate) const CALLS: [u32; 8] = [
     uapi::WAIT,
     uapi::RESET_QUEUE,
     uapi::WAKE,
+    uapi::PATH,
     uapi::INFO,
 ];
 
@@ -238,6 +239,7 @@ unsafe extern "C" fn qnic_rs_call(process: *mut c_void, command: u32, argument: 
             uapi::WAIT => with_argument(argument, |call| process.wait(call)),
             uapi::RESET_QUEUE => with_argument(argument, |call| process.reset_queue(call)),
             uapi::WAKE => with_argument(argument, |call| process.wake(call)),
+            uapi::PATH => with_argument(argument, |call| process.path(call)),
             _ => -errno::ENOTTY,
         }
     }

@@ -9,10 +9,15 @@ use super::super::keying::{REKEY_AFTER, REKEY_DATAGRAMS, SESSION_LIFE};
 use super::super::keys::PrivateKey;
 use super::*;
 
+/// What a peer sends. Datagrams of one length leave in one call, with a shorter one behind
+/// them, as by segmentation offload: a path that is too narrow for one loses all of these.
 #[derive(Default)]
 struct Sent {
     buffer: Vec<u8>,
     datagrams: Vec<Vec<u8>>,
+    /// Length of the first datagram of the call that each one leaves in.
+    longest: Vec<usize>,
+    flushed: bool,
 }
 
 impl Output for Sent {
@@ -21,7 +26,18 @@ impl Output for Sent {
     }
 
     fn finish(&mut self) {
-        self.datagrams.push(std::mem::take(&mut self.buffer));
+        let datagram = std::mem::take(&mut self.buffer);
+        let last = self.datagrams.last().map(Vec::len);
+        let segment = self.longest.last().copied();
+        let joins = !self.flushed && last == segment && Some(datagram.len()) <= segment;
+        let longest = segment.filter(|_| joins).unwrap_or(datagram.len());
+        self.longest.push(longest);
+        self.datagrams.push(datagram);
+        self.flushed = false;
+    }
+
+    fn flush(&mut self) {
+        self.flushed = true;
     }
 
     fn channel(&self) -> Channel {
@@ -127,9 +143,9 @@ impl Pair {
 
     /// Puts what `end` has sent on the way.
     fn put(&mut self, end: usize, sent: Sent) {
-        for datagram in sent.datagrams {
+        for (datagram, longest) in sent.datagrams.into_iter().zip(sent.longest) {
             self.recorded[1 - end].push(datagram.clone());
-            if datagram.len() > self.mtu {
+            if longest > self.mtu {
                 continue;
             }
             for delay in (self.fate)() {

@@ -88,7 +88,7 @@ impl Transfers {
         };
         let transfer = &self[id];
         let first = transfer.notice == Notice::Pending && self.streams.is_first(transfer.stream);
-        match transfer.next(operation, &cx.core.limits, first) {
+        match transfer.next(operation, first) {
             Next::Send => cx.core.set_ready(id, true),
             Next::Wait => cx.core.set_ready(id, false),
             Next::Finish(status) => {

@@ -39,10 +39,11 @@ impl Transfers {
         if !cx.transport.has_request_room(ends.peer) {
             return Turn::Blocked(ends.peer, Window::Requests);
         }
-        let transfer = &self[id];
-        let limit = cx.core.limits.requests_per_read.max(1);
+        let transfer = &mut self[id];
+        let limit = cx.core.limits.requests_per_read;
         let max_payload = cx.transport.max_payload(ends.peer);
-        let pages = limit.saturating_sub(transfer.requested.len() as u32);
+        let requested = transfer.requested.len() as u32;
+        let pages = transfer.room(requested, limit, max_payload);
         let pages = pages.min(max_payload / PAGE_SIZE as u32);
         let Some(span) = transfer.next_span(pages, max_payload) else {
             return Turn::Idle;

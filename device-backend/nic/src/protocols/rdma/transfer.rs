@@ -14,7 +14,6 @@ use qnic_abi::{Key, Status, PAGE_SIZE};
 
 use super::command::Command;
 use super::streams::StreamPosition;
-use crate::config::Limits;
 use crate::core::{Operation, PageKey, INLINE_WORDS};
 
 /// A part of a transfer: a fragment, or several in a row.
@@ -69,6 +68,8 @@ pub(super) struct Transfer {
     pub(super) in_flight: u32,
     /// Fragments of a read that were asked for and have not arrived.
     pub(super) requested: Vec<Fragment>,
+    /// Most of either.
+    limit: u32,
     pub(super) notice: Notice,
     pub(super) inline: [u64; INLINE_WORDS],
 }
@@ -83,6 +84,7 @@ impl Transfer {
             unsent: false,
             in_flight: 0,
             requested: Vec::new(),
+            limit: 1,
             notice: Notice::None,
             inline: [0; INLINE_WORDS],
         }
@@ -91,6 +93,7 @@ impl Transfer {
     /// Makes this slot a new transfer; keeps its buffers.
     pub(super) fn begin(&mut self, command: Command) {
         self.command = command;
+        self.limit = 1;
         self.page_key = PageKey::Table(Key(0));
         self.sent = 0;
         // A notification without data needs no frame in front of its own.
@@ -113,16 +116,28 @@ impl Transfer {
         requests
     }
 
+    /// Returns how many more fragments may be sent or asked for, where `underway` are and a
+    /// frame has at most so many bytes of payload. `fragments` of a page each may be under way,
+    /// or as many shorter ones as have their bytes.
+    #[inline]
+    pub(super) fn room(&mut self, underway: u32, fragments: u32, max_payload: u32) -> u32 {
+        self.limit = fragments.max(1);
+        if max_payload < PAGE_SIZE as u32 {
+            self.limit *= PAGE_SIZE as u32 / max_payload;
+        }
+        self.limit.saturating_sub(underway)
+    }
+
     /// What it can do next. `first` says that every earlier write of its process to its
     /// node is settled.
-    pub(super) fn next(&self, operation: &Operation, limits: &Limits, first: bool) -> Next {
+    pub(super) fn next(&self, operation: &Operation, first: bool) -> Next {
         match self.command.opcode {
-            Opcode::Write => self.next_of_write(operation, limits, first),
-            Opcode::Read => self.next_of_read(operation, limits),
+            Opcode::Write => self.next_of_write(operation, first),
+            Opcode::Read => self.next_of_read(operation),
         }
     }
 
-    fn next_of_write(&self, operation: &Operation, limits: &Limits, first: bool) -> Next {
+    fn next_of_write(&self, operation: &Operation, first: bool) -> Next {
         if let Some(status) = operation.failure {
             return match self.in_flight {
                 0 => Next::Finish(status),
@@ -130,7 +145,7 @@ impl Transfer {
             };
         }
         if self.unsent {
-            return self.next_fragment(operation, self.in_flight, limits.fragments_per_write);
+            return self.next_fragment(operation, self.in_flight);
         }
         match self.notice {
             Notice::Pending if first && !operation.blocked => Next::Send,
@@ -139,7 +154,7 @@ impl Transfer {
         }
     }
 
-    fn next_of_read(&self, operation: &Operation, limits: &Limits) -> Next {
+    fn next_of_read(&self, operation: &Operation) -> Next {
         if let Some(status) = operation.failure {
             return Next::Finish(status);
         }
@@ -147,11 +162,11 @@ impl Transfer {
             return Next::Finish(Status::Ok);
         }
         let underway = self.requested.len() as u32;
-        self.next_fragment(operation, underway, limits.requests_per_read)
+        self.next_fragment(operation, underway)
     }
 
-    fn next_fragment(&self, operation: &Operation, underway: u32, limit: u32) -> Next {
-        if self.unsent && operation.may_send() && underway < limit.max(1) {
+    fn next_fragment(&self, operation: &Operation, underway: u32) -> Next {
+        if self.unsent && operation.may_send() && underway < self.limit {
             Next::Send
         } else {
             Next::Wait
@@ -316,42 +331,45 @@ mod tests {
 
     #[test]
     fn frames_in_flight_are_limited() {
-        let (limits, operation) = (Limits::default(), Operation::default());
+        let operation = Operation::default();
         let mut op = transfer(Opcode::Write, 3 * 4096, 0, 0);
+        assert_eq!(op.room(0, 16, 4096), 16);
         let first = op.next_span(1, 4096).unwrap();
         op.advance(first);
         op.in_flight = 1;
         assert_eq!(op.next_span(1, 4096).unwrap().offset, 4096);
-        assert_eq!(op.next(&operation, &limits, true), Next::Send);
-        op.in_flight = limits.fragments_per_write;
-        assert_eq!(op.next(&operation, &limits, true), Next::Wait);
+        assert_eq!(op.next(&operation, true), Next::Send);
+        op.in_flight = 16;
+        assert_eq!(op.next(&operation, true), Next::Wait);
+        // As many bytes in shorter fragments; a page span counts by its pages.
+        assert_eq!(op.room(16, 16, 1024), 48);
+        assert_eq!(op.next(&operation, true), Next::Send);
+        assert_eq!(op.room(16, 16, 32_768), 0);
+        assert_eq!(op.next(&operation, true), Next::Wait);
     }
 
     #[test]
     fn a_notification_waits_for_earlier_writes_and_a_failure_for_its_frames() {
-        let (limits, mut operation) = (Limits::default(), Operation::default());
+        let mut operation = Operation::default();
         let mut op = transfer(Opcode::Write, 0, 0, 0);
         assert_eq!(
-            op.next(&operation, &limits, true),
+            op.next(&operation, true),
             Next::Send,
             "an empty write checks"
         );
         op.command.notification = Some(3);
         let command = op.command;
         op.begin(command);
-        assert_eq!(op.next(&operation, &limits, false), Next::Wait);
-        assert_eq!(op.next(&operation, &limits, true), Next::Send);
+        assert_eq!(op.next(&operation, false), Next::Wait);
+        assert_eq!(op.next(&operation, true), Next::Send);
         op.notice = Notice::None;
         op.in_flight = 1;
         for status in [Status::BadKey, Status::PeerGone] {
             operation.fail(status);
             op.fail();
         }
-        assert_eq!(op.next(&operation, &limits, true), Next::Wait);
+        assert_eq!(op.next(&operation, true), Next::Wait);
         op.in_flight = 0;
-        assert_eq!(
-            op.next(&operation, &limits, true),
-            Next::Finish(Status::BadKey)
-        );
+        assert_eq!(op.next(&operation, true), Next::Finish(Status::BadKey));
     }
 }

@@ -44,17 +44,18 @@ impl Transfers {
         let Some(ends) = Ends::of(cx.core, id) else {
             return Turn::Idle;
         };
-        let transfer = &self[id];
+        let transfer = &mut self[id];
         let (room, max_payload) = cx
             .transport
             .room(ends.peer, transfer.remaining(transfer.sent));
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
-        let limit = cx.core.limits.fragments_per_write.max(1);
+        let limit = cx.core.limits.fragments_per_write;
         let budget = budget
             .min(room)
-            .min(limit.saturating_sub(transfer.in_flight));
+            .min(transfer.room(transfer.in_flight, limit, max_payload));
+        let transfer = &self[id];
         let pages = budget.min(max_payload / PAGE_SIZE as u32);
         let mut span = transfer.next_span(pages, max_payload);
         let source = match span {

@@ -168,6 +168,29 @@ fn a_process_can_wake_itself() {
 }
 
 #[test]
+fn the_route_to_a_node_is_what_the_nic_says() {
+    let (_, _driver, process) = running();
+    let path = |node: u16, reserved: u16| {
+        let mut call = uapi::Path {
+            node: node.into(),
+            reserved: reserved.into(),
+            ..Default::default()
+        };
+        process.path(&mut call).map(|()| call)
+    };
+    let known = path(1, 0).unwrap();
+    assert_eq!(
+        (known.status.get(), known.path.max_payload.get()),
+        (0, 1024)
+    );
+    let unknown = path(2, 0).unwrap().status.get();
+    assert_eq!(unknown, Status::NoSuchNode.code());
+    assert_eq!(path(1, 1).err(), Some(CallError::Invalid));
+    process.close();
+    assert_eq!(path(1, 0).err(), Some(CallError::NotRegistered));
+}
+
+#[test]
 fn removal_wakes_every_waiter_and_fails_every_call() {
     let (fake, driver, process) = running();
     driver.announce_reset();
