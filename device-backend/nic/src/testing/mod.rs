@@ -32,3 +32,6 @@ pub use memory::{Memory, SimHost, Sram};
 pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};
 pub use party::{Party, SimSegment};
 pub use transfer::Transfer;
+
+/// The matching of the message protocol, for its bench, until a command uses it.
+pub use crate::protocols::message::matching;
