@@ -10,6 +10,7 @@
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
 //! | `process`, `segment`, `permissions` | registered processes, what they export, and to whom (N1, N2) |
 //! | `per_process` | what a protocol keeps of each process |
+//! | `fragment` | how transfers are cut |
 //! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
 //! | `events`, `counters` | what the driver and people are told |
@@ -19,6 +20,7 @@ mod completion;
 mod counters;
 mod events;
 mod fault;
+mod fragment;
 mod host_area;
 mod host_pages;
 mod notification;
@@ -51,6 +53,7 @@ use events::EventQueue;
 pub(crate) use counters::LookupSide;
 pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
+pub(crate) use fragment::{to_border, Fragment};
 pub(crate) use host_area::HostArea;
 pub(crate) use operation::{Operation, OPERATION_SLOTS};
 pub(crate) use order::{Counter, Order};
