@@ -14,10 +14,10 @@
 //! | module | holds |
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
-//! | `sends` | messages at their source, and their order |
+//! | `sends`, `turns` | messages at their source, their order, and their frames |
 //! | `inbox` | posted receives of a process |
 //! | [`matching`] | which receive takes which message |
-//! | `receive` | messages at their destination |
+//! | `receive`, `endings` | messages at their destination |
 //! | `staging` | messages that have arrived and are not done, and what they may take |
 //!
 //! # Invariants
@@ -30,11 +30,13 @@
 //!   time.
 
 mod command;
+mod endings;
 mod inbox;
 pub mod matching;
 mod receive;
 mod sends;
 mod staging;
+mod turns;
 
 use qnic_abi::message::{kind, Message, MessageData, MessageEnd, MessagePermit, Opcode};
 use qnic_abi::wire::Frame;
