@@ -143,7 +143,7 @@ layouts! {
     }
 
     /// Body of [`Opcode::NewProcess`].
-    #[bytes(56)]
+    #[bytes(88)]
     pub struct NewProcess {
         /// Port of the process, not zero.
         pub port: U16,

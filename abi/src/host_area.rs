@@ -10,12 +10,16 @@
 //!          0x080  WAKE_GENERATION u64  written by the driver; all ones once it has lost the NIC
 //!          0x0c0  NOTIFICATION_TAIL   u64  entries ever put into the notification queue
 //!          0x0c8  NOTIFICATIONS_LOST  u64  one-shot notifications that found it full
+//!          0x0d0  COMPLETION_TAIL     u64  entries ever put into the completion queue
+//!          0x0d8  COMPLETIONS_WAITING u64  completions for which it has no room now
 //!          0x400  error ring: 64 records of 16 bytes
 //!          0x800  results of atomic commands: 64 records of 16 bytes
 //!  page 1  0x1000 signal counters: u64 for each counted notification 0…1023
 //!  page 2
 //!  page 3  0x3000 notification queue: 1,536 entries of u64
 //!  … 5
+//!  page 6  0x6000 completion queue: 256 entries of 64 bytes
+//!  … 9
 //! ```
 //!
 //! The NIC writes every word but [`WAKE_GENERATION`], which is the driver's. The
@@ -49,18 +53,28 @@
 //! and counted in [`NOTIFICATIONS_LOST`]. Senders of one-shot notifications must
 //! agree with the receiver on how many are under way.
 //!
+//! # Completion queue
+//! Commands with a handle of the process (messages: [`crate::message`]) end in the completion
+//! queue, each with an entry of its own, in the order in which they end. Entry *n* stands in
+//! place *n* modulo [`COMPLETION_ENTRIES`]. What it tells of is done before it is stored: data is
+//! in memory. The NIC stores the entry, then [`COMPLETION_TAIL`], with release; the process loads
+//! the tail with acquire, then the entries, then stores
+//! [`crate::window::COMPLETION_HEAD`]. Nothing is dropped when the queue is full: the NIC keeps
+//! what has no room, says how many in [`COMPLETIONS_WAITING`], and reads no more commands of the
+//! process while these are many.
+//!
 //! # Blocking
 //! A process reads [`WAKE_GENERATION`], stores a wake request
 //! ([`crate::window`]), looks again, and asks the driver to block until the
 //! generation differs from the one it read. The driver adds one at each wake
 //! event, before it wakes anybody.
 
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 
 use crate::PAGE_SIZE;
 
 /// Pages in the host area of one process.
-pub const HOST_PAGES: usize = 6;
+pub const HOST_PAGES: usize = 10;
 
 /// Offset of the number of commands that the NIC has read (u64).
 pub const HEAD: usize = 0x000;
@@ -83,6 +97,10 @@ pub const NOTIFICATION_TAIL: usize = 0x0c0;
 /// Offset of the number of one-shot notifications that were dropped because the
 /// notification queue was full (u64).
 pub const NOTIFICATIONS_LOST: usize = 0x0c8;
+/// Offset of the number of entries ever put into the completion queue (u64).
+pub const COMPLETION_TAIL: usize = 0x0d0;
+/// Offset of the number of completions that wait for room in the completion queue (u64).
+pub const COMPLETIONS_WAITING: usize = 0x0d8;
 /// Offset of the ring of error records.
 pub const ERROR_RING: usize = 0x400;
 /// Records in the error ring; record *n* stands in place *n* modulo this.
@@ -104,6 +122,16 @@ pub const NOTIFICATION_ENTRIES: u64 = 1536;
 /// Unread entries from which on one-shot notifications are dropped.
 pub const ONE_SHOT_ENTRIES: u64 = NOTIFICATION_ENTRIES - SIGNAL_COUNTERS as u64;
 
+/// Offset of the ring of the completion queue.
+pub const COMPLETION_RING: usize = 6 * PAGE_SIZE;
+/// Entries of the completion queue.
+pub const COMPLETION_ENTRIES: u64 = 256;
+
+/// Offset of entry `number` of the completion queue; numbers wrap.
+pub const fn completion_offset(number: u64) -> usize {
+    COMPLETION_RING + (number % COMPLETION_ENTRIES) as usize * size_of::<CompletionEntry>()
+}
+
 /// Offset of entry `number` (u64) of the notification queue; numbers wrap.
 pub const fn notification_offset(number: u64) -> usize {
     NOTIFICATION_RING + (number % NOTIFICATION_ENTRIES) as usize * 8
@@ -119,7 +147,64 @@ pub const fn result_offset(record: usize) -> usize {
     RESULTS + record % RESULT_RECORDS * size_of::<ResultRecord>()
 }
 
+numbered! {
+    /// What has ended.
+    pub enum CompletionKind: u8 {
+        /// A [`crate::message::SendCommand`].
+        Send = 1,
+        /// A [`crate::message::ReceiveCommand`], or one of its messages.
+        Receive = 2,
+    }
+}
+
+/// In [`CompletionEntry::flags`]: the receive stays posted.
+pub const COMPLETION_MORE: u8 = 1;
+
 layouts! {
+    /// An entry of the completion queue. Of a Send `handle`, `status`, `tag`, `length`, `node`
+    /// and `port` (the destination) and `endpoint` count; the rest is zero.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | handle                            |
+    ///   8  | tag                               |
+    ///  16  | immediate                         |
+    ///  24  | length                            |
+    ///  32  | offset                            |
+    ///  40  | status          | node   | port   |
+    ///  48  |kind|flg|endpoint| reserved0       |
+    ///  56  | reserved1                         |
+    /// ```
+    #[bytes(64)]
+    pub struct CompletionEntry {
+        /// That of the command.
+        pub handle: U64,
+        /// Tag of the message.
+        pub tag: U64,
+        /// What its sender has given with it.
+        pub immediate: U64,
+        /// Bytes of the message as it was sent.
+        pub length: U64,
+        /// Where it begins in the memory of the receive.
+        pub offset: U64,
+        /// A [`crate::Status`] code. Unless Ok or Truncated, a receive has no message.
+        pub status: U32,
+        /// Node of the other process.
+        pub node: U16,
+        /// Port of the other process.
+        pub port: U16,
+        /// [`CompletionKind`].
+        pub kind: u8,
+        /// 0 or [`COMPLETION_MORE`].
+        pub flags: u8,
+        /// Endpoint of the receiver.
+        pub endpoint: U16,
+        /// Zero.
+        pub reserved0: U32,
+        /// Zero.
+        pub reserved1: U64,
+    }
+
     /// What an atomic command brought (`atomic::Function`).
     #[bytes(16)]
     pub struct ResultRecord {
@@ -144,5 +229,6 @@ layouts! {
 const _: () = assert!(ERROR_RING + ERROR_RECORDS * size_of::<ErrorRecord>() <= RESULTS);
 const _: () = assert!(RESULTS + RESULT_RECORDS * size_of::<ResultRecord>() <= PAGE_SIZE);
 const _: () = assert!(SIGNALS + SIGNAL_COUNTERS as usize * 8 == NOTIFICATION_RING);
-const _: () =
-    assert!(NOTIFICATION_RING + NOTIFICATION_ENTRIES as usize * 8 == HOST_PAGES * PAGE_SIZE);
+const _: () = assert!(NOTIFICATION_RING + NOTIFICATION_ENTRIES as usize * 8 == COMPLETION_RING);
+const _: () = assert!(core::mem::offset_of!(CompletionEntry, status) == 40);
+const _: () = assert!(completion_offset(COMPLETION_ENTRIES - 1) + 64 == HOST_PAGES * PAGE_SIZE);

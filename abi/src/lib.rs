@@ -25,9 +25,10 @@
 //! | [`command`] | one slot of the command queue in the window: what all commands have | process; NIC zeroes | NIC |
 //! | [`rdma`] | commands and frames of writes and reads (N9) | process; NIC | NIC; peer NIC |
 //! | [`atomic`] | the same of atomic operations, and the structures that they work on (N20) | process; NIC | NIC; peer NIC |
+//! | [`message`] | commands and frames of messages (Q4) | process; NIC | NIC; peer NIC |
 //! | [`directory`] | frames that ask for exported names (N3) | NIC | peer NIC |
 //! | [`export`] | who may import a segment, and what its writers may signal (N2) | process | NIC |
-//! | [`host_area`] | counters in guest memory, one area for each process | NIC; driver (one word) | process |
+//! | [`host_area`] | counters and queues in guest memory, one area for each process | NIC; driver (one word) | process |
 //! | [`page_table`] | shadow page table and physical map in SRAM (N4) | driver; NIC (lock, dirty) | both |
 //! | [`control`] | commands of the driver, on the control virtqueue (Q9) | driver | NIC |
 //! | [`event`] | events for the driver, on the event virtqueue | NIC | driver |
@@ -62,6 +63,7 @@ pub mod export;
 pub mod header;
 pub mod host_area;
 pub mod ids;
+pub mod message;
 pub mod names;
 pub mod page_table;
 pub mod rdma;
@@ -76,7 +78,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

@@ -1,10 +1,10 @@
 //! Names of the kinds of frames, for people: traces, captures, messages.
 
 use crate::wire::kind;
-use crate::{atomic, directory, rdma};
+use crate::{atomic, directory, message, rdma};
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 16] = [
+pub const KINDS: [(u8, &str); 21] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -21,6 +21,11 @@ pub const KINDS: [(u8, &str); 16] = [
     (atomic::kind::ATOMIC_RESPONSE, "AtomicResponse"),
     (directory::kind::IMPORT_REQUEST, "ImportRequest"),
     (directory::kind::IMPORT_RESPONSE, "ImportResponse"),
+    (message::kind::MESSAGE, "Message"),
+    (message::kind::MESSAGE_DATA, "MessageData"),
+    (message::kind::MESSAGE_REQUEST, "MessageRequest"),
+    (message::kind::MESSAGE_PERMIT, "MessagePermit"),
+    (message::kind::MESSAGE_END, "MessageEnd"),
 ];
 
 /// The name of a kind of frame, if it is known.

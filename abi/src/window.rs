@@ -7,6 +7,7 @@
 //!  0x0080  │ WAKE_REQUEST         u64  process writes     │
 //!  0x0088  │ SIGNAL_WAKE_REQUEST  u64  process writes     │
 //!  0x0090  │ NOTIFICATION_HEAD    u64  process writes     │
+//!  0x0098  │ COMPLETION_HEAD      u64  process writes     │
 //!  0x0100  │ ARMED     16 × u64   process writes          │
 //!          ├──────────────────────────────────────────────┤
 //!  0x1000  │ command 0  (192 bytes)                       │ command queue,
@@ -53,6 +54,14 @@
 //! it has taken. The NIC stores the counter, executes a full fence and loads both
 //! words: either it enters the signal, or the process sees it in the counter.
 
+//!
+//! # Completion queue
+//! The process stores [`COMPLETION_HEAD`] with release when it has read entries
+//! ([`crate::host_area`]), executes a full fence and loads
+//! [`crate::host_area::COMPLETIONS_WAITING`]: if that is not zero, it rings its doorbell. The
+//! NIC stores that word, executes a full fence and looks at the head once more before it lets
+//! completions wait: either it sees the new head or the process sees that something waits.
+
 use crate::command::COMMAND_BYTES;
 use crate::host_area::SIGNAL_COUNTERS;
 use crate::PAGE_SIZE;
@@ -71,6 +80,10 @@ pub const SIGNAL_WAKE_REQUEST: usize = 0x088;
 /// Offset of the number of entries that the process has taken out of the
 /// notification queue since it registered (u64, written by the process).
 pub const NOTIFICATION_HEAD: usize = 0x090;
+
+/// Offset of the number of entries that the process has taken out of the completion queue since
+/// it registered (u64, written by the process).
+pub const COMPLETION_HEAD: usize = 0x098;
 
 /// Offset of the bitmap of armed notifications (16 words of u64, written by the
 /// process): bit *n* modulo 64 of word *n* / 64 for counted notification *n*.

@@ -5,6 +5,11 @@ use qnic_abi::command::{CommandBody, CommandFlags, CommandHeader};
 use qnic_abi::directory::{ImportRequest, ImportResponse};
 use qnic_abi::event::{Event, Kind};
 use qnic_abi::header::Geometry;
+use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
+use qnic_abi::message::{
+    self, CancelCommand, Message, MessageData, MessageEnd, MessagePermit, ReceiveCommand,
+    ReceiveFlags, SendCommand,
+};
 use qnic_abi::rdma::{ReadCommand, ReadRequest, ReadResponse, Write, WriteCommand, WriteFlags};
 use qnic_abi::wire::{
     kind, Ack, Body, Empty, Frame, Goodbye, Hello, Leave, Nak, ProcessGone, Window, ENVELOPE_BYTES,
@@ -84,6 +89,108 @@ fn a_compare_and_swap() {
 }
 
 #[test]
+fn a_send_a_receive_and_a_cancel() {
+    let send = SendCommand {
+        header: header(SendCommand::OPCODE, 0),
+        handle: 1.into(),
+        tag: 2.into(),
+        immediate: 3.into(),
+        length: 4.into(),
+        local_address: 5.into(),
+        local_key: 6.into(),
+        local_segment: 7.into(),
+        endpoint: 8.into(),
+        flags: 1.into(),
+    };
+    let golden = "0401000003000201 0100000000000000 0200000000000000 0300000000000000 \
+                  0400000000000000 0500000000000000 0600000000000000 0700080001000000";
+    assert_eq!(hex(send.as_bytes()), golden);
+    let receive = ReceiveCommand {
+        header: header(ReceiveCommand::OPCODE, 0),
+        handle: 1.into(),
+        tag: 2.into(),
+        ignore: 3.into(),
+        length: 4.into(),
+        local_address: 5.into(),
+        local_key: 6.into(),
+        local_segment: 7.into(),
+        endpoint: 8.into(),
+        flags: ReceiveFlags::MANY.bits().into(),
+    };
+    let golden = "0501000003000201 0100000000000000 0200000000000000 0300000000000000 \
+                  0400000000000000 0500000000000000 0600000000000000 0700080004000000";
+    assert_eq!(hex(receive.as_bytes()), golden);
+    let cancel = CancelCommand {
+        header: header(CancelCommand::OPCODE, 0),
+        handle: 0x0102.into(),
+        ..Default::default()
+    };
+    assert_eq!(
+        hex(&cancel.as_bytes()[..16]),
+        "0601000003000201 0201000000000000"
+    );
+}
+
+#[test]
+fn a_completion_entry() {
+    let entry = CompletionEntry {
+        handle: 1.into(),
+        tag: 2.into(),
+        immediate: 3.into(),
+        length: 4.into(),
+        offset: 5.into(),
+        status: 33.into(),
+        node: 6.into(),
+        port: 7.into(),
+        kind: CompletionKind::Receive as u8,
+        flags: COMPLETION_MORE,
+        endpoint: 8.into(),
+        ..Default::default()
+    };
+    let golden = "0100000000000000 0200000000000000 0300000000000000 0400000000000000 \
+                  0500000000000000 2100000006000700 0201080000000000 0000000000000000";
+    assert_eq!(hex(entry.as_bytes()), golden);
+}
+
+#[test]
+fn the_frames_of_messages() {
+    let eager = Message::<{ message::kind::MESSAGE }> {
+        tag: 1.into(),
+        immediate: 2.into(),
+        length: 3.into(),
+        after: 4.into(),
+        endpoint: 5.into(),
+        flags: 0.into(),
+        reserved: 0.into(),
+    };
+    let golden =
+        "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000000000000";
+    check(&eager, "716e07480128", golden);
+    let request: Message<{ message::kind::MESSAGE_REQUEST }> = zerocopy::transmute!(eager);
+    check(&request, "716e07980128", golden);
+    let permit = MessagePermit {
+        receive: 1.into(),
+        length: 2.into(),
+        page_offset: 3.into(),
+        ..Default::default()
+    };
+    let golden = "0100000000000000 0200000000000000 0300000000000000";
+    check(&permit, "716e07990118", golden);
+    let data = MessageData {
+        receive: 1.into(),
+        offset: 2.into(),
+        page_offset: 3.into(),
+        ..Default::default()
+    };
+    check(&data, "716e07490118", golden);
+    let end = MessageEnd {
+        status: 16.into(),
+        ..Default::default()
+    };
+    check(&end, "716e079a0108", "1000000000000000");
+}
+
+#[test]
 fn a_wait_queue() {
     let queue = WaitQueue {
         head: 0x0102_0304_0506_0708.into(),
@@ -129,7 +236,7 @@ fn an_envelope_and_a_write() {
         flags: 1.into(),
         notification: 18.into(),
     });
-    let golden = "716e064001280403 0500060007000800 2000000000000000 2100000000000000 \
+    let golden = "716e074001280403 0500060007000800 2000000000000000 2100000000000000 \
                   0900000000000000 0a00000000000000 2200000000000000 0b00000000000000";
     assert_eq!(envelope, golden);
     let golden =
@@ -151,27 +258,27 @@ fn the_bodies_of_all_other_kinds() {
             offset: 2.into(),
             bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
         },
-        "716e06010028",
+        "716e07010028",
         "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
     let (window, leaves) = (0x0102.into(), 3.into());
     let hello = Hello::<{ kind::HELLO }> { window, leaves };
-    check(&hello, "716e06020008", "0201000003000000");
+    check(&hello, "716e07020008", "0201000003000000");
     let reply = Hello::<{ kind::HELLO_REPLY }> { window, leaves };
-    check(&reply, "716e06030008", "0201000003000000");
-    check::<Goodbye>(&Empty, "716e06040000", "");
+    check(&reply, "716e07030008", "0201000003000000");
+    check::<Goodbye>(&Empty, "716e07040000", "");
     let (next, reserved) = (7.into(), 0.into());
     let leave = Leave {
         leaves,
         reserved,
         next,
     };
-    check(&leave, "716e06050010", "0300000000000000 0700000000000000");
+    check(&leave, "716e07050010", "0300000000000000 0700000000000000");
     let renewed = Window::<{ kind::WINDOW }> { window, reserved };
-    check(&renewed, "716e06820108", "0201000000000000");
+    check(&renewed, "716e07820108", "0201000000000000");
     let taken = Window::<{ kind::WINDOW_TAKEN }> { window, reserved };
-    check(&taken, "716e06830108", "0201000000000000");
-    check::<ProcessGone>(&Empty, "716e06810100", "");
+    check(&taken, "716e07830108", "0201000000000000");
+    check::<ProcessGone>(&Empty, "716e07810100", "");
     check(
         &Nak {
             status: 5.into(),
@@ -179,7 +286,7 @@ fn the_bodies_of_all_other_kinds() {
             reserved: [0; 3],
             sequence: 9.into(),
         },
-        "716e06800110",
+        "716e07800110",
         "0500000040000000 0900000000000000",
     );
     check(
@@ -192,7 +299,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             page_offset: 7.into(),
         },
-        "716e06900128",
+        "716e07900128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000006000700",
     );
     check(
@@ -201,7 +308,7 @@ fn the_bodies_of_all_other_kinds() {
             page_offset: 2.into(),
             ..Default::default()
         },
-        "716e06410110",
+        "716e07410110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -213,7 +320,7 @@ fn the_bodies_of_all_other_kinds() {
             function: 5.into(),
             segment: 6.into(),
         },
-        "716e06a00128",
+        "716e07a00128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0800000005000600",
     );
     check(
@@ -221,7 +328,7 @@ fn the_bodies_of_all_other_kinds() {
             value: 1.into(),
             detail: 2.into(),
         },
-        "716e06a10110",
+        "716e07a10110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -231,7 +338,7 @@ fn the_bodies_of_all_other_kinds() {
             secret: Secret(std::array::from_fn(|index| index as u8 + 1)),
             ..Default::default()
         },
-        "716e06b00120",
+        "716e07b00120",
         "0100000000000000 0200000000000000 0102030405060708 090a0b0c0d0e0f10",
     );
     check(
@@ -244,7 +351,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             ..Default::default()
         },
-        "716e06b10128",
+        "716e07b10128",
         "0100000000000000 0200000000000000 0300000000000000 0400000005000000 0600000000000000",
     );
 }
@@ -289,6 +396,6 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 0600000001020000 000000000e000000 0000800000000000"
+        "716e69637372616d 0700000001020000 000000000e000000 0000800000000000"
     );
 }

@@ -8,17 +8,19 @@ use std::fmt::Write as _;
 
 use qnic_abi::command::COMMAND_BYTES;
 use qnic_abi::host_area::{
-    ERRORS, ERROR_RING, HEAD, HOST_PAGES, NOTIFICATIONS_LOST, NOTIFICATION_ENTRIES,
-    NOTIFICATION_RING, NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, RESULTS, RESULT_RECORDS,
-    SIGNALS, WAKE_GENERATION, WRITES_DONE,
+    COMPLETIONS_WAITING, COMPLETION_ENTRIES, COMPLETION_RING, COMPLETION_TAIL, ERRORS, ERROR_RING,
+    HEAD, HOST_PAGES, NOTIFICATIONS_LOST, NOTIFICATION_ENTRIES, NOTIFICATION_RING,
+    NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, RESULTS, RESULT_RECORDS, SIGNALS, WAKE_GENERATION,
+    WRITES_DONE,
 };
 use qnic_abi::layout::Layout;
 use qnic_abi::window::{
-    ARMED, AWAKE, COMMAND_ENTRIES, COMMAND_QUEUE, NOTIFICATION_HEAD, SIGNAL_WAKE_REQUEST,
-    WAKE_REQUEST, WINDOW_BYTES,
+    ARMED, AWAKE, COMMAND_ENTRIES, COMMAND_QUEUE, COMPLETION_HEAD, NOTIFICATION_HEAD,
+    SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{
-    atomic, attach, command, control, directory, event, export, header, host_area, rdma, uapi, wire,
+    atomic, attach, command, control, directory, event, export, header, host_area, message, rdma,
+    uapi, wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -55,6 +57,13 @@ fn layouts() -> String {
         layout::<control::Imported>(),
         layout::<control::Statistics>(),
         layout::<event::Event>(),
+        layout::<host_area::CompletionEntry>(),
+        layout::<message::SendCommand>(),
+        layout::<message::ReceiveCommand>(),
+        layout::<message::CancelCommand>(),
+        layout::<message::MessagePermit>(),
+        layout::<message::MessageData>(),
+        layout::<message::MessageEnd>(),
         layout::<wire::Envelope>(),
         layout::<wire::Ack>(),
         layout::<wire::Leave>(),
@@ -84,11 +93,12 @@ fn layouts() -> String {
     out += &format!(
         "window {WINDOW_BYTES} awake {AWAKE} wake_request {WAKE_REQUEST} \
          signal {SIGNAL_WAKE_REQUEST} head {NOTIFICATION_HEAD} armed {ARMED} queue {COMMAND_QUEUE} \
-         entries {COMMAND_ENTRIES} command {COMMAND_BYTES}\n\
+         entries {COMMAND_ENTRIES} command {COMMAND_BYTES} completion head {COMPLETION_HEAD}\n\
          host area pages {HOST_PAGES} head {HEAD} writes {WRITES_DONE} reads {READS_DONE} \
          errors {ERRORS} status {QUEUE_STATUS} generation {WAKE_GENERATION} ring {ERROR_RING} \
          results {RESULTS} records {RESULT_RECORDS} signals {SIGNALS} tail {NOTIFICATION_TAIL} \
-         lost {NOTIFICATIONS_LOST} notifications {NOTIFICATION_RING} {NOTIFICATION_ENTRIES}\n"
+         lost {NOTIFICATIONS_LOST} notifications {NOTIFICATION_RING} {NOTIFICATION_ENTRIES} \
+         completions {COMPLETION_RING} {COMPLETION_ENTRIES} tail {COMPLETION_TAIL} waiting {COMPLETIONS_WAITING}\n"
     );
     out
 }

@@ -13,14 +13,17 @@
 
 use qnic_abi::atomic::kind as atomic;
 use qnic_abi::directory::kind as directory;
+use qnic_abi::host_area::HEAD;
+use qnic_abi::message::kind as message;
 use qnic_abi::rdma::kind as rdma;
+use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::wire::{
     kind, Class, Frame, BODY_BYTES, FRAME_MAGIC, MAX_PAYLOAD, MAX_SPAN, WIRE_VERSION,
 };
 use qnic_abi::PAGE_SIZE;
 use qnic_nic::testing::{page, Memory, Net, Party, SimSegment, PAGE};
 use qnic_nic::{Limits, Payload};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::honest::{check_bounds, limits, party, pass, reset, Pair, BYTES, PAGES, WINDOWS};
 use crate::input::Input;
@@ -44,7 +47,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 16] = [
+const KINDS: [(u8, u8); 21] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),
@@ -61,6 +64,11 @@ const KINDS: [(u8, u8); 16] = [
     (kind::PROCESS_GONE, 0),
     (kind::WINDOW, 8),
     (kind::WINDOW_TAKEN, 8),
+    (message::MESSAGE, 40),
+    (message::MESSAGE_REQUEST, 40),
+    (message::MESSAGE_PERMIT, 24),
+    (message::MESSAGE_DATA, 24),
+    (message::MESSAGE_END, 8),
 ];
 
 /// One node outside.
@@ -344,6 +352,23 @@ impl<'a, 'b> Attack<'a, 'b> {
                     0,
                 ]
             }
+            message::MESSAGE | message::MESSAGE_REQUEST => {
+                let (tag, after) = (input.byte() % 4, input.byte() % 8);
+                let length = match input.byte() % 3 {
+                    0 => 8,
+                    1 => PAGE,
+                    _ => u64::from(input.short()),
+                };
+                [tag.into(), 5, length, after.into(), 0]
+            }
+            message::MESSAGE_PERMIT => [1, u64::from(input.short()), 0, 0, 0],
+            message::MESSAGE_DATA => {
+                // The last permit that the NIC has given, if it was that.
+                let words = <[u64; 3]>::read_from_prefix(&seen.body);
+                let [receive, _, page_offset] = words.map_or([0; 3], |words| words.0);
+                [receive, 0, page_offset, 0, 0]
+            }
+            message::MESSAGE_END => [16, 0, 0, 0, 0],
             kind::ACK => [u64::from(input.byte() % 2), input.raw(), 0, 0, 0],
             kind::HELLO | kind::HELLO_REPLY => [64, 0, 0, 0, 0],
             kind::LEAVE => [1, 1 + u64::from(input.byte() % 4), 0, 0, 0],
@@ -388,6 +413,9 @@ impl<'a, 'b> Attack<'a, 'b> {
         };
         let length = u64::from(self.input.short()) % (BYTES / 2);
         let kind = self.input.byte();
+        if self.input.chance(96) {
+            return self.message_command(remote, length);
+        }
         let operands = [self.input.byte().into(), 1];
         let function = self.input.pick(&qnic_abi::atomic::Function::ALL);
         let command = match kind % 4 {
@@ -399,6 +427,26 @@ impl<'a, 'b> Attack<'a, 'b> {
         let _full = command.try_issue();
         if kind >= 240 {
             let _ = self.victim.import(node as u16, self.victim.port, 7, 50);
+        }
+    }
+
+    /// The victim sends, receives, cancels, or reads completions.
+    fn message_command(&mut self, remote: SimSegment, length: u64) {
+        let tag = u64::from(self.input.byte() % 4);
+        let victim = &self.victim;
+        let full = victim.issued() - victim.word(HEAD) >= COMMAND_ENTRIES as u64;
+        match self.input.byte() {
+            0..=63 => drop(victim.completions()),
+            _ if full => {}
+            64..=127 => victim.send(tag, remote).tag(tag).bytes(0, length).issue(),
+            128..=159 => victim.receive(tag).many().bytes(0, length).issue(),
+            160..=191 => victim.receive(tag).tag(tag).bytes(0, length).issue(),
+            192..=223 => victim.receive(tag).from(remote).bytes(0, length).issue(),
+            _ => victim
+                .receive(tag)
+                .tag_ignoring(tag, 2)
+                .bytes(9, length)
+                .issue(),
         }
     }
 

@@ -8,9 +8,12 @@
 //! not notice; or all of node 0 is, its kernel included, then the other nodes must not.
 
 use qnic_abi::atomic::Function;
+use qnic_abi::command::CommandBody;
+use qnic_abi::message::{CancelCommand, ReceiveCommand, SendCommand};
 use qnic_abi::page_table::{entry_of, PageAccess, Tag};
 use qnic_abi::window::{
-    command_offset, ARMED, AWAKE, COMMAND_ENTRIES, NOTIFICATION_HEAD, WAKE_REQUEST, WINDOW_BYTES,
+    command_offset, ARMED, AWAKE, COMMAND_ENTRIES, COMPLETION_HEAD, NOTIFICATION_HEAD,
+    WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{Key, SegmentId, VniId};
 use qnic_abi_client::{Command, Memory};
@@ -149,12 +152,56 @@ impl<'a, 'b> Guest<'a, 'b> {
                 Command::atomic(function, remote, width, operands, input.near16(3))
             }
         };
+        if input.chance(96) {
+            return self.message_command(local, length, other.node as u16, other.port.0);
+        }
         command.opcode = input.near8(command.opcode);
         command.flags = input.near8(0);
         if input.chance(64) {
             command.notification = Some(input.near32(5));
         }
         self.villain.post(&command.descriptor());
+    }
+
+    /// A command of messages that is right but for what the input makes wrong.
+    fn message_command(&mut self, local: Memory, length: u64, node: u16, port: u16) {
+        let input = &mut *self.input;
+        let tag = u64::from(input.byte() % 4);
+        let mut descriptor = match input.byte() % 4 {
+            0 | 1 => {
+                let mut send = SendCommand::command();
+                send.length = length.into();
+                send.local_address = local.address.into();
+                send.local_key = local.key.0.into();
+                send.local_segment = local.segment.0.into();
+                send.endpoint = input.near16(0).into();
+                send.flags = input.near32(0).into();
+                send.descriptor()
+            }
+            2 => {
+                let mut receive = ReceiveCommand::command();
+                receive.ignore = input.near(3).into();
+                receive.length = length.into();
+                receive.local_address = local.address.into();
+                receive.local_key = local.key.0.into();
+                receive.local_segment = local.segment.0.into();
+                receive.endpoint = input.near16(0).into();
+                receive.flags = input.near32(u32::from(tag as u8) << 1).into();
+                receive.descriptor()
+            }
+            _ => CancelCommand::command().descriptor(),
+        };
+        let words = [input.near(tag), input.near(tag)];
+        if descriptor.header.opcode != CancelCommand::OPCODE {
+            let any = descriptor.header.opcode == ReceiveCommand::OPCODE && input.chance(128);
+            let (node, port) = if any { (0, 0) } else { (node, port) };
+            descriptor.header.remote_node = input.near16(node).into();
+            descriptor.header.remote_port = input.near16(port).into();
+            descriptor.body[8..16].copy_from_slice(&words[1].to_le_bytes());
+        }
+        descriptor.body[..8].copy_from_slice(&words[0].to_le_bytes());
+        descriptor.header.inline_length = input.near8(0);
+        self.villain.post(&descriptor);
     }
 
     /// Words of the own window, most of them where the NIC looks.
@@ -164,7 +211,8 @@ impl<'a, 'b> Guest<'a, 'b> {
         let offset = match input.byte() {
             0..=31 => AWAKE,
             32..=63 => WAKE_REQUEST + usize::from(input.byte() % 2) * 8,
-            64..=79 => NOTIFICATION_HEAD,
+            64..=71 => COMPLETION_HEAD,
+            72..=79 => NOTIFICATION_HEAD,
             80..=95 => ARMED + usize::from(input.byte() % 16) * 8,
             96..=223 => slot + usize::from(input.byte() % 24) * 8,
             _ => input.below(WINDOW_BYTES / 8) * 8,

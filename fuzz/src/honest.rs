@@ -34,6 +34,13 @@ pub(crate) fn limits() -> Limits {
         imports: 2,
         parked_imports: 2,
         parked_imports_per_peer: 3,
+        receives: 8,
+        masks: 4,
+        unexpected: 12,
+        staged_bytes: 9000,
+        staged_bytes_per_peer: 12_000,
+        envelopes_per_peer: 6,
+        completions: 4,
         peers: 8,
         ..Limits::default()
     }

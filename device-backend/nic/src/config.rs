@@ -62,6 +62,21 @@ pub struct Limits {
     pub parked_imports: u32,
     /// Imports of one peer that wait here for a name to be exported.
     pub parked_imports_per_peer: u32,
+    /// Receives that one process may have posted.
+    pub receives: u32,
+    /// Different masks (source or any, ignore bits) of the receives of one endpoint.
+    pub masks: u32,
+    /// Messages that wait here for receives of one process, staged or not.
+    pub unexpected: u32,
+    /// Bytes of messages that are staged for one process (Q12); each counts 256 more.
+    pub staged_bytes: u32,
+    /// Bytes of messages that are staged for one node, whatever processes sent them.
+    pub staged_bytes_per_peer: u32,
+    /// Messages of one node that wait here without their bytes.
+    pub envelopes_per_peer: u32,
+    /// Completions of one process that wait for room in its queue, from which on no more of its
+    /// commands are read and no messages are given to it.
+    pub completions: u32,
     /// Nodes that this one talks to.
     pub peers: u32,
     /// How long to wait for an acknowledgement of the first frames to a peer, in
@@ -109,6 +124,14 @@ impl Limits {
             .saturating_add(most - least)
     }
 
+    /// Completions of one process that wait at most: until the bound is reached, and then for each
+    /// command that was accepted and each message that arrived before.
+    pub(crate) fn waiting_completions(&self) -> u32 {
+        let accepted = self.receives.saturating_add(self.operations.max(64));
+        let begun = self.completions.saturating_add(accepted);
+        begun.saturating_add(self.unexpected)
+    }
+
     /// Windows that are granted at most, so the most that is held in bounce memory.
     pub(crate) fn granted_windows(&self) -> u32 {
         self.held_frames.max(self.reserved_windows())
@@ -130,6 +153,13 @@ impl Default for Limits {
             imports: 256,
             parked_imports: 256,
             parked_imports_per_peer: 1024,
+            receives: 16_384,
+            masks: 64,
+            unexpected: 65_536,
+            staged_bytes: 4 << 20,
+            staged_bytes_per_peer: 16 << 20,
+            envelopes_per_peer: 8192,
+            completions: 256,
             peers: 1024,
             retransmit_initial: 100_000_000,
             retransmit_floor: 5_000_000,

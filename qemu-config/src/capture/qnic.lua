@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 6), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 7), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,24 +15,27 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 6
+local VERSION = 7
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
     [128] = "Nak", [130] = "Window", [131] = "WindowTaken",
     [129] = "ProcessGone", [64] = "Write", [144] = "ReadRequest", [65] = "ReadResponse",
     [160] = "AtomicRequest", [161] = "AtomicResponse", [176] = "ImportRequest",
-    [177] = "ImportResponse",
+    [177] = "ImportResponse", [72] = "Message", [73] = "MessageData",
+    [152] = "MessageRequest", [153] = "MessagePermit", [154] = "MessageEnd",
 }
 local ACK, HELLO, HELLO_REPLY, LEAVE, NAK = 1, 2, 3, 5, 128
 local WINDOW, WINDOW_TAKEN = 130, 131
 local WRITE, READ_REQUEST, READ_RESPONSE = 64, 144, 65
 local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 161, 176, 177
+local MESSAGE, MESSAGE_DATA, MESSAGE_REQUEST, MESSAGE_PERMIT, MESSAGE_END = 72, 73, 152, 153, 154
 -- The kind of the response to a request that carries the number of an operation.
 local response_of = {
     [READ_REQUEST] = READ_RESPONSE,
     [ATOMIC_REQUEST] = ATOMIC_RESPONSE,
     [IMPORT_REQUEST] = IMPORT_RESPONSE,
+    [MESSAGE_REQUEST] = MESSAGE_PERMIT,
 }
 
 local STATUSES = {
@@ -45,6 +48,7 @@ local STATUSES = {
     [23] = "ReadOnlyMemory", [24] = "UnreadableMemory", [25] = "SecretMemory",
     [26] = "DaxMemory", [27] = "DeviceMemory", [28] = "Overlapping",
     [29] = "Misaligned", [30] = "FaultTimeout", [31] = "ImportRefused",
+    [32] = "NotStaged", [33] = "Truncated", [34] = "Cancelled",
 }
 
 local OUTCOMES = {
@@ -110,6 +114,11 @@ local field = {
     name = ProtoField.uint64("qnic.name", "Name", base.HEX),
     wait_ms = ProtoField.uint32("qnic.wait_ms", "Wait, in ms"),
     access = ProtoField.uint32("qnic.access", "Access", base.HEX),
+    tag = ProtoField.uint64("qnic.tag", "Tag", base.HEX),
+    immediate = ProtoField.uint64("qnic.immediate", "Immediate data", base.HEX),
+    after = ProtoField.uint64("qnic.after", "Matched after sequence number"),
+    endpoint = ProtoField.uint16("qnic.endpoint", "Endpoint"),
+    receive = ProtoField.uint64("qnic.receive", "Receive", base.HEX),
 }
 
 -- By kind: name of the field, offset in the body, bytes.
@@ -126,6 +135,11 @@ local bodies = {
     [READ_RESPONSE] = { { "offset", 0, 8 }, { "page_offset", 8, 2 } },
     [ATOMIC_REQUEST] = { { "address", 0, 8 }, { "key", 8, 8 }, { "operand", 16, 8 }, { "operand", 24, 8 }, { "length", 32, 4 }, { "function", 36, 2 }, { "segment", 38, 2 } },
     [ATOMIC_RESPONSE] = { { "value", 0, 8 }, { "detail", 8, 8 } },
+    [MESSAGE] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 } },
+    [MESSAGE_REQUEST] = { { "tag", 0, 8 }, { "immediate", 8, 8 }, { "length", 16, 8 }, { "after", 24, 8 }, { "endpoint", 32, 2 }, { "flags", 34, 2 } },
+    [MESSAGE_PERMIT] = { { "receive", 0, 8 }, { "length", 8, 8 }, { "page_offset", 16, 2 } },
+    [MESSAGE_DATA] = { { "receive", 0, 8 }, { "offset", 8, 8 }, { "page_offset", 16, 2 } },
+    [MESSAGE_END] = { { "status", 0, 4 } },
     -- The secret behind them is not in the capture.
     [IMPORT_REQUEST] = { { "name", 0, 8 }, { "wait_ms", 8, 4 } },
     [IMPORT_RESPONSE] = { { "address", 0, 8 }, { "length", 8, 8 }, { "key", 16, 8 }, { "status", 24, 4 }, { "access", 28, 4 }, { "segment", 32, 2 } },

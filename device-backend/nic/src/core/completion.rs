@@ -14,10 +14,12 @@ use crate::ids::OperationId;
 
 impl Process {
     /// The completions of a counter.
-    pub(crate) fn completion(&mut self, counter: Counter) -> &mut Completion {
+    #[inline]
+    pub(crate) fn completion(&mut self, counter: Counter) -> Option<&mut Completion> {
         match counter {
-            Counter::Writes => &mut self.writes,
-            Counter::Reads => &mut self.reads,
+            Counter::Writes => Some(&mut self.writes),
+            Counter::Reads => Some(&mut self.reads),
+            Counter::Own => None,
         }
     }
 
@@ -46,15 +48,17 @@ impl Core {
         };
         let (number, counter, order) = (operation.number, operation.counter, operation.order);
         process.operations.release(id.slot());
-        if status != Status::Ok {
+        if status != Status::Ok && counter != Counter::Own {
             process
                 .host_area
                 .record_error(host.memory(), number, status);
             process.changed = true;
             process.write_back = true;
         }
-        let due = process.completion(counter).end(order);
-        process.write_back |= due;
+        if let Some(completion) = process.completion(counter) {
+            let due = completion.end(order);
+            process.write_back |= due;
+        }
         let stalled = process.queue.stalled;
         if !std::mem::replace(&mut process.dirty, true) {
             self.dirty.push(vni);
@@ -85,7 +89,9 @@ impl Core {
     fn write_back_dirty<H: Host>(&mut self, host: &H) {
         let mut changed = false;
         for index in 0..self.dirty.len() {
-            if let Some(process) = self.process_mut(self.dirty[index]) {
+            let vni = self.dirty[index];
+            self.flush_completions_of(host, vni);
+            if let Some(process) = self.process_mut(vni) {
                 process.dirty = false;
                 process.write_back(host.memory());
                 changed |= process.changed;

@@ -20,7 +20,7 @@ use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 use super::counters::LookupSide;
 use crate::env::Time;
 use crate::frame::StoredFrame;
-use crate::ids::{OperationId, PeerIndex};
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 /// What waits for a page.
 #[derive(Debug)]
@@ -31,12 +31,14 @@ pub(crate) enum Waiter {
     Frame(Box<StoredFrame>),
     /// A frame of a peer whose answer needs a turn.
     Response(Box<StoredFrame>),
+    /// Something of a protocol, by a number of its own.
+    Job(ProtocolId, u64),
 }
 
 impl Waiter {
     fn peer(&self) -> Option<PeerIndex> {
         match self {
-            Waiter::Operation(_) => None,
+            Waiter::Operation(_) | Waiter::Job(..) => None,
             Waiter::Frame(stored) | Waiter::Response(stored) => Some(stored.peer),
         }
     }
@@ -202,7 +204,7 @@ fn count_requests<'a>(waiters: impl Iterator<Item = &'a Waiter>) -> usize {
 /// Returns true if a peer waits for an answer.
 fn is_request(waiter: &Waiter) -> bool {
     match waiter {
-        Waiter::Operation(_) => false,
+        Waiter::Operation(_) | Waiter::Job(..) => false,
         Waiter::Frame(stored) => stored.held.is_none(),
         Waiter::Response(_) => true,
     }

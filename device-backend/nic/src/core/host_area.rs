@@ -12,6 +12,7 @@ use qnic_abi::host_area::{
 };
 use qnic_abi::{Status, PAGE_SIZE};
 
+use super::completion_queue::CompletionQueue;
 use super::host_pages::Pages;
 use super::notification::Notifications;
 use crate::env::{Host, HostMemory};
@@ -21,6 +22,7 @@ use crate::env::{Host, HostMemory};
 pub(crate) struct HostArea {
     pages: Pages,
     notifications: Notifications,
+    pub(super) completions: CompletionQueue,
     errors: u64,
     head: u64,
     writes: u64,
@@ -38,6 +40,7 @@ impl HostArea {
         let mut area = HostArea {
             pages: Pages(pages),
             notifications: Notifications::new(),
+            completions: CompletionQueue::default(),
             errors: 0,
             head: 0,
             writes: 0,
@@ -72,6 +75,12 @@ impl HostArea {
     pub(crate) fn signal<H: Host>(&mut self, host: &H, window: usize, notification: u32) {
         self.notifications
             .signal(host, &self.pages, window, notification);
+    }
+
+    /// Puts completions that wait into the queue, as far as it has room. Returns true if there
+    /// were any.
+    pub(super) fn flush_completions<H: Host>(&mut self, host: &H, window: usize) -> bool {
+        self.completions.flush(host, &self.pages, window)
     }
 
     /// Stores what an operation brings: value and detail.
@@ -150,12 +159,17 @@ mod tests {
         u64::from_le_bytes(bytes)
     }
 
+    /// Its first pages, and zero for the others.
+    fn area_of(first: [u64; 6]) -> [u64; HOST_PAGES] {
+        std::array::from_fn(|page| first.get(page).copied().unwrap_or(0))
+    }
+
     #[test]
     fn areas_outside_of_memory_are_refused() {
         let memory = Memory::new(4 * PAGE_SIZE);
         for pages in [
-            [0, 0x1000, 0x2000, 0, 0x1000, 0x4000],
-            [1, 0x1000, 0x2000, 0, 0x1000, 0x3000],
+            area_of([0, 0x1000, 0x2000, 0, 0x1000, 0x4000]),
+            area_of([1, 0x1000, 0x2000, 0, 0x1000, 0x3000]),
             [u64::MAX - 4095; HOST_PAGES],
         ] {
             let refused = HostArea::new(&memory, pages);
@@ -166,7 +180,7 @@ mod tests {
     #[test]
     fn every_word_stands_where_the_abi_says() {
         let memory = Memory::new(4 * PAGE_SIZE);
-        let pages = [0x2000, 0x0000, 0x3000, 0x1000, 0x1000, 0x1000];
+        let pages = area_of([0x2000, 0x0000, 0x3000, 0x1000, 0x1000, 0x1000]);
         let mut area = HostArea::new(&memory, pages).unwrap();
         for command in 0..65 {
             area.record_error(&memory, command, Status::BadKey);

@@ -6,19 +6,22 @@
 //! | `queue` | command queues of processes, and the set of those that are active (Q2, N12, P9) |
 //! | `operation`, `order` | commands that run, and the order in which they count as complete |
 //! | `scheduler` | who has the next turn to send (Q10) |
-//! | `completion` | completion counters, and waking processes (N12, N17) |
+//! | `completion`, `completion_queue` | completion counters and entries, and waking processes (N12, N17) |
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
 //! | `process`, `segment`, `permissions` | registered processes, what they export, and to whom (N1, N2) |
 //! | `per_process` | what a protocol keeps of each process |
+//! | `fragment` | how transfers are cut |
 //! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
 //! | `events`, `counters` | what the driver and people are told |
 
 mod bounce;
 mod completion;
+mod completion_queue;
 mod counters;
 mod events;
 mod fault;
+mod fragment;
 mod host_area;
 mod host_pages;
 mod notification;
@@ -51,6 +54,7 @@ use events::EventQueue;
 pub(crate) use counters::LookupSide;
 pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
+pub(crate) use fragment::{to_border, Fragment};
 pub(crate) use host_area::HostArea;
 pub(crate) use operation::{Operation, OPERATION_SLOTS};
 pub(crate) use order::{Counter, Order};
@@ -78,6 +82,8 @@ pub(crate) struct Core {
     active: Vec<VniId>,
     /// VNIs with completions to write back.
     dirty: Vec<VniId>,
+    /// VNIs with completions that wait for room in their queues.
+    completions_waiting: Vec<VniId>,
     /// Bit *d* modulo 64: doorbell *d* was rung.
     rung: u64,
     /// Commands started since the NIC was made: names operations apart.
@@ -111,6 +117,7 @@ impl Core {
             scheduled: VecDeque::new(),
             active: Vec::new(),
             dirty: Vec::new(),
+            completions_waiting: Vec::new(),
             rung: 0,
             running_number: 0,
             events: EventQueue::default(),
@@ -134,6 +141,7 @@ impl Core {
         self.scheduled.clear();
         self.active.clear();
         self.dirty.clear();
+        self.completions_waiting.clear();
         self.rung = 0;
         self.events = EventQueue::default();
         self.replies.clear();
@@ -207,6 +215,7 @@ impl Core {
         self.active.retain(|other| *other != vni);
         self.scheduled.retain(|other| *other != Owner::Process(vni));
         self.dirty.retain(|other| *other != vni);
+        self.completions_waiting.retain(|other| *other != vni);
         self.events.retain(|event| event.vni() != vni);
         Some(process)
     }
@@ -342,6 +351,7 @@ impl Core {
         let segments = all().map(|process| process.segments.count());
         let faults = all().map(|process| process.faults.count());
         let requests = all().map(|process| process.requests_held());
+        let completions = all().map(|process| process.host_area.completions.waiting());
         vec![
             Budget::new("processes", all().count(), self.geometry.windows),
             Budget::new("held_frames", self.bounce.frames, limits.granted_windows()),
@@ -349,6 +359,11 @@ impl Core {
             Budget::most("segments_of_process", segments, SEGMENTS_PER_PROCESS),
             Budget::most("faults_of_process", faults, limits.faults),
             Budget::most("requests_to_process", requests, limits.responses),
+            Budget::most(
+                "completions_of_process",
+                completions,
+                limits.waiting_completions(),
+            ),
         ]
     }
 

@@ -67,6 +67,8 @@ pub(crate) enum Counter {
     Writes,
     /// Operations that bring something.
     Reads,
+    /// None: operations that end with an entry of the completion queue, in any order.
+    Own,
 }
 
 /// Completion of the operations of one counter, in the order of issue (N12).

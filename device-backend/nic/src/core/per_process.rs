@@ -30,6 +30,17 @@ impl<T: Default> PerProcess<T> {
         self.0[index].get_or_insert_default()
     }
 
+    /// The values of all processes.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().flatten()
+    }
+
+    /// The processes that have values.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (VniId, &mut T)> {
+        let values = (0..).zip(&mut self.0);
+        values.filter_map(|(vni, value)| Some((VniId(vni), value.as_mut()?)))
+    }
+
     /// Takes the value of a process out.
     pub(crate) fn take(&mut self, vni: VniId) -> Option<T> {
         self.0.get_mut(usize::from(vni.0))?.take()

@@ -130,11 +130,18 @@ impl Process {
     }
 
     /// Returns true if another command can be read.
-    pub(crate) fn has_room(&self, operations: u32) -> bool {
+    pub(crate) fn has_room(&self, operations: u32, completions: u32) -> bool {
         self.queue.failed.is_none()
+            && !self.has_completion_backlog(completions)
             && self.operations.count() < operations.clamp(1, OPERATION_SLOTS as u32)
             && self.writes.has_room()
             && self.reads.has_room()
+    }
+
+    /// Returns true if it leaves so many completions unread that nothing more is begun for it.
+    #[inline]
+    pub(crate) fn has_completion_backlog(&self, limit: u32) -> bool {
+        self.host_area.completions.waiting() >= limit.max(1) as usize
     }
 
     /// Requests of peers that were received and not answered.

@@ -10,8 +10,8 @@
 //! # Fetch
 //! A non-zero first word is a command. The slot is copied once, word by word and only as
 //! far as needed; its first word is zeroed; then a protocol checks the copy. A queue
-//! whose process has no operation to spare is *stalled*: it stays as it is until an
-//! operation ends.
+//! whose process has no operation to spare, or leaves too many completions unread, is *stalled*:
+//! it stays as it is until an operation ends, or completions are read.
 //!
 //! # Malformed commands
 //! The queue stops: status, error record and event say so, and nothing else is affected.
@@ -129,7 +129,7 @@ impl Core {
     /// spare for it.
     #[inline]
     pub(crate) fn next_command<H: Host>(&mut self, host: &H, vni: VniId) -> Option<u64> {
-        let operations = self.limits.operations;
+        let (operations, completions) = (self.limits.operations, self.limits.completions);
         let process = self.process_mut(vni)?;
         let sram = host.sram();
         let queue = &mut process.queue;
@@ -145,7 +145,7 @@ impl Core {
         if first == 0 {
             return None;
         }
-        if !process.has_room(operations) {
+        if !process.has_room(operations, completions) {
             process.queue.stalled = true;
             return None;
         }
@@ -229,7 +229,10 @@ impl Core {
         let publish = header.flags & CommandFlags::PUBLISH.bits() != 0;
         let id = OperationId::new(running, vni, slot);
         let number = process.queue.head - 1;
-        let order = process.completion(counter).start(publish);
+        let order = match process.completion(counter) {
+            Some(completion) => completion.start(publish),
+            None => 0,
+        };
         *process.operations.get_mut(slot) = Operation {
             id,
             protocol,
@@ -280,11 +283,11 @@ impl Core {
     }
 
     fn has_command<H: Host>(&mut self, host: &H, vni: VniId) -> bool {
-        let operations = self.limits.operations;
+        let (operations, completions) = (self.limits.operations, self.limits.completions);
         let Some(process) = self.process_mut(vni) else {
             return false;
         };
-        process.queue.stalled = !process.has_room(operations);
+        process.queue.stalled = !process.has_room(operations, completions);
         let slot = process.queue.slot;
         !process.queue.stalled && host.sram().load_u64(slot, Ordering::Relaxed) != 0
     }

@@ -53,6 +53,8 @@ impl Nic {
                 protocols.fail(&mut cx, operation, Status::Aborted);
             }
         }
+        let (protocols, mut cx) = self.parts(now, host);
+        protocols.ended(&mut cx, Ended::Segment(vni, id));
         if segment.page_key == PageKey::Physical {
             return Ok(());
         }
@@ -100,7 +102,8 @@ impl Nic {
                 Waiter::Frame(stored) if stored.held.is_some() => {
                     self.refuse_stored(&stored, Status::PeerGone);
                 }
-                Waiter::Frame(_) | Waiter::Operation(_) | Waiter::Response(_) => {}
+                Waiter::Frame(_) | Waiter::Operation(_) | Waiter::Response(_) | Waiter::Job(..) => {
+                }
             }
         }
         for index in self.transport.peers() {
@@ -138,7 +141,7 @@ impl Nic {
         // What was to come for the operations is of no use now.
         let taken = self.core.process_mut(vni).map(|process| {
             process.faults.take_waiters(|waiter| match waiter {
-                Waiter::Operation(_) => true,
+                Waiter::Operation(_) | Waiter::Job(..) => true,
                 Waiter::Frame(stored) => protocols::is_response(&stored.frame),
                 Waiter::Response(_) => false,
             })
@@ -187,7 +190,7 @@ impl Nic {
             let responses = &mut process.responses;
             responses.retain(|request| !request.is_request_of(index, port, before));
             process.faults.take_waiters(|waiter| match waiter {
-                Waiter::Operation(_) => false,
+                Waiter::Operation(_) | Waiter::Job(..) => false,
                 Waiter::Frame(stored) | Waiter::Response(stored) => {
                     stored.is_request_of(index, port, before)
                 }

@@ -238,6 +238,7 @@ impl Nic {
         busy |= self.expire_faults(now, host);
         self.add_wanted(&io);
         busy |= self.flush(&mut io, false);
+        busy |= self.core.flush_completions(host);
         busy |= self.fetch_commands(&io);
         busy |= self.give_turns(&mut io);
         busy |= self.flush(&mut io, true);

@@ -297,6 +297,10 @@ impl Nic {
             match waiter {
                 Waiter::Operation(id) => self.restart(now, host, id, failed),
                 Waiter::Frame(stored) => self.retry(now, host, stored, failed),
+                Waiter::Job(protocol, job) => {
+                    let (protocols, mut cx) = self.parts(now, host);
+                    protocols.resume(&mut cx, protocol, vni, job, failed);
+                }
                 Waiter::Response(request) => match (failed, self.core.process(vni)) {
                     (None, Some(_)) => self.core.requeue_response(vni, *request, false),
                     (status, _) => {

@@ -9,11 +9,13 @@
 //! | `rdma` | [`qnic_abi::rdma`] | N9 to N11, N13, N18 |
 //! | `atomic` | [`qnic_abi::atomic`] | N20, N22, N24 |
 //! | `directory` | [`qnic_abi::directory`] | N3 |
+//! | `message` | [`qnic_abi::message`] | Q3, Q4, Q11 to Q13 |
 
 mod atomic;
 mod directory;
 #[cfg(test)]
 mod echo;
+pub(crate) mod message;
 mod protocol;
 mod rdma;
 
@@ -34,6 +36,7 @@ use atomic::AtomicProtocol;
 use directory::Directory;
 #[cfg(test)]
 use echo::Echo;
+use message::Messages;
 use rdma::Rdma;
 
 /// Evaluates `$call` with every protocol of the list, with its type as `$type`.
@@ -51,6 +54,10 @@ macro_rules! for_each_type {
             type $type = Directory;
             $call
         }
+        {
+            type $type = Messages;
+            $call
+        }
         #[cfg(test)]
         {
             type $type = Echo;
@@ -65,6 +72,7 @@ pub(crate) struct Protocols {
     rdma: Rdma,
     atomic: AtomicProtocol,
     directory: Directory,
+    messages: Messages,
     #[cfg(test)]
     echo: Echo,
 }
@@ -82,6 +90,10 @@ macro_rules! for_each {
         }
         {
             let $protocol = &mut $self.directory;
+            $call
+        }
+        {
+            let $protocol = &mut $self.messages;
             $call
         }
         #[cfg(test)]
@@ -106,6 +118,10 @@ macro_rules! dispatch {
             }
             Directory::ID => {
                 let $protocol = &mut $self.directory;
+                $call
+            }
+            Messages::ID => {
+                let $protocol = &mut $self.messages;
                 $call
             }
             #[cfg(test)]
@@ -332,6 +348,18 @@ impl Protocols {
         dispatch!(self, protocol, p => p.unavailable(cx, arrival, status), Received::Done)
     }
 
+    /// [`Protocol::resume`]
+    pub(crate) fn resume<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        protocol: ProtocolId,
+        vni: VniId,
+        job: u64,
+        failed: Option<Status>,
+    ) {
+        dispatch!(self, protocol, p => p.resume(cx, vni, job, failed), {});
+    }
+
     /// [`Protocol::update`], if the operation still runs.
     pub(crate) fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
         if let Some(operation) = cx.core.operation(id) {
@@ -461,6 +489,7 @@ impl Protocols {
         note(self.rdma.deadline());
         note(self.atomic.deadline());
         note(self.directory.deadline());
+        note(self.messages.deadline());
         #[cfg(test)]
         note(self.echo.deadline());
         first
@@ -470,6 +499,7 @@ impl Protocols {
     pub(crate) fn budgets(&self, limits: &Limits) -> Vec<Budget> {
         let mut budgets = Vec::new();
         self.directory.budgets(limits, &mut budgets);
+        self.messages.budgets(limits, &mut budgets);
         budgets
     }
 
@@ -478,6 +508,7 @@ impl Protocols {
         self.rdma.statistics(statistics);
         self.atomic.statistics(statistics);
         self.directory.statistics(statistics);
+        self.messages.statistics(statistics);
         #[cfg(test)]
         self.echo.statistics(statistics);
     }

@@ -178,6 +178,8 @@ pub(crate) enum Ended {
     Operations(VniId),
     /// A process.
     Process(VniId),
+    /// A segment of a process: no page is touched for it any more.
+    Segment(VniId, SegmentId),
     /// The session with a peer. It can be tried again at that time.
     Session(PeerIndex, NodeId, Time),
     /// A process of a peer: what it sent before a frame of that number is void.
@@ -294,6 +296,17 @@ pub(crate) trait Protocol {
         status: Status,
     ) -> Received {
         Received::Refuse(status)
+    }
+
+    /// The pages that something waited for ([`crate::core::Waiter::Job`]) are there, or why they
+    /// will never be.
+    fn resume<H: Host>(
+        &mut self,
+        _cx: &mut Context<'_, H>,
+        _vni: VniId,
+        _job: u64,
+        _failed: Option<Status>,
+    ) {
     }
 
     /// Something about an operation has changed: can it send, or is it complete?

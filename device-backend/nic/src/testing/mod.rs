@@ -21,6 +21,7 @@ mod cluster;
 mod driver;
 mod lossy_wire;
 mod memory;
+mod messages;
 mod net;
 mod party;
 mod transfer;
@@ -29,6 +30,10 @@ pub use cluster::{Cluster, SimNode};
 pub use driver::{SimDriver, Writable};
 pub use lossy_wire::LossyWire;
 pub use memory::{Memory, SimHost, Sram};
+pub use messages::{Receiving, Sending};
 pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};
 pub use party::{Party, SimSegment};
 pub use transfer::Transfer;
+
+/// The matching of the message protocol, for its bench.
+pub use crate::protocols::message::matching;

@@ -165,12 +165,24 @@ impl Net {
         Some(reply.map(|imported| imported.key.get()))
     }
 
-    /// Nothing waits for a page at a node.
+    /// Nothing waits for a page or a receive at a node.
     #[track_caller]
     pub fn assert_holds_nothing(&self, node: usize) {
         let counters = self.counters(node);
         assert_eq!(counters.frames_held.get(), 0);
         assert_eq!(counters.bounce_bytes.get(), 0);
+        let budgets = self.cluster().nodes[node].nic.budgets();
+        for budget in budgets {
+            let staged = [
+                "messages_of_process",
+                "staged_bytes_of_peer",
+                "envelopes_of_peer",
+            ];
+            assert!(
+                !staged.contains(&budget.name) || budget.used == 0,
+                "{budget:?}"
+            );
+        }
     }
 
     /// No NIC holds a page locked.

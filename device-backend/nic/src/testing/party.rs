@@ -8,7 +8,11 @@ use qnic_abi::control::{Export, Import, NewProcess, Opcode as Request, Unexport}
 use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::rdma::Opcode;
-use qnic_abi::{Access, Key, NodeId, Port, Secret, SegmentId, Status, VniId, PAGE_SIZE};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::COMPLETION_HEAD;
+use qnic_abi::{
+    Access, Key, NodeId, Port, Secret, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE,
+};
 use qnic_abi_client::{Command, CommandQueue, Entry, HostArea, Memory, Remote};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -94,6 +98,8 @@ impl Party {
         let window = this.nic.geometry().window_offset(vni);
         let mut queue = CommandQueue::new(&this.host.sram, window);
         queue.clear(&this.host.sram);
+        let head = window + COMPLETION_HEAD;
+        this.host.sram.store_u64(head, 0, Ordering::Relaxed);
         let body = NewProcess {
             port: port.0.into(),
             flags: flags.into(),
@@ -287,7 +293,12 @@ impl Party {
 
     /// Issues a command of any protocol; the queue has room.
     pub fn post(&self, descriptor: &Descriptor) {
-        let entry = Entry::new(descriptor, &[]);
+        self.post_with(descriptor, &[]);
+    }
+
+    /// Issues a command of any protocol with this payload; the queue has room.
+    pub fn post_with(&self, descriptor: &Descriptor, payload: &[u8]) {
+        let entry = Entry::new(descriptor, payload);
         let mut queue = self.queue.borrow_mut();
         let (_, ring) = self.on_node(|node| queue.post_words(&node.host.sram, entry.words()));
         if ring {

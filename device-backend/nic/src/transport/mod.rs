@@ -398,6 +398,17 @@ impl Transport {
         self.peers[index].is_ready()
     }
 
+    /// Returns true if the numbered frame of that sequence number has arrived from a peer.
+    pub(crate) fn has_arrived(&self, index: PeerIndex, sequence: u64) -> bool {
+        let receive = &self.peers[index].receive;
+        receive.position(sequence) == receive_window::Position::Old
+    }
+
+    /// Returns true if a peer has acknowledged the frame of that sequence number.
+    pub(crate) fn is_acknowledged(&self, index: PeerIndex, sequence: u64) -> bool {
+        self.peers[index].send.is_received(sequence)
+    }
+
     /// Gives a frame the next numbers of its peer. `owner` is the operation that learns
     /// when its fragments are delivered. Frames with a payload need room in the window.
     #[inline]

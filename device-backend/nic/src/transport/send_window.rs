@@ -85,6 +85,11 @@ impl SendWindow {
         self.received + 1 == self.next
     }
 
+    /// Returns true if the peer has received everything up to this number.
+    pub(crate) fn is_received(&self, sequence: u64) -> bool {
+        sequence <= self.received
+    }
+
     /// Returns true if the peer has granted a window: it knows this session.
     pub(crate) fn is_granted(&self) -> bool {
         self.window != 0

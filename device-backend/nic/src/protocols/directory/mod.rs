@@ -364,7 +364,7 @@ impl Protocol for Directory {
 
     fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
         match ended {
-            Ended::Operations(_) => {}
+            Ended::Operations(_) | Ended::Segment(..) => {}
             Ended::Process(vni) => self.abort(cx, vni),
             Ended::Session(peer, node, again) => {
                 self.parked.forget_peer(peer);

@@ -14,9 +14,10 @@ use qnic_abi::rdma::{Opcode, ReadRequest, ReadResponse};
 use qnic_abi::wire::{fragments, Frame, MAX_SPAN};
 use qnic_abi::{Access, Key, SegmentId, Status, VniId, PAGE_SIZE};
 
-use super::transfer::{to_border, Fragment};
 use super::{Context, Outgoing, Protocol, Rdma, Received, Transfers, Turn};
-use crate::core::{Destination, LookupSide, PageError, PageRange, Process, Segment};
+use crate::core::{
+    to_border, Destination, Fragment, LookupSide, PageError, PageRange, Process, Segment,
+};
 use crate::env::Host;
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::OperationId;

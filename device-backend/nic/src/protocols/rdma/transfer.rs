@@ -14,22 +14,7 @@ use qnic_abi::{Key, Status, PAGE_SIZE};
 
 use super::command::Command;
 use super::streams::StreamPosition;
-use crate::core::{Operation, PageKey, INLINE_WORDS};
-
-/// A part of a transfer: a fragment, or several in a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Fragment {
-    pub(super) offset: u64,
-    pub(super) length: u32,
-}
-
-impl Fragment {
-    /// Returns true if all of another one lies in this one.
-    fn covers(&self, other: &Fragment) -> bool {
-        let end = |fragment: &Fragment| fragment.offset.saturating_add(u64::from(fragment.length));
-        other.offset >= self.offset && end(other) <= end(self)
-    }
-}
+use crate::core::{to_border, Fragment, Operation, PageKey, INLINE_WORDS};
 
 /// Where the notification of a write stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -181,15 +166,10 @@ impl Transfer {
         }
         let command = &self.command;
         let remaining = command.length - self.sent;
-        let most = remaining.min(u64::from(max_payload));
-        let mut length = most.min(to_border(command.remote.address, self.sent, pages));
-        if !command.inline {
-            length = length.min(to_border(command.local.address, self.sent, pages));
-        }
-        Some(Fragment {
-            offset: self.sent,
-            length: length as u32,
-        })
+        let local = (!command.inline).then_some(command.local.address);
+        let ends = (local, command.remote.address);
+        let part = (self.sent, remaining);
+        Some(Fragment::next(part, ends, pages, max_payload))
     }
 
     /// Notes that all fragments of a span of a read were asked for. Returns how many.
@@ -245,12 +225,6 @@ impl Transfer {
     pub(super) fn is_last(&self, fragment: Fragment) -> bool {
         fragment.offset + u64::from(fragment.length) == self.command.length
     }
-}
-
-/// Bytes from `address + offset` to the end of the last of so many pages.
-pub(super) fn to_border(address: u64, offset: u64, pages: u32) -> u64 {
-    let page = PAGE_SIZE as u64;
-    page * u64::from(pages.max(1)) - (address.wrapping_add(offset) & (page - 1))
 }
 
 #[cfg(test)]

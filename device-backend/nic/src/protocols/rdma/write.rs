@@ -21,9 +21,9 @@ use qnic_abi::rdma::{Write, WriteFlags};
 use qnic_abi::wire::{fragments, Frame};
 use qnic_abi::{Access, Key, SegmentId, Status, PAGE_SIZE};
 
-use super::transfer::{Fragment, Notice, Transfer};
+use super::transfer::{Notice, Transfer};
 use super::{Context, Outgoing, Received, Transfers, Turn};
-use crate::core::{Core, Destination, LookupSide, PageError, PageRange};
+use crate::core::{Core, Destination, Fragment, LookupSide, PageError, PageRange};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::OperationId;

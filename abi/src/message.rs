@@ -1,0 +1,325 @@
+//! Messages between processes, matched in the receiving NIC (Q3, Q4, Q11 to Q13;
+//! docs/messages.md): commands and frames.
+//!
+//! | opcode | command | its end |
+//! |---|---|---|
+//! | [`Opcode::Send`] | [`SendCommand`] | a completion of kind Send |
+//! | [`Opcode::Receive`] | [`ReceiveCommand`] | a completion of kind Receive; with MANY one for each message |
+//! | [`Opcode::Cancel`] | [`CancelCommand`] | none of its own: that of the receive, with Cancelled |
+//!
+//! Completions are entries of the completion queue ([`crate::host_area::CompletionEntry`]);
+//! no counter counts these commands.
+//!
+//! | kind | class | sent by | body | payload |
+//! |---|---|---|---|---|
+//! | [`kind::MESSAGE`] | Windowed | source | [`Message`] | all of a short message |
+//! | [`kind::MESSAGE_REQUEST`] | Control | source | [`Message`] | none: asks for permission |
+//! | [`kind::MESSAGE_PERMIT`] | Control | destination | [`MessagePermit`] | none |
+//! | [`kind::MESSAGE_DATA`] | Windowed | source | [`MessageData`] | for the pages of the receive |
+//! | [`kind::MESSAGE_END`] | Control | source | [`MessageEnd`] | none: gives a message up |
+
+use bitflags::bitflags;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use crate::command::{CommandBody, CommandHeader, DESCRIPTOR_BYTES};
+use crate::wire::{Body, BODY_BYTES};
+
+/// Endpoints of a process: each has its own receives and messages.
+pub const ENDPOINTS: u16 = 16;
+
+numbered! {
+    /// Opcodes of this protocol.
+    pub enum Opcode: u8 {
+        /// Send a message.
+        Send = 4,
+        /// Post a receive.
+        Receive = 5,
+        /// Take a posted receive back.
+        Cancel = 6,
+    }
+}
+
+/// Kinds of frames of this protocol.
+pub mod kind {
+    /// [`super::Message`], with its payload.
+    pub const MESSAGE: u8 = 0x48;
+    /// [`super::MessageData`].
+    pub const MESSAGE_DATA: u8 = 0x49;
+    /// [`super::Message`], whose payload waits for permission.
+    pub const MESSAGE_REQUEST: u8 = 0x98;
+    /// [`super::MessagePermit`].
+    pub const MESSAGE_PERMIT: u8 = 0x99;
+    /// [`super::MessageEnd`].
+    pub const MESSAGE_END: u8 = 0x9a;
+}
+
+bitflags! {
+    /// Modifiers of a [`SendCommand`] and a [`Message`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct SendFlags: u32 {
+        /// The untagged space: the tag is zero.
+        const UNTAGGED = 1;
+    }
+}
+
+bitflags! {
+    /// Modifiers of a [`ReceiveCommand`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct ReceiveFlags: u32 {
+        /// The untagged space: tag and ignore bits are zero.
+        const UNTAGGED = 1;
+        /// From any process: node and port of the header are zero.
+        const ANY_PROC = 2;
+        /// Takes many messages, one behind the other in its memory, until that is full or it is
+        /// cancelled.
+        const MANY = 4;
+    }
+}
+
+layouts! {
+    /// Sends a message to the process that the header names. With
+    /// [`CommandHeader::inline_length`] it stands in the entry; `length` is the same then, and
+    /// the local fields are zero.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | header                            |
+    ///   8  | handle                            |
+    ///  16  | tag                               |
+    ///  24  | immediate                         |
+    ///  32  | length                            |
+    ///  40  | local_address                     |
+    ///  48  | local_key                         |
+    ///  56  |l_segm. |endpoint| flags           |
+    ///  64  | inline payload, 128 bytes         | … 192
+    /// ```
+    #[bytes(DESCRIPTOR_BYTES)]
+    pub struct SendCommand {
+        /// With [`Opcode::Send`].
+        pub header: CommandHeader,
+        /// Of the process: its completion carries it.
+        pub handle: U64,
+        /// What receives compare.
+        pub tag: U64,
+        /// Carried to the completion of the receive.
+        pub immediate: U64,
+        /// Bytes of the message, up to [`crate::command::MAX_TRANSFER`]; zero is legal.
+        pub length: U64,
+        /// Virtual address of the message, in an exported segment of this process, whatever
+        /// access that grants; zero if there is no byte.
+        pub local_address: U64,
+        /// Key of that segment.
+        pub local_key: U64,
+        /// Index of that segment.
+        pub local_segment: U16,
+        /// Endpoint of the destination, below [`ENDPOINTS`].
+        pub endpoint: U16,
+        /// [`SendFlags`].
+        pub flags: U32,
+    }
+
+    /// Posts a receive for messages of the process that the header names, or of any.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | header                            |
+    ///   8  | handle                            |
+    ///  16  | tag                               |
+    ///  24  | ignore                            |
+    ///  32  | length                            |
+    ///  40  | local_address                     |
+    ///  48  | local_key                         |
+    ///  56  |l_segm. |endpoint| flags           |
+    /// ```
+    #[bytes(DESCRIPTOR_BYTES)]
+    pub struct ReceiveCommand {
+        /// With [`Opcode::Receive`].
+        pub header: CommandHeader,
+        /// Of the process: completions carry it, Cancel names it.
+        pub handle: U64,
+        /// The tag that it takes.
+        pub tag: U64,
+        /// Bits of the tag that it does not compare.
+        pub ignore: U64,
+        /// Bytes of memory; zero is legal.
+        pub length: U64,
+        /// Virtual address of the memory, in an exported segment of this process, whatever
+        /// access that grants.
+        pub local_address: U64,
+        /// Key of that segment.
+        pub local_key: U64,
+        /// Index of that segment.
+        pub local_segment: U16,
+        /// Own endpoint, below [`ENDPOINTS`].
+        pub endpoint: U16,
+        /// [`ReceiveFlags`].
+        pub flags: U32,
+    }
+
+    /// Takes back the posted receive of a handle that was posted first. One that has its
+    /// message, or that is not there, is not touched.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | header                            |
+    ///   8  | handle                            |
+    ///  16  | reserved                          | … 64
+    /// ```
+    #[bytes(DESCRIPTOR_BYTES)]
+    pub struct CancelCommand {
+        /// With [`Opcode::Cancel`].
+        pub header: CommandHeader,
+        /// That of the receive.
+        pub handle: U64,
+        /// Zero.
+        pub reserved: [U64; 6],
+    }
+}
+
+const _: () = assert!(core::mem::offset_of!(SendCommand, local_segment) == 56);
+const _: () = assert!(core::mem::offset_of!(ReceiveCommand, local_segment) == 56);
+
+impl CommandBody for SendCommand {
+    const OPCODE: u8 = Opcode::Send as u8;
+}
+
+impl CommandBody for ReceiveCommand {
+    const OPCODE: u8 = Opcode::Receive as u8;
+}
+
+impl CommandBody for CancelCommand {
+    const OPCODE: u8 = Opcode::Cancel as u8;
+}
+
+/// Body of [`kind::MESSAGE`] and [`kind::MESSAGE_REQUEST`]: the envelope of a message, in MPI's
+/// sense.
+///
+/// ```text
+///      0                 4                 8
+///   0  | tag                               |
+///   8  | immediate                         |
+///  16  | length                            |
+///  24  | after                             |
+///  32  |endpoint| flags  | reserved        |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Message<const KIND: u8> {
+    /// What receives compare; zero in the untagged space.
+    pub tag: U64,
+    /// For the completion of the receive.
+    pub immediate: U64,
+    /// Bytes of the message.
+    pub length: U64,
+    /// Sequence number of the frame with the message before it, from the same process to the
+    /// same process: it is matched first. Zero: there is none that may not have arrived.
+    pub after: U64,
+    /// Endpoint of the destination.
+    pub endpoint: U16,
+    /// [`SendFlags`].
+    pub flags: U16,
+    /// Zero.
+    pub reserved: U32,
+}
+
+layouts! {
+    /// Body of [`kind::MESSAGE_PERMIT`]: a receive has taken the message of an operation; its
+    /// bytes may come.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | receive                           |
+    ///   8  | length                            |
+    ///  16  | p_offs.| reserved                 |
+    /// ```
+    #[bytes(24)]
+    pub struct MessagePermit {
+        /// Names the receive at its NIC; the data carries it back.
+        pub receive: U64,
+        /// Bytes that it takes; fewer than the message has: that is truncated.
+        pub length: U64,
+        /// Where in its page the first byte goes.
+        pub page_offset: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
+    }
+
+    /// Body of [`kind::MESSAGE_DATA`].
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | receive                           |
+    ///   8  | offset                            |
+    ///  16  | p_offs.| reserved                 |
+    /// ```
+    #[bytes(24)]
+    pub struct MessageData {
+        /// From the permit.
+        pub receive: U64,
+        /// Offset of the payload in the message.
+        pub offset: U64,
+        /// Where in its page the first byte goes.
+        pub page_offset: U16,
+        /// Zero.
+        pub reserved: [U16; 3],
+    }
+
+    /// Body of [`kind::MESSAGE_END`]: the operation of a message, that has asked for permission,
+    /// runs no more.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | status          | reserved        |
+    /// ```
+    #[bytes(8)]
+    pub struct MessageEnd {
+        /// A [`crate::Status`] code: why.
+        pub status: U32,
+        /// Zero.
+        pub reserved: U32,
+    }
+}
+
+const _: () = assert!(size_of::<Message<0>>() == 40 && 40 <= BODY_BYTES);
+const _: () = assert!(core::mem::offset_of!(Message<0>, endpoint) == 32);
+
+impl<const KIND: u8> Body for Message<KIND> {
+    const KIND: u8 = KIND;
+
+    fn is_valid(&self) -> bool {
+        let flags = SendFlags::from_bits(self.flags.get().into());
+        let tagged = flags.is_some_and(|flags| !flags.contains(SendFlags::UNTAGGED));
+        self.reserved.get() == 0
+            && flags.is_some()
+            && self.endpoint.get() < ENDPOINTS
+            && self.length.get() <= crate::command::MAX_TRANSFER
+            && (tagged || self.tag.get() == 0)
+    }
+}
+
+impl Body for MessagePermit {
+    const KIND: u8 = kind::MESSAGE_PERMIT;
+
+    fn is_valid(&self) -> bool {
+        self.reserved.iter().all(|word| word.get() == 0)
+            && usize::from(self.page_offset.get()) < crate::PAGE_SIZE
+    }
+}
+
+impl Body for MessageData {
+    const KIND: u8 = kind::MESSAGE_DATA;
+
+    fn is_valid(&self) -> bool {
+        self.reserved.iter().all(|word| word.get() == 0)
+            && usize::from(self.page_offset.get()) < crate::PAGE_SIZE
+    }
+}
+
+impl Body for MessageEnd {
+    const KIND: u8 = kind::MESSAGE_END;
+
+    fn is_valid(&self) -> bool {
+        self.reserved.get() == 0
+    }
+}

@@ -1,0 +1,214 @@
+//! The completion queue of a process ([`qnic_abi::host_area`]), at the NIC.
+//!
+//! ```text
+//!   protocol ──► complete ──► waiting ──► ring in the host area ──► process
+//!                               ▲            │ full                   │ head, in its window
+//!                               └────────────┘ ◄──────────────────────┘
+//! ```
+//! # Invariants
+//! - Completions are stored in the order in which they came; none is dropped, and none is
+//!   overwritten before the process has said that it has read it.
+//! - The head is the process's word: one that is beyond the tail, or too far behind it, makes no
+//!   room. It costs that process its own completions, and nobody else anything.
+//! - What waits belongs to commands that were accepted. While [`Limits::completions`] or more
+//!   wait, no command of the process is read, and no message is given to its receives; so
+//!   what waits is bounded by that and by what was accepted before.
+//!
+//! [`Limits::completions`]: crate::Limits::completions
+
+use std::collections::VecDeque;
+
+use qnic_abi::host_area::{
+    completion_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_ENTRIES, COMPLETION_TAIL,
+};
+use qnic_abi::shared::Ordering;
+use qnic_abi::window::COMPLETION_HEAD;
+use qnic_abi::{SharedMemory, VniId};
+
+use super::host_pages::Pages;
+use super::Core;
+use crate::env::Host;
+
+/// Words of an entry.
+const ENTRY_WORDS: usize = size_of::<CompletionEntry>() / 8;
+
+/// The completions of one process.
+#[derive(Debug, Default)]
+pub(crate) struct CompletionQueue {
+    /// Entries ever stored.
+    tail: u64,
+    waiting: VecDeque<CompletionEntry>,
+    /// What the process was told of how many wait.
+    told: u64,
+}
+
+impl CompletionQueue {
+    /// How many wait for room.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Stores what there is room for; says how many wait still. Returns true if any was stored.
+    pub(super) fn flush<H: Host>(&mut self, host: &H, pages: &Pages, window: usize) -> bool {
+        let mut stored = self.store(host, pages, window);
+        while !self.waiting.is_empty() {
+            let waiting = self.waiting.len() as u64;
+            if self.told != waiting {
+                self.told = waiting;
+                pages.store(host.memory(), COMPLETIONS_WAITING, waiting);
+            }
+            // Pairs with the process's fence between its store of the head and its look at
+            // the word above: either this sees the head, or the process rings.
+            host.sram().fence();
+            if !self.store(host, pages, window) {
+                return stored;
+            }
+            stored = true;
+        }
+        if self.told != 0 {
+            self.told = 0;
+            pages.store(host.memory(), COMPLETIONS_WAITING, 0);
+        }
+        stored
+    }
+
+    fn store<H: Host>(&mut self, host: &H, pages: &Pages, window: usize) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        // Acquire: the process has read its entries before they are overwritten
+        // (partner: its release store).
+        let sram = host.sram();
+        let head = sram.load_u64(window + COMPLETION_HEAD, Ordering::Acquire);
+        let unread = self.tail.wrapping_sub(head);
+        let room = COMPLETION_ENTRIES.saturating_sub(unread) as usize;
+        let count = room.min(self.waiting.len());
+        for entry in self.waiting.drain(..count) {
+            let words: [u64; ENTRY_WORDS] = zerocopy::transmute!(entry);
+            let offset = completion_offset(self.tail);
+            for (index, word) in words.into_iter().enumerate() {
+                pages.store(host.memory(), offset + index * 8, u64::from_le(word));
+            }
+            self.tail += 1;
+        }
+        if count > 0 {
+            pages.store(host.memory(), COMPLETION_TAIL, self.tail);
+        }
+        count > 0
+    }
+}
+
+impl Core {
+    /// Ends a command that tells of its end by an entry of the completion queue.
+    pub(crate) fn complete(&mut self, vni: VniId, entry: CompletionEntry) {
+        if let Some(process) = self.process_mut(vni) {
+            process.host_area.completions.waiting.push_back(entry);
+            self.mark_dirty(vni);
+        }
+    }
+
+    /// Returns true if a process leaves so many completions unread that nothing more is begun
+    /// for it.
+    pub(crate) fn has_completion_backlog(&self, vni: VniId) -> bool {
+        let limit = self.limits.completions;
+        self.process(vni)
+            .is_some_and(|process| process.has_completion_backlog(limit))
+    }
+
+    /// Stores completions that have waited for room. Returns true if there was room for any.
+    #[inline]
+    pub(crate) fn flush_completions<H: Host>(&mut self, host: &H) -> bool {
+        !self.completions_waiting.is_empty() && self.flush_waiting(host)
+    }
+
+    #[cold]
+    fn flush_waiting<H: Host>(&mut self, host: &H) -> bool {
+        let mut stored = false;
+        for vni in std::mem::take(&mut self.completions_waiting) {
+            if self.flush_completions_of(host, vni) {
+                stored = true;
+                self.mark_dirty(vni);
+            }
+        }
+        stored
+    }
+
+    /// Stores completions of a process that wait, as far as there is room. Lets its queue go on
+    /// if that has stood still for them.
+    pub(super) fn flush_completions_of<H: Host>(&mut self, host: &H, vni: VniId) -> bool {
+        let limit = self.limits.completions;
+        let Some(process) = self.process_mut(vni) else {
+            return false;
+        };
+        if process.host_area.completions.waiting() == 0 {
+            return false;
+        }
+        let had_backlog = process.has_completion_backlog(limit);
+        let stored = process
+            .host_area
+            .flush_completions(host, process.queue.window);
+        process.changed |= stored;
+        let relieved = had_backlog && !process.has_completion_backlog(limit);
+        let waits = process.host_area.completions.waiting() > 0;
+        if waits && !self.completions_waiting.contains(&vni) {
+            self.completions_waiting.push(vni);
+        }
+        if relieved {
+            self.activate(vni, None);
+        }
+        stored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qnic_abi::host_area::HOST_PAGES;
+    use qnic_abi::PAGE_SIZE;
+
+    use super::*;
+    use crate::testing::{Memory, SimHost, Sram};
+
+    const WINDOW: usize = 0x1000;
+
+    #[test]
+    fn a_full_queue_keeps_the_order_and_a_lying_head_makes_no_room() {
+        let host = SimHost {
+            sram: Sram::new(2 * PAGE_SIZE),
+            memory: Memory::new(HOST_PAGES * PAGE_SIZE),
+        };
+        let pages = Pages(std::array::from_fn(|page| (page * PAGE_SIZE) as u64));
+        let mut queue = CompletionQueue::default();
+        let head = |head: u64| {
+            host.sram
+                .store_u64(WINDOW + COMPLETION_HEAD, head, Ordering::Release);
+        };
+        let word = |offset: usize| host.memory.word(offset as u64);
+        for handle in 0..600u64 {
+            let handle = handle.into();
+            queue.waiting.push_back(CompletionEntry {
+                handle,
+                ..CompletionEntry::default()
+            });
+        }
+        assert!(queue.flush(&host, &pages, WINDOW));
+        assert_eq!(
+            (word(COMPLETION_TAIL), word(COMPLETIONS_WAITING)),
+            (256, 344)
+        );
+        for lie in [257, 1 << 40, u64::MAX] {
+            head(lie);
+            assert!(!queue.flush(&host, &pages, WINDOW));
+        }
+        head(10);
+        assert!(queue.flush(&host, &pages, WINDOW));
+        assert_eq!(word(COMPLETION_TAIL), 266);
+        assert_eq!(word(completion_offset(256)), 256);
+        assert_eq!(word(completion_offset(10)), 10, "unread");
+        head(266);
+        queue.flush(&host, &pages, WINDOW);
+        head(522);
+        queue.flush(&host, &pages, WINDOW);
+        assert_eq!((word(COMPLETION_TAIL), word(COMPLETIONS_WAITING)), (600, 0));
+        assert_eq!(word(completion_offset(599)), 599);
+    }
+}

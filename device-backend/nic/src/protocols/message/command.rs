@@ -1,0 +1,252 @@
+//! From a descriptor to a command that can be trusted to be one. Only the form is checked here.
+
+use qnic_abi::command::{Descriptor, MAX_TRANSFER};
+use qnic_abi::message::{
+    CancelCommand, Opcode, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags, ENDPOINTS,
+};
+use qnic_abi::{Access, Key, SegmentId, Status, VniId};
+
+use super::matching::{Pattern, Takes};
+use crate::core::{Core, PageKey};
+
+/// A process that sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub(super) struct Name {
+    pub(super) node: u16,
+    pub(super) port: u16,
+}
+
+/// Where messages and receives of a process meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Space {
+    pub(super) endpoint: u16,
+    pub(super) untagged: bool,
+}
+
+/// Memory of the own process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Local {
+    pub(super) address: u64,
+    pub(super) length: u64,
+    key: Key,
+    segment: SegmentId,
+}
+
+impl Local {
+    /// Returns how its pages are found, if the process has exported it.
+    pub(super) fn authorise(&self, core: &Core, vni: VniId) -> Result<PageKey, Status> {
+        if self.length == 0 {
+            return Ok(PageKey::Table(Key(0)));
+        }
+        let process = core.process(vni).ok_or(Status::NoSuchVni)?;
+        let (address, length) = (self.address, self.length);
+        let own = Access::empty();
+        let segments = &process.segments;
+        let segment = segments.authorise(self.segment, self.key, own, address, length)?;
+        Ok(segment.page_key)
+    }
+
+    /// Returns true if any of its bytes is in a segment.
+    pub(super) fn uses(&self, segment: SegmentId) -> bool {
+        self.length > 0 && self.segment == segment
+    }
+}
+
+/// A message that is to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Send {
+    pub(super) handle: u64,
+    pub(super) tag: u64,
+    pub(super) immediate: u64,
+    pub(super) space: Space,
+    pub(super) length: u64,
+    /// It stands in the entry.
+    pub(super) inline: bool,
+    /// Empty if it does.
+    pub(super) local: Local,
+}
+
+/// A receive that is to be posted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Receive {
+    pub(super) handle: u64,
+    pub(super) pattern: Pattern<Name>,
+    pub(super) takes: Takes,
+    pub(super) space: Space,
+    pub(super) local: Local,
+}
+
+/// A well-formed command.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Command {
+    Send(Send),
+    Receive(Receive),
+    /// Of the receive with this handle.
+    Cancel(u64),
+}
+
+fn check_space(endpoint: u16, untagged: bool, tag: u64) -> Result<Space, Status> {
+    match endpoint >= ENDPOINTS || untagged && tag != 0 {
+        true => Err(Status::Malformed),
+        false => Ok(Space { endpoint, untagged }),
+    }
+}
+
+fn check_send(raw: &SendCommand) -> Result<Send, Status> {
+    let flags = SendFlags::from_bits(raw.flags.get()).ok_or(Status::Malformed)?;
+    let untagged = flags.contains(SendFlags::UNTAGGED);
+    let space = check_space(raw.endpoint.get(), untagged, raw.tag.get())?;
+    let inline = raw.header.inline_length > 0;
+    let length = raw.length.get();
+    let mut local = Local {
+        address: raw.local_address.get(),
+        length,
+        key: Key(raw.local_key.get()),
+        segment: SegmentId(raw.local_segment.get()),
+    };
+    if inline {
+        local.length = 0;
+        if local != Local::default() {
+            return Err(Status::Malformed);
+        }
+        if length != u64::from(raw.header.inline_length) {
+            return Err(Status::BadLength);
+        }
+    }
+    if length > MAX_TRANSFER {
+        return Err(Status::BadLength);
+    }
+    Ok(Send {
+        handle: raw.handle.get(),
+        tag: raw.tag.get(),
+        immediate: raw.immediate.get(),
+        space,
+        length,
+        inline,
+        local,
+    })
+}
+
+fn check_receive(raw: &ReceiveCommand) -> Result<Receive, Status> {
+    let flags = ReceiveFlags::from_bits(raw.flags.get()).ok_or(Status::Malformed)?;
+    let untagged = flags.contains(ReceiveFlags::UNTAGGED);
+    let bits = raw.tag.get() | raw.ignore.get();
+    let space = check_space(raw.endpoint.get(), untagged, bits)?;
+    let source = Name {
+        node: raw.header.remote_node.get(),
+        port: raw.header.remote_port.get(),
+    };
+    let any = flags.contains(ReceiveFlags::ANY_PROC);
+    if raw.header.inline_length > 0 || any && source != Name::default() {
+        return Err(Status::Malformed);
+    }
+    if raw.length.get() > MAX_TRANSFER {
+        return Err(Status::BadLength);
+    }
+    let takes = match flags.contains(ReceiveFlags::MANY) {
+        true => Takes::Many,
+        false => Takes::One,
+    };
+    let source = (!any).then_some(source);
+    Ok(Receive {
+        handle: raw.handle.get(),
+        pattern: Pattern::new(source, raw.tag.get(), raw.ignore.get()),
+        takes,
+        space,
+        local: Local {
+            address: raw.local_address.get(),
+            length: raw.length.get(),
+            key: Key(raw.local_key.get()),
+            segment: SegmentId(raw.local_segment.get()),
+        },
+    })
+}
+
+fn check_cancel(raw: &CancelCommand) -> Result<u64, Status> {
+    let header = &raw.header;
+    let zero = header.inline_length == 0
+        && header.remote_node.get() == 0
+        && header.remote_port.get() == 0
+        && raw.reserved.iter().all(|word| word.get() == 0);
+    zero.then(|| raw.handle.get()).ok_or(Status::Malformed)
+}
+
+impl TryFrom<&Descriptor> for Command {
+    type Error = Status;
+
+    fn try_from(raw: &Descriptor) -> Result<Self, Status> {
+        match Opcode::try_from(raw.header.opcode) {
+            Ok(Opcode::Send) => check_send(&raw.read()).map(Command::Send),
+            Ok(Opcode::Receive) => check_receive(&raw.read()).map(Command::Receive),
+            Ok(Opcode::Cancel) => check_cancel(&raw.read()).map(Command::Cancel),
+            Err(_) => Err(Status::Malformed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qnic_abi::command::CommandBody;
+
+    fn parse(command: &impl CommandBody) -> Result<(), Status> {
+        Command::try_from(&command.descriptor()).map(drop)
+    }
+
+    #[test]
+    fn the_form_of_a_send_is_checked() {
+        type Change = fn(&mut SendCommand);
+        let cases: [(Result<(), Status>, Change); 8] = [
+            (Ok(()), |_| {}),
+            (Err(Status::Malformed), |raw| raw.flags = 2.into()),
+            (Err(Status::Malformed), |raw| raw.endpoint = 16.into()),
+            (Err(Status::Malformed), |raw| {
+                raw.flags = 1.into();
+                raw.tag = 1.into();
+            }),
+            (Ok(()), |raw| raw.flags = 1.into()),
+            (Err(Status::BadLength), |raw| raw.header.inline_length = 7),
+            (Err(Status::Malformed), |raw| {
+                raw.header.inline_length = 8;
+                raw.local_key = 1.into();
+            }),
+            (Err(Status::BadLength), |raw| {
+                raw.length = (MAX_TRANSFER + 1).into()
+            }),
+        ];
+        for (expected, change) in cases {
+            let mut raw = SendCommand::command();
+            raw.length = 8.into();
+            change(&mut raw);
+            assert_eq!(parse(&raw), expected);
+        }
+    }
+
+    #[test]
+    fn the_form_of_a_receive_and_a_cancel_is_checked() {
+        type Change = fn(&mut ReceiveCommand);
+        let malformed: [Change; 5] = [
+            |raw| raw.flags = 8.into(),
+            |raw| raw.endpoint = 16.into(),
+            |raw| raw.header.inline_length = 1,
+            |raw| {
+                raw.flags = ReceiveFlags::ANY_PROC.bits().into();
+                raw.header.remote_port = 1.into();
+            },
+            |raw| {
+                raw.flags = ReceiveFlags::UNTAGGED.bits().into();
+                raw.ignore = 1.into();
+            },
+        ];
+        assert_eq!(parse(&ReceiveCommand::command()), Ok(()));
+        for change in malformed {
+            let mut raw = ReceiveCommand::command();
+            change(&mut raw);
+            assert_eq!(parse(&raw), Err(Status::Malformed));
+        }
+        let mut raw = CancelCommand::command();
+        assert_eq!(parse(&raw), Ok(()));
+        raw.reserved[5] = 1.into();
+        assert_eq!(parse(&raw), Err(Status::Malformed));
+    }
+}

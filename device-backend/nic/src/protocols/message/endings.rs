@@ -1,0 +1,159 @@
+//! What ends at the destination with a message, a process, a session or a segment.
+
+use qnic_abi::message::MessageEnd;
+use qnic_abi::{Port, SegmentId, Status, VniId};
+
+use super::command::Name;
+use super::inbox::{names_source, uses, Inbox};
+use super::receive::failed_receive;
+use super::staging::{Arrived, Place};
+use super::{Context, Messages};
+use crate::env::Host;
+use crate::frame::Arrival;
+use crate::ids::PeerIndex;
+
+impl Messages {
+    /// A source gives a message up.
+    pub(super) fn receive_end<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let body: MessageEnd = arrival.body();
+        let status = match Status::try_from(body.status.get()) {
+            Ok(Status::Ok) | Err(_) => Status::Aborted,
+            Ok(status) => status,
+        };
+        let operation = arrival.operation().0;
+        if let Some(number) = self.staging.of_operation(arrival.peer, operation) {
+            self.drop_message(cx, number, status);
+        }
+    }
+
+    /// Forgets a message of which no more comes.
+    fn drop_message<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, status: Status) {
+        let Some(message) = self.staging.remove(number) else {
+            return;
+        };
+        let header = message.header;
+        match message.place {
+            Place::Early(_) => self.match_followers(cx, header.peer, header.sequence),
+            Place::Held => {
+                if let Some(inbox) = self.inboxes.get(header.vni) {
+                    inbox.held.retain(|other| *other != number);
+                }
+            }
+            Place::Unexpected(id) => {
+                if let Some(inbox) = self.inboxes.get(header.vni) {
+                    let space = inbox.space(header.space, &cx.core.limits);
+                    space.discard(id);
+                }
+            }
+            Place::Landing(landing) => self.finish(cx, &header, &landing, status),
+        }
+    }
+
+    /// A process of a peer has ended; what it sent before the frame of that number, and what is
+    /// not here as a whole, will not come.
+    pub(super) fn source_ended<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        peer: PeerIndex,
+        port: Port,
+        before: u64,
+    ) {
+        let lost = |message: &Arrived| {
+            let header = &message.header;
+            message.bytes.is_none()
+                && header.peer == peer
+                && header.source.port == port.0
+                && header.sequence < before
+        };
+        for number in self.staging.select(lost) {
+            self.drop_message(cx, number, Status::PeerGone);
+        }
+        let node = cx.transport.node_of(peer).0;
+        let ended = Name { node, port: port.0 };
+        self.fail_receives(cx, |source| source == ended);
+    }
+
+    /// A session has ended: what is not here as a whole, and in order, will not come.
+    pub(super) fn session_ended<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        peer: PeerIndex,
+        node: u16,
+    ) {
+        let early = |message: &Arrived| {
+            message.header.peer == peer && matches!(message.place, Place::Early(_))
+        };
+        for number in self.staging.select(early) {
+            self.staging.remove(number);
+        }
+        let lost = |message: &Arrived| message.header.peer == peer && message.bytes.is_none();
+        for number in self.staging.select(lost) {
+            self.drop_message(cx, number, Status::PeerGone);
+        }
+        self.fail_receives(cx, |source| source.node == node);
+    }
+
+    fn fail_receives<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        ended: impl Fn(Name) -> bool + Copy,
+    ) {
+        for (vni, inbox) in self.inboxes.iter_mut() {
+            for posted in inbox.remove_all(names_source(ended)) {
+                let entry = failed_receive(&posted, Status::PeerGone);
+                cx.core.complete(vni, entry);
+            }
+        }
+    }
+
+    /// A segment is gone: no message goes there.
+    pub(super) fn segment_ended<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        segment: SegmentId,
+    ) {
+        let posted = self.inboxes.get(vni);
+        let posted = posted.map(|inbox| inbox.remove_all(uses(segment)));
+        for posted in posted.into_iter().flatten() {
+            let entry = failed_receive(&posted, Status::Aborted);
+            cx.core.complete(vni, entry);
+        }
+        let lost = |message: &Arrived| {
+            let landing = match message.place {
+                Place::Landing(landing) => landing,
+                _ => return false,
+            };
+            message.header.vni == vni && landing.local.uses(segment)
+        };
+        for number in self.staging.select(lost) {
+            self.end_landing(cx, number, Status::Aborted);
+        }
+    }
+
+    /// The receives of a process are forgotten, and what was on its way into them.
+    pub(super) fn forget_receives(&mut self, vni: VniId) {
+        if let Some(inbox) = self.inboxes.get(vni) {
+            inbox.remove_all(|_| true);
+        }
+        let landing = |message: &Arrived| {
+            message.header.vni == vni && matches!(message.place, Place::Landing(_))
+        };
+        for number in self.staging.select(landing) {
+            self.staging.remove(number);
+        }
+    }
+
+    /// A process has ended: nothing is kept for it.
+    pub(super) fn destination_ended(&mut self, vni: VniId) {
+        let _inbox: Option<Inbox> = self.inboxes.take(vni);
+        self.holding.retain(|other| *other != vni);
+        for number in self.staging.select(|message| message.header.vni == vni) {
+            self.staging.remove(number);
+        }
+    }
+}

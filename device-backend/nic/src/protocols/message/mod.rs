@@ -1,0 +1,285 @@
+//! Messages between processes, matched in the NIC that receives them (Q3, Q4, Q11 to Q13).
+//! docs/messages.md has the protocol as a whole.
+//!
+//! ```text
+//!   source                                       destination
+//!   its turn: lockPage ────── Message ─────────► in order? matched? copied, or staged
+//!                         (short: all of it)
+//!
+//!   its turn ──────────────── MessageRequest ──► in order? matched? or kept
+//!   Permitted ◄────────────── MessagePermit ──── a receive has taken it
+//!   lockPage ──────────────── MessageData ─────► lockPage, copy, unlockPageDirty
+//!   completion                                   completion
+//! ```
+//! | module | holds |
+//! |---|---|
+//! | `command` | from a descriptor to a checked command |
+//! | `sends`, `turns` | messages at their source, their order, and their frames |
+//! | `inbox` | posted receives of a process |
+//! | [`matching`] | which receive takes which message |
+//! | `receive`, `endings` | messages at their destination |
+//! | `staging` | messages that have arrived and are not done, and what they may take |
+//!
+//! # Invariants
+//! - A message is given to matching once, behind all that its source has sent to the same
+//!   process before.
+//! - The bytes of a message are in one place: at its source, in staging memory or in the memory
+//!   of its receive. What finds no room to be staged stays at its source; nothing is lost.
+//! - Each command has one last completion: an operation at its end, a receive when it leaves.
+//! - Memory is touched only through a segment that its process exports, which is looked up each
+//!   time.
+
+mod command;
+mod endings;
+mod inbox;
+pub mod matching;
+mod receive;
+mod sends;
+mod staging;
+mod turns;
+
+use qnic_abi::message::{kind, Message, MessageData, MessageEnd, MessagePermit, Opcode};
+use qnic_abi::wire::Frame;
+use qnic_abi::{NodeId, SegmentId, Status, VniId, PAGE_SIZE};
+
+use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
+use crate::budget::Budget;
+use crate::config::Limits;
+use crate::core::{Fetched, PerProcess};
+use crate::env::Host;
+use crate::frame::Arrival;
+use crate::ids::{OperationId, ProtocolId};
+use command::Command;
+use inbox::Inbox;
+use sends::Sends;
+use staging::Staging;
+
+/// State of the protocol.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    sends: PerProcess<Sends>,
+    inboxes: PerProcess<Inbox>,
+    staging: Staging,
+    /// Number of the receive that was posted last.
+    last_receive: u64,
+    /// Processes with messages that are held back.
+    holding: Vec<VniId>,
+}
+
+impl Protocol for Messages {
+    const ID: ProtocolId = ProtocolId(3);
+    const OPCODES: &'static [u8] = &[
+        Opcode::Send as u8,
+        Opcode::Receive as u8,
+        Opcode::Cancel as u8,
+    ];
+    const KINDS: &'static [u8] = &[
+        kind::MESSAGE,
+        kind::MESSAGE_DATA,
+        kind::MESSAGE_REQUEST,
+        kind::MESSAGE_PERMIT,
+        kind::MESSAGE_END,
+    ];
+    const IN_ORDER: &'static [u8] = &[kind::MESSAGE_END];
+
+    fn is_well_formed(frame: &Frame) -> bool {
+        match frame.envelope.kind {
+            kind::MESSAGE => {
+                let length = frame.envelope.payload_length.get();
+                frame.is::<Message<{ kind::MESSAGE }>>()
+                    && frame.body::<Message<{ kind::MESSAGE }>>().length.get() == length.into()
+            }
+            kind::MESSAGE_DATA => frame.is::<MessageData>(),
+            kind::MESSAGE_REQUEST => frame.is::<Message<{ kind::MESSAGE_REQUEST }>>(),
+            kind::MESSAGE_PERMIT => frame.is::<MessagePermit>(),
+            _ => frame.is::<MessageEnd>(),
+        }
+    }
+
+    fn submit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        fetched: &Fetched,
+    ) -> Result<(), Status> {
+        match Command::try_from(&fetched.descriptor)? {
+            Command::Send(command) => self.sends.submit(cx, vni, command, fetched),
+            Command::Receive(command) => self.post(cx, vni, command),
+            Command::Cancel(handle) => self.cancel(cx, vni, handle),
+        }
+        Ok(())
+    }
+
+    fn turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        self.sends.turn(cx, id, budget, outgoing)
+    }
+
+    fn sent<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, outgoing: &Outgoing) {
+        self.sends.sent(cx, id, outgoing);
+    }
+
+    fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        match arrival.frame.envelope.kind {
+            kind::MESSAGE => self.receive_message::<H, { kind::MESSAGE }>(cx, arrival, true),
+            kind::MESSAGE_REQUEST => {
+                self.receive_message::<H, { kind::MESSAGE_REQUEST }>(cx, arrival, false)
+            }
+            kind::MESSAGE_DATA => self.receive_data(cx, arrival),
+            kind::MESSAGE_PERMIT => {
+                self.sends.permit(cx, arrival);
+                Received::Done
+            }
+            _ => {
+                self.receive_end(cx, arrival);
+                Received::Done
+            }
+        }
+    }
+
+    fn receive_span<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> usize {
+        match arrival.frame.envelope.kind {
+            kind::MESSAGE_DATA => self.receive_data_span(cx, arrival),
+            _ => 0,
+        }
+    }
+
+    fn page_offset(frame: &Frame) -> usize {
+        match frame.envelope.kind {
+            kind::MESSAGE_DATA => frame.body::<MessageData>().page_offset.get().into(),
+            _ => 0,
+        }
+    }
+
+    fn advance(frame: &mut Frame, length: usize) {
+        let mut body: MessageData = frame.body();
+        let bytes = length as u64;
+        let page_offset = (u64::from(body.page_offset.get()) + bytes) % PAGE_SIZE as u64;
+        body.offset = body.offset.get().wrapping_add(bytes).into();
+        body.page_offset = (page_offset as u16).into();
+        frame.set_body(&body);
+    }
+
+    fn unavailable<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        status: Status,
+    ) -> Received {
+        if arrival.frame.envelope.kind == kind::MESSAGE_DATA {
+            self.data_unavailable(cx, arrival, status);
+        }
+        Received::Refuse(status)
+    }
+
+    fn resume<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        _vni: VniId,
+        job: u64,
+        failed: Option<Status>,
+    ) {
+        match failed {
+            None => self.proceed(cx, job),
+            Some(status) => self.end_landing(cx, job, status),
+        }
+    }
+
+    fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        self.sends.update(cx, id);
+    }
+
+    fn settled<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, fragments: u32) {
+        self.sends.settled(cx, id, fragments);
+    }
+
+    fn refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        sequence: u64,
+        status: Status,
+    ) {
+        self.sends.refused(cx, id, sequence, status);
+    }
+
+    fn fail<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        self.sends.fail(cx, id, status);
+    }
+
+    fn lost<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        self.sends.lost(cx, id);
+    }
+
+    fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {
+        self.sends.uses_segment(id, segment)
+    }
+
+    fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
+        match ended {
+            Ended::Operations(vni) => {
+                self.sends.forget(cx, vni, true);
+                self.forget_receives(vni);
+            }
+            Ended::Process(vni) => {
+                self.sends.forget(cx, vni, false);
+                self.destination_ended(vni);
+                // Peers are told by the core; the own node is not.
+                let mut own = cx.transport.peers().into_iter();
+                let own = own.find(|index| cx.transport.is_own(*index));
+                let port = cx.core.process(vni).map(|process| process.port);
+                if let (Some(own), Some(port)) = (own, port) {
+                    self.source_ended(cx, own, port, u64::MAX);
+                }
+            }
+            Ended::Segment(vni, segment) => self.segment_ended(cx, vni, segment),
+            Ended::Session(peer, node, _) => {
+                self.sends.session_ended(peer);
+                self.session_ended(cx, peer, node.0);
+            }
+            Ended::PeerProcess(peer, port, before) => self.source_ended(cx, peer, port, before),
+        }
+    }
+
+    fn awaits(&self, node: NodeId) -> bool {
+        let mut inboxes = self.inboxes.values();
+        self.staging.awaits(node.0) || inboxes.any(|inbox| inbox.names(node.0))
+    }
+
+    fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        !self.holding.is_empty() && self.release(cx)
+    }
+
+    fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {
+        let staging = &self.staging;
+        let receives = self.inboxes.values().map(Inbox::posted_count);
+        let messages = staging.messages_of_processes();
+        let bytes = staging.staged_of_processes();
+        let of_peers = staging.staged_of_nodes();
+        let envelopes = staging.envelopes_of_nodes();
+        budgets.extend([
+            Budget::most("receives_of_process", receives, limits.receives),
+            Budget::most("messages_of_process", messages, limits.unexpected),
+            Budget::most("staged_bytes_of_process", bytes, limits.staged_bytes),
+            Budget::most(
+                "staged_bytes_of_peer",
+                of_peers,
+                limits.staged_bytes_per_peer,
+            ),
+            Budget::most("envelopes_of_peer", envelopes, limits.envelopes_per_peer),
+        ]);
+    }
+}

@@ -1,0 +1,562 @@
+//! Messages at their destination: from a frame to the memory of a receive.
+//!
+//! ```text
+//!   frame ──► early? ── no ──► backlog? ── no ──► matched? ── yes ──► landing ──► completion
+//!               │ yes             │ yes              │ no               │ pages absent, or the
+//!               ▼                 ▼                  ▼                  ▼ bytes at the source
+//!             Early             Held            Unexpected           Landing
+//! ```
+//! A message is early if the one that its frame names has not arrived or is early itself. So
+//! nothing has to be kept of a stream but its early messages, and nothing is left of one when a
+//! process ends: who comes later names no earlier frame.
+
+use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
+use qnic_abi::message::{Message, MessageData, MessagePermit, SendFlags};
+use qnic_abi::wire::Frame;
+use qnic_abi::{Status, VniId, PAGE_SIZE};
+
+use super::command::{Name, Receive, Space};
+use super::inbox::Posted;
+use super::matching;
+use super::staging::{Arrived, Header, Landing, Place};
+use super::{Context, Messages, Protocol, Received};
+use crate::core::{Destination, LookupSide, PageError, PageRange, Waiter};
+use crate::env::{Host, Payload};
+use crate::frame::Arrival;
+use crate::ids::PeerIndex;
+
+/// The completion of a receive that has no message.
+pub(super) fn failed_receive(posted: &Posted, status: Status) -> CompletionEntry {
+    let command = &posted.command;
+    let source = command.pattern.source().unwrap_or_default();
+    CompletionEntry {
+        handle: command.handle.into(),
+        tag: command.pattern.tag().into(),
+        status: status.code().into(),
+        node: source.node.into(),
+        port: source.port.into(),
+        kind: CompletionKind::Receive as u8,
+        endpoint: command.space.endpoint.into(),
+        ..CompletionEntry::default()
+    }
+}
+
+/// The pages that the rest of a message needs.
+fn pages_from(landing: &Landing, offset: u64) -> PageRange {
+    let address = landing.local.address + landing.offset + offset;
+    PageRange::new(address, landing.allowed - offset, LookupSide::Destination)
+}
+
+impl Messages {
+    /// Ends a receive, or its part in a message.
+    pub(super) fn finish<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        header: &Header,
+        landing: &Landing,
+        status: Status,
+    ) {
+        let truncated = landing.allowed < header.length && status == Status::Ok;
+        let status = if truncated { Status::Truncated } else { status };
+        let entry = CompletionEntry {
+            handle: landing.handle.into(),
+            tag: header.tag.into(),
+            immediate: header.immediate.into(),
+            length: header.length.into(),
+            offset: landing.offset.into(),
+            status: status.code().into(),
+            node: header.source.node.into(),
+            port: header.source.port.into(),
+            kind: CompletionKind::Receive as u8,
+            flags: if landing.more { COMPLETION_MORE } else { 0 },
+            endpoint: header.space.endpoint.into(),
+            ..CompletionEntry::default()
+        };
+        cx.core.complete(header.vni, entry);
+        // It is likely to answer.
+        cx.core.activate(header.vni, Some(cx.now));
+    }
+
+    /// Posts a receive; gives it the messages that have come for it.
+    pub(super) fn post<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, command: Receive) {
+        let mut posted = Posted::new(command);
+        if let Err(status) = command.local.authorise(cx.core, vni) {
+            cx.core.counters.refused(status);
+            return cx.core.complete(vni, failed_receive(&posted, status));
+        }
+        loop {
+            let inbox = self.inboxes.get_or_insert(vni);
+            let space = inbox.space(command.space, &cx.core.limits);
+            let Some(message) = space.claim(command.pattern) else {
+                break;
+            };
+            let Some(arrived) = self.staging.get(message.handle) else {
+                continue;
+            };
+            let landing = posted.take(arrived.header.length);
+            self.land(cx, message.handle, landing);
+            if !landing.more {
+                return;
+            }
+        }
+        self.last_receive += 1;
+        let inbox = self.inboxes.get_or_insert(vni);
+        if !inbox.post(&cx.core.limits, self.last_receive, posted) {
+            let entry = failed_receive(&posted, Status::Exhausted);
+            cx.core.complete(vni, entry);
+        }
+    }
+
+    /// Takes a posted receive back.
+    pub(super) fn cancel<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, handle: u64) {
+        let Some(inbox) = self.inboxes.get(vni) else {
+            return;
+        };
+        let number = inbox.with_handle(handle);
+        if let Some(posted) = number.and_then(|number| inbox.remove(number)) {
+            let entry = failed_receive(&posted, Status::Cancelled);
+            cx.core.complete(vni, entry);
+        }
+    }
+
+    /// A message that is kept has found its receive.
+    fn land<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, landing: Landing) {
+        self.staging.set_place(number, Place::Landing(landing));
+        let Some(message) = self.staging.get(number) else {
+            return;
+        };
+        if message.bytes.is_some() {
+            return self.proceed(cx, number);
+        }
+        let header = message.header;
+        permit(cx, &header, number, &landing);
+        if landing.allowed == 0 {
+            self.staging.remove(number);
+            self.finish(cx, &header, &landing, Status::Ok);
+        }
+    }
+
+    /// Copies a staged message into the memory of its receive, as far as that is there.
+    pub(super) fn proceed<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64) {
+        let Some(message) = self.staging.get(number) else {
+            return;
+        };
+        let (Place::Landing(landing), Some(bytes)) = (&mut message.place, &message.bytes) else {
+            return;
+        };
+        let header = message.header;
+        let bytes = &bytes[..];
+        let payload = match bytes.is_empty() {
+            true => Payload::None,
+            false => Payload::Bytes(bytes),
+        };
+        let status = match copy_in(cx, header.vni, landing, &payload) {
+            Ok(()) => Status::Ok,
+            Err(PageError::Refused(status)) => status,
+            Err(PageError::Absent) => {
+                let range = pages_from(landing, landing.arrived);
+                let job = Waiter::Job(Self::ID, number);
+                return cx.core.wait_for_pages(header.vni, range, job);
+            }
+        };
+        self.end_landing(cx, number, status);
+    }
+
+    /// Ends a message that has found its receive.
+    pub(super) fn end_landing<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        number: u64,
+        status: Status,
+    ) {
+        if let Some(message) = self.staging.remove(number) {
+            if let Place::Landing(landing) = message.place {
+                self.finish(cx, &message.header, &landing, status);
+            }
+        }
+    }
+
+    /// Receives the frame that tells of a message; `eager`: with all of it.
+    pub(super) fn receive_message<H: Host, const KIND: u8>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        eager: bool,
+    ) -> Received {
+        let body: Message<KIND> = arrival.body();
+        let envelope = &arrival.frame.envelope;
+        let vni = match cx.core.process_on(envelope.destination_port.get()) {
+            Ok((vni, _)) => vni,
+            Err(status) => {
+                cx.core.counters.refused(status);
+                return Received::Refuse(status);
+            }
+        };
+        let sequence = envelope.sequence.get();
+        let after = body.after.get();
+        if after >= sequence {
+            return Received::Refuse(Status::Malformed);
+        }
+        let header = Header {
+            vni,
+            peer: arrival.peer,
+            source: Name {
+                node: envelope.source_node.get(),
+                port: envelope.source_port.get(),
+            },
+            sequence,
+            operation: envelope.operation.get(),
+            space: Space {
+                endpoint: body.endpoint.get(),
+                untagged: u32::from(body.flags.get()) & SendFlags::UNTAGGED.bits() != 0,
+            },
+            tag: body.tag.get(),
+            immediate: body.immediate.get(),
+            length: body.length.get(),
+        };
+        let early = after != 0
+            && (!cx.transport.has_arrived(arrival.peer, after)
+                || self.staging.is_early(arrival.peer, after));
+        if early {
+            let number = self.staging.next_number();
+            let place = Place::Early(after);
+            return self.keep(cx, arrival, (number, header), place, eager);
+        }
+        let received = match self.is_held_back(cx, vni) {
+            true => {
+                let number = self.staging.next_number();
+                let received = self.keep(cx, arrival, (number, header), Place::Held, eager);
+                self.hold(vni, number);
+                received
+            }
+            false => self.match_message(cx, arrival, header, eager),
+        };
+        self.match_followers(cx, arrival.peer, sequence);
+        received
+    }
+
+    /// Returns true if nothing is given to the receives of a process now.
+    fn is_held_back<H: Host>(&mut self, cx: &Context<'_, H>, vni: VniId) -> bool {
+        let inbox = self.inboxes.get(vni);
+        inbox.is_some_and(|inbox| !inbox.held.is_empty()) || cx.core.has_completion_backlog(vni)
+    }
+
+    fn hold(&mut self, vni: VniId, number: u64) {
+        if self.staging.get(number).is_some() {
+            self.inboxes.get_or_insert(vni).held.push_back(number);
+            if !self.holding.contains(&vni) {
+                self.holding.push(vni);
+            }
+        }
+    }
+
+    /// Gives a message that comes in order to its receive, or keeps it for one.
+    fn match_message<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        header: Header,
+        eager: bool,
+    ) -> Received {
+        let number = self.staging.next_number();
+        let inbox = self.inboxes.get_or_insert(header.vni);
+        let space = inbox.space(header.space, &cx.core.limits);
+        let receive = match space.arrive(header.source, header.tag, number) {
+            Ok(matching::Arrived::Matched(receive)) => receive.handle,
+            Ok(matching::Arrived::Queued(id)) => {
+                let place = Place::Unexpected(id);
+                let received = self.keep(cx, arrival, (number, header), place, eager);
+                if self.staging.get(number).is_none() {
+                    let inbox = self.inboxes.get_or_insert(header.vni);
+                    let space = inbox.space(header.space, &cx.core.limits);
+                    space.discard(id);
+                }
+                return received;
+            }
+            Err(matching::Full) => return Received::Refuse(Status::Exhausted),
+        };
+        let Some(mut landing) = inbox.land(receive, header.length) else {
+            return Received::Refuse(Status::Aborted);
+        };
+        if eager {
+            let status = match copy_in(cx, header.vni, &mut landing, &arrival.payload) {
+                Ok(()) => Some(Status::Ok),
+                Err(PageError::Refused(status)) => Some(status),
+                Err(PageError::Absent) => None,
+            };
+            if let Some(status) = status {
+                self.finish(cx, &header, &landing, status);
+                return Received::Done;
+            }
+        }
+        let place = Place::Landing(landing);
+        let received = self.keep(cx, arrival, (number, header), place, eager);
+        match self
+            .staging
+            .get(number)
+            .map(|message| message.bytes.is_some())
+        {
+            None => {
+                let Received::Refuse(status) = received else {
+                    return received;
+                };
+                self.finish(cx, &header, &landing, status);
+            }
+            Some(true) => self.proceed(cx, number),
+            Some(false) => {
+                landing.arrived = 0;
+                self.land(cx, number, landing);
+            }
+        }
+        received
+    }
+
+    /// Keeps a message, with its bytes if there is room for them.
+    fn keep<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        (number, header): (u64, Header),
+        place: Place,
+        eager: bool,
+    ) -> Received {
+        let limits = &cx.core.limits;
+        let length = arrival.payload.len();
+        let mut bytes = None;
+        if eager && self.staging.has_room(limits, &header, length) {
+            let mut copy = vec![0; length].into_boxed_slice();
+            if arrival.payload.read(&mut copy).is_ok() {
+                bytes = Some(copy);
+            }
+        }
+        let staged = bytes.is_some();
+        let message = Arrived {
+            header,
+            place,
+            bytes,
+        };
+        match self.staging.insert(limits, number, message) {
+            Err(status) => Received::Refuse(status),
+            Ok(()) if eager && !staged => Received::Refuse(Status::NotStaged),
+            Ok(()) => Received::Done,
+        }
+    }
+
+    /// Goes on with messages that have waited for that of a frame.
+    pub(super) fn match_followers<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        peer: PeerIndex,
+        mut sequence: u64,
+    ) {
+        while let Some(number) = self.staging.follower(peer, sequence) {
+            let Some(message) = self.staging.get(number) else {
+                return;
+            };
+            let header = message.header;
+            sequence = header.sequence;
+            match self.is_held_back(cx, header.vni) {
+                true => {
+                    self.staging.set_place(number, Place::Held);
+                    self.hold(header.vni, number);
+                }
+                false => self.match_kept(cx, number, header),
+            }
+        }
+    }
+
+    /// Gives a message that is kept to its receive, or lets it wait for one.
+    fn match_kept<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, header: Header) {
+        let inbox = self.inboxes.get_or_insert(header.vni);
+        let space = inbox.space(header.space, &cx.core.limits);
+        match space.arrive(header.source, header.tag, number) {
+            Ok(matching::Arrived::Matched(receive)) => {
+                match inbox.land(receive.handle, header.length) {
+                    Some(landing) => self.land(cx, number, landing),
+                    None => drop(self.staging.remove(number)),
+                }
+            }
+            Ok(matching::Arrived::Queued(id)) => {
+                self.staging.set_place(number, Place::Unexpected(id));
+            }
+            Err(matching::Full) => drop(self.staging.remove(number)),
+        }
+    }
+
+    /// Gives messages to processes that have read completions. Returns true if there were any.
+    pub(super) fn release<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        let mut busy = false;
+        for vni in std::mem::take(&mut self.holding) {
+            loop {
+                let backlog = cx.core.has_completion_backlog(vni);
+                let Some(inbox) = self.inboxes.get(vni) else {
+                    break;
+                };
+                if backlog {
+                    self.holding.push(vni);
+                    break;
+                }
+                let Some(number) = inbox.held.pop_front() else {
+                    break;
+                };
+                busy = true;
+                if let Some(header) = self.staging.get(number).map(|message| message.header) {
+                    self.match_kept(cx, number, header);
+                }
+            }
+        }
+        busy
+    }
+
+    /// Where data of a message goes, and what is missing behind it.
+    fn check_data<H: Host>(
+        &mut self,
+        cx: &Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Result<(Destination, Landing), Status> {
+        let body: MessageData = arrival.body();
+        let message = self.staging.get(body.receive.get());
+        let message = message.ok_or(Status::Aborted)?;
+        let header = &message.header;
+        let known = header.peer == arrival.peer
+            && header.operation == arrival.operation().0
+            && message.bytes.is_none();
+        let Place::Landing(landing) = message.place else {
+            return Err(Status::Aborted);
+        };
+        if !known {
+            return Err(Status::Aborted);
+        }
+        let (offset, length) = (body.offset.get(), arrival.payload.len() as u64);
+        let end = offset.checked_add(length).ok_or(Status::BadAddress)?;
+        let missing = landing.allowed - landing.arrived;
+        if length == 0 || end > landing.allowed || length > missing {
+            return Err(Status::BadLength);
+        }
+        let address = landing.local.address + landing.offset + offset;
+        if address % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {
+            return Err(Status::BadAddress);
+        }
+        let key = landing.local.authorise(cx.core, header.vni)?;
+        let to = Destination {
+            vni: header.vni,
+            address,
+            key,
+        };
+        Ok((to, landing))
+    }
+
+    /// Counts bytes of a message that have been copied into its receive.
+    fn data_copied<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, length: u64) {
+        let Some(message) = self.staging.get(number) else {
+            return;
+        };
+        if let Place::Landing(landing) = &mut message.place {
+            landing.arrived += length;
+            if landing.arrived == landing.allowed {
+                self.end_landing(cx, number, Status::Ok);
+            }
+        }
+    }
+
+    /// Receives a fragment of a message that has permission.
+    pub(super) fn receive_data<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        let body: MessageData = arrival.body();
+        let (to, landing) = match self.check_data(cx, arrival) {
+            Ok(checked) => checked,
+            Err(status) => return Received::Refuse(status),
+        };
+        match cx.core.copy_in(cx.host, to, &arrival.payload) {
+            Ok(()) => {}
+            Err(PageError::Refused(status)) => {
+                self.end_landing(cx, body.receive.get(), status);
+                return Received::Refuse(status);
+            }
+            Err(PageError::Absent) => {
+                return Received::Wait(to.vni, pages_from(&landing, body.offset.get()));
+            }
+        }
+        let length = arrival.payload.len() as u64;
+        self.data_copied(cx, body.receive.get(), length);
+        Received::Done
+    }
+
+    /// Receives fragments together whose pages are there.
+    pub(super) fn receive_data_span<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> usize {
+        let body: MessageData = arrival.body();
+        let Ok((to, _)) = self.check_data(cx, arrival) else {
+            return 0;
+        };
+        let copied = cx.core.copy_in_span(cx.host, to, &arrival.payload);
+        if copied > 0 {
+            self.data_copied(cx, body.receive.get(), copied as u64);
+        }
+        copied
+    }
+
+    /// Data of a message will never have its pages.
+    pub(super) fn data_unavailable<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+        status: Status,
+    ) {
+        let body: MessageData = arrival.body();
+        if self.check_data(cx, arrival).is_ok() {
+            self.end_landing(cx, body.receive.get(), status);
+        }
+    }
+}
+
+/// Copies bytes of a message, from [`Landing::arrived`] on, into the memory of its receive.
+fn copy_in<H: Host>(
+    cx: &mut Context<'_, H>,
+    vni: VniId,
+    landing: &mut Landing,
+    payload: &Payload<'_, H::Memory>,
+) -> Result<(), PageError> {
+    let key = landing.local.authorise(cx.core, vni);
+    let key = key.map_err(PageError::Refused)?;
+    while landing.arrived < landing.allowed {
+        let address = landing.local.address + landing.offset + landing.arrived;
+        let to = Destination { vni, address, key };
+        let left = (landing.allowed - landing.arrived) as usize;
+        let part = payload.part(landing.arrived as usize, left);
+        let mut copied = cx.core.copy_in_span(cx.host, to, &part);
+        if copied == 0 {
+            let page = PAGE_SIZE - (address % PAGE_SIZE as u64) as usize;
+            let first = part.part(0, page);
+            cx.core.copy_in(cx.host, to, &first)?;
+            copied = first.len();
+        }
+        if copied == 0 {
+            return Err(PageError::Refused(Status::BadLength));
+        }
+        landing.arrived += copied as u64;
+    }
+    Ok(())
+}
+
+/// Lets the bytes of a message come.
+fn permit<H: Host>(cx: &mut Context<'_, H>, header: &Header, number: u64, landing: &Landing) {
+    let address = landing.local.address.wrapping_add(landing.offset);
+    let mut permit = Frame::new(&MessagePermit {
+        receive: number.into(),
+        length: landing.allowed.into(),
+        page_offset: ((address % PAGE_SIZE as u64) as u16).into(),
+        ..MessagePermit::default()
+    });
+    let port = cx.core.process(header.vni).map(|process| process.port);
+    permit.envelope.source_port = port.map_or(0, |port| port.0).into();
+    permit.envelope.destination_port = header.source.port.into();
+    permit.envelope.operation = header.operation.into();
+    cx.transport.send_control(header.peer, permit);
+}

@@ -1,0 +1,526 @@
+//! Messages at their source.
+//!
+//! ```text
+//!   Unsent ── first of its stream, short ──► Eager ── delivered ─────────────► Ok
+//!     │                                        └─ Nak: not staged ─┐
+//!     └── first of its stream, long ─────────────────────────► Requested
+//!                                                                  │ permit
+//!                                            Permitted: data ◄─────┘
+//!                                                └─ all delivered ─► Ok or Truncated
+//! ```
+//! A *stream* is what a process sends to one other process. The first frame of a message is sent
+//! when those of all earlier messages of its stream were. It says behind which frame it is to be
+//! matched, unless that is known to have arrived.
+
+use std::collections::VecDeque;
+
+use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::message::{kind, MessageEnd, MessagePermit};
+use qnic_abi::wire::Frame;
+use qnic_abi::{SegmentId, Status, VniId};
+
+use super::command::{Name, Send};
+use super::{Context, Messages, Outgoing, Protocol, Turn};
+use crate::core::{Core, Fetched, PageKey, PerProcess, INLINE_WORDS, OPERATION_SLOTS};
+use crate::env::Host;
+use crate::frame::Arrival;
+use crate::ids::{OperationId, PeerIndex};
+use crate::protocols::protocol::Ends;
+
+/// Streams of a process that are remembered although nothing of them runs, as their last frame
+/// may not have arrived.
+const MOST_STREAMS: usize = 2 * OPERATION_SLOTS;
+
+/// Where a message of this node stands; with the number of the frame that has told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Unsent,
+    Eager(u64),
+    Requested(u64),
+    Permitted,
+    Failed,
+}
+
+/// A message that is sent.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) command: Send,
+    pub(super) destination: Name,
+    pub(super) page_key: PageKey,
+    state: State,
+    /// From the permit.
+    pub(super) receive: u64,
+    pub(super) page_offset: u64,
+    pub(super) allowed: u64,
+    /// Bytes sent with permission.
+    pub(super) sent: u64,
+    /// Fragments that are not delivered.
+    pub(super) in_flight: u32,
+    /// Most of them.
+    pub(super) limit: u32,
+    pub(super) inline: [u64; INLINE_WORDS],
+}
+
+/// What a process sends to another.
+#[derive(Debug)]
+pub(super) struct Stream {
+    destination: Name,
+    peer: PeerIndex,
+    /// What has not sent its first frame.
+    pub(super) unsent: VecDeque<OperationId>,
+    /// Number of the last frame that has told of a message; zero: none.
+    pub(super) last: u64,
+}
+
+/// The messages that one process sends, by slot of their operation.
+#[derive(Debug)]
+pub(super) struct Sends {
+    slots: [Option<Box<Sending>>; OPERATION_SLOTS],
+    streams: Vec<Stream>,
+}
+
+impl Default for Sends {
+    fn default() -> Self {
+        Sends {
+            slots: std::array::from_fn(|_| None),
+            streams: Vec::new(),
+        }
+    }
+}
+
+impl Sends {
+    pub(super) fn get(&mut self, id: OperationId) -> Option<&mut Sending> {
+        self.slots.get_mut(usize::from(id.slot()))?.as_deref_mut()
+    }
+
+    pub(super) fn stream(&mut self, destination: Name) -> Option<&mut Stream> {
+        let mut streams = self.streams.iter_mut();
+        streams.find(|stream| stream.destination == destination)
+    }
+
+    /// Puts a message behind those of its stream. Returns false if there are too many streams.
+    fn join(
+        &mut self,
+        destination: Name,
+        peer: PeerIndex,
+        id: OperationId,
+        has_arrived: impl Fn(PeerIndex, u64) -> bool,
+    ) -> bool {
+        if self.stream(destination).is_none() {
+            let is_needed = |stream: &Stream| {
+                !stream.unsent.is_empty() || !has_arrived(stream.peer, stream.last)
+            };
+            self.streams.retain(is_needed);
+            if self.streams.len() >= MOST_STREAMS {
+                return false;
+            }
+            self.streams.push(Stream {
+                destination,
+                peer,
+                unsent: VecDeque::new(),
+                last: 0,
+            });
+        }
+        if let Some(stream) = self.stream(destination) {
+            if stream.peer != peer {
+                stream.peer = peer;
+                stream.last = 0;
+            }
+            stream.unsent.push_back(id);
+        }
+        true
+    }
+
+    /// Takes a message out of its stream. Returns the one that may be sent now instead.
+    fn leave(&mut self, destination: Name, id: OperationId) -> Option<OperationId> {
+        let stream = self.stream(destination)?;
+        let was_first = stream.unsent.front() == Some(&id);
+        stream.unsent.retain(|other| *other != id);
+        stream.unsent.front().copied().filter(|_| was_first)
+    }
+
+    /// Lets a message send, or ends it, as things stand now.
+    fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let Some(operation) = cx.core.operation(id) else {
+            return;
+        };
+        let (may_send, failure) = (operation.may_send(), operation.failure);
+        let Some(sending) = self.get(id) else {
+            return;
+        };
+        let all_sent = sending.sent >= sending.allowed;
+        let idle = sending.in_flight == 0;
+        let room = sending.in_flight < sending.limit;
+        let truncated = sending.allowed < sending.command.length;
+        let (state, destination) = (sending.state, sending.destination);
+        match (state, failure) {
+            (_, Some(status)) if idle => self.finish(cx, id, status),
+            (State::Unsent, None) => {
+                let stream = self.stream(destination);
+                let first = stream.is_some_and(|stream| stream.unsent.front() == Some(&id));
+                cx.core.set_ready(id, first && may_send);
+            }
+            (State::Eager(_), None) if idle => self.finish(cx, id, Status::Ok),
+            (State::Permitted, None) if all_sent && idle => {
+                let status = match truncated {
+                    true => Status::Truncated,
+                    false => Status::Ok,
+                };
+                self.finish(cx, id, status);
+            }
+            (State::Permitted, None) => cx.core.set_ready(id, !all_sent && room && may_send),
+            _ => cx.core.set_ready(id, false),
+        }
+    }
+
+    fn finish<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        let slot = self.slots.get_mut(usize::from(id.slot()));
+        let Some(sending) = slot.and_then(Option::take) else {
+            return;
+        };
+        cx.core.finish(cx.host, id, status);
+        complete(
+            cx.core,
+            id.vni(),
+            &sending.command,
+            sending.destination,
+            status,
+        );
+        if let Some(next) = self.leave(sending.destination, id) {
+            self.update(cx, next);
+        }
+    }
+
+    /// Gives a message up; its destination learns of it, if it waits for more.
+    fn fail<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+        let Some(operation) = cx.core.operation(id) else {
+            return;
+        };
+        let peer = operation.peer;
+        operation.fail(status);
+        if matches!(status, Status::Aborted | Status::PeerGone) {
+            cx.core.counters.aborted += 1;
+        }
+        let Some(sending) = self.get(id) else {
+            return;
+        };
+        let state = std::mem::replace(&mut sending.state, State::Failed);
+        let destination = sending.destination;
+        let next = match state {
+            State::Unsent => self.leave(destination, id),
+            State::Requested(_) | State::Permitted => {
+                send_end(cx, peer, (destination.port, id.0), status);
+                None
+            }
+            State::Eager(_) | State::Failed => None,
+        };
+        self.update(cx, id);
+        if let Some(next) = next {
+            self.update(cx, next);
+        }
+    }
+}
+
+/// Tells a process of its message.
+fn complete(core: &mut Core, vni: VniId, command: &Send, destination: Name, status: Status) {
+    let entry = CompletionEntry {
+        handle: command.handle.into(),
+        tag: command.tag.into(),
+        length: command.length.into(),
+        status: status.code().into(),
+        node: destination.node.into(),
+        port: destination.port.into(),
+        kind: CompletionKind::Send as u8,
+        endpoint: command.space.endpoint.into(),
+        ..CompletionEntry::default()
+    };
+    core.complete(vni, entry);
+}
+
+/// Says that an operation of this node runs no more. It is said again to a peer that gives it
+/// permission.
+fn send_end<H>(
+    cx: &mut Context<'_, H>,
+    peer: PeerIndex,
+    (port, operation): (u16, u64),
+    status: Status,
+) {
+    if matches!(status, Status::PeerGone | Status::NoSuchPort) || !cx.transport.is_ready(peer) {
+        return;
+    }
+    if cx.transport.has_control_room(peer) {
+        let mut end = Frame::new(&MessageEnd {
+            status: status.code().into(),
+            ..MessageEnd::default()
+        });
+        end.envelope.destination_port = port.into();
+        end.envelope.operation = operation.into();
+        cx.transport.send_control(peer, end);
+    }
+}
+
+impl PerProcess<Sends> {
+    /// Begins to send a message.
+    pub(super) fn submit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        command: Send,
+        fetched: &Fetched,
+    ) {
+        let header = &fetched.descriptor.header;
+        let peer = fetched.peer;
+        let counter = crate::core::Counter::Own;
+        let id = (vni, Messages::ID);
+        let Some(id) = cx.core.begin(id, counter, header, peer) else {
+            return;
+        };
+        let destination = Name {
+            node: header.remote_node.get(),
+            port: header.remote_port.get(),
+        };
+        let checked = command.local.authorise(cx.core, vni);
+        let sends = self.get_or_insert(vni);
+        sends.slots[usize::from(id.slot())] = Some(Box::new(Sending {
+            command,
+            destination,
+            page_key: checked.unwrap_or(PageKey::Table(qnic_abi::Key(0))),
+            state: State::Unsent,
+            receive: 0,
+            page_offset: 0,
+            allowed: command.length,
+            sent: 0,
+            in_flight: 0,
+            limit: 1,
+            inline: fetched.inline.map(u64::to_le),
+        }));
+        let transport = &*cx.transport;
+        let has_arrived = |peer, last| transport.is_acknowledged(peer, last);
+        let failure = match (checked, peer) {
+            (Err(status), _) => Some(status),
+            (Ok(_), None) => Some(Status::NoSuchNode),
+            (Ok(_), Some(peer)) => {
+                let joined = sends.join(destination, peer, id, has_arrived);
+                (!joined).then_some(Status::Exhausted)
+            }
+        };
+        match failure {
+            None => sends.update(cx, id),
+            Some(status) => {
+                cx.core.counters.refused(status);
+                sends.fail(cx, id, status);
+            }
+        }
+    }
+
+    pub(super) fn turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        let (Some(ends), Some(sends)) = (Ends::of(cx.core, id), self.get(id.vni())) else {
+            return Turn::Idle;
+        };
+        match sends.get(id).map(|sending| sending.state) {
+            Some(State::Unsent) => sends.first_turn(cx, id, &ends, outgoing),
+            Some(State::Permitted) => sends.data_turn(cx, id, &ends, budget, outgoing),
+            _ => Turn::Idle,
+        }
+    }
+
+    pub(super) fn sent<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        outgoing: &Outgoing,
+    ) {
+        cx.core.counters.bytes_sent += outgoing.length as u64;
+        let Some(sends) = self.get(id.vni()) else {
+            return;
+        };
+        let Some(sending) = sends.get(id) else {
+            return;
+        };
+        let envelope = &outgoing.frame.envelope;
+        let sequence = envelope.sequence.get();
+        if envelope.kind != kind::MESSAGE_REQUEST {
+            sending.in_flight += u32::from(envelope.fragments);
+        }
+        if envelope.kind == kind::MESSAGE_DATA {
+            sending.sent += outgoing.length as u64;
+            return sends.update(cx, id);
+        }
+        if sending.state == State::Unsent {
+            sending.state = match envelope.kind {
+                kind::MESSAGE => State::Eager(sequence),
+                _ => State::Requested(sequence),
+            };
+        }
+        let destination = sending.destination;
+        if let Some(stream) = sends.stream(destination) {
+            stream.last = sequence;
+        }
+        let next = sends.leave(destination, id);
+        sends.update(cx, id);
+        if let Some(next) = next {
+            sends.update(cx, next);
+        }
+    }
+
+    pub(super) fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        if let Some(sends) = self.get(id.vni()) {
+            sends.update(cx, id);
+        }
+    }
+
+    pub(super) fn settled<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        fragments: u32,
+    ) {
+        let Some(sends) = self.get(id.vni()) else {
+            return;
+        };
+        if let Some(sending) = sends.get(id) {
+            sending.in_flight = sending.in_flight.saturating_sub(fragments);
+        }
+        sends.update(cx, id);
+    }
+
+    pub(super) fn refused<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        sequence: u64,
+        status: Status,
+    ) {
+        let peer = cx.core.operation(id).map(|operation| operation.peer);
+        let (Some(peer), Some(sends)) = (peer, self.get(id.vni())) else {
+            return;
+        };
+        let Some(sending) = sends.get(id) else {
+            return;
+        };
+        let windowed = cx.transport.refused(peer, sequence, id);
+        if windowed {
+            sending.in_flight = sending.in_flight.saturating_sub(1);
+        }
+        match (sending.state, status) {
+            (State::Eager(number), Status::NotStaged) if windowed && number == sequence => {
+                sending.state = State::Requested(sequence);
+                sends.update(cx, id);
+            }
+            // The permit has overtaken it.
+            (State::Permitted, Status::NotStaged) if windowed => sends.update(cx, id),
+            (State::Requested(number), _) if number == sequence => {
+                sending.state = State::Failed;
+                sends.fail(cx, id, status);
+            }
+            _ if windowed => {
+                sending.state = State::Failed;
+                sends.fail(cx, id, status);
+            }
+            _ => {}
+        }
+    }
+
+    /// A receive has taken a message.
+    pub(super) fn permit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let id = arrival.operation();
+        let body: MessagePermit = arrival.body();
+        let runs = cx.core.operation_with(id, Messages::ID, arrival.peer);
+        let sends = self.get(id.vni()).filter(|_| runs.is_some());
+        let Some(sends) =
+            sends.filter(|sends| sends.slots[usize::from(id.slot()) % OPERATION_SLOTS].is_some())
+        else {
+            let port = arrival.frame.envelope.source_port.get();
+            return send_end(cx, arrival.peer, (port, id.0), Status::Aborted);
+        };
+        let Some(sending) = sends.get(id) else {
+            return;
+        };
+        let awaited = matches!(sending.state, State::Eager(_) | State::Requested(_));
+        if !awaited || body.length.get() > sending.command.length {
+            return;
+        }
+        sending.state = State::Permitted;
+        sending.receive = body.receive.get();
+        sending.allowed = body.length.get();
+        sending.page_offset = body.page_offset.get().into();
+        sends.update(cx, id);
+    }
+
+    pub(super) fn fail<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        status: Status,
+    ) {
+        if let Some(sends) = self.get(id.vni()) {
+            sends.fail(cx, id, status);
+        }
+    }
+
+    pub(super) fn lost<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+        let Some(sends) = self.get(id.vni()) else {
+            return;
+        };
+        let Some(sending) = sends.get(id) else {
+            return;
+        };
+        sending.in_flight = 0;
+        let status = match sending.state {
+            State::Unsent => Status::NoSuchNode,
+            _ => Status::PeerGone,
+        };
+        if sending.state != State::Unsent {
+            sending.state = State::Failed;
+        }
+        sends.fail(cx, id, status);
+    }
+
+    /// Numbers of a session that has ended mean nothing any more.
+    pub(super) fn session_ended(&mut self, peer: PeerIndex) {
+        for (_, sends) in self.iter_mut() {
+            for stream in sends.streams.iter_mut().filter(|it| it.peer == peer) {
+                stream.last = 0;
+            }
+        }
+    }
+
+    pub(super) fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {
+        let sending = self.get(id.vni()).and_then(|sends| sends.get(id));
+        sending.is_some_and(|sending| sending.command.local.uses(segment))
+    }
+
+    /// The operations of a process run no more; `tell` the destinations. A process that ends
+    /// is reported otherwise.
+    pub(super) fn forget<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, tell: bool) {
+        let running = cx.core.process(vni).into_iter();
+        let running = running.flat_map(|process| process.operations.running());
+        let running: Vec<_> = running
+            .map(|operation| (operation.id, operation.peer))
+            .collect();
+        let Some(mut sends) = self.take(vni) else {
+            return;
+        };
+        for (id, peer) in running {
+            let slot = sends.slots.get_mut(usize::from(id.slot()));
+            let Some(sending) = slot.and_then(Option::take) else {
+                continue;
+            };
+            let asked = matches!(sending.state, State::Requested(_) | State::Permitted);
+            if tell && asked {
+                let to = (sending.destination.port, id.0);
+                send_end(cx, peer, to, Status::Aborted);
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Messages that have arrived and are not done: early, held back, unexpected, or on their way
+//! into a receive; and what they may take (Q12).
+//!
+//! | place | waits for | with its bytes | without |
+//! |---|---|---|---|
+//! | Early | a message before it, which has not arrived | staged | at the source |
+//! | Held | its process to read completions | staged | at the source |
+//! | Unexpected | a receive | staged | at the source |
+//! | Landing | pages of the receive | staged | data that is permitted |
+//!
+//! Bytes are bounded for each process that receives and for each node that sends; what finds no
+//! room stays at its source. Messages without bytes are bounded for each node: each belongs to
+//! an operation there that runs.
+
+use std::collections::BTreeMap;
+
+use qnic_abi::{Status, VniId};
+
+use super::command::{Local, Name, Space};
+use super::matching::MessageId;
+use crate::config::Limits;
+use crate::ids::PeerIndex;
+
+/// What a message that is staged takes beside its bytes.
+const OVERHEAD: u64 = 256;
+
+/// How a message goes into a receive.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Landing {
+    pub(super) handle: u64,
+    /// All memory of the receive.
+    pub(super) local: Local,
+    /// Where the message begins in it.
+    pub(super) offset: u64,
+    /// Bytes that it takes.
+    pub(super) allowed: u64,
+    /// Bytes that are there.
+    pub(super) arrived: u64,
+    /// The receive stays posted.
+    pub(super) more: bool,
+}
+
+/// Where a message stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// Behind the frame of that number.
+    Early(u64),
+    Held,
+    Unexpected(MessageId),
+    Landing(Landing),
+}
+
+/// What a message says of itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    pub(super) vni: VniId,
+    pub(super) peer: PeerIndex,
+    pub(super) source: Name,
+    /// Number of the frame that has told of it.
+    pub(super) sequence: u64,
+    /// At its source.
+    pub(super) operation: u64,
+    pub(super) space: Space,
+    pub(super) tag: u64,
+    pub(super) immediate: u64,
+    pub(super) length: u64,
+}
+
+/// A message that has arrived.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) header: Header,
+    pub(super) place: Place,
+    /// Its bytes, if they are staged.
+    pub(super) bytes: Option<Box<[u8]>>,
+}
+
+impl Arrived {
+    fn cost(&self) -> u64 {
+        let bytes = self.bytes.as_ref();
+        bytes.map_or(0, |bytes| bytes.len() as u64 + OVERHEAD)
+    }
+}
+
+/// Use by one node or process.
+#[derive(Debug, Default, Clone, Copy)]
+struct Usage {
+    staged: u64,
+    envelopes: u32,
+    messages: u32,
+}
+
+/// All messages that have arrived, by number.
+#[derive(Debug, Default)]
+pub(super) struct Staging {
+    messages: BTreeMap<u64, Arrived>,
+    /// Those without bytes, by peer and operation.
+    operations: BTreeMap<(PeerIndex, u64), u64>,
+    /// Those that are early, by peer and the number that they wait for.
+    followers: BTreeMap<(PeerIndex, u64), u64>,
+    /// Their own numbers.
+    early: BTreeMap<(PeerIndex, u64), u64>,
+    nodes: BTreeMap<u16, Usage>,
+    processes: BTreeMap<u16, Usage>,
+    last: u64,
+}
+
+impl Staging {
+    /// A number that no message has had.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Returns true if so many bytes can be staged for a message.
+    pub(super) fn has_room(&self, limits: &Limits, header: &Header, length: usize) -> bool {
+        let cost = length as u64 + OVERHEAD;
+        let used = |usage: Option<&Usage>| usage.map_or(0, |usage| usage.staged);
+        let node = used(self.nodes.get(&header.source.node));
+        let process = used(self.processes.get(&header.vni.0));
+        node + cost <= u64::from(limits.staged_bytes_per_peer)
+            && process + cost <= u64::from(limits.staged_bytes)
+    }
+
+    /// Keeps a message.
+    ///
+    /// # Errors
+    /// Why there is no room.
+    pub(super) fn insert(
+        &mut self,
+        limits: &Limits,
+        number: u64,
+        message: Arrived,
+    ) -> Result<(), Status> {
+        let header = &message.header;
+        let key = (header.peer, header.operation);
+        let cost = message.cost();
+        let node = self.nodes.entry(header.source.node).or_default();
+        let process = self.processes.entry(header.vni.0).or_default();
+        let bare = message.bytes.is_none();
+        let full = process.messages >= limits.unexpected
+            || bare && node.envelopes >= limits.envelopes_per_peer;
+        if full {
+            self.sweep(header.source.node, header.vni.0);
+            return Err(Status::Exhausted);
+        }
+        let twice = bare && self.operations.contains_key(&key);
+        let follower = match message.place {
+            Place::Early(after) => Some((header.peer, after)),
+            _ => None,
+        };
+        if twice || follower.is_some_and(|key| self.followers.contains_key(&key)) {
+            self.sweep(header.source.node, header.vni.0);
+            return Err(Status::Malformed);
+        }
+        for usage in [node, process] {
+            usage.staged += cost;
+            usage.envelopes += u32::from(bare);
+            usage.messages += 1;
+        }
+        if bare {
+            self.operations.insert(key, number);
+        }
+        if let Some(key) = follower {
+            self.followers.insert(key, number);
+            self.early.insert((header.peer, header.sequence), number);
+        }
+        self.messages.insert(number, message);
+        Ok(())
+    }
+
+    /// Drops counts that are zero.
+    fn sweep(&mut self, node: u16, process: u16) {
+        if self
+            .nodes
+            .get(&node)
+            .is_some_and(|usage| usage.messages == 0)
+        {
+            self.nodes.remove(&node);
+        }
+        let usage = self.processes.get(&process);
+        if usage.is_some_and(|usage| usage.messages == 0) {
+            self.processes.remove(&process);
+        }
+    }
+
+    /// Takes a message out.
+    pub(super) fn remove(&mut self, number: u64) -> Option<Arrived> {
+        let message = self.messages.remove(&number)?;
+        let header = &message.header;
+        let (node, process) = (header.source.node, header.vni.0);
+        let usages = [self.nodes.get_mut(&node), self.processes.get_mut(&process)];
+        for usage in usages.into_iter().flatten() {
+            usage.staged -= message.cost();
+            usage.envelopes -= u32::from(message.bytes.is_none());
+            usage.messages -= 1;
+        }
+        if message.bytes.is_none() {
+            self.operations.remove(&(header.peer, header.operation));
+        }
+        self.forget_order(&message.header, message.place);
+        self.sweep(node, process);
+        Some(message)
+    }
+
+    fn forget_order(&mut self, header: &Header, place: Place) {
+        if let Place::Early(after) = place {
+            self.followers.remove(&(header.peer, after));
+            self.early.remove(&(header.peer, header.sequence));
+        }
+    }
+
+    /// The message of a number.
+    pub(super) fn get(&mut self, number: u64) -> Option<&mut Arrived> {
+        self.messages.get_mut(&number)
+    }
+
+    /// Moves a message to another place.
+    pub(super) fn set_place(&mut self, number: u64, place: Place) {
+        let Some(message) = self.messages.get_mut(&number) else {
+            return;
+        };
+        let before = std::mem::replace(&mut message.place, place);
+        let header = message.header;
+        self.forget_order(&header, before);
+    }
+
+    /// The message without bytes of an operation of a peer.
+    pub(super) fn of_operation(&self, peer: PeerIndex, operation: u64) -> Option<u64> {
+        self.operations.get(&(peer, operation)).copied()
+    }
+
+    /// Returns true if the message of that frame is early itself.
+    pub(super) fn is_early(&self, peer: PeerIndex, sequence: u64) -> bool {
+        self.early.contains_key(&(peer, sequence))
+    }
+
+    /// The message that has waited for that of a frame.
+    pub(super) fn follower(&self, peer: PeerIndex, sequence: u64) -> Option<u64> {
+        self.followers.get(&(peer, sequence)).copied()
+    }
+
+    /// The numbers of messages that are chosen.
+    pub(super) fn select(&self, chosen: impl Fn(&Arrived) -> bool) -> Vec<u64> {
+        let messages = self.messages.iter();
+        let chosen = messages.filter(|(_, message)| chosen(message));
+        chosen.map(|(number, _)| *number).collect()
+    }
+
+    /// Returns true if data of a node is awaited.
+    pub(super) fn awaits(&self, node: u16) -> bool {
+        self.nodes
+            .get(&node)
+            .is_some_and(|usage| usage.envelopes > 0)
+    }
+
+    /// Bytes staged of each process and each node, and envelopes of each node.
+    pub(super) fn staged_of_processes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.processes.values().map(|usage| usage.staged)
+    }
+
+    pub(super) fn messages_of_processes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.processes.values().map(|usage| usage.messages)
+    }
+
+    pub(super) fn staged_of_nodes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.nodes.values().map(|usage| usage.staged)
+    }
+
+    pub(super) fn envelopes_of_nodes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.nodes.values().map(|usage| usage.envelopes)
+    }
+}

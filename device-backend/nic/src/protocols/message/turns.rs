@@ -1,0 +1,174 @@
+//! The frames of messages, at their source.
+
+use qnic_abi::message::{kind, Message, MessageData, SendFlags};
+use qnic_abi::wire::fragments;
+use qnic_abi::{VniId, PAGE_SIZE};
+
+use super::command::Send;
+use super::sends::Sends;
+use super::{Context, Outgoing, Turn};
+use crate::core::{Fragment, LookupSide, PageError, PageKey, PageRange};
+use crate::env::Host;
+use crate::ids::OperationId;
+use crate::protocols::protocol::{Ends, Source};
+use crate::transport::Window;
+
+impl Sends {
+    /// The frame that tells of a message: with all of it if it is short.
+    pub(super) fn first_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        ends: &Ends,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        let Some(sending) = self.get(id) else {
+            return Turn::Idle;
+        };
+        let (command, destination) = (sending.command, sending.destination);
+        let (page_key, inline) = (sending.page_key, sending.inline);
+        let (room, max_payload) = cx.transport.room(ends.peer, command.length);
+        if room == 0 {
+            return Turn::Blocked(ends.peer, Window::Fragments);
+        }
+        let Some(stream) = self.stream(destination) else {
+            return Turn::Idle;
+        };
+        if stream.unsent.front() != Some(&id) {
+            return Turn::Idle;
+        }
+        let after = match cx.transport.is_acknowledged(ends.peer, stream.last) {
+            true => 0,
+            false => stream.last,
+        };
+        if command.length > u64::from(max_payload.min(PAGE_SIZE as u32)) {
+            let body: Message<{ kind::MESSAGE_REQUEST }> = body_of(&command, after);
+            ends.begin(outgoing, &body);
+            return Turn::Send;
+        }
+        let length = command.length as usize;
+        let source = match command.local.length {
+            0 if length == 0 => Source::Nothing,
+            0 => {
+                outgoing.inline = inline;
+                Source::Inline(0)
+            }
+            _ => {
+                let local = (id.vni(), command.local.address, page_key);
+                match lock_source(cx, local, command.length, length, outgoing) {
+                    Ok(locked) if locked == length => {}
+                    Ok(locked) => {
+                        // A frame has all of a short message.
+                        cx.core.unlock_span(cx.host, &mut outgoing.pages, 0);
+                        let address = command.local.address + locked as u64;
+                        let left = (length - locked) as u64;
+                        return Turn::Wait(PageRange::new(address, left, LookupSide::Source));
+                    }
+                    Err(turn) => return turn,
+                }
+                Source::Pages((command.local.address % PAGE_SIZE as u64) as usize)
+            }
+        };
+        let body: Message<{ kind::MESSAGE }> = body_of(&command, after);
+        ends.begin(outgoing, &body);
+        outgoing.source = source;
+        outgoing.length = length;
+        outgoing.owner = id;
+        Turn::Send
+    }
+
+    /// A frame of a message that has permission.
+    pub(super) fn data_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        ends: &Ends,
+        budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        let Some(sending) = self.get(id) else {
+            return Turn::Idle;
+        };
+        let remaining = sending.allowed - sending.sent;
+        let (room, max_payload) = cx.transport.room(ends.peer, remaining);
+        if room == 0 {
+            return Turn::Blocked(ends.peer, Window::Fragments);
+        }
+        let page = PAGE_SIZE as u32;
+        let shorter = page.div_ceil(max_payload.clamp(1, page));
+        sending.limit = cx.core.limits.fragments_per_write.max(1) * shorter;
+        let free = sending.limit.saturating_sub(sending.in_flight);
+        let pages = budget.min(room).min(free).min(max_payload / page);
+        let command = &sending.command;
+        let local = (!command.inline).then_some(command.local.address);
+        let part = (sending.sent, remaining);
+        let remote = sending.page_offset;
+        let span = Fragment::next(part, (local, remote), pages, max_payload);
+        let mut length = span.length as usize;
+        if free == 0 || length == 0 {
+            return Turn::Idle;
+        }
+        let source = match local {
+            None => {
+                outgoing.inline = sending.inline;
+                Source::Inline(span.offset as usize)
+            }
+            Some(address) => {
+                let local = (id.vni(), address + span.offset, sending.page_key);
+                match lock_source(cx, local, remaining, length, outgoing) {
+                    Ok(locked) => length = locked,
+                    Err(turn) => return turn,
+                }
+                Source::Pages(((address + span.offset) % PAGE_SIZE as u64) as usize)
+            }
+        };
+        let page_offset = (remote + span.offset) % PAGE_SIZE as u64;
+        let body = MessageData {
+            receive: sending.receive.into(),
+            offset: span.offset.into(),
+            page_offset: (page_offset as u16).into(),
+            ..MessageData::default()
+        };
+        ends.begin(outgoing, &body);
+        outgoing.source = source;
+        outgoing.length = length;
+        outgoing.frame.envelope.fragments = fragments(page_offset, length) as u8;
+        outgoing.owner = id;
+        Turn::Send
+    }
+}
+
+/// Locks the pages of `length` bytes of a message, of which `remaining` are left. Returns how
+/// many bytes are locked.
+fn lock_source<H: Host>(
+    cx: &mut Context<'_, H>,
+    (vni, address, key): (VniId, u64, PageKey),
+    remaining: u64,
+    length: usize,
+    outgoing: &mut Outgoing,
+) -> Result<usize, Turn> {
+    let side = LookupSide::Source;
+    let pages = &mut outgoing.pages;
+    let range = (address, length);
+    match cx.core.lock_some(cx.host, vni, range, key, side, pages) {
+        Ok(()) => Ok(pages.bytes_from(address).min(length as u64) as usize),
+        Err(PageError::Refused(status)) => Err(Turn::Refuse(status)),
+        Err(PageError::Absent) => Err(Turn::Wait(PageRange::new(address, remaining, side))),
+    }
+}
+
+fn body_of<const KIND: u8>(command: &Send, after: u64) -> Message<KIND> {
+    let flags = match command.space.untagged {
+        true => SendFlags::UNTAGGED,
+        false => SendFlags::empty(),
+    };
+    Message {
+        tag: command.tag.into(),
+        immediate: command.immediate.into(),
+        length: command.length.into(),
+        after: after.into(),
+        endpoint: command.space.endpoint.into(),
+        flags: (flags.bits() as u16).into(),
+        reserved: 0.into(),
+    }
+}

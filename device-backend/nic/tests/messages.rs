@@ -1,0 +1,516 @@
+//! Messages between processes (Q3, Q4, Q11 to Q13; docs/messages.md): a story for each rule.
+
+use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
+use qnic_abi::Status;
+use qnic_nic::testing::{page, LossyWire, Net, Pair, Party, PAGE};
+use qnic_nic::Limits;
+
+/// Longer than any frame of a short message.
+const LONG: u64 = 5 * PAGE + 77;
+
+fn status(entry: &CompletionEntry) -> Status {
+    Status::try_from(entry.status.get()).expect("a known status")
+}
+
+/// Handle and status of each completion of a kind.
+#[track_caller]
+fn ends(party: &Party, kind: CompletionKind) -> Vec<(u64, Status)> {
+    let entries = party.completions();
+    assert!(entries.iter().all(|entry| entry.kind == kind as u8));
+    let ends = entries.iter().map(|it| (it.handle.get(), status(it)));
+    ends.collect()
+}
+
+#[track_caller]
+fn sent(party: &Party) -> Vec<(u64, Status)> {
+    ends(party, CompletionKind::Send)
+}
+
+#[track_caller]
+fn received(party: &Party) -> Vec<(u64, Status)> {
+    ends(party, CompletionKind::Receive)
+}
+
+fn budget(net: &Net, node: usize, name: &str) -> u64 {
+    let budgets = net.cluster().nodes[node].nic.budgets();
+    let budget = budgets.iter().find(|budget| budget.name == name);
+    budget.expect("a budget of that name").used
+}
+
+/// The wires that stories run on: lossless, and rough ones.
+fn nets() -> impl Iterator<Item = Net> {
+    let lossless = || Net::new(3, 1024, 8, &Limits::default());
+    let rough = (1..5).map(|seed| Net::lossy(3, LossyWire::rough(100), seed));
+    std::iter::once(lossless()).chain(rough)
+}
+
+#[test]
+fn what_is_sent_arrives_whatever_comes_first() {
+    for net in nets() {
+        let Pair { net, a, b } = Pair::on(net);
+        for (length, expected) in [0, 1, 100, PAGE, LONG, 40 * PAGE]
+            .into_iter()
+            .flat_map(|length| [(length, true), (length, false)])
+        {
+            let bytes = a.fill(17, length, length + 1);
+            let send = a.send(1, &b).bytes(17, length).tag(5).immediate(99);
+            let receive = b.receive(2).bytes(33, length).from(&a).tag(5);
+            match expected {
+                true => {
+                    receive.run();
+                    send.run();
+                }
+                false => {
+                    send.run();
+                    receive.run();
+                }
+            }
+            assert_eq!(sent(&a), [(1, Status::Ok)], "{length} {expected}");
+            let entries = b.completions();
+            let entry = entries.first().expect("a completion");
+            assert_eq!((entries.len(), status(entry)), (1, Status::Ok));
+            assert_eq!((entry.handle.get(), entry.tag.get()), (2, 5));
+            assert_eq!((entry.immediate.get(), entry.length.get()), (99, length));
+            assert_eq!((entry.node.get(), entry.port.get()), (0, a.port.0));
+            assert!(b.holds(33, &bytes));
+        }
+        net.assert_holds_nothing(0);
+        net.assert_holds_nothing(1);
+        net.assert_unlocked();
+    }
+}
+
+#[test]
+fn inline_messages_and_those_to_oneself_and_on_one_node_go_the_same_way() {
+    let net = Net::new(1, 1024, 8, &Limits::default());
+    let (a, b) = (net.party(0, 1), net.party(0, 2));
+    for to in [&a, &b] {
+        to.receive(1).bytes(0, 8).run();
+        to.receive(2).bytes(10_000, LONG).run();
+        let long = a.fill(50_000, LONG, 4);
+        a.send(3, to).inline(b"in line!").issue();
+        a.send(4, to).bytes(50_000, LONG).run();
+        let entries = [a.completions(), b.completions()].concat();
+        assert_eq!(entries.len(), 4);
+        assert!(entries.iter().all(|entry| status(entry) == Status::Ok));
+        assert!(to.holds(0, b"in line!") && to.holds(10_000, &long));
+    }
+    net.assert_holds_nothing(0);
+}
+
+#[test]
+fn receives_match_in_posting_order_and_messages_do_not_overtake() {
+    for net in nets() {
+        let Pair { net, a, b } = Pair::on(net);
+        for round in 0..4u64 {
+            let expected = round % 2 == 0;
+            let receives = || {
+                for number in 0..20u64 {
+                    b.receive(number).bytes(number * 8192, 8192).tag(3).issue();
+                }
+                net.run();
+            };
+            if expected {
+                receives();
+            }
+            for number in 0..20u64 {
+                // Long ones between short ones.
+                let length = if number % 3 == 0 { 6000 } else { 64 };
+                let send = a.send(number, &b).bytes(0, length).tag(3);
+                send.immediate(number).issue();
+            }
+            net.run();
+            if !expected {
+                receives();
+            }
+            let mut entries = b.completions();
+            entries.sort_by_key(|entry| entry.handle.get());
+            let order: Vec<_> = entries.iter().map(|it| it.immediate.get()).collect();
+            assert_eq!(order, (0..20).collect::<Vec<_>>());
+            assert_eq!(sent(&a).len(), 20);
+        }
+        net.assert_holds_nothing(1);
+    }
+}
+
+#[test]
+fn sources_tags_spaces_and_endpoints_are_told_apart() {
+    let net = Net::new(3, 1024, 8, &Limits::default());
+    let (a, b, c) = (net.party(0, 1), net.party(1, 2), net.party(2, 3));
+    b.receive(1).from(&c).issue();
+    b.receive(2).tag(7).issue();
+    b.receive(3).tag_ignoring(0x100, 0xff).issue();
+    b.receive(4).untagged().issue();
+    b.receive(5).endpoint(3).run();
+    a.send(0, &b).tag(9).run();
+    assert_eq!(received(&b), [], "nobody takes it");
+    a.send(0, &b).tag(0x1ab).run();
+    a.send(0, &b).untagged().run();
+    a.send(0, &b).tag(9).endpoint(3).run();
+    a.send(0, &b).tag(7).run();
+    c.send(0, &b).tag(9).run();
+    let order: Vec<_> = received(&b).into_iter().map(|end| end.0).collect();
+    assert_eq!(order, [3, 4, 5, 2, 1]);
+    b.receive(6).run();
+    assert_eq!(received(&b), [(6, Status::Ok)]);
+    net.assert_holds_nothing(1);
+}
+
+#[test]
+fn a_message_that_is_too_long_is_truncated() {
+    let Pair { net, a, b } = Pair::lossless();
+    let bytes = a.fill(0, LONG, 3);
+    let before = b.fill(0, LONG, 4);
+    for (length, room) in [(100, 60), (LONG, 5000), (LONG, 0)] {
+        b.receive(1).bytes(0, room).run();
+        a.send(2, &b).bytes(0, length).run();
+        let entries = b.completions();
+        assert_eq!(status(&entries[0]), Status::Truncated);
+        assert_eq!(entries[0].length.get(), length);
+        let expected = match length > PAGE {
+            true => Status::Truncated,
+            false => Status::Ok,
+        };
+        assert_eq!(sent(&a), [(2, expected)]);
+        assert!(b.holds(0, &bytes[..room as usize]));
+        let rest = room.max(5000) as usize;
+        assert!(b.holds(rest as u64, &before[rest..]));
+    }
+    net.assert_holds_nothing(1);
+}
+
+#[test]
+fn one_receive_takes_many_messages_one_behind_the_other() {
+    let Pair { net, a, b } = Pair::lossless();
+    let bytes = a.fill(0, 3 * LONG, 3);
+    a.send(0, &b).bytes(0, 100).run();
+    b.receive(1).bytes(0, 100 + LONG + 50).many().run();
+    a.send(0, &b).bytes(100, LONG).run();
+    a.send(0, &b).bytes(100 + LONG, 60).run();
+    let entries = b.completions();
+    let ends = entries
+        .iter()
+        .map(|it| (it.offset.get(), it.flags, status(it)));
+    let ends: Vec<_> = ends.collect();
+    let expected = [
+        (0, COMPLETION_MORE, Status::Ok),
+        (100, COMPLETION_MORE, Status::Ok),
+        (100 + LONG, 0, Status::Truncated),
+    ];
+    assert_eq!(ends, expected);
+    assert!(b.holds(0, &bytes[..100 + LONG as usize + 50]));
+    net.assert_holds_nothing(1);
+}
+
+#[test]
+fn cancel_takes_a_receive_back_once_and_no_other() {
+    let Pair { a, b, .. } = Pair::lossless();
+    b.receive(7).tag(1).issue();
+    b.receive(7).tag(2).run();
+    b.cancel(7);
+    b.cancel(8);
+    assert_eq!(received(&b), [(7, Status::Cancelled)]);
+    a.send(0, &b).tag(2).run();
+    assert_eq!(received(&b), [(7, Status::Ok)]);
+    b.cancel(7);
+    assert_eq!(received(&b), []);
+}
+
+#[test]
+fn absent_pages_on_both_sides_delay_and_change_nothing() {
+    for (length, expected) in [(3000, true), (3000, false), (LONG, true), (LONG, false)] {
+        let Pair { net, a, b } = Pair::lossless();
+        let bytes = a.fill(page(0) - 1000, length, 5);
+        net.answer_faults(false);
+        let all = (0..8).map(page).chain([0]);
+        for at in all {
+            a.evict(at);
+            b.evict(at);
+        }
+        let send = a.send(1, &b).bytes(page(0) - 1000, length);
+        let receive = b.receive(2).bytes(page(1) - 2000, length);
+        match expected {
+            true => {
+                receive.run();
+                send.run();
+            }
+            false => {
+                send.run();
+                receive.run();
+            }
+        }
+        for _ in 0..40 {
+            net.answer_all(0, 1);
+            net.answer_all(1, 1);
+        }
+        assert_eq!(sent(&a), [(1, Status::Ok)]);
+        assert_eq!(received(&b), [(2, Status::Ok)]);
+        assert!(b.holds(page(1) - 2000, &bytes));
+        net.assert_holds_nothing(1);
+        net.assert_unlocked();
+    }
+}
+
+#[test]
+fn pages_that_never_come_fail_the_receive() {
+    for length in [3000, LONG] {
+        let Pair { net, a, b } = Pair::lossless();
+        b.set_available(page(0), false);
+        b.evict(page(0));
+        b.receive(2).bytes(page(0), length).run();
+        a.send(1, &b).bytes(0, length).run();
+        assert_eq!(received(&b), [(2, Status::PageUnavailable)]);
+        let expected = match length > PAGE {
+            true => Status::PageUnavailable,
+            false => Status::Ok,
+        };
+        assert_eq!(sent(&a), [(1, expected)]);
+        net.assert_holds_nothing(1);
+    }
+}
+
+#[test]
+fn a_slow_receiver_exhausts_staging_and_others_go_on() {
+    let limits = Limits {
+        staged_bytes: 10_000,
+        ..Limits::default()
+    };
+    for wire in [None, Some(LossyWire::rough(100))] {
+        let net = Net::new(2, 1024, 8, &limits);
+        if let Some(wire) = wire {
+            net.cluster().set_lossy_wire(wire, 3);
+        }
+        let (a, b, c) = (net.party(0, 1), net.party(1, 2), net.party(1, 3));
+        let bytes = a.fill(0, 40 * 2000, 9);
+        for number in 0..40 {
+            a.send(number, &b).bytes(number * 2000, 2000).issue();
+        }
+        net.run();
+        let done = sent(&a).len();
+        assert!(
+            (1..10).contains(&done),
+            "{done} are staged, the others wait"
+        );
+        assert!(budget(&net, 1, "staged_bytes_of_process") <= 10_000);
+        for number in 0..20 {
+            c.receive(number).bytes(0, 2000).run();
+            a.send(100 + number, &c).bytes(0, 2000).run();
+            assert_eq!(received(&c), [(number, Status::Ok)]);
+            assert_eq!(sent(&a), [(100 + number, Status::Ok)]);
+        }
+        for number in 0..40 {
+            b.receive(number).bytes(number * 2000, 2000).issue();
+        }
+        net.run();
+        assert_eq!(sent(&a).len() + done, 40);
+        assert_eq!(received(&b).len(), 40);
+        assert!(b.holds(0, &bytes));
+        net.assert_holds_nothing(1);
+    }
+}
+
+#[test]
+fn ten_thousand_receives_are_posted_and_each_gets_its_message() {
+    let net = Net::new(2, 1024, 8, &Limits::default());
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    for first in (0..10_000u64).step_by(50) {
+        for tag in first..first + 50 {
+            b.receive(tag).bytes(tag % 16 * 8, 8).tag(tag).issue();
+        }
+        net.run();
+    }
+    assert_eq!(budget(&net, 1, "receives_of_process"), 10_000);
+    let mut ended = 0;
+    for first in (0..10_000u64).rev().step_by(50) {
+        for tag in (first - 49..=first).rev() {
+            a.send(tag, &b).inline(&tag.to_le_bytes()).tag(tag).issue();
+        }
+        net.run();
+        assert_eq!(a.completions().len(), 50);
+        let entries = b.completions();
+        assert!(entries.iter().all(|it| it.handle == it.tag));
+        ended += entries.len();
+    }
+    assert_eq!(ended, 10_000);
+    assert_eq!(budget(&net, 1, "receives_of_process"), 0);
+}
+
+#[test]
+fn too_many_receives_fail_one_by_one() {
+    let limits = Limits {
+        receives: 3,
+        ..Limits::default()
+    };
+    let Pair { a, b, .. } = Pair::on(Net::new(2, 512, 8, &limits));
+    for handle in 0..4 {
+        b.receive(handle).run();
+    }
+    assert_eq!(received(&b), [(3, Status::Exhausted)]);
+    a.send(0, &b).run();
+    assert_eq!(received(&b), [(0, Status::Ok)]);
+}
+
+#[test]
+fn completions_that_nobody_reads_are_kept_and_hold_commands_and_messages_back() {
+    let Pair { net, a, b } = Pair::lossless();
+    b.receive(0).many().bytes(0, 1).run();
+    for round in 0..40u64 {
+        for number in 0..25 {
+            a.send(0, &b).immediate(round * 25 + number).issue();
+        }
+        net.run();
+        a.completions();
+    }
+    // All are zero bytes long: the receive stays. 256 are in the queue, 256 wait.
+    let mut seen = Vec::new();
+    while seen.len() < 1000 {
+        let entries = b.completions();
+        assert!(!entries.is_empty() && entries.len() <= 256);
+        seen.extend(entries.iter().map(|entry| entry.immediate.get()));
+        net.run();
+    }
+    assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+    net.assert_holds_nothing(1);
+}
+
+#[test]
+fn a_sender_that_ends_fails_receives_from_it_and_no_others() {
+    for net in nets() {
+        let Pair { net, a, b } = Pair::on(net);
+        let long = a.fill(0, LONG, 1);
+        a.send(1, &b).tag(1).bytes(0, 50).issue();
+        a.send(2, &b).tag(2).bytes(0, LONG).run();
+        b.receive(3).from(&a).tag(3).issue();
+        b.receive(4).tag(4).run();
+        a.end();
+        net.run();
+        assert_eq!(received(&b), [(3, Status::PeerGone)]);
+        b.receive(5).bytes(0, LONG).tag(1).run();
+        assert_eq!(received(&b), [(5, Status::Ok)], "it had arrived");
+        assert!(b.holds(0, &long[..50]));
+        b.receive(6).bytes(0, LONG).tag(2).run();
+        assert_eq!(received(&b), [], "it will not come");
+        net.assert_holds_nothing(1);
+        // Another process of that port begins anew.
+        let again = net.party(0, 1);
+        again.send(1, &b).tag(4).run();
+        assert_eq!(received(&b), [(4, Status::Ok)]);
+    }
+}
+
+#[test]
+fn a_receiver_that_ends_fails_what_is_sent_to_it() {
+    for net in nets() {
+        let Pair { net, a, b } = Pair::on(net);
+        a.send(1, &b).bytes(0, LONG).issue();
+        a.send(2, &b).bytes(0, 10).run();
+        b.end();
+        net.run();
+        let mut ends = sent(&a);
+        ends.sort_unstable_by_key(|end| end.0);
+        assert_eq!(ends, [(1, Status::PeerGone), (2, Status::Ok)]);
+        net.assert_holds_nothing(1);
+        a.send(3, &b).run();
+        assert_eq!(sent(&a), [(3, Status::NoSuchPort)]);
+        let again = net.party(1, 2);
+        again.receive(1).bytes(0, LONG).run();
+        a.send(4, &again).bytes(0, LONG).run();
+        assert_eq!(sent(&a), [(4, Status::Ok)]);
+        assert_eq!(received(&again), [(1, Status::Ok)]);
+    }
+}
+
+#[test]
+fn transfers_end_with_either_process_while_pages_are_missing() {
+    for (length, who) in [(3000, 0), (3000, 1), (LONG, 0), (LONG, 1)] {
+        let Pair { net, a, b } = Pair::absent(&Limits::default(), &[0, 1, 2, 3, 4, 5]);
+        b.receive(2).from(&a).bytes(page(0), length).run();
+        a.send(1, &b).bytes(0, length).run();
+        assert!(net.faults(1) > 0);
+        match who {
+            0 => a.end(),
+            _ => b.end(),
+        }
+        net.run();
+        net.answer_all(1, 8);
+        net.answer_faults(true);
+        net.run();
+        if who == 0 {
+            let expected = if length > PAGE {
+                Status::PeerGone
+            } else {
+                Status::Ok
+            };
+            assert_eq!(received(&b), [(2, expected)]);
+        } else if length > PAGE {
+            assert_eq!(sent(&a), [(1, Status::PeerGone)]);
+        }
+        net.assert_holds_nothing(1);
+        net.assert_unlocked();
+    }
+}
+
+#[test]
+fn a_queue_that_is_reset_takes_its_messages_and_receives_with_it() {
+    for net in nets() {
+        let Pair { net, a, b } = Pair::on(net);
+        a.send(1, &b).bytes(0, LONG).tag(1).issue();
+        b.receive(2).tag(9).run();
+        assert_eq!(a.reset_queue(), Status::Ok);
+        a.clear_queue();
+        assert_eq!(b.reset_queue(), Status::Ok);
+        b.clear_queue();
+        net.run();
+        net.assert_holds_nothing(1);
+        assert_eq!(budget(&net, 1, "receives_of_process"), 0);
+        b.receive(3).bytes(0, LONG).run();
+        a.send(4, &b).bytes(0, LONG).tag(9).run();
+        assert_eq!(received(&b), [(3, Status::Ok)]);
+        assert_eq!(sent(&a), [(4, Status::Ok)]);
+    }
+}
+
+#[test]
+fn a_segment_that_is_unexported_ends_what_uses_it() {
+    let Pair { net, a, b } = Pair::lossless();
+    a.send(1, &b).bytes(0, LONG).tag(1).run();
+    b.receive(2).bytes(0, 10).tag(2).run();
+    assert_eq!(a.unexport(&a), Status::Ok);
+    assert_eq!(b.unexport(&b), Status::Ok);
+    net.run();
+    assert_eq!(sent(&a), [(1, Status::Aborted)]);
+    assert_eq!(received(&b), [(2, Status::Aborted)]);
+    net.assert_holds_nothing(1);
+    b.receive(3).bytes(0, 10).run();
+    assert_eq!(received(&b), [(3, Status::NoSuchSegment)]);
+    a.send(4, &b).bytes(0, 10).run();
+    assert_eq!(sent(&a), [(4, Status::NoSuchSegment)]);
+}
+
+#[test]
+fn a_node_that_is_reset_is_gone_for_both_sides() {
+    for lossy in [false, true] {
+        let net = match lossy {
+            false => Net::new(2, 512, 8, &Limits::default()),
+            true => Net::lossy(2, LossyWire::rough(50), 5),
+        };
+        let Pair { net, a, b } = Pair::on(net);
+        a.send(1, &b).bytes(0, LONG).tag(1).run();
+        a.receive(2).from(&b).issue();
+        a.receive(3).run();
+        net.cluster().reset(1);
+        net.run();
+        let entries = a.completions();
+        let mut ends: Vec<_> = entries
+            .iter()
+            .map(|it| (it.handle.get(), status(it)))
+            .collect();
+        ends.sort_unstable_by_key(|end| end.0);
+        assert_eq!(ends, [(1, Status::PeerGone), (2, Status::PeerGone)]);
+        net.assert_holds_nothing(0);
+        net.cluster().start(1);
+        let b = net.party(1, 2);
+        b.send(1, &a).run();
+        assert_eq!(received(&a), [(3, Status::Ok)]);
+    }
+}
