@@ -199,7 +199,7 @@ impl Nic {
         self.core.ring(doorbell);
     }
 
-    /// Notes that frames on the wire may have another length than before ([`Path::max_payload`]).
+    /// Notes that frames on the wire may have another length than before ([`max_payload`](crate::Path::max_payload)).
     pub fn update_paths<M, W: Wire<M>>(&mut self, wire: &W) {
         self.transport.update_paths(wire);
     }
