@@ -138,8 +138,9 @@ pub(crate) fn wait_for(eventfd: &EventFd, timeout: std::time::Duration) -> bool 
         .ctl(ControlOperation::Add, eventfd.as_raw_fd(), event)
         .unwrap();
     let milliseconds = timeout.as_millis() as i32;
-    epoll
-        .wait(milliseconds, &mut [EpollEvent::default()])
-        .unwrap();
+    while let Err(error) = epoll.wait(milliseconds, &mut [EpollEvent::default()]) {
+        // A signal, such as libFuzzer's alarm clock, does not end the wait.
+        assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
+    }
     eventfd.read().is_ok()
 }

@@ -90,7 +90,10 @@ impl Core {
         let mut changed = false;
         for index in 0..self.dirty.len() {
             let vni = self.dirty[index];
-            self.flush_completions_of(host, vni);
+            let process = self.process(vni);
+            if process.is_some_and(|process| process.host_area.completions.waiting() > 0) {
+                self.flush_completions_of(host, vni);
+            }
             if let Some(process) = self.process_mut(vni) {
                 process.dirty = false;
                 process.write_back(host.memory());

@@ -130,6 +130,7 @@ impl Process {
     }
 
     /// Returns true if another command can be read.
+    #[inline]
     pub(crate) fn has_room(&self, operations: u32, completions: u32) -> bool {
         self.queue.failed.is_none()
             && !self.has_completion_backlog(completions)

@@ -379,6 +379,7 @@ impl Messages {
             Ok(matching::Arrived::Queued(id)) => {
                 self.staging.set_place(number, Place::Unexpected(id));
             }
+            // Cannot be: the staging bounds what the matching holds.
             Err(matching::Full) => drop(self.staging.remove(number)),
         }
     }
