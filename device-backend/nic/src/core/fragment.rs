@@ -15,7 +15,6 @@ impl Fragment {
     /// (`max_payload`, U5). `ends` are the addresses of the transfer; a side without one has no
     /// pages.
     #[inline]
-    #[inline]
     pub(crate) fn next(
         (offset, remaining): (u64, u64),
         (local, remote): (Option<u64>, u64),
@@ -41,7 +40,6 @@ impl Fragment {
 }
 
 /// Bytes from `address + offset` to the end of the last of so many pages.
-#[inline]
 #[inline]
 pub(crate) fn to_border(address: u64, offset: u64, pages: u32) -> u64 {
     let page = PAGE_SIZE as u64;
