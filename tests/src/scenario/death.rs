@@ -1,8 +1,10 @@
 //! Processes that are killed while transfers run.
 
-use anyhow::{ensure, Context, Result};
+use std::time::Duration;
 
-use crate::nodes::{until_grown, wait_until_empty, Nodes, Running, LIMIT};
+use anyhow::{bail, ensure, Context, Result};
+
+use crate::nodes::{counter, until, until_grown, wait_until_empty, Nodes, Running, LIMIT};
 
 /// Bytes after which transfers are called running.
 pub(super) const RUNNING: u64 = 4 << 20;
@@ -21,6 +23,21 @@ impl Load {
         let server = nodes.start_until(to, "memory-server", "serving")?;
         let writer = nodes.start_until(from, &format!("load --peer {to}"), "loading")?;
         Ok(Load { server, writer })
+    }
+
+    /// Waits until `node`, which is written to, has received as much as says that transfers run;
+    /// fails at once, with its words, if the writer ends.
+    pub fn goes_on(&mut self, nodes: &dyn Nodes, node: usize) -> Result<()> {
+        let received = || counter(&nodes.device_stats()?, node, "bytes_received");
+        let enough = received()? + RUNNING;
+        until(LIMIT, || {
+            // It says nothing while it runs.
+            if let Ok(said) = self.writer.line(Duration::from_millis(20)) {
+                bail!("the writer has ended, and said {said:?}");
+            }
+            let received = received()?;
+            Ok((received < enough).then(|| format!("{received} bytes, not {enough}")))
+        })
     }
 
     /// Waits for the error with which the writer ends; returns its message.
