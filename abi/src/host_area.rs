@@ -154,6 +154,13 @@ numbered! {
         Send = 1,
         /// A [`crate::message::ReceiveCommand`], or one of its messages.
         Receive = 2,
+        /// A [`crate::collective::JoinGroupCommand`]: `immediate` has the name of the group for
+        /// other commands, `length` its size.
+        Join = 3,
+        /// A [`crate::collective::LeaveGroupCommand`].
+        Leave = 4,
+        /// A [`crate::collective::CollectiveCommand`].
+        Collective = 5,
     }
 }
 
@@ -162,7 +169,9 @@ pub const COMPLETION_MORE: u8 = 1;
 
 layouts! {
     /// An entry of the completion queue. Of a Send `handle`, `status`, `tag`, `length`, `node`
-    /// and `port` (the destination) and `endpoint` count; the rest is zero.
+    /// and `port` (the destination) and `endpoint` count; the rest is zero. Of a group or a
+    /// collective that has failed, `node` and `port` name the process that is the reason; the
+    /// port is zero if it is a node as a whole.
     ///
     /// ```text
     ///      0                 4                 8

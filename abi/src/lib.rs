@@ -25,6 +25,7 @@
 //! | [`command`] | one slot of the command queue in the window: what all commands have | process; NIC zeroes | NIC |
 //! | [`rdma`] | commands and frames of writes and reads (N9) | process; NIC | NIC; peer NIC |
 //! | [`atomic`] | the same of atomic operations, and the structures that they work on (N20) | process; NIC | NIC; peer NIC |
+//! | [`collective`] | commands and frames of groups and collectives (Q14, Q15) | process; NIC | NIC; peer NIC |
 //! | [`message`] | commands and frames of messages (Q4) | process; NIC | NIC; peer NIC |
 //! | [`directory`] | frames that ask for exported names (N3) | NIC | peer NIC |
 //! | [`export`] | who may import a segment, and what its writers may signal (N2) | process | NIC |
@@ -55,6 +56,7 @@ pub mod layout;
 
 pub mod atomic;
 pub mod attach;
+pub mod collective;
 pub mod command;
 pub mod control;
 pub mod directory;
@@ -78,7 +80,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

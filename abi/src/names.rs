@@ -1,10 +1,10 @@
 //! Names of the kinds of frames, for people: traces, captures, messages.
 
 use crate::wire::kind;
-use crate::{atomic, directory, message, rdma};
+use crate::{atomic, collective, directory, message, rdma};
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 21] = [
+pub const KINDS: [(u8, &str); 30] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -26,6 +26,15 @@ pub const KINDS: [(u8, &str); 21] = [
     (message::kind::MESSAGE_REQUEST, "MessageRequest"),
     (message::kind::MESSAGE_PERMIT, "MessagePermit"),
     (message::kind::MESSAGE_END, "MessageEnd"),
+    (collective::kind::COLLECTIVE_UP, "CollectiveUp"),
+    (collective::kind::COLLECTIVE_DOWN, "CollectiveDown"),
+    (collective::kind::GROUP_FORM, "GroupForm"),
+    (collective::kind::GROUP_END, "GroupEnd"),
+    (collective::kind::GROUP_JOIN, "GroupJoin"),
+    (collective::kind::GROUP_REFUSED, "GroupRefused"),
+    (collective::kind::GROUP_FORMED, "GroupFormed"),
+    (collective::kind::GROUP_START, "GroupStart"),
+    (collective::kind::GROUP_GREET, "GroupGreet"),
 ];
 
 /// The name of a kind of frame, if it is known.

@@ -84,6 +84,14 @@ statuses! {
     /// The message is longer than its receive: what fits has arrived (Q4).
     Truncated = 33: "the message is longer than the receive that took it",
     Cancelled = 34: "the receive was cancelled",
+    /// Of the members of a group, two call different collectives, or with different lengths,
+    /// roots or operators.
+    Mismatch = 35: "the members of the group call different collectives",
+    TimedOut = 36: "not done within the time that was given",
+    NoSuchGroup = 37: "no such group, or the process has left it",
+    /// The key or the size is another than that of the home process, or another process has the
+    /// rank.
+    GroupRefused = 38: "the group has another key or size, or the rank is taken",
 }
 
 impl Status {
@@ -104,7 +112,7 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(35), Err(Unknown(35)));
+        assert_eq!(Status::try_from(39), Err(Unknown(39)));
         assert_eq!(Status::try_from(u32::MAX), Err(Unknown(u32::MAX)));
     }
 }

@@ -165,9 +165,9 @@ fn the_frames_of_messages() {
     };
     let golden =
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000000000000";
-    check(&eager, "716e07480128", golden);
+    check(&eager, "716e08480128", golden);
     let request: Message<{ message::kind::MESSAGE_REQUEST }> = zerocopy::transmute!(eager);
-    check(&request, "716e07980128", golden);
+    check(&request, "716e08980128", golden);
     let permit = MessagePermit {
         receive: 1.into(),
         length: 2.into(),
@@ -175,19 +175,19 @@ fn the_frames_of_messages() {
         ..Default::default()
     };
     let golden = "0100000000000000 0200000000000000 0300000000000000";
-    check(&permit, "716e07990118", golden);
+    check(&permit, "716e08990118", golden);
     let data = MessageData {
         receive: 1.into(),
         offset: 2.into(),
         page_offset: 3.into(),
         ..Default::default()
     };
-    check(&data, "716e07490118", golden);
+    check(&data, "716e08490118", golden);
     let end = MessageEnd {
         status: 16.into(),
         ..Default::default()
     };
-    check(&end, "716e079a0108", "1000000000000000");
+    check(&end, "716e089a0108", "1000000000000000");
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn an_envelope_and_a_write() {
         flags: 1.into(),
         notification: 18.into(),
     });
-    let golden = "716e074001280403 0500060007000800 2000000000000000 2100000000000000 \
+    let golden = "716e084001280403 0500060007000800 2000000000000000 2100000000000000 \
                   0900000000000000 0a00000000000000 2200000000000000 0b00000000000000";
     assert_eq!(envelope, golden);
     let golden =
@@ -258,27 +258,27 @@ fn the_bodies_of_all_other_kinds() {
             offset: 2.into(),
             bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
         },
-        "716e07010028",
+        "716e08010028",
         "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
     let (window, leaves) = (0x0102.into(), 3.into());
     let hello = Hello::<{ kind::HELLO }> { window, leaves };
-    check(&hello, "716e07020008", "0201000003000000");
+    check(&hello, "716e08020008", "0201000003000000");
     let reply = Hello::<{ kind::HELLO_REPLY }> { window, leaves };
-    check(&reply, "716e07030008", "0201000003000000");
-    check::<Goodbye>(&Empty, "716e07040000", "");
+    check(&reply, "716e08030008", "0201000003000000");
+    check::<Goodbye>(&Empty, "716e08040000", "");
     let (next, reserved) = (7.into(), 0.into());
     let leave = Leave {
         leaves,
         reserved,
         next,
     };
-    check(&leave, "716e07050010", "0300000000000000 0700000000000000");
+    check(&leave, "716e08050010", "0300000000000000 0700000000000000");
     let renewed = Window::<{ kind::WINDOW }> { window, reserved };
-    check(&renewed, "716e07820108", "0201000000000000");
+    check(&renewed, "716e08820108", "0201000000000000");
     let taken = Window::<{ kind::WINDOW_TAKEN }> { window, reserved };
-    check(&taken, "716e07830108", "0201000000000000");
-    check::<ProcessGone>(&Empty, "716e07810100", "");
+    check(&taken, "716e08830108", "0201000000000000");
+    check::<ProcessGone>(&Empty, "716e08810100", "");
     check(
         &Nak {
             status: 5.into(),
@@ -286,7 +286,7 @@ fn the_bodies_of_all_other_kinds() {
             reserved: [0; 3],
             sequence: 9.into(),
         },
-        "716e07800110",
+        "716e08800110",
         "0500000040000000 0900000000000000",
     );
     check(
@@ -299,7 +299,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             page_offset: 7.into(),
         },
-        "716e07900128",
+        "716e08900128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000006000700",
     );
     check(
@@ -308,7 +308,7 @@ fn the_bodies_of_all_other_kinds() {
             page_offset: 2.into(),
             ..Default::default()
         },
-        "716e07410110",
+        "716e08410110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -320,7 +320,7 @@ fn the_bodies_of_all_other_kinds() {
             function: 5.into(),
             segment: 6.into(),
         },
-        "716e07a00128",
+        "716e08a00128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0800000005000600",
     );
     check(
@@ -328,7 +328,7 @@ fn the_bodies_of_all_other_kinds() {
             value: 1.into(),
             detail: 2.into(),
         },
-        "716e07a10110",
+        "716e08a10110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -338,7 +338,7 @@ fn the_bodies_of_all_other_kinds() {
             secret: Secret(std::array::from_fn(|index| index as u8 + 1)),
             ..Default::default()
         },
-        "716e07b00120",
+        "716e08b00120",
         "0100000000000000 0200000000000000 0102030405060708 090a0b0c0d0e0f10",
     );
     check(
@@ -351,7 +351,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             ..Default::default()
         },
-        "716e07b10128",
+        "716e08b10128",
         "0100000000000000 0200000000000000 0300000000000000 0400000005000000 0600000000000000",
     );
 }
@@ -396,6 +396,6 @@ fn the_first_words_of_an_sram() {
     let header = geometry.header();
     assert_eq!(
         hex(&header.as_bytes()[..32]),
-        "716e69637372616d 0700000001020000 000000000e000000 0000800000000000"
+        "716e69637372616d 0800000001020000 000000000e000000 0000800000000000"
     );
 }

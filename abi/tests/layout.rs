@@ -19,8 +19,8 @@ use qnic_abi::window::{
     SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{
-    atomic, attach, command, control, directory, event, export, header, host_area, message, rdma,
-    uapi, wire,
+    atomic, attach, collective, command, control, directory, event, export, header, host_area,
+    message, rdma, uapi, wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -64,6 +64,15 @@ fn layouts() -> String {
         layout::<message::MessagePermit>(),
         layout::<message::MessageData>(),
         layout::<message::MessageEnd>(),
+        layout::<collective::JoinGroupCommand>(),
+        layout::<collective::LeaveGroupCommand>(),
+        layout::<collective::CollectiveCommand>(),
+        layout::<collective::GroupJoin>(),
+        layout::<collective::GroupRefused>(),
+        layout::<collective::GroupForm>(),
+        layout::<collective::GroupEnd>(),
+        layout::<collective::PartFields>(),
+        layout::<collective::StateFields>(),
         layout::<wire::Envelope>(),
         layout::<wire::Ack>(),
         layout::<wire::Leave>(),

@@ -1,5 +1,6 @@
 //! A running device process: starts and ends its threads.
 
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -73,13 +74,16 @@ impl Device {
         if let Some(network) = network {
             network.transport.apply(&mut limits);
         }
+        let plan = config.network_plan().context(BAD_CONFIG)?;
         let mut attachments = Vec::with_capacity(config.nics.len());
         for settings in &config.nics {
-            attachments.push(add_nic(&mut fabric, settings, &limits, &handle)?);
+            let routes = plan.routes(settings.node);
+            let limits = (limits.clone(), routes);
+            attachments.push(add_nic(&mut fabric, settings, limits, &handle)?);
         }
         let mut listening = None;
         if let Some(network) = &config.network {
-            let joined = fabric.join(&config.network_plan().context(BAD_CONFIG)?);
+            let joined = fabric.join(&plan);
             joined
                 .map_err(|message| ConfigError::new("network", message))
                 .context(BAD_CONFIG)?;
@@ -197,7 +201,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 fn add_nic(
     fabric: &mut Fabric<Node>,
     settings: &NicSettings,
-    limits: &Limits,
+    (limits, routes): (Limits, BTreeMap<NodeId, NodeId>),
     engine: &EngineHandle,
 ) -> Result<Attachment> {
     let name = &settings.name;
@@ -206,7 +210,8 @@ fn add_nic(
         frames: ram::frames(settings.ram),
         windows: settings.windows,
         doorbells: settings.doorbells,
-        limits: limits.clone(),
+        limits,
+        routes,
     })
     .map_err(|error| anyhow!("NIC \"{name}\": no SRAM can be laid out: {error:?}"))?;
     let sram_bytes = nic.geometry().sram_bytes;

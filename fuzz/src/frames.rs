@@ -12,6 +12,8 @@
 //! their limits, no page is locked; and once more after a reset.
 
 use qnic_abi::atomic::kind as atomic;
+use qnic_abi::collective::{kind as collective, Element, Operator};
+use qnic_abi::command::CommandBody;
 use qnic_abi::directory::kind as directory;
 use qnic_abi::host_area::HEAD;
 use qnic_abi::message::kind as message;
@@ -47,7 +49,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 21] = [
+const KINDS: [(u8, u8); 30] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),
@@ -69,6 +71,15 @@ const KINDS: [(u8, u8); 21] = [
     (message::MESSAGE_PERMIT, 24),
     (message::MESSAGE_DATA, 24),
     (message::MESSAGE_END, 8),
+    (collective::COLLECTIVE_UP, 40),
+    (collective::COLLECTIVE_DOWN, 40),
+    (collective::GROUP_FORM, 32),
+    (collective::GROUP_END, 24),
+    (collective::GROUP_JOIN, 32),
+    (collective::GROUP_REFUSED, 16),
+    (collective::GROUP_FORMED, 16),
+    (collective::GROUP_START, 16),
+    (collective::GROUP_GREET, 16),
 ];
 
 /// One node outside.
@@ -291,6 +302,7 @@ impl<'a, 'b> Attack<'a, 'b> {
     /// The words of a body: right but for what the input makes wrong.
     fn body(&mut self, kind: u8, seen: &Frame) -> [u64; BODY_BYTES.div_ceil(8)] {
         let segment = self.victim.segment;
+        let port = self.victim.port.0;
         let input = &mut *self.input;
         let address = segment.address + u64::from(input.short()) % segment.length;
         let packed = |input: &mut Input<'_>, low: u32, middle: u16, high: u16| {
@@ -369,6 +381,56 @@ impl<'a, 'b> Attack<'a, 'b> {
                 [receive, 0, page_offset, 0, 0]
             }
             message::MESSAGE_END => [16, 0, 0, 0, 0],
+            collective::COLLECTIVE_UP | collective::COLLECTIVE_DOWN => {
+                let (sequence, part) = (input.byte() % 8, input.byte() % 4);
+                let (home, kind) = (input.below(3) as u64, 1 + input.byte() % 4);
+                let (operator, element) = if kind > 2 { (1, 2) } else { (0, 0) };
+                let numbers = u32::from_le_bytes([kind, operator, element, input.byte() % 4]);
+                [
+                    group_number(seen, input),
+                    u64::from(input.byte()) * 8,
+                    u64::from(sequence) | u64::from(part) << 32,
+                    u64::from(input.byte() % 2) | home << 32,
+                    u64::from(numbers) | 4096 << 32,
+                ]
+            }
+            collective::GROUP_FORM => {
+                let (size, members) = (1 + input.byte() % 3, 1 + input.byte() % 2);
+                let parent = [0xffff, 0, 1, 2][usize::from(input.byte() % 4)];
+                [
+                    u64::from(input.byte() % 4),
+                    u64::from(input.byte() % 4),
+                    u64::from(size) | u64::from(members) << 32,
+                    parent | u64::from(port) << 16,
+                    0,
+                ]
+            }
+            collective::GROUP_END => {
+                let home = input.below(3) as u64;
+                [
+                    group_number(seen, input),
+                    17 | home << 32 | 1 << 48,
+                    5,
+                    0,
+                    0,
+                ]
+            }
+            collective::GROUP_JOIN => {
+                let (rank, size) = (input.byte() % 3, 1 + input.byte() % 3);
+                let (name, key) = (input.byte() % 4, input.byte() % 2);
+                [
+                    name.into(),
+                    key.into(),
+                    1 + u64::from(input.byte() % 4),
+                    u64::from(size) | u64::from(rank) << 32,
+                    0,
+                ]
+            }
+            collective::GROUP_REFUSED => [1 + u64::from(input.byte() % 8), 38, 0, 0, 0],
+            collective::GROUP_FORMED | collective::GROUP_START | collective::GROUP_GREET => {
+                let home = input.below(3) as u64;
+                [group_number(seen, input), 4096 | home << 32, 0, 0, 0]
+            }
             kind::ACK => [u64::from(input.byte() % 2), input.raw(), 0, 0, 0],
             kind::HELLO | kind::HELLO_REPLY => [64, 0, 0, 0, 0],
             kind::LEAVE => [1, 1 + u64::from(input.byte() % 4), 0, 0, 0],
@@ -413,8 +475,10 @@ impl<'a, 'b> Attack<'a, 'b> {
         };
         let length = u64::from(self.input.short()) % (BYTES / 2);
         let kind = self.input.byte();
-        if self.input.chance(96) {
-            return self.message_command(remote, length);
+        match self.input.byte() {
+            0..=95 => return self.message_command(remote, length),
+            96..=143 => return self.group_command(remote, length),
+            _ => {}
         }
         let operands = [self.input.byte().into(), 1];
         let function = self.input.pick(&qnic_abi::atomic::Function::ALL);
@@ -450,6 +514,41 @@ impl<'a, 'b> Attack<'a, 'b> {
         }
     }
 
+    /// The victim joins a group, at itself or at a stranger, or takes part in a collective.
+    fn group_command(&mut self, remote: SimSegment, length: u64) {
+        let input = &mut *self.input;
+        let victim = &self.victim;
+        if victim.issued() - victim.word(HEAD) >= COMMAND_ENTRIES as u64 {
+            return;
+        }
+        let (handle, name) = (u64::from(input.byte()), u64::from(input.byte() % 4));
+        let group = 1 + u64::from(input.byte() % 16);
+        match input.byte() {
+            0..=95 => {
+                let own = input.chance(128);
+                let (rank, size) = (u32::from(!own), 1 + u32::from(input.byte() % 3));
+                let mut join = victim.join_command(handle, victim, name, (rank, size));
+                if !own {
+                    join.header.remote_node = (remote.node as u16).into();
+                    join.header.remote_port = 55.into();
+                }
+                join.rank = rank.min(size - 1).into();
+                victim.post(&join.descriptor());
+            }
+            96..=111 => victim.leave(handle, group),
+            112..=159 => victim.barrier(handle, group).issue(),
+            160..=207 => {
+                let call = victim.barrier(handle, group);
+                let call = call.allreduce(Operator::Sum, Element::U64);
+                call.bytes(0, length & !7).issue();
+            }
+            _ => {
+                let call = victim.barrier(handle, group).broadcast(0);
+                call.bytes(3, length).timeout(50).issue();
+            }
+        }
+    }
+
     /// The driver answers a fault, with as many pages as it likes.
     fn answer(&mut self) {
         let faults = self.net.faults(TARGET);
@@ -477,5 +576,21 @@ impl<'a, 'b> Attack<'a, 'b> {
         self.pair.b = party(&self.net, TARGET, 2);
         self.pair.exchange();
         check_bounds(&self.net, &self.limits, &[0, TARGET]);
+    }
+}
+
+/// The number of the group that the NIC has last told of, or a small one.
+fn group_number(seen: &Frame, input: &mut Input<'_>) -> u64 {
+    let words = <[u64; 2]>::read_from_prefix(&seen.body);
+    let [first, second] = words.map_or([0; 2], |words| words.0);
+    match seen.envelope.kind {
+        collective::GROUP_FORM => second,
+        collective::COLLECTIVE_UP
+        | collective::COLLECTIVE_DOWN
+        | collective::GROUP_END
+        | collective::GROUP_FORMED
+        | collective::GROUP_START
+        | collective::GROUP_GREET => first,
+        _ => (input.byte() % 4).into(),
     }
 }

@@ -8,6 +8,7 @@
 //! not notice; or all of node 0 is, its kernel included, then the other nodes must not.
 
 use qnic_abi::atomic::Function;
+use qnic_abi::collective::{CollectiveCommand, JoinGroupCommand, LeaveGroupCommand};
 use qnic_abi::command::CommandBody;
 use qnic_abi::message::{CancelCommand, ReceiveCommand, SendCommand};
 use qnic_abi::page_table::{entry_of, PageAccess, Tag};
@@ -152,8 +153,11 @@ impl<'a, 'b> Guest<'a, 'b> {
                 Command::atomic(function, remote, width, operands, input.near16(3))
             }
         };
-        if input.chance(96) {
-            return self.message_command(local, length, other.node as u16, other.port.0);
+        let ends = (other.node as u16, other.port.0);
+        match input.byte() {
+            0..=95 => return self.message_command(local, length, ends),
+            96..=143 => return self.group_command(local, length, ends),
+            _ => {}
         }
         command.opcode = input.near8(command.opcode);
         command.flags = input.near8(0);
@@ -164,7 +168,7 @@ impl<'a, 'b> Guest<'a, 'b> {
     }
 
     /// A command of messages that is right but for what the input makes wrong.
-    fn message_command(&mut self, local: Memory, length: u64, node: u16, port: u16) {
+    fn message_command(&mut self, local: Memory, length: u64, (node, port): (u16, u16)) {
         let input = &mut *self.input;
         let tag = u64::from(input.byte() % 4);
         let mut descriptor = match input.byte() % 4 {
@@ -201,6 +205,53 @@ impl<'a, 'b> Guest<'a, 'b> {
         }
         descriptor.body[..8].copy_from_slice(&words[0].to_le_bytes());
         descriptor.header.inline_length = input.near8(0);
+        self.villain.post(&descriptor);
+    }
+
+    /// A command of groups that is right but for what the input makes wrong.
+    fn group_command(&mut self, local: Memory, length: u64, (node, port): (u16, u16)) {
+        let input = &mut *self.input;
+        let group = 1 + u64::from(input.byte() % 16);
+        let descriptor = match input.byte() {
+            0..=95 => {
+                let own = input.chance(192);
+                let size = 1 + u32::from(input.byte() % 3);
+                let rank = if own { 0 } else { 1 };
+                let (node, port) = match own {
+                    true => (HOSTILE as u16, self.villain.port.0),
+                    false => (node, port),
+                };
+                let mut join = JoinGroupCommand::command();
+                join.header.remote_node = input.near16(node).into();
+                join.header.remote_port = input.near16(port).into();
+                join.name = u64::from(input.byte() % 4).into();
+                join.size = input.near32(size).into();
+                join.rank = input.near32(rank).into();
+                join.timeout_ms = input.near32(1000).into();
+                join.descriptor()
+            }
+            96..=119 => {
+                let mut leave = LeaveGroupCommand::command();
+                leave.group = input.near(group).into();
+                leave.descriptor()
+            }
+            _ => {
+                let mut call = CollectiveCommand::command();
+                call.group = input.near(group).into();
+                call.length = input.near(length & !7).into();
+                call.local_address = local.address.into();
+                call.local_key = local.key.0.into();
+                call.local_segment = local.segment.0.into();
+                call.timeout_ms = input.near32(100).into();
+                let right = [4, 7, 6].map(|most| 1 + input.byte() % most);
+                let [collective, operator, element] = right.map(|right| input.near8(right));
+                call.collective = collective;
+                if collective > 2 {
+                    (call.operator, call.element) = (operator, element);
+                }
+                call.descriptor()
+            }
+        };
         self.villain.post(&descriptor);
     }
 

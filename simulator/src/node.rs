@@ -119,6 +119,7 @@ impl Node {
                 windows: WINDOWS,
                 doorbells: DOORBELLS,
                 limits: settings.limits.clone(),
+                routes: std::collections::BTreeMap::new(),
             };
             Nic::new(config).expect("a geometry")
         });

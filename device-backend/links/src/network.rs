@@ -47,6 +47,27 @@ pub struct NetworkPlan {
     pub one_channel: bool,
 }
 
+impl NetworkPlan {
+    /// For each other node, the one before it on the route from `node`; nothing if each node is
+    /// joined with each other one.
+    pub fn routes(&self, node: NodeId) -> BTreeMap<NodeId, NodeId> {
+        let mut nodes = self.nodes.clone();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let from = nodes.binary_search(&node);
+        let (Ok(from), false) = (from, self.topology == Topology::Mesh) else {
+            return BTreeMap::new();
+        };
+        let others = (0..nodes.len()).filter(|to| *to != from);
+        let before = others.map(|to| {
+            let route = self.topology.route(nodes.len(), from, to);
+            let last = route.len().checked_sub(2).map(|place| route[place]);
+            (nodes[to], nodes[last.unwrap_or(from)])
+        });
+        before.collect()
+    }
+}
+
 /// Why links cannot be changed or tapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
@@ -451,6 +472,23 @@ mod tests {
 
     fn nodes(count: u16) -> Vec<NodeId> {
         (0..count).map(NodeId).collect()
+    }
+
+    #[test]
+    fn the_node_before_each_on_its_route() {
+        let plan = |topology| NetworkPlan {
+            topology,
+            nodes: [1, 2, 3, 4, 5, 6].map(NodeId).to_vec(),
+            ..NetworkPlan::default()
+        };
+        assert!(plan(Topology::Mesh).routes(NodeId(1)).is_empty());
+        let torus = plan(Topology::Torus { columns: 3 }).routes(NodeId(1));
+        let expected = [(2, 1), (3, 1), (4, 1), (5, 2), (6, 3)];
+        let expected = expected.map(|(node, before)| (NodeId(node), NodeId(before)));
+        assert_eq!(torus, expected.into());
+        let star = plan(Topology::Star { hub: 1 }).routes(NodeId(4));
+        assert_eq!(star[&NodeId(2)], NodeId(4));
+        assert_eq!(star[&NodeId(5)], NodeId(2));
     }
 
     fn network(topology: Topology, count: u16, default: &str) -> Network {

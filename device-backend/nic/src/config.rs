@@ -1,5 +1,7 @@
 //! What a NIC is made from: its place in the network and the bounds of its memory.
 
+use std::collections::BTreeMap;
+
 use qnic_abi::NodeId;
 
 /// Smallest window that a peer is granted, whatever others have; each of
@@ -23,6 +25,9 @@ pub struct NicConfig {
     pub doorbells: u32,
     /// Bounds.
     pub limits: Limits,
+    /// For each other node, the one before it on the route from here; empty if each node is
+    /// joined with each other one (Q16).
+    pub routes: BTreeMap<NodeId, NodeId>,
 }
 
 /// Bounds of everything that could grow, and of the work of one call.
@@ -77,6 +82,15 @@ pub struct Limits {
     /// Completions of one process that wait for room in its queue, from which on no more of its
     /// commands are read and no messages are given to it.
     pub completions: u32,
+    /// Groups that one process is a member of, joins counted.
+    pub groups: u32,
+    /// Processes of one node that wait here for groups to form.
+    pub joins_per_peer: u32,
+    /// Collectives of one group that one process may have called and not completed.
+    pub collectives: u32,
+    /// Bytes that one group keeps here, of nodes below it and of results; one that needs more
+    /// ends.
+    pub group_bytes: u32,
     /// Nodes that this one talks to.
     pub peers: u32,
     /// How long to wait for an acknowledgement of the first frames to a peer, in
@@ -160,6 +174,10 @@ impl Default for Limits {
             staged_bytes_per_peer: 16 << 20,
             envelopes_per_peer: 8192,
             completions: 256,
+            groups: 16,
+            joins_per_peer: 1024,
+            collectives: 64,
+            group_bytes: 16 << 20,
             peers: 1024,
             retransmit_initial: 100_000_000,
             retransmit_floor: 5_000_000,

@@ -199,6 +199,7 @@ impl Model {
             windows: 1,
             doorbells: 1,
             limits: Limits::default(),
+            routes: std::collections::BTreeMap::new(),
         };
         let geometry = Geometry::new(config.node, 4, 1, 1).unwrap();
         let window = geometry.window_offset(VniId(0));

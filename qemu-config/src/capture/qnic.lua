@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 7), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 8), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 7
+local VERSION = 8
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -24,12 +24,17 @@ local KINDS = {
     [160] = "AtomicRequest", [161] = "AtomicResponse", [176] = "ImportRequest",
     [177] = "ImportResponse", [72] = "Message", [73] = "MessageData",
     [152] = "MessageRequest", [153] = "MessagePermit", [154] = "MessageEnd",
+    [80] = "CollectiveUp", [81] = "CollectiveDown", [82] = "GroupForm", [83] = "GroupEnd",
+    [168] = "GroupJoin", [169] = "GroupRefused", [170] = "GroupFormed", [171] = "GroupStart",
+    [172] = "GroupGreet",
 }
 local ACK, HELLO, HELLO_REPLY, LEAVE, NAK = 1, 2, 3, 5, 128
 local WINDOW, WINDOW_TAKEN = 130, 131
 local WRITE, READ_REQUEST, READ_RESPONSE = 64, 144, 65
 local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 161, 176, 177
 local MESSAGE, MESSAGE_DATA, MESSAGE_REQUEST, MESSAGE_PERMIT, MESSAGE_END = 72, 73, 152, 153, 154
+local COLLECTIVE_UP, COLLECTIVE_DOWN, GROUP_FORM, GROUP_END = 80, 81, 82, 83
+local GROUP_JOIN, GROUP_REFUSED, GROUP_FORMED, GROUP_START, GROUP_GREET = 168, 169, 170, 171, 172
 -- The kind of the response to a request that carries the number of an operation.
 local response_of = {
     [READ_REQUEST] = READ_RESPONSE,
@@ -48,7 +53,17 @@ local STATUSES = {
     [23] = "ReadOnlyMemory", [24] = "UnreadableMemory", [25] = "SecretMemory",
     [26] = "DaxMemory", [27] = "DeviceMemory", [28] = "Overlapping",
     [29] = "Misaligned", [30] = "FaultTimeout", [31] = "ImportRefused",
-    [32] = "NotStaged", [33] = "Truncated", [34] = "Cancelled",
+    [32] = "NotStaged", [33] = "Truncated", [34] = "Cancelled", [35] = "Mismatch",
+    [36] = "TimedOut", [37] = "NoSuchGroup", [38] = "GroupRefused",
+}
+
+local COLLECTIVES = { [1] = "Barrier", [2] = "Broadcast", [3] = "Reduce", [4] = "Allreduce" }
+local OPERATORS = {
+    [0] = "none", [1] = "Sum", [2] = "Product", [3] = "Minimum", [4] = "Maximum", [5] = "And",
+    [6] = "Or", [7] = "Xor",
+}
+local ELEMENTS = {
+    [0] = "none", [1] = "U32", [2] = "U64", [3] = "I32", [4] = "I64", [5] = "F32", [6] = "F64",
 }
 
 local OUTCOMES = {
@@ -119,7 +134,26 @@ local field = {
     after = ProtoField.uint64("qnic.after", "Matched after sequence number"),
     endpoint = ProtoField.uint16("qnic.endpoint", "Endpoint"),
     receive = ProtoField.uint64("qnic.receive", "Receive", base.HEX),
+    group = ProtoField.uint64("qnic.group", "Group", base.HEX),
+    home = ProtoField.uint16("qnic.home", "Home node of the group"),
+    size = ProtoField.uint32("qnic.size", "Members"),
+    rank = ProtoField.uint32("qnic.rank", "Rank"),
+    members = ProtoField.uint32("qnic.members", "Members on the node"),
+    parent = ProtoField.uint16("qnic.parent", "Node above"),
+    ticket = ProtoField.uint64("qnic.ticket", "Join", base.HEX),
+    who_node = ProtoField.uint16("qnic.who_node", "Node of the reason"),
+    who_port = ProtoField.uint16("qnic.who_port", "Port of the reason"),
+    collective = ProtoField.uint8("qnic.collective", "Collective", base.DEC, COLLECTIVES),
+    number = ProtoField.uint32("qnic.number", "Number of the collective"),
+    part = ProtoField.uint32("qnic.part", "Part"),
+    part_bytes = ProtoField.uint32("qnic.part_bytes", "Bytes of a part"),
+    root = ProtoField.uint32("qnic.root", "Root"),
+    operator = ProtoField.uint8("qnic.operator", "Operator", base.DEC, OPERATORS),
+    element = ProtoField.uint8("qnic.element", "Element", base.DEC, ELEMENTS),
 }
+
+local PART = { { "group", 0, 8 }, { "length", 8, 8 }, { "number", 16, 4 }, { "part", 20, 4 }, { "root", 24, 4 }, { "home", 28, 2 }, { "collective", 32, 1 }, { "operator", 33, 1 }, { "element", 34, 1 }, { "part_bytes", 36, 4 } }
+local GROUP = { { "group", 0, 8 }, { "part_bytes", 8, 4 }, { "home", 12, 2 } }
 
 -- By kind: name of the field, offset in the body, bytes.
 local bodies = {
@@ -140,6 +174,15 @@ local bodies = {
     [MESSAGE_PERMIT] = { { "receive", 0, 8 }, { "length", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_DATA] = { { "receive", 0, 8 }, { "offset", 8, 8 }, { "page_offset", 16, 2 } },
     [MESSAGE_END] = { { "status", 0, 4 } },
+    [COLLECTIVE_UP] = PART,
+    [COLLECTIVE_DOWN] = PART,
+    [GROUP_FORM] = { { "name", 0, 8 }, { "group", 8, 8 }, { "size", 16, 4 }, { "members", 20, 4 }, { "parent", 24, 2 }, { "who_port", 26, 2 } },
+    [GROUP_END] = { { "group", 0, 8 }, { "status", 8, 4 }, { "home", 12, 2 }, { "who_node", 14, 2 }, { "who_port", 16, 2 } },
+    [GROUP_JOIN] = { { "name", 0, 8 }, { "key", 8, 8 }, { "ticket", 16, 8 }, { "size", 24, 4 }, { "rank", 28, 4 } },
+    [GROUP_REFUSED] = { { "ticket", 0, 8 }, { "status", 8, 4 }, { "who_node", 12, 2 }, { "who_port", 14, 2 } },
+    [GROUP_FORMED] = GROUP,
+    [GROUP_START] = GROUP,
+    [GROUP_GREET] = GROUP,
     -- The secret behind them is not in the capture.
     [IMPORT_REQUEST] = { { "name", 0, 8 }, { "wait_ms", 8, 4 } },
     [IMPORT_RESPONSE] = { { "address", 0, 8 }, { "length", 8, 8 }, { "key", 16, 8 }, { "status", 24, 4 }, { "access", 28, 4 }, { "segment", 32, 2 } },

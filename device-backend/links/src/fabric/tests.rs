@@ -23,6 +23,7 @@ fn nic(node: u16) -> Nic {
         windows: 4,
         doorbells: 2,
         limits: Limits::default(),
+        routes: std::collections::BTreeMap::new(),
     };
     Nic::new(config).unwrap()
 }

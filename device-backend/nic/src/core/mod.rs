@@ -10,6 +10,7 @@
 //! | `host_area`, `host_pages`, `notification` | what a process sees of all this (N16) |
 //! | `process`, `segment`, `permissions` | registered processes, what they export, and to whom (N1, N2) |
 //! | `per_process` | what a protocol keeps of each process |
+//! | `local_memory` | memory of a process that one of its own commands names |
 //! | `fragment` | how transfers are cut |
 //! | [`page_table`], `pages` | lockPage, unlockPage, unlockPageDirty; page spans (N4, N6, N7) |
 //! | `fault`, `bounce` | page faults, what waits for them, and frames in bounce memory (N13 to N15) |
@@ -24,6 +25,7 @@ mod fault;
 mod fragment;
 mod host_area;
 mod host_pages;
+mod local_memory;
 mod notification;
 mod operation;
 mod order;
@@ -36,11 +38,11 @@ mod queue;
 mod scheduler;
 mod segment;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::control::{Statistics, REPLY_BYTES};
 use qnic_abi::header::{Geometry, GeometryError, SEGMENTS_PER_PROCESS};
-use qnic_abi::{Port, Status, VniId};
+use qnic_abi::{NodeId, Port, Status, VniId};
 
 use crate::budget::Budget;
 use crate::config::{Limits, NicConfig};
@@ -56,6 +58,7 @@ pub(crate) use events::Pending;
 pub(crate) use fault::{Fault, PageRange, Waiter};
 pub(crate) use fragment::{to_border, Fragment};
 pub(crate) use host_area::HostArea;
+pub(crate) use local_memory::LocalMemory;
 pub(crate) use operation::{Operation, OPERATION_SLOTS};
 pub(crate) use order::{Counter, Order};
 pub(crate) use pages::{Destination, LockedSpan, PageError};
@@ -71,6 +74,8 @@ pub(crate) use segment::{PageKey, Segment};
 pub(crate) struct Core {
     pub(crate) limits: Limits,
     pub(crate) geometry: Geometry,
+    /// [`NicConfig::routes`].
+    pub(crate) routes: BTreeMap<NodeId, NodeId>,
     doorbells: u32,
     /// By VNI.
     processes: Vec<Option<Box<Process>>>,
@@ -111,6 +116,7 @@ impl Core {
         let mut core = Core {
             limits: config.limits.clone(),
             geometry,
+            routes: config.routes.clone(),
             doorbells: config.doorbells,
             processes: Vec::new(),
             ports: Vec::new(),

@@ -23,7 +23,7 @@ pub(crate) enum PageError {
     Refused(Status),
 }
 
-/// Where in a process bytes go, checked but not locked.
+/// Where in a process bytes go, or come from, checked but not locked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Destination {
     pub(crate) vni: VniId,
@@ -255,6 +255,33 @@ impl Core {
         self.unlock_dirty(host, page);
         copied.map_err(|_| PageError::Refused(Status::PageUnavailable))?;
         self.counters.bytes_received += length as u64;
+        Ok(())
+    }
+
+    /// Copies bytes out of a process, page by page.
+    ///
+    /// # Errors
+    /// Why a page cannot be read; `bytes` may have some of the others.
+    pub(crate) fn copy_out<H: Host>(
+        &mut self,
+        host: &H,
+        from: Destination,
+        bytes: &mut [u8],
+    ) -> Result<(), PageError> {
+        let mut address = from.address;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let border = PAGE_SIZE - (address % PAGE_SIZE as u64) as usize;
+            let (part, behind) = rest.split_at_mut(border.min(rest.len()));
+            let page = self.lock(host, from.vni, address, from.key, LookupSide::Source)?;
+            let read = host
+                .memory()
+                .read(page.address() + address % PAGE_SIZE as u64, part);
+            unlock_page(host.sram(), &self.geometry, page);
+            read.map_err(|_| PageError::Refused(Status::PageUnavailable))?;
+            address += part.len() as u64;
+            rest = behind;
+        }
         Ok(())
     }
 

@@ -145,6 +145,11 @@ impl Nic {
         let (protocols, mut cx) = self.parts(io.now, io.host);
         match protocols.nic_turn(&mut cx, protocol, budget, outgoing) {
             Turn::Send => {}
+            Turn::Blocked(peer, _) => {
+                self.transport.block_protocol(peer, protocol);
+                self.core.schedule_nic(protocol);
+                return 0;
+            }
             _ => return 0,
         }
         self.core.schedule_nic(protocol);
@@ -175,6 +180,10 @@ impl Nic {
                 pages: outgoing.pages.addresses(),
                 offset,
                 length,
+            },
+            Source::Bytes => match &outgoing.bytes {
+                Some(bytes) => Payload::Bytes(bytes),
+                None => Payload::None,
             },
         };
         let sent = self.transmit(io, index, frame, payload);
@@ -342,6 +351,10 @@ impl Nic {
             }
             for (vni, request) in unblocked.responses {
                 self.core.requeue_response(vni, request, false);
+            }
+            for (protocol, peer) in unblocked.protocols {
+                let (protocols, mut cx) = self.parts(now, host);
+                protocols.unblocked(&mut cx, protocol, peer);
             }
         }
     }

@@ -10,8 +10,10 @@
 //! | `atomic` | [`qnic_abi::atomic`] | N20, N22, N24 |
 //! | `directory` | [`qnic_abi::directory`] | N3 |
 //! | `message` | [`qnic_abi::message`] | Q3, Q4, Q11 to Q13 |
+//! | `collective` | [`qnic_abi::collective`] | Q14, Q15, N26 |
 
 mod atomic;
+mod collective;
 mod directory;
 #[cfg(test)]
 mod echo;
@@ -28,11 +30,12 @@ use crate::config::Limits;
 use crate::core::{Fetched, Segment};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
-use crate::ids::{OperationId, ProtocolId};
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
 
 use atomic::AtomicProtocol;
+use collective::Collectives;
 use directory::Directory;
 #[cfg(test)]
 use echo::Echo;
@@ -58,6 +61,10 @@ macro_rules! for_each_type {
             type $type = Messages;
             $call
         }
+        {
+            type $type = Collectives;
+            $call
+        }
         #[cfg(test)]
         {
             type $type = Echo;
@@ -73,6 +80,7 @@ pub(crate) struct Protocols {
     atomic: AtomicProtocol,
     directory: Directory,
     messages: Messages,
+    collectives: Collectives,
     #[cfg(test)]
     echo: Echo,
 }
@@ -94,6 +102,10 @@ macro_rules! for_each {
         }
         {
             let $protocol = &mut $self.messages;
+            $call
+        }
+        {
+            let $protocol = &mut $self.collectives;
             $call
         }
         #[cfg(test)]
@@ -122,6 +134,10 @@ macro_rules! dispatch {
             }
             Messages::ID => {
                 let $protocol = &mut $self.messages;
+                $call
+            }
+            Collectives::ID => {
+                let $protocol = &mut $self.collectives;
                 $call
             }
             #[cfg(test)]
@@ -269,6 +285,16 @@ impl Protocols {
         outgoing: &mut Outgoing,
     ) -> Turn {
         dispatch!(self, protocol, p => p.nic_turn(cx, budget, outgoing), Turn::Idle)
+    }
+
+    /// [`Protocol::unblocked`]
+    pub(crate) fn unblocked<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        protocol: ProtocolId,
+        peer: PeerIndex,
+    ) {
+        dispatch!(self, protocol, p => p.unblocked(cx, peer), {})
     }
 
     /// [`Protocol::sent`]
@@ -490,6 +516,7 @@ impl Protocols {
         note(self.atomic.deadline());
         note(self.directory.deadline());
         note(self.messages.deadline());
+        note(self.collectives.deadline());
         #[cfg(test)]
         note(self.echo.deadline());
         first
@@ -500,6 +527,7 @@ impl Protocols {
         let mut budgets = Vec::new();
         self.directory.budgets(limits, &mut budgets);
         self.messages.budgets(limits, &mut budgets);
+        self.collectives.budgets(limits, &mut budgets);
         budgets
     }
 
@@ -509,6 +537,7 @@ impl Protocols {
         self.atomic.statistics(statistics);
         self.directory.statistics(statistics);
         self.messages.statistics(statistics);
+        self.collectives.statistics(statistics);
         #[cfg(test)]
         self.echo.statistics(statistics);
     }

@@ -11,6 +11,8 @@
 //! A protocol neither sends nor waits: it says what is to be sent or waited for. So it
 //! does not know how a page comes, what a wire is, or that there are other protocols.
 
+use std::sync::Arc;
+
 use qnic_abi::control::{RequestHeader, Statistics};
 use qnic_abi::wire::{Body, Frame};
 use qnic_abi::{NodeId, Port, SegmentId, Status, VniId};
@@ -62,6 +64,8 @@ pub(crate) enum Source {
     Inline(usize),
     /// [`Outgoing::pages`], from this offset in the first on.
     Pages(usize),
+    /// [`Outgoing::bytes`].
+    Bytes,
 }
 
 /// A frame that is to be sent. One is used for turn after turn, and filled in where it
@@ -80,6 +84,8 @@ pub(crate) struct Outgoing {
     pub(crate) inline: [u64; INLINE_WORDS],
     /// Locked pages; they are unlocked when the frame is sent.
     pub(crate) pages: LockedSpan,
+    /// Bytes of the NIC itself.
+    pub(crate) bytes: Option<Arc<[u8]>>,
 }
 
 impl Default for Outgoing {
@@ -92,6 +98,7 @@ impl Default for Outgoing {
             owner: OperationId::default(),
             inline: [0; INLINE_WORDS],
             pages: LockedSpan::default(),
+            bytes: None,
         }
     }
 }
@@ -105,6 +112,14 @@ impl Outgoing {
         self.source = Source::Nothing;
         self.length = 0;
         self.owner = OperationId::default();
+        self.bytes = None;
+    }
+
+    /// Gives it this payload.
+    pub(crate) fn set_bytes(&mut self, bytes: Arc<[u8]>) {
+        self.length = bytes.len();
+        self.source = Source::Bytes;
+        self.bytes = Some(bytes);
     }
 }
 
@@ -247,6 +262,9 @@ pub(crate) trait Protocol {
     ) -> Turn {
         Turn::Idle
     }
+
+    /// There is room in the window to a peer that a turn of the NIC has waited for.
+    fn unblocked<H: Host>(&mut self, _cx: &mut Context<'_, H>, _peer: PeerIndex) {}
 
     /// The frame of an operation was sent.
     fn sent<H: Host>(&mut self, _cx: &mut Context<'_, H>, _id: OperationId, _frame: &Outgoing) {}

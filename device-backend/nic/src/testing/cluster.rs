@@ -86,7 +86,7 @@ impl Wire<Memory> for Links<'_> {
             return true;
         }
         if let Some(in_transit) = self.in_transit {
-            if !self.cut.contains(&number) {
+            if !self.cut.contains(&number) && !self.cut.contains(&(self.own as u16)) {
                 in_transit.take(self.now, frame, &payload, channel);
             }
             return true;
@@ -111,6 +111,20 @@ impl Cluster {
     /// # Panics
     /// If the NIC refuses these numbers.
     pub fn new(nodes: u16, frames: u64, windows: u32, limits: &Limits) -> Self {
+        Cluster::routed(nodes, frames, windows, limits, |_| BTreeMap::new())
+    }
+
+    /// The same, with what each knows of the routes.
+    ///
+    /// # Panics
+    /// As of [`Cluster::new`].
+    pub fn routed(
+        nodes: u16,
+        frames: u64,
+        windows: u32,
+        limits: &Limits,
+        routes: impl Fn(u16) -> BTreeMap<NodeId, NodeId>,
+    ) -> Self {
         let mut cluster = Cluster {
             nodes: Vec::new(),
             now: Time(0),
@@ -130,6 +144,7 @@ impl Cluster {
                 windows,
                 doorbells: 4,
                 limits: limits.clone(),
+                routes: routes(node),
             };
             let nic = Nic::new(config).expect("a geometry");
             let geometry = *nic.geometry();
@@ -303,12 +318,15 @@ impl Cluster {
         let (this, mut links) = self.split(node);
         let now = links.now;
         let progress = this.nic.poll(now, &this.host, &mut links);
-        self.serve(node);
-        progress
+        match self.serve(node) {
+            true => Progress::Busy,
+            false => progress,
+        }
     }
 
-    /// Takes events and replies of a NIC; answers faults if so configured.
-    pub fn serve(&mut self, node: usize) {
+    /// Takes events and replies of a NIC; answers faults if so configured. Returns true if it
+    /// did, which may give the NIC something to do.
+    pub fn serve(&mut self, node: usize) -> bool {
         let this = &mut self.nodes[node];
         while let Some(reply) = this.nic.poll_reply() {
             this.replies.push(reply);
@@ -319,9 +337,12 @@ impl Cluster {
                 _ => this.events.push(event),
             }
         }
+        let mut answered = false;
         while self.answer_faults && !self.nodes[node].faults.is_empty() {
             self.answer_fault(node, 0, u32::MAX);
+            answered = true;
         }
+        answered
     }
 
     /// Brings in up to `limit` pages of a fault that was reported, and answers it.

@@ -19,6 +19,7 @@
 
 mod cluster;
 mod driver;
+mod groups;
 mod lossy_wire;
 mod memory;
 mod messages;
@@ -28,6 +29,7 @@ mod transfer;
 
 pub use cluster::{Cluster, SimNode};
 pub use driver::{SimDriver, Writable};
+pub use groups::Calling;
 pub use lossy_wire::LossyWire;
 pub use memory::{Memory, SimHost, Sram};
 pub use messages::{Receiving, Sending};

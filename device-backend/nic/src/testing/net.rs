@@ -1,11 +1,12 @@
 //! Nodes that tests share with their processes, and what most tests start from.
 
 use std::cell::{RefCell, RefMut};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use qnic_abi::control::Statistics;
 use qnic_abi::shared::Ordering;
-use qnic_abi::{Access, Port, SharedMemory, Status, VniId, PAGE_SIZE};
+use qnic_abi::{Access, NodeId, Port, SharedMemory, Status, VniId, PAGE_SIZE};
 
 use super::{Cluster, LossyWire, Party};
 use crate::{Limits, Progress};
@@ -54,6 +55,18 @@ impl Net {
     pub fn lossy(nodes: u16, wire: LossyWire, seed: u64) -> Self {
         let net = Net::new(nodes, 2048, 8, &Limits::default());
         net.cluster().set_lossy_wire(wire, seed);
+        net
+    }
+
+    /// Nodes on a lossy wire, with what each knows of the routes ([`crate::NicConfig::routes`]).
+    pub fn routed(
+        nodes: u16,
+        wire: LossyWire,
+        routes: impl Fn(u16) -> BTreeMap<NodeId, NodeId>,
+    ) -> Self {
+        let cluster = Cluster::routed(nodes, 1024, 8, &Limits::default(), routes);
+        let net = Net(Rc::new(RefCell::new(cluster)));
+        net.cluster().set_lossy_wire(wire, 1);
         net
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use qnic_abi::VniId;
 
 use crate::frame::StoredFrame;
-use crate::ids::OperationId;
+use crate::ids::{OperationId, ProtocolId};
 
 /// Fewest names that [`Waiting`] looks through for such as have ended.
 const FEW: usize = 64;
@@ -51,12 +51,17 @@ pub(crate) struct Blocked {
     pub(crate) requests: Waiting,
     /// Frames of the peer that have to be answered with a payload.
     pub(crate) responses: VecDeque<(VniId, StoredFrame)>,
+    /// Protocols whose frames of the NIC itself need a place; each once.
+    pub(crate) protocols: Vec<ProtocolId>,
 }
 
 impl Blocked {
     /// Returns true if nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.operations.is_empty() && self.requests.is_empty() && self.responses.is_empty()
+        self.operations.is_empty()
+            && self.requests.is_empty()
+            && self.responses.is_empty()
+            && self.protocols.is_empty()
     }
 }
 

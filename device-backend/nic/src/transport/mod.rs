@@ -62,7 +62,7 @@ use crate::budget::Budget;
 use crate::config::{Limits, NicConfig, MAX_WINDOW};
 use crate::env::{Channel, HostMemory, Payload, Time, Wire};
 use crate::frame::StoredFrame;
-use crate::ids::{OperationId, PeerIndex};
+use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 pub(crate) use incoming::{End, Opened};
 use peer_table::PeerTable;
@@ -104,6 +104,7 @@ pub(crate) struct TransportCounters {
 pub(crate) struct Unblocked {
     pub(crate) operations: Vec<OperationId>,
     pub(crate) responses: Vec<(VniId, StoredFrame)>,
+    pub(crate) protocols: Vec<(ProtocolId, PeerIndex)>,
 }
 
 /// Which window an operation waits for.
@@ -304,6 +305,14 @@ impl Transport {
         blocked.responses.push_back((vni, request));
     }
 
+    /// Lets frames of the NIC itself wait for the window of fragments.
+    pub(crate) fn block_protocol(&mut self, index: PeerIndex, protocol: ProtocolId) {
+        let protocols = &mut self.peers[index].blocked.protocols;
+        if !protocols.contains(&protocol) {
+            protocols.push(protocol);
+        }
+    }
+
     /// Answers to frames of a peer that wait for the window.
     pub(crate) fn blocked_responses(&self, index: PeerIndex) -> usize {
         self.peers[index].blocked.responses.len()
@@ -347,7 +356,10 @@ impl Transport {
     pub(super) fn unblock(&mut self, index: PeerIndex) {
         let peer = &mut self.peers[index];
         let blocked = &peer.blocked;
-        if blocked.operations.is_empty() && blocked.responses.is_empty() {
+        if blocked.operations.is_empty()
+            && blocked.responses.is_empty()
+            && blocked.protocols.is_empty()
+        {
             return;
         }
         if peer.is_half_open() {
@@ -355,13 +367,18 @@ impl Transport {
             let operations = &mut blocked.operations;
             operations.append_to(&mut self.unblocked.operations);
             self.unblocked.responses.extend(blocked.responses.drain(..));
+            let protocols = blocked.protocols.drain(..);
+            let protocols = protocols.map(|protocol| (protocol, index));
+            self.unblocked.protocols.extend(protocols);
         }
     }
 
     /// Returns true if [`Transport::take_unblocked`] would return something.
     #[inline]
     pub(crate) fn has_unblocked(&self) -> bool {
-        !self.unblocked.operations.is_empty() || !self.unblocked.responses.is_empty()
+        !self.unblocked.operations.is_empty()
+            || !self.unblocked.responses.is_empty()
+            || !self.unblocked.protocols.is_empty()
     }
 
     /// Takes what has room again.

@@ -4,10 +4,10 @@ use qnic_abi::command::{Descriptor, MAX_TRANSFER};
 use qnic_abi::message::{
     CancelCommand, Opcode, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags, ENDPOINTS,
 };
-use qnic_abi::{Access, Key, SegmentId, Status, VniId};
+use qnic_abi::{Key, SegmentId, Status};
 
 use super::matching::{Pattern, Takes};
-use crate::core::{Core, PageKey};
+use crate::core::LocalMemory;
 
 /// A process that sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -23,35 +23,6 @@ pub(super) struct Space {
     pub(super) untagged: bool,
 }
 
-/// Memory of the own process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Local {
-    pub(super) address: u64,
-    pub(super) length: u64,
-    key: Key,
-    segment: SegmentId,
-}
-
-impl Local {
-    /// Returns how its pages are found, if the process has exported it.
-    pub(super) fn authorise(&self, core: &Core, vni: VniId) -> Result<PageKey, Status> {
-        if self.length == 0 {
-            return Ok(PageKey::Table(Key(0)));
-        }
-        let process = core.process(vni).ok_or(Status::NoSuchVni)?;
-        let (address, length) = (self.address, self.length);
-        let own = Access::empty();
-        let segments = &process.segments;
-        let segment = segments.authorise(self.segment, self.key, own, address, length)?;
-        Ok(segment.page_key)
-    }
-
-    /// Returns true if any of its bytes is in a segment.
-    pub(super) fn uses(&self, segment: SegmentId) -> bool {
-        self.length > 0 && self.segment == segment
-    }
-}
-
 /// A message that is to be sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Send {
@@ -63,7 +34,7 @@ pub(super) struct Send {
     /// It stands in the entry.
     pub(super) inline: bool,
     /// Empty if it does.
-    pub(super) local: Local,
+    pub(super) local: LocalMemory,
 }
 
 /// A receive that is to be posted.
@@ -73,7 +44,7 @@ pub(super) struct Receive {
     pub(super) pattern: Pattern<Name>,
     pub(super) takes: Takes,
     pub(super) space: Space,
-    pub(super) local: Local,
+    pub(super) local: LocalMemory,
 }
 
 /// A well-formed command.
@@ -98,7 +69,7 @@ fn check_send(raw: &SendCommand) -> Result<Send, Status> {
     let space = check_space(raw.endpoint.get(), untagged, raw.tag.get())?;
     let inline = raw.header.inline_length > 0;
     let length = raw.length.get();
-    let mut local = Local {
+    let mut local = LocalMemory {
         address: raw.local_address.get(),
         length,
         key: Key(raw.local_key.get()),
@@ -106,7 +77,7 @@ fn check_send(raw: &SendCommand) -> Result<Send, Status> {
     };
     if inline {
         local.length = 0;
-        if local != Local::default() {
+        if local != LocalMemory::default() {
             return Err(Status::Malformed);
         }
         if length != u64::from(raw.header.inline_length) {
@@ -153,7 +124,7 @@ fn check_receive(raw: &ReceiveCommand) -> Result<Receive, Status> {
         pattern: Pattern::new(source, raw.tag.get(), raw.ignore.get()),
         takes,
         space,
-        local: Local {
+        local: LocalMemory {
             address: raw.local_address.get(),
             length: raw.length.get(),
             key: Key(raw.local_key.get()),

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::SegmentId;
 
-use super::command::{Local, Name, Receive, Space};
+use super::command::{Name, Receive, Space};
 use super::matching::{Bounds, Matching, ReceiveId, Takes};
 use super::staging::Landing;
 use crate::config::Limits;
+use crate::core::LocalMemory;
 
 /// A posted receive.
 #[derive(Debug, Clone, Copy)]
@@ -157,7 +158,7 @@ pub(super) fn names_source(ended: impl Fn(Name) -> bool) -> impl Fn(&Posted) -> 
 /// Says which receives use a segment.
 pub(super) fn uses(segment: SegmentId) -> impl Fn(&Posted) -> bool {
     move |posted| {
-        let local: &Local = &posted.command.local;
+        let local: &LocalMemory = &posted.command.local;
         local.uses(segment)
     }
 }

@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 
 use qnic_abi::{Status, VniId};
 
-use super::command::{Local, Name, Space};
+use super::command::{Name, Space};
 use super::matching::MessageId;
 use crate::config::Limits;
+use crate::core::LocalMemory;
 use crate::ids::PeerIndex;
 
 /// What a message that is staged takes beside its bytes.
@@ -29,7 +30,7 @@ const OVERHEAD: u64 = 256;
 pub(super) struct Landing {
     pub(super) handle: u64,
     /// All memory of the receive.
-    pub(super) local: Local,
+    pub(super) local: LocalMemory,
     /// Where the message begins in it.
     pub(super) offset: u64,
     /// Bytes that it takes.

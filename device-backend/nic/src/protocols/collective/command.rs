@@ -1,0 +1,287 @@
+//! From a descriptor to a command that can be trusted to be one. Only the form is checked here.
+
+use qnic_abi::collective::{
+    Collective, CollectiveCommand, CollectivePart, Element, JoinGroupCommand, LeaveGroupCommand,
+    Opcode, Operator, PartFields, MAX_MEMBERS, MAX_TIMEOUT_MS,
+};
+use qnic_abi::command::{CommandHeader, Descriptor, MAX_TRANSFER};
+use qnic_abi::{Key, SegmentId, Status};
+
+use super::reduction::Reduction;
+use crate::core::LocalMemory;
+use crate::env::Time;
+
+/// Nanoseconds in a millisecond.
+const MILLISECOND: u64 = 1_000_000;
+
+/// A process, as completions and frames name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(super) struct Name {
+    pub(super) node: u16,
+    pub(super) port: u16,
+}
+
+/// What a collective is; the same at all members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) collective: Collective,
+    pub(super) reduction: Option<Reduction>,
+    pub(super) length: u64,
+    pub(super) root: u32,
+}
+
+impl Shape {
+    fn new(numbers: (u8, u8, u8), length: u64, root: u32) -> Result<Self, Status> {
+        let (collective, operator, element) = numbers;
+        let collective = Collective::try_from(collective).map_err(|_| Status::Malformed)?;
+        let reduces = matches!(collective, Collective::Reduce | Collective::Allreduce);
+        let mut reduction = None;
+        if reduces {
+            let operator = Operator::try_from(operator).map_err(|_| Status::Malformed)?;
+            let element = Element::try_from(element).map_err(|_| Status::Malformed)?;
+            let known = Reduction::new(operator, element).ok_or(Status::Malformed)?;
+            if length % element.bytes() != 0 {
+                return Err(Status::BadLength);
+            }
+            reduction = Some(known);
+        } else if operator != 0 || element != 0 {
+            return Err(Status::Malformed);
+        }
+        let rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
+        if !rooted && root != 0 {
+            return Err(Status::Malformed);
+        }
+        if length > MAX_TRANSFER || collective == Collective::Barrier && length != 0 {
+            return Err(Status::BadLength);
+        }
+        Ok(Shape {
+            collective,
+            reduction,
+            length,
+            root,
+        })
+    }
+
+    /// What a frame says of it.
+    pub(super) fn of_part<const KIND: u8>(part: &CollectivePart<KIND>) -> Result<Self, Status> {
+        let fields = &part.0;
+        let numbers = (fields.collective, fields.operator, fields.element);
+        Shape::new(numbers, fields.length.get(), fields.root.get())
+    }
+
+    /// The fields of frames that say it.
+    pub(super) fn fields(&self) -> PartFields {
+        let reduction = self.reduction;
+        PartFields {
+            length: self.length.into(),
+            root: self.root.into(),
+            collective: self.collective as u8,
+            operator: reduction.map_or(0, |reduction| reduction.operator() as u8),
+            element: reduction.map_or(0, |reduction| reduction.element() as u8),
+            ..PartFields::default()
+        }
+    }
+
+    /// Returns true if a member has bytes to give.
+    pub(super) fn gives(&self, rank: u32) -> bool {
+        match self.collective {
+            Collective::Barrier => false,
+            Collective::Broadcast => rank == self.root,
+            Collective::Reduce | Collective::Allreduce => true,
+        }
+    }
+
+    /// Returns true if a member gets bytes.
+    pub(super) fn wants(&self, rank: u32) -> bool {
+        match self.collective {
+            Collective::Barrier => false,
+            Collective::Broadcast => rank != self.root,
+            Collective::Reduce => rank == self.root,
+            Collective::Allreduce => true,
+        }
+    }
+}
+
+/// A join that is to be begun; the command's header names the home.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Join {
+    pub(super) handle: u64,
+    pub(super) home: Name,
+    pub(super) name: u64,
+    pub(super) key: u64,
+    pub(super) size: u32,
+    pub(super) rank: u32,
+    /// In nanoseconds.
+    pub(super) timeout: u64,
+}
+
+/// The part of one member in a collective.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Call {
+    pub(super) handle: u64,
+    pub(super) group: u64,
+    pub(super) shape: Shape,
+    pub(super) local: LocalMemory,
+    pub(super) deadline: Time,
+}
+
+/// A well-formed command.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Command {
+    Join(Join),
+    Leave { handle: u64, group: u64 },
+    Call(Call),
+}
+
+fn nanoseconds(milliseconds: u32) -> Result<u64, Status> {
+    match milliseconds {
+        1..=MAX_TIMEOUT_MS => Ok(u64::from(milliseconds) * MILLISECOND),
+        _ => Err(Status::Malformed),
+    }
+}
+
+/// Checks the header of a command that has no inline payload and names no process.
+fn check_header(header: &CommandHeader) -> Result<(), Status> {
+    let names_none = header.remote_node.get() == 0 && header.remote_port.get() == 0;
+    match names_none && header.inline_length == 0 {
+        true => Ok(()),
+        false => Err(Status::Malformed),
+    }
+}
+
+fn check_join(raw: &JoinGroupCommand) -> Result<Join, Status> {
+    let zero = raw.reserved0.get() == 0 && raw.reserved1.iter().all(|word| word.get() == 0);
+    let (size, rank) = (raw.size.get(), raw.rank.get());
+    if !zero || raw.header.inline_length != 0 || size > MAX_MEMBERS || rank >= size {
+        return Err(Status::Malformed);
+    }
+    Ok(Join {
+        handle: raw.handle.get(),
+        home: Name {
+            node: raw.header.remote_node.get(),
+            port: raw.header.remote_port.get(),
+        },
+        name: raw.name.get(),
+        key: raw.key.get(),
+        size,
+        rank,
+        timeout: nanoseconds(raw.timeout_ms.get())?,
+    })
+}
+
+fn check_leave(raw: &LeaveGroupCommand) -> Result<Command, Status> {
+    check_header(&raw.header)?;
+    if raw.reserved.iter().any(|word| word.get() != 0) {
+        return Err(Status::Malformed);
+    }
+    Ok(Command::Leave {
+        handle: raw.handle.get(),
+        group: raw.group.get(),
+    })
+}
+
+fn check_call(raw: &CollectiveCommand, now: Time) -> Result<Call, Status> {
+    check_header(&raw.header)?;
+    let numbers = (raw.collective, raw.operator, raw.element);
+    let length = raw.length.get();
+    if raw.reserved != [0; 3] {
+        return Err(Status::Malformed);
+    }
+    Ok(Call {
+        handle: raw.handle.get(),
+        group: raw.group.get(),
+        shape: Shape::new(numbers, length, raw.root.get())?,
+        local: LocalMemory {
+            address: raw.local_address.get(),
+            length,
+            key: Key(raw.local_key.get()),
+            segment: SegmentId(raw.local_segment.get()),
+        },
+        deadline: now.after(nanoseconds(raw.timeout_ms.get())?),
+    })
+}
+
+impl Command {
+    /// Reads one that is read from the queue `now`.
+    pub(super) fn read(raw: &Descriptor, now: Time) -> Result<Self, Status> {
+        match Opcode::try_from(raw.header.opcode) {
+            Ok(Opcode::JoinGroup) => check_join(&raw.read()).map(Command::Join),
+            Ok(Opcode::LeaveGroup) => check_leave(&raw.read()),
+            Ok(Opcode::Collective) => check_call(&raw.read(), now).map(Command::Call),
+            Err(_) => Err(Status::Malformed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qnic_abi::command::CommandBody;
+
+    fn parse(command: &impl CommandBody) -> Result<(), Status> {
+        Command::read(&command.descriptor(), Time(0)).map(drop)
+    }
+
+    #[test]
+    fn the_form_of_a_join_and_a_leave_is_checked() {
+        type Change = fn(&mut JoinGroupCommand);
+        let cases: [(bool, Change); 8] = [
+            (true, |_| {}),
+            (false, |raw| raw.rank = 2.into()),
+            (false, |raw| raw.size = 0.into()),
+            (false, |raw| raw.size = (MAX_MEMBERS + 1).into()),
+            (false, |raw| raw.timeout_ms = 0.into()),
+            (false, |raw| raw.timeout_ms = (MAX_TIMEOUT_MS + 1).into()),
+            (false, |raw| raw.reserved1[1] = 1.into()),
+            (false, |raw| raw.header.inline_length = 1),
+        ];
+        for (valid, change) in cases {
+            let mut raw = JoinGroupCommand::command();
+            raw.size = 2.into();
+            raw.timeout_ms = 1.into();
+            change(&mut raw);
+            assert_eq!(parse(&raw).is_ok(), valid, "{raw:?}");
+        }
+        let mut leave = LeaveGroupCommand::command();
+        assert_eq!(parse(&leave), Ok(()));
+        leave.header.remote_port = 1.into();
+        assert_eq!(parse(&leave), Err(Status::Malformed));
+    }
+
+    #[test]
+    fn the_form_of_a_collective_is_checked() {
+        type Change = fn(&mut CollectiveCommand);
+        let cases: [(Result<(), Status>, Change); 9] = [
+            (Ok(()), |_| {}),
+            (Err(Status::BadLength), |raw| raw.length = 9.into()),
+            (Err(Status::BadLength), |raw| {
+                raw.length = (MAX_TRANSFER + 8).into();
+            }),
+            (Err(Status::Malformed), |raw| raw.operator = 0),
+            (Err(Status::Malformed), |raw| {
+                (raw.operator, raw.element) = (Operator::Xor as u8, Element::F32 as u8);
+            }),
+            (Err(Status::Malformed), |raw| raw.root = 1.into()),
+            (Err(Status::Malformed), |raw| raw.collective = 5),
+            (Err(Status::Malformed), |raw| {
+                raw.collective = Collective::Broadcast as u8;
+            }),
+            (Err(Status::Malformed), |raw| raw.reserved[2] = 1),
+        ];
+        for (expected, change) in cases {
+            let mut raw = CollectiveCommand::command();
+            raw.collective = Collective::Allreduce as u8;
+            (raw.operator, raw.element) = (Operator::Sum as u8, Element::F64 as u8);
+            raw.length = 8.into();
+            raw.timeout_ms = 5.into();
+            change(&mut raw);
+            assert_eq!(parse(&raw), expected, "{raw:?}");
+        }
+        let mut barrier = CollectiveCommand::command();
+        barrier.collective = Collective::Barrier as u8;
+        barrier.timeout_ms = 1.into();
+        assert_eq!(parse(&barrier), Ok(()));
+        barrier.length = 8.into();
+        assert_eq!(parse(&barrier), Err(Status::BadLength));
+    }
+}

@@ -1,0 +1,263 @@
+//! How groups end, and how calls do.
+
+use qnic_abi::collective::GroupEnd;
+use qnic_abi::{NodeId, SegmentId, Status, VniId};
+
+use super::command::Name;
+use super::group::End;
+use super::outbox::Content;
+use super::place::GroupId;
+use super::running::Stop;
+use super::{Collectives, Context};
+use crate::core::Waiter;
+use crate::env::{Host, Time};
+
+impl Collectives {
+    /// Goes on with the collectives of a group.
+    pub(super) fn advance<H: Host>(&mut self, cx: &mut Context<'_, H>, id: GroupId) {
+        loop {
+            let Some(group) = self.groups.get_mut(&id) else {
+                return;
+            };
+            let mut finished = Vec::new();
+            let stopped = group.advance(cx, &mut self.outbox, &mut finished);
+            let kept = match group.ended {
+                None => group.kept_bytes(),
+                Some(_) => 0,
+            };
+            let member = |index: usize| group.members.get(index).map(|member| member.vni);
+            let stopped = stopped.map(|(sequence, stop)| match stop {
+                Stop::Pages(index, _) | Stop::Member(index, _) => (sequence, stop, member(index)),
+                Stop::Above(_) => (sequence, stop, None),
+            });
+            self.complete_calls(cx, finished);
+            let own = cx.core.geometry.node.0;
+            let end = match stopped {
+                None if kept > u64::from(cx.core.limits.group_bytes) => End {
+                    status: Status::Exhausted,
+                    who: Name { node: own, port: 0 },
+                },
+                None => return,
+                Some((sequence, Stop::Pages(_, range), Some(vni))) => {
+                    let job = self.next_name();
+                    self.jobs.insert(job, (id, sequence));
+                    let waiter = Waiter::Job(<Self as super::Protocol>::ID, job);
+                    cx.core.wait_for_pages(vni, range, waiter);
+                    continue;
+                }
+                Some((sequence, Stop::Member(_, status), Some(vni))) => {
+                    let who = Self::name_of(cx, vni);
+                    self.fail_call(cx, id, sequence, End { status, who });
+                    End { status, who }
+                }
+                Some((sequence, stop, _)) => {
+                    let status = match stop {
+                        Stop::Above(status) | Stop::Member(_, status) => status,
+                        Stop::Pages(..) => Status::Aborted,
+                    };
+                    let who = Name { node: own, port: 0 };
+                    self.fail_call(cx, id, sequence, End { status, who });
+                    End { status, who }
+                }
+            };
+            self.end_group(cx, id, end, None);
+        }
+    }
+
+    /// Fails all that a collective has of calls on this node.
+    fn fail_call<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: GroupId,
+        sequence: u32,
+        end: End,
+    ) {
+        let mut finished = Vec::new();
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.fail(sequence, end, &mut finished);
+        }
+        self.complete_calls(cx, finished);
+    }
+
+    /// The pages that a collective has waited for are there, or will never be.
+    pub(super) fn pages_came<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: GroupId,
+        sequence: u32,
+        failed: Option<(VniId, Status)>,
+    ) {
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.pages_came(sequence);
+        }
+        if let Some((vni, status)) = failed {
+            let who = Self::name_of(cx, vni);
+            self.fail_call(cx, id, sequence, End { status, who });
+            self.end_group(cx, id, End { status, who }, None);
+        }
+        self.advance(cx, id);
+    }
+
+    /// Ends a group for a reason. Its neighbours are told, but for who has said it.
+    pub(super) fn end_group<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: GroupId,
+        end: End,
+        from: Option<u16>,
+    ) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        if group.ended.is_none() {
+            let mut finished = Vec::new();
+            group.end(end, &mut finished);
+            let frame = GroupEnd {
+                number: id.number.into(),
+                status: end.status.code().into(),
+                home: id.home.into(),
+                node: end.who.node.into(),
+                port: end.who.port.into(),
+                ..GroupEnd::default()
+            };
+            let own = cx.core.geometry.node.0;
+            let mut told: Vec<u16> = group.relatives.all().collect();
+            // The home may not have started it.
+            if !told.contains(&id.home) {
+                told.push(id.home);
+            }
+            for node in told {
+                if Some(node) != from && node != own {
+                    self.outbox.push(node, Content::End(frame), None);
+                }
+            }
+            if id.home == own {
+                self.home.receive_end(own, id.number, end, &mut self.outbox);
+            }
+            self.complete_calls(cx, finished);
+            self.fail_joins(cx, id, end);
+            self.advance(cx, id);
+        }
+        self.forget_group(id);
+    }
+
+    /// Forgets a group of which no member is left here that can name it.
+    fn forget_group(&mut self, id: GroupId) {
+        let named = self.names.values().any(|(_, other)| *other == id);
+        let over = self
+            .groups
+            .get(&id)
+            .is_some_and(|group| group.ended.is_some());
+        if over && !named {
+            self.groups.remove(&id);
+            self.jobs.retain(|_, (other, _)| *other != id);
+        }
+    }
+
+    /// A member is one no longer: the group ends for all.
+    pub(super) fn member_left<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: GroupId,
+        vni: VniId,
+        end: End,
+    ) {
+        self.end_group(cx, id, end, None);
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let mut finished = Vec::new();
+        if let Some(index) = group.members.iter().position(|member| member.vni == vni) {
+            let name = group.members[index].local;
+            group.remove(index, end, &mut finished);
+            self.names.remove(&name);
+        }
+        self.complete_calls(cx, finished);
+        self.advance(cx, id);
+        self.forget_group(id);
+    }
+
+    /// The time of a call is over.
+    pub(super) fn call_expired<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        name: u64,
+        sequence: u32,
+    ) {
+        let Some((vni, id)) = self.names.get(&name).copied() else {
+            return;
+        };
+        let (status, who) = (Status::TimedOut, Self::name_of(cx, vni));
+        self.end_group(cx, id, End { status, who }, None);
+        self.fail_call(cx, id, sequence, End { status, who });
+        self.advance(cx, id);
+    }
+
+    /// A process, or its queue, has ended.
+    pub(super) fn process_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
+        let who = Self::name_of(cx, vni);
+        let joins = self.joins.iter().filter(|(_, join)| join.vni == vni);
+        let joins: Vec<u64> = joins.map(|(ticket, _)| *ticket).collect();
+        for ticket in joins {
+            self.withdraw(cx, ticket, None);
+        }
+        let names = self.names.values().filter(|(owner, _)| *owner == vni);
+        let groups: Vec<GroupId> = names.map(|(_, id)| *id).collect();
+        for id in groups {
+            let status = Status::PeerGone;
+            self.member_left(cx, id, vni, End { status, who });
+        }
+        self.home
+            .members_ended(cx, |ended| ended == who, u64::MAX, &mut self.outbox);
+    }
+
+    /// A segment is gone: calls that use it fail.
+    pub(super) fn segment_ended<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        segment: SegmentId,
+    ) {
+        let uses = |group: &super::Group| {
+            let member = group.members.iter().position(|member| member.vni == vni);
+            member.is_some_and(|member| group.uses(member, |call| call.local.uses(segment)))
+        };
+        let groups = self.groups.iter().filter(|(_, group)| uses(group));
+        let groups: Vec<GroupId> = groups.map(|(id, _)| *id).collect();
+        for id in groups {
+            let (status, who) = (Status::Aborted, Self::name_of(cx, vni));
+            self.end_group(cx, id, End { status, who }, None);
+            self.advance(cx, id);
+        }
+    }
+
+    /// The session with a node has ended: groups that it is next to end, and joins that it had
+    /// begin anew.
+    pub(super) fn session_ended<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        node: NodeId,
+        again: Time,
+    ) {
+        self.outbox.forget(node.0);
+        let who = Name {
+            node: node.0,
+            port: 0,
+        };
+        let next_to = |id: &GroupId, group: &super::Group| {
+            let forming = !group.has_started() && id.home == node.0;
+            forming || group.relatives.all().any(|other| other == node.0)
+        };
+        let groups = self.groups.iter();
+        let groups = groups.filter(|(id, group)| group.ended.is_none() && next_to(id, group));
+        let groups: Vec<GroupId> = groups.map(|(id, _)| *id).collect();
+        for id in groups {
+            let status = Status::PeerGone;
+            self.end_group(cx, id, End { status, who }, Some(node.0));
+        }
+        self.send_joins_again(cx, node, again);
+        let gone = |ended: Name| ended.node == node.0;
+        self.home
+            .members_ended(cx, gone, u64::MAX, &mut self.outbox);
+    }
+}

@@ -1,0 +1,166 @@
+//! What frames of other NICs do to groups.
+
+use std::sync::Arc;
+
+use qnic_abi::collective::{
+    is_part_length, kind, CollectivePart, GroupEnd, GroupState, HAS_BYTES, WANTS_RESULT,
+};
+use qnic_abi::Status;
+
+use super::command::{Name, Shape};
+use super::group::{End, RUNNING};
+use super::place::GroupId;
+use super::{Collectives, Context};
+use crate::env::Host;
+use crate::frame::Arrival;
+
+impl Collectives {
+    /// Receives a frame of this protocol.
+    pub(super) fn receive_frame<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let node = cx.transport.node_of(arrival.peer).0;
+        match arrival.frame.envelope.kind {
+            kind::COLLECTIVE_UP => self.receive_part::<H, { kind::COLLECTIVE_UP }>(cx, arrival),
+            kind::COLLECTIVE_DOWN => {
+                self.receive_part::<H, { kind::COLLECTIVE_DOWN }>(cx, arrival);
+            }
+            kind::GROUP_JOIN => self.home.receive_join(cx, arrival, &mut self.outbox),
+            kind::GROUP_REFUSED => self.receive_refusal(cx, arrival),
+            kind::GROUP_FORM => self.receive_form(cx, arrival),
+            kind::GROUP_FORMED => {
+                let state: GroupState<{ kind::GROUP_FORMED }> = arrival.body();
+                let known = is_part_length(state.0.part_bytes.get());
+                if known && state.0.home.get() == cx.core.geometry.node.0 {
+                    self.home.receive_formed(cx, node, &state.0);
+                }
+            }
+            kind::GROUP_START => {
+                let state: GroupState<{ kind::GROUP_START }> = arrival.body();
+                let part_bytes = state.0.part_bytes.get();
+                let id = GroupId {
+                    home: node,
+                    number: state.0.number.get(),
+                };
+                if is_part_length(part_bytes) {
+                    self.start(cx, id, part_bytes);
+                }
+            }
+            kind::GROUP_END => self.receive_end(cx, arrival),
+            // That it has come is all that it says.
+            _ => {}
+        }
+    }
+
+    fn receive_end<H: Host>(&mut self, cx: &mut Context<'_, H>, arrival: &Arrival<'_, H::Memory>) {
+        let body: GroupEnd = arrival.body();
+        let node = cx.transport.node_of(arrival.peer).0;
+        let id = GroupId {
+            home: body.home.get(),
+            number: body.number.get(),
+        };
+        let status = match Status::try_from(body.status.get()) {
+            Ok(Status::Ok) | Err(_) => Status::Aborted,
+            Ok(status) => status,
+        };
+        let who = Name {
+            node: body.node.get(),
+            port: body.port.get(),
+        };
+        let end = End { status, who };
+        let own = cx.core.geometry.node.0;
+        if id.home == own {
+            self.home.receive_end(own, id.number, end, &mut self.outbox);
+        }
+        // Neighbours and the home say it; nobody else is believed.
+        let group = self.groups.get(&id);
+        let known = |group: &super::Group| {
+            id.home == own || id.home == node || group.relatives.all().any(|other| other == node)
+        };
+        if group.is_some_and(known) {
+            self.end_group(cx, id, end, Some(node));
+        }
+    }
+
+    /// Receives a part from a node above or below.
+    fn receive_part<H: Host, const KIND: u8>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let part: CollectivePart<KIND> = arrival.body();
+        let fields = &part.0;
+        let node = cx.transport.node_of(arrival.peer).0;
+        let id = GroupId {
+            home: fields.home.get(),
+            number: fields.number.get(),
+        };
+        // Who sends a part knows that the group has started.
+        let place = self.groups.get(&id).and_then(|group| match KIND {
+            kind::COLLECTIVE_UP => {
+                let mut children = group.relatives.children.iter();
+                children.position(|child| *child == node)
+            }
+            _ => (group.relatives.parent == Some(node)).then_some(0),
+        });
+        let Some(place) = place else {
+            return;
+        };
+        self.start(cx, id, fields.part_bytes.get());
+        let mut bytes = vec![0; arrival.payload.len()];
+        let has_bytes = fields.flags & HAS_BYTES != 0;
+        let read = arrival.payload.read(&mut bytes).is_ok();
+        let whole = read && has_bytes != bytes.is_empty();
+        let bytes: Option<Arc<[u8]>> = has_bytes.then(|| bytes.into());
+        let shape = Shape::of_part(&part);
+        let taken = match shape {
+            Ok(shape) if whole => self.take_part::<KIND>(id, place, fields, shape, bytes),
+            _ => Err(Status::Malformed),
+        };
+        match taken {
+            Ok(()) => self.advance(cx, id),
+            Err(status) => {
+                let who = Name { node, port: 0 };
+                self.end_group(cx, id, End { status, who }, None);
+            }
+        }
+    }
+
+    fn take_part<const KIND: u8>(
+        &mut self,
+        id: GroupId,
+        place: usize,
+        fields: &qnic_abi::collective::PartFields,
+        shape: Shape,
+        bytes: Option<Arc<[u8]>>,
+    ) -> Result<(), Status> {
+        let (sequence, part) = (fields.sequence.get(), fields.part.get());
+        let Some(group) = self
+            .groups
+            .get_mut(&id)
+            .filter(|group| group.ended.is_none())
+        else {
+            return Ok(());
+        };
+        let part_bytes = group.relatives.part_bytes;
+        if group.is_past(sequence) || part_bytes != u64::from(fields.part_bytes.get()) {
+            return Err(Status::Malformed);
+        }
+        let relatives = group.relatives.clone();
+        let running = group.running(sequence, 2 * RUNNING);
+        let running = running.ok_or(Status::Malformed)?;
+        if !running.agrees(shape) {
+            return Err(Status::Mismatch);
+        }
+        let taken = running.fits(part, &bytes, part_bytes)
+            && match KIND {
+                kind::COLLECTIVE_UP => {
+                    running.rise(place, part, bytes, fields.flags & WANTS_RESULT != 0)
+                }
+                _ => running.fall(part, bytes, &relatives, &mut self.outbox),
+            };
+        taken.then_some(()).ok_or(Status::Malformed)
+    }
+}

@@ -1,0 +1,424 @@
+//! Processes of this node that join, leave and call.
+
+use qnic_abi::collective::{kind, GroupForm, GroupJoin, GroupRefused, GroupState, StateFields};
+use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::wire::Frame;
+use qnic_abi::{NodeId, Status, VniId, PAGE_SIZE};
+
+use super::command::{Call, Join, Name};
+use super::group::{End, Group, RUNNING};
+use super::place::{GroupId, Member, Relatives};
+use super::{end_entry, home, Collectives, Context, Due};
+use crate::env::{Host, Time};
+use crate::frame::Arrival;
+
+/// A join that has no completion.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Joining {
+    pub(super) vni: VniId,
+    handle: u64,
+    pub(super) home: Name,
+    name: u64,
+    key: u64,
+    size: u32,
+    rank: u32,
+    deadline: Time,
+    /// It is on its way, or with the home.
+    sent: bool,
+    /// The group that it belongs to, once that has formed.
+    pub(super) group: Option<GroupId>,
+}
+
+impl Collectives {
+    /// The name of the process of a VNI.
+    pub(super) fn name_of<H: Host>(cx: &Context<'_, H>, vni: VniId) -> Name {
+        let port = cx.core.process(vni).map_or(0, |process| process.port.0);
+        Name {
+            node: cx.core.geometry.node.0,
+            port,
+        }
+    }
+
+    /// Begins a join.
+    pub(super) fn join<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, join: Join) {
+        let own = self.joins.values().filter(|other| other.vni == vni);
+        let same = |other: &Joining| (other.home, other.name) == (join.home, join.name);
+        let twice = own.clone().any(same);
+        let groups = self.names.values().filter(|(other, _)| *other == vni);
+        let refusal = match own.count() + groups.count() >= cx.core.limits.groups as usize {
+            true => Some(Status::Exhausted),
+            false => twice.then_some(Status::GroupRefused),
+        };
+        if let Some(status) = refusal {
+            let who = Self::name_of(cx, vni);
+            return complete_join(cx, vni, join.handle, Err(End { status, who }));
+        }
+        let ticket = self.next_name();
+        let deadline = cx.now.after(join.timeout);
+        let joining = Joining {
+            vni,
+            handle: join.handle,
+            home: join.home,
+            name: join.name,
+            key: join.key,
+            size: join.size,
+            rank: join.rank,
+            deadline,
+            sent: false,
+            group: None,
+        };
+        self.joins.insert(ticket, joining);
+        self.deadlines.insert((deadline, Due::Join(ticket)));
+        self.send_join(cx, ticket);
+    }
+
+    /// Sends a join to its home, or asks for a way there.
+    pub(super) fn send_join<H: Host>(&mut self, cx: &mut Context<'_, H>, ticket: u64) {
+        let Some(joining) = self.joins.get_mut(&ticket) else {
+            return;
+        };
+        let node = NodeId(joining.home.node);
+        let peer = cx.transport.find(node);
+        let Some(peer) = peer.filter(|peer| cx.transport.has_control_room(*peer)) else {
+            cx.transport.want(node);
+            let again = cx.now.after(crate::transport::RETRY_AFTER);
+            self.deadlines.insert((again, Due::Resend(ticket)));
+            return;
+        };
+        joining.sent = true;
+        let mut frame = Frame::new(&GroupJoin {
+            name: joining.name.into(),
+            key: joining.key.into(),
+            ticket: ticket.into(),
+            size: joining.size.into(),
+            rank: joining.rank.into(),
+        });
+        let port = cx.core.process(joining.vni).map(|process| process.port);
+        frame.envelope.source_port = port.map_or(0, |port| port.0).into();
+        frame.envelope.destination_port = joining.home.port.into();
+        cx.transport.send_control(peer, frame);
+    }
+
+    /// Sends joins whose homes have become peers.
+    pub(super) fn send_joins<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        let joins = self.joins.iter();
+        let waiting = joins
+            .filter(|(_, join)| !join.sent && cx.transport.find(NodeId(join.home.node)).is_some());
+        let waiting: Vec<u64> = waiting.map(|(ticket, _)| *ticket).collect();
+        for ticket in waiting {
+            self.deadlines
+                .retain(|(_, due)| *due != Due::Resend(ticket));
+            self.send_join(cx, ticket);
+        }
+    }
+
+    /// Lets joins that a node had begin anew: its session has ended.
+    pub(super) fn send_joins_again<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        node: NodeId,
+        again: Time,
+    ) {
+        let again = again.max(cx.now.after(crate::transport::RETRY_AFTER));
+        for (ticket, join) in &mut self.joins {
+            if join.home.node == node.0 && join.group.is_none() && join.sent {
+                join.sent = false;
+                self.deadlines.insert((again, Due::Resend(*ticket)));
+            }
+        }
+    }
+
+    /// The time of a join is over.
+    pub(super) fn join_expired<H: Host>(&mut self, cx: &mut Context<'_, H>, ticket: u64) {
+        let Some(joining) = self.joins.get(&ticket).copied() else {
+            return;
+        };
+        let end = End {
+            status: Status::TimedOut,
+            who: joining.home,
+        };
+        self.withdraw(cx, ticket, Some(end));
+    }
+
+    /// Takes a join back; `end`: its process learns why.
+    pub(super) fn withdraw<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        ticket: u64,
+        end: Option<End>,
+    ) {
+        let Some(joining) = self.take_join(ticket) else {
+            return;
+        };
+        let who = Self::name_of(cx, joining.vni);
+        if let Some(peer) = cx.transport.find(NodeId(joining.home.node)) {
+            let mut frame = Frame::new(&GroupRefused {
+                ticket: ticket.into(),
+                status: Status::Cancelled.code().into(),
+                node: who.node.into(),
+                port: who.port.into(),
+            });
+            frame.envelope.source_port = who.port.into();
+            frame.envelope.destination_port = joining.home.port.into();
+            cx.transport.send_control(peer, frame);
+        }
+        if let Some(end) = end {
+            complete_join(cx, joining.vni, joining.handle, Err(end));
+        }
+        if let Some(id) = joining.group {
+            let status = end.map_or(Status::PeerGone, |end| end.status);
+            self.member_left(cx, id, joining.vni, End { status, who });
+        }
+    }
+
+    /// Takes a join out.
+    fn take_join(&mut self, ticket: u64) -> Option<Joining> {
+        let joining = self.joins.remove(&ticket)?;
+        self.deadlines
+            .remove(&(joining.deadline, Due::Join(ticket)));
+        self.deadlines
+            .retain(|(_, due)| *due != Due::Resend(ticket));
+        Some(joining)
+    }
+
+    /// Fails joins of a group that has ended before it has started.
+    pub(super) fn fail_joins<H: Host>(&mut self, cx: &mut Context<'_, H>, id: GroupId, end: End) {
+        let joins = self.joins.iter();
+        let failed = joins.filter(|(_, join)| join.group == Some(id));
+        let failed: Vec<u64> = failed.map(|(ticket, _)| *ticket).collect();
+        for ticket in failed {
+            if let Some(joining) = self.take_join(ticket) {
+                complete_join(cx, joining.vni, joining.handle, Err(end));
+            }
+        }
+    }
+
+    /// The home refuses a join, or a member takes one back.
+    pub(super) fn receive_refusal<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let body: GroupRefused = arrival.body();
+        let ticket = body.ticket.get();
+        let node = cx.transport.node_of(arrival.peer).0;
+        let port = arrival.frame.envelope.source_port.get();
+        // A member speaks for itself; a home for the port of none.
+        if port != 0 {
+            let outbox = &mut self.outbox;
+            let who = Name { node, port };
+            return self.home.receive_withdrawal(cx, who, ticket, outbox);
+        }
+        let joining = self.joins.get(&ticket);
+        if joining.is_none_or(|join| join.home.node != node || join.group.is_some()) {
+            return;
+        }
+        let status = Status::try_from(body.status.get()).unwrap_or(Status::GroupRefused);
+        let who = Name {
+            node: body.node.get(),
+            port: body.port.get(),
+        };
+        if let Some(joining) = self.take_join(ticket) {
+            complete_join(cx, joining.vni, joining.handle, Err(End { status, who }));
+        }
+    }
+
+    /// A group has formed: its members on this node have their place in it.
+    pub(super) fn receive_form<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let body: GroupForm = arrival.body();
+        let node = cx.transport.node_of(arrival.peer).0;
+        let id = GroupId {
+            home: node,
+            number: body.number.get(),
+        };
+        let home = Name {
+            node,
+            port: body.port.get(),
+        };
+        let mut bytes = vec![0; arrival.payload.len()];
+        let read = arrival.payload.read(&mut bytes).is_ok();
+        let children = home::children(&bytes).filter(|_| read);
+        let joins = self.joins.iter_mut().filter(|(_, join)| {
+            join.home == home && join.name == body.name.get() && join.group.is_none()
+        });
+        let mut members = Vec::new();
+        for (ticket, join) in joins {
+            join.group = Some(id);
+            members.push(Member {
+                vni: join.vni,
+                rank: join.rank,
+                local: *ticket,
+                calls: 0,
+            });
+        }
+        members.sort_by_key(|member| member.rank);
+        let all = members.len() == body.members.get() as usize;
+        let relatives = Relatives::new(id, body.parent.get(), children.clone().unwrap_or_default());
+        let neighbours: Vec<u16> = relatives.all().collect();
+        let group = Group::new(body.size.get(), relatives, members);
+        if self.groups.contains_key(&id) {
+            return;
+        }
+        self.groups.insert(id, group);
+        if children.is_none() || !all {
+            // One has ended, or has taken its join back, while the group has formed.
+            let status = Status::PeerGone;
+            let who = Name {
+                node: cx.core.geometry.node.0,
+                port: 0,
+            };
+            return self.end_group(cx, id, End { status, who }, None);
+        }
+        let mut part_bytes = PAGE_SIZE as u32;
+        for neighbour in neighbours {
+            let node = NodeId(neighbour);
+            match cx.transport.find(node) {
+                Some(peer) => part_bytes = part_bytes.min(cx.transport.max_payload(peer)),
+                None => cx.transport.want(node),
+            }
+        }
+        let part_bytes = match part_bytes {
+            0..64 => 64,
+            bytes => 1 << bytes.ilog2(),
+        };
+        let state = StateFields {
+            number: id.number.into(),
+            part_bytes: part_bytes.into(),
+            home: id.home.into(),
+            reserved: 0.into(),
+        };
+        let formed = GroupState::<{ kind::GROUP_FORMED }>(state);
+        cx.transport.send_control(arrival.peer, Frame::new(&formed));
+    }
+
+    /// All nodes know of a group: its members may call.
+    pub(super) fn start<H: Host>(&mut self, cx: &mut Context<'_, H>, id: GroupId, part_bytes: u32) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        if group.has_started() || group.ended.is_some() {
+            return;
+        }
+        group.relatives.part_bytes = part_bytes.into();
+        let size = group.size;
+        let neighbours: Vec<u16> = group.relatives.all().collect();
+        for member in group.members.clone() {
+            self.names.insert(member.local, (member.vni, id));
+            if let Some(joining) = self.take_join(member.local) {
+                let name = (member.local, size);
+                complete_join(cx, member.vni, joining.handle, Ok(name));
+            }
+        }
+        // A frame to each, so that its silence is noticed.
+        for node in neighbours {
+            if let Some(peer) = cx.transport.find(NodeId(node)) {
+                let greeting = GroupState::<{ kind::GROUP_GREET }>(StateFields {
+                    number: id.number.into(),
+                    home: id.home.into(),
+                    ..StateFields::default()
+                });
+                cx.transport.send_control(peer, Frame::new(&greeting));
+            }
+        }
+    }
+
+    /// A member leaves.
+    pub(super) fn leave<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        handle: u64,
+        name: u64,
+    ) {
+        let entry = self.names.get(&name).filter(|(owner, _)| *owner == vni);
+        let id = entry.map(|(_, id)| *id);
+        let status = id.map_or(Status::NoSuchGroup, |_| Status::Ok);
+        if let Some(id) = id {
+            let (status, who) = (Status::PeerGone, Self::name_of(cx, vni));
+            self.member_left(cx, id, vni, End { status, who });
+        }
+        let entry = CompletionEntry {
+            handle: handle.into(),
+            status: status.code().into(),
+            ..CompletionEntry::default()
+        };
+        Self::complete(cx, vni, CompletionKind::Leave, entry);
+    }
+
+    /// A member calls the next collective.
+    pub(super) fn call<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, call: Call) {
+        let limits = &cx.core.limits;
+        let who = Self::name_of(cx, vni);
+        let fail = |status| Err(End { status, who });
+        let entry = self
+            .names
+            .get(&call.group)
+            .filter(|(owner, _)| *owner == vni);
+        let id = entry.map(|(_, id)| *id);
+        let found = id.and_then(|id| self.groups.get_mut(&id));
+        let begun = match found {
+            None => fail(Status::NoSuchGroup),
+            Some(group) => {
+                let place = group.members.iter().position(|member| member.vni == vni);
+                let pending = place.map_or(0, |place| group.pending(place));
+                match (group.ended, call.local.authorise(cx.core, vni)) {
+                    (Some(end), _) => Err(end),
+                    _ if call.shape.root >= group.size => fail(Status::Malformed),
+                    (_, Err(status)) => fail(status),
+                    _ if pending >= limits.collectives as usize => fail(Status::Exhausted),
+                    _ => place.ok_or(End {
+                        status: Status::NoSuchGroup,
+                        who,
+                    }),
+                }
+            }
+        };
+        let (id, place) = match (id, begun) {
+            (Some(id), Ok(place)) => (id, place),
+            (_, begun) => {
+                let entry = CompletionEntry {
+                    handle: call.handle.into(),
+                    length: call.shape.length.into(),
+                    ..end_entry(begun.err())
+                };
+                return Self::complete(cx, vni, CompletionKind::Collective, entry);
+            }
+        };
+        let most = limits.collectives.max(2 * RUNNING);
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let sequence = group.members[place].calls;
+        group.members[place].calls += 1;
+        let due = Due::Call(call.group, sequence);
+        self.deadlines.insert((call.deadline, due));
+        match group.call(place, sequence, call, most) {
+            true => self.advance(cx, id),
+            false => {
+                let status = Status::Mismatch;
+                self.end_group(cx, id, End { status, who }, None);
+            }
+        }
+    }
+}
+
+/// Ends a join: with the name and the size of the group, or with a reason.
+pub(super) fn complete_join<H: Host>(
+    cx: &mut Context<'_, H>,
+    vni: VniId,
+    handle: u64,
+    result: Result<(u64, u32), End>,
+) {
+    let (name, size) = result.unwrap_or_default();
+    let entry = CompletionEntry {
+        handle: handle.into(),
+        immediate: name.into(),
+        length: u64::from(size).into(),
+        ..end_entry(result.err())
+    };
+    Collectives::complete(cx, vni, CompletionKind::Join, entry);
+}
