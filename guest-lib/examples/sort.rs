@@ -64,7 +64,7 @@ impl Cluster {
 
     /// The node whose range a number is in.
     fn owner(&self, number: u64) -> usize {
-        (u128::from(number) * self.nodes.len() as u128 >> 64) as usize
+        ((u128::from(number) * self.nodes.len() as u128) >> 64) as usize
     }
 
     /// Sends each bucket to its node; returns all numbers that came here.

@@ -199,35 +199,34 @@ impl Side {
             .post_receive(&pattern, self.inbox.part(0, size))
     }
 
-    /// Half round trips of messages; a receive is posted for the next one before the last one
-    /// is answered.
+    /// Half round trips of messages; two receives are posted all the time, so that the next
+    /// message finds one whenever it comes.
     fn message_balls(&self, size: usize) -> Result<Option<Latency>> {
-        let mut next = self.post(size)?;
+        let rounds = balls(size);
+        let (mut next, mut spare) = (self.post(size)?, Some(self.post(size)?));
         self.in_step()?;
         let mut halves = Vec::new();
-        let rounds = balls(size);
+        // Of the round before: it has ended when the ball is back.
+        let mut last: Option<Request<'_>> = None;
         for round in 0..rounds {
             let start = Instant::now();
             let throw = || {
                 self.endpoint
                     .post_send(&self.to(), self.outbox.part(0, size))
             };
-            let mut sent = None;
-            if self.initiator {
-                sent = Some(throw()?);
-            }
+            let sent = self.initiator.then(throw).transpose()?;
             next.wait(Some(ANSWER_LIMIT))?;
-            if round + 1 < rounds {
-                next = self.post(size)?;
-            }
-            if !self.initiator {
-                sent = Some(throw()?);
-            }
             halves.push(start.elapsed().as_nanos() as u64 / 2);
-            if let Some(mut sent) = sent {
-                sent.wait(Some(ANSWER_LIMIT))?;
+            let sent = sent.map_or_else(throw, Ok)?;
+            if let Some(mut last) = last.replace(sent) {
+                last.wait(Some(ANSWER_LIMIT))?;
             }
+            if let Some(spare) = spare.take() {
+                next = spare;
+            }
+            spare = (round + 2 < rounds).then(|| self.post(size)).transpose()?;
         }
+        last.map_or(Ok(()), |mut last| last.wait(Some(ANSWER_LIMIT)).map(drop))?;
         Ok(Latency::from_ns(halves))
     }
 

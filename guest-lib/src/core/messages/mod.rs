@@ -370,20 +370,18 @@ impl Core {
         })
     }
 
-    /// Looks for something in the state. A thread that has looked before does so again only
-    /// after a change, and checks the queue otherwise.
+    /// Looks for something in the state, after [`Core::progress_messages`]. A thread that has
+    /// looked before does so again only after a change, and checks the queue otherwise.
+    #[inline]
     fn look<T>(
         &self,
         seen: &mut Seen,
         find: impl FnOnce(&mut State) -> Option<T>,
     ) -> Result<Option<T>> {
-        let unread = self.messages.needs_progress(self);
-        // Acquire; partner: the release in `reset_messages`.
+        // Acquire; partner: the release in `Guard::drain` and `reset_messages`.
         let changes = self.messages.changes.load(Ordering::Acquire);
-        let changed = seen.0.replace(changes) != Some(changes);
-        if changed || unread {
-            let mut guard = self.messages.progress(self)?;
-            if let Some(found) = find(&mut guard.state) {
+        if seen.0.replace(changes) != Some(changes) {
+            if let Some(found) = find(&mut lock(&self.messages.state)) {
                 // There may be more.
                 seen.0 = None;
                 return Ok(Some(found));
