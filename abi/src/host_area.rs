@@ -194,7 +194,8 @@ layouts! {
         pub immediate: U64,
         /// Bytes of the message as it was sent.
         pub length: U64,
-        /// Where it begins in the memory of the receive.
+        /// Where it begins in the memory of the receive. Of a receive that ends without a
+        /// message: how many bytes messages have taken; those that are long may end behind it.
         pub offset: U64,
         /// A [`crate::Status`] code. Unless Ok or Truncated, a receive has no message.
         pub status: U32,

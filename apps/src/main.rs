@@ -19,6 +19,7 @@ mod load;
 mod lock_waiter;
 mod mapping;
 mod memory_server;
+mod messages;
 mod node;
 mod options;
 mod ordering;
@@ -57,6 +58,12 @@ enum Role {
     Load(load::Options),
     /// Serves memory until a notification tells it to end, and checks it then
     MemoryServer(memory_server::Options),
+    /// Exchanges random tagged messages with processes of all nodes, and checks each
+    Messages(messages::TrafficOptions),
+    /// Measures messages beside writes
+    MessageBench(messages::BenchOptions),
+    /// Sends messages back, or talks with the process that does, to be killed or cut off
+    MessageEcho(messages::EchoOptions),
     /// Tries to reach what is not its own; succeeds if every attempt is refused
     IsolationProbe(isolation_probe::Options),
     /// Measures transfers to a demo target
@@ -97,6 +104,9 @@ fn main() -> anyhow::Result<()> {
         Role::Fences(options) => ordering::run(&options),
         Role::Load(options) => load::run(&options),
         Role::MemoryServer(options) => memory_server::run(&options),
+        Role::Messages(options) => messages::traffic(&options),
+        Role::MessageBench(options) => messages::bench(&options),
+        Role::MessageEcho(options) => messages::echo(&options),
         Role::IsolationProbe(options) => isolation_probe::run(&options),
         Role::Bench(options) => bench::run(&options),
         Role::Contend(options) => contend::run(&options),

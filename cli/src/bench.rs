@@ -5,6 +5,7 @@
 
 mod figures;
 mod memory;
+mod message;
 mod netvm;
 mod series;
 mod sync;
@@ -37,6 +38,8 @@ enum Where {
     Wire,
     /// Notifications, atomic operations, locks, queues, semaphores, beside NetVM's
     Sync,
+    /// Tagged messages, beside writes of the same run
+    Message,
     /// Costs of the shadow page table, and of pages that are absent, beside NetVM's
     Memory,
 }
@@ -50,6 +53,7 @@ Examples:
   cargo qnic bench wire
   cargo qnic bench memory
   cargo qnic bench sync
+  cargo qnic bench message
 
 All rounds are interleaved with a memcpy of the same size; the table shows
 medians and the spread of the rounds. Ratios are what to compare between
@@ -84,6 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Where::Vm => vec![table(vm(rounds)?)],
         Where::Wire => wire::measure(rounds)?,
         Where::Sync => sync::measure(rounds)?,
+        Where::Message => message::measure(rounds)?,
         Where::Memory => memory::measure(rounds)?,
     };
     for table in &tables {

@@ -2,6 +2,7 @@
 
 use std::future::{poll_fn, Future};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::io::unix::AsyncFd;
@@ -9,8 +10,10 @@ use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use crate::channel::{Message, Receiver};
+use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::message::{Completion, MultiReceive, Request};
 use crate::notification::{NotificationId, Poller, Signal};
 
 /// The waits of an endpoint for async tasks. All are cancel safe: a future that is dropped
@@ -89,8 +92,54 @@ impl AsyncEndpoint {
         Ok(receiver.message(length))
     }
 
+    /// Waits until a request has ended ([`Request::wait`]).
+    ///
+    /// # Errors
+    /// Those of [`Request::test`]; [`Error::ForeignRequest`], [`Error::System`].
+    pub async fn completion(&self, request: &mut Request<'_>) -> Result<Completion> {
+        self.check_own(request.core())?;
+        let end = self.until_any(|| request.look()).await?;
+        request.result(&end)
+    }
+
+    /// Waits for the next message of a receive that takes many ([`MultiReceive::next`]).
+    ///
+    /// # Errors
+    /// As [`AsyncEndpoint::completion`]
+    pub async fn next_message(&self, many: &mut MultiReceive<'_>) -> Result<Option<Completion>> {
+        self.check_own(many.core())?;
+        self.until_any(|| many.look()).await
+    }
+
+    fn check_own(&self, core: &Core) -> Result<()> {
+        match std::ptr::eq(core, Arc::as_ptr(self.endpoint.core())) {
+            true => Ok(()),
+            false => Err(Error::ForeignRequest),
+        }
+    }
+
     /// Waits until `ready` returns something that a notification brings.
-    async fn until<T>(&self, mut ready: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    async fn until<T>(&self, ready: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        self.until_woken(ready, || ()).await
+    }
+
+    /// Waits until `ready` returns something that any update by the NIC brings.
+    async fn until_any<T>(&self, mut ready: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        let core = self.endpoint.core();
+        let ready = || {
+            core.progress_messages();
+            ready()
+        };
+        let request = || core.wakes.request(core.process.window());
+        self.until_woken(ready, request).await
+    }
+
+    /// `request` asks for the wake events that `ready` needs beside those of notifications.
+    async fn until_woken<T>(
+        &self,
+        mut ready: impl FnMut() -> Result<Option<T>>,
+        request: impl Fn(),
+    ) -> Result<T> {
         loop {
             let mut changed = pin!(self.changed.notified());
             // From here on no change is missed, whichever task takes its event.
@@ -101,6 +150,7 @@ impl AsyncEndpoint {
             if self.poller.get_ref().prepare()? {
                 self.changed.notify_waiters();
             }
+            request();
             if let Some(found) = ready()? {
                 return Ok(found);
             }

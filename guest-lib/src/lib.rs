@@ -7,7 +7,8 @@
 //!                              ├── write, read (fenced, notifying) ──► Ticket
 //!                              ├── atomic_u32, atomic_u64 ──► RemoteWord: swap, fetch_add, …
 //!                              ├── notification(id): test, spin, wait, acknowledge
-//!                              └── queue(): the notifications of many senders, one by one
+//!                              ├── queue(): the notifications of many senders, one by one
+//!                              └── send, receive: tagged messages ──► message::Request
 //! ```
 //!
 //! The same program runs in a guest (kernel module beneath) and in host mode (an
@@ -35,7 +36,8 @@
 //! ```
 //!
 //! Who may import a segment, and which notifications its writers may signal:
-//! [`ExportOptions`]. Locks, queues, monitors and semaphores: [`sync`]. Streams of messages: [`channel`].
+//! [`ExportOptions`]. Locks, queues, monitors and semaphores: [`sync`]. Tagged messages: [`message`].
+//! Streams of messages: [`channel`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
 //! [`HOST_SOCKET_VARIABLE`], [`HOST_MEMORY_VARIABLE`], [`HOST_PHYSICAL_VARIABLE`],
@@ -49,11 +51,12 @@
 //! | `channel` | channels, byte streams, shared queues |
 //! | `sync` | locks, wait queues, monitors, semaphores |
 //! | `atomic` | atomic operations on remote words |
+//! | `message` | tagged messages: Sends, receives, requests |
 //! | `rdma` | writes, reads, tickets, the library's own writes |
 //! | `notification` | counted notifications, queue, handlers, poller |
 //! | `memory` | buffers, exported and imported segments |
 //! | `endpoint` | the handle of a registered process |
-//! | `core` | the registered process: command queue, completion, command tracker, waiting, segment maps, notification ring, result records |
+//! | `core` | the registered process: command queue, completion, command tracker, waiting, segment maps, notification ring, requests of messages, result records |
 //! | `provider` | the platform beneath: guest, host mode |
 //! | `error` | all errors |
 //!
@@ -68,6 +71,7 @@ mod core;
 mod endpoint;
 mod error;
 mod memory;
+pub mod message;
 #[cfg(test)]
 mod model;
 mod nic;
@@ -86,7 +90,9 @@ pub use async_endpoint::AsyncEndpoint;
 pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::Endpoint;
-pub use error::{Error, Operation, Result, TransferError, TransferErrors};
+pub use error::{
+    Error, MessageError, MessageOperation, Operation, Result, TransferError, TransferErrors,
+};
 pub use memory::{
     Buffer, ExportOptions, ExportedSegment, ImportOptions, Importer, Importers, NoSecret,
     Notifications, Part, RemoteSegment, Secret, Segment,
@@ -122,6 +128,8 @@ const _: () = {
     shared::<Receiver>();
     shared::<Message<'_>>();
     shared::<Error>();
+    shared::<message::Request<'_>>();
+    shared::<message::MultiReceive<'_>>();
     shared::<RemoteU32>();
     shared::<RemoteU64>();
     shared::<sync::Participant>();

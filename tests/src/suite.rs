@@ -52,6 +52,15 @@ pub const HOST: &[Case] = cases! { "host":
     notifications_of_every_kind => on(2, |nodes| {
         scenario::notifications_of_every_kind(nodes, 300)
     }),
+    random_messages_of_many_processes => on(3, |nodes| {
+        scenario::random_messages(nodes, 1, 300, 1)
+    }),
+    random_messages_at_5_percent_loss => net::on_bad_links(3, 5, |nodes| {
+        scenario::random_messages(nodes, 1, 100, 2)
+    }),
+    a_process_that_exchanges_messages_is_killed => on(2, |nodes| {
+        scenario::the_peer_of_a_killed_process_stops_waiting(nodes, [0, 1])
+    }),
     an_end_of_a_channel_is_killed => [false, true].into_iter().try_for_each(|receiver_dies| {
         on(2, |nodes| scenario::the_end_of_a_channel_is_killed(nodes, receiver_dies))
     }),

@@ -202,6 +202,22 @@ fn one_receive_takes_many_messages_one_behind_the_other() {
     net.assert_holds_nothing(1);
 }
 
+/// Its process knows by that when nothing more of it comes.
+#[test]
+fn the_end_of_a_receive_of_many_says_how_much_messages_have_taken() {
+    let Pair { net, a, b } = Pair::lossless();
+    b.receive(1).bytes(0, 20 * PAGE).many().run();
+    a.send(0, &b).bytes(0, 100).run();
+    a.send(0, &b).bytes(0, LONG).run();
+    b.cancel(1);
+    let ends = b.completions();
+    let ends = ends.iter().map(|it| (it.offset.get(), status(it)));
+    let ends: Vec<_> = ends.collect();
+    let last = (100 + LONG, Status::Cancelled);
+    assert_eq!(ends, [(0, Status::Ok), (100, Status::Ok), last]);
+    net.assert_holds_nothing(1);
+}
+
 #[test]
 fn cancel_takes_a_receive_back_once_and_no_other() {
     let Pair { a, b, .. } = Pair::lossless();

@@ -1,9 +1,10 @@
 //! What an endpoint and everything made from it share: the registered process, its
-//! command queue, and the state that [`crate::memory`], [`crate::notification`] and
-//! [`crate::atomic`] keep here.
+//! command queue, and the state that [`crate::memory`], [`crate::notification`],
+//! [`crate::message`] and [`crate::atomic`] keep here.
 
 pub(crate) mod completion;
 pub(crate) mod map;
+pub(crate) mod messages;
 pub(crate) mod notifications;
 pub mod queue;
 pub(crate) mod record;
@@ -22,6 +23,7 @@ use crate::error::{Error, Operation, Result, TransferError};
 use crate::path::Path;
 use crate::provider::{CallError, Process, Provider};
 use map::{Exports, Imports};
+use messages::Messages;
 use notifications::Notifications;
 use queue::{Command, WakeRequests};
 use record::Records;
@@ -70,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) imports: Arc<Mutex<Imports>>,
     /// State of [`crate::notification`].
     pub(crate) notifications: Notifications,
+    /// State of [`crate::message`].
+    messages: Messages,
     /// State of [`crate::atomic`].
     pub(crate) records: Records,
 }
@@ -97,6 +101,7 @@ impl Core {
             exports: Mutex::default(),
             imports: Arc::default(),
             notifications: Notifications::default(),
+            messages: Messages::default(),
             records: Records::new(),
         }
     }
@@ -161,7 +166,33 @@ impl Core {
         if ring {
             self.process.ring_doorbell();
         }
+        // A NIC with completions that nobody reads would not read the command.
+        self.progress_messages();
         Ok(issued)
+    }
+
+    /// Puts a command into the queue that no counter counts. Returns false if there is no room.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`]
+    pub(crate) fn post(&self, descriptor: &Descriptor, payload: &[u8]) -> Result<bool> {
+        let (window, area) = (self.process.window(), self.process.host_area());
+        self.check_device()?;
+        let mut tracker = self.tracker();
+        if !tracker.has_slot() {
+            tracker.poll(area, &self.claims);
+            if !tracker.has_slot() {
+                return Ok(false);
+            }
+        }
+        let number = tracker.enter_uncounted();
+        let command = Command::new(descriptor, payload);
+        let ring = command.publish(window, area, number, &mut tracker.doorbell);
+        drop(tracker);
+        if ring {
+            self.process.ring_doorbell();
+        }
+        Ok(true)
     }
 
     /// Reports failures that no ticket has reported yet, if the queue is full: earlier
@@ -260,6 +291,12 @@ impl Core {
 
     /// Starts the command queue again after [`Error::QueueFailed`].
     pub(crate) fn reset_queue(&self) -> Result<()> {
+        self.reset_messages(|| self.reset_transfers())?;
+        // Those who wait for what has ended by this look again.
+        self.wake()
+    }
+
+    fn reset_transfers(&self) -> Result<()> {
         let mut tracker = self.polled_tracker();
         let mut call = uapi::ResetQueue::default();
         let what = || "reset the command queue".to_owned();
@@ -312,6 +349,12 @@ impl Core {
     fn check_queue(&self, generation: u64) -> Result<()> {
         self.check_device()?;
         self.check_generation(generation)?;
+        self.check_running()
+    }
+
+    /// Returns an error if the device is gone or the command queue has stopped.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        self.check_device()?;
         match completion::queue_failure(self.process.host_area()) {
             None => Ok(()),
             Some(status) => Err(Error::QueueFailed(status)),

@@ -1,8 +1,9 @@
 //! The command tracker: what the process has issued and what became of it.
 //!
 //! # Invariants
-//! - At most [`COMMAND_ENTRIES`] commands are incomplete, as many as the error ring has
-//!   records. So the ring never overruns, and no failure is lost (N11).
+//! - At most [`COMMAND_ENTRIES`] commands that a counter counts are incomplete, as many as the
+//!   error ring has records. So the ring never overruns, and no failure is lost (N11). Those
+//!   that no counter counts, of [`crate::message`], make no error records.
 //! - A command's slot is reused only after the NIC has read it (Q2).
 //! - A failure is delivered exactly once: to the command's [`crate::Ticket`] while the
 //!   ticket lives, else to the next fence or flush of its kind. If its destination is
@@ -167,9 +168,14 @@ impl Tracker {
 
     /// Returns true if another command fits, by the last poll.
     pub(crate) fn has_room(&self) -> bool {
-        let limit = COMMAND_ENTRIES as u64;
-        let (head, complete) = self.progress();
-        self.next.wrapping_sub(head) < limit && self.next.wrapping_sub(complete) < limit
+        let issued = self.issued[0].wrapping_add(self.issued[1]);
+        let (_, complete) = self.progress();
+        self.has_slot() && issued.wrapping_sub(complete) < COMMAND_ENTRIES as u64
+    }
+
+    /// Returns true if a command that no counter counts fits, by the last poll.
+    pub(crate) fn has_slot(&self) -> bool {
+        self.next.wrapping_sub(self.head) < COMMAND_ENTRIES as u64
     }
 
     /// Commands read and complete at the last poll: changes when there may be room.
@@ -232,6 +238,14 @@ impl Tracker {
         self.recent[operation.kind()][issued.index()] = Some((issued, summary));
         claims.claim(&issued, claimed);
         issued
+    }
+
+    /// Enters the next command, which no counter counts, and returns its number; there must be
+    /// a slot.
+    pub(crate) fn enter_uncounted(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
     }
 
     /// The last operation of a kind.

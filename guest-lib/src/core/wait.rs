@@ -101,7 +101,7 @@ impl Core {
         deadline: Option<Instant>,
         mut ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
-        if let Some(found) = ready()? {
+        if let Some(found) = self.look_for(&mut ready)? {
             return Ok(found);
         }
         let (spinner, others) = Spinner::enter();
@@ -141,7 +141,7 @@ impl Core {
             // (partner: the driver's increment before it wakes any thread).
             let generation = host_area.load_u64(WAKE_GENERATION, Ordering::Acquire);
             wakes.request(self.process.window());
-            if let Some(found) = ready()? {
+            if let Some(found) = self.look_for(&mut ready)? {
                 return Ok(found);
             }
             match self.sleep(generation, deadline) {
@@ -150,6 +150,14 @@ impl Core {
                 Err(error) => return Err(Error::call(|| "wait".into(), error)),
             }
         }
+    }
+
+    /// One look of a wait. Whoever waits takes completions of messages: what it waits for may
+    /// come only once they have room.
+    #[inline]
+    fn look_for<T>(&self, ready: &mut impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+        self.progress_messages();
+        ready()
     }
 
     fn sleep(
@@ -181,7 +189,7 @@ impl Core {
         let mut start = None;
         loop {
             for _ in 0..LOOKS {
-                if let Some(found) = ready()? {
+                if let Some(found) = self.look_for(ready)? {
                     return Ok(Some(found));
                 }
                 std::hint::spin_loop();

@@ -9,7 +9,7 @@ use crate::error::{Error, Operation, Result};
 use crate::memory::{Part, Range, RemoteSegment, Target};
 use crate::notification::Signal;
 
-/// Where the bytes of a write come from.
+/// Where the bytes of a write or a message come from.
 ///
 /// A part of a segment travels in the command itself up to
 /// [`inline_max`](crate::Endpoint::inline_max) bytes, and ordinary bytes do as far as the NIC
@@ -68,8 +68,8 @@ impl<'a> Write<'a> {
     }
 }
 
-/// Local side of a transfer, checked.
-enum Local<'a> {
+/// Local side of a transfer or message, checked.
+pub(crate) enum Local<'a> {
     Inline(&'a [u8]),
     Memory(Range),
 }
@@ -155,9 +155,9 @@ impl Core {
         self.issue(&command.descriptor(), &[], summary, options)
     }
 
-    /// Decides how the source of a write travels. `copy` takes the bytes of a part that
+    /// Decides how the source of a write or message travels. `copy` takes the bytes of a part that
     /// travels inline.
-    fn local<'a>(
+    pub(crate) fn local<'a>(
         &self,
         source: Source<'a>,
         copy: &'a mut [u8; INLINE_CAPACITY],

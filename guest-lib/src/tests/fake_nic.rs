@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
 use qnic_abi::host_area::{
-    notification_offset, signal_offset, ERRORS, ERROR_RECORDS, ERROR_RING, GONE, HEAD, HOST_PAGES,
+    completion_offset, notification_offset, signal_offset, CompletionEntry, COMPLETIONS_WAITING,
+    COMPLETION_ENTRIES, COMPLETION_TAIL, ERRORS, ERROR_RECORDS, ERROR_RING, GONE, HEAD, HOST_PAGES,
     NOTIFICATIONS_LOST, NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, SIGNAL_COUNTERS,
     WAKE_GENERATION, WRITES_DONE,
 };
 use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{
-    armed_bit, command_offset, AWAKE, HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
+    armed_bit, command_offset, AWAKE, COMPLETION_HEAD, HEAD_STEP, SIGNAL_WAKE_REQUEST,
+    WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
 use qnic_host::SharedRegion;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::core::lock;
 use crate::error::Operation;
@@ -41,6 +43,7 @@ struct State {
     /// The requests of each [`Wake`] that were acted upon.
     acted: [u64; 2],
     entries: u64,
+    completions: u64,
     doorbells: u64,
     next_segment: u16,
     exported: Vec<u16>,
@@ -182,6 +185,25 @@ impl FakeNic {
         }
         self.check_wake(Wake::Anything);
         self.check_wake(Wake::Signal);
+    }
+
+    /// Puts an entry into the completion queue, and wakes the process if it asked. Returns false
+    /// if there is no room: the process is told that one waits.
+    pub(crate) fn complete(&self, entry: &CompletionEntry) -> bool {
+        let mut state = lock(&self.state);
+        let head = self.window.load_u64(COMPLETION_HEAD, Ordering::Acquire);
+        if state.completions - head == COMPLETION_ENTRIES {
+            self.tell(COMPLETIONS_WAITING, 1);
+            return false;
+        }
+        self.tell(COMPLETIONS_WAITING, 0);
+        let offset = completion_offset(state.completions);
+        self.host_area.write_bytes(offset, entry.as_bytes());
+        state.completions += 1;
+        self.tell(COMPLETION_TAIL, state.completions);
+        drop(state);
+        self.check_wake(Wake::Anything);
+        true
     }
 
     /// Says that the NIC has dropped so many one-shot notifications.

@@ -12,6 +12,7 @@ macro_rules! assert_error {
 
 pub(crate) mod fake_nic;
 mod handlers;
+mod messages;
 mod notifications;
 mod timeouts;
 

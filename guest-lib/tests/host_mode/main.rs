@@ -20,6 +20,7 @@ mod errors;
 mod export_options;
 mod exports;
 mod lifecycle;
+mod messages;
 mod notifications;
 mod paging;
 mod physical;

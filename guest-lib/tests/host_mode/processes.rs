@@ -97,6 +97,26 @@ fn a_ring_of_processes_passes_a_token() {
     assert!(said.contains("100 laps over 3 nodes, sum 300"), "{said}");
 }
 
+#[test]
+fn a_ring_of_processes_passes_a_token_by_messages() {
+    let cluster = Cluster::new(3);
+    let children = [2, 0, 1].map(|node| start(&cluster, node, "token_ring", &["0", "1", "2"]));
+    let said = &children.map(finish)[1];
+    assert!(said.contains("100 laps over 3 nodes, sum 300"), "{said}");
+}
+
+#[test]
+fn processes_sort_what_all_of_them_have() {
+    let cluster = Cluster::new(3);
+    for numbers in ["1", "20000"] {
+        let children =
+            [1, 2, 0].map(|node| start(&cluster, node, "sort", &[numbers, "0", "1", "2"]));
+        let said = &children.map(finish)[2];
+        let all = 3 * numbers.parse::<usize>().unwrap();
+        assert!(said.contains(&format!("{all} numbers sorted")), "{said}");
+    }
+}
+
 /// A process is killed while it is written to; the writer learns of it, and the
 /// node can be taken over by another process.
 #[test]

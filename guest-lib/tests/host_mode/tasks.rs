@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use qnic::message::{Destination, Pattern, Source, Tag};
 use qnic::{AsyncEndpoint, ChannelOptions, Error, NodeId, OneShot, Port, Signal};
 use tokio::task::{spawn_blocking, JoinSet};
 use tokio::time::timeout;
@@ -134,4 +135,52 @@ async fn tasks_learn_that_the_device_is_gone() {
         }
         () = gone => {}
     }
+}
+
+/// Tasks wait for messages, each for its own, beside one that waits for a notification.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_wait_for_messages() {
+    const TASKS: u64 = 8;
+    const ROUNDS: u64 = 50;
+    let pair = pair(4096 * TASKS as usize);
+    let (a, b, remote) = (pair.a, Arc::new(pair.b), pair.remote);
+    let waits = Arc::new(AsyncEndpoint::new(&b.endpoint).unwrap());
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (waits, b) = (waits.clone(), b.clone());
+        tasks.spawn(async move {
+            let pattern = Pattern::tagged(Source::Any, Tag(task));
+            for round in 0..ROUNDS {
+                let part = b.segment.part(4096 * task as usize, 4096);
+                let mut request = b.endpoint.post_receive(&pattern, part).unwrap();
+                let completion = waits.completion(&mut request).await.unwrap();
+                assert_eq!(completion.immediate, round);
+            }
+        });
+    }
+    let notified = waits.clone();
+    tasks.spawn(async move { notified.take(ONE).await.unwrap() });
+    let (node, port) = (b.endpoint.node(), b.endpoint.port());
+    tasks.spawn_blocking(move || {
+        for round in 0..ROUNDS {
+            for task in 0..TASKS {
+                let to = Destination::tagged(node, port, Tag(task)).immediate(round);
+                a.endpoint.send(&to, b"message", Some(SOON)).unwrap();
+            }
+        }
+        a.signal(&remote, ONE);
+    });
+    while let Some(task) = timeout(SOON, tasks.join_next()).await.unwrap() {
+        task.unwrap();
+    }
+    let part = b.segment.part(0, 8192);
+    let mut many = b
+        .endpoint
+        .receive_many(&Pattern::untagged(Source::Any), part);
+    let many = many.as_mut().unwrap();
+    let short = Duration::from_millis(20);
+    assert!(timeout(short, waits.next_message(many)).await.is_err());
+    many.cancel().unwrap();
+    let ended = timeout(SOON, waits.next_message(many)).await.unwrap();
+    assert_eq!(ended.unwrap(), None);
 }

@@ -6,6 +6,7 @@ mod attack;
 mod contention;
 mod death;
 mod exchange;
+mod messages;
 mod orphans;
 mod signals;
 
@@ -18,5 +19,6 @@ pub use attack::{
 pub use contention::{contention, contention_while_the_owner_is_stopped, Contenders};
 pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it, Load};
 pub use exchange::{all_pairs_exchange, demo_between};
+pub use messages::{random_messages, the_peer_of_a_killed_process_stops_waiting};
 pub use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
 pub use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};

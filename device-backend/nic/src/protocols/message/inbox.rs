@@ -28,6 +28,11 @@ impl Posted {
         }
     }
 
+    /// Bytes of its memory that messages have taken.
+    pub(super) fn filled(&self) -> u64 {
+        self.filled
+    }
+
     /// Gives it a message of so many bytes.
     pub(super) fn take(&mut self, length: u64) -> Landing {
         let local = self.command.local;

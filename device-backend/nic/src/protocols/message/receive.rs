@@ -32,6 +32,7 @@ pub(super) fn failed_receive(posted: &Posted, status: Status) -> CompletionEntry
     CompletionEntry {
         handle: command.handle.into(),
         tag: command.pattern.tag().into(),
+        offset: posted.filled().into(),
         status: status.code().into(),
         node: source.node.into(),
         port: source.port.into(),

@@ -1,0 +1,314 @@
+//! What messages cost beside writes, between two processes that do the same steps in turn: the
+//! initiator measures, the target answers.
+//!
+//! | operation | half a round trip | stream |
+//! |---|---|---|
+//! | `write` | seen by a process that spins | writes, one flush |
+//! | `write_notify` | the notification is taken | notifying writes, one flush |
+//! | `message` | each receive is posted before its message | all receives are posted before |
+//! | `unexpected` | | receives are posted when the messages are on their way, 32 at a time |
+
+use std::time::Instant;
+
+use anyhow::{ensure, Result};
+use clap::Args;
+use qnic::message::{wait_all, Destination, Pattern, Request, Source, Tag};
+use qnic::{Endpoint, NodeId, NotificationId, Port, RemoteSegment};
+use qnic_apps::report::{BenchRow, Latency};
+
+use crate::node::{import, register, say_line, take, Exported};
+use crate::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
+
+const PORT: Port = Port(14);
+/// A notifying write of a ping-pong.
+const BALL: NotificationId = notification(1);
+/// The other side has come to the same point.
+const STEP: NotificationId = notification(2);
+const TAG: Tag = Tag(1);
+/// Messages that are on their way before their receives are posted.
+const UNEXPECTED: usize = 32;
+/// Round trips of each size.
+const BALLS: u64 = 1000;
+
+#[derive(Args)]
+pub(crate) struct BenchOptions {
+    /// Node of the other side
+    #[arg(long)]
+    peer: u16,
+    /// This side measures
+    #[arg(long)]
+    initiator: bool,
+    /// Sizes of transfers and messages, in bytes
+    #[arg(long, value_delimiter = ',', default_value = "8,4096,65536,1048576")]
+    sizes: Vec<usize>,
+    /// Rounds for each size; the first warms up beside them
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Bytes of a stream
+    #[arg(long, default_value_t = 64 << 20)]
+    stream_bytes: usize,
+}
+
+/// Runs all sizes; the initiator prints one [`BenchRow`] for each operation and size.
+pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
+    let longest = options.sizes.iter().copied().max().unwrap_or(0);
+    ensure!(
+        options
+            .sizes
+            .iter()
+            .all(|size| (1..=64 << 20).contains(size)),
+        "--sizes: 1 byte to 64 MiB"
+    );
+    let (_nic, endpoint) = register(PORT.0)?;
+    let inbox = Exported::new(&endpoint, DATA, longest.max(8))?;
+    let side = Side {
+        remote: import(&endpoint, options.peer, PORT, DATA)?,
+        outbox: Exported::new(&endpoint, SOURCE, longest.max(8))?,
+        peer: NodeId(options.peer),
+        initiator: options.initiator,
+        endpoint,
+        inbox,
+    };
+    for size in &options.sizes {
+        let rows = side.size(*size, options)?;
+        for row in rows.iter().filter(|_| options.initiator) {
+            say_line(row)?;
+        }
+    }
+    side.in_step()
+}
+
+struct Side {
+    endpoint: Endpoint,
+    inbox: Exported,
+    outbox: Exported,
+    remote: RemoteSegment,
+    peer: NodeId,
+    initiator: bool,
+}
+
+impl Side {
+    fn size(&self, size: usize, options: &BenchOptions) -> Result<[BenchRow; 4]> {
+        let names = ["write", "write_notify", "message", "unexpected"];
+        let mut rows = names.map(|name| BenchRow::new(name, size));
+        let count = (options.stream_bytes / size).clamp(UNEXPECTED, 10_000);
+        for round in 0..=options.rounds {
+            let latencies = [
+                self.latency(size, |round| self.write_ball(size, round))?,
+                self.latency(size, |_| self.notifying_ball(size))?,
+                self.message_balls(size)?,
+            ];
+            let streams = [
+                self.stream(size, count, || self.writes(size, count, None))?,
+                self.stream(size, count, || self.writes(size, count, Some(BALL)))?,
+                self.expected(size, count)?,
+                self.unexpected(size, count)?,
+            ];
+            if round > 0 {
+                for (row, latency) in rows.iter_mut().zip(latencies) {
+                    row.latency.extend(latency);
+                }
+                for (row, mb_s) in rows.iter_mut().zip(streams) {
+                    row.mb_s.push(mb_s);
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Waits until the other side is here, too.
+    fn in_step(&self) -> Result<()> {
+        self.endpoint.write_notify(&self.remote, 0, b"", STEP)?;
+        take(
+            &self.endpoint,
+            STEP,
+            ANSWER_LIMIT,
+            "wait for the other side",
+        )?;
+        Ok(self.endpoint.flush()?)
+    }
+
+    /// Half round trips of what throws a ball and waits for one.
+    fn latency(&self, size: usize, ball: impl Fn(u64) -> Result<()>) -> Result<Option<Latency>> {
+        self.inbox.buffer.write(size - 1, &[0])?;
+        self.in_step()?;
+        let mut halves = Vec::new();
+        for round in 0..balls(size) {
+            let start = Instant::now();
+            ball(round)?;
+            halves.push(start.elapsed().as_nanos() as u64 / 2);
+        }
+        self.endpoint.flush()?;
+        Ok(Latency::from_ns(halves))
+    }
+
+    fn write_ball(&self, size: usize, round: u64) -> Result<()> {
+        let mark = (round % 250) as u8 + 1;
+        let throw = || -> Result<()> {
+            self.outbox.buffer.write(size - 1, &[mark])?;
+            let part = self.outbox.part(0, size);
+            self.endpoint.write(&self.remote, 0, part)?;
+            Ok(())
+        };
+        let catch = || -> Result<()> {
+            let start = Instant::now();
+            let mut byte = [0];
+            while byte[0] != mark {
+                ensure!(start.elapsed() < ANSWER_LIMIT, "no ball came");
+                for _ in 0..256 {
+                    self.inbox.buffer.read(size - 1, &mut byte)?;
+                    if byte[0] == mark {
+                        return Ok(());
+                    }
+                    std::hint::spin_loop();
+                }
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        self.in_turn(throw, catch)
+    }
+
+    fn notifying_ball(&self, size: usize) -> Result<()> {
+        let throw = || -> Result<()> {
+            let part = self.outbox.part(0, size);
+            self.endpoint.write_notify(&self.remote, 0, part, BALL)?;
+            Ok(())
+        };
+        self.in_turn(throw, || take(&self.endpoint, BALL, ANSWER_LIMIT, "a ball"))
+    }
+
+    fn in_turn(
+        &self,
+        throw: impl Fn() -> Result<()>,
+        catch: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        match self.initiator {
+            true => throw().and_then(|()| catch()),
+            false => catch().and_then(|()| throw()),
+        }
+    }
+
+    fn to(&self) -> Destination {
+        Destination::tagged(self.peer, PORT, TAG)
+    }
+
+    fn post(&self, size: usize) -> qnic::Result<Request<'_>> {
+        let pattern = Pattern::tagged(Source::Process(self.peer, PORT), TAG);
+        self.endpoint
+            .post_receive(&pattern, self.inbox.part(0, size))
+    }
+
+    /// Half round trips of messages; two receives are posted all the time, so that the next
+    /// message finds one whenever it comes.
+    fn message_balls(&self, size: usize) -> Result<Option<Latency>> {
+        let rounds = balls(size);
+        let (mut next, mut spare) = (self.post(size)?, Some(self.post(size)?));
+        self.in_step()?;
+        let mut halves = Vec::new();
+        // Of the round before: it has ended when the ball is back.
+        let mut last: Option<Request<'_>> = None;
+        for round in 0..rounds {
+            let start = Instant::now();
+            let throw = || {
+                self.endpoint
+                    .post_send(&self.to(), self.outbox.part(0, size))
+            };
+            let sent = self.initiator.then(throw).transpose()?;
+            next.wait(Some(ANSWER_LIMIT))?;
+            halves.push(start.elapsed().as_nanos() as u64 / 2);
+            let sent = sent.map_or_else(throw, Ok)?;
+            if let Some(mut last) = last.replace(sent) {
+                last.wait(Some(ANSWER_LIMIT))?;
+            }
+            if let Some(spare) = spare.take() {
+                next = spare;
+            }
+            spare = (round + 2 < rounds).then(|| self.post(size)).transpose()?;
+        }
+        last.map_or(Ok(()), |mut last| last.wait(Some(ANSWER_LIMIT)).map(drop))?;
+        Ok(Latency::from_ns(halves))
+    }
+
+    /// MB/s of what moves `count` times `size` bytes; the target waits meanwhile.
+    fn stream(&self, size: usize, count: usize, run: impl Fn() -> Result<()>) -> Result<f64> {
+        self.in_step()?;
+        let start = Instant::now();
+        if self.initiator {
+            run()?;
+        }
+        let mb_s = mb_s(size * count, start);
+        self.in_step()?;
+        // What signals these were is of no interest.
+        while self.endpoint.notification(BALL).acknowledge() {}
+        Ok(mb_s)
+    }
+
+    fn writes(&self, size: usize, count: usize, signal: Option<NotificationId>) -> Result<()> {
+        for _ in 0..count {
+            let part = self.outbox.part(0, size);
+            match signal {
+                Some(id) => drop(self.endpoint.write_notify(&self.remote, 0, part, id)?),
+                None => drop(self.endpoint.write(&self.remote, 0, part)?),
+            }
+        }
+        Ok(self.endpoint.flush()?)
+    }
+
+    fn sends(&self, size: usize, count: usize) -> Result<Vec<Request<'_>>> {
+        let send = |_| {
+            self.endpoint
+                .post_send(&self.to(), self.outbox.part(0, size))
+        };
+        Ok((0..count).map(send).collect::<qnic::Result<_>>()?)
+    }
+
+    fn posts(&self, size: usize, count: usize) -> Result<Vec<Request<'_>>> {
+        Ok((0..count)
+            .map(|_| self.post(size))
+            .collect::<qnic::Result<_>>()?)
+    }
+
+    /// MB/s of messages whose receives are all posted before.
+    fn expected(&self, size: usize, count: usize) -> Result<f64> {
+        let mut requests = match self.initiator {
+            true => Vec::new(),
+            false => self.posts(size, count)?,
+        };
+        self.in_step()?;
+        let start = Instant::now();
+        if self.initiator {
+            requests = self.sends(size, count)?;
+        }
+        wait_all(&mut requests, Some(ANSWER_LIMIT))?;
+        let mb_s = mb_s(size * count, start);
+        self.in_step()?;
+        Ok(mb_s)
+    }
+
+    /// MB/s of messages whose receives are posted once their Sends have begun.
+    fn unexpected(&self, size: usize, count: usize) -> Result<f64> {
+        self.in_step()?;
+        let start = Instant::now();
+        for _ in 0..count / UNEXPECTED {
+            let mut requests = match self.initiator {
+                true => self.sends(size, UNEXPECTED)?,
+                false => Vec::new(),
+            };
+            self.in_step()?;
+            if !self.initiator {
+                requests = self.posts(size, UNEXPECTED)?;
+            }
+            wait_all(&mut requests, Some(ANSWER_LIMIT))?;
+        }
+        Ok(mb_s(size * (count / UNEXPECTED) * UNEXPECTED, start))
+    }
+}
+
+fn balls(size: usize) -> u64 {
+    ((16 << 20) / size as u64).clamp(8, BALLS)
+}
+
+fn mb_s(bytes: usize, start: Instant) -> f64 {
+    bytes as f64 / start.elapsed().as_secs_f64() / 1e6
+}

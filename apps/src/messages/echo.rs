@@ -1,0 +1,94 @@
+//! A process that sends every message back, and one that talks with it until one of them is
+//! killed: the other one then says why it ended, with exit status 3.
+
+use anyhow::Result;
+use clap::Args;
+use qnic::message::{Destination, Pattern, Source, Tag};
+use qnic::{Endpoint, Error, NodeId, Port};
+use qnic_apps::pattern;
+
+use crate::node::{import, register, say, say_line, Exported};
+use crate::options::{ANSWER_LIMIT, DATA};
+
+/// Port of the one that sends back.
+const ECHO_PORT: Port = Port(13);
+/// Longest message in bytes.
+const LONGEST: usize = 100_000;
+/// Rounds after which it is said that messages come and go.
+const RUNNING: u64 = 20;
+/// Exit status when a message failed.
+const MESSAGE_FAILED: i32 = 3;
+
+#[derive(Args)]
+pub(crate) struct EchoOptions {
+    /// Node of the process that sends back; without it, this is that process
+    #[arg(long)]
+    peer: Option<u16>,
+}
+
+/// Runs until a message fails.
+pub(crate) fn echo(options: &EchoOptions) -> Result<()> {
+    let mut rounds = 0;
+    let error = match options.peer {
+        None => {
+            let (_nic, endpoint) = register(ECHO_PORT.0)?;
+            let memory = Exported::new(&endpoint, DATA, LONGEST)?;
+            say("serving", std::process::id())?;
+            until_error(&mut rounds, |_| send_back(&endpoint, &memory))?
+        }
+        Some(node) => {
+            let (_nic, endpoint) = register(0)?;
+            let memory = Exported::new(&endpoint, DATA, 2 * LONGEST)?;
+            // It is there when it exports.
+            import(&endpoint, node, ECHO_PORT, DATA)?;
+            let peer = (NodeId(node), ECHO_PORT);
+            until_error(&mut rounds, |round| talk(&endpoint, &memory, peer, round))?
+        }
+    };
+    let failed = serde_json::json!({"failed": error.to_string(), "rounds": rounds});
+    say_line(&failed)?;
+    std::process::exit(MESSAGE_FAILED);
+}
+
+fn until_error(rounds: &mut u64, mut round: impl FnMut(u64) -> qnic::Result<()>) -> Result<Error> {
+    loop {
+        if let Err(error) = round(*rounds) {
+            return Ok(error);
+        }
+        *rounds += 1;
+        if *rounds == RUNNING {
+            say("talking", std::process::id())?;
+        }
+    }
+}
+
+/// Sends the next message back to its sender.
+fn send_back(endpoint: &Endpoint, memory: &Exported) -> qnic::Result<()> {
+    let pattern = Pattern::any_tag(Source::Any);
+    let got = endpoint.receive(&pattern, memory.part(0, LONGEST), None)?;
+    let to = Destination::tagged(got.node, got.port, got.tag).immediate(got.immediate);
+    let part = memory.part(0, got.length as usize);
+    endpoint.send(&to, part, None).map(drop)
+}
+
+/// Sends a message, and compares what comes back. Every other one is long.
+fn talk(
+    endpoint: &Endpoint,
+    memory: &Exported,
+    (node, port): (NodeId, Port),
+    round: u64,
+) -> qnic::Result<()> {
+    let length = if round % 2 == 0 { LONGEST } else { 50 };
+    let bytes = pattern::bytes(round, length);
+    memory.buffer.write(0, &bytes)?;
+    let pattern = Pattern::tagged(Source::Process(node, port), Tag(round));
+    let back = memory.part(LONGEST, LONGEST);
+    let mut answer = endpoint.post_receive(&pattern, back)?;
+    let to = Destination::tagged(node, port, Tag(round));
+    endpoint.send(&to, memory.part(0, length), Some(ANSWER_LIMIT))?;
+    answer.wait(Some(ANSWER_LIMIT))?;
+    match memory.buffer.read_vec(LONGEST, length)? == bytes {
+        true => Ok(()),
+        false => Err(Error::ChannelBroken("another message came back")),
+    }
+}

@@ -1,0 +1,260 @@
+//! Random traffic of many processes, received by exact patterns and by wildcards.
+//!
+//! ```text
+//!   program ─┬─ process: a thread that sends, a thread that receives
+//!            └─ process …                     every process sends to every one, also itself
+//! ```
+//! Each process knows from the plan which messages come, and posts a receive for each, in random
+//! order: half before the others. It checks that each message comes once and whole, and that
+//! messages of one sender that match equal receives come in the order in which they were sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{bail, ensure, Context, Result};
+use clap::Args;
+use qnic::message::{wait_all, Completion, Destination, Pattern, Request};
+use qnic::{Endpoint, Nic, NodeId, Port, SegmentName};
+
+use super::plan::{plan, Planned};
+use crate::node::{import, say_line, take, Exported};
+use crate::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
+
+/// Port of the first process of each node.
+const FIRST_PORT: u16 = 40;
+/// Another process has all of its messages.
+const DONE: qnic::NotificationId = notification(1);
+const INBOX: SegmentName = DATA;
+const OUTBOX: SegmentName = SOURCE;
+
+#[derive(Args)]
+pub(crate) struct TrafficOptions {
+    /// All nodes that take part, this one included
+    #[arg(long, value_delimiter = ',', required = true)]
+    nodes: Vec<u16>,
+    /// Programs of each node
+    #[arg(long, default_value_t = 1)]
+    programs: u16,
+    /// Which of them this is, from 0
+    #[arg(long, default_value_t = 0)]
+    program: u16,
+    /// Processes of each program
+    #[arg(long, default_value_t = 3)]
+    processes: u16,
+    /// Messages that each process sends
+    #[arg(long, default_value_t = 200)]
+    count: usize,
+    /// Decides who sends what to whom
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl TrafficOptions {
+    fn total(&self) -> usize {
+        self.nodes.len() * self.ports()
+    }
+
+    /// Processes of a node.
+    fn ports(&self) -> usize {
+        usize::from(self.programs) * usize::from(self.processes)
+    }
+
+    /// Node and port of the process with that index.
+    fn name(&self, index: usize) -> (NodeId, Port) {
+        let port = FIRST_PORT + (index % self.ports()) as u16;
+        (NodeId(self.nodes[index / self.ports()]), Port(port))
+    }
+}
+
+/// Runs all processes of this program; fails at the first message that is not right.
+pub(crate) fn traffic(options: &TrafficOptions) -> Result<()> {
+    ensure!(
+        (1..=64).contains(&options.total()) && options.program < options.programs,
+        "1 to 64 processes in all, and --program below --programs"
+    );
+    ensure!((1..=320).contains(&options.count), "--count: 1 to 320");
+    let nic = Nic::open().context("open the NIC")?;
+    let received = std::thread::scope(|scope| {
+        let first = options.program * options.processes;
+        let nic = &nic;
+        let run = |port: u16| scope.spawn(move || Process::run(nic, options, port));
+        let ports = (first..first + options.processes).map(|port| FIRST_PORT + port);
+        let running: Vec<_> = ports.map(run).collect();
+        let ends = running.into_iter().map(|process| match process.join() {
+            Ok(received) => received,
+            Err(_) => bail!("a process panicked"),
+        });
+        ends.sum::<Result<usize>>()
+    })?;
+    say_line(&serde_json::json!({ "received": received }))
+}
+
+/// One process, and what it knows about the others.
+struct Process<'a> {
+    options: &'a TrafficOptions,
+    me: usize,
+    endpoint: Endpoint,
+}
+
+/// A receive that is to be posted for a message.
+struct Wanted {
+    pattern: Pattern,
+    /// What is equal for equal patterns.
+    class: (Option<usize>, u64),
+    room: usize,
+    offset: usize,
+}
+
+impl Process<'_> {
+    /// Returns how many messages have come.
+    fn run(nic: &Nic, options: &TrafficOptions, port: u16) -> Result<usize> {
+        let endpoint = nic.register(Port(port)).context("register")?;
+        let own = (endpoint.node(), endpoint.port());
+        let me = (0..options.total()).find(|index| options.name(*index) == own);
+        let process = Process {
+            options,
+            me: me.context("--nodes does not list this node")?,
+            endpoint,
+        };
+        let plans = (0..options.total()).map(|sender| process.plan(sender));
+        let plans: Vec<_> = plans.collect();
+        let wanted = process.wanted(&plans);
+        let room = wanted.last().map_or(1, |last| last.offset + last.room + 1);
+        let inbox = Exported::new(&process.endpoint, INBOX, room)?;
+        let others = (0..options.total()).map(|other| {
+            let (node, port) = options.name(other);
+            import(&process.endpoint, node.0, port, INBOX)
+        });
+        let others = others.collect::<Result<Vec<_>>>()?;
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| process.send(&plans[process.me]));
+            let received = process.receive(&wanted, &plans, &inbox);
+            let sent = sender.join().unwrap_or_else(|_| bail!("a thread panicked"));
+            received.and(sent)
+        })?;
+        // Nobody goes before all have what they wait for.
+        for other in &others {
+            process.endpoint.write_notify(other, 0, b"", DONE)?;
+        }
+        process.endpoint.flush()?;
+        for _ in &others {
+            take(&process.endpoint, DONE, ANSWER_LIMIT, "the others' end")?;
+        }
+        Ok(wanted.len())
+    }
+
+    fn plan(&self, sender: usize) -> Vec<Planned> {
+        let options = self.options;
+        plan(options.seed, sender, options.total(), options.count)
+    }
+
+    /// A receive for each message that comes, in the order in which they are posted.
+    fn wanted(&self, plans: &[Vec<Planned>]) -> Vec<Wanted> {
+        let mut wanted = Vec::new();
+        for (sender, plan) in plans.iter().enumerate() {
+            for message in plan.iter().filter(|message| message.to == self.me) {
+                let class = message.tag.0 >> 32;
+                let exact = if class >= 2 {
+                    message.tag.0
+                } else {
+                    class << 32
+                };
+                wanted.push(Wanted {
+                    pattern: message.pattern(self.options.name(sender)),
+                    class: ((class % 2 == 1).then_some(sender), exact),
+                    room: message.length,
+                    offset: 0,
+                });
+            }
+        }
+        // Equal receives take each other's messages.
+        let mut rooms = BTreeMap::new();
+        for one in &wanted {
+            let room = rooms.entry(one.class).or_insert(0);
+            *room = one.room.max(*room);
+        }
+        fastrand::Rng::with_seed(self.options.seed + self.me as u64).shuffle(&mut wanted);
+        let mut offset = 0;
+        for one in &mut wanted {
+            (one.room, one.offset) = (rooms[&one.class], offset);
+            // Neighbours do not share a page border.
+            offset += one.room + 13;
+        }
+        wanted
+    }
+
+    fn send(&self, plan: &[Planned]) -> Result<()> {
+        let bytes: usize = plan.iter().map(|message| message.length).sum();
+        let outbox = Exported::new(&self.endpoint, OUTBOX, bytes.max(1))?;
+        let (mut offset, mut sends) = (0, Vec::new());
+        for message in plan {
+            outbox.buffer.write(offset, &message.bytes())?;
+            let (node, port) = self.options.name(message.to);
+            let to = Destination::tagged(node, port, message.tag).immediate(message.id);
+            let part = outbox.part(offset, message.length);
+            sends.push(self.endpoint.post_send(&to, part)?);
+            offset += message.length;
+        }
+        let sent = wait_all(&mut sends, Some(ANSWER_LIMIT)).context("send")?;
+        ensure!(sent.iter().all(|it| !it.truncated), "one was truncated");
+        Ok(())
+    }
+
+    fn receive(&self, wanted: &[Wanted], plans: &[Vec<Planned>], inbox: &Exported) -> Result<()> {
+        let mut check = Check {
+            process: self,
+            plans,
+            seen: BTreeSet::new(),
+            last: BTreeMap::new(),
+        };
+        let (first, second) = wanted.split_at(wanted.len() / 2);
+        for half in [first, second] {
+            let post = |one: &Wanted| -> qnic::Result<Request<'_>> {
+                let part = inbox.part(one.offset, one.room);
+                self.endpoint.post_receive(&one.pattern, part)
+            };
+            let mut receives = half.iter().map(post).collect::<qnic::Result<Vec<_>>>()?;
+            let completions = wait_all(&mut receives, Some(ANSWER_LIMIT)).context("receive")?;
+            for (one, completion) in half.iter().zip(completions) {
+                check.message(one, &completion, inbox)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What has come, in the order in which its receives were posted.
+struct Check<'a> {
+    process: &'a Process<'a>,
+    plans: &'a [Vec<Planned>],
+    seen: BTreeSet<u64>,
+    /// Number of the last message of a sender that an equal receive took.
+    last: BTreeMap<((Option<usize>, u64), usize), u64>,
+}
+
+impl Check<'_> {
+    fn message(&mut self, by: &Wanted, got: &Completion, inbox: &Exported) -> Result<()> {
+        let (id, number) = (got.immediate, got.immediate as u32 as usize);
+        let sender = (id >> 32) as usize;
+        let planned = self.plans.get(sender).and_then(|plan| plan.get(number));
+        let planned = planned.with_context(|| format!("nobody has sent {got:?}"))?;
+        let from = self.process.options.name(sender);
+        ensure!(
+            planned.to == self.process.me
+                && (got.node, got.port) == from
+                && (got.tag, got.length) == (planned.tag, planned.length as u64)
+                && !got.truncated,
+            "{got:?} came for {planned:?} of {from:?}"
+        );
+        let source = by.class.0.is_none_or(|wanted| wanted == sender);
+        let pattern = planned.pattern(from);
+        ensure!(source && by.pattern == pattern, "{got:?} does not match");
+        ensure!(self.seen.insert(id), "{got:?} came twice");
+        let last = self.last.insert((by.class, sender), id);
+        ensure!(last < Some(id), "{got:?} came after {last:?}");
+        let bytes = inbox.buffer.read_vec(by.offset, planned.length)?;
+        let checksum = crc32fast::hash(&bytes);
+        let expected = crc32fast::hash(&planned.bytes());
+        ensure!(checksum == expected, "wrong bytes in {got:?}");
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Tagged messages beside writes of the same run, between two host-mode nodes.
+
+use anyhow::{Context, Result};
+use qnic_apps::report::{BenchRow, Latency};
+use qnic_tests::host::HostNodes;
+use qnic_tests::nodes::Nodes;
+
+use super::figures::{median, Figure, Row, Table};
+use super::LIMIT;
+
+const SIZES: [usize; 7] = [8, 64, 1024, 4096, 16_384, 65_536, 1 << 20];
+
+/// What 8 bytes may cost, of a notifying write.
+const LATENCY_GOAL: f64 = 1.3;
+
+/// What the stream of 1 MiB shall be at least, of a write: expected messages, others.
+const STREAM_GOALS: [(&str, f64); 2] = [("message", 0.9), ("unexpected", 0.5)];
+
+pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
+    let nodes = HostNodes::start(2)?;
+    let sizes = SIZES.map(|size| size.to_string()).join(",");
+    let side = |peer| format!("message-bench --peer {peer} --rounds {rounds} --sizes {sizes}");
+    let mut target = nodes.start(1, &side(0))?;
+    let mut initiator = nodes.start(0, &format!("{} --initiator", side(1)))?;
+    let mut rows: Vec<BenchRow> = Vec::new();
+    while let Some(line) = initiator.line(LIMIT).context("the initiator")? {
+        rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
+        eprintln!("{} of {} rows", rows.len(), 4 * SIZES.len());
+    }
+    initiator.succeed("the initiator", LIMIT)?;
+    target.succeed("the target", LIMIT)?;
+    Ok(vec![latencies(&rows), streams(&rows)])
+}
+
+fn medians(row: &BenchRow) -> Vec<f64> {
+    row.latency.iter().map(|it| it.median_us).collect()
+}
+
+fn find<'a>(rows: &'a [BenchRow], operation: &str, size: usize) -> Option<&'a BenchRow> {
+    let same = |row: &&BenchRow| row.operation == operation && row.size == size;
+    rows.iter().find(same)
+}
+
+/// Half round trips, of a notifying write of the same size.
+fn latencies(rows: &[BenchRow]) -> Table {
+    let measured = rows.iter().filter(|row| !row.latency.is_empty());
+    let lines = measured.map(|row| {
+        let unit = find(rows, "write_notify", row.size);
+        let unit = unit.map_or(f64::NAN, |unit| median(&medians(unit)));
+        let of_round = |pick: fn(&Latency) -> f64| row.latency.iter().map(pick).collect();
+        let figures = [
+            Figure::with_spread("half round trip", "µs", medians(row))
+                .ratio_to("of notifying write", unit),
+            Figure::new("99 %", "µs", of_round(|it| it.p99_us)),
+            Figure::new("least", "µs", of_round(|it| it.min_us)),
+        ];
+        let goal = (row.operation == "message" && row.size == 8).then_some(LATENCY_GOAL);
+        Row::new(&*row.operation, figures).size(row.size).goal(goal)
+    });
+    Table::new("Messages: latency", lines.collect())
+}
+
+/// Streams, of writes of the same size.
+fn streams(rows: &[BenchRow]) -> Table {
+    let lines = rows.iter().map(|row| {
+        let unit = find(rows, "write", row.size).map_or(f64::NAN, |unit| median(&unit.mb_s));
+        let thousands = row.mb_s.iter().map(|mb_s| mb_s * 1e3 / row.size as f64);
+        let figures = [
+            Figure::with_spread("stream", "MB/s", row.mb_s.clone()).ratio_to("of write", unit),
+            Figure::new("rate", "1000/s", thousands.collect()),
+        ];
+        Row::new(&*row.operation, figures).size(row.size)
+    });
+    let table = Table::new("Messages: streams", lines.collect());
+    STREAM_GOALS.iter().fold(table, |table, (operation, goal)| {
+        table.note(format!(
+            "goal: {operation} of 1 MiB at least {goal} of write"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::figures::tests::words_of_row;
+
+    #[test]
+    fn ratios_are_to_writes_of_the_same_size() {
+        let row = |operation: &str, median_us, mb_s| {
+            let mut row = BenchRow::new(operation, 8);
+            row.latency = vec![Latency {
+                median_us,
+                p99_us: 9.0,
+                min_us: 1.0,
+                rounds: 5,
+            }];
+            row.mb_s = vec![mb_s];
+            row
+        };
+        let rows = [
+            row("write", 2.0, 40.0),
+            row("write_notify", 4.0, 30.0),
+            row("message", 5.0, 20.0),
+        ];
+        let words = words_of_row(&latencies(&rows), "message").join(" ");
+        assert_eq!(words, "message 8 5.00 (5.00 … 5.00) 1.25 9.00 1.00 1.3");
+        let words = words_of_row(&streams(&rows), "message").join(" ");
+        assert_eq!(words, "message 8 20.00 (20.00 … 20.00) 0.50 2500");
+    }
+}

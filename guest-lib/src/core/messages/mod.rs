@@ -1,0 +1,439 @@
+//! What an endpoint keeps about its messages: requests, and the completions that end them.
+//!
+//! ```text
+//!   program ──► Request ──► `requests` ◄── deliver ◄── completion queue ◄── NIC
+//!                  │ send      ▲                          drained by whoever posts or waits
+//!                  ▼           │ handle
+//!               `queued` ── credit? ──► command queue ──► NIC
+//! ```
+//!
+//! # Invariants
+//! - The handle of a command is the key of its request; a key is never used twice. So a late
+//!   completion, of a command from before a queue reset for example, ends no other request.
+//! - At most [`SENDS_UNDER_WAY`] Sends are at the NIC. A NIC that runs as many operations as it
+//!   can reads no more commands: so Receives and Cancels are read whatever Sends wait for.
+//! - Sends are posted in the order of the calls.
+//! - Entries of the completion queue are taken by every call that posts, and by every wait for
+//!   anything, of each thread. So the queue stands still only while the program does.
+//! - What a peer can fill is bounded: a multi-receive with [`ARRIVED_LIMIT`] messages that the
+//!   program has not taken is cancelled.
+//!
+//! # Waiting
+//! A thread that takes entries takes those of all. The others sleep on the wake generation like
+//! those who wait for transfers: each has stored a wake request before its last look, so the
+//! update of the host area that brought its completion wakes it, whoever took the entry.
+
+pub(crate) mod ring;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
+use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
+use qnic_abi::message::CancelCommand;
+use slotmap::{Key, KeyData, SlotMap};
+
+use crate::core::{lock, Core};
+use crate::error::{Error, Result};
+use ring::CompletionReader;
+
+/// Sends that are at the NIC at once. It runs 64 operations of a process.
+pub(crate) const SENDS_UNDER_WAY: usize = 48;
+
+/// Sends that wait for their turn in the library. A thread that has another one waits.
+pub(crate) const SENDS_QUEUED: usize = 16_384;
+
+/// Messages of a multi-receive that the program has not taken.
+pub(crate) const ARRIVED_LIMIT: usize = 4096;
+
+slotmap::new_key_type! {
+    /// Names a request.
+    pub(crate) struct RequestKey;
+}
+
+/// How a request has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum End {
+    /// As the NIC says.
+    Completed(CompletionEntry),
+    /// The command queue was reset.
+    Reset,
+}
+
+/// What the library knows about a request.
+#[derive(Debug)]
+struct Entry {
+    end: Option<End>,
+    /// Messages of a multi-receive but for the last.
+    arrived: VecDeque<CompletionEntry>,
+    /// Bytes that they have in its memory.
+    filled: u64,
+    /// Nothing waits for its end.
+    detached: bool,
+    /// Cancelled, or about to be.
+    cancelled: bool,
+}
+
+impl Entry {
+    /// Returns its end, once nothing more comes. Long messages of a multi-receive may end behind
+    /// its last: they fill its memory up to where the last one begins.
+    fn end(&self) -> Option<End> {
+        match self.end {
+            Some(End::Completed(last)) if self.filled < last.offset.get() => None,
+            end => end,
+        }
+    }
+}
+
+/// A Send that has no command yet.
+#[derive(Debug)]
+struct QueuedSend {
+    descriptor: Descriptor,
+    payload: [u8; INLINE_CAPACITY],
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reader: CompletionReader,
+    requests: SlotMap<RequestKey, Entry>,
+    queued: VecDeque<QueuedSend>,
+    /// Receives that are to be cancelled.
+    cancels: VecDeque<RequestKey>,
+    /// Sends at the NIC.
+    sends: usize,
+}
+
+/// The messages of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    state: Mutex<State>,
+    /// Copy of the reader's head, for looks without the lock.
+    head: AtomicU64,
+    /// Moves when a request may have ended.
+    changes: AtomicU64,
+    /// Something is to be posted once there is room.
+    unposted: AtomicBool,
+}
+
+/// Remembers what a thread has seen, so that it locks only after a change.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(Option<u64>);
+
+impl State {
+    /// Hands an entry of the completion queue to its request.
+    fn deliver(&mut self, entry: &CompletionEntry) {
+        if entry.kind == CompletionKind::Send as u8 {
+            self.sends = self.sends.saturating_sub(1);
+        }
+        let key = RequestKey::from(KeyData::from_ffi(entry.handle.get()));
+        let Some(request) = self.requests.get_mut(key) else {
+            return;
+        };
+        if entry.flags & COMPLETION_MORE == 0 {
+            request.end.get_or_insert(End::Completed(*entry));
+        } else {
+            request.filled = request.filled.saturating_add(entry.length.get());
+            request.arrived.push_back(*entry);
+            if request.arrived.len() >= ARRIVED_LIMIT
+                && !std::mem::replace(&mut request.cancelled, true)
+            {
+                self.cancels.push_back(key);
+            }
+        }
+        if request.detached && request.end().is_some() {
+            self.requests.remove(key);
+        }
+    }
+
+    fn insert(&mut self) -> RequestKey {
+        self.requests.insert(Entry {
+            end: None,
+            arrived: VecDeque::new(),
+            filled: 0,
+            detached: false,
+            cancelled: false,
+        })
+    }
+
+    /// Posts what waits, as far as there is room.
+    fn post(&mut self, core: &Core) -> Result<()> {
+        while let Some(key) = self.cancels.front() {
+            let wanted = self.requests.get(*key);
+            if wanted.is_some_and(|request| request.end.is_none()) {
+                let mut command = CancelCommand::command();
+                command.handle = key.data().as_ffi().into();
+                if !core.post(&command.descriptor(), &[])? {
+                    return Ok(());
+                }
+            }
+            self.cancels.pop_front();
+        }
+        while self.sends < SENDS_UNDER_WAY {
+            let Some(send) = self.queued.front() else {
+                return Ok(());
+            };
+            let length = usize::from(send.descriptor.header.inline_length);
+            if !core.post(&send.descriptor, &send.payload[..length])? {
+                return Ok(());
+            }
+            self.sends += 1;
+            self.queued.pop_front();
+        }
+        Ok(())
+    }
+
+    fn has_unposted(&self) -> bool {
+        !self.cancels.is_empty() || !self.queued.is_empty()
+    }
+}
+
+/// The state of the messages after a look at the completion queue. Notes changes when it is
+/// dropped.
+struct Guard<'a> {
+    messages: &'a Messages,
+    state: MutexGuard<'a, State>,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a thread that sees it takes the lock.
+        let unposted = self.state.has_unposted();
+        self.messages.unposted.store(unposted, Ordering::Relaxed);
+    }
+}
+
+impl Messages {
+    /// Returns true if a completion is unread, or something is to be posted.
+    #[inline]
+    fn needs_progress(&self, core: &Core) -> bool {
+        // Acquire; partner: the release in `Guard::drain`. Whoever sees the head sees that
+        // something has changed.
+        CompletionReader::tail(core.process.host_area()) != self.head.load(Ordering::Acquire)
+            || self.unposted.load(Ordering::Relaxed)
+    }
+
+    /// Takes the lock, and what the NIC has completed; posts what waits.
+    fn progress<'a>(&'a self, core: &Core) -> Result<Guard<'a>> {
+        let mut guard = Guard {
+            messages: self,
+            state: lock(&self.state),
+        };
+        guard.drain(core);
+        guard.state.post(core)?;
+        Ok(guard)
+    }
+}
+
+impl Guard<'_> {
+    fn drain(&mut self, core: &Core) {
+        let state = &mut *self.state;
+        let before = state.reader.head();
+        let mut reader = std::mem::take(&mut state.reader);
+        let (window, area) = (core.process.window(), core.process.host_area());
+        let ring = reader.drain(window, area, |entry| state.deliver(entry));
+        state.reader = reader;
+        let head = state.reader.head();
+        if head != before {
+            // Relaxed: ordered by the release behind it. In this order a thread that finds
+            // nothing unread finds the change.
+            self.messages.changes.fetch_add(1, Ordering::Relaxed);
+            // Release; partner: the acquire load in `needs_progress`.
+            self.messages.head.store(head, Ordering::Release);
+        }
+        if ring {
+            core.process.ring_doorbell();
+        }
+    }
+}
+
+impl Core {
+    /// Takes what the NIC has completed, and posts what waits for room. Costs two loads if
+    /// there is nothing.
+    #[inline]
+    pub(crate) fn progress_messages(&self) {
+        if self.messages.needs_progress(self) {
+            // A device that is gone is noticed by the wait itself.
+            drop(self.messages.progress(self));
+        }
+    }
+
+    /// Begins a Send. `command` gets its handle here. Waits only while [`SENDS_QUEUED`] wait.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`]: the deadline is over; [`Error::DeviceGone`],
+    /// [`Error::QueueFailed`]
+    pub(crate) fn post_send(
+        &self,
+        command: impl Fn(u64) -> Descriptor,
+        payload: &[u8],
+        deadline: Option<Instant>,
+    ) -> Result<RequestKey> {
+        self.post_when_room(deadline, |state| {
+            if state.queued.len() >= SENDS_QUEUED {
+                return Ok(None);
+            }
+            let key = state.insert();
+            let descriptor = command(key.data().as_ffi());
+            if state.queued.is_empty() && state.sends < SENDS_UNDER_WAY {
+                match self.post(&descriptor, payload) {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        state.sends += 1;
+                        return Ok(Some(key));
+                    }
+                    Err(error) => {
+                        state.requests.remove(key);
+                        return Err(error);
+                    }
+                }
+            }
+            let mut copy = [0; INLINE_CAPACITY];
+            copy[..payload.len()].copy_from_slice(payload);
+            state.queued.push_back(QueuedSend {
+                descriptor,
+                payload: copy,
+            });
+            Ok(Some(key))
+        })
+    }
+
+    /// Posts a receive; waits while the command queue is full.
+    ///
+    /// # Errors
+    /// As [`Core::post_send`]
+    pub(crate) fn post_receive(
+        &self,
+        command: impl Fn(u64) -> Descriptor,
+        deadline: Option<Instant>,
+    ) -> Result<RequestKey> {
+        self.post_when_room(deadline, |state| {
+            let key = state.insert();
+            let posted = self.post(&command(key.data().as_ffi()), &[]);
+            if !matches!(posted, Ok(true)) {
+                state.requests.remove(key);
+            }
+            posted.map(|posted| posted.then_some(key))
+        })
+    }
+
+    fn post_when_room(
+        &self,
+        deadline: Option<Instant>,
+        mut post: impl FnMut(&mut State) -> Result<Option<RequestKey>>,
+    ) -> Result<RequestKey> {
+        let posted = self.wait_for(deadline, || {
+            let mut guard = self.messages.progress(self)?;
+            match post(&mut guard.state)? {
+                Some(key) => Ok(Some(key)),
+                None => self.check_running().map(|()| None),
+            }
+        });
+        posted.map_err(|error| match error {
+            Error::TimedOut => Error::QueueFull,
+            other => other,
+        })
+    }
+
+    /// Takes the end of a request, if it has ended; it is forgotten then.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`], [`Error::QueueFailed`]
+    pub(crate) fn take_end(&self, key: RequestKey, seen: &mut Seen) -> Result<Option<End>> {
+        self.look(seen, |state| {
+            let ended = state.requests.get(key).is_none_or(|it| it.end().is_some());
+            match ended {
+                true => Some(state.requests.remove(key).and_then(|it| it.end)),
+                false => None,
+            }
+        })
+        // Only its one owner takes the end of a request, and once.
+        .map(|found| found.map(|end| end.unwrap_or(End::Reset)))
+    }
+
+    /// Takes the next message of a multi-receive: `Ok` with a message that leaves the receive
+    /// posted, `Err` with its end, which stays.
+    ///
+    /// # Errors
+    /// [`Error::DeviceGone`], [`Error::QueueFailed`]
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn take_arrived(
+        &self,
+        key: RequestKey,
+        seen: &mut Seen,
+    ) -> Result<Option<std::result::Result<CompletionEntry, End>>> {
+        self.look(seen, |state| {
+            let request = state.requests.get_mut(key)?;
+            let arrived = request.arrived.pop_front().map(Ok);
+            arrived.or(request.end().map(Err))
+        })
+    }
+
+    /// Looks for something in the state, after [`Core::progress_messages`]. A thread that has
+    /// looked before does so again only after a change, and checks the queue otherwise.
+    #[inline]
+    fn look<T>(
+        &self,
+        seen: &mut Seen,
+        find: impl FnOnce(&mut State) -> Option<T>,
+    ) -> Result<Option<T>> {
+        // Acquire; partner: the release in `Guard::drain` and `reset_messages`.
+        let changes = self.messages.changes.load(Ordering::Acquire);
+        if seen.0.replace(changes) != Some(changes) {
+            if let Some(found) = find(&mut lock(&self.messages.state)) {
+                // There may be more.
+                seen.0 = None;
+                return Ok(Some(found));
+            }
+        }
+        self.check_running().map(|()| None)
+    }
+
+    /// Has a receive cancelled. Nothing happens to one that has ended.
+    pub(crate) fn cancel_receive(&self, key: RequestKey) -> Result<()> {
+        let mut guard = self.messages.progress(self)?;
+        let state = &mut *guard.state;
+        let Some(request) = state.requests.get_mut(key) else {
+            return Ok(());
+        };
+        if !std::mem::replace(&mut request.cancelled, true) {
+            state.cancels.push_back(key);
+        }
+        state.post(self)
+    }
+
+    /// Lets a request go: its end is of no interest to anybody. The NIC may not have ended it.
+    pub(crate) fn detach_request(&self, key: RequestKey) {
+        let mut state = lock(&self.messages.state);
+        let Some(request) = state.requests.get_mut(key) else {
+            return;
+        };
+        request.detached = true;
+        if request.end().is_some() {
+            state.requests.remove(key);
+        }
+    }
+
+    /// Ends all requests after a reset of the command queue: the NIC has dropped them. `reset`
+    /// runs while nothing is posted.
+    pub(crate) fn reset_messages(&self, reset: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut guard = Guard {
+            messages: &self.messages,
+            state: lock(&self.messages.state),
+        };
+        reset()?;
+        guard.drain(self);
+        let state = &mut *guard.state;
+        state.requests.retain(|_, request| {
+            request.end.get_or_insert(End::Reset);
+            !request.detached
+        });
+        state.queued.clear();
+        state.cancels.clear();
+        state.sends = 0;
+        // Release; partner: the acquire load in `Core::look`.
+        self.messages.changes.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! Where a message goes, and what a receive takes.
+
+use qnic_abi::message::ENDPOINTS;
+use qnic_abi::{NodeId, Port};
+
+/// The tag of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Tag(pub u64);
+
+/// One of the 16 endpoints of a process. Receives of one never meet messages of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MessageEndpoint(u16);
+
+impl MessageEndpoint {
+    /// The endpoint of that number, 0 to 15.
+    pub const fn new(number: u16) -> Option<Self> {
+        if number < ENDPOINTS {
+            Some(MessageEndpoint(number))
+        } else {
+            None
+        }
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+}
+
+/// Whose messages a receive takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Those of every process.
+    Any,
+    /// Those of the process on a port of a node.
+    Process(NodeId, Port),
+}
+
+/// Where a message goes, and what is said of it there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Destination {
+    pub(super) node: NodeId,
+    pub(super) port: Port,
+    pub(super) tag: Tag,
+    pub(super) untagged: bool,
+    pub(super) endpoint: MessageEndpoint,
+    pub(super) immediate: u64,
+}
+
+impl Destination {
+    /// The tagged space of endpoint 0 of a process.
+    pub const fn tagged(node: NodeId, port: Port, tag: Tag) -> Self {
+        Destination {
+            node,
+            port,
+            tag,
+            untagged: false,
+            endpoint: MessageEndpoint(0),
+            immediate: 0,
+        }
+    }
+
+    /// The untagged space of endpoint 0 of a process.
+    pub const fn untagged(node: NodeId, port: Port) -> Self {
+        Destination {
+            untagged: true,
+            ..Self::tagged(node, port, Tag(0))
+        }
+    }
+
+    /// The same space of another endpoint.
+    pub const fn at(self, endpoint: MessageEndpoint) -> Self {
+        Destination { endpoint, ..self }
+    }
+
+    /// With 64 bits that the receiver gets with the message.
+    pub const fn immediate(self, immediate: u64) -> Self {
+        Destination { immediate, ..self }
+    }
+}
+
+/// What a receive takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pattern {
+    pub(super) source: Source,
+    pub(super) tag: Tag,
+    pub(super) ignore: u64,
+    pub(super) untagged: bool,
+    pub(super) endpoint: MessageEndpoint,
+}
+
+impl Pattern {
+    /// Messages with exactly this tag, in the tagged space of endpoint 0.
+    pub const fn tagged(source: Source, tag: Tag) -> Self {
+        Pattern {
+            source,
+            tag,
+            ignore: 0,
+            untagged: false,
+            endpoint: MessageEndpoint(0),
+        }
+    }
+
+    /// Messages with any tag, in the tagged space of endpoint 0.
+    pub const fn any_tag(source: Source) -> Self {
+        Self::ignoring(source, Tag(0), u64::MAX)
+    }
+
+    /// Messages whose tag is this one but for the bits that are set in `ignore`.
+    pub const fn ignoring(source: Source, tag: Tag, ignore: u64) -> Self {
+        Pattern {
+            ignore,
+            ..Self::tagged(source, tag)
+        }
+    }
+
+    /// Messages in the untagged space of endpoint 0.
+    pub const fn untagged(source: Source) -> Self {
+        Pattern {
+            untagged: true,
+            ..Self::tagged(source, Tag(0))
+        }
+    }
+
+    /// The same space of another endpoint.
+    pub const fn at(self, endpoint: MessageEndpoint) -> Self {
+        Pattern { endpoint, ..self }
+    }
+}
