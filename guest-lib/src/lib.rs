@@ -37,6 +37,7 @@
 //!
 //! Who may import a segment, and which notifications its writers may signal:
 //! [`ExportOptions`]. Locks, queues, monitors and semaphores: [`sync`]. Tagged messages: [`message`].
+//! Groups and collectives: [`group`].
 //! Streams of messages: [`channel`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
@@ -52,6 +53,7 @@
 //! | `sync` | locks, wait queues, monitors, semaphores |
 //! | `atomic` | atomic operations on remote words |
 //! | `message` | tagged messages: Sends, receives, requests |
+//! | `group` | groups of processes; barrier, broadcast, reduce, allreduce |
 //! | `rdma` | writes, reads, tickets, the library's own writes |
 //! | `notification` | counted notifications, queue, handlers, poller |
 //! | `memory` | buffers, exported and imported segments |
@@ -70,6 +72,7 @@ pub mod channel;
 mod core;
 mod endpoint;
 mod error;
+pub mod group;
 mod memory;
 pub mod message;
 #[cfg(test)]
@@ -91,7 +94,8 @@ pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::Endpoint;
 pub use error::{
-    Error, MessageError, MessageOperation, Operation, Result, TransferError, TransferErrors,
+    Error, GroupError, GroupOperation, MessageError, MessageOperation, Operation, Result,
+    TransferError, TransferErrors,
 };
 pub use memory::{
     Buffer, ExportOptions, ExportedSegment, ImportOptions, Importer, Importers, NoSecret,
@@ -130,6 +134,8 @@ const _: () = {
     shared::<Error>();
     shared::<message::Request<'_>>();
     shared::<message::MultiReceive<'_>>();
+    shared::<group::Group<'_>>();
+    shared::<group::Call<'_>>();
     shared::<RemoteU32>();
     shared::<RemoteU64>();
     shared::<sync::Participant>();

@@ -256,7 +256,7 @@ impl Endpoint {
             command.handle = handle.into();
             command.descriptor()
         };
-        let key = core.post_receive(command, None)?;
+        let key = core.post_command(command, None)?;
         let operation = MessageOperation::Receive;
         let what = MessageError::new(operation, source, pattern.tag.0, range.length);
         Ok(Request::new(core, key, kind, what))

@@ -299,11 +299,12 @@ impl Core {
         })
     }
 
-    /// Posts a receive; waits while the command queue is full.
+    /// Posts a receive, or another command that a completion ends; waits while the command queue
+    /// is full.
     ///
     /// # Errors
     /// As [`Core::post_send`]
-    pub(crate) fn post_receive(
+    pub(crate) fn post_command(
         &self,
         command: impl Fn(u64) -> Descriptor,
         deadline: Option<Instant>,

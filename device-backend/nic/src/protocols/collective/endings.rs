@@ -121,10 +121,10 @@ impl Collectives {
                 ..GroupEnd::default()
             };
             let own = cx.core.geometry.node.0;
-            let mut told: Vec<u16> = group.relatives.all().collect();
-            // The home may not have started it.
-            if !told.contains(&id.home) {
-                told.push(id.home);
+            // The home may not have started it; then it tells the others.
+            let mut told = vec![id.home];
+            if group.has_started() {
+                told.extend(group.relatives.all().filter(|node| *node != id.home));
             }
             for node in told {
                 if Some(node) != from && node != own {

@@ -173,7 +173,8 @@ impl Home {
             let children = parents.iter().filter(|(_, parent)| *parent == node);
             children.map(|(child, _)| *child).collect()
         };
-        if nodes.iter().any(|node| below(*node).len() > MAX_CHILDREN) {
+        let wide = nodes.iter().any(|node| below(*node).len() > MAX_CHILDREN);
+        if wide || nodes.iter().any(|node| outbox.is_full(*node)) {
             return self.give_up(cx, key, Status::Exhausted);
         }
         for node in &nodes {

@@ -239,6 +239,10 @@ impl Collectives {
             node,
             port: body.port.get(),
         };
+        // No answer: the home gives the group up when its members do.
+        if self.groups.contains_key(&id) || self.outbox.is_full(node) {
+            return;
+        }
         let mut bytes = vec![0; arrival.payload.len()];
         let read = arrival.payload.read(&mut bytes).is_ok();
         let children = home::children(&bytes).filter(|_| read);
@@ -260,13 +264,14 @@ impl Collectives {
         let relatives = Relatives::new(id, body.parent.get(), children.clone().unwrap_or_default());
         let neighbours: Vec<u16> = relatives.all().collect();
         let group = Group::new(body.size.get(), relatives, members);
-        if self.groups.contains_key(&id) {
-            return;
-        }
         self.groups.insert(id, group);
-        if children.is_none() || !all {
+        let full = neighbours.iter().any(|node| self.outbox.is_full(*node));
+        if children.is_none() || !all || full {
             // One has ended, or has taken its join back, while the group has formed.
-            let status = Status::PeerGone;
+            let status = match full {
+                true => Status::Exhausted,
+                false => Status::PeerGone,
+            };
             let who = Name {
                 node: cx.core.geometry.node.0,
                 port: 0,

@@ -303,7 +303,8 @@ impl Protocol for Collectives {
         let bytes = self.groups.values().map(Group::kept_bytes);
         let calls = self.groups.values().map(Group::most_pending);
         let frames = self.outbox.counts();
-        let most = self.groups.len() as u32 * FRAMES_OF_GROUP + self.home.count() as u32;
+        let begun = self.groups.len() + self.home.count();
+        let most = outbox::MANY as u32 + begun as u32 * FRAMES_OF_GROUP;
         budgets.extend([
             Budget::most("groups_of_process", of_process.into_values(), limits.groups),
             Budget::most("joins_of_peer", seats.into_values(), limits.joins_per_peer),

@@ -42,7 +42,12 @@ struct Queue {
     waiting: bool,
 }
 
-/// All that is to be sent. Groups bound it: each has a few parts of a few collectives under way.
+/// Frames for one node from which on no group with that node begins.
+pub(super) const MANY: usize = 1024;
+
+/// All that is to be sent. Groups bound it: each has a few parts of a few collectives under way,
+/// and its end stays behind. As that may be more than a node takes, no group begins with a node
+/// for which there are [`MANY`] frames.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     queues: BTreeMap<u16, Queue>,
@@ -63,6 +68,12 @@ impl Outbox {
     /// Returns true if a turn would send something.
     pub(super) fn has_turn(&self) -> bool {
         !self.turns.is_empty()
+    }
+
+    /// Returns true if no group is to begin with a node.
+    pub(super) fn is_full(&self, node: u16) -> bool {
+        let queue = self.queues.get(&node);
+        queue.is_some_and(|queue| queue.items.len() >= MANY)
     }
 
     /// Frames that wait, of each node.

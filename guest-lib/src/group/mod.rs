@@ -1,0 +1,363 @@
+//! Groups of processes, and operations that they take part in together: barrier, broadcast,
+//! reduce, allreduce (Q14, Q15, N26; docs/collectives.md).
+//!
+//! ```text
+//!   Membership ─► join_group ─► Group ─┬─ barrier, broadcast, reduce, allreduce ─► done
+//!                                      └─ start_… ─► Call ─ test, wait
+//!   a Group that is dropped leaves: it ends for all members
+//! ```
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use qnic::group::{Membership, Operator};
+//! use qnic::{Access, Nic, NodeId, Port, SegmentName};
+//!
+//! # fn main() -> qnic::Result<()> {
+//! # let (rank, size) = (0, 4);
+//! let endpoint = Nic::open()?.register(Port(7))?;
+//! let buffer = endpoint.allocate(4096)?;
+//! let memory = endpoint.export(SegmentName(1), &buffer, Access::READ)?;
+//!
+//! let limit = Duration::from_secs(10);
+//! let home = (NodeId(0), Port(7));
+//! let group = endpoint.join_group(&Membership::new(home, rank, size), limit)?;
+//! buffer.write(0, &f64::from(rank).to_le_bytes())?;
+//! group.allreduce::<f64>(memory.part(0, 8), Operator::Sum, limit)?;
+//! group.barrier(limit)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Invariants
+//! - The *n*-th call of each member belongs to the *n*-th operation of the group. Calls of several
+//!   threads stand in the order in which they are made, which members have to agree on.
+//! - Memory that the NIC may still read or write belongs to a [`Call`], which borrows its segment.
+//!   A call that is dropped is waited for: its time limit bounds that. One that is leaked lets its
+//!   memory go only to the end of the segment, which the NIC does not outlive (N2).
+//! - Each call ends within the time that it was given, whoever dies: the NIC sees to that.
+//!
+//! # Ends
+//! A group ends when a member leaves, dies, is cut off, or calls something else than the others,
+//! and when a call's time is over. Calls then fail with an [`Error::Group`] that names the process
+//! that is the reason; so do all later ones. The others may join a new group under the same name.
+//! A call may have succeeded at some members and failed at others.
+
+mod call;
+
+use std::time::Duration;
+
+use qnic_abi::collective::{
+    Collective, CollectiveCommand, JoinGroupCommand, LeaveGroupCommand, MAX_TIMEOUT_MS,
+};
+use qnic_abi::command::CommandBody;
+use qnic_abi::{NodeId, Port};
+
+use crate::core::Core;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, GroupError, GroupOperation, Result};
+use crate::memory::Part;
+
+pub use call::Call;
+pub use qnic_abi::collective::{Element, Operator, MAX_MEMBERS};
+
+/// Which group a process joins, and its place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Membership {
+    /// The process of rank 0: its NIC forms the group.
+    pub home: (NodeId, Port),
+    /// Tells the groups of one home apart; 0 at first.
+    pub name: u64,
+    /// A secret of the members; 0 at first. The home process says which is right.
+    pub key: u64,
+    /// Place of this process among the members, below `size`.
+    pub rank: u32,
+    /// Members, 1 to [`MAX_MEMBERS`].
+    pub size: u32,
+}
+
+impl Membership {
+    /// One of a group without name and key.
+    pub const fn new(home: (NodeId, Port), rank: u32, size: u32) -> Self {
+        Membership {
+            home,
+            name: 0,
+            key: 0,
+            rank,
+            size,
+        }
+    }
+
+    /// The same in the group of another name.
+    #[must_use]
+    pub const fn name(self, name: u64) -> Self {
+        Membership { name, ..self }
+    }
+
+    /// The same with a key.
+    #[must_use]
+    pub const fn key(self, key: u64) -> Self {
+        Membership { key, ..self }
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A type of elements that can be reduced. They stand in memory in little-endian order.
+pub trait Reducible: sealed::Sealed {
+    /// Its number for the NIC.
+    const ELEMENT: Element;
+}
+
+macro_rules! reducible {
+    ($($type:ty: $element:ident,)*) => {$(
+        impl sealed::Sealed for $type {}
+
+        impl Reducible for $type {
+            const ELEMENT: Element = Element::$element;
+        }
+    )*};
+}
+
+reducible! { u32: U32, u64: U64, i32: I32, i64: I64, f32: F32, f64: F64, }
+
+/// A process's place in a group that has formed. Whoever drops it leaves, and so ends the group
+/// for all members.
+#[derive(Debug)]
+#[must_use = "a group that is dropped ends"]
+pub struct Group<'a> {
+    core: &'a Core,
+    /// The NIC's name for it.
+    number: u64,
+    membership: Membership,
+}
+
+impl Endpoint {
+    /// Joins a group, and waits up to `timeout`, at most 10 minutes, until all its members are
+    /// there. They may start in any order.
+    ///
+    /// # Errors
+    /// [`Error::Group`](crate::Error::Group): the group has not formed: the time is over, the home
+    /// process has another key or size, another process has the rank, or a member has ended.
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
+    pub fn join_group(&self, membership: &Membership, timeout: Duration) -> Result<Group<'_>> {
+        let core = self.core();
+        let mut command = JoinGroupCommand::command();
+        command.header.remote_node = membership.home.0 .0.into();
+        command.header.remote_port = membership.home.1 .0.into();
+        command.name = membership.name.into();
+        command.key = membership.key.into();
+        command.size = membership.size.into();
+        command.rank = membership.rank.into();
+        command.timeout_ms = milliseconds(timeout).into();
+        let what = GroupError::new(GroupOperation::Join, membership.name);
+        // The NIC would take it for a malformed command, and stop the queue.
+        if membership.size > MAX_MEMBERS || membership.rank >= membership.size {
+            let message = "a group has 1 to 4096 members, and their ranks are below its size";
+            return Err(Error::BadCollective(message));
+        }
+        let post = |handle: u64| {
+            let mut command = command;
+            command.handle = handle.into();
+            command.descriptor()
+        };
+        let call = Call::new(core, core.post_command(post, None)?, what);
+        let number = call.finish()?.immediate.get();
+        Ok(Group {
+            core,
+            number,
+            membership: *membership,
+        })
+    }
+}
+
+impl Group<'_> {
+    /// Place of this process among the members.
+    pub fn rank(&self) -> u32 {
+        self.membership.rank
+    }
+
+    /// Members.
+    pub fn size(&self) -> u32 {
+        self.membership.size
+    }
+
+    /// Waits until all members have called it.
+    ///
+    /// # Errors
+    /// Those of [`Group::start_barrier`] and [`Call::wait`]
+    pub fn barrier(&self, timeout: Duration) -> Result<()> {
+        self.start_barrier(timeout)?.wait()
+    }
+
+    /// Gives the bytes of the root to all others, in their memory of the same length.
+    ///
+    /// # Errors
+    /// Those of [`Group::start_broadcast`] and [`Call::wait`]
+    pub fn broadcast(&self, part: Part<'_>, root: u32, timeout: Duration) -> Result<()> {
+        self.start_broadcast(part, root, timeout)?.wait()
+    }
+
+    /// Replaces the elements of the root by the reduction of those of all.
+    ///
+    /// # Errors
+    /// Those of [`Group::start_reduce`] and [`Call::wait`]
+    pub fn reduce<T: Reducible>(
+        &self,
+        part: Part<'_>,
+        operator: Operator,
+        root: u32,
+        timeout: Duration,
+    ) -> Result<()> {
+        self.start_reduce::<T>(part, operator, root, timeout)?
+            .wait()
+    }
+
+    /// Replaces the elements of each member by the reduction of those of all.
+    ///
+    /// # Errors
+    /// Those of [`Group::start_allreduce`] and [`Call::wait`]
+    pub fn allreduce<T: Reducible>(
+        &self,
+        part: Part<'_>,
+        operator: Operator,
+        timeout: Duration,
+    ) -> Result<()> {
+        self.start_allreduce::<T>(part, operator, timeout)?.wait()
+    }
+
+    /// Begins [`Group::barrier`].
+    ///
+    /// # Errors
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
+    pub fn start_barrier(&self, timeout: Duration) -> Result<Call<'_>> {
+        self.start(self.command(Collective::Barrier, timeout), None)
+    }
+
+    /// Begins [`Group::broadcast`]. At most 64 calls of a group are under way: one more fails with
+    /// Exhausted.
+    ///
+    /// # Errors
+    /// [`OutOfRange`](crate::Error::OutOfRange), [`ForeignSegment`](crate::Error::ForeignSegment),
+    /// [`DeviceGone`](crate::Error::DeviceGone), [`QueueFailed`](crate::Error::QueueFailed)
+    pub fn start_broadcast<'b>(
+        &'b self,
+        part: Part<'b>,
+        root: u32,
+        timeout: Duration,
+    ) -> Result<Call<'b>> {
+        let mut command = self.command(Collective::Broadcast, timeout);
+        command.root = root.into();
+        self.start(command, Some(part))
+    }
+
+    /// Begins [`Group::reduce`].
+    ///
+    /// # Errors
+    /// Those of [`Group::start_broadcast`]
+    pub fn start_reduce<'b, T: Reducible>(
+        &'b self,
+        part: Part<'b>,
+        operator: Operator,
+        root: u32,
+        timeout: Duration,
+    ) -> Result<Call<'b>> {
+        let mut command = self.command(Collective::Reduce, timeout);
+        command.root = root.into();
+        command.operator = operator as u8;
+        command.element = T::ELEMENT as u8;
+        self.start(command, Some(part))
+    }
+
+    /// Begins [`Group::allreduce`].
+    ///
+    /// # Errors
+    /// Those of [`Group::start_broadcast`]
+    pub fn start_allreduce<'b, T: Reducible>(
+        &'b self,
+        part: Part<'b>,
+        operator: Operator,
+        timeout: Duration,
+    ) -> Result<Call<'b>> {
+        let mut command = self.command(Collective::Allreduce, timeout);
+        command.operator = operator as u8;
+        command.element = T::ELEMENT as u8;
+        self.start(command, Some(part))
+    }
+
+    fn command(&self, collective: Collective, timeout: Duration) -> CollectiveCommand {
+        let mut command = CollectiveCommand::command();
+        command.group = self.number.into();
+        command.collective = collective as u8;
+        command.timeout_ms = milliseconds(timeout).into();
+        command
+    }
+
+    fn start<'b>(
+        &'b self,
+        mut command: CollectiveCommand,
+        part: Option<Part<'b>>,
+    ) -> Result<Call<'b>> {
+        let operation = GroupOperation::of(&command);
+        let what = GroupError::new(operation, self.membership.name);
+        if let Some(part) = part {
+            let range = part.range(self.core)?;
+            command.length = range.length.into();
+            if range.length > 0 {
+                command.local_address = range.address.into();
+                command.local_segment = range.exported.segment.into();
+                command.local_key = range.exported.key.into();
+            }
+        }
+        check_elements(&command)?;
+        let post = |handle: u64| {
+            let mut command = command;
+            command.handle = handle.into();
+            command.descriptor()
+        };
+        let key = self.core.post_command(post, None)?;
+        Ok(Call::new(self.core, key, what))
+    }
+}
+
+/// Checks what the NIC would take for a malformed command, and stop the queue.
+fn check_elements(command: &CollectiveCommand) -> Result<()> {
+    let element = Element::try_from(command.element);
+    let operator = Operator::try_from(command.operator);
+    let (Ok(element), Ok(operator)) = (element, operator) else {
+        return Ok(());
+    };
+    let float = matches!(element, Element::F32 | Element::F64);
+    if float && matches!(operator, Operator::And | Operator::Or | Operator::Xor) {
+        return Err(Error::BadCollective("floats have no bitwise operators"));
+    }
+    match command.length.get() % element.bytes() {
+        0 => Ok(()),
+        _ => Err(Error::BadCollective(
+            "the part is not a whole number of elements",
+        )),
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        let mut command = LeaveGroupCommand::command();
+        command.group = self.number.into();
+        let post = |handle: u64| {
+            let mut command = command;
+            command.handle = handle.into();
+            command.descriptor()
+        };
+        // A drop cannot report. A device that is gone has no groups.
+        if let Ok(key) = self.core.post_command(post, None) {
+            self.core.detach_request(key);
+        }
+    }
+}
+
+/// A time limit as commands have it: at least one millisecond, at most ten minutes.
+fn milliseconds(timeout: Duration) -> u32 {
+    let milliseconds = timeout.as_millis().clamp(1, MAX_TIMEOUT_MS.into());
+    milliseconds as u32
+}
