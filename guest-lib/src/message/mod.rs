@@ -45,6 +45,7 @@
 //!   which the NIC does not outlive (N2).
 //! - A Send never takes the room of a receive: at most 48 Sends are at the NIC, others wait in
 //!   the library, in order. They go on whenever any thread of the process posts, tests or waits.
+//!   Behind 48 that no receive takes, no other goes out, wherever it is to go.
 //! - Completions of all threads are taken by each thread that posts or waits for anything; a
 //!   thread sleeps only behind a look that found nothing.
 //!
