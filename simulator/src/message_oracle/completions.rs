@@ -76,6 +76,8 @@ impl MessageOracle {
         }
         if let Some(message) = self.messages.get_mut(&id) {
             message.sent = Some(status);
+            // Its receive fails for the same reason.
+            message.disturbed |= status == Status::PeerGone;
         }
         self.check_truncated(id);
     }
