@@ -23,7 +23,7 @@ fn ends(party: &Party) -> Vec<(u64, Status)> {
 }
 
 /// Lets two processes learn of each other.
-fn greet(a: &Party, b: &Party) {
+fn connect(a: &Party, b: &Party) {
     b.receive(0).run();
     a.send(0, b).run();
     assert_eq!(ends(a), [(0, Status::Ok)]);
@@ -46,7 +46,7 @@ fn a_message_that_is_given_up_on_its_way_is_not_kept_without_its_bytes() {
     };
     let net = steady(2, &limits);
     let (a, b) = (net.party(0, 1), net.party(1, 2));
-    greet(&a, &b);
+    connect(&a, &b);
     a.send(1, &b).bytes(0, 2000).issue();
     for _ in 0..4 {
         net.poll(0);
@@ -67,7 +67,7 @@ fn messages_behind_a_refused_early_one_do_not_overtake_those_before_it() {
     };
     let net = steady(2, &limits);
     let (a, b) = (net.party(0, 1), net.party(1, 2));
-    greet(&a, &b);
+    connect(&a, &b);
     let send = |number: u64, tag| {
         a.send(number, &b).immediate(number).tag(tag).issue();
         pass_a_moment(&net);
@@ -103,7 +103,7 @@ fn messages_behind_a_refused_early_one_do_not_overtake_those_before_it() {
 fn messages_behind_an_early_one_that_is_dropped_do_not_overtake_those_before_it() {
     let net = steady(2, &Limits::default());
     let (a, b) = (net.party(0, 1), net.party(1, 2));
-    greet(&a, &b);
+    connect(&a, &b);
     net.cut(1);
     a.send(1, &b).immediate(1).issue();
     pass_a_moment(&net);
@@ -130,7 +130,7 @@ fn messages_behind_an_early_one_that_is_dropped_do_not_overtake_those_before_it(
 fn a_sender_notices_that_the_permission_for_its_message_cannot_come() {
     let net = steady(2, &Limits::default());
     let (a, b) = (net.party(0, 1), net.party(1, 2));
-    greet(&a, &b);
+    connect(&a, &b);
     a.send(1, &b).bytes(0, 5 * PAGE).run();
     // What the receiver says is lost; what the sender says is not.
     net.cut(0);
@@ -155,7 +155,7 @@ fn a_receive_stays_when_a_session_is_left_in_which_nothing_runs() {
         .map(|node| net.party(node, 1 + node as u16))
         .collect();
     for other in &all[1..] {
-        greet(other, &all[0]);
+        connect(other, &all[0]);
     }
     let pass = |time| {
         for _ in 0..100 {
