@@ -228,6 +228,8 @@ fn add(total: &mut Report, one: &Report) {
     total.notifications += one.notifications;
     total.increments += one.increments;
     total.sync_operations += one.sync_operations;
+    total.messages += one.messages;
+    total.message_bytes += one.message_bytes;
     total.bytes += one.bytes;
     total.bounced += one.bounced;
     total.injected_faults += one.injected_faults;

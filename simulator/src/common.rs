@@ -6,7 +6,8 @@ use qnic_abi::host_area;
 
 use crate::checker::Checker;
 use crate::memory::Words;
-use crate::oracle::Oracle;
+use crate::message_oracle::MessageOracle;
+use crate::oracle::{Oracle, UnavailablePage};
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::Settings;
 
@@ -45,6 +46,7 @@ pub(crate) struct Common {
     pub(crate) settings: Settings,
     pub(crate) oracle: Mutex<Oracle>,
     pub(crate) checker: Mutex<Checker>,
+    pub(crate) messages: Mutex<MessageOracle>,
     pub(crate) slots: Mutex<Vec<Slot>>,
     phase: Mutex<Phase>,
     pub(crate) phase_changed: Signal,
@@ -61,6 +63,7 @@ impl Common {
         Common {
             oracle: Mutex::new(Oracle::new(&settings.slots[..settings.rdma_workers])),
             checker: Mutex::new(Checker::new(&settings)),
+            messages: Mutex::new(MessageOracle::new(&settings)),
             slots: Mutex::new(vec![coming; settings.slots.len()]),
             schedule,
             settings,
@@ -82,9 +85,44 @@ impl Common {
 
     /// The process in a slot begins to die.
     pub(crate) fn end(&self, slot: usize) {
-        match self.settings.is_sync_worker(slot) {
-            true => lock(&self.checker).end(slot, false),
-            false => lock(&self.oracle).end(slot),
+        if self.settings.is_sync_worker(slot) {
+            lock(&self.checker).end(slot, false);
+        } else if self.settings.is_message_worker(slot) {
+            lock(&self.messages).end(slot, self.schedule.now());
+        } else {
+            lock(&self.oracle).end(slot);
+        }
+    }
+
+    /// A node goes down, or has come back: its routes are disturbed until a point in time.
+    pub(crate) fn disturb_node(&self, node: usize, until: u64) {
+        lock(&self.oracle).disturb_node(node, until);
+        lock(&self.messages).disturb_node(node, until);
+    }
+
+    /// The route between two nodes is cut, or was: it is disturbed until a point in time.
+    pub(crate) fn disturb_route(&self, a: usize, b: usize, until: u64) {
+        lock(&self.oracle).disturb_route(a, b, until);
+        lock(&self.messages).disturb_route(a, b, until);
+    }
+
+    /// Makes a page of some process unavailable to its NIC.
+    pub(crate) fn make_unavailable(&self) -> Option<UnavailablePage> {
+        let settings = &self.settings;
+        let slots = settings.slots.len() - settings.sync_workers();
+        let slot = self.schedule.below(slots);
+        match settings.is_message_worker(slot) {
+            true => lock(&self.messages).make_unavailable(slot, &self.schedule),
+            false => lock(&self.oracle).make_unavailable(slot, &self.schedule),
+        }
+    }
+
+    /// The page can be brought in again.
+    pub(crate) fn make_available(&self, page: UnavailablePage) {
+        let now = self.schedule.now();
+        match self.settings.is_message_worker(page.slot) {
+            true => lock(&self.messages).make_available(page, now),
+            false => lock(&self.oracle).make_available(page, now),
         }
     }
 
@@ -93,6 +131,9 @@ impl Common {
         if self.settings.stream.is_some() {
             let failed = offset == host_area::ERRORS && value != 0;
             assert!(!failed, "a write of the stream fails");
+        } else if self.settings.is_message_worker(slot) {
+            let now = self.schedule.now();
+            lock(&self.messages).stored(slot, offset, value, now);
         } else if !self.settings.is_sync_worker(slot) {
             lock(&self.oracle).stored(slot, offset, value);
         }

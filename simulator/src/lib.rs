@@ -38,6 +38,8 @@
 //! | `sync_worker`, `mapping` | processes that synchronize: the library as it is, on a provider of its own |
 //! | `oracle`, `expected_bytes`, `increments`, `sessions` | what must hold, checked as soon as it can be known |
 //! | `checker` | the same for locks, semaphores and wait queues |
+//! | `message_worker`, `message_oracle` | processes that send and receive messages; what must hold of these |
+//! | `routes` | which routes were disturbed a short time ago |
 //! | `settings`, `world` | what a seed makes of the options; one simulation |
 //! | [`campaign`], [`throughput`] | many seeds, making a failure smaller; a stream of writes |
 //!
@@ -52,11 +54,14 @@ mod increments;
 mod kernel;
 mod mapping;
 mod memory;
+mod message_oracle;
+mod message_worker;
 mod node;
 mod oracle;
 mod platform;
 mod process;
 mod rdma_worker;
+mod routes;
 mod schedule;
 mod sessions;
 mod settings;

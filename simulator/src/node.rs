@@ -395,6 +395,28 @@ impl Node {
         self.nic.as_ref().map(Nic::statistics)
     }
 
+    /// What its NIC keeps of messages, beside the receives that processes have posted; `None` if
+    /// there is nothing.
+    pub(crate) fn left_messages(&self) -> Option<String> {
+        let nic = self.nic.as_ref().filter(|_| self.is_up)?;
+        let number = self.incarnation.node;
+        let posted = lock(&self.common.messages).most_posted(number);
+        let budgets = nic.budgets().into_iter();
+        let mut left = budgets.filter(|budget| {
+            let expected = match budget.name {
+                "receives_of_process" => posted,
+                "messages_of_process" | "staged_bytes_of_process" => 0,
+                "staged_bytes_of_peer" | "envelopes_of_peer" => 0,
+                _ => budget.used,
+            };
+            budget.used != expected
+        });
+        let budget = left.next()?;
+        Some(format!(
+            "node {number}: {budget:?}, and processes have posted {posted}"
+        ))
+    }
+
     /// Nothing runs any more: nothing may be left.
     pub(crate) fn audit(&self) {
         let (Some(nic), Some(machine)) = (&self.nic, &self.machine) else {
@@ -412,6 +434,9 @@ impl Node {
         ];
         for (what, count) in left {
             assert_eq!(count, 0, "node {number}: the NIC keeps {count} {what}");
+        }
+        if let Some(messages) = self.left_messages() {
+            panic!("{messages}");
         }
         let settings = &self.common.settings;
         let resent = match settings.options.lossless {

@@ -42,9 +42,13 @@ impl ProcessContext {
         lock(&self.common.slots)[self.slot].task = schedule.task();
         loop {
             self.set_state(SlotState::Working);
-            match self.common.settings.is_sync_worker(self.slot) {
-                true => self.run_sync_worker(),
-                false => self.run_rdma_worker(),
+            let settings = &self.common.settings;
+            if settings.is_sync_worker(self.slot) {
+                self.run_sync_worker();
+            } else if settings.is_message_worker(self.slot) {
+                self.run_message_worker();
+            } else {
+                self.run_rdma_worker();
             }
             self.set_state(SlotState::Empty);
             schedule.revive();
@@ -55,7 +59,8 @@ impl ProcessContext {
         }
     }
 
-    fn set_state(&self, state: SlotState) {
+    /// Says what the process does.
+    pub(crate) fn set_state(&self, state: SlotState) {
         lock(&self.common.slots)[self.slot].state = state;
     }
 

@@ -102,10 +102,12 @@ impl Default for Options {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) options: Options,
-    /// Node of each process, by slot: rdma_workers first, then workers.
+    /// Node of each process, by slot: RDMA workers first, then the others.
     pub(crate) slots: Vec<usize>,
-    /// How many of them are rdma_workers.
+    /// How many of them are RDMA workers.
     pub(crate) rdma_workers: usize,
+    /// The others are message workers, not sync workers.
+    pub(crate) has_messages: bool,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     pub(crate) limits: Limits,
@@ -139,10 +141,36 @@ pub(crate) fn delay_only(delay: u64) -> Impairments {
 impl Settings {
     /// Returns true if the processes in a slot are sync workers.
     pub(crate) fn is_sync_worker(&self, slot: usize) -> bool {
-        slot >= self.rdma_workers
+        slot >= self.rdma_workers && !self.has_messages
     }
 
-    pub(crate) fn new(options: &Options, random: &mut fastrand::Rng) -> Self {
+    /// Returns true if the processes in a slot are message workers.
+    pub(crate) fn is_message_worker(&self, slot: usize) -> bool {
+        slot >= self.rdma_workers && self.has_messages
+    }
+
+    /// How many slots are for sync workers.
+    pub(crate) fn sync_workers(&self) -> usize {
+        match self.has_messages {
+            true => 0,
+            false => self.slots.len() - self.rdma_workers,
+        }
+    }
+
+    /// What a seed makes of the options. Two of seven have message workers in the place of sync
+    /// workers, and of all RDMA workers of a node but one.
+    pub(crate) fn new(options: &Options, seed: u64, random: &mut fastrand::Rng) -> Self {
+        let mut settings = Self::without_messages(options, random);
+        settings.has_messages = matches!(seed % 7, 0 | 6);
+        if settings.has_messages {
+            let mut random = fastrand::Rng::with_seed(!seed);
+            settings.rdma_workers = options.nodes;
+            limit_messages(&mut settings.limits, &mut random);
+        }
+        settings
+    }
+
+    fn without_messages(options: &Options, random: &mut fastrand::Rng) -> Self {
         let faults = options.possible_faults();
         let mut slots: Vec<usize> = (0..options.nodes).collect();
         slots.extend((0..options.nodes).filter(|_| random.bool()));
@@ -172,6 +200,7 @@ impl Settings {
             options: Options { faults, ..*options },
             slots,
             rdma_workers,
+            has_messages: false,
             frames: random.u64(56..168),
             limits: limits(random),
             poll: random.u64(300..4000),
@@ -197,6 +226,7 @@ impl Settings {
             },
             slots: (0..nodes).collect(),
             rdma_workers: nodes,
+            has_messages: false,
             frames: 96,
             limits: Limits {
                 window: case.window,
@@ -237,5 +267,26 @@ fn limits(random: &mut fastrand::Rng) -> Limits {
         ack_delay: random.u64(1_000..100_000),
         peer_timeout: random.u64(400_000_000..1_000_000_000),
         ..Limits::default()
+    }
+}
+
+/// Bounds for messages, small ones most of the time. A process that sends has to leave an
+/// operation free, or its queue stands still.
+fn limit_messages(limits: &mut Limits, random: &mut fastrand::Rng) {
+    limits.operations = limits.operations.max(3);
+    limits.completions = random.u32(1..=32);
+    if random.bool() {
+        limits.staged_bytes = random.u32(300..30_000);
+    }
+    if random.bool() {
+        limits.staged_bytes_per_peer = random.u32(300..60_000);
+    }
+    if random.u8(..) < 64 {
+        limits.receives = random.u32(12..=40);
+        limits.masks = random.u32(3..=8);
+    }
+    if random.u8(..) < 32 {
+        limits.unexpected = random.u32(8..=40);
+        limits.envelopes_per_peer = random.u32(8..=40);
     }
 }

@@ -77,6 +77,10 @@ pub struct Report {
     pub increments: u64,
     /// Operations of processes on locks, semaphores and wait queues.
     pub sync_operations: u64,
+    /// Messages that were received.
+    pub messages: u64,
+    /// Bytes of them.
+    pub message_bytes: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
     /// Frames that waited for pages at nodes that are up at the end.
@@ -104,7 +108,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, options: &Options, trace: Trace) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let settings = Settings::new(options, &mut random);
+        let settings = Settings::new(options, seed, &mut random);
         let schedule = Schedule::new(random.u64(..), trace);
         trace!(schedule, "seed {seed}, {settings:?}");
         Self::with(settings, schedule)
@@ -144,11 +148,14 @@ impl World {
         self.repair_everything();
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Drain);
-        self.until(|world| world.is_repaired() && world.all_slots(SlotState::Drained));
+        self.until(|world| {
+            world.is_repaired() && world.all_slots(SlotState::Drained) && world.has_no_messages()
+        });
         for slot in 0..self.common.settings.rdma_workers {
             lock(&self.common.oracle).audit(slot);
         }
         lock(&self.common.checker).audit();
+        lock(&self.common.messages).audit();
         self.exit()
     }
 
@@ -234,6 +241,8 @@ impl World {
     fn oldest(&self, otherwise: &str) -> String {
         let oldest = lock(&self.common.oracle).oldest();
         let oldest = oldest.or_else(|| lock(&self.common.checker).oldest());
+        let oldest = oldest.or_else(|| lock(&self.common.messages).oldest());
+        let oldest = oldest.or_else(|| self.nodes.iter().find_map(Node::left_messages));
         oldest.unwrap_or_else(|| otherwise.to_owned())
     }
 
@@ -242,6 +251,12 @@ impl World {
         let slots = lock(&self.common.slots);
         let mut slots = slots.iter().zip(&self.common.settings.slots);
         slots.all(|(slot, node)| slot.state == state || !self.nodes[*node].is_up)
+    }
+
+    /// Returns true if no message is under way, and no NIC keeps one.
+    fn has_no_messages(&self) -> bool {
+        let settled = lock(&self.common.messages).is_settled();
+        settled && self.nodes.iter().all(|node| node.left_messages().is_none())
     }
 
     fn is_repaired(&self) -> bool {
@@ -349,7 +364,7 @@ impl World {
 
     /// A node goes down, and wires may know of it.
     fn disturb(&mut self, node: usize) {
-        lock(&self.common.oracle).disturb_node(node, u64::MAX);
+        self.common.disturb_node(node, u64::MAX);
         lock(&self.common.checker).disturbed = true;
         self.network.reachable[node] = !self.common.settings.wires_know;
     }
@@ -383,7 +398,7 @@ impl World {
         let b = self.schedule.below(self.nodes.len());
         if a != b {
             trace!(self.schedule, "fault: the route from {a} to {b} is cut");
-            lock(&self.common.oracle).disturb_route(a, b, u64::MAX);
+            self.common.disturb_route(a, b, u64::MAX);
             lock(&self.common.checker).disturbed = true;
             self.network.set_cut(a, b, true);
             if self.schedule.chance(500) {
@@ -406,8 +421,7 @@ impl World {
 
     /// Takes a page from a process that transfers, and brings it in no more.
     fn make_unavailable(&mut self) {
-        let slot = self.schedule.below(self.common.settings.rdma_workers);
-        let page = lock(&self.common.oracle).make_unavailable(slot, &self.schedule);
+        let page = self.common.make_unavailable();
         if let Some(page) = page {
             trace!(self.schedule, "fault: {page:?} is unavailable");
             self.activate(ActiveFault::Unavailable(page), 1000..20_000_000);
@@ -424,18 +438,16 @@ impl World {
             ActiveFault::Node(node) if self.nodes[node].can_start() => {
                 self.network.reachable[node] = true;
                 self.nodes[node].start(&mut self.network);
-                lock(&self.common.oracle).disturb_node(node, settled);
+                self.common.disturb_node(node, settled);
             }
             ActiveFault::Node(_) => self.activate(fault, 1000..MOMENT),
             ActiveFault::Route(a, b) => {
                 self.network.set_cut(a, b, false);
                 self.network.set_cut(b, a, false);
-                lock(&self.common.oracle).disturb_route(a, b, settled);
+                self.common.disturb_route(a, b, settled);
             }
             ActiveFault::Slow(node) => self.nodes[node].set_slowness(1),
-            ActiveFault::Unavailable(page) => {
-                lock(&self.common.oracle).make_available(page, self.schedule.now());
-            }
+            ActiveFault::Unavailable(page) => self.common.make_available(page),
         }
     }
 
@@ -462,12 +474,15 @@ impl World {
         }
         let alive = self.tasks.alive();
         assert_eq!(alive, 0, "{alive} tasks wait for nothing");
+        let (messages, message_bytes) = lock(&self.common.messages).totals();
         Report {
             time,
             events: self.events,
             frames: self.network.sent,
             corrupted: self.network.corrupted,
             sync_operations: lock(&self.common.checker).completed,
+            messages,
+            message_bytes,
             bounced,
             injected_faults: self.injected_faults,
             ..lock(&self.common.oracle).report

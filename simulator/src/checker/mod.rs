@@ -124,7 +124,7 @@ pub(crate) struct Checker {
 
 impl Checker {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let count = settings.slots.len() - settings.rdma_workers;
+        let count = settings.sync_workers();
         Checker {
             first: settings.rdma_workers,
             workers: (0..count).map(|_| Worker::default()).collect(),

@@ -20,6 +20,7 @@ pub(crate) use self::transfer::{ExportState, Kind, Plan};
 use crate::expected_bytes::{difference, ExpectedByte, ExpectedBytes, Range};
 use crate::increments::{self, Count, ROOM};
 use crate::platform::Machine;
+use crate::routes::{pair, Routes};
 use crate::schedule::Schedule;
 use crate::world::Report;
 
@@ -36,7 +37,7 @@ pub(crate) const HALF: u64 = 5 * PAGE_SIZE as u64;
 
 /// How long the answer to a page fault takes at most that found the page unavailable, in
 /// nanoseconds.
-const ANSWERED: u64 = 200_000;
+pub(crate) const ANSWERED: u64 = 200_000;
 
 /// First number of the notifications of a sender to any target.
 pub(crate) fn first_notification(sender: usize) -> u32 {
@@ -84,27 +85,22 @@ impl Process {
     }
 }
 
-/// A page of a process that transfers, which cannot be brought in.
+/// A page of a process, which cannot be brought in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UnavailablePage {
-    slot: usize,
-    incarnation: u32,
-    space: u64,
-    page: u64,
+    pub(crate) slot: usize,
+    pub(crate) incarnation: u32,
+    pub(crate) space: u64,
+    pub(crate) page: u64,
 }
 
 /// The oracle of one simulation.
 pub(crate) struct Oracle {
     processes: Vec<Process>,
-    /// Until when transfers between two nodes count as disturbed.
-    unsettled: BTreeMap<(usize, usize), u64>,
+    routes: Routes,
     next: u64,
     /// Counts of what was checked.
     pub(crate) report: Report,
-}
-
-fn pair(a: usize, b: usize) -> (usize, usize) {
-    (a.min(b), a.max(b))
 }
 
 impl Oracle {
@@ -116,7 +112,7 @@ impl Oracle {
         };
         Oracle {
             processes: nodes.iter().map(process).collect(),
-            unsettled: BTreeMap::new(),
+            routes: Routes::default(),
             next: 1,
             report: Report::default(),
         }
@@ -259,7 +255,7 @@ impl Oracle {
                 op.disturbed |= pair(process.node, nodes[op.plan.target]) == pair(a, b);
             }
         }
-        self.unsettled.insert(pair(a, b), until);
+        self.routes.disturb(a, b, until);
     }
 
     /// All routes from and to a node are disturbed until a point in time.
@@ -324,8 +320,8 @@ impl Oracle {
         if good && matches!(plan.kind, Kind::Write { .. }) {
             target.sections[slot].open(plan.start, plan.length);
         }
-        let unsettled = self.unsettled.get(&pair(node, self.processes[slot].node));
-        let unsettled = unsettled.is_some_and(|until| now < *until);
+        let own = self.processes[slot].node;
+        let unsettled = self.routes.are_unsettled(node, own, now);
         let lacks_pages = [slot, plan.target].map(|end| self.processes[end].lacks_pages(now));
         let process = &mut self.processes[slot];
         let ordinal = &mut process.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];

@@ -131,7 +131,7 @@ impl SyncWorker<'_> {
     /// Does one operation at one object.
     fn act(&mut self) -> Result<()> {
         let (slot, settings) = (self.slot, &self.common.settings);
-        let workers = settings.slots.len() - settings.rdma_workers;
+        let workers = settings.sync_workers();
         // Most meet at one.
         let choice = match self.schedule.chance(600) {
             true => 0,

@@ -243,7 +243,8 @@ impl Nic {
     /// A session has ended in which nothing ran. The peer goes, unless something waits for it,
     /// or it has begun another one.
     pub(super) fn session_left<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
-        self.forget_session(now, host, index, now);
+        let node = self.transport.node_of(index);
+        self.forget_session(now, host, index, Ended::Left(index, node, now));
         if !self.transport.has_session(index) && !self.is_used(index) {
             self.transport.vacate(index);
         }
@@ -251,7 +252,8 @@ impl Nic {
 
     /// A peer goes with which nothing is under way.
     pub(super) fn peer_left<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex) {
-        self.forget_session(now, host, index, now);
+        let node = self.transport.node_of(index);
+        self.forget_session(now, host, index, Ended::Left(index, node, now));
         self.transport.vacate(index);
     }
 
@@ -264,12 +266,13 @@ impl Nic {
         index: PeerIndex,
         again: Time,
     ) {
-        self.forget_session(now, host, index, again);
+        let node = self.transport.node_of(index);
+        self.forget_session(now, host, index, Ended::Session(index, node, again));
         self.lose_operations(now, host, index, None);
     }
 
-    /// Forgets what a peer has sent in a session that has ended.
-    fn forget_session<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, again: Time) {
+    /// Forgets what a peer has sent in a session that has `ended`.
+    fn forget_session<H: Host>(&mut self, now: Time, host: &H, index: PeerIndex, ended: Ended) {
         let mut taken = Vec::new();
         for process in self.core.processes() {
             process.responses.retain(|request| request.peer != index);
@@ -280,9 +283,8 @@ impl Nic {
                 self.drop_stored(host, &stored);
             }
         }
-        let node = self.transport.node_of(index);
         let (protocols, mut cx) = self.parts(now, host);
-        protocols.ended(&mut cx, Ended::Session(index, node, again));
+        protocols.ended(&mut cx, ended);
     }
 }
 

@@ -197,6 +197,8 @@ pub(crate) enum Ended {
     Segment(VniId, SegmentId),
     /// The session with a peer. It can be tried again at that time.
     Session(PeerIndex, NodeId, Time),
+    /// The same of one that the two sides have left: nothing ran in it, and no process ended.
+    Left(PeerIndex, NodeId, Time),
     /// A process of a peer: what it sent before a frame of that number is void.
     PeerProcess(PeerIndex, Port, u64),
 }

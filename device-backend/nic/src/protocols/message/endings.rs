@@ -37,7 +37,8 @@ impl Messages {
         };
         let header = message.header;
         match message.place {
-            Place::Early(_) => self.match_followers(cx, header.peer, header.sequence),
+            // Those behind it still wait for the one before it.
+            Place::Early(after) => self.staging.skip(&header, after),
             Place::Held => {
                 if let Some(inbox) = self.inboxes.get(header.vni) {
                     inbox.held.retain(|other| *other != number);
@@ -78,26 +79,22 @@ impl Messages {
     }
 
     /// A session has ended: what is not here as a whole, and in order, will not come.
-    pub(super) fn session_ended<H: Host>(
-        &mut self,
-        cx: &mut Context<'_, H>,
-        peer: PeerIndex,
-        node: u16,
-    ) {
+    pub(super) fn session_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, peer: PeerIndex) {
         let early = |message: &Arrived| {
             message.header.peer == peer && matches!(message.place, Place::Early(_))
         };
         for number in self.staging.select(early) {
             self.staging.remove(number);
         }
+        self.staging.forget_skipped(None, Some(peer));
         let lost = |message: &Arrived| message.header.peer == peer && message.bytes.is_none();
         for number in self.staging.select(lost) {
             self.drop_message(cx, number, Status::PeerGone);
         }
-        self.fail_receives(cx, |source| source.node == node);
     }
 
-    fn fail_receives<H: Host>(
+    /// Ends the receives that name a process which has ended.
+    pub(super) fn fail_receives<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         ended: impl Fn(Name) -> bool + Copy,
@@ -152,6 +149,7 @@ impl Messages {
     pub(super) fn destination_ended(&mut self, vni: VniId) {
         let _inbox: Option<Inbox> = self.inboxes.take(vni);
         self.holding.retain(|other| *other != vni);
+        self.staging.forget_skipped(Some(vni), None);
         for number in self.staging.select(|message| message.header.vni == vni) {
             self.staging.remove(number);
         }

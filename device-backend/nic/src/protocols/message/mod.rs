@@ -256,7 +256,13 @@ impl Protocol for Messages {
             Ended::Segment(vni, segment) => self.segment_ended(cx, vni, segment),
             Ended::Session(peer, node, _) => {
                 self.sends.session_ended(peer);
-                self.session_ended(cx, peer, node.0);
+                self.session_ended(cx, peer);
+                self.fail_receives(cx, |source| source.node == node.0);
+            }
+            // Its processes live: receives from them stay.
+            Ended::Left(peer, ..) => {
+                self.sends.session_ended(peer);
+                self.session_ended(cx, peer);
             }
             Ended::PeerProcess(peer, port, before) => self.source_ended(cx, peer, port, before),
         }
@@ -264,7 +270,9 @@ impl Protocol for Messages {
 
     fn awaits(&self, node: NodeId) -> bool {
         let mut inboxes = self.inboxes.values();
-        self.staging.awaits(node.0) || inboxes.any(|inbox| inbox.names(node.0))
+        self.staging.awaits(node.0)
+            || inboxes.any(|inbox| inbox.names(node.0))
+            || self.sends.values().any(|sends| sends.await_permit(node.0))
     }
 
     fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {

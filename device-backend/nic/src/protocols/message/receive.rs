@@ -221,7 +221,12 @@ impl Messages {
         if early {
             let number = self.staging.next_number();
             let place = Place::Early(after);
-            return self.keep(cx, arrival, (number, header), place, eager);
+            let received = self.keep(cx, arrival, (number, header), place, eager);
+            if received == Received::Refuse(Status::Exhausted) {
+                // Those behind it still wait for the one before it.
+                self.staging.skip(&header, after);
+            }
+            return received;
         }
         let received = match self.is_held_back(cx, vni) {
             true => {
@@ -350,7 +355,14 @@ impl Messages {
         peer: PeerIndex,
         mut sequence: u64,
     ) {
-        while let Some(number) = self.staging.follower(peer, sequence) {
+        loop {
+            if let Some(skipped) = self.staging.pass(peer, sequence) {
+                sequence = skipped;
+                continue;
+            }
+            let Some(number) = self.staging.follower(peer, sequence) else {
+                return;
+            };
             let Some(message) = self.staging.get(number) else {
                 return;
             };

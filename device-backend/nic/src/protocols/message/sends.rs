@@ -98,6 +98,12 @@ impl Sends {
         streams.find(|stream| stream.destination == destination)
     }
 
+    /// Returns true if a message waits for permission of a node.
+    pub(super) fn await_permit(&self, node: u16) -> bool {
+        let mut sends = self.slots.iter().flatten();
+        sends.any(|it| it.destination.node == node && matches!(it.state, State::Requested(_)))
+    }
+
     /// Puts a message behind those of its stream. Returns false if there are too many streams.
     fn join(
         &mut self,
@@ -415,6 +421,12 @@ impl PerProcess<Sends> {
             }
             // The permit has overtaken it.
             (State::Permitted, Status::NotStaged) if windowed => sends.update(cx, id),
+            // It was given up on its way; its destination keeps the envelope.
+            (State::Failed, Status::NotStaged) if windowed => {
+                let port = sending.destination.port;
+                send_end(cx, peer, (port, id.0), Status::Aborted);
+                sends.update(cx, id);
+            }
             (State::Requested(number), _) if number == sequence => {
                 sending.state = State::Failed;
                 sends.fail(cx, id, status);

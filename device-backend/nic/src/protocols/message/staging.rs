@@ -12,7 +12,7 @@
 //! room stays at its source. Messages without bytes are bounded for each node: each belongs to
 //! an operation there that runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::{Status, VniId};
 
@@ -91,6 +91,13 @@ struct Usage {
     messages: u32,
 }
 
+/// The place of an early message that was refused or dropped.
+#[derive(Debug, Clone, Copy)]
+struct Skipped {
+    sequence: u64,
+    vni: VniId,
+}
+
 /// All messages that have arrived, by number.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
@@ -99,8 +106,11 @@ pub(super) struct Staging {
     operations: BTreeMap<(PeerIndex, u64), u64>,
     /// Those that are early, by peer and the number that they wait for.
     followers: BTreeMap<(PeerIndex, u64), u64>,
-    /// Their own numbers.
-    early: BTreeMap<(PeerIndex, u64), u64>,
+    /// Early messages that were refused or dropped, by peer and the number that they would wait
+    /// for: those behind them wait for it all the same. The window bounds them.
+    skipped: BTreeMap<(PeerIndex, u64), Skipped>,
+    /// Own numbers of both.
+    early: BTreeSet<(PeerIndex, u64)>,
     nodes: BTreeMap<u16, Usage>,
     processes: BTreeMap<u16, Usage>,
     last: u64,
@@ -164,7 +174,7 @@ impl Staging {
         }
         if let Some(key) = follower {
             self.followers.insert(key, number);
-            self.early.insert((header.peer, header.sequence), number);
+            self.early.insert((header.peer, header.sequence));
         }
         self.messages.insert(number, message);
         Ok(())
@@ -233,7 +243,36 @@ impl Staging {
 
     /// Returns true if the message of that frame is early itself.
     pub(super) fn is_early(&self, peer: PeerIndex, sequence: u64) -> bool {
-        self.early.contains_key(&(peer, sequence))
+        self.early.contains(&(peer, sequence))
+    }
+
+    /// Notes that an early message is not kept, which names the frame of that number.
+    pub(super) fn skip(&mut self, header: &Header, after: u64) {
+        let key = (header.peer, after);
+        if !self.followers.contains_key(&key) && !self.skipped.contains_key(&key) {
+            let (sequence, vni) = (header.sequence, header.vni);
+            self.skipped.insert(key, Skipped { sequence, vni });
+            self.early.insert((header.peer, sequence));
+        }
+    }
+
+    /// The message of a frame has come: the number of one behind it that was not kept.
+    pub(super) fn pass(&mut self, peer: PeerIndex, sequence: u64) -> Option<u64> {
+        let skipped = self.skipped.remove(&(peer, sequence))?;
+        self.early.remove(&(peer, skipped.sequence));
+        Some(skipped.sequence)
+    }
+
+    /// Forgets which messages to a process, or of a peer, were not kept.
+    pub(super) fn forget_skipped(&mut self, vni: Option<VniId>, peer: Option<PeerIndex>) {
+        let early = &mut self.early;
+        self.skipped.retain(|(of, _), skipped| {
+            let forgotten = vni == Some(skipped.vni) || peer == Some(*of);
+            if forgotten {
+                early.remove(&(*of, skipped.sequence));
+            }
+            !forgotten
+        });
     }
 
     /// The message that has waited for that of a frame.

@@ -1,0 +1,189 @@
+//! Messages whose frames or whose news are lost, or come late (Q4, Q11 to Q13). The simulator's
+//! message workers have found what stands here.
+
+use qnic_abi::host_area::CompletionEntry;
+use qnic_abi::Status;
+use qnic_nic::testing::{LossyWire, Net, Party, PAGE};
+use qnic_nic::{Limits, SMALLEST_WINDOW};
+
+/// Nodes on a wire that keeps the order; what is cut off is sent again.
+fn steady(nodes: u16, limits: &Limits) -> Net {
+    let net = Net::new(nodes, 1024, 8, limits);
+    net.cluster().set_lossy_wire(LossyWire::steady(10_000), 1);
+    net
+}
+
+/// Handle and status of each completion of a process.
+fn ends(party: &Party) -> Vec<(u64, Status)> {
+    let end = |entry: &CompletionEntry| {
+        let status = Status::try_from(entry.status.get());
+        (entry.handle.get(), status.expect("a known status"))
+    };
+    party.completions().iter().map(end).collect()
+}
+
+/// Lets two processes learn of each other.
+fn connect(a: &Party, b: &Party) {
+    b.receive(0).run();
+    a.send(0, b).run();
+    assert_eq!(ends(a), [(0, Status::Ok)]);
+    assert_eq!(ends(b), [(0, Status::Ok)]);
+}
+
+/// Lets time pass, but not as much as makes a NIC send again what was lost.
+fn pass_a_moment(net: &Net) {
+    for _ in 0..40 {
+        net.advance(1000);
+        net.poll_both(1);
+    }
+}
+
+#[test]
+fn a_message_that_is_given_up_on_its_way_is_not_kept_without_its_bytes() {
+    let limits = Limits {
+        staged_bytes: 1000,
+        ..Limits::default()
+    };
+    let net = steady(2, &limits);
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    connect(&a, &b);
+    a.send(1, &b).bytes(0, 2000).issue();
+    for _ in 0..4 {
+        net.poll(0);
+    }
+    assert_eq!(a.unexport(&a), Status::Ok);
+    net.run();
+    assert_eq!(ends(&a), [(1, Status::Aborted)]);
+    net.assert_holds_nothing(1);
+    b.receive(2).from(&a).bytes(0, 100).run();
+    assert_eq!(ends(&b), [], "nothing comes for it, and it stays");
+}
+
+#[test]
+fn messages_behind_a_refused_early_one_do_not_overtake_those_before_it() {
+    let limits = Limits {
+        unexpected: 2,
+        ..Limits::default()
+    };
+    let net = steady(2, &limits);
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    connect(&a, &b);
+    let send = |number: u64, tag| {
+        a.send(number, &b).immediate(number).tag(tag).issue();
+        pass_a_moment(&net);
+    };
+    send(1, 9);
+    net.cut(1);
+    send(2, 1);
+    net.heal();
+    // Early, and there is no room for the second one.
+    send(3, 1);
+    send(4, 1);
+    for (handle, tag) in [(1, 9), (2, 1), (3, 1), (4, 1)] {
+        b.receive(handle).tag(tag).issue();
+    }
+    pass_a_moment(&net);
+    send(5, 1);
+    net.run();
+    let entries = b.completions();
+    let taken = entries
+        .iter()
+        .map(|it| (it.handle.get(), it.immediate.get()));
+    let taken: Vec<_> = taken.collect();
+    assert_eq!(taken, [(1, 1), (2, 2), (3, 3), (4, 5)]);
+    let mut sent = ends(&a);
+    sent.sort_unstable_by_key(|end| end.0);
+    let refused = (4, Status::Exhausted);
+    assert_eq!(sent[3], refused);
+    assert_eq!(sent.iter().filter(|end| end.1 == Status::Ok).count(), 4);
+    net.assert_holds_nothing(1);
+}
+
+#[test]
+fn messages_behind_an_early_one_that_is_dropped_do_not_overtake_those_before_it() {
+    let net = steady(2, &Limits::default());
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    connect(&a, &b);
+    net.cut(1);
+    a.send(1, &b).immediate(1).issue();
+    pass_a_moment(&net);
+    net.heal();
+    // Both are early; the first has its bytes at its sender, which ends.
+    a.send(2, &b).bytes(0, 5 * PAGE).immediate(2).issue();
+    a.send(3, &b).immediate(3).issue();
+    pass_a_moment(&net);
+    a.end();
+    pass_a_moment(&net);
+    b.receive(1).bytes(0, 10).issue();
+    b.receive(2).bytes(0, 10).issue();
+    net.run();
+    let entries = b.completions();
+    let taken = entries
+        .iter()
+        .map(|it| (it.handle.get(), it.immediate.get()));
+    let taken: Vec<_> = taken.collect();
+    assert_eq!(taken, [(1, 1), (2, 3)]);
+    net.assert_holds_nothing(1);
+}
+
+#[test]
+fn a_sender_notices_that_the_permission_for_its_message_cannot_come() {
+    let net = steady(2, &Limits::default());
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    connect(&a, &b);
+    a.send(1, &b).bytes(0, 5 * PAGE).run();
+    // What the receiver says is lost; what the sender says is not.
+    net.cut(0);
+    b.receive(2).bytes(0, 5 * PAGE).run();
+    assert_eq!(ends(&b), [(2, Status::PeerGone)]);
+    assert_eq!(ends(&a), [(1, Status::PeerGone)]);
+    net.assert_holds_nothing(0);
+    net.assert_holds_nothing(1);
+}
+
+#[test]
+fn a_receive_stays_when_a_session_is_left_in_which_nothing_runs() {
+    let limits = Limits {
+        window: 64,
+        peers: 6,
+        held_frames: 6 * SMALLEST_WINDOW + 64 - SMALLEST_WINDOW + 50,
+        idle_peer: 10_000_000,
+        ..Limits::default()
+    };
+    let net = steady(5, &limits);
+    let all: Vec<_> = (0..5)
+        .map(|node| net.party(node, 1 + node as u16))
+        .collect();
+    for other in &all[1..] {
+        connect(other, &all[0]);
+    }
+    let pass = |time| {
+        for _ in 0..100 {
+            net.advance(time);
+            for node in 0..5 {
+                net.poll(node);
+            }
+        }
+    };
+    for other in &all[1..] {
+        all[0].receive(0).issue();
+        other.send(0, &all[0]).issue();
+    }
+    pass(10_000);
+    assert!(all[1..]
+        .iter()
+        .all(|other| ends(other) == [(0, Status::Ok)]));
+    ends(&all[0]);
+    // It asks all others to leave; their answers are lost.
+    net.cut(0);
+    pass(500_000);
+    all[0].receive(1).from(&all[1]).issue();
+    net.poll(0);
+    net.heal();
+    all[1].send(2, &all[0]).run();
+    assert_eq!(
+        ends(&all[0]),
+        [(1, Status::Ok)],
+        "the process that it names lives"
+    );
+}

@@ -1,0 +1,269 @@
+//! What the NIC's store of a completion says, checked at that instant.
+
+use qnic_abi::host_area::{
+    completion_offset, CompletionEntry, CompletionKind, COMPLETION_MORE, COMPLETION_TAIL,
+};
+use qnic_abi::{Status, PAGE_SIZE};
+
+use super::items::{Message, Receive, Taken};
+use super::{bytes_of, MessageOracle};
+
+/// Longest message that one frame may carry.
+const SHORT: u64 = PAGE_SIZE as u64;
+
+impl MessageOracle {
+    /// A NIC has stored a word of a host area.
+    pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
+        if offset != COMPLETION_TAIL || !self.process(slot).is_registered() {
+            return;
+        }
+        while self.process(slot).completions < value {
+            let number = self.process(slot).completions;
+            self.process(slot).completions += 1;
+            let entry = self.entry(slot, number);
+            let status = Status::try_from(entry.status.get()).expect("a known status");
+            match CompletionKind::try_from(entry.kind) {
+                Ok(CompletionKind::Send) => self.sent(slot, &entry, status),
+                Ok(CompletionKind::Receive) if entry.immediate.get() == 0 => {
+                    self.ended(slot, number, &entry, status);
+                }
+                Ok(CompletionKind::Receive) => {
+                    self.received(slot, (number, now), &entry, status);
+                }
+                Err(_) => panic!("process {slot}: a completion of an unknown kind"),
+            }
+        }
+    }
+
+    fn entry(&mut self, slot: usize, number: u64) -> CompletionEntry {
+        let view = self.process(slot).view.as_ref();
+        let view = view.and_then(|view| Some((view, view.host_area?)));
+        let (view, frames) = view.expect("a registered process");
+        let mut bytes = [0; size_of::<CompletionEntry>()];
+        let offset = completion_offset(number);
+        let frame = frames[offset / PAGE_SIZE];
+        view.machine
+            .memory
+            .load(frame, offset % PAGE_SIZE, &mut bytes);
+        zerocopy::transmute!(bytes)
+    }
+
+    /// A Send has ended.
+    fn sent(&mut self, slot: usize, entry: &CompletionEntry, status: Status) {
+        let id = entry.handle.get();
+        let open = self.process(slot).sends.remove(&id);
+        assert!(open, "process {slot}: Send {id} ends, but is not under way");
+        let message = &self.messages[&id];
+        let to = self.name(message.to);
+        let named = (entry.node.get(), entry.port.get()) == to || message.wrong.is_some();
+        let (space, _) = message.space;
+        assert!(
+            named
+                && entry.tag.get() == message.tag
+                && entry.length.get() == message.length
+                && entry.endpoint.get() == space,
+            "process {slot}: the completion of Send {id} is another one's: {entry:?}"
+        );
+        match status {
+            Status::Ok | Status::Truncated => assert_eq!(
+                message.wrong, None,
+                "process {slot}: Send {id} must fail and has not: {message:?}"
+            ),
+            status => assert!(
+                self.may_fail(message, status),
+                "process {slot}: Send {id} fails for no reason: {status}; {message:?}"
+            ),
+        }
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.sent = Some(status);
+            // Its receive fails for the same reason.
+            message.disturbed |= status == Status::PeerGone;
+        }
+        self.check_truncated(id);
+    }
+
+    /// Both ends learn of a message that was truncated; the sender of a short one may not.
+    fn check_truncated(&self, id: u64) {
+        let message = &self.messages[&id];
+        let (Some(sent), Some(received)) = (message.sent, message.received) else {
+            return;
+        };
+        let fits = match (sent, received) {
+            (Status::Truncated, received) => received == Status::Truncated,
+            (Status::Ok, Status::Truncated) => message.length <= SHORT,
+            _ => true,
+        };
+        assert!(
+            fits || message.disturbed,
+            "message {id} is {sent} for its sender and {received} for its receiver: {message:?}"
+        );
+    }
+
+    fn receive(&mut self, slot: usize, entry: &CompletionEntry) -> (usize, Receive) {
+        let handle = entry.handle.get();
+        let process = self.process(slot);
+        let Some(index) = process.handles.get(&handle).copied() else {
+            panic!("process {slot}: a receive ends that was never posted: {entry:?}");
+        };
+        let receive = process.receives[index].clone();
+        assert_eq!(
+            entry.endpoint.get(),
+            receive.pattern.space.0,
+            "process {slot}: receive {handle}: the endpoint"
+        );
+        (index, receive)
+    }
+
+    /// A receive has ended without a message.
+    fn ended(&mut self, slot: usize, number: u64, entry: &CompletionEntry, status: Status) {
+        let (index, receive) = self.receive(slot, entry);
+        let handle = receive.handle;
+        assert!(
+            receive.end.is_none(),
+            "process {slot}: receive {handle} ends twice: {status}; {receive:?}"
+        );
+        assert!(
+            self.may_end(slot, &receive, status),
+            "process {slot}: receive {handle} ends for no reason: {status}; {receive:?}"
+        );
+        let process = self.process(slot);
+        process.receives[index].end = Some(number);
+        if !receive.many {
+            process.memory.release(handle);
+        }
+    }
+
+    /// A receive has taken a message.
+    fn received(
+        &mut self,
+        slot: usize,
+        (number, now): (u64, u64),
+        entry: &CompletionEntry,
+        status: Status,
+    ) {
+        let (index, mut receive) = self.receive(slot, entry);
+        let (handle, id) = (receive.handle, entry.immediate.get());
+        let Some(message) = self.messages.get(&id).cloned() else {
+            panic!("process {slot}: receive {handle} gets message {id}, which was never sent");
+        };
+        self.check_envelope(slot, entry, &receive, &message);
+        let offset = entry.offset.get();
+        let allowed = message.length.min(receive.range.1 - offset);
+        let full = allowed < message.length || offset + allowed == receive.range.1;
+        let more = entry.flags & COMPLETION_MORE != 0;
+        assert_eq!(
+            more,
+            receive.many && !full,
+            "process {slot}: receive {handle} stays posted, or does not: {entry:?}"
+        );
+        assert!(
+            receive.many || receive.end.is_none(),
+            "process {slot}: receive {handle} ends twice: {status}; {receive:?}"
+        );
+        let overlaps = receive.taken.iter().any(|other| {
+            let (start, length) = other.range;
+            start < offset + allowed && offset < start + length
+        });
+        assert!(
+            !overlaps,
+            "process {slot}: two messages share memory: {receive:?}"
+        );
+        let range = (receive.range.0 + offset, allowed);
+        self.check_bytes(slot, (id, &message), &receive, status, range);
+        receive.taken.push(Taken {
+            id,
+            range: (offset, allowed),
+            completion: number,
+            time: now,
+        });
+        if !more {
+            receive.end = Some(number);
+        }
+        let many = receive.many;
+        let process = self.process(slot);
+        process.receives[index] = receive;
+        if !many {
+            process.memory.release(handle);
+        }
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.received = Some(status);
+        }
+        self.check_truncated(id);
+    }
+
+    /// The message is one that this receive may have, and no other has had.
+    fn check_envelope(
+        &self,
+        slot: usize,
+        entry: &CompletionEntry,
+        receive: &Receive,
+        message: &Message,
+    ) {
+        let (handle, id) = (receive.handle, entry.immediate.get());
+        let source = self.name(message.from);
+        assert_eq!(
+            message.received, None,
+            "process {slot}: message {id} is delivered twice: {message:?}"
+        );
+        assert!(
+            message.wrong.is_none(),
+            "process {slot}: message {id}, which must fail, is received: {message:?}"
+        );
+        assert_eq!(message.to, slot, "message {id} goes to another process");
+        assert!(
+            entry.tag.get() == message.tag
+                && entry.length.get() == message.length
+                && (entry.node.get(), entry.port.get()) == source,
+            "process {slot}: receive {handle} has a wrong envelope: {entry:?} of {message:?}"
+        );
+        assert!(
+            receive.pattern.takes(source, message) && receive.wrong.is_none(),
+            "process {slot}: receive {handle} does not take message {id}: {receive:?} {message:?}"
+        );
+        assert!(
+            entry.offset.get() <= receive.range.1 && (receive.many || entry.offset.get() == 0),
+            "process {slot}: message {id} lies outside of receive {handle}: {entry:?}"
+        );
+    }
+
+    /// The bytes of a message are in the memory of its receive, or there is a reason.
+    fn check_bytes(
+        &mut self,
+        slot: usize,
+        (id, message): (u64, &Message),
+        receive: &Receive,
+        status: Status,
+        (start, length): (u64, u64),
+    ) {
+        let handle = receive.handle;
+        let truncated = length < message.length;
+        match status {
+            Status::Ok | Status::Truncated => {
+                assert_eq!(
+                    status == Status::Truncated,
+                    truncated,
+                    "process {slot}: receive {handle} of {length} bytes: {status}; {message:?}"
+                );
+                let mut expected = bytes_of(id, message.length);
+                expected.truncate(length as usize);
+                let address = self.process(slot).incoming + start;
+                let memory = self.peek(slot, address, length).expect("it is alive");
+                let wrong = memory.iter().zip(&expected).position(|(a, b)| a != b);
+                assert_eq!(
+                    wrong, None,
+                    "process {slot}: wrong byte of message {id}: {message:?}"
+                );
+                self.process(slot).memory.set(start, &expected);
+                self.received += 1;
+                self.bytes += length;
+            }
+            status => {
+                assert!(
+                    receive.disturbed || self.may_fail(message, status),
+                    "process {slot}: receive {handle} fails for no reason: {status}; {message:?}"
+                );
+                self.process(slot).memory.open(start, length);
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What excuses that a message or a receive fails.
+
+use qnic_abi::{Status, PAGE_SHIFT};
+
+use super::items::{Message, Receive};
+use super::{MessageOracle, Process, INCOMING, OUTGOING};
+use crate::oracle::{UnavailablePage, ANSWERED};
+use crate::routes::pair;
+use crate::schedule::Schedule;
+
+/// How long the news that a process has ended may take, in nanoseconds.
+const NEWS: u64 = 500_000_000;
+
+impl Process {
+    /// Returns true if a message from or to it may find a page unavailable.
+    pub(super) fn lacks_pages(&self, now: u64) -> bool {
+        self.unavailable > 0 || now < self.unavailable_until
+    }
+}
+
+impl MessageOracle {
+    fn disturb_messages(&mut self, chosen: impl Fn(&Message) -> bool) {
+        let messages = self.messages.values_mut();
+        for message in messages.filter(|message| chosen(message)) {
+            message.disturbed |= message.sent.is_none() || message.received.is_none();
+        }
+    }
+
+    fn disturb_receives(&mut self, slot: usize) {
+        for receive in &mut self.process(slot).receives {
+            receive.disturbed |= receive.end.is_none();
+        }
+    }
+
+    /// The process in a slot begins to die.
+    pub(crate) fn end(&mut self, slot: usize, now: u64) {
+        self.disturb_messages(|message| message.to == slot || message.from == slot);
+        let process = &self.processes[slot - self.first];
+        if process.view.is_some() {
+            self.check_order(process, false);
+        }
+        let process = self.process(slot);
+        process.view = None;
+        process.sends.clear();
+        process.ended = Some(now);
+    }
+
+    /// The segment that a process sends from is being revoked.
+    pub(crate) fn revoke_outgoing(&mut self, slot: usize) {
+        self.disturb_messages(|message| message.from == slot);
+    }
+
+    /// The segment that a process receives into begins to be revoked, or is.
+    pub(crate) fn revoke_incoming(&mut self, slot: usize, revoking: bool) {
+        self.disturb_messages(|message| message.to == slot);
+        self.disturb_receives(slot);
+        self.process(slot).revoking = revoking;
+    }
+
+    /// The route between two nodes is disturbed until a point in time.
+    pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
+        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
+        let first = self.first;
+        let is_route = |one: usize, other: usize| pair(one, other) == pair(a, b);
+        self.disturb_messages(|message| {
+            is_route(nodes[message.from - first], nodes[message.to - first])
+        });
+        for process in &mut self.processes {
+            let node = process.node;
+            for receive in &mut process.receives {
+                let source = receive.pattern.source;
+                receive.disturbed |= source.is_some_and(|it| is_route(node, it.0.into()));
+            }
+        }
+        self.routes.disturb(a, b, until);
+    }
+
+    /// All routes from and to a node are disturbed until a point in time.
+    pub(crate) fn disturb_node(&mut self, node: usize, until: u64) {
+        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
+        for other in nodes.into_iter().filter(|other| *other != node) {
+            self.disturb_route(node, other, until);
+        }
+    }
+
+    /// Makes a page of a process unavailable to its NIC.
+    pub(crate) fn make_unavailable(
+        &mut self,
+        slot: usize,
+        schedule: &Schedule,
+    ) -> Option<UnavailablePage> {
+        let process = self.process(slot);
+        let view = process.view.as_ref()?;
+        let address = match schedule.below(2) {
+            0 => process.outgoing + schedule.range(0..OUTGOING),
+            _ => process.incoming + schedule.range(0..INCOMING),
+        };
+        let page = UnavailablePage {
+            slot,
+            incarnation: process.incarnation,
+            space: view.space,
+            page: address >> PAGE_SHIFT,
+        };
+        let kernel = &view.machine.kernel;
+        kernel.set_available(page.space, page.page, false);
+        process.unavailable += 1;
+        self.disturb_messages(|message| message.to == slot || message.from == slot);
+        self.disturb_receives(slot);
+        Some(page)
+    }
+
+    /// The page can be brought in again.
+    pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
+        let process = self.process(page.slot);
+        let same = process.incarnation == page.incarnation;
+        if let Some(view) = process.view.as_ref().filter(|_| same) {
+            let kernel = &view.machine.kernel;
+            kernel.set_available(page.space, page.page, true);
+            process.unavailable -= 1;
+            process.unavailable_until = now + ANSWERED;
+        }
+    }
+
+    /// Returns true if a Send may fail like that.
+    pub(super) fn may_fail(&self, message: &Message, status: Status) -> bool {
+        let full = || {
+            let node = self.name(message.from).0;
+            let open = self.messages.values().filter(|it| it.received.is_none());
+            let (mut of_process, mut of_node) = (0, 0);
+            for other in open {
+                of_process += u32::from(other.to == message.to);
+                of_node += u32::from(self.name(other.from).0 == node);
+            }
+            of_process > self.limits.unexpected || of_node > self.limits.envelopes_per_peer
+        };
+        // The news of one that had its port before may come when it is under way.
+        let ended = self.processes[message.to - self.first].ended;
+        let news = ended.is_some_and(|at| at + NEWS >= message.issued);
+        message.disturbed
+            || message.wrong == Some(status)
+            || status == Status::PeerGone && news
+            || status == Status::Exhausted && full()
+    }
+
+    /// Returns true if a receive may end like that without a message.
+    pub(super) fn may_end(&self, slot: usize, receive: &Receive, status: Status) -> bool {
+        match status {
+            status if receive.wrong == Some(status) => true,
+            Status::Cancelled => receive.cancelled,
+            Status::Exhausted => self.is_full(slot, receive),
+            Status::PeerGone => {
+                let source = receive.pattern.source;
+                let mut slots = (self.first..).zip(&self.processes);
+                let source =
+                    source.and_then(|source| slots.find(|(slot, _)| self.name(*slot) == source));
+                let ended = source.and_then(|(_, process)| process.ended);
+                receive.pattern.source.is_some()
+                    && (receive.disturbed || ended.is_some_and(|at| at + NEWS >= receive.issued))
+            }
+            _ => receive.disturbed,
+        }
+    }
+
+    /// Returns true if no further receive may fit when one is posted.
+    fn is_full(&self, slot: usize, receive: &Receive) -> bool {
+        let process = &self.processes[slot - self.first];
+        let posted = process.receives.iter();
+        let posted = posted.take_while(|other| other.handle != receive.handle);
+        let posted: Vec<_> = posted.filter(|other| other.end.is_none()).collect();
+        let here = posted
+            .iter()
+            .filter(|it| it.pattern.space == receive.pattern.space);
+        let mut masks: Vec<_> = here.map(|it| it.pattern.mask()).collect();
+        masks.sort_unstable();
+        masks.dedup();
+        posted.len() >= self.limits.receives as usize || masks.len() >= self.limits.masks as usize
+    }
+}

@@ -1,0 +1,130 @@
+//! Messages and receives, as their processes issue them.
+
+use qnic_abi::Status;
+
+use crate::expected_bytes::Range;
+
+/// Where messages and receives meet: an endpoint, and whether it is its untagged space.
+pub(crate) type Space = (u16, bool);
+
+/// A message that was sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Message {
+    /// Slots of the two processes.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) space: Space,
+    pub(crate) tag: u64,
+    pub(crate) length: u64,
+    /// When it was issued, in nanoseconds.
+    pub(crate) issued: u64,
+    /// What its Send must end with.
+    pub(crate) wrong: Option<Status>,
+    /// Which incarnations the two processes were.
+    pub(super) ends: (u32, u32),
+    pub(super) disturbed: bool,
+    /// What its Send has ended with.
+    pub(super) sent: Option<Status>,
+    /// What the receive that has taken it has ended with.
+    pub(super) received: Option<Status>,
+}
+
+impl Message {
+    pub(crate) fn new((from, to): (usize, usize), space: Space, tag: u64, length: u64) -> Self {
+        Message {
+            from,
+            to,
+            space,
+            tag,
+            length,
+            issued: 0,
+            wrong: None,
+            ends: (0, 0),
+            disturbed: false,
+            sent: None,
+            received: None,
+        }
+    }
+
+    /// Returns true if the two processes are the same as those of another message.
+    pub(super) fn has_ends_of(&self, other: &Message) -> bool {
+        (self.from, self.to, self.ends.0) == (other.from, other.to, other.ends.0)
+    }
+
+    /// Returns true if its Send was successful, and nothing excuses that it has not arrived.
+    pub(super) fn is_owed(&self) -> bool {
+        let sent = matches!(self.sent, Some(Status::Ok | Status::Truncated));
+        sent && self.received.is_none() && !self.disturbed
+    }
+}
+
+/// What a receive takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pattern {
+    /// Node and port, unless it takes messages of any process.
+    pub(crate) source: Option<(u16, u16)>,
+    pub(crate) space: Space,
+    pub(crate) tag: u64,
+    pub(crate) ignore: u64,
+}
+
+impl Pattern {
+    /// Returns true if it takes a message from the process of that node and port.
+    pub(super) fn takes(&self, name: (u16, u16), message: &Message) -> bool {
+        self.space == message.space
+            && self.source.is_none_or(|source| source == name)
+            && (self.tag ^ message.tag) & !self.ignore == 0
+    }
+
+    /// What it does not compare.
+    pub(super) fn mask(&self) -> (bool, u64) {
+        (self.source.is_none(), self.ignore)
+    }
+}
+
+/// A receive that was posted.
+#[derive(Debug, Clone)]
+pub(crate) struct Receive {
+    pub(crate) handle: u64,
+    pub(crate) pattern: Pattern,
+    /// Start and length in the segment.
+    pub(crate) range: Range,
+    pub(crate) many: bool,
+    pub(crate) issued: u64,
+    /// What it must end with.
+    pub(crate) wrong: Option<Status>,
+    pub(super) disturbed: bool,
+    pub(super) cancelled: bool,
+    /// Number of the completion with which it has left.
+    pub(super) end: Option<u64>,
+    /// Messages that it has taken.
+    pub(super) taken: Vec<Taken>,
+}
+
+/// A message that a receive has taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    pub(super) id: u64,
+    /// Start and length in the memory of the receive.
+    pub(super) range: Range,
+    /// Number of its completion, and when it was stored.
+    pub(super) completion: u64,
+    pub(super) time: u64,
+}
+
+impl Receive {
+    pub(crate) fn new(handle: u64, pattern: Pattern, range: Range) -> Self {
+        Receive {
+            handle,
+            pattern,
+            range,
+            many: false,
+            issued: 0,
+            wrong: None,
+            disturbed: false,
+            cancelled: false,
+            end: None,
+            taken: Vec::new(),
+        }
+    }
+}

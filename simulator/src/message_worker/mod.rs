@@ -1,0 +1,308 @@
+//! A message worker: a process that sends and receives tagged messages (Q3, Q4, Q11 to Q13).
+//!
+//! ```text
+//!   works: sends, receives, cancels, revokes ──► serves: a receive for any message in each
+//!                                                space, until all others are done, too ──► ends
+//! ```
+//! It is a task like an RDMA worker, and issues raw commands. The [`crate::message_oracle`] learns
+//! of each one when it is issued, and sees the completions when the NIC stores them; the worker
+//! reads them later, as programs do. At the end nothing of it is posted or under way.
+//!
+//! A process whose Sends take all its operations has no more commands read, so it could
+//! post no receive for those that wait for it: a worker leaves one operation free.
+
+mod commands;
+mod queue;
+
+use std::collections::BTreeMap;
+
+use qnic_abi::export::ExportOptions;
+use qnic_abi::host_area::{CompletionKind, COMPLETION_MORE};
+use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
+use qnic_driver::{CallError, Process};
+
+use crate::common::{Common, Phase, SlotState};
+use crate::expected_bytes::{ExpectedBytes, Range};
+use crate::message_oracle::{Space, INCOMING, OUTGOING};
+use crate::platform::SimPlatform;
+use crate::process::{pages, Ended, ProcessContext, Result};
+use crate::schedule::{lock, trace, Schedule};
+use crate::settings::Faults;
+use queue::Queue;
+
+/// Endpoints that are used.
+const ENDPOINTS: [u16; 3] = [0, 3, 15];
+
+/// How long a worker that serves blocks at most, in nanoseconds.
+const LOOK: u64 = 5_000_000;
+
+/// A segment of a message worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Area {
+    Outgoing,
+    Incoming,
+}
+
+impl Area {
+    const ALL: [Area; 2] = [Area::Outgoing, Area::Incoming];
+}
+
+/// A segment that is exported.
+#[derive(Debug, Clone, Copy)]
+struct Exported {
+    segment: u16,
+    key: u64,
+}
+
+impl ProcessContext {
+    /// A message worker from its start to its end.
+    pub(crate) fn run_message_worker(&self) {
+        let (machine, slot) = (&self.machine, self.slot);
+        let schedule = &self.common.schedule;
+        let offset = || schedule.range(0..PAGE_SIZE as u64);
+        let ranges = [
+            (0x40_0000 + offset(), OUTGOING),
+            (0x80_0000 + offset(), INCOMING),
+        ];
+        let [outgoing, incoming] = ranges.map(|(address, length)| pages(address, length));
+        let space = machine.kernel.new_space(outgoing.chain(incoming));
+        let addresses = ranges.map(|(address, _)| address);
+        lock(&self.common.messages).begin(slot, machine, space, addresses);
+        let process = self.register(space);
+        let ending = match &process {
+            Some(process) => {
+                trace!(
+                    schedule,
+                    "message worker {slot}: registered, {}",
+                    process.vni()
+                );
+                let frames = process.host_area().frames;
+                lock(&self.common.messages).registered(slot, frames);
+                self.exchange_messages(process, ranges)
+            }
+            None => Err(Ended),
+        };
+        self.common.end(slot);
+        let cleanly = ending.is_ok();
+        trace!(schedule, "message worker {slot}: ends, cleanly: {cleanly}");
+        drop(process);
+        machine.kernel.end_space(space);
+    }
+
+    fn exchange_messages(&self, process: &Process<SimPlatform>, ranges: [Range; 2]) -> Result<()> {
+        let mut worker = MessageWorker {
+            context: self,
+            common: &self.common,
+            schedule: &self.common.schedule,
+            slot: self.slot,
+            process,
+            queue: Queue::new(&self.machine, process),
+            ranges,
+            exported: [None; 2],
+            sources: ExpectedBytes::default(),
+            sends: 0,
+            receives: BTreeMap::new(),
+        };
+        for area in Area::ALL {
+            worker.export(area)?;
+        }
+        worker.work()?;
+        worker.serve()?;
+        worker.finish()
+    }
+}
+
+/// A registered process.
+struct MessageWorker<'a> {
+    context: &'a ProcessContext,
+    common: &'a Common,
+    schedule: &'a Schedule,
+    slot: usize,
+    process: &'a Process<SimPlatform>,
+    queue: Queue,
+    ranges: [Range; 2],
+    /// By area.
+    exported: [Option<Exported>; 2],
+    /// What messages under way lie in.
+    sources: ExpectedBytes,
+    /// Messages under way.
+    sends: usize,
+    /// Posted receives, and the space of those that serve.
+    receives: BTreeMap<u64, Option<Space>>,
+}
+
+impl MessageWorker<'_> {
+    /// What a call of the driver gave.
+    fn call(&self, what: &str, result: std::result::Result<(), CallError>) -> Result<()> {
+        match result {
+            Ok(()) => self.context.check_alive(),
+            Err(CallError::NoDevice | CallError::Interrupted) => Err(Ended),
+            // The exit of the process has begun.
+            Err(CallError::NotRegistered) if self.schedule.is_killed() => Err(Ended),
+            Err(error) => panic!("message worker {}: {what} fails: {error}", self.slot),
+        }
+    }
+
+    fn export(&mut self, area: Area) -> Result<()> {
+        let (address, length) = self.ranges[area as usize];
+        let mut call = uapi::Export {
+            access: Access::all().bits().into(),
+            name: (area as u64 + 1).into(),
+            address: address.into(),
+            length: length.into(),
+            options: ExportOptions::open(),
+            ..Default::default()
+        };
+        let result = self.process.export(&mut call);
+        self.call("export", result)?;
+        assert_eq!(call.status.get(), Status::Ok.code(), "an export is refused");
+        self.exported[area as usize] = Some(Exported {
+            segment: call.segment.get(),
+            key: call.key.get(),
+        });
+        if area == Area::Incoming {
+            lock(&self.common.messages).revoke_incoming(self.slot, false);
+        }
+        Ok(())
+    }
+
+    fn unexport(&mut self, area: Area) -> Result<()> {
+        let Some(exported) = self.exported[area as usize].take() else {
+            return Ok(());
+        };
+        match area {
+            Area::Outgoing => lock(&self.common.messages).revoke_outgoing(self.slot),
+            Area::Incoming => lock(&self.common.messages).revoke_incoming(self.slot, true),
+        }
+        let mut call = uapi::Unexport {
+            segment: exported.segment.into(),
+            ..Default::default()
+        };
+        let result = self.process.unexport(&mut call);
+        self.call("unexport", result)?;
+        assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
+        trace!(
+            self.schedule,
+            "message worker {}: revokes {area:?}",
+            self.slot
+        );
+        Ok(())
+    }
+
+    fn revoke(&mut self) -> Result<()> {
+        let area = Area::ALL[self.schedule.below(2)];
+        self.unexport(area)?;
+        self.think()?;
+        self.export(area)
+    }
+
+    fn think(&self) -> Result<()> {
+        let time = self.schedule.range(0..self.common.settings.think);
+        // Sometimes at once.
+        let share = if self.schedule.chance(500) { 100 } else { 1 };
+        self.context.sleep(time / share)
+    }
+
+    /// Does what processes do, in any order, until it has done enough.
+    fn work(&mut self) -> Result<()> {
+        for _ in 0..self.common.settings.options.operations {
+            if self.common.phase() != Phase::Work {
+                break;
+            }
+            self.act()?;
+            if !self.schedule.chance(400) {
+                self.collect()?;
+            }
+            self.think()?;
+        }
+        Ok(())
+    }
+
+    /// Does one thing.
+    fn act(&mut self) -> Result<()> {
+        let faults = self.common.settings.options.faults;
+        let revoke = 15 * u64::from(faults.contains(Faults::REVOKE));
+        match self.schedule.range(0..1000 + revoke) {
+            0..=429 => self.send(),
+            430..=769 => self.receive(),
+            770..=829 => self.cancel_some(),
+            830..=909 => self.send_some(),
+            910..=999 => {
+                let limit = self.schedule.range(1000..1_000_000);
+                self.wait(limit)
+            }
+            _ => self.revoke(),
+        }
+    }
+
+    /// Receives what comes until all others have ended.
+    fn serve(&mut self) -> Result<()> {
+        self.cancel_all()?;
+        while self.common.phase() != Phase::Exit {
+            self.collect()?;
+            for endpoint in ENDPOINTS {
+                for untagged in [false, true] {
+                    let space = (endpoint, untagged);
+                    if !self.receives.values().any(|it| *it == Some(space)) {
+                        self.receive_any(space)?;
+                    }
+                }
+            }
+            self.context.set_state(match self.sends {
+                0 => SlotState::Drained,
+                _ => SlotState::Working,
+            });
+            self.wait(LOOK)?;
+        }
+        Ok(())
+    }
+
+    /// Takes everything back, and waits until nothing of it is left.
+    fn finish(&mut self) -> Result<()> {
+        self.cancel_all()?;
+        while self.sends > 0 || !self.receives.is_empty() {
+            self.wait(LOOK)?;
+        }
+        for area in Area::ALL {
+            self.unexport(area)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the completions that have come.
+    fn collect(&mut self) -> Result<()> {
+        let (entries, rings) = self.queue.completions();
+        if rings {
+            self.context.ring_doorbell(self.process);
+        }
+        for entry in entries {
+            let handle = entry.handle.get();
+            if entry.kind == CompletionKind::Send as u8 {
+                self.sends -= 1;
+                self.sources.release(handle);
+            } else if entry.flags & COMPLETION_MORE == 0 {
+                self.receives.remove(&handle);
+            }
+        }
+        self.context.check_alive()
+    }
+
+    /// Reads completions, or waits for some so many nanoseconds.
+    fn wait(&mut self, limit: u64) -> Result<()> {
+        let generation = self.queue.request_wake();
+        if !self.queue.has_completions() {
+            let mut call = uapi::Wait {
+                generation: generation.into(),
+                timeout_ns: (limit as i64).into(),
+                ..Default::default()
+            };
+            match self.process.wait(&mut call) {
+                Ok(()) | Err(CallError::TimedOut) => {}
+                Err(CallError::Interrupted | CallError::NoDevice) => return Err(Ended),
+                Err(error) => panic!("message worker {}: wait fails: {error}", self.slot),
+            }
+            self.context.check_alive()?;
+        }
+        self.collect()
+    }
+}

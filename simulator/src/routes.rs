@@ -1,0 +1,24 @@
+//! Routes between nodes that were disturbed a short time ago.
+
+use std::collections::BTreeMap;
+
+/// Until when routes count as disturbed.
+#[derive(Debug, Default)]
+pub(crate) struct Routes(BTreeMap<(usize, usize), u64>);
+
+/// The route between two nodes, in both directions.
+pub(crate) fn pair(a: usize, b: usize) -> (usize, usize) {
+    (a.min(b), a.max(b))
+}
+
+impl Routes {
+    /// The route between two nodes is disturbed until a point in time.
+    pub(crate) fn disturb(&mut self, a: usize, b: usize, until: u64) {
+        self.0.insert(pair(a, b), until);
+    }
+
+    /// Returns true if NICs may still learn that the route was disturbed.
+    pub(crate) fn are_unsettled(&self, a: usize, b: usize, now: u64) -> bool {
+        self.0.get(&pair(a, b)).is_some_and(|until| now < *until)
+    }
+}
