@@ -19,6 +19,7 @@ mod cluster;
 mod errors;
 mod export_options;
 mod exports;
+mod groups;
 mod lifecycle;
 mod messages;
 mod notifications;
