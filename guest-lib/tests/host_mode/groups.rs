@@ -127,7 +127,8 @@ fn all_members_get_the_same_on_bad_links() {
 #[test]
 fn a_barrier_is_left_when_all_have_come() {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    let parties = parties(&Cluster::new(2), 2, 4096);
+    let cluster = Cluster::new(2);
+    let parties = parties(&cluster, 2, 4096);
     let entered = [const { AtomicUsize::new(0) }; 500];
     together(&parties, 1, |_, group| {
         for round in &entered {
@@ -141,7 +142,8 @@ fn a_barrier_is_left_when_all_have_come() {
 
 #[test]
 fn calls_run_beside_each_other_and_end_in_any_order() {
-    let parties = parties(&Cluster::new(2), 2, 1 << 20);
+    let cluster = Cluster::new(2);
+    let parties = parties(&cluster, 2, 4096);
     together(&parties, 1, |party, group| {
         let value = u64::from(group.rank() + 1);
         for number in 0..32 {
