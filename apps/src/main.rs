@@ -4,6 +4,7 @@
 //! Exit status: 0 if everything was right, 1 if not, 2 for a wrong command line.
 
 mod bench;
+mod collectives;
 mod contend;
 mod demo;
 mod exchange;
@@ -70,6 +71,8 @@ enum Role {
     Bench(bench::Options),
     /// Contends with other processes for a lock, a semaphore and a monitor
     Contend(contend::Options),
+    /// Takes part in collectives of a group with processes of all nodes, and checks each
+    Collectives(collectives::Options),
     /// Prints what driver and NIC hold and have counted
     Info,
     /// Exports segments with different rights, and compares them at the end
@@ -110,6 +113,7 @@ fn main() -> anyhow::Result<()> {
         Role::IsolationProbe(options) => isolation_probe::run(&options),
         Role::Bench(options) => bench::run(&options),
         Role::Contend(options) => contend::run(&options),
+        Role::Collectives(options) => collectives::run(&options),
         Role::Info => info::run(),
         Role::KeyOwner => keys::run_owner(),
         Role::KeyTester(options) => keys::run_tester(&options),

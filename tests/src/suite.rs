@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use crate::harness::{cases, Case};
 use crate::host::HostNodes;
-use crate::scenario::{self, Contenders, Death, Placement};
+use crate::scenario::{self, Contenders, Death, Placement, Together};
 use crate::{capture, net, shm, vm};
 
 /// The cases that need no virtual machine.
@@ -60,6 +60,17 @@ pub const HOST: &[Case] = cases! { "host":
     }),
     a_process_that_exchanges_messages_is_killed => on(2, |nodes| {
         scenario::the_peer_of_a_killed_process_stops_waiting(nodes, [0, 1])
+    }),
+    collectives_of_all_nodes => on(5, |nodes| {
+        let each = Together { programs: 1, rounds: 20, barriers: 10_000, bytes: 1 << 20 };
+        scenario::collectives(nodes, each)
+    }),
+    collectives_at_5_percent_loss => net::on_bad_links(5, 5, |nodes| {
+        let each = Together { programs: 1, rounds: 5, barriers: 100, bytes: 100_000 };
+        scenario::collectives(nodes, each)
+    }),
+    members_of_a_killed_process_learn_of_it => [0, 2].into_iter().try_for_each(|victim| {
+        on(3, |nodes| scenario::members_of_a_killed_process_learn_of_it(nodes, victim))
     }),
     an_end_of_a_channel_is_killed => [false, true].into_iter().try_for_each(|receiver_dies| {
         on(2, |nodes| scenario::the_end_of_a_channel_is_killed(nodes, receiver_dies))

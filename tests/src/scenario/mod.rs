@@ -3,6 +3,7 @@
 
 mod apart;
 mod attack;
+mod collectives;
 mod contention;
 mod death;
 mod exchange;
@@ -16,6 +17,7 @@ pub use apart::{
 pub use attack::{
     isolation_probe_is_refused, keys_are_checked_at_both_ends, queue_fuzzer_harms_nobody,
 };
+pub use collectives::{collectives, members_of_a_killed_process_learn_of_it, Together};
 pub use contention::{contention, contention_while_the_owner_is_stopped, Contenders};
 pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it, Load};
 pub use exchange::{all_pairs_exchange, demo_between};

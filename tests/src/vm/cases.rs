@@ -8,7 +8,7 @@ use anyhow::{ensure, Context, Result};
 use qnic_cluster::{Links, NodeState, Runtime};
 use serde_json::Value;
 
-use super::nodes::{kill_device, on, on_network, on_spec, VmNodes, BOTH_KERNELS};
+use super::nodes::{kill_device, on, on_network, on_spec, on_torus, VmNodes, BOTH_KERNELS};
 use super::shell::{background, cpu_ticks, info, number, private_kib, shell};
 use super::silent::a_stuck_kernel_is_given_up;
 use crate::harness::{cases, Case};
@@ -16,7 +16,7 @@ use crate::net::FEW;
 use crate::nodes::{
     counter, until, until_grown, wait_until_all_empty, wait_until_empty, FirstNodes, Nodes, LIMIT,
 };
-use crate::scenario::{self, Load};
+use crate::scenario::{self, Load, Together};
 
 pub(crate) const CASES: &[Case] = cases! { "vm":
     demo => on("demo", &["stable"; 2], |nodes| {
@@ -26,10 +26,7 @@ pub(crate) const CASES: &[Case] = cases! { "vm":
     }),
     demo_and_exchange_on_bad_links => on_network("lossy", 2, bad_links),
     both_stock_kernels_exchange => on("kernels", BOTH_KERNELS, both_kernels),
-    all_pairs_of_four_guests_exchange => on("four", &["stable"; 4], |nodes| {
-        scenario::all_pairs_exchange(nodes, 30)?;
-        wait_until_all_empty(nodes)
-    }),
+    four_guests_on_a_torus_exchange_and_take_part => on_torus("four", 4, four_guests),
     processes_cannot_touch_each_other => on("isolation", BOTH_KERNELS, isolation),
     a_killed_process_leaves_nothing => on("killed", BOTH_KERNELS, killed_process),
     notifications_of_every_kind => on("signals", BOTH_KERNELS, notifications),
@@ -66,6 +63,29 @@ fn bad_links(nodes: &VmNodes) -> Result<()> {
     scenario::all_pairs_exchange(nodes, 20)?;
     nodes.make_links_bad(1)?;
     a_stuck_kernel_is_given_up(nodes, [0, 1], (nodes, 1))
+}
+
+/// Guests exchange data, messages and collectives; on good links, on links that lose 5 % of the
+/// frames, and when a member is killed.
+fn four_guests(nodes: &VmNodes) -> Result<()> {
+    scenario::all_pairs_exchange(nodes, 30)?;
+    wait_until_all_empty(nodes)?;
+    let each = Together {
+        programs: 2,
+        rounds: 2,
+        barriers: 1000,
+        bytes: 1 << 20,
+    };
+    scenario::collectives(nodes, each).context("on good links")?;
+    scenario::members_of_a_killed_process_learn_of_it(nodes, 2)?;
+    nodes.make_links_bad(5)?;
+    scenario::random_messages(nodes, 2, 100, 3).context("on bad links")?;
+    let each = Together {
+        barriers: 100,
+        bytes: 200_000,
+        ..each
+    };
+    scenario::collectives(nodes, each).context("on bad links")
 }
 
 fn both_kernels(nodes: &VmNodes) -> Result<()> {

@@ -8,6 +8,7 @@ use qnic_cluster::{
     BootOptions, Cancel, Cluster, ClusterSpec, GuestCommand, GuestEvent, GuestExit, GuestProcess,
     Links, Mode, NetworkSpec, Node, NodeSpec, ProcessId, Progress, APP_PATH,
 };
+use qnic_links::Shape;
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 
@@ -155,6 +156,21 @@ pub(super) fn on_network(
     let mut spec = VmNodes::spec(name, &vec!["stable"; count])?;
     spec.network = Some(NetworkSpec {
         fault_timeout: Some(FAULT_TIMEOUT.parse()?),
+        ..NetworkSpec::default()
+    });
+    on_spec(&spec, case)
+}
+
+/// The same on a torus with two columns.
+pub(super) fn on_torus(
+    name: &str,
+    count: usize,
+    case: impl FnOnce(&VmNodes) -> Result<()>,
+) -> Result<()> {
+    let mut spec = VmNodes::spec(name, &vec!["stable"; count])?;
+    spec.network = Some(NetworkSpec {
+        topology: Shape::Torus,
+        columns: Some(2),
         ..NetworkSpec::default()
     });
     on_spec(&spec, case)
