@@ -30,7 +30,8 @@ impl MessageOracle {
                 Ok(CompletionKind::Receive) => {
                     self.received(slot, (number, now), &entry, status);
                 }
-                Err(_) => panic!("process {slot}: a completion of an unknown kind"),
+                // No worker is in a group.
+                kind => panic!("process {slot}: a completion of kind {kind:?}"),
             }
         }
     }
