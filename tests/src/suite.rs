@@ -62,7 +62,7 @@ pub const HOST: &[Case] = cases! { "host":
         scenario::the_peer_of_a_killed_process_stops_waiting(nodes, [0, 1])
     }),
     collectives_of_all_nodes => on(5, |nodes| {
-        let each = Together { programs: 1, rounds: 20, barriers: 10_000, bytes: 1 << 20 };
+        let each = Together { programs: 1, rounds: 2, barriers: 10_000, bytes: 1 << 20 };
         scenario::collectives(nodes, each)
     }),
     collectives_at_5_percent_loss => net::on_bad_links(5, 5, |nodes| {

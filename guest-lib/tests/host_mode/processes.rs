@@ -106,6 +106,20 @@ fn a_ring_of_processes_passes_a_token_by_messages() {
 }
 
 #[test]
+fn processes_find_the_centres_of_all_their_points() {
+    let cluster = Cluster::new(3);
+    let children =
+        [1, 2, 0].map(|node| start(&cluster, node, "kmeans", &["2000", "5", "0", "1", "2"]));
+    let said = children.map(finish);
+    assert!(said[0].contains("5 centres of 6000 points"), "{said:?}");
+    let centres = said.map(|said| said.split_once('\n').unwrap().1.to_owned());
+    assert!(
+        centres.iter().all(|other| *other == centres[0]),
+        "{centres:?}"
+    );
+}
+
+#[test]
 fn processes_sort_what_all_of_them_have() {
     let cluster = Cluster::new(3);
     for numbers in ["1", "20000"] {
