@@ -132,9 +132,9 @@ pub mod kind {
     pub const GROUP_GREET: u8 = 0xac;
 }
 
-/// In [`CollectivePart::flags`]: the sender's subtree wants the result.
+/// In [`PartFields::flags`]: the sender's subtree wants the result.
 pub const WANTS_RESULT: u8 = 1;
-/// In [`CollectivePart::flags`]: the payload is a contribution, or a result. Without it there
+/// In [`PartFields::flags`]: the payload is a contribution, or a result. Without it there
 /// is none, even if the collective has bytes.
 pub const HAS_BYTES: u8 = 2;
 

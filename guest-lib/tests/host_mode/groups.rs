@@ -3,33 +3,13 @@
 use std::time::Duration;
 
 use qnic::group::{Group, Membership, Operator, Reducible};
-use qnic::{Access, Buffer, Endpoint, Error, Nic, NodeId, Port, Segment, SegmentName, Status};
+use qnic::{Error, NodeId, Port, Status};
 
 use crate::cluster::{pattern, status, Cluster, SOON};
+use crate::messages::Party;
 
-const NAME: SegmentName = SegmentName(7);
-
-/// A process with memory.
-struct Party {
-    memory: Segment,
-    buffer: Buffer,
-    endpoint: Endpoint,
-}
-
-impl Party {
-    fn new(nic: &Nic, port: u16, length: usize) -> Self {
-        let endpoint = nic.register(Port(port)).unwrap();
-        let buffer = endpoint.allocate(length).unwrap();
-        Party {
-            memory: endpoint.export(NAME, &buffer, Access::READ).unwrap(),
-            buffer,
-            endpoint,
-        }
-    }
-
-    fn name(&self) -> (NodeId, Port) {
-        (self.endpoint.node(), self.endpoint.port())
-    }
+fn name_of(party: &Party) -> (NodeId, Port) {
+    (party.endpoint.node(), party.endpoint.port())
 }
 
 /// Two processes on each node.
@@ -47,7 +27,7 @@ fn together<T: Send>(
     name: u64,
     act: impl Fn(&Party, &Group<'_>) -> T + Sync,
 ) -> Vec<T> {
-    let home = parties[0].name();
+    let home = name_of(&parties[0]);
     let act = &act;
     std::thread::scope(|scope| {
         let member = |(rank, party): (usize, _)| {
@@ -175,8 +155,8 @@ fn a_member_that_ends_is_named() {
     let cluster = Cluster::new(3);
     let mut parties = parties(&cluster, 3, 4096);
     let victim = parties.remove(3);
-    let name = victim.name();
-    let home = parties[0].name();
+    let name = name_of(&victim);
+    let home = name_of(&parties[0]);
     std::thread::scope(|scope| {
         let victim = scope.spawn(move || {
             let membership = Membership::new(home, 5, 6).name(1);
@@ -206,7 +186,7 @@ fn what_is_wrong_is_said() {
     let cluster = Cluster::new(2);
     let nic = cluster.nic(0);
     let party = Party::new(&nic, 1, 4096);
-    let home = party.name();
+    let home = name_of(&party);
     let short = Duration::from_millis(30);
     let join = |membership| party.endpoint.join_group(&membership, short);
     let error = join(Membership::new(home, 2, 2)).unwrap_err();

@@ -14,14 +14,14 @@ const LIMIT: Option<Duration> = Some(SOON);
 const NAME: SegmentName = SegmentName(7);
 
 /// A process with memory for messages.
-struct Party {
-    memory: Segment,
-    buffer: Buffer,
-    endpoint: Endpoint,
+pub(crate) struct Party {
+    pub(crate) memory: Segment,
+    pub(crate) buffer: Buffer,
+    pub(crate) endpoint: Endpoint,
 }
 
 impl Party {
-    fn new(nic: &Nic, port: u16, length: usize) -> Self {
+    pub(crate) fn new(nic: &Nic, port: u16, length: usize) -> Self {
         let endpoint = nic.register(Port(port)).unwrap();
         let buffer = endpoint.allocate(length).unwrap();
         Party {
