@@ -31,6 +31,8 @@ use crate::wire::{Body, BODY_BYTES};
 pub const MAX_MEMBERS: u32 = 4096;
 /// Most nodes that are below one node in the tree of a group.
 pub const MAX_CHILDREN: usize = 256;
+/// Most bytes of a collective.
+pub const MAX_LENGTH: u64 = 1 << 36;
 /// Longest time that a join or a collective may be given, in milliseconds.
 pub const MAX_TIMEOUT_MS: u32 = 600_000;
 /// No node: that above the root of a tree.
@@ -216,7 +218,7 @@ layouts! {
         pub handle: U64,
         /// From the completion of the join.
         pub group: U64,
-        /// Bytes, up to [`crate::command::MAX_TRANSFER`]; the same at all members. Of a
+        /// Bytes, up to [`MAX_LENGTH`]; the same at all members. Of a
         /// reduction whole elements; of a barrier zero.
         pub length: U64,
         /// Virtual address, in an exported segment of this process, whatever access that grants;
@@ -465,7 +467,7 @@ impl<const KIND: u8> Body for CollectivePart<KIND> {
         fields.reserved0.get() == 0
             && is_part_length(fields.part_bytes.get())
             && fields.flags & !(WANTS_RESULT | HAS_BYTES) == 0
-            && fields.length.get() <= crate::command::MAX_TRANSFER
+            && fields.length.get() <= MAX_LENGTH
             && Collective::try_from(fields.collective).is_ok()
     }
 }

@@ -47,7 +47,7 @@ mod call;
 use std::time::Duration;
 
 use qnic_abi::collective::{
-    Collective, CollectiveCommand, JoinGroupCommand, LeaveGroupCommand, MAX_TIMEOUT_MS,
+    Collective, CollectiveCommand, JoinGroupCommand, LeaveGroupCommand, MAX_LENGTH, MAX_TIMEOUT_MS,
 };
 use qnic_abi::command::CommandBody;
 use qnic_abi::{NodeId, Port};
@@ -323,6 +323,9 @@ impl Group<'_> {
 
 /// Checks what the NIC would take for a malformed command, and stop the queue.
 fn check_elements(command: &CollectiveCommand) -> Result<()> {
+    if command.length.get() > MAX_LENGTH {
+        return Err(Error::BadCollective("the part is longer than 64 GiB"));
+    }
     let element = Element::try_from(command.element);
     let operator = Operator::try_from(command.operator);
     let (Ok(element), Ok(operator)) = (element, operator) else {

@@ -2,9 +2,9 @@
 
 use qnic_abi::collective::{
     Collective, CollectiveCommand, CollectivePart, Element, JoinGroupCommand, LeaveGroupCommand,
-    Opcode, Operator, PartFields, MAX_MEMBERS, MAX_TIMEOUT_MS,
+    Opcode, Operator, PartFields, MAX_LENGTH, MAX_MEMBERS, MAX_TIMEOUT_MS,
 };
-use qnic_abi::command::{CommandHeader, Descriptor, MAX_TRANSFER};
+use qnic_abi::command::{CommandHeader, Descriptor};
 use qnic_abi::{Key, SegmentId, Status};
 
 use super::reduction::Reduction;
@@ -51,7 +51,7 @@ impl Shape {
         if !rooted && root != 0 {
             return Err(Status::Malformed);
         }
-        if length > MAX_TRANSFER || collective == Collective::Barrier && length != 0 {
+        if length > MAX_LENGTH || collective == Collective::Barrier && length != 0 {
             return Err(Status::BadLength);
         }
         Ok(Shape {
@@ -255,7 +255,7 @@ mod tests {
             (Ok(()), |_| {}),
             (Err(Status::BadLength), |raw| raw.length = 9.into()),
             (Err(Status::BadLength), |raw| {
-                raw.length = (MAX_TRANSFER + 8).into();
+                raw.length = (MAX_LENGTH + 8).into();
             }),
             (Err(Status::Malformed), |raw| raw.operator = 0),
             (Err(Status::Malformed), |raw| {

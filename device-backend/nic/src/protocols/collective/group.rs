@@ -66,7 +66,8 @@ impl Group {
 
     /// The collective of a number, if it can be one that runs; `most` of them may.
     pub(super) fn running(&mut self, sequence: u32, most: u32) -> Option<&mut Running> {
-        let place = sequence.checked_sub(self.first)?;
+        // Numbers wrap.
+        let place = sequence.wrapping_sub(self.first);
         if place >= most {
             return None;
         }
@@ -80,7 +81,7 @@ impl Group {
 
     /// Returns true if that collective is done here.
     pub(super) fn is_past(&self, sequence: u32) -> bool {
-        sequence < self.first
+        sequence.wrapping_sub(self.first) > u32::MAX / 2
     }
 
     /// Takes the call of a member. Returns false if others call something else.

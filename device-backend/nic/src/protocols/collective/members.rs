@@ -398,7 +398,8 @@ impl Collectives {
             return;
         };
         let sequence = group.members[place].calls;
-        group.members[place].calls += 1;
+        let calls = &mut group.members[place].calls;
+        *calls = calls.wrapping_add(1);
         let due = Due::Call(call.group, sequence);
         self.deadlines.insert((call.deadline, due));
         match group.call(place, sequence, call, most) {

@@ -104,6 +104,7 @@ impl Running {
         self.shape.map_or(0, |shape| shape.length)
     }
 
+    /// How many parts it has: fewer than 2^30, by [`qnic_abi::collective::MAX_LENGTH`].
     fn parts(&self, part_bytes: u64) -> u32 {
         self.length().div_ceil(part_bytes).max(1) as u32
     }
