@@ -126,6 +126,53 @@ fn messages_behind_an_early_one_that_is_dropped_do_not_overtake_those_before_it(
     net.assert_holds_nothing(1);
 }
 
+/// Handle and immediate data of each message that a process has received.
+fn taken(party: &Party) -> Vec<(u64, u64)> {
+    let entries = party.completions();
+    let taken = entries
+        .iter()
+        .map(|it| (it.handle.get(), it.immediate.get()));
+    taken.collect()
+}
+
+/// Sends a message, and lets it arrive unless the wire is cut.
+fn send(net: &Net, a: &Party, b: &Party, number: u64) {
+    a.send(number, b).immediate(number).issue();
+    pass_a_moment(net);
+}
+
+#[test]
+fn messages_to_the_next_process_on_a_port_do_not_overtake_those_before_it() {
+    // The process ends when the second message has come, or before that.
+    for ends_later in [true, false] {
+        let net = steady(2, &Limits::default());
+        let (a, b) = (net.party(0, 1), net.party(1, 2));
+        connect(&a, &b);
+        net.cut(1);
+        send(&net, &a, &b, 1);
+        net.heal();
+        if ends_later {
+            // Early.
+            send(&net, &a, &b, 2);
+            b.end();
+        } else {
+            b.end();
+            send(&net, &a, &b, 2);
+        }
+        let b = net.party(1, 2);
+        for handle in [1, 2, 3] {
+            b.receive(handle).bytes(0, 10).issue();
+        }
+        send(&net, &a, &b, 3);
+        assert_eq!(taken(&b), [], "it waits for the first");
+        net.run();
+        assert_eq!(taken(&b), [(1, 1), (2, 3)], "ends later: {ends_later}");
+        b.end();
+        net.run();
+        net.assert_holds_nothing(1);
+    }
+}
+
 #[test]
 fn a_sender_notices_that_the_permission_for_its_message_cannot_come() {
     let net = steady(2, &Limits::default());

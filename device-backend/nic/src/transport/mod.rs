@@ -421,6 +421,11 @@ impl Transport {
         receive.position(sequence) == receive_window::Position::Old
     }
 
+    /// All numbered frames up to this number have arrived from a peer.
+    pub(crate) fn received(&self, index: PeerIndex) -> u64 {
+        self.peers[index].receive.received()
+    }
+
     /// Returns true if a peer has acknowledged the frame of that sequence number.
     pub(crate) fn is_acknowledged(&self, index: PeerIndex, sequence: u64) -> bool {
         self.peers[index].send.is_received(sequence)

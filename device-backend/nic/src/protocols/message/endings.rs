@@ -38,7 +38,7 @@ impl Messages {
         let header = message.header;
         match message.place {
             // Those behind it still wait for the one before it.
-            Place::Early(after) => self.staging.skip(&header, after),
+            Place::Early(after) => self.skip(cx, header.peer, header.sequence, after),
             Place::Held => {
                 if let Some(inbox) = self.inboxes.get(header.vni) {
                     inbox.held.retain(|other| *other != number);
@@ -86,7 +86,7 @@ impl Messages {
         for number in self.staging.select(early) {
             self.staging.remove(number);
         }
-        self.staging.forget_skipped(None, Some(peer));
+        self.staging.forget_skipped(peer, u64::MAX);
         let lost = |message: &Arrived| message.header.peer == peer && message.bytes.is_none();
         for number in self.staging.select(lost) {
             self.drop_message(cx, number, Status::PeerGone);
@@ -145,13 +145,16 @@ impl Messages {
         }
     }
 
-    /// A process has ended: nothing is kept for it.
-    pub(super) fn destination_ended(&mut self, vni: VniId) {
+    /// A process has ended: nothing is kept for it but the order of what is on its way to its
+    /// port, as the next process there receives that.
+    pub(super) fn destination_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         let _inbox: Option<Inbox> = self.inboxes.take(vni);
         self.holding.retain(|other| *other != vni);
-        self.staging.forget_skipped(Some(vni), None);
         for number in self.staging.select(|message| message.header.vni == vni) {
-            self.staging.remove(number);
+            let removed = self.staging.remove(number);
+            if let Some((header, Place::Early(after))) = removed.map(|it| (it.header, it.place)) {
+                self.skip(cx, header.peer, header.sequence, after);
+            }
         }
     }
 }

@@ -244,7 +244,7 @@ impl Protocol for Messages {
             }
             Ended::Process(vni) => {
                 self.sends.forget(cx, vni, false);
-                self.destination_ended(vni);
+                self.destination_ended(cx, vni);
                 // Peers are told by the core; the own node is not.
                 let mut own = cx.transport.peers().into_iter();
                 let own = own.find(|index| cx.transport.is_own(*index));

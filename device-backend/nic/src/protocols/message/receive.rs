@@ -7,8 +7,9 @@
 //!             Early             Held            Unexpected           Landing
 //! ```
 //! A message is early if the one that its frame names has not arrived or is early itself. So
-//! nothing has to be kept of a stream but its early messages, and nothing is left of one when a
-//! process ends: who comes later names no earlier frame.
+//! nothing has to be kept of a stream but the order of its early messages. When its source ends,
+//! who comes later names no earlier frame. When its destination ends, the order stays: what is on
+//! its way goes to the next process on that port.
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::message::{Message, MessageData, MessagePermit, SendFlags};
@@ -186,18 +187,25 @@ impl Messages {
     ) -> Received {
         let body: Message<KIND> = arrival.body();
         let envelope = &arrival.frame.envelope;
-        let vni = match cx.core.process_on(envelope.destination_port.get()) {
-            Ok((vni, _)) => vni,
-            Err(status) => {
-                cx.core.counters.refused(status);
-                return Received::Refuse(status);
-            }
-        };
         let sequence = envelope.sequence.get();
         let after = body.after.get();
         if after >= sequence {
             return Received::Refuse(Status::Malformed);
         }
+        let early = after != 0
+            && (!cx.transport.has_arrived(arrival.peer, after)
+                || self.staging.is_early(arrival.peer, after));
+        let vni = match cx.core.process_on(envelope.destination_port.get()) {
+            Ok((vni, _)) => vni,
+            Err(status) => {
+                cx.core.counters.refused(status);
+                match early {
+                    true => self.skip(cx, arrival.peer, sequence, after),
+                    false => self.match_followers(cx, arrival.peer, sequence),
+                }
+                return Received::Refuse(status);
+            }
+        };
         let header = Header {
             vni,
             peer: arrival.peer,
@@ -215,16 +223,12 @@ impl Messages {
             immediate: body.immediate.get(),
             length: body.length.get(),
         };
-        let early = after != 0
-            && (!cx.transport.has_arrived(arrival.peer, after)
-                || self.staging.is_early(arrival.peer, after));
         if early {
             let number = self.staging.next_number();
             let place = Place::Early(after);
             let received = self.keep(cx, arrival, (number, header), place, eager);
             if received == Received::Refuse(Status::Exhausted) {
-                // Those behind it still wait for the one before it.
-                self.staging.skip(&header, after);
+                self.skip(cx, arrival.peer, sequence, after);
             }
             return received;
         }
@@ -239,6 +243,18 @@ impl Messages {
         };
         self.match_followers(cx, arrival.peer, sequence);
         received
+    }
+
+    /// An early message is not kept: those behind it still wait for the one before it.
+    pub(super) fn skip<H: Host>(
+        &mut self,
+        cx: &Context<'_, H>,
+        peer: PeerIndex,
+        sequence: u64,
+        after: u64,
+    ) {
+        let received = cx.transport.received(peer);
+        self.staging.skip(peer, sequence, after, received);
     }
 
     /// Returns true if nothing is given to the receives of a process now.

@@ -91,13 +91,6 @@ struct Usage {
     messages: u32,
 }
 
-/// The place of an early message that was refused or dropped.
-#[derive(Debug, Clone, Copy)]
-struct Skipped {
-    sequence: u64,
-    vni: VniId,
-}
-
 /// All messages that have arrived, by number.
 #[derive(Debug, Default)]
 pub(super) struct Staging {
@@ -106,9 +99,10 @@ pub(super) struct Staging {
     operations: BTreeMap<(PeerIndex, u64), u64>,
     /// Those that are early, by peer and the number that they wait for.
     followers: BTreeMap<(PeerIndex, u64), u64>,
-    /// Early messages that were refused or dropped, by peer and the number that they would wait
-    /// for: those behind them wait for it all the same. The window bounds them.
-    skipped: BTreeMap<(PeerIndex, u64), Skipped>,
+    /// Own numbers of early messages that were refused or dropped, by peer and the number that
+    /// they would wait for: those behind them wait for it all the same, also those to the next
+    /// process on that port. The window bounds them.
+    skipped: BTreeMap<(PeerIndex, u64), u64>,
     /// Own numbers of both.
     early: BTreeSet<(PeerIndex, u64)>,
     nodes: BTreeMap<u16, Usage>,
@@ -246,33 +240,31 @@ impl Staging {
         self.early.contains(&(peer, sequence))
     }
 
-    /// Notes that an early message is not kept, which names the frame of that number.
-    pub(super) fn skip(&mut self, header: &Header, after: u64) {
-        let key = (header.peer, after);
-        if !self.followers.contains_key(&key) && !self.skipped.contains_key(&key) {
-            let (sequence, vni) = (header.sequence, header.vni);
-            self.skipped.insert(key, Skipped { sequence, vni });
-            self.early.insert((header.peer, sequence));
+    /// Notes that an early message is not kept: that of the frame `sequence`, which names the
+    /// frame `after`. All frames of the peer up to `received` have arrived: no message waits for
+    /// one of those, unless the peer has named a frame that was none of a message.
+    pub(super) fn skip(&mut self, peer: PeerIndex, sequence: u64, after: u64, received: u64) {
+        self.forget_skipped(peer, received);
+        let key = (peer, after);
+        let is_free = !self.followers.contains_key(&key) && !self.skipped.contains_key(&key);
+        if after > received && is_free {
+            self.skipped.insert(key, sequence);
+            self.early.insert((peer, sequence));
         }
     }
 
     /// The message of a frame has come: the number of one behind it that was not kept.
     pub(super) fn pass(&mut self, peer: PeerIndex, sequence: u64) -> Option<u64> {
         let skipped = self.skipped.remove(&(peer, sequence))?;
-        self.early.remove(&(peer, skipped.sequence));
-        Some(skipped.sequence)
+        self.early.remove(&(peer, skipped));
+        Some(skipped)
     }
 
-    /// Forgets which messages to a process, or of a peer, were not kept.
-    pub(super) fn forget_skipped(&mut self, vni: Option<VniId>, peer: Option<PeerIndex>) {
-        let early = &mut self.early;
-        self.skipped.retain(|(of, _), skipped| {
-            let forgotten = vni == Some(skipped.vni) || peer == Some(*of);
-            if forgotten {
-                early.remove(&(*of, skipped.sequence));
-            }
-            !forgotten
-        });
+    /// Forgets which messages of a peer were not kept that name frames up to a number.
+    pub(super) fn forget_skipped(&mut self, peer: PeerIndex, last: u64) {
+        while let Some((&(_, after), _)) = self.skipped.range((peer, 0)..=(peer, last)).next() {
+            self.pass(peer, after);
+        }
     }
 
     /// The message that has waited for that of a frame.
