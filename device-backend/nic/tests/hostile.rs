@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence::WithSource;
 use qnic_abi::atomic::{kind as atomic, AtomicResponse, Function};
+use qnic_abi::collective::{kind as collective, Collective, CollectivePart, GroupEnd, PartFields};
 use qnic_abi::control::REQUEST_BYTES;
 use qnic_abi::rdma::Opcode;
 use qnic_abi::rdma::{kind as rdma, ReadRequest, Write};
@@ -418,4 +419,52 @@ fn a_peer_answers_an_operation_only_in_its_own_protocol() {
     assert_eq!(net.counters(1).operations.get(), 0);
     let errors = [(0, Status::AccessDenied), (1, Status::AccessDenied)];
     assert_eq!(b.errors(), errors);
+}
+
+/// Who knows the number of a group, and is no part of it, neither ends it nor gives to it.
+#[test]
+fn a_stranger_has_no_part_in_a_group() {
+    let net = Net::new(2, 512, 8, &Limits::default());
+    let (a, b) = (net.party(0, 1), net.party(1, 2));
+    a.join(1, &b, 5, (1, 2));
+    b.join(1, &b, 5, (0, 2));
+    net.run();
+    let groups = [&a, &b].map(|party| party.completions()[0].immediate.get());
+    let stranger = Stranger::new(&net);
+    // The first group of a node whose time has not begun.
+    let number = 1;
+    let end = GroupEnd {
+        number: number.into(),
+        status: Status::PeerGone.code().into(),
+        home: 1.into(),
+        node: 0.into(),
+        port: a.port.0.into(),
+        ..GroupEnd::default()
+    };
+    let fields = PartFields {
+        number: number.into(),
+        home: 1.into(),
+        collective: Collective::Barrier as u8,
+        part_bytes: 4096.into(),
+        ..PartFields::default()
+    };
+    let up = CollectivePart::<{ collective::COLLECTIVE_UP }>(fields);
+    let down = CollectivePart::<{ collective::COLLECTIVE_DOWN }>(fields);
+    b.barrier(2, groups[1]).run();
+    hand(&net, &stranger.numbered(&end, 1, &b), Payload::None);
+    hand(&net, &stranger.numbered(&up, 2, &b), Payload::None);
+    hand(&net, &stranger.numbered(&down, 3, &b), Payload::None);
+    net.run();
+    assert!(b.completions().is_empty());
+    a.barrier(2, groups[0]).run();
+    for party in [&a, &b] {
+        let entries = party.completions();
+        assert_eq!((entries.len(), entries[0].status.get()), (1, 0));
+    }
+    // A neighbour may end it: the number is the right one.
+    drop(stranger);
+    a.leave(3, groups[0]);
+    net.run();
+    b.barrier(4, groups[1]).run();
+    assert_ne!(b.completions()[0].status.get(), 0);
 }

@@ -132,7 +132,8 @@ impl Collectives {
                 }
             }
             if id.home == own {
-                self.home.receive_end(own, id.number, end, &mut self.outbox);
+                self.home
+                    .receive_end((own, own), id.number, end, &mut self.outbox);
             }
             self.complete_calls(cx, finished);
             self.fail_joins(cx, id, end);

@@ -33,8 +33,16 @@ impl Collectives {
             kind::GROUP_FORMED => {
                 let state: GroupState<{ kind::GROUP_FORMED }> = arrival.body();
                 let known = is_part_length(state.0.part_bytes.get());
-                if known && state.0.home.get() == cx.core.geometry.node.0 {
-                    self.home.receive_formed(cx, node, &state.0);
+                let own = cx.core.geometry.node.0;
+                if known && state.0.home.get() == own {
+                    let id = GroupId {
+                        home: own,
+                        number: state.0.number.get(),
+                    };
+                    let nodes = self.home.receive_formed(cx, node, &state.0);
+                    if let (Some(nodes), Some(group)) = (nodes, self.groups.get_mut(&id)) {
+                        group.nodes = nodes;
+                    }
                 }
             }
             kind::GROUP_START => {
@@ -72,12 +80,16 @@ impl Collectives {
         let end = End { status, who };
         let own = cx.core.geometry.node.0;
         if id.home == own {
-            self.home.receive_end(own, id.number, end, &mut self.outbox);
+            self.home
+                .receive_end((own, node), id.number, end, &mut self.outbox);
         }
-        // Neighbours and the home say it; nobody else is believed.
+        // Neighbours and the home say it, and to the home those of its nodes that have not
+        // learned in time that it has started; nobody else is believed.
         let group = self.groups.get(&id);
         let known = |group: &super::Group| {
-            id.home == own || id.home == node || group.relatives.all().any(|other| other == node)
+            id.home == node
+                || group.nodes.contains(&node)
+                || group.relatives.all().any(|other| other == node)
         };
         if group.is_some_and(known) {
             self.end_group(cx, id, end, Some(node));

@@ -1,6 +1,6 @@
 //! A group at one NIC: its members here, its place in the tree, and its collectives.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use qnic_abi::{Status, VniId};
 
@@ -39,6 +39,8 @@ pub(super) struct Finished {
 pub(super) struct Group {
     pub(super) size: u32,
     pub(super) relatives: Relatives,
+    /// All nodes of a group whose home is here.
+    pub(super) nodes: BTreeSet<u16>,
     /// By rank.
     pub(super) members: Vec<Member>,
     /// Number of the first collective in `running`.
@@ -52,6 +54,7 @@ impl Group {
         Group {
             size,
             relatives,
+            nodes: BTreeSet::new(),
             members,
             first: 0,
             running: VecDeque::new(),

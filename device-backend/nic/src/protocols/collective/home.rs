@@ -197,29 +197,26 @@ impl Home {
         forming.formed = Some((number, nodes.into_iter().collect(), PAGE_SIZE as u32));
     }
 
-    /// A node knows of a group, and can take parts of so many bytes.
+    /// A node knows of a group, and can take parts of so many bytes. Returns the nodes of the
+    /// group once all know of it.
     pub(super) fn receive_formed<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
         node: u16,
         state: &StateFields,
-    ) {
+    ) -> Option<BTreeSet<u16>> {
         let number = state.number.get();
         let named = |forming: &Forming| {
             let formed = forming.formed.as_ref();
             formed.is_some_and(|(own, ..)| *own == number)
         };
-        let found = self.forming.iter_mut().find(|(_, forming)| named(forming));
-        let Some((key, forming)) = found else {
-            return;
-        };
-        let (key, Some((_, unaware, part_bytes))) = (*key, &mut forming.formed) else {
-            return;
-        };
+        let mut all = self.forming.iter_mut();
+        let (key, forming) = all.find(|(_, forming)| named(forming))?;
+        let (key, (_, unaware, part_bytes)) = (*key, forming.formed.as_mut()?);
         unaware.remove(&node);
         *part_bytes = (*part_bytes).min(state.part_bytes.get());
         if !unaware.is_empty() {
-            return;
+            return None;
         }
         let state = StateFields {
             number: number.into(),
@@ -227,20 +224,29 @@ impl Home {
             home: state.home,
             reserved: 0.into(),
         };
-        for node in forming.nodes() {
-            if let Some(peer) = cx.transport.find(NodeId(node)) {
+        let nodes = forming.nodes();
+        for node in &nodes {
+            if let Some(peer) = cx.transport.find(NodeId(*node)) {
                 let start = GroupState::<{ kind::GROUP_START }>(state);
                 cx.transport.send_control(peer, Frame::new(&start));
             }
         }
         self.forming.remove(&key);
+        Some(nodes)
     }
 
-    /// A node says that a group has ended before it has started.
-    pub(super) fn receive_end(&mut self, own: u16, number: u64, end: End, outbox: &mut Outbox) {
+    /// The node `from` says that a group has ended before it has started.
+    pub(super) fn receive_end(
+        &mut self,
+        (own, from): (u16, u16),
+        number: u64,
+        end: End,
+        outbox: &mut Outbox,
+    ) {
         let named = |forming: &Forming| {
             let formed = forming.formed.as_ref();
-            formed.is_some_and(|(other, ..)| *other == number)
+            let right = formed.is_some_and(|(other, ..)| *other == number);
+            right && forming.seats.iter().any(|seat| seat.who.node == from)
         };
         let key = self.forming.iter().find(|(_, forming)| named(forming));
         if let Some(forming) = key

@@ -79,6 +79,8 @@ pub(super) struct Running {
     /// Parts that are delivered here, and members that have got the next one.
     delivered: u32,
     members: usize,
+    /// Bytes of the parts that are kept.
+    kept: u64,
     /// It waits for pages: nothing is tried before they are there.
     pub(super) waits: bool,
     /// All members have their completions.
@@ -127,6 +129,7 @@ impl Running {
         let near = part >= self.up && part - self.up < WINDOW;
         match self.below.get_mut(below) {
             Some(node) if near && !node.parts.contains_key(&part) => {
+                self.kept += length_of(&bytes);
                 node.parts.insert(part, bytes);
                 node.wants = wants;
                 true
@@ -156,6 +159,7 @@ impl Running {
             fields.flags = if bytes.is_some() { HAS_BYTES } else { 0 };
             outbox.push(*node, Content::Down(fields), bytes);
         }
+        self.kept += length_of(&bytes);
         self.results.insert(part, bytes);
         true
     }
@@ -219,7 +223,9 @@ impl Running {
         }
         let mut bytes = std::mem::take(&mut self.gathering).bytes;
         for node in &mut self.below {
-            if let Some(Some(given)) = node.parts.remove(&part) {
+            let given = node.parts.remove(&part).flatten();
+            self.kept -= length_of(&given);
+            if let Some(given) = given {
                 reduce(&shape, &mut bytes, &given);
             }
         }
@@ -300,6 +306,7 @@ impl Running {
             self.members += 1;
         }
         self.results.remove(&part);
+        self.kept -= length_of(&bytes);
         self.delivered += 1;
         self.members = 0;
         Ok(true)
@@ -340,13 +347,12 @@ impl Running {
 
     /// Bytes of parts that are kept for nodes below, and of results.
     pub(super) fn kept_bytes(&self) -> u64 {
-        let below = self.below.iter().flat_map(|node| node.parts.values());
-        let kept = below.chain(self.results.values()).flatten();
-        kept.map(|bytes| bytes.len() as u64).sum()
+        self.kept
     }
 
     /// Forgets all parts: nobody wants them.
     pub(super) fn drop_bytes(&mut self) {
+        self.kept = 0;
         self.results.clear();
         for node in &mut self.below {
             node.parts.clear();
@@ -358,6 +364,10 @@ impl Running {
         self.members -= usize::from(index < self.members);
         self.waits = false;
     }
+}
+
+fn length_of(bytes: &Bytes) -> u64 {
+    bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)
 }
 
 /// Adds a contribution to what was gathered.
