@@ -244,14 +244,19 @@ fn complete(core: &mut Core, vni: VniId, command: &Send, destination: Name, stat
 }
 
 /// Says that an operation of this node runs no more. It is said again to a peer that gives it
-/// permission.
+/// permission. Also if the process there has ended: the news of that may be late, and the next one
+/// on its port have the message.
 fn send_end<H>(
     cx: &mut Context<'_, H>,
     peer: PeerIndex,
     (port, operation): (u16, u64),
     status: Status,
 ) {
-    if matches!(status, Status::PeerGone | Status::NoSuchPort) || !cx.transport.is_ready(peer) {
+    let status = match status {
+        Status::PeerGone => Status::Aborted,
+        status => status,
+    };
+    if status == Status::NoSuchPort || !cx.transport.is_ready(peer) {
         return;
     }
     if cx.transport.has_control_room(peer) {
