@@ -1,12 +1,17 @@
 //! Errors. Each message says what failed, where, and what to do.
 
+mod group;
+mod message;
+
 use std::fmt;
 use std::path::PathBuf;
 
-use qnic_abi::collective::{Collective, CollectiveCommand};
 use qnic_abi::{NodeId, Port, SegmentName, Status};
 
 use crate::provider::CallError;
+
+pub use group::{GroupError, GroupOperation};
+pub use message::{MessageError, MessageOperation};
 
 /// Result of a call of this library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -388,157 +393,6 @@ impl fmt::Display for TransferErrors {
     }
 }
 
-/// The kind of a message command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MessageOperation {
-    /// A Send.
-    Send,
-    /// A receive.
-    Receive,
-}
-
-/// A Send or a receive that failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MessageError {
-    /// Its kind.
-    pub operation: MessageOperation,
-    /// Node and port of the process that it names; `None` of a receive from any process.
-    pub peer: Option<(NodeId, Port)>,
-    /// The tag.
-    pub tag: u64,
-    /// Bytes of the message, or of the memory of the receive.
-    pub length: u64,
-    /// Why it failed.
-    pub status: Status,
-}
-
-impl MessageError {
-    /// What would be said of a command if it failed; its status is still open.
-    pub(crate) fn new(
-        operation: MessageOperation,
-        peer: Option<(NodeId, Port)>,
-        tag: u64,
-        length: u64,
-    ) -> Self {
-        MessageError {
-            operation,
-            peer,
-            tag,
-            length,
-            status: Status::Ok,
-        }
-    }
-
-    pub(crate) fn with(self, status: Status) -> Self {
-        MessageError { status, ..self }
-    }
-}
-
-impl fmt::Display for MessageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, preposition) = match self.operation {
-            MessageOperation::Send => ("message", "to"),
-            MessageOperation::Receive => ("receive", "from"),
-        };
-        let (length, tag, status) = (self.length, self.tag, self.status);
-        write!(
-            f,
-            "{what} of {length} bytes with tag {tag:#x} {preposition} "
-        )?;
-        match self.peer {
-            Some((node, port)) => write!(f, "{node}, {port}")?,
-            None => f.write_str("any process")?,
-        }
-        let hint = match status {
-            Status::PeerGone | Status::Aborted => "",
-            _ => hint(&status),
-        };
-        write!(f, ": {status}{hint}")
-    }
-}
-
-/// What a process does with a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GroupOperation {
-    /// Joins it.
-    Join,
-    /// Takes part in this.
-    Collective(Collective),
-}
-
-impl GroupOperation {
-    /// That of a command.
-    pub(crate) fn of(command: &CollectiveCommand) -> Self {
-        let collective = Collective::try_from(command.collective);
-        GroupOperation::Collective(collective.unwrap_or(Collective::Barrier))
-    }
-}
-
-/// A join that failed, or a part in an operation of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GroupError {
-    /// Which it was.
-    pub operation: GroupOperation,
-    /// Name of the group.
-    pub name: u64,
-    /// Why it failed.
-    pub status: Status,
-    /// The process that is the reason; port 0 if it is a node as a whole. The own process if the
-    /// call itself is wrong, or its time is over.
-    pub reason: (NodeId, Port),
-}
-
-impl GroupError {
-    /// What would be said if it failed; its status is still open.
-    pub(crate) fn new(operation: GroupOperation, name: u64) -> Self {
-        GroupError {
-            operation,
-            name,
-            status: Status::Ok,
-            reason: (NodeId(0), Port(0)),
-        }
-    }
-
-    pub(crate) fn with(self, status: Status, reason: (NodeId, Port)) -> Self {
-        GroupError {
-            status,
-            reason,
-            ..self
-        }
-    }
-}
-
-impl fmt::Display for GroupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.operation {
-            GroupOperation::Join => "join",
-            GroupOperation::Collective(Collective::Barrier) => "barrier",
-            GroupOperation::Collective(Collective::Broadcast) => "broadcast",
-            GroupOperation::Collective(Collective::Reduce) => "reduce",
-            GroupOperation::Collective(Collective::Allreduce) => "allreduce",
-        };
-        let (name, status, (node, port)) = (self.name, self.status, self.reason);
-        write!(f, "{what} of group {name:#x}: {status}")?;
-        match port {
-            Port(0) => write!(f, " ({node})")?,
-            port => write!(f, " ({node}, {port})")?,
-        }
-        f.write_str(match status {
-            Status::Aborted | Status::PeerGone | Status::TimedOut | Status::Mismatch => {
-                "; the group has ended: join a new one"
-            }
-            Status::GroupRefused => "; compare key, size and rank with those of the home process",
-            status => hint(&status),
-        })
-    }
-}
-
-impl From<GroupError> for Error {
-    fn from(error: GroupError) -> Self {
-        Error::Group(error)
-    }
-}
-
 /// What to do about a status, as the end of a sentence.
 fn hint(status: &Status) -> &'static str {
     match status {
@@ -591,37 +445,6 @@ mod tests {
              (and 1 more)"
         );
         assert_eq!(error.status(), Some(Status::AccessDenied));
-    }
-
-    #[test]
-    fn a_failed_message_is_named() {
-        let peer = Some((NodeId(1), Port(7)));
-        let error = MessageError::new(MessageOperation::Send, peer, 5, 100);
-        assert_eq!(
-            Error::Message(error.with(Status::NoSuchPort)).to_string(),
-            "message of 100 bytes with tag 0x5 to node 1, port 7: no process is registered on that \
-             port; start that process, or check the port"
-        );
-        let error = MessageError::new(MessageOperation::Receive, None, 5, 100);
-        let error = Error::Message(error.with(Status::Cancelled));
-        assert_eq!(
-            error.to_string(),
-            "receive of 100 bytes with tag 0x5 from any process: the receive was cancelled"
-        );
-        assert_eq!(error.status(), Some(Status::Cancelled));
-    }
-
-    #[test]
-    fn a_failed_collective_names_the_reason() {
-        let operation = GroupOperation::Collective(Collective::Barrier);
-        let error = GroupError::new(operation, 5);
-        let error = Error::from(error.with(Status::PeerGone, (NodeId(2), Port(7))));
-        assert_eq!(
-            error.to_string(),
-            "barrier of group 0x5: the peer was reset or its process ended during the transfer \
-             (node 2, port 7); the group has ended: join a new one"
-        );
-        assert_eq!(error.status(), Some(Status::PeerGone));
     }
 
     #[test]

@@ -1,0 +1,316 @@
+//! How groups form and how they end.
+
+use std::collections::BTreeMap;
+
+use qnic_abi::collective::{Element, JoinGroupCommand, Operator};
+use qnic_abi::command::CommandBody;
+use qnic_abi::host_area::CompletionKind;
+use qnic_abi::Status;
+use qnic_nic::testing::{LossyWire, Net, Party, PAGE};
+use qnic_nic::Limits;
+
+use crate::party::*;
+
+#[test]
+fn a_group_forms_in_whatever_order_its_members_come() {
+    for net in nets(3) {
+        let members = parties(&net, 3);
+        for (round, first) in (0..5).enumerate() {
+            let size = members.len() as u32;
+            for step in 0..members.len() {
+                let rank = (first + step) % members.len();
+                let place = (rank as u32, size);
+                members[rank].join(7, &members[0], round as u64, place);
+                let last = step + 1 == members.len();
+                net.run();
+                let came = members.iter().map(|member| member.completions().len());
+                assert_eq!(came.sum::<usize>(), if last { 5 } else { 0 });
+            }
+        }
+        // Who is alone is a group, too.
+        members[3].join(9, &members[3], 3, (0, 1));
+        net.run();
+        let group = members[3].completions()[0].immediate.get();
+        members[3].barrier(1, group).run();
+        assert_eq!(called(&members[3]), done(1));
+    }
+}
+
+#[test]
+fn a_member_that_dies_is_named_to_all_others() {
+    for net in nets(3) {
+        for victim in 0..5 {
+            let members = parties(&net, 3);
+            let groups = form(&net, &members, 1);
+            let who = name(&members[victim]);
+            for (rank, member) in members.iter().enumerate() {
+                if rank != victim {
+                    member.barrier(4, groups[rank]).issue();
+                }
+            }
+            net.run();
+            members[victim].end();
+            net.run();
+            for (rank, member) in members.iter().enumerate() {
+                if rank == victim {
+                    continue;
+                }
+                assert_eq!(called(member), [(4, Status::PeerGone, who)]);
+                // What comes after that fails at once, for the same reason.
+                member.barrier(5, groups[rank]).run();
+                assert_eq!(called(member), [(5, Status::PeerGone, who)]);
+            }
+            // The others form another group, and go on.
+            let mut rest = members;
+            rest.remove(victim);
+            let groups = form(&net, &rest, 1);
+            for (member, group) in rest.iter().zip(&groups) {
+                member.barrier(6, *group).issue();
+            }
+            net.run();
+            assert!(rest.iter().all(|member| called(member) == done(6)));
+            rest.iter().for_each(Party::end);
+            net.run();
+            assert_nothing_is_left(&net);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_is_cut_off_is_named_within_the_peer_timeout() {
+    let limits = Limits::default();
+    for seed in 1..4 {
+        for victim in 0..4u16 {
+            let net = Net::lossy(4, LossyWire::rough(20), seed);
+            let members: Vec<_> = (0..4).map(|node| net.party(node, 1)).collect();
+            let groups = form(&net, &members, 1);
+            for (rank, member) in members.iter().enumerate() {
+                member.barrier(1, groups[rank]).run();
+                assert!(rank < 3 || called(member) == done(1));
+            }
+            members.iter().for_each(|member| drop(member.completions()));
+            net.cut(victim);
+            let start = net.cluster().now;
+            for (rank, member) in members.iter().enumerate() {
+                member.barrier(2, groups[rank]).issue();
+            }
+            let mut ends = BTreeMap::new();
+            while ends.len() < 4 {
+                net.advance(10_000_000);
+                poll_all(&net, 4);
+                for (rank, member) in members.iter().enumerate() {
+                    ends.extend(called(member).into_iter().map(|end| (rank, end)));
+                }
+                let passed = net.cluster().now.0 - start.0;
+                assert!(passed < 2 * limits.peer_timeout, "{victim}: {ends:?}");
+            }
+            for (rank, (_, status, who)) in ends {
+                assert_eq!(status, Status::PeerGone);
+                assert!(
+                    who.0 == victim || rank == usize::from(victim),
+                    "{rank}: {who:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nic_that_is_reset_is_named() {
+    for net in nets(3) {
+        let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
+        let groups = form(&net, &members, 1);
+        for rank in [0, 2] {
+            members[rank].barrier(1, groups[rank]).run();
+        }
+        net.cluster().reset(1);
+        net.cluster().start(1);
+        net.run();
+        for rank in [0, 2] {
+            let ends = called(&members[rank]);
+            assert_eq!(ends, [(1, Status::PeerGone, (1, 0))]);
+        }
+    }
+}
+
+#[test]
+fn who_leaves_after_the_last_barrier_hurts_nobody() {
+    for net in nets(4) {
+        let members = parties(&net, 4);
+        let groups = form(&net, &members, 1);
+        for (rank, member) in members.iter().enumerate() {
+            let call = member.barrier(1, groups[rank]);
+            let call = call.allreduce(Operator::Sum, Element::U32);
+            call.bytes(0, 30 * PAGE).issue();
+        }
+        let mut left = [false; 7];
+        let mut ends = vec![Vec::new(); 7];
+        for _ in 0..1_000_000 {
+            net.advance(1000);
+            poll_all(&net, 4);
+            for (rank, member) in members.iter().enumerate() {
+                ends[rank].extend(member.completions());
+                if !ends[rank].is_empty() && !left[rank] {
+                    left[rank] = true;
+                    member.leave(2, groups[rank]);
+                }
+            }
+            if ends.iter().all(|ends| ends.len() == 2) {
+                break;
+            }
+        }
+        for ends in &ends {
+            let statuses: Vec<_> = ends.iter().map(status).collect();
+            assert_eq!(statuses, [Status::Ok, Status::Ok]);
+        }
+        net.run();
+        assert_nothing_is_left(&net);
+    }
+}
+
+#[test]
+fn who_leaves_early_ends_the_group() {
+    for net in nets(3) {
+        let members = parties(&net, 3);
+        let groups = form(&net, &members, 1);
+        members[0].barrier(1, groups[0]).run();
+        members[3].leave(2, groups[3]);
+        net.run();
+        let who = name(&members[3]);
+        assert_eq!(called(&members[0]), [(1, Status::PeerGone, who)]);
+        assert_eq!(
+            ends(&members[3], CompletionKind::Leave),
+            [(2, Status::Ok, (0, 0))]
+        );
+        members[3].barrier(3, groups[3]).run();
+        let gone = called(&members[3]);
+        assert_eq!(gone[0].1, Status::NoSuchGroup);
+        members[3].leave(4, groups[3]);
+        net.run();
+        let again = ends(&members[3], CompletionKind::Leave);
+        assert_eq!(again[0].1, Status::NoSuchGroup);
+        members.iter().for_each(Party::end);
+        net.run();
+        assert_nothing_is_left(&net);
+    }
+}
+
+#[test]
+fn a_member_that_calls_something_else_is_noticed_by_all() {
+    for net in nets(3) {
+        for wrong in 0..3 {
+            let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
+            let groups = form(&net, &members, 1);
+            for (rank, member) in members.iter().enumerate() {
+                let call = member.barrier(1, groups[rank]);
+                match rank == wrong {
+                    true => call.broadcast(0).bytes(0, 8).issue(),
+                    false => call.issue(),
+                }
+            }
+            net.run();
+            for member in &members {
+                let ends = called(member);
+                assert_eq!(ends.len(), 1);
+                assert_eq!(ends[0].1, Status::Mismatch, "{ends:?}");
+            }
+            members.iter().for_each(Party::end);
+        }
+        net.run();
+        assert_nothing_is_left(&net);
+    }
+}
+
+#[test]
+fn the_time_that_a_caller_gives_is_kept() {
+    for net in nets(3) {
+        let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
+        let groups = form(&net, &members, 1);
+        members[1].barrier(1, groups[1]).timeout(20).issue();
+        members[2].barrier(1, groups[2]).issue();
+        let start = net.cluster().now;
+        while net.cluster().now.0 - start.0 < 15_000_000 {
+            net.advance(100_000);
+            poll_all(&net, 3);
+        }
+        assert!(called(&members[1]).is_empty());
+        net.advance(10_000_000);
+        net.run();
+        let who = name(&members[1]);
+        for member in &members[1..] {
+            assert_eq!(called(member), [(1, Status::TimedOut, who)]);
+        }
+        let mut join = members[2].join_command(3, &members[1], 9, (1, 2));
+        join.timeout_ms = 20.into();
+        members[2].post(&join.descriptor());
+        net.run();
+        net.advance(21_000_000);
+        net.run();
+        let ends = ends(&members[2], CompletionKind::Join);
+        assert_eq!(ends, [(3, Status::TimedOut, who)]);
+        members.iter().for_each(Party::end);
+        net.run();
+        assert_nothing_is_left(&net);
+    }
+}
+
+#[test]
+fn strangers_and_wrong_numbers_are_refused_and_the_group_forms_without_them() {
+    for net in nets(3) {
+        let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
+        let stranger = net.party(2, 2);
+        let home = &members[0];
+        type Wrong = fn(&mut JoinGroupCommand);
+        let wrong: [Wrong; 4] = [
+            |join| join.key = 5.into(),
+            |join| join.size = 4.into(),
+            |join| (join.size, join.rank) = (1.into(), 0.into()),
+            |join| (join.key, join.rank) = (6.into(), 2.into()),
+        ];
+        for (handle, change) in (10..).zip(wrong) {
+            let mut join = stranger.join_command(handle, home, 1, (1, 3));
+            change(&mut join);
+            stranger.post(&join.descriptor());
+            net.run();
+            let early = stranger.completions();
+            for (rank, member) in (0..).zip(&members) {
+                member.join(1, home, 1, (rank, 3));
+            }
+            net.run();
+            let mut refused = early;
+            refused.extend(stranger.completions());
+            assert_eq!(refused.len(), 1);
+            assert_eq!(status(&refused[0]), Status::GroupRefused);
+            for member in &members {
+                let entries = member.completions();
+                assert_eq!(entries.len(), 1);
+                assert_eq!(status(&entries[0]), Status::Ok);
+                member.leave(2, entries[0].immediate.get());
+            }
+            net.run();
+            members.iter().for_each(|member| drop(member.completions()));
+        }
+        // Twice is once too often.
+        home.join(1, home, 2, (0, 2));
+        home.join(2, home, 2, (0, 2));
+        net.run();
+        let ends = ends(home, CompletionKind::Join);
+        assert_eq!(ends, [(2, Status::GroupRefused, name(home))]);
+    }
+}
+
+#[test]
+fn a_segment_that_is_taken_back_ends_the_calls_that_use_it() {
+    for net in nets(2) {
+        let members = [net.party(0, 1), net.party(1, 1)];
+        let groups = form(&net, &members, 1);
+        let call = members[0].barrier(1, groups[0]).broadcast(1);
+        call.bytes(0, 8).run();
+        assert_eq!(members[0].unexport(&members[0]), Status::Ok);
+        net.run();
+        let who = name(&members[0]);
+        assert_eq!(called(&members[0]), [(1, Status::Aborted, who)]);
+        members[1].barrier(1, groups[1]).run();
+        assert_eq!(called(&members[1]), [(1, Status::Aborted, who)]);
+    }
+}

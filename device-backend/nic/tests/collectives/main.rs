@@ -1,0 +1,5 @@
+//! Groups and collectives (Q14, Q15, N26; docs/collectives.md): a story for each rule.
+
+mod groups;
+mod operations;
+mod party;
