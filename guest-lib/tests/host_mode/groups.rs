@@ -149,7 +149,7 @@ fn calls_run_beside_each_other_and_end_in_any_order() {
     });
 }
 
-/// Who ends is named to the others, which join another group.
+/// A member that ends is named to the others, which join another group.
 #[test]
 fn a_member_that_ends_is_named() {
     let cluster = Cluster::new(3);

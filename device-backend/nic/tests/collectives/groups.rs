@@ -27,7 +27,7 @@ fn a_group_forms_in_whatever_order_its_members_come() {
                 assert_eq!(came.sum::<usize>(), if last { 5 } else { 0 });
             }
         }
-        // Who is alone is a group, too.
+        // A process alone is a group, too.
         members[3].join(9, &members[3], 3, (0, 1));
         net.run();
         let group = members[3].completions()[0].immediate.get();
@@ -134,7 +134,7 @@ fn a_nic_that_is_reset_is_named() {
 }
 
 #[test]
-fn who_leaves_after_the_last_barrier_hurts_nobody() {
+fn a_member_that_leaves_after_the_last_barrier_hurts_nobody() {
     for net in nets(4) {
         let members = parties(&net, 4);
         let groups = form(&net, &members, 1);
@@ -169,7 +169,7 @@ fn who_leaves_after_the_last_barrier_hurts_nobody() {
 }
 
 #[test]
-fn who_leaves_early_ends_the_group() {
+fn a_member_that_leaves_early_ends_the_group() {
     for net in nets(3) {
         let members = parties(&net, 3);
         let groups = form(&net, &members, 1);
