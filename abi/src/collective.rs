@@ -289,14 +289,17 @@ layouts! {
     /// ```text
     ///      0                 4                 8
     ///   0  | name                              |
-    ///   8  | number                            |
-    ///  16  | size            | members         |
-    ///  24  | parent | port   | reserved        |
+    ///   8  | key                               |
+    ///  16  | number                            |
+    ///  24  | size            | members         |
+    ///  32  | parent | port   | reserved        |
     /// ```
-    #[bytes(32)]
+    #[bytes(40)]
     pub struct GroupForm {
         /// From the joins.
         pub name: U64,
+        /// From the joins: those with another one are none of its members.
+        pub key: U64,
         /// The group's, among those of this home; never used again.
         pub number: U64,
         /// Members of the group.

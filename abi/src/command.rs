@@ -11,7 +11,7 @@
 //! |---|---|
 //! | 1, 2 | [`crate::rdma`] |
 //! | 3 | [`crate::atomic`] |
-//! | 4 to 6 | [`crate::message`] |
+//! | 4 to 6, 10 | [`crate::message`] |
 //! | 7 to 9 | [`crate::collective`] |
 //!
 //! A command names the whole operation, of any length and alignment: the NIC splits it

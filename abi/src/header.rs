@@ -154,7 +154,48 @@ const fn page_up(bytes: u64) -> u64 {
     bytes.next_multiple_of(PAGE_SIZE as u64)
 }
 
+/// A part of the SRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SramPart {
+    /// What it is.
+    pub name: &'static str,
+    /// Its offset in bytes.
+    pub offset: usize,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// Who writes to it.
+    pub writer: &'static str,
+}
+
 impl Geometry {
+    /// The parts of the SRAM, in the order of their offsets (Q17).
+    pub fn parts(&self) -> impl Iterator<Item = SramPart> + '_ {
+        let parts = [
+            ("header", 0, "NIC"),
+            ("windows", self.windows_offset, "processes, each its own"),
+            ("page table", self.table_offset, "driver"),
+            ("reverse mappings", self.vpn_offset, "driver"),
+            ("protection keys", self.key_offset, "driver"),
+            ("lock words", self.lock_offset, "NIC"),
+            (
+                "dirty bits of the driver",
+                self.dirty_driver_offset,
+                "driver",
+            ),
+            ("dirty bits of the NIC", self.dirty_nic_offset, "NIC"),
+        ];
+        let dirty_bytes = self.dirty_nic_offset - self.dirty_driver_offset;
+        let ends = parts.into_iter().skip(1).map(|(_, offset, _)| offset);
+        let ends = ends.chain([self.dirty_nic_offset + dirty_bytes]);
+        let parts = parts.into_iter().zip(ends);
+        parts.map(|((name, offset, writer), end)| SramPart {
+            name,
+            offset,
+            bytes: end - offset,
+            writer,
+        })
+    }
+
     /// Lays out an SRAM for a guest whose highest physical frame number is below
     /// `frames` and which runs up to `windows` processes on the NIC.
     ///

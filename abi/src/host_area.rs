@@ -161,6 +161,12 @@ numbered! {
         Leave = 4,
         /// A [`crate::collective::CollectiveCommand`].
         Collective = 5,
+        /// A [`crate::message::ProbeCommand`]: tells of the message, which is not received.
+        Probe = 6,
+        /// A [`crate::process_names::NameCommand`]: of a lookup that has found one, `node` and
+        /// `port` are those of the process; of a registration that was refused, those of the
+        /// process that has the name.
+        Name = 7,
     }
 }
 
@@ -196,8 +202,9 @@ layouts! {
         pub length: U64,
         /// Where it begins in the memory of the receive. Of a receive that ends without a
         /// message: how many bytes messages have taken; those that are long may end behind it.
+        /// Of a probe that claims: the number of the message.
         pub offset: U64,
-        /// A [`crate::Status`] code. Unless Ok or Truncated, a receive has no message.
+        /// A [`crate::Status`] code. Unless Ok or Truncated, there is no message.
         pub status: U32,
         /// Node of the other process.
         pub node: U16,

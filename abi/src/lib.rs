@@ -68,6 +68,7 @@ pub mod ids;
 pub mod message;
 pub mod names;
 pub mod page_table;
+pub mod process_names;
 pub mod rdma;
 pub mod shared;
 pub mod status;
@@ -80,7 +81,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

@@ -5,7 +5,8 @@
 //! |---|---|---|
 //! | [`Opcode::Send`] | [`SendCommand`] | a completion of kind Send |
 //! | [`Opcode::Receive`] | [`ReceiveCommand`] | a completion of kind Receive; with MANY one for each message |
-//! | [`Opcode::Cancel`] | [`CancelCommand`] | none of its own: that of the receive, with Cancelled |
+//! | [`Opcode::Cancel`] | [`CancelCommand`] | none of its own: that of what it ends, with Cancelled |
+//! | [`Opcode::Probe`] | [`ProbeCommand`] | a completion of kind Probe |
 //!
 //! Completions are entries of the completion queue ([`crate::host_area::CompletionEntry`]);
 //! no counter counts these commands.
@@ -35,8 +36,10 @@ numbered! {
         Send = 4,
         /// Post a receive.
         Receive = 5,
-        /// Take a posted receive back.
+        /// Take back a posted receive, or a probe that waits.
         Cancel = 6,
+        /// Look for a message that has arrived.
+        Probe = 10,
     }
 }
 
@@ -74,6 +77,28 @@ bitflags! {
         /// Takes many messages, one behind the other in its memory, until that is full or it is
         /// cancelled.
         const MANY = 4;
+        /// Takes the message that a Probe has claimed, and no other: the tag is its number. With
+        /// DISCARD at most; ignore bits, endpoint, node and port are zero.
+        const CLAIMED = 8;
+        /// Drops the claimed message: there is no memory.
+        const DISCARD = 16;
+    }
+}
+
+bitflags! {
+    /// Modifiers of a [`ProbeCommand`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct ProbeFlags: u32 {
+        /// The untagged space: tag and ignore bits are zero.
+        const UNTAGGED = 1;
+        /// From any process: node and port of the header are zero.
+        const ANY_PROC = 2;
+        /// Waits for a message if none has arrived.
+        const WAIT = 4;
+        /// Takes the message out of the matching, for a Receive with [`ReceiveFlags::CLAIMED`].
+        const CLAIM = 8;
+        /// Drops the message. Not with CLAIM.
+        const DISCARD = 16;
     }
 }
 
@@ -138,7 +163,7 @@ layouts! {
         pub header: CommandHeader,
         /// Of the process: completions carry it, Cancel names it.
         pub handle: U64,
-        /// The tag that it takes.
+        /// The tag that it takes; the number of a claimed message.
         pub tag: U64,
         /// Bits of the tag that it does not compare.
         pub ignore: U64,
@@ -157,8 +182,8 @@ layouts! {
         pub flags: U32,
     }
 
-    /// Takes back the posted receive of a handle that was posted first. One that has its
-    /// message, or that is not there, is not touched.
+    /// Takes back the posted receive or waiting probe of a handle that was posted first. One that
+    /// has its message, or that is not there, is not touched.
     ///
     /// ```text
     ///      0                 4                 8
@@ -170,15 +195,48 @@ layouts! {
     pub struct CancelCommand {
         /// With [`Opcode::Cancel`].
         pub header: CommandHeader,
-        /// That of the receive.
+        /// That of the receive or the probe.
         pub handle: U64,
         /// Zero.
         pub reserved: [U64; 6],
+    }
+
+    /// Looks for the earliest message that has arrived, that no receive has taken, and that a
+    /// receive with this pattern would take.
+    ///
+    /// ```text
+    ///      0                 4                 8
+    ///   0  | header                            |
+    ///   8  | handle                            |
+    ///  16  | tag                               |
+    ///  24  | ignore                            |
+    ///  32  | reserved0                         | … 56
+    ///  56  |reserv1 |endpoint| flags           |
+    /// ```
+    #[bytes(DESCRIPTOR_BYTES)]
+    pub struct ProbeCommand {
+        /// With [`Opcode::Probe`].
+        pub header: CommandHeader,
+        /// Of the process: the completion carries it, Cancel names it.
+        pub handle: U64,
+        /// The tag that it looks for.
+        pub tag: U64,
+        /// Bits of the tag that it does not compare.
+        pub ignore: U64,
+        /// Zero.
+        pub reserved0: [U64; 3],
+        /// Zero.
+        pub reserved1: U16,
+        /// Own endpoint, below [`ENDPOINTS`].
+        pub endpoint: U16,
+        /// [`ProbeFlags`].
+        pub flags: U32,
     }
 }
 
 const _: () = assert!(core::mem::offset_of!(SendCommand, local_segment) == 56);
 const _: () = assert!(core::mem::offset_of!(ReceiveCommand, local_segment) == 56);
+const _: () = assert!(core::mem::offset_of!(ProbeCommand, endpoint) == 58);
 
 impl CommandBody for SendCommand {
     const OPCODE: u8 = Opcode::Send as u8;
@@ -190,6 +248,10 @@ impl CommandBody for ReceiveCommand {
 
 impl CommandBody for CancelCommand {
     const OPCODE: u8 = Opcode::Cancel as u8;
+}
+
+impl CommandBody for ProbeCommand {
+    const OPCODE: u8 = Opcode::Probe as u8;
 }
 
 /// Body of [`kind::MESSAGE`] and [`kind::MESSAGE_REQUEST`]: the envelope of a message, in MPI's
@@ -237,7 +299,8 @@ layouts! {
     pub struct MessagePermit {
         /// Names the receive at its NIC; the data carries it back.
         pub receive: U64,
-        /// Bytes that it takes; fewer than the message has: that is truncated.
+        /// Bytes that it takes; fewer than the message has: that is truncated. None of a message
+        /// that is discarded.
         pub length: U64,
         /// Where in its page the first byte goes.
         pub page_offset: U16,

@@ -1,10 +1,10 @@
 //! Names of the kinds of frames, for people: traces, captures, messages.
 
 use crate::wire::kind;
-use crate::{atomic, collective, directory, message, rdma};
+use crate::{atomic, collective, directory, message, process_names, rdma};
 
 /// Every kind of frame, with its name.
-pub const KINDS: [(u8, &str); 30] = [
+pub const KINDS: [(u8, &str); 32] = [
     (kind::ACK, "Ack"),
     (kind::HELLO, "Hello"),
     (kind::HELLO_REPLY, "HelloReply"),
@@ -35,6 +35,8 @@ pub const KINDS: [(u8, &str); 30] = [
     (collective::kind::GROUP_FORMED, "GroupFormed"),
     (collective::kind::GROUP_START, "GroupStart"),
     (collective::kind::GROUP_GREET, "GroupGreet"),
+    (process_names::kind::NAMES, "Names"),
+    (process_names::kind::NAMES_SEEN, "NamesSeen"),
 ];
 
 /// The name of a kind of frame, if it is known.

@@ -83,6 +83,7 @@ statuses! {
     NotStaged = 32: "the receiver has no room to stage the message; it waits for its receive",
     /// The message is longer than its receive: what fits has arrived (Q4).
     Truncated = 33: "the message is longer than the receive that took it",
+    /// A receive, or a probe that waits.
     Cancelled = 34: "the receive was cancelled",
     /// Of the members of a group, two call different collectives, or with different lengths,
     /// roots or operators.
@@ -92,6 +93,10 @@ statuses! {
     /// The key or the size is another than that of the home process, or another process has the
     /// rank.
     GroupRefused = 38: "the group has another key or size, or the rank is taken",
+    /// A probe finds no message, or a receive names a claimed message that is not there: it was
+    /// received or discarded, or its sender has ended or given it up (Q4).
+    NoMessage = 39: "no such message has arrived, or it is gone",
+    NameTaken = 40: "another process has the name",
 }
 
 impl Status {
@@ -112,7 +117,7 @@ mod tests {
             assert_eq!(status.code() as usize, place);
             assert_eq!(Status::try_from(place as u32), Ok(status));
         }
-        assert_eq!(Status::try_from(39), Err(Unknown(39)));
+        assert_eq!(Status::try_from(41), Err(Unknown(41)));
         assert_eq!(Status::try_from(u32::MAX), Err(Unknown(u32::MAX)));
     }
 }

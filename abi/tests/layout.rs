@@ -20,7 +20,7 @@ use qnic_abi::window::{
 };
 use qnic_abi::{
     atomic, attach, collective, command, control, directory, event, export, header, host_area,
-    message, rdma, uapi, wire,
+    message, process_names, rdma, uapi, wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -61,6 +61,7 @@ fn layouts() -> String {
         layout::<message::SendCommand>(),
         layout::<message::ReceiveCommand>(),
         layout::<message::CancelCommand>(),
+        layout::<message::ProbeCommand>(),
         layout::<message::MessagePermit>(),
         layout::<message::MessageData>(),
         layout::<message::MessageEnd>(),
@@ -73,6 +74,10 @@ fn layouts() -> String {
         layout::<collective::GroupEnd>(),
         layout::<collective::PartFields>(),
         layout::<collective::StateFields>(),
+        layout::<process_names::ProcessName>(),
+        layout::<process_names::NameCommand>(),
+        layout::<process_names::Names>(),
+        layout::<process_names::NameEntry>(),
         layout::<wire::Envelope>(),
         layout::<wire::Ack>(),
         layout::<wire::Leave>(),

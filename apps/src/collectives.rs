@@ -1,4 +1,5 @@
-//! Processes of all nodes that form a group and take part in collectives, each checked.
+//! Processes of an application on all nodes that take part in collectives, each checked. They
+//! find each other by their names.
 //!
 //! ```text
 //!   program ─── process: a thread, a member     rank: by node, then program, then process
@@ -7,14 +8,16 @@
 //! A member that another one's end has left without a group says so and ends with status 3.
 
 use anyhow::{bail, ensure, Context, Result};
-use clap::Args;
-use qnic::group::{Group, Membership, Operator};
-use qnic::{Error, Nic, NodeId, Port, SegmentName};
+use clap::{Args, ValueEnum};
+use qnic::group::{Group, Operator};
+use qnic::{Error, Nic, Port, SegmentName};
 use qnic_apps::pattern;
 
 use crate::node::{say, say_line, Exported};
 use crate::options::{ANSWER_LIMIT, START_LIMIT};
 
+/// Their application.
+const APPLICATION: &str = "collectives";
 /// Port of the first process of each node.
 const FIRST_PORT: u16 = 20;
 /// Rounds after which it is said that all take part.
@@ -42,12 +45,29 @@ pub(crate) struct Options {
     /// Barriers behind them
     #[arg(long, default_value_t = 0)]
     barriers: u64,
+    /// Which collective a round has; without it, each after the other
+    #[arg(long, value_enum)]
+    only: Option<Kind>,
     /// Bytes of each collective: whole words of 8
     #[arg(long, default_value_t = 100_000)]
     bytes: usize,
 }
 
+/// A collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Barrier,
+    Broadcast,
+    Reduce,
+    Allreduce,
+}
+
 impl Options {
+    /// Returns true if a round has that collective.
+    fn has(&self, kind: Kind) -> bool {
+        self.only.is_none_or(|only| only == kind)
+    }
+
     fn members(&self) -> u32 {
         let each = u32::from(self.programs) * u32::from(self.processes);
         self.nodes.len() as u32 * each
@@ -89,14 +109,19 @@ fn member(nic: &Nic, options: &Options, index: u16) -> Result<Option<Error>> {
     let place = place.context("this node is not among --nodes")? as u32;
     let each = u32::from(options.programs) * u32::from(options.processes);
     let memory = Exported::new(&endpoint, SegmentName(1), options.bytes.max(8))?;
-    let home = (NodeId(options.nodes[0]), Port(FIRST_PORT));
     let rank = place * each + u32::from(index);
-    let membership = Membership::new(home, rank, options.members());
-    let group = endpoint.join_group(&membership, START_LIMIT);
-    let group = group.context("join the group")?;
+    let group = endpoint.join_application(APPLICATION, rank, options.members(), START_LIMIT);
+    let group = group.context("join the application")?;
+    let next = (rank + 1) % options.members();
+    let (node, port) = group.find(next, START_LIMIT).context("find the next")?;
+    let there = options.nodes[(next / each) as usize];
+    ensure!(
+        (node.0, u32::from(port.0)) == (there, u32::from(FIRST_PORT) + next % each),
+        "process {next} was found on {node}, {port}"
+    );
     let mut number = 0;
     while options.rounds == 0 || number < options.rounds {
-        match round(&group, &memory, options.bytes, number) {
+        match round(&group, &memory, options, number) {
             Ok(()) => {}
             Err(error) => return error.downcast().map(Some),
         }
@@ -147,22 +172,31 @@ fn check(memory: &Exported, expected: &[u8], what: &str, group: &Group<'_>) -> R
     Ok(())
 }
 
-fn round(group: &Group<'_>, memory: &Exported, length: usize, number: u64) -> Result<()> {
+fn round(group: &Group<'_>, memory: &Exported, options: &Options, number: u64) -> Result<()> {
     let (rank, size) = (group.rank(), group.size());
-    let root = (number % u64::from(size)) as u32;
+    let (root, length) = ((number % u64::from(size)) as u32, options.bytes);
     let part = || memory.part(0, length);
-    group.barrier(ANSWER_LIMIT)?;
     let own = own_bytes(rank, number, length);
-    memory.buffer.write(0, &own)?;
-    group.allreduce::<u64>(part(), Operator::Sum, ANSWER_LIMIT)?;
-    let sums = combined(size, number, length, u64::wrapping_add);
-    check(memory, &sums, "allreduce", group)?;
-    memory.buffer.write(0, &own)?;
-    group.broadcast(part(), root, ANSWER_LIMIT)?;
-    check(memory, &own_bytes(root, number, length), "broadcast", group)?;
-    memory.buffer.write(0, &own)?;
-    group.reduce::<u64>(part(), Operator::Maximum, root, ANSWER_LIMIT)?;
-    let greatest = combined(size, number, length, u64::max);
-    let expected = if rank == root { &greatest } else { &own };
-    check(memory, expected, "reduce", group)
+    if options.has(Kind::Barrier) {
+        group.barrier(ANSWER_LIMIT)?;
+    }
+    if options.has(Kind::Allreduce) {
+        memory.buffer.write(0, &own)?;
+        group.allreduce::<u64>(part(), Operator::Sum, ANSWER_LIMIT)?;
+        let sums = combined(size, number, length, u64::wrapping_add);
+        check(memory, &sums, "allreduce", group)?;
+    }
+    if options.has(Kind::Broadcast) {
+        memory.buffer.write(0, &own)?;
+        group.broadcast(part(), root, ANSWER_LIMIT)?;
+        check(memory, &own_bytes(root, number, length), "broadcast", group)?;
+    }
+    if options.has(Kind::Reduce) {
+        memory.buffer.write(0, &own)?;
+        group.reduce::<u64>(part(), Operator::Maximum, root, ANSWER_LIMIT)?;
+        let greatest = combined(size, number, length, u64::max);
+        let expected = if rank == root { &greatest } else { &own };
+        check(memory, expected, "reduce", group)?;
+    }
+    Ok(())
 }

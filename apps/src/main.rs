@@ -4,6 +4,7 @@
 //! Exit status: 0 if everything was right, 1 if not, 2 for a wrong command line.
 
 mod bench;
+mod collective_bench;
 mod collectives;
 mod contend;
 mod demo;
@@ -73,6 +74,8 @@ enum Role {
     Contend(contend::Options),
     /// Takes part in collectives of a group with processes of all nodes, and checks each
     Collectives(collectives::Options),
+    /// Measures collectives beside a tree of writes
+    CollectiveBench(collective_bench::Options),
     /// Prints what driver and NIC hold and have counted
     Info,
     /// Exports segments with different rights, and compares them at the end
@@ -114,6 +117,7 @@ fn main() -> anyhow::Result<()> {
         Role::Bench(options) => bench::run(&options),
         Role::Contend(options) => contend::run(&options),
         Role::Collectives(options) => collectives::run(&options),
+        Role::CollectiveBench(options) => collective_bench::run(&options),
         Role::Info => info::run(),
         Role::KeyOwner => keys::run_owner(),
         Role::KeyTester(options) => keys::run_tester(&options),

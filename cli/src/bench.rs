@@ -3,6 +3,7 @@
 //!
 //! A suite returns [`figures::Table`]s; one printer shows them, and `--json` writes them.
 
+mod collective;
 mod figures;
 mod memory;
 mod message;
@@ -40,6 +41,8 @@ enum Where {
     Sync,
     /// Tagged messages, beside writes of the same run
     Message,
+    /// Collectives of 2 to 16 nodes, beside a tree of writes of the same run
+    Collective,
     /// Costs of the shadow page table, and of pages that are absent, beside NetVM's
     Memory,
 }
@@ -54,6 +57,7 @@ Examples:
   cargo qnic bench memory
   cargo qnic bench sync
   cargo qnic bench message
+  cargo qnic bench collective
 
 All rounds are interleaved with a memcpy of the same size; the table shows
 medians and the spread of the rounds. Ratios are what to compare between
@@ -89,6 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         Where::Wire => wire::measure(rounds)?,
         Where::Sync => sync::measure(rounds)?,
         Where::Message => message::measure(rounds)?,
+        Where::Collective => collective::measure(rounds)?,
         Where::Memory => memory::measure(rounds)?,
     };
     for table in &tables {

@@ -12,6 +12,7 @@ mod fuzz;
 mod keys;
 mod logs;
 mod net;
+mod nic;
 mod pause;
 mod ps;
 mod run;
@@ -61,6 +62,8 @@ enum Command {
     Logs(logs::Options),
     /// Show what a node's NIC has counted
     Stats(stats::Options),
+    /// Show what a node's NIC holds: its memory map, names, groups, queues
+    Nic(nic::Options),
     /// Stop the CPUs of a node's guest
     Pause(pause::PauseOptions),
     /// Let a paused guest go on
@@ -105,6 +108,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Cp(options) => cp::run(options),
         Command::Logs(options) => logs::run(options),
         Command::Stats(options) => stats::run(options),
+        Command::Nic(options) => nic::run(options),
         Command::Pause(options) => pause::pause(options),
         Command::Resume(options) => pause::resume(options),
         Command::Down(options) => down::run(options),

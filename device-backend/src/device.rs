@@ -1,6 +1,5 @@
 //! A running device process: starts and ends its threads.
 
-use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,7 +11,7 @@ use qnic_config::{
     Config, ConfigError, NetworkSettings, NicSettings, ProcessSettings, UdpSettings,
 };
 use qnic_links::{
-    Carrier, Fabric, PrivateKey, ShmCarrier, ShmPeer, UdpCarrier, UdpIdentity, UdpPeer,
+    Carrier, Fabric, NetworkPlan, PrivateKey, ShmCarrier, ShmPeer, UdpCarrier, UdpIdentity, UdpPeer,
 };
 use qnic_nic::{Limits, Nic, NicConfig};
 use zerocopy::IntoBytes;
@@ -77,9 +76,7 @@ impl Device {
         let plan = config.network_plan().context(BAD_CONFIG)?;
         let mut attachments = Vec::with_capacity(config.nics.len());
         for settings in &config.nics {
-            let routes = plan.routes(settings.node);
-            let limits = (limits.clone(), routes);
-            attachments.push(add_nic(&mut fabric, settings, limits, &handle)?);
+            attachments.push(add_nic(&mut fabric, settings, (&limits, &plan), &handle)?);
         }
         let mut listening = None;
         if let Some(network) = &config.network {
@@ -201,7 +198,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
 fn add_nic(
     fabric: &mut Fabric<Node>,
     settings: &NicSettings,
-    (limits, routes): (Limits, BTreeMap<NodeId, NodeId>),
+    (limits, plan): (&Limits, &NetworkPlan),
     engine: &EngineHandle,
 ) -> Result<Attachment> {
     let name = &settings.name;
@@ -210,8 +207,9 @@ fn add_nic(
         frames: ram::frames(settings.ram),
         windows: settings.windows,
         doorbells: settings.doorbells,
-        limits,
-        routes,
+        limits: limits.clone(),
+        routes: plan.routes(settings.node),
+        nodes: plan.nodes.clone(),
     })
     .map_err(|error| anyhow!("NIC \"{name}\": no SRAM can be laid out: {error:?}"))?;
     let sram_bytes = nic.geometry().sram_bytes;

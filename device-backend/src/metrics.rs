@@ -7,6 +7,7 @@
 //! | `{"cmd":"net_clear","links":LINKS}` | removes all impairments: `{"changed":N}` |
 //! | `{"cmd":"capture","links":LINKS,"snaplen":N,"count":N}` | `{"capturing":true}`, and then the connection is a pcapng stream of the frames on links (docs/capture.md), until `count` frames were sent or the client shuts down its side; both numbers are optional |
 //! | `{"cmd":"expect_pause","node":1}` | when QEMU stops this node's queues next, within 30 s, it pauses the machine: its NIC is not suspended and continues to serve its peers. A paused machine must continue before it is reset |
+//! | `{"cmd":"table","node":1,"table":"names"}` | what a NIC holds: `{"columns":[…],"rows":[[…]],"truncated":false}`, at most 4,096 rows; `map`, `names`, `groups` or `queues` |
 //!
 //! LINKS names links by node numbers: `"all"`, `{"at":1}`, `{"between":[0,1]}`,
 //! `{"one_way":[0,1]}`.
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use procfs::process::{Process, Status};
 use qnic_links::{ImpairmentChange, LinkSet};
+use qnic_nic::TableKind;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::{CaptureSettings, Captures};
@@ -46,7 +48,21 @@ enum Request {
     ExpectPause {
         node: u16,
     },
+    Table {
+        node: u16,
+        table: TableName,
+    },
     Capture(CaptureSettings),
+}
+
+/// The names of tables in requests.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum TableName {
+    Map,
+    Names,
+    Groups,
+    Queues,
 }
 
 /// The response to `stats`.
@@ -99,13 +115,14 @@ fn converse(
             Ok(Request::NetSet { links, change }) => set_links(engine, links, Some(change)),
             Ok(Request::NetClear { links }) => set_links(engine, links, None),
             Ok(Request::ExpectPause { node }) => expect_pause(engine, node),
+            Ok(Request::Table { node, table }) => show_table(engine, node, table),
             Ok(Request::Capture(settings)) => {
                 let begun = captures.begin(client, engine, settings);
                 return begun.or_else(|error| send(&failure(error)));
             }
             Err(error) => Err(format!(
                 "{error}; known requests: {{\"cmd\":\"stats\"}}, \"net_set\", \"net_clear\", \"capture\", \
-                 \"expect_pause\""
+                 \"expect_pause\", \"table\""
             )
             .into()),
         };
@@ -135,6 +152,25 @@ fn expect_pause(engine: &EngineHandle, node: u16) -> crate::Fallible<String> {
             "node {node} has no NIC here that a driver has started: nothing can be paused"
         ))?,
     }
+}
+
+fn show_table(engine: &EngineHandle, node: u16, table: TableName) -> crate::Fallible<String> {
+    let kind = match table {
+        TableName::Map => TableKind::Map,
+        TableName::Names => TableKind::Names,
+        TableName::Groups => TableKind::Groups,
+        TableName::Queues => TableKind::Queues,
+    };
+    let found = engine.ask(move |engine| engine.table(node, kind))?;
+    let Some(table) = found else {
+        return Err(format!("node {node} has no NIC here"))?;
+    };
+    let shown = serde_json::json!({
+        "columns": table.columns,
+        "rows": table.rows,
+        "truncated": table.truncated,
+    });
+    Ok(shown.to_string())
 }
 
 fn stats(engine: &EngineHandle) -> crate::Fallible<String> {

@@ -75,6 +75,18 @@ fn metrics_are_given() {
     for (request, part) in [
         ("{\"cmd\":\"stats\"}\n", "\"name\":\"a\""),
         ("{\"cmd\":\"stats\"}\n", "\"rss_anon_bytes\":"),
+        (
+            "{\"cmd\":\"table\",\"node\":0,\"table\":\"map\"}\n",
+            "[\"windows\",\"0x1000\",",
+        ),
+        (
+            "{\"cmd\":\"table\",\"node\":0,\"table\":\"names\"}\n",
+            "{\"columns\":[\"application\",\"process\",\"node\",\"port\"],\"rows\":[]",
+        ),
+        (
+            "{\"cmd\":\"table\",\"node\":9,\"table\":\"map\"}\n",
+            "node 9 has no NIC here",
+        ),
         ("nonsense\n", "\"error\":"),
     ] {
         metrics.write_all(request.as_bytes()).unwrap();

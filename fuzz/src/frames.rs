@@ -17,6 +17,7 @@ use qnic_abi::command::CommandBody;
 use qnic_abi::directory::kind as directory;
 use qnic_abi::host_area::HEAD;
 use qnic_abi::message::kind as message;
+use qnic_abi::process_names::{kind as names, NameEntry};
 use qnic_abi::rdma::kind as rdma;
 use qnic_abi::window::COMMAND_ENTRIES;
 use qnic_abi::wire::{
@@ -27,6 +28,7 @@ use qnic_nic::testing::{page, Memory, Net, Party, SimSegment, PAGE};
 use qnic_nic::{Limits, Payload};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use crate::group_bodies;
 use crate::honest::{check_bounds, limits, party, pass, reset, Pair, BYTES, PAGES, WINDOWS};
 use crate::input::Input;
 
@@ -49,7 +51,7 @@ const WHOLE_PAGES: usize = PAGES as usize - 1;
 const REMEMBERED: usize = 64;
 
 /// Every kind, with the length of its body.
-const KINDS: [(u8, u8); 30] = [
+const KINDS: [(u8, u8); 32] = [
     (rdma::WRITE, 40),
     (rdma::READ_REQUEST, 40),
     (rdma::READ_RESPONSE, 16),
@@ -73,13 +75,15 @@ const KINDS: [(u8, u8); 30] = [
     (message::MESSAGE_END, 8),
     (collective::COLLECTIVE_UP, 40),
     (collective::COLLECTIVE_DOWN, 40),
-    (collective::GROUP_FORM, 32),
+    (collective::GROUP_FORM, 40),
     (collective::GROUP_END, 24),
     (collective::GROUP_JOIN, 32),
     (collective::GROUP_REFUSED, 16),
     (collective::GROUP_FORMED, 16),
     (collective::GROUP_START, 16),
     (collective::GROUP_GREET, 16),
+    (names::NAMES, 8),
+    (names::NAMES_SEEN, 0),
 ];
 
 /// One node outside.
@@ -250,7 +254,10 @@ impl<'a, 'b> Attack<'a, 'b> {
         let words = self.body(kind, &seen);
         frame.body.copy_from_slice(&words.as_bytes()[..BODY_BYTES]);
         let class = Class::of(kind);
-        let length = self.payload_length(class);
+        let mut length = self.payload_length(class);
+        if kind == names::NAMES && self.input.chance(240) {
+            length -= length % size_of::<NameEntry>();
+        }
         let fragments = (length.div_ceil(PAGE_SIZE)).max(1) as u8;
         let input = &mut *self.input;
         let stranger = &mut self.strangers[index];
@@ -275,7 +282,10 @@ impl<'a, 'b> Attack<'a, 'b> {
             envelope.destination_session = input.near(stranger.sessions[1]).into();
             envelope.destination_node = input.near16(TARGET as u16).into();
         }
-        let bytes = [7; MAX_SPAN];
+        let mut bytes = [7; MAX_SPAN];
+        if kind == names::NAMES {
+            group_bodies::fill_names(&mut bytes[..length], self.input);
+        }
         if length == 0 {
             self.hand(&frame, Payload::None);
         } else if self.input.chance(64) {
@@ -381,61 +391,11 @@ impl<'a, 'b> Attack<'a, 'b> {
                 [receive, 0, page_offset, 0, 0]
             }
             message::MESSAGE_END => [16, 0, 0, 0, 0],
-            collective::COLLECTIVE_UP | collective::COLLECTIVE_DOWN => {
-                let (sequence, part) = (input.byte() % 8, input.byte() % 4);
-                let (home, kind) = (input.below(3) as u64, 1 + input.byte() % 4);
-                let (operator, element) = if kind > 2 { (1, 2) } else { (0, 0) };
-                let numbers = u32::from_le_bytes([kind, operator, element, input.byte() % 4]);
-                [
-                    group_number(seen, input),
-                    u64::from(input.byte()) * 8,
-                    u64::from(sequence) | u64::from(part) << 32,
-                    u64::from(input.byte() % 2) | home << 32,
-                    u64::from(numbers) | 4096 << 32,
-                ]
-            }
-            collective::GROUP_FORM => {
-                let (size, members) = (1 + input.byte() % 3, 1 + input.byte() % 2);
-                let parent = [0xffff, 0, 1, 2][usize::from(input.byte() % 4)];
-                [
-                    u64::from(input.byte() % 4),
-                    u64::from(input.byte() % 4),
-                    u64::from(size) | u64::from(members) << 32,
-                    parent | u64::from(port) << 16,
-                    0,
-                ]
-            }
-            collective::GROUP_END => {
-                let home = input.below(3) as u64;
-                [
-                    group_number(seen, input),
-                    17 | home << 32 | 1 << 48,
-                    5,
-                    0,
-                    0,
-                ]
-            }
-            collective::GROUP_JOIN => {
-                let (rank, size) = (input.byte() % 3, 1 + input.byte() % 3);
-                let (name, key) = (input.byte() % 4, input.byte() % 2);
-                [
-                    name.into(),
-                    key.into(),
-                    1 + u64::from(input.byte() % 4),
-                    u64::from(size) | u64::from(rank) << 32,
-                    0,
-                ]
-            }
-            collective::GROUP_REFUSED => [1 + u64::from(input.byte() % 8), 38, 0, 0, 0],
-            collective::GROUP_FORMED | collective::GROUP_START | collective::GROUP_GREET => {
-                let home = input.below(3) as u64;
-                [group_number(seen, input), 4096 | home << 32, 0, 0, 0]
-            }
             kind::ACK => [u64::from(input.byte() % 2), input.raw(), 0, 0, 0],
             kind::HELLO | kind::HELLO_REPLY => [64, 0, 0, 0, 0],
             kind::LEAVE => [1, 1 + u64::from(input.byte() % 4), 0, 0, 0],
             kind::WINDOW | kind::WINDOW_TAKEN => [64, 0, 0, 0, 0],
-            _ => [0; 5],
+            _ => group_bodies::words(kind, seen, port, input),
         };
         let words = right.map(|word| input.near(word));
         let behind = if input.chance(4) { input.raw() } else { 0 };
@@ -523,8 +483,12 @@ impl<'a, 'b> Attack<'a, 'b> {
         }
         let (handle, name) = (u64::from(input.byte()), u64::from(input.byte() % 4));
         let group = 1 + u64::from(input.byte() % 16);
+        let number = u32::from(input.byte() % 16);
         match input.byte() {
-            0..=95 => {
+            0..=15 => victim.register_name(handle, ("fuzz", number)),
+            16..=23 => victim.withdraw_name(handle, ("fuzz", number)),
+            24..=47 => victim.look_up(handle, ("fuzz", number * 20), 50),
+            48..=95 => {
                 let own = input.chance(128);
                 let (rank, size) = (u32::from(!own), 1 + u32::from(input.byte() % 3));
                 let mut join = victim.join_command(handle, victim, name, (rank, size));
@@ -576,21 +540,5 @@ impl<'a, 'b> Attack<'a, 'b> {
         self.pair.b = party(&self.net, TARGET, 2);
         self.pair.exchange();
         check_bounds(&self.net, &self.limits, &[0, TARGET]);
-    }
-}
-
-/// The number of the group that the NIC has last told of, or a small one.
-fn group_number(seen: &Frame, input: &mut Input<'_>) -> u64 {
-    let words = <[u64; 2]>::read_from_prefix(&seen.body);
-    let [first, second] = words.map_or([0; 2], |words| words.0);
-    match seen.envelope.kind {
-        collective::GROUP_FORM => second,
-        collective::COLLECTIVE_UP
-        | collective::COLLECTIVE_DOWN
-        | collective::GROUP_END
-        | collective::GROUP_FORMED
-        | collective::GROUP_START
-        | collective::GROUP_GREET => first,
-        _ => (input.byte() % 4).into(),
     }
 }

@@ -10,8 +10,9 @@
 use qnic_abi::atomic::Function;
 use qnic_abi::collective::{CollectiveCommand, JoinGroupCommand, LeaveGroupCommand};
 use qnic_abi::command::CommandBody;
-use qnic_abi::message::{CancelCommand, ReceiveCommand, SendCommand};
+use qnic_abi::message::{CancelCommand, ProbeCommand, ReceiveCommand, ReceiveFlags, SendCommand};
 use qnic_abi::page_table::{entry_of, PageAccess, Tag};
+use qnic_abi::process_names::{NameCommand, ProcessName};
 use qnic_abi::window::{
     command_offset, ARMED, AWAKE, COMMAND_ENTRIES, COMPLETION_HEAD, NOTIFICATION_HEAD,
     WAKE_REQUEST, WINDOW_BYTES,
@@ -171,8 +172,8 @@ impl<'a, 'b> Guest<'a, 'b> {
     fn message_command(&mut self, local: Memory, length: u64, (node, port): (u16, u16)) {
         let input = &mut *self.input;
         let tag = u64::from(input.byte() % 4);
-        let mut descriptor = match input.byte() % 4 {
-            0 | 1 => {
+        let mut descriptor = match input.byte() % 8 {
+            0 | 1 | 4 => {
                 let mut send = SendCommand::command();
                 send.length = length.into();
                 send.local_address = local.address.into();
@@ -182,7 +183,16 @@ impl<'a, 'b> Guest<'a, 'b> {
                 send.flags = input.near32(0).into();
                 send.descriptor()
             }
-            2 => {
+            5 => return self.claimed_command(local, length),
+            7 => {
+                let mut probe = ProbeCommand::command();
+                probe.ignore = input.near(3).into();
+                probe.endpoint = input.near16(0).into();
+                let flags = u32::from(input.byte() % 4) << 2;
+                probe.flags = input.near32(flags | u32::from(tag as u8 & 1) << 1).into();
+                probe.descriptor()
+            }
+            2 | 6 => {
                 let mut receive = ReceiveCommand::command();
                 receive.ignore = input.near(3).into();
                 receive.length = length.into();
@@ -197,7 +207,7 @@ impl<'a, 'b> Guest<'a, 'b> {
         };
         let words = [input.near(tag), input.near(tag)];
         if descriptor.header.opcode != CancelCommand::OPCODE {
-            let any = descriptor.header.opcode == ReceiveCommand::OPCODE && input.chance(128);
+            let any = descriptor.header.opcode != SendCommand::OPCODE && input.chance(128);
             let (node, port) = if any { (0, 0) } else { (node, port) };
             descriptor.header.remote_node = input.near16(node).into();
             descriptor.header.remote_port = input.near16(port).into();
@@ -206,6 +216,26 @@ impl<'a, 'b> Guest<'a, 'b> {
         descriptor.body[..8].copy_from_slice(&words[0].to_le_bytes());
         descriptor.header.inline_length = input.near8(0);
         self.villain.post(&descriptor);
+    }
+
+    /// Receives or discards what may be a claimed message of the process: the numbers of a NIC
+    /// are small.
+    fn claimed_command(&mut self, local: Memory, length: u64) {
+        let input = &mut *self.input;
+        let mut receive = ReceiveCommand::command();
+        receive.handle = input.near(1).into();
+        receive.tag = (1 + u64::from(input.byte() % 64)).into();
+        let mut flags = ReceiveFlags::CLAIMED;
+        if input.chance(96) {
+            flags |= ReceiveFlags::DISCARD;
+        } else {
+            receive.length = length.into();
+            receive.local_address = local.address.into();
+            receive.local_key = local.key.0.into();
+            receive.local_segment = local.segment.0.into();
+        }
+        receive.flags = input.near32(flags.bits()).into();
+        self.villain.post(&receive.descriptor());
     }
 
     /// A command of groups that is right but for what the input makes wrong.
@@ -230,7 +260,18 @@ impl<'a, 'b> Guest<'a, 'b> {
                 join.timeout_ms = input.near32(1000).into();
                 join.descriptor()
             }
-            96..=119 => {
+            96..=107 => {
+                let mut name = NameCommand::command();
+                name.handle = group.into();
+                let process = u32::from(input.byte() % 12);
+                name.name = ProcessName::new("fuzz", process).unwrap_or_default();
+                let action = 1 + input.byte() % 3;
+                name.action = input.near8(action);
+                let wait = if name.action == 3 { 50 } else { 0 };
+                name.timeout_ms = input.near32(wait).into();
+                name.descriptor()
+            }
+            108..=119 => {
                 let mut leave = LeaveGroupCommand::command();
                 leave.group = input.near(group).into();
                 leave.descriptor()

@@ -35,6 +35,7 @@ pub(crate) fn limits() -> Limits {
         parked_imports: 2,
         parked_imports_per_peer: 3,
         receives: 8,
+        probes: 3,
         masks: 4,
         unexpected: 12,
         staged_bytes: 9000,

@@ -30,6 +30,7 @@ pub mod vhost_user;
 #[allow(dead_code)]
 #[path = "../../device-backend/tests/guest/mod.rs"]
 mod front_end;
+mod group_bodies;
 mod guest;
 mod honest;
 mod input;

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use qnic_abi::message::ProbeFlags;
 use tokio::io::unix::AsyncFd;
 use tokio::io::Interest;
 use tokio::sync::Notify;
@@ -13,7 +14,8 @@ use crate::channel::{Message, Receiver};
 use crate::core::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::message::{Completion, MultiReceive, Request};
+use crate::group::Call;
+use crate::message::{Claim, Claimed, Completion, Envelope, MultiReceive, Pattern, Request};
 use crate::notification::{NotificationId, Poller, Signal};
 
 /// The waits of an endpoint for async tasks. All are cancel safe: a future that is dropped
@@ -109,6 +111,36 @@ impl AsyncEndpoint {
     pub async fn next_message(&self, many: &mut MultiReceive<'_>) -> Result<Option<Completion>> {
         self.check_own(many.core())?;
         self.until_any(|| many.look()).await
+    }
+
+    /// Waits until an operation of a group has ended ([`Call::wait`]).
+    ///
+    /// # Errors
+    /// Those of [`Call::test`]; [`Error::ForeignRequest`], [`Error::System`].
+    pub async fn call(&self, call: &mut Call<'_>) -> Result<()> {
+        self.check_own(call.core())?;
+        let end = self.until_any(|| call.look()).await?;
+        call.result(&end).map(drop)
+    }
+
+    /// Waits until a message has arrived that the pattern takes, and says what it is
+    /// ([`Endpoint::probe`]). Waits in the call itself only while the command queue is full.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::probe`] but TimedOut; [`Error::System`].
+    pub async fn probe(&self, pattern: &Pattern) -> Result<Envelope> {
+        let mut request = self.endpoint.post_probe(pattern, ProbeFlags::WAIT)?;
+        let end = self.until_any(|| request.look()).await?;
+        request.result(&end).map(Envelope::from)
+    }
+
+    /// Waits for the message of a claim ([`Claim::wait`]).
+    ///
+    /// # Errors
+    /// As [`AsyncEndpoint::completion`]
+    pub async fn claimed<'a>(&self, claim: &mut Claim<'a>) -> Result<Claimed<'a>> {
+        self.check_own(claim.core())?;
+        self.until_any(|| claim.look()).await
     }
 
     fn check_own(&self, core: &Core) -> Result<()> {

@@ -37,7 +37,7 @@
 //!
 //! Who may import a segment, and which notifications its writers may signal:
 //! [`ExportOptions`]. Locks, queues, monitors and semaphores: [`sync`]. Tagged messages: [`message`].
-//! Groups and collectives: [`group`].
+//! Groups and collectives: [`group`]. Names of processes: [`names`].
 //! Streams of messages: [`channel`].
 //! Ordering, completion and failures: [`Endpoint`]. Memory that peers write to:
 //! [`Buffer`]. What a program finds in its environment: [`DEVICE_VARIABLE`],
@@ -52,8 +52,9 @@
 //! | `channel` | channels, byte streams, shared queues |
 //! | `sync` | locks, wait queues, monitors, semaphores |
 //! | `atomic` | atomic operations on remote words |
-//! | `message` | tagged messages: Sends, receives, requests |
-//! | `group` | groups of processes; barrier, broadcast, reduce, allreduce |
+//! | `message` | tagged messages: Sends, receives, requests, probes and claims |
+//! | `group` | groups of processes, that of an application; barrier, broadcast, reduce, allreduce |
+//! | `names` | names of processes |
 //! | `rdma` | writes, reads, tickets, the library's own writes |
 //! | `notification` | counted notifications, queue, handlers, poller |
 //! | `memory` | buffers, exported and imported segments |
@@ -77,6 +78,7 @@ mod memory;
 pub mod message;
 #[cfg(test)]
 mod model;
+pub mod names;
 mod nic;
 mod notification;
 mod path;
@@ -94,8 +96,8 @@ pub use atomic::{RemoteU32, RemoteU64, RemoteWord, Word};
 pub use channel::{ChannelOptions, Message, Receiver, Sender, SharedReceiver, SharedSender};
 pub use endpoint::Endpoint;
 pub use error::{
-    Error, GroupError, GroupOperation, MessageError, MessageOperation, Operation, Result,
-    TransferError, TransferErrors,
+    Error, GroupError, GroupOperation, MessageError, MessageOperation, NameError, Operation,
+    Result, TransferError, TransferErrors,
 };
 pub use memory::{
     Buffer, ExportOptions, ExportedSegment, ImportOptions, Importer, Importers, NoSecret,
@@ -134,8 +136,12 @@ const _: () = {
     shared::<Error>();
     shared::<message::Request<'_>>();
     shared::<message::MultiReceive<'_>>();
+    shared::<message::Claim<'_>>();
+    shared::<message::Claimed<'_>>();
     shared::<group::Group<'_>>();
     shared::<group::Call<'_>>();
+    shared::<group::Application<'_>>();
+    shared::<names::Name<'_>>();
     shared::<RemoteU32>();
     shared::<RemoteU64>();
     shared::<sync::Participant>();

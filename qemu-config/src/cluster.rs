@@ -192,6 +192,16 @@ impl Cluster {
         self.ask(self.spec.process_of(node), &request)
     }
 
+    /// What the NIC of a node holds: an object with `columns`, `rows` and `truncated`. `table` is
+    /// map, names, groups or queues.
+    ///
+    /// # Errors
+    /// No such node; it has no NIC; the device process does not answer.
+    pub fn nic_table(&self, node: &str, table: &str) -> Result<Value> {
+        let request = json!({ "cmd": "table", "node": self.number(node)?, "table": table });
+        self.ask(self.spec.process_of(node), &request)
+    }
+
     /// Changes what links do, from what they do now; without a change, makes them do
     /// nothing. Returns how many directions of links were changed.
     ///

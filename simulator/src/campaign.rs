@@ -230,6 +230,8 @@ fn add(total: &mut Report, one: &Report) {
     total.sync_operations += one.sync_operations;
     total.messages += one.messages;
     total.message_bytes += one.message_bytes;
+    total.collectives += one.collectives;
+    total.collective_bytes += one.collective_bytes;
     total.bytes += one.bytes;
     total.bounced += one.bounced;
     total.injected_faults += one.injected_faults;

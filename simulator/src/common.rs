@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use qnic_abi::host_area;
 
 use crate::checker::Checker;
+use crate::collective_oracle::CollectiveOracle;
 use crate::memory::Words;
 use crate::message_oracle::MessageOracle;
 use crate::oracle::{Oracle, UnavailablePage};
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
-use crate::settings::Settings;
+use crate::settings::{Others, Settings};
 
 /// What happens now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,7 @@ pub(crate) struct Common {
     pub(crate) oracle: Mutex<Oracle>,
     pub(crate) checker: Mutex<Checker>,
     pub(crate) messages: Mutex<MessageOracle>,
+    pub(crate) groups: Mutex<CollectiveOracle>,
     pub(crate) slots: Mutex<Vec<Slot>>,
     phase: Mutex<Phase>,
     pub(crate) phase_changed: Signal,
@@ -64,6 +66,7 @@ impl Common {
             oracle: Mutex::new(Oracle::new(&settings.slots[..settings.rdma_workers])),
             checker: Mutex::new(Checker::new(&settings)),
             messages: Mutex::new(MessageOracle::new(&settings)),
+            groups: Mutex::new(CollectiveOracle::new(&settings)),
             slots: Mutex::new(vec![coming; settings.slots.len()]),
             schedule,
             settings,
@@ -85,12 +88,11 @@ impl Common {
 
     /// The process in a slot begins to die.
     pub(crate) fn end(&self, slot: usize) {
-        if self.settings.is_sync_worker(slot) {
-            lock(&self.checker).end(slot, false);
-        } else if self.settings.is_message_worker(slot) {
-            lock(&self.messages).end(slot, self.schedule.now());
-        } else {
-            lock(&self.oracle).end(slot);
+        match self.settings.others_in(slot) {
+            None => lock(&self.oracle).end(slot),
+            Some(Others::Sync) => lock(&self.checker).end(slot, false),
+            Some(Others::Messages) => lock(&self.messages).end(slot, self.schedule.now()),
+            Some(Others::Groups) => lock(&self.groups).end(slot),
         }
     }
 
@@ -98,31 +100,35 @@ impl Common {
     pub(crate) fn disturb_node(&self, node: usize, until: u64) {
         lock(&self.oracle).disturb_node(node, until);
         lock(&self.messages).disturb_node(node, until);
+        lock(&self.groups).disturb_node(node, until);
     }
 
     /// The route between two nodes is cut, or was: it is disturbed until a point in time.
     pub(crate) fn disturb_route(&self, a: usize, b: usize, until: u64) {
         lock(&self.oracle).disturb_route(a, b, until);
         lock(&self.messages).disturb_route(a, b, until);
+        lock(&self.groups).disturb_route(a, b, until);
     }
 
     /// Makes a page of some process unavailable to its NIC.
     pub(crate) fn make_unavailable(&self) -> Option<UnavailablePage> {
         let settings = &self.settings;
-        let slots = settings.slots.len() - settings.sync_workers();
+        let slots = settings.slots.len() - settings.slots_of(Others::Sync).len();
         let slot = self.schedule.below(slots);
-        match settings.is_message_worker(slot) {
-            true => lock(&self.messages).make_unavailable(slot, &self.schedule),
-            false => lock(&self.oracle).make_unavailable(slot, &self.schedule),
+        match settings.others_in(slot) {
+            Some(Others::Groups) => lock(&self.groups).make_unavailable(slot, &self.schedule),
+            Some(_) => lock(&self.messages).make_unavailable(slot, &self.schedule),
+            None => lock(&self.oracle).make_unavailable(slot, &self.schedule),
         }
     }
 
     /// The page can be brought in again.
     pub(crate) fn make_available(&self, page: UnavailablePage) {
         let now = self.schedule.now();
-        match self.settings.is_message_worker(page.slot) {
-            true => lock(&self.messages).make_available(page, now),
-            false => lock(&self.oracle).make_available(page, now),
+        match self.settings.others_in(page.slot) {
+            Some(Others::Groups) => lock(&self.groups).make_available(page, now),
+            Some(_) => lock(&self.messages).make_available(page, now),
+            None => lock(&self.oracle).make_available(page, now),
         }
     }
 
@@ -131,11 +137,14 @@ impl Common {
         if self.settings.stream.is_some() {
             let failed = offset == host_area::ERRORS && value != 0;
             assert!(!failed, "a write of the stream fails");
-        } else if self.settings.is_message_worker(slot) {
-            let now = self.schedule.now();
-            lock(&self.messages).stored(slot, offset, value, now);
-        } else if !self.settings.is_sync_worker(slot) {
-            lock(&self.oracle).stored(slot, offset, value);
+            return;
+        }
+        let now = self.schedule.now();
+        match self.settings.others_in(slot) {
+            None => lock(&self.oracle).stored(slot, offset, value),
+            Some(Others::Sync) => {}
+            Some(Others::Messages) => lock(&self.messages).stored(slot, offset, value, now),
+            Some(Others::Groups) => lock(&self.groups).stored(slot, offset, value, now),
         }
     }
 

@@ -39,6 +39,8 @@
 //! | `oracle`, `expected_bytes`, `increments`, `sessions` | what must hold, checked as soon as it can be known |
 //! | `checker` | the same for locks, semaphores and wait queues |
 //! | `message_worker`, `message_oracle` | processes that send and receive messages; what must hold of these |
+//! | `collective_worker`, `collective_oracle` | processes that form groups and take part in collectives; what must hold of these |
+//! | `queue` | the command queue and the completion queue of both kinds |
 //! | `routes` | which routes were disturbed a short time ago |
 //! | `settings`, `world` | what a seed makes of the options; one simulation |
 //! | [`campaign`], [`throughput`] | many seeds, making a failure smaller; a stream of writes |
@@ -48,6 +50,8 @@
 
 pub mod campaign;
 mod checker;
+mod collective_oracle;
+mod collective_worker;
 mod common;
 mod expected_bytes;
 mod increments;
@@ -60,6 +64,7 @@ mod node;
 mod oracle;
 mod platform;
 mod process;
+mod queue;
 mod rdma_worker;
 mod routes;
 mod schedule;

@@ -120,6 +120,7 @@ impl Node {
                 doorbells: DOORBELLS,
                 limits: settings.limits.clone(),
                 routes: std::collections::BTreeMap::new(),
+                nodes: (0..settings.options.nodes as u16).map(NodeId).collect(),
             };
             Nic::new(config).expect("a geometry")
         });
@@ -395,9 +396,9 @@ impl Node {
         self.nic.as_ref().map(Nic::statistics)
     }
 
-    /// What its NIC keeps of messages, beside the receives that processes have posted; `None` if
-    /// there is nothing.
-    pub(crate) fn left_messages(&self) -> Option<String> {
+    /// What its NIC keeps of groups, and of messages beside the receives that processes have
+    /// posted; `None` if there is nothing.
+    pub(crate) fn left(&self) -> Option<String> {
         let nic = self.nic.as_ref().filter(|_| self.is_up)?;
         let number = self.incarnation.node;
         let posted = lock(&self.common.messages).most_posted(number);
@@ -407,6 +408,8 @@ impl Node {
                 "receives_of_process" => posted,
                 "messages_of_process" | "staged_bytes_of_process" => 0,
                 "staged_bytes_of_peer" | "envelopes_of_peer" => 0,
+                "groups_of_process" | "joins_of_peer" | "bytes_of_group" => 0,
+                "collectives_of_member" | "group_frames_of_peer" => 0,
                 _ => budget.used,
             };
             budget.used != expected
@@ -435,8 +438,8 @@ impl Node {
         for (what, count) in left {
             assert_eq!(count, 0, "node {number}: the NIC keeps {count} {what}");
         }
-        if let Some(messages) = self.left_messages() {
-            panic!("{messages}");
+        if let Some(left) = self.left() {
+            panic!("{left}");
         }
         let settings = &self.common.settings;
         let resent = match settings.options.lossless {

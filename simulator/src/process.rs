@@ -4,12 +4,15 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use qnic_abi::attach::FIRST_DOORBELL;
-use qnic_abi::{uapi, PAGE_SHIFT};
+use qnic_abi::export::ExportOptions;
+use qnic_abi::{uapi, Access, Status, PAGE_SHIFT};
 use qnic_driver::{CallError, Process};
 
 use crate::common::{Common, Phase, SlotState};
+use crate::expected_bytes::Range;
 use crate::platform::{Machine, SimPlatform};
 use crate::schedule::{lock, Event};
+use crate::settings::Others;
 
 /// Port of the process in a slot.
 pub(crate) fn port(slot: usize) -> u16 {
@@ -27,6 +30,13 @@ pub(crate) struct Ended;
 
 pub(crate) type Result<T> = std::result::Result<T, Ended>;
 
+/// A segment that is exported.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Exported {
+    pub(crate) segment: u16,
+    pub(crate) key: u64,
+}
+
 /// What a process stands on: its slot, and one incarnation of its node.
 #[derive(Clone)]
 pub(crate) struct ProcessContext {
@@ -42,13 +52,11 @@ impl ProcessContext {
         lock(&self.common.slots)[self.slot].task = schedule.task();
         loop {
             self.set_state(SlotState::Working);
-            let settings = &self.common.settings;
-            if settings.is_sync_worker(self.slot) {
-                self.run_sync_worker();
-            } else if settings.is_message_worker(self.slot) {
-                self.run_message_worker();
-            } else {
-                self.run_rdma_worker();
+            match self.common.settings.others_in(self.slot) {
+                None => self.run_rdma_worker(),
+                Some(Others::Sync) => self.run_sync_worker(),
+                Some(Others::Messages) => self.run_message_worker(),
+                Some(Others::Groups) => self.run_collective_worker(),
             }
             self.set_state(SlotState::Empty);
             schedule.revive();
@@ -108,6 +116,75 @@ impl ProcessContext {
     pub(crate) fn sleep(&self, nanoseconds: u64) -> Result<()> {
         self.common.schedule.sleep(nanoseconds);
         self.check_alive()
+    }
+
+    /// What a call of the driver gave.
+    fn called(&self, what: &str, result: std::result::Result<(), CallError>) -> Result<()> {
+        match result {
+            Ok(()) => self.check_alive(),
+            Err(CallError::NoDevice | CallError::Interrupted) => Err(Ended),
+            // The exit of the process has begun.
+            Err(CallError::NotRegistered) if self.common.schedule.is_killed() => Err(Ended),
+            Err(error) => panic!("process {}: {what} fails: {error}", self.slot),
+        }
+    }
+
+    /// Exports memory, for any access.
+    pub(crate) fn export(
+        &self,
+        process: &Process<SimPlatform>,
+        name: u64,
+        (address, length): Range,
+    ) -> Result<Exported> {
+        let mut call = uapi::Export {
+            access: Access::all().bits().into(),
+            name: name.into(),
+            address: address.into(),
+            length: length.into(),
+            options: ExportOptions::open(),
+            ..Default::default()
+        };
+        let result = process.export(&mut call);
+        self.called("export", result)?;
+        assert_eq!(call.status.get(), Status::Ok.code(), "an export is refused");
+        Ok(Exported {
+            segment: call.segment.get(),
+            key: call.key.get(),
+        })
+    }
+
+    /// Revokes a segment.
+    pub(crate) fn unexport(
+        &self,
+        process: &Process<SimPlatform>,
+        exported: Exported,
+    ) -> Result<()> {
+        let mut call = uapi::Unexport {
+            segment: exported.segment.into(),
+            ..Default::default()
+        };
+        let result = process.unexport(&mut call);
+        self.called("unexport", result)?;
+        assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
+        Ok(())
+    }
+
+    /// Blocks until the wake-up of a generation, or for so many nanoseconds.
+    pub(crate) fn block(
+        &self,
+        process: &Process<SimPlatform>,
+        generation: u64,
+        limit: u64,
+    ) -> Result<()> {
+        let mut call = uapi::Wait {
+            generation: generation.into(),
+            timeout_ns: (limit as i64).into(),
+            ..Default::default()
+        };
+        match process.wait(&mut call) {
+            Ok(()) | Err(CallError::TimedOut) => self.check_alive(),
+            result => self.called("wait", result),
+        }
     }
 
     /// Starts nothing any more, and waits for the end of all.

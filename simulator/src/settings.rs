@@ -98,6 +98,17 @@ impl Default for Options {
     }
 }
 
+/// What processes are that are no RDMA workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// They use locks, semaphores, wait queues and monitors.
+    Sync,
+    /// They send and receive messages.
+    Messages,
+    /// They form groups, and take part in collectives.
+    Groups,
+}
+
 /// What a seed makes of the options.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -106,8 +117,8 @@ pub(crate) struct Settings {
     pub(crate) slots: Vec<usize>,
     /// How many of them are RDMA workers.
     pub(crate) rdma_workers: usize,
-    /// The others are message workers, not sync workers.
-    pub(crate) has_messages: bool,
+    /// What the others are.
+    pub(crate) others: Others,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     pub(crate) limits: Limits,
@@ -139,38 +150,39 @@ pub(crate) fn delay_only(delay: u64) -> Impairments {
 }
 
 impl Settings {
-    /// Returns true if the processes in a slot are sync workers.
-    pub(crate) fn is_sync_worker(&self, slot: usize) -> bool {
-        slot >= self.rdma_workers && !self.has_messages
+    /// What the processes in a slot are, unless they are RDMA workers.
+    pub(crate) fn others_in(&self, slot: usize) -> Option<Others> {
+        (slot >= self.rdma_workers).then_some(self.others)
     }
 
-    /// Returns true if the processes in a slot are message workers.
-    pub(crate) fn is_message_worker(&self, slot: usize) -> bool {
-        slot >= self.rdma_workers && self.has_messages
-    }
-
-    /// How many slots are for sync workers.
-    pub(crate) fn sync_workers(&self) -> usize {
-        match self.has_messages {
-            true => 0,
-            false => self.slots.len() - self.rdma_workers,
+    /// Nodes of the slots of such workers: none if this simulation has others.
+    pub(crate) fn slots_of(&self, others: Others) -> &[usize] {
+        match self.others == others {
+            true => &self.slots[self.rdma_workers..],
+            false => &[],
         }
     }
 
-    /// What a seed makes of the options. Two of seven have message workers in the place of sync
-    /// workers, and of all RDMA workers of a node but one.
+    /// What a seed makes of the options. Two of seven have message workers, and one of seven
+    /// has collective workers, in the place of sync workers, and of all RDMA workers of a node
+    /// but one.
     pub(crate) fn new(options: &Options, seed: u64, random: &mut fastrand::Rng) -> Self {
-        let mut settings = Self::without_messages(options, random);
-        settings.has_messages = matches!(seed % 7, 0 | 6);
-        if settings.has_messages {
-            let mut random = fastrand::Rng::with_seed(!seed);
-            settings.rdma_workers = options.nodes;
-            limit_messages(&mut settings.limits, &mut random);
+        let mut settings = Self::with_sync_workers(options, random);
+        let mut random = fastrand::Rng::with_seed(!seed);
+        settings.others = match seed % 7 {
+            0 | 6 => Others::Messages,
+            5 => Others::Groups,
+            _ => return settings,
+        };
+        settings.rdma_workers = options.nodes;
+        match settings.others {
+            Others::Groups => limit_groups(&mut settings.limits, &mut random),
+            _ => limit_messages(&mut settings.limits, &mut random),
         }
         settings
     }
 
-    fn without_messages(options: &Options, random: &mut fastrand::Rng) -> Self {
+    fn with_sync_workers(options: &Options, random: &mut fastrand::Rng) -> Self {
         let faults = options.possible_faults();
         let mut slots: Vec<usize> = (0..options.nodes).collect();
         slots.extend((0..options.nodes).filter(|_| random.bool()));
@@ -200,7 +212,7 @@ impl Settings {
             options: Options { faults, ..*options },
             slots,
             rdma_workers,
-            has_messages: false,
+            others: Others::Sync,
             frames: random.u64(56..168),
             limits: limits(random),
             poll: random.u64(300..4000),
@@ -226,7 +238,7 @@ impl Settings {
             },
             slots: (0..nodes).collect(),
             rdma_workers: nodes,
-            has_messages: false,
+            others: Others::Sync,
             frames: 96,
             limits: Limits {
                 window: case.window,
@@ -288,5 +300,17 @@ fn limit_messages(limits: &mut Limits, random: &mut fastrand::Rng) {
     if random.u8(..) < 32 {
         limits.unexpected = random.u32(8..=40);
         limits.envelopes_per_peer = random.u32(8..=40);
+    }
+}
+
+/// Bounds for groups, small ones some of the time.
+fn limit_groups(limits: &mut Limits, random: &mut fastrand::Rng) {
+    limits.completions = random.u32(1..=32);
+    limits.collectives = random.u32(1..=12);
+    if random.bool() {
+        limits.groups = random.u32(2..=4);
+    }
+    if random.u8(..) < 32 {
+        limits.group_bytes = random.u32(10_000..200_000);
     }
 }

@@ -15,7 +15,7 @@ use crate::node::Node;
 use crate::oracle::UnavailablePage;
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Trace};
 use crate::sessions::ends;
-use crate::settings::{delay_only, Faults, Options, Settings};
+use crate::settings::{delay_only, Faults, Options, Others, Settings};
 use crate::task::Tasks;
 use crate::throughput::Measured;
 use crate::wire::{Arrived, Network};
@@ -81,6 +81,10 @@ pub struct Report {
     pub messages: u64,
     /// Bytes of them.
     pub message_bytes: u64,
+    /// Calls of collectives that ended well.
+    pub collectives: u64,
+    /// Bytes that members have got from them.
+    pub collective_bytes: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
     /// Frames that waited for pages at nodes that are up at the end.
@@ -149,13 +153,14 @@ impl World {
         self.deadline = self.schedule.now() + DRAIN;
         self.common.set_phase(Phase::Drain);
         self.until(|world| {
-            world.is_repaired() && world.all_slots(SlotState::Drained) && world.has_no_messages()
+            world.is_repaired() && world.all_slots(SlotState::Drained) && world.is_settled()
         });
         for slot in 0..self.common.settings.rdma_workers {
             lock(&self.common.oracle).audit(slot);
         }
         lock(&self.common.checker).audit();
         lock(&self.common.messages).audit();
+        lock(&self.common.groups).audit();
         self.exit()
     }
 
@@ -242,7 +247,8 @@ impl World {
         let oldest = lock(&self.common.oracle).oldest();
         let oldest = oldest.or_else(|| lock(&self.common.checker).oldest());
         let oldest = oldest.or_else(|| lock(&self.common.messages).oldest());
-        let oldest = oldest.or_else(|| self.nodes.iter().find_map(Node::left_messages));
+        let oldest = oldest.or_else(|| lock(&self.common.groups).oldest());
+        let oldest = oldest.or_else(|| self.nodes.iter().find_map(Node::left));
         oldest.unwrap_or_else(|| otherwise.to_owned())
     }
 
@@ -253,10 +259,10 @@ impl World {
         slots.all(|(slot, node)| slot.state == state || !self.nodes[*node].is_up)
     }
 
-    /// Returns true if no message is under way, and no NIC keeps one.
-    fn has_no_messages(&self) -> bool {
+    /// Returns true if no message is under way, and no NIC keeps one, or a group.
+    fn is_settled(&self) -> bool {
         let settled = lock(&self.common.messages).is_settled();
-        settled && self.nodes.iter().all(|node| node.left_messages().is_none())
+        settled && self.nodes.iter().all(|node| node.left().is_none())
     }
 
     fn is_repaired(&self) -> bool {
@@ -356,7 +362,7 @@ impl World {
     }
 
     fn end_process(&self, slot: usize) {
-        if self.common.settings.is_sync_worker(slot) {
+        if self.common.settings.others_in(slot) == Some(Others::Sync) {
             lock(&self.common.checker).killed(slot);
         }
         self.schedule.kill(lock(&self.common.slots)[slot].task);
@@ -475,6 +481,7 @@ impl World {
         let alive = self.tasks.alive();
         assert_eq!(alive, 0, "{alive} tasks wait for nothing");
         let (messages, message_bytes) = lock(&self.common.messages).totals();
+        let (collectives, collective_bytes) = lock(&self.common.groups).totals();
         Report {
             time,
             events: self.events,
@@ -483,6 +490,8 @@ impl World {
             sync_operations: lock(&self.common.checker).completed,
             messages,
             message_bytes,
+            collectives,
+            collective_bytes,
             bounced,
             injected_faults: self.injected_faults,
             ..lock(&self.common.oracle).report

@@ -73,7 +73,7 @@ fn sessions_begin_anew_after_a_reset() {
 fn a_cut_route_is_found_dead() {
     check_trace(
         "cut-routes",
-        47,
+        64,
         Faults::PARTITION | Faults::CRASH,
         false,
         8,

@@ -22,6 +22,7 @@ fn all_pass(options: &Options, count: u64) {
     assert!(summary.total.increments > count, "{summary:?}");
     assert!(summary.total.sync_operations > 20 * count, "{summary:?}");
     assert!(summary.total.messages > 20 * count, "{summary:?}");
+    assert!(summary.total.collectives > 2 * count, "{summary:?}");
 }
 
 #[test]

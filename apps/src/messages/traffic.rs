@@ -4,11 +4,12 @@
 //!   program ─┬─ process: a thread that sends, a thread that receives
 //!            └─ process …                     every process sends to every one, also itself
 //! ```
-//! Each process knows from the plan which messages come, and posts a receive for each, in random
-//! order: half before the others. It checks that each message comes once and whole, and that
+//! Each process knows from the plan which messages come, and wants each, in random order: it posts
+//! receives for a third, claims the next third and receives that in another order, and posts
+//! receives for the rest. It checks that each message comes once and whole, and that
 //! messages of one sender that match equal receives come in the order in which they were sent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
@@ -95,7 +96,10 @@ struct Process<'a> {
     endpoint: Endpoint,
 }
 
-/// A receive that is to be posted for a message.
+/// Messages that are claimed before one of them is received.
+const CLAIMED: usize = 8;
+
+/// A receive that is to be posted for a message, or a claim.
 struct Wanted {
     pattern: Pattern,
     /// What is equal for equal patterns.
@@ -206,17 +210,66 @@ impl Process<'_> {
             seen: BTreeSet::new(),
             last: BTreeMap::new(),
         };
-        let (first, second) = wanted.split_at(wanted.len() / 2);
-        for half in [first, second] {
-            let post = |one: &Wanted| -> qnic::Result<Request<'_>> {
-                let part = inbox.part(one.offset, one.room);
-                self.endpoint.post_receive(&one.pattern, part)
-            };
-            let mut receives = half.iter().map(post).collect::<qnic::Result<Vec<_>>>()?;
-            let completions = wait_all(&mut receives, Some(ANSWER_LIMIT)).context("receive")?;
-            for (one, completion) in half.iter().zip(completions) {
-                check.message(one, &completion, inbox)?;
+        let (first, rest) = wanted.split_at(wanted.len() / 3);
+        let (second, third) = rest.split_at(rest.len() / 2);
+        self.receive_posted(first, inbox, &mut check)?;
+        for some in second.chunks(CLAIMED) {
+            self.receive_claimed(some, inbox, &mut check)?;
+        }
+        self.receive_posted(third, inbox, &mut check)
+    }
+
+    /// Posts receives for all of these.
+    fn receive_posted(
+        &self,
+        wanted: &[Wanted],
+        inbox: &Exported,
+        check: &mut Check<'_>,
+    ) -> Result<()> {
+        let post = |one: &Wanted| -> qnic::Result<Request<'_>> {
+            let part = inbox.part(one.offset, one.room);
+            self.endpoint.post_receive(&one.pattern, part)
+        };
+        let mut receives = wanted.iter().map(post).collect::<qnic::Result<Vec<_>>>()?;
+        let completions = wait_all(&mut receives, Some(ANSWER_LIMIT)).context("receive")?;
+        for (one, completion) in wanted.iter().zip(completions) {
+            check.message(one, &completion, inbox)?;
+        }
+        Ok(())
+    }
+
+    /// Claims all of these, every other one after a probe; then receives them, the last one first,
+    /// each into as much memory as it needs.
+    fn receive_claimed(
+        &self,
+        wanted: &[Wanted],
+        inbox: &Exported,
+        check: &mut Check<'_>,
+    ) -> Result<()> {
+        let mut receives = VecDeque::new();
+        let claim = |(number, one): (usize, &Wanted)| {
+            let limit = Some(ANSWER_LIMIT);
+            if number % 2 == 0 {
+                return self.endpoint.claim(&one.pattern, limit).context("claim");
             }
+            let found = self.endpoint.probe(&one.pattern, limit).context("probe")?;
+            let claimed = self.endpoint.try_claim(&one.pattern).context("claim")?;
+            let claimed = claimed.with_context(|| format!("{found:?} is gone"))?;
+            let same = *claimed.envelope() == found;
+            ensure!(same, "{found:?} is now {:?}", claimed.envelope());
+            Ok(claimed)
+        };
+        let claims = wanted.iter().enumerate().map(claim);
+        let claims = claims.collect::<Result<Vec<_>>>()?;
+        for (one, claimed) in wanted.iter().zip(claims).rev() {
+            let length = claimed.envelope().length as usize;
+            ensure!(length <= one.room, "{:?} is too long", claimed.envelope());
+            receives.push_front(claimed.post_receive(inbox.part(one.offset, length))?);
+        }
+        let receives = receives.make_contiguous();
+        let completions = wait_all(receives, Some(ANSWER_LIMIT)).context("receive")?;
+        for (one, completion) in wanted.iter().zip(completions) {
+            check.message(one, &completion, inbox)?;
         }
         Ok(())
     }

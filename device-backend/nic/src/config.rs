@@ -28,6 +28,8 @@ pub struct NicConfig {
     /// For each other node, the one before it on the route from here; empty if each node is
     /// joined with each other one (Q16).
     pub routes: BTreeMap<NodeId, NodeId>,
+    /// All nodes of the network: those that learn the names of processes (Q14).
+    pub nodes: Vec<NodeId>,
 }
 
 /// Bounds of everything that could grow, and of the work of one call.
@@ -69,6 +71,8 @@ pub struct Limits {
     pub parked_imports_per_peer: u32,
     /// Receives that one process may have posted.
     pub receives: u32,
+    /// Probes of one process that wait for a message.
+    pub probes: u32,
     /// Different masks (source or any, ignore bits) of the receives of one endpoint.
     pub masks: u32,
     /// Messages that wait here for receives of one process, staged or not.
@@ -91,6 +95,13 @@ pub struct Limits {
     /// Bytes that one group keeps here, of nodes below it and of results; one that needs more
     /// ends.
     pub group_bytes: u32,
+    /// Names that processes of one node may have (Q14); so many for each process that a NIC takes
+    /// leave none without.
+    pub names: u32,
+    /// Names that one process may have.
+    pub names_of_process: u32,
+    /// Lookups of names that one process waits for.
+    pub lookups: u32,
     /// Nodes that this one talks to.
     pub peers: u32,
     /// How long to wait for an acknowledgement of the first frames to a peer, in
@@ -142,6 +153,7 @@ impl Limits {
     /// command that was accepted and each message that arrived before.
     pub(crate) fn waiting_completions(&self) -> u32 {
         let accepted = self.receives.saturating_add(self.operations.max(64));
+        let accepted = accepted.saturating_add(self.probes);
         let begun = self.completions.saturating_add(accepted);
         begun.saturating_add(self.unexpected)
     }
@@ -168,6 +180,7 @@ impl Default for Limits {
             parked_imports: 256,
             parked_imports_per_peer: 1024,
             receives: 16_384,
+            probes: 256,
             masks: 64,
             unexpected: 65_536,
             staged_bytes: 4 << 20,
@@ -178,6 +191,9 @@ impl Default for Limits {
             joins_per_peer: 1024,
             collectives: 64,
             group_bytes: 16 << 20,
+            names: 1024,
+            names_of_process: 8,
+            lookups: 256,
             peers: 1024,
             retransmit_initial: 100_000_000,
             retransmit_floor: 5_000_000,

@@ -46,6 +46,7 @@
 //! | `transport` | peers, sessions, windows, timers (N15, N18, U1 to U8) |
 //! | `protocols` | one folder each (N3, N9 to N11, N20, N22, N24) |
 //! | [`mod@env`], [`NicConfig`] | what the NIC needs from the world, and its bounds |
+//! | `budget`, `table` | what a NIC keeps for others, and what it holds, for people |
 //! | `ids`, `frame`, `control_reply` | names, frames that have arrived, bytes of replies |
 #![forbid(unsafe_code)]
 
@@ -58,6 +59,7 @@ mod frame;
 mod ids;
 mod nic;
 mod protocols;
+mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transport;
@@ -67,3 +69,4 @@ pub use config::{Limits, NicConfig, MAX_WINDOW, SMALLEST_WINDOW};
 pub use core::page_table;
 pub use env::{Channel, Host, HostMemory, OutOfRange, Path, Payload, Time, Wire};
 pub use nic::{Nic, Progress};
+pub use table::{Table, TableKind, MAX_ROWS};

@@ -38,7 +38,7 @@ use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use qnic_links::{Fabric, ImpairmentChange, Impairments, LinkError, LinkSet, Tap, TapId};
-use qnic_nic::{Progress, Time};
+use qnic_nic::{Progress, Table, TableKind, Time};
 
 pub(crate) use handle::{channel, Commands, EngineGone, EngineHandle};
 pub(crate) use nic_port::{Context, NicPort};
@@ -228,6 +228,12 @@ impl Engine {
 
     pub(crate) fn untap(&mut self, tap: TapId) {
         self.fabric.network_mut().untap(tap);
+    }
+
+    /// A table of what the NIC of a node holds; `None` if it is none of this process.
+    pub(crate) fn table(&self, node: u16, kind: TableKind) -> Option<Table> {
+        let mut nics = self.nics.iter();
+        nics.find_map(|nic| nic.table(&self.fabric, node, kind))
     }
 
     pub(crate) fn report(&self) -> Report {

@@ -35,7 +35,7 @@ use qnic_abi::attach::{CONTROL_QUEUE, FIRST_DOORBELL};
 use qnic_abi::{SharedMemory, Status, PAGE_SIZE};
 use qnic_links::Fabric;
 use qnic_nic::env::Host;
-use qnic_nic::Time;
+use qnic_nic::{Table, TableKind, Time};
 
 use super::node::Node;
 use super::poller::{Poller, Token};
@@ -307,6 +307,12 @@ impl NicPort {
         let ring = self.rings[queue].take()?;
         cx.poller.remove(&ring.setup.kick);
         Some(ring.next_available())
+    }
+
+    /// A table of what the NIC holds, if it is that of the node.
+    pub(crate) fn table(&self, fabric: &Fabric<Node>, node: u16, kind: TableKind) -> Option<Table> {
+        let nic = fabric.nic(self.slot);
+        (nic.geometry().node.0 == node).then(|| nic.table(kind))
     }
 
     pub(crate) fn report(&self, fabric: &Fabric<Node>) -> NicReport {

@@ -13,9 +13,11 @@ pub enum MessageOperation {
     Send,
     /// A receive.
     Receive,
+    /// A probe, or a claim.
+    Probe,
 }
 
-/// A Send or a receive that failed.
+/// A Send, a receive or a probe that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageError {
     /// Its kind.
@@ -24,7 +26,7 @@ pub struct MessageError {
     pub peer: Option<(NodeId, Port)>,
     /// The tag.
     pub tag: u64,
-    /// Bytes of the message, or of the memory of the receive.
+    /// Bytes of the message, or of the memory of the receive; 0 of a probe.
     pub length: u64,
     /// Why it failed.
     pub status: Status,
@@ -54,15 +56,16 @@ impl MessageError {
 
 impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (what, preposition) = match self.operation {
-            MessageOperation::Send => ("message", "to"),
-            MessageOperation::Receive => ("receive", "from"),
-        };
         let (length, tag, status) = (self.length, self.tag, self.status);
-        write!(
-            f,
-            "{what} of {length} bytes with tag {tag:#x} {preposition} "
-        )?;
+        match self.operation {
+            MessageOperation::Send => {
+                write!(f, "message of {length} bytes with tag {tag:#x} to ")?;
+            }
+            MessageOperation::Receive => {
+                write!(f, "receive of {length} bytes with tag {tag:#x} from ")?;
+            }
+            MessageOperation::Probe => write!(f, "probe for tag {tag:#x} from ")?,
+        }
         match self.peer {
             Some((node, port)) => write!(f, "{node}, {port}")?,
             None => f.write_str("any process")?,
@@ -96,5 +99,11 @@ mod tests {
             "receive of 100 bytes with tag 0x5 from any process: the receive was cancelled"
         );
         assert_eq!(error.status(), Some(Status::Cancelled));
+        let error = MessageError::new(MessageOperation::Probe, peer, 5, 0);
+        assert_eq!(
+            Error::Message(error.with(Status::PeerGone)).to_string(),
+            "probe for tag 0x5 from node 1, port 7: the peer was reset or its process ended during \
+             the transfer"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 mod group;
 mod message;
+mod name;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use crate::provider::CallError;
 
 pub use group::{GroupError, GroupOperation};
 pub use message::{MessageError, MessageOperation};
+pub use name::NameError;
 
 /// Result of a call of this library.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -64,6 +66,12 @@ pub enum Error {
     /// A group was not joined, or an operation of it failed ([`crate::group`]).
     #[error("{0}")]
     Group(GroupError),
+    /// A name was not registered, or not found ([`crate::names`]).
+    #[error("{0}")]
+    Name(NameError),
+    /// What no application can be called: nothing was begun.
+    #[error("{0:?} is no name of an application: it has 1 to 16 bytes, and none of them is zero")]
+    BadName(String),
     /// A part in an operation of a group makes no sense: nothing was begun.
     #[error("{0}")]
     BadCollective(&'static str),
@@ -215,6 +223,7 @@ impl Error {
             Error::Transfer(errors) => errors.failures.first().map(|failure| failure.status),
             Error::Message(error) => Some(error.status),
             Error::Group(error) => Some(error.status),
+            Error::Name(error) => Some(error.status),
             _ => None,
         }
     }

@@ -63,14 +63,19 @@ impl<'a> Call<'a> {
         self.result(&end)
     }
 
-    fn look(&mut self) -> Result<Option<End>> {
+    pub(crate) fn look(&mut self) -> Result<Option<End>> {
         if self.end.is_none() {
             self.end = self.core.take_end(self.key, &mut self.seen)?;
         }
         Ok(self.end)
     }
 
-    fn result(&self, end: &End) -> Result<CompletionEntry> {
+    #[cfg(feature = "tokio")]
+    pub(crate) fn core(&self) -> &Core {
+        self.core
+    }
+
+    pub(crate) fn result(&self, end: &End) -> Result<CompletionEntry> {
         let entry = match end {
             End::Completed(entry) => entry,
             End::Reset => return Err(Error::QueueReset),

@@ -42,6 +42,7 @@
 //! that is the reason; so do all later ones. The others may join a new group under the same name.
 //! A call may have succeeded at some members and failed at others.
 
+mod application;
 mod call;
 
 use std::time::Duration;
@@ -57,6 +58,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, GroupError, GroupOperation, Result};
 use crate::memory::Part;
 
+pub use application::Application;
 pub use call::Call;
 pub use qnic_abi::collective::{Element, Operator, MAX_MEMBERS};
 

@@ -6,6 +6,8 @@
 //!   Part, bytes ─┘                              ├─► Completion ◄─ wait_any, wait_all
 //!   Pattern ────► receive, post_receive ► Request┘          └─ AsyncEndpoint::completion
 //!   Part ───────┘ receive_many ─────► MultiReceive ─► next: a Completion for each message
+//!   Pattern ────► probe, try_probe ─► Envelope: what has arrived
+//!   Pattern ────► claim, try_claim ─► Claimed ─► receive into a Part, or discard
 //! ```
 //!
 //! ```no_run
@@ -34,6 +36,15 @@
 //! bits that the receive does not ignore. Of several receives, the one that was posted first
 //! takes it; of several messages, the one that was sent first. Messages of one process to
 //! another do not overtake each other; of several threads, they stand in the order of the calls.
+//!
+//! # Before it is received
+//! A message that no posted receive has taken can be looked at: [`Endpoint::probe`] tells its
+//! sender, tag, length and immediate data, before the bytes of a long one have moved. What was
+//! probed may go to a receive of another thread; a message that was claimed ([`Endpoint::claim`])
+//! goes only where its [`Claimed`] is received, into memory of its length for example. Two claims
+//! never get the same message. [`Endpoint::discard`], and a [`Claimed`] that is dropped, drop the
+//! message; a Send of a long message ends as truncated then. A claimed message takes the room that
+//! it had before, at the NIC or at its sender.
 //!
 //! # Invariants
 //! - Each request ends once, and its end is told once, to its [`Request`]; later calls tell the
@@ -64,11 +75,12 @@
 //! | [`Error::Message`](crate::Error::Message) | failed: its status says why, PeerGone for example |
 //! | [`Error::TimedOut`](crate::Error::TimedOut) | goes on; wait again |
 //!
-//! A receive from [`Source::Any`] ends with a message or when it is cancelled. One from a process
+//! A receive or probe from [`Source::Any`] ends with a message or when it is cancelled. One from a process
 //! that ends, or whose node falls silent for the peer timeout, fails with PeerGone.
 
 mod many;
 mod pattern;
+mod probe;
 mod request;
 
 use std::time::Duration;
@@ -85,6 +97,7 @@ use crate::rdma::Source as Bytes;
 
 pub use many::MultiReceive;
 pub use pattern::{Destination, MessageEndpoint, Pattern, Source, Tag};
+pub use probe::{Claim, Claimed, Envelope};
 use request::RequestKind;
 pub use request::{wait_all, wait_any, Request};
 
@@ -230,17 +243,12 @@ impl Endpoint {
         let range = into.range(core)?;
         let mut command = ReceiveCommand::command();
         let mut flags = flags;
-        let source = match pattern.source {
-            Source::Any => {
-                flags |= ReceiveFlags::ANY_PROC;
-                None
-            }
-            Source::Process(node, port) => {
-                command.header.remote_node = node.0.into();
-                command.header.remote_port = port.0.into();
-                Some((node, port))
-            }
-        };
+        let source = pattern.process();
+        flags.set(ReceiveFlags::ANY_PROC, source.is_none());
+        if let Some((node, port)) = source {
+            command.header.remote_node = node.0.into();
+            command.header.remote_port = port.0.into();
+        }
         flags.set(ReceiveFlags::UNTAGGED, pattern.untagged);
         command.tag = pattern.tag.0.into();
         command.ignore = pattern.ignore.into();

@@ -126,4 +126,12 @@ impl Pattern {
     pub const fn at(self, endpoint: MessageEndpoint) -> Self {
         Pattern { endpoint, ..self }
     }
+
+    /// The process whose messages it takes, unless any will do.
+    pub(super) fn process(&self) -> Option<(NodeId, Port)> {
+        match self.source {
+            Source::Any => None,
+            Source::Process(node, port) => Some((node, port)),
+        }
+    }
 }

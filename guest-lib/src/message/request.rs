@@ -19,6 +19,8 @@ pub(super) enum RequestKind {
     Receive,
     /// A receive that takes many messages.
     Many,
+    /// Has no memory.
+    Probe,
 }
 
 /// A message that is being sent, or a receive that is posted.
@@ -118,6 +120,11 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// What is said of it if it fails.
+    pub(super) fn what(&self) -> MessageError {
+        self.what
+    }
+
     #[cfg(feature = "tokio")]
     pub(crate) fn core(&self) -> &'a Core {
         self.core
@@ -160,7 +167,9 @@ impl Drop for Request<'_> {
         }
         // A drop cannot report. An error says that the NIC runs nothing of this process any
         // more: nothing touches the memory.
-        if self.kind != RequestKind::Send && self.core.cancel_receive(self.key).is_ok() {
+        let cancelled =
+            self.kind != RequestKind::Send && self.core.cancel_receive(self.key).is_ok();
+        if cancelled && self.kind != RequestKind::Probe {
             drop(self.wait_for_memory());
         }
         self.core.detach_request(self.key);

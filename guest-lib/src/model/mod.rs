@@ -5,6 +5,7 @@
 //! the NIC's alone and plain. A lost command or a lost wake-up is a deadlock,
 //! which loom reports.
 
+mod completions;
 mod notifications;
 
 use std::cell::RefCell;
@@ -200,6 +201,7 @@ impl Model {
             doorbells: 1,
             limits: Limits::default(),
             routes: std::collections::BTreeMap::new(),
+            nodes: Vec::new(),
         };
         let geometry = Geometry::new(config.node, 4, 1, 1).unwrap();
         let window = geometry.window_offset(VniId(0));

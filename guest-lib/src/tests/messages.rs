@@ -14,22 +14,28 @@ use crate::message::{
 use crate::tests::fake_nic::{FakeNic, Fetched, Wake};
 use crate::{Access, Endpoint, Error, NodeId, Port, Segment, SegmentName, Status};
 
-const NOW: Option<Duration> = Some(Duration::ZERO);
+pub(super) const NOW: Option<Duration> = Some(Duration::ZERO);
 /// Long enough for anything that will happen at all.
-const SOON: Option<Duration> = Some(Duration::from_secs(30));
+pub(super) const SOON: Option<Duration> = Some(Duration::from_secs(30));
 const TO: Destination = Destination::tagged(NodeId(1), Port(2), Tag(5));
-const ANY: Pattern = Pattern::tagged(Source::Any, Tag(5));
+pub(super) const ANY: Pattern = Pattern::tagged(Source::Any, Tag(5));
 
 impl Fetched {
-    fn handle(&self) -> u64 {
+    pub(super) fn handle(&self) -> u64 {
         self.descriptor.read::<SendCommand>().handle.get()
     }
 }
 
 impl FakeNic {
-    fn end_with(&self, command: &Fetched, status: Status, change: impl Fn(&mut CompletionEntry)) {
+    pub(super) fn end_with(
+        &self,
+        command: &Fetched,
+        status: Status,
+        change: impl Fn(&mut CompletionEntry),
+    ) {
         let kind = match command.descriptor.header.opcode {
             4 => CompletionKind::Send,
+            10 => CompletionKind::Probe,
             _ => CompletionKind::Receive,
         };
         let mut entry = CompletionEntry {
@@ -46,12 +52,12 @@ impl FakeNic {
         assert!(self.complete(&entry), "the completion queue is full");
     }
 
-    fn end(&self, command: &Fetched, status: Status) {
+    pub(super) fn end(&self, command: &Fetched, status: Status) {
         self.end_with(command, status, |_| {});
     }
 
     /// Blocks until there is a command.
-    fn await_command(&self) -> Fetched {
+    pub(super) fn await_command(&self) -> Fetched {
         loop {
             match self.fetch() {
                 Some(command) => return command,
@@ -61,17 +67,17 @@ impl FakeNic {
     }
 
     /// All commands that are there.
-    fn fetch_all(&self) -> Vec<Fetched> {
+    pub(super) fn fetch_all(&self) -> Vec<Fetched> {
         std::iter::from_fn(|| self.fetch()).collect()
     }
 }
 
-fn opcodes(commands: &[Fetched]) -> Vec<u8> {
+pub(super) fn opcodes(commands: &[Fetched]) -> Vec<u8> {
     let opcode = |command: &Fetched| command.descriptor.header.opcode;
     commands.iter().map(opcode).collect()
 }
 
-fn inbox(endpoint: &Endpoint) -> Segment {
+pub(super) fn inbox(endpoint: &Endpoint) -> Segment {
     let buffer = endpoint.allocate(4096).unwrap();
     endpoint
         .export(SegmentName(1), &buffer, Access::READ)

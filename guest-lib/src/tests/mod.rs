@@ -14,6 +14,7 @@ pub(crate) mod fake_nic;
 mod handlers;
 mod messages;
 mod notifications;
+mod probes;
 mod timeouts;
 
 use std::collections::VecDeque;

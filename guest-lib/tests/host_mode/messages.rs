@@ -10,7 +10,7 @@ use qnic::{Access, Buffer, Endpoint, Error, Nic, NodeId, Port, Segment, SegmentN
 
 use crate::cluster::{pattern, status, Cluster, SOON};
 
-const LIMIT: Option<Duration> = Some(SOON);
+pub(crate) const LIMIT: Option<Duration> = Some(SOON);
 const NAME: SegmentName = SegmentName(7);
 
 /// A process with memory for messages.
@@ -31,11 +31,11 @@ impl Party {
         }
     }
 
-    fn with_tag(&self, tag: u64) -> Destination {
+    pub(crate) fn with_tag(&self, tag: u64) -> Destination {
         Destination::tagged(self.endpoint.node(), self.endpoint.port(), Tag(tag))
     }
 
-    fn source(&self) -> Source {
+    pub(crate) fn source(&self) -> Source {
         Source::Process(self.endpoint.node(), self.endpoint.port())
     }
 
@@ -45,13 +45,13 @@ impl Party {
     }
 }
 
-fn pair(length: usize) -> (Cluster, Party, Party) {
+pub(crate) fn pair(length: usize) -> (Cluster, Party, Party) {
     let cluster = Cluster::new(2);
     let [a, b] = [0, 1].map(|node| Party::new(&cluster.nic(node), 1, length));
     (cluster, a, b)
 }
 
-const ANY: Pattern = Pattern::any_tag(Source::Any);
+pub(crate) const ANY: Pattern = Pattern::any_tag(Source::Any);
 
 /// Short, long and empty ones, to another node, on the own one and to itself; before and behind
 /// their receives; misaligned (Q13).

@@ -184,3 +184,50 @@ async fn tasks_wait_for_messages() {
     let ended = timeout(SOON, waits.next_message(many)).await.unwrap();
     assert_eq!(ended.unwrap(), None);
 }
+
+/// Tasks of one endpoint each wait for their own call of a group.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_a_group_end_in_tasks() {
+    let cluster = Cluster::new(2);
+    let join = |node: u16| {
+        let endpoint = cluster.nic(node).register(Port(5)).unwrap();
+        spawn_blocking(move || {
+            let application = endpoint.join_application("tasks", node.into(), 2, SOON);
+            let waits = AsyncEndpoint::new(&endpoint).unwrap();
+            let group = application.unwrap();
+            tokio::runtime::Handle::current().block_on(async {
+                let mut calls = [0; 4].map(|_| group.start_barrier(SOON).unwrap());
+                for call in calls.iter_mut().rev() {
+                    waits.call(call).await.unwrap();
+                }
+            });
+        })
+    };
+    for task in [join(0), join(1)] {
+        timeout(SOON, task).await.unwrap().unwrap();
+    }
+}
+
+/// Tasks probe and claim; a wait that is dropped takes no message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_probe_and_claim_messages() {
+    let cluster = Cluster::new(2);
+    let [a, b] = [0, 1].map(|node| Peer::new(&cluster.nic(node), 1, 4096));
+    let waits = AsyncEndpoint::new(&b.endpoint).unwrap();
+    let any = Pattern::any_tag(Source::Any);
+    let short = Duration::from_millis(20);
+    assert!(timeout(short, waits.probe(&any)).await.is_err());
+    let mut claim = b.endpoint.post_claim(&any).unwrap();
+    assert!(timeout(short, waits.claimed(&mut claim)).await.is_err());
+    let to = Destination::tagged(NodeId(1), Port(1), Tag(5));
+    for number in [1, 2] {
+        let sent = a.endpoint.post_send(&to.immediate(number), b"claimed");
+        drop(sent.unwrap());
+    }
+    let claimed = timeout(SOON, waits.claimed(&mut claim)).await.unwrap();
+    assert_eq!(claimed.unwrap().envelope().immediate, 1);
+    let found = timeout(SOON, waits.probe(&any)).await.unwrap().unwrap();
+    assert_eq!((found.immediate, found.length), (2, 7));
+    let mut own = a.endpoint.post_claim(&any).unwrap();
+    assert_error!(waits.claimed(&mut own).await, Error::ForeignRequest);
+}

@@ -3,7 +3,7 @@
 --   tshark -2 -X lua_script:qnic.lua -r capture.pcapng -V
 --
 -- Link type USER0: a pseudo header of 8 bytes (what the link did to the frame), the
--- envelope of 64 bytes (abi/src/wire.rs, version 8), the body by kind, the payload.
+-- envelope of 64 bytes (abi/src/wire.rs, version 9), the body by kind, the payload.
 -- Everything is little-endian. Beside the fields, frames are related to each other:
 --
 --   qnic.retransmission_of   the same number of the same session went by this link before
@@ -15,7 +15,7 @@ local PSEUDO = 8
 local ENVELOPE = 64
 local PSEUDO_VERSION = 1
 local MAGIC = 0x6e71
-local VERSION = 8
+local VERSION = 9
 
 local KINDS = {
     [1] = "Ack", [2] = "Hello", [3] = "HelloReply", [4] = "Goodbye", [5] = "Leave",
@@ -26,7 +26,7 @@ local KINDS = {
     [152] = "MessageRequest", [153] = "MessagePermit", [154] = "MessageEnd",
     [80] = "CollectiveUp", [81] = "CollectiveDown", [82] = "GroupForm", [83] = "GroupEnd",
     [168] = "GroupJoin", [169] = "GroupRefused", [170] = "GroupFormed", [171] = "GroupStart",
-    [172] = "GroupGreet",
+    [172] = "GroupGreet", [88] = "Names", [184] = "NamesSeen",
 }
 local ACK, HELLO, HELLO_REPLY, LEAVE, NAK = 1, 2, 3, 5, 128
 local WINDOW, WINDOW_TAKEN = 130, 131
@@ -34,6 +34,7 @@ local WRITE, READ_REQUEST, READ_RESPONSE = 64, 144, 65
 local ATOMIC_REQUEST, ATOMIC_RESPONSE, IMPORT_REQUEST, IMPORT_RESPONSE = 160, 161, 176, 177
 local MESSAGE, MESSAGE_DATA, MESSAGE_REQUEST, MESSAGE_PERMIT, MESSAGE_END = 72, 73, 152, 153, 154
 local COLLECTIVE_UP, COLLECTIVE_DOWN, GROUP_FORM, GROUP_END = 80, 81, 82, 83
+local NAMES = 88
 local GROUP_JOIN, GROUP_REFUSED, GROUP_FORMED, GROUP_START, GROUP_GREET = 168, 169, 170, 171, 172
 -- The kind of the response to a request that carries the number of an operation.
 local response_of = {
@@ -55,6 +56,7 @@ local STATUSES = {
     [29] = "Misaligned", [30] = "FaultTimeout", [31] = "ImportRefused",
     [32] = "NotStaged", [33] = "Truncated", [34] = "Cancelled", [35] = "Mismatch",
     [36] = "TimedOut", [37] = "NoSuchGroup", [38] = "GroupRefused",
+    [39] = "NoMessage", [40] = "NameTaken",
 }
 
 local COLLECTIVES = { [1] = "Barrier", [2] = "Broadcast", [3] = "Reduce", [4] = "Allreduce" }
@@ -183,6 +185,7 @@ local bodies = {
     [GROUP_FORMED] = GROUP,
     [GROUP_START] = GROUP,
     [GROUP_GREET] = GROUP,
+    [NAMES] = { { "flags", 0, 4 } },
     -- The secret behind them is not in the capture.
     [IMPORT_REQUEST] = { { "name", 0, 8 }, { "wait_ms", 8, 4 } },
     [IMPORT_RESPONSE] = { { "address", 0, 8 }, { "length", 8, 8 }, { "key", 16, 8 }, { "status", 24, 4 }, { "access", 28, 4 }, { "segment", 32, 2 } },

@@ -36,7 +36,7 @@ use fifo::Entry;
 use owner::Owner;
 
 use crate::platform::Machine;
-use crate::settings::Settings;
+use crate::settings::{Others, Settings};
 
 /// Objects of an owner.
 pub(crate) const OBJECTS: usize = 5;
@@ -124,7 +124,7 @@ pub(crate) struct Checker {
 
 impl Checker {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let count = settings.sync_workers();
+        let count = settings.slots_of(Others::Sync).len();
         Checker {
             first: settings.rdma_workers,
             workers: (0..count).map(|_| Worker::default()).collect(),

@@ -30,7 +30,7 @@ impl MessageOracle {
                 Ok(CompletionKind::Receive) => {
                     self.received(slot, (number, now), &entry, status);
                 }
-                // No worker is in a group.
+                // No message worker is in a group.
                 kind => panic!("process {slot}: a completion of kind {kind:?}"),
             }
         }

@@ -43,7 +43,7 @@ use crate::expected_bytes::{difference, ExpectedBytes, Range};
 use crate::platform::Machine;
 use crate::process::port;
 use crate::routes::Routes;
-use crate::settings::Settings;
+use crate::settings::{Others, Settings};
 
 /// Bytes of the segment that a message worker sends from.
 pub(crate) const OUTGOING: u64 = 40 * PAGE_SIZE as u64;
@@ -118,10 +118,7 @@ pub(crate) fn bytes_of(id: u64, length: u64) -> Vec<u8> {
 
 impl MessageOracle {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let slots = match settings.has_messages {
-            true => &settings.slots[settings.rdma_workers..],
-            false => &[],
-        };
+        let slots = settings.slots_of(Others::Messages);
         let process = |node: &usize| Process {
             node: *node,
             ..Process::default()

@@ -12,23 +12,21 @@
 //! post no receive for those that wait for it: a worker leaves one operation free.
 
 mod commands;
-mod queue;
 
 use std::collections::BTreeMap;
 
-use qnic_abi::export::ExportOptions;
 use qnic_abi::host_area::{CompletionKind, COMPLETION_MORE};
-use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
-use qnic_driver::{CallError, Process};
+use qnic_abi::PAGE_SIZE;
+use qnic_driver::Process;
 
 use crate::common::{Common, Phase, SlotState};
 use crate::expected_bytes::{ExpectedBytes, Range};
 use crate::message_oracle::{Space, INCOMING, OUTGOING};
 use crate::platform::SimPlatform;
-use crate::process::{pages, Ended, ProcessContext, Result};
+use crate::process::{pages, Ended, Exported, ProcessContext, Result};
+use crate::queue::Queue;
 use crate::schedule::{lock, trace, Schedule};
 use crate::settings::Faults;
-use queue::Queue;
 
 /// Endpoints that are used.
 const ENDPOINTS: [u16; 3] = [0, 3, 15];
@@ -45,13 +43,6 @@ enum Area {
 
 impl Area {
     const ALL: [Area; 2] = [Area::Outgoing, Area::Incoming];
-}
-
-/// A segment that is exported.
-#[derive(Debug, Clone, Copy)]
-struct Exported {
-    segment: u16,
-    key: u64,
 }
 
 impl ProcessContext {
@@ -132,34 +123,10 @@ struct MessageWorker<'a> {
 }
 
 impl MessageWorker<'_> {
-    /// What a call of the driver gave.
-    fn call(&self, what: &str, result: std::result::Result<(), CallError>) -> Result<()> {
-        match result {
-            Ok(()) => self.context.check_alive(),
-            Err(CallError::NoDevice | CallError::Interrupted) => Err(Ended),
-            // The exit of the process has begun.
-            Err(CallError::NotRegistered) if self.schedule.is_killed() => Err(Ended),
-            Err(error) => panic!("message worker {}: {what} fails: {error}", self.slot),
-        }
-    }
-
     fn export(&mut self, area: Area) -> Result<()> {
-        let (address, length) = self.ranges[area as usize];
-        let mut call = uapi::Export {
-            access: Access::all().bits().into(),
-            name: (area as u64 + 1).into(),
-            address: address.into(),
-            length: length.into(),
-            options: ExportOptions::open(),
-            ..Default::default()
-        };
-        let result = self.process.export(&mut call);
-        self.call("export", result)?;
-        assert_eq!(call.status.get(), Status::Ok.code(), "an export is refused");
-        self.exported[area as usize] = Some(Exported {
-            segment: call.segment.get(),
-            key: call.key.get(),
-        });
+        let (number, range) = (area as u64 + 1, self.ranges[area as usize]);
+        let exported = self.context.export(self.process, number, range)?;
+        self.exported[area as usize] = Some(exported);
         if area == Area::Incoming {
             lock(&self.common.messages).revoke_incoming(self.slot, false);
         }
@@ -174,13 +141,7 @@ impl MessageWorker<'_> {
             Area::Outgoing => lock(&self.common.messages).revoke_outgoing(self.slot),
             Area::Incoming => lock(&self.common.messages).revoke_incoming(self.slot, true),
         }
-        let mut call = uapi::Unexport {
-            segment: exported.segment.into(),
-            ..Default::default()
-        };
-        let result = self.process.unexport(&mut call);
-        self.call("unexport", result)?;
-        assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
+        self.context.unexport(self.process, exported)?;
         trace!(
             self.schedule,
             "message worker {}: revokes {area:?}",
@@ -291,17 +252,7 @@ impl MessageWorker<'_> {
     fn wait(&mut self, limit: u64) -> Result<()> {
         let generation = self.queue.request_wake();
         if !self.queue.has_completions() {
-            let mut call = uapi::Wait {
-                generation: generation.into(),
-                timeout_ns: (limit as i64).into(),
-                ..Default::default()
-            };
-            match self.process.wait(&mut call) {
-                Ok(()) | Err(CallError::TimedOut) => {}
-                Err(CallError::Interrupted | CallError::NoDevice) => return Err(Ended),
-                Err(error) => panic!("message worker {}: wait fails: {error}", self.slot),
-            }
-            self.context.check_alive()?;
+            self.context.block(self.process, generation, limit)?;
         }
         self.collect()
     }

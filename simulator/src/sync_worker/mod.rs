@@ -25,6 +25,7 @@ use crate::checker::{Checker, Kind, OBJECTS};
 use crate::common::{Common, Phase};
 use crate::process::{pages, port, Ended, ProcessContext, Result};
 use crate::schedule::{lock, trace, Schedule};
+use crate::settings::Others;
 
 /// Name of the segment with a worker's objects.
 const NAME: SegmentName = SegmentName(0x6f6d);
@@ -131,7 +132,7 @@ impl SyncWorker<'_> {
     /// Does one operation at one object.
     fn act(&mut self) -> Result<()> {
         let (slot, settings) = (self.slot, &self.common.settings);
-        let workers = settings.sync_workers();
+        let workers = settings.slots_of(Others::Sync).len();
         // Most meet at one.
         let choice = match self.schedule.chance(600) {
             true => 0,

@@ -51,16 +51,23 @@ pub fn collectives(nodes: &dyn Nodes, each: Together) -> Result<()> {
     wait_until_all_empty(nodes)
 }
 
-/// A member is killed with signal 9 while collectives run: all others get an error that says so,
-/// and names its node.
+/// A member is killed with signal 9 in each collective: all others get an error that says so, and
+/// names its node.
 pub fn members_of_a_killed_process_learn_of_it(nodes: &dyn Nodes, victim: usize) -> Result<()> {
+    for collective in ["barrier", "broadcast", "reduce", "allreduce"] {
+        a_member_is_killed_in(nodes, victim, collective).context(collective)?;
+    }
+    Ok(())
+}
+
+fn a_member_is_killed_in(nodes: &dyn Nodes, victim: usize, collective: &str) -> Result<()> {
     let endless = Together {
         programs: 1,
         rounds: 0,
         barriers: 0,
         bytes: 40_000,
     };
-    let words = arguments(nodes, &endless, 0);
+    let words = arguments(nodes, &endless, 0) + " --only " + collective;
     let start = |node| nodes.start(node, &words);
     let mut running: Vec<_> = (0..nodes.count()).map(start).collect::<Result<_>>()?;
     for program in &mut running {
@@ -81,7 +88,7 @@ pub fn members_of_a_killed_process_learn_of_it(nodes: &dyn Nodes, victim: usize)
         ensure!(status == 3, "a survivor ended with status {status}");
     }
     println!(
-        "    the survivors knew after {:.2} s",
+        "    {collective}: the survivors knew after {:.2} s",
         start.elapsed().as_secs_f64()
     );
     killed.wait(LIMIT).context("the killed process")?;

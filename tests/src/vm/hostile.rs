@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 use qnic_cluster::NodeState;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::nodes::{on, VmNodes};
 use super::shell::shell;
@@ -28,8 +28,12 @@ const HONEST: usize = 3;
 /// Messages of each node to each other in one exchange.
 const ROUNDS: u32 = 20;
 
+/// Longest time that the guest is hostile before the throughput beside an honest one is measured
+/// again.
+const ATTACK: u64 = 180;
+
 /// Longest time that the throughput beside a busy honest guest is measured, before and after.
-const HONEST_TIME: Duration = Duration::from_secs(60);
+const HONEST_TIME: Duration = Duration::from_secs(30);
 
 /// Memory that the device process may take for itself, beyond what it had when all nodes had
 /// exchanged data: the requests that one NIC may keep, and what the allocator does with them.
@@ -41,10 +45,28 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
     let seconds = variable(SECONDS, DEFAULT_SECONDS)?;
     let seed = variable(SEED, 1)?;
     scenario::all_pairs_exchange(nodes, ROUNDS)?;
-    // What else this machine does comes and goes: measured on both sides of the attack.
+    let memory = Memory::new(nodes)?;
+    // What else this machine does comes and goes: each attack is compared with what was before
+    // and after it.
     let time = HONEST_TIME.min(Duration::from_secs(seconds / 4));
-    let before = beside_a_busy_guest(nodes, time)?;
-    let (done, beside_hostile) = beside_the_hostile_guest(nodes, seconds, seed)?;
+    let attacks = seconds.div_ceil(ATTACK);
+    let mut before = beside_a_busy_guest(nodes, time)?;
+    let mut shares = Vec::new();
+    let mut done = Map::new();
+    for attack in 0..attacks {
+        let part = seconds * (attack + 1) / attacks - seconds * attack / attacks;
+        let beside_hostile =
+            beside_the_hostile_guest(nodes, (part, seed + attack), &memory, &mut done)?;
+        let after = beside_a_busy_guest(nodes, time)?;
+        let beside_honest = before.midpoint(after);
+        println!(
+            "    exchanges of the others: {beside_honest:.3}/s beside a busy guest, \
+             {beside_hostile:.3}/s beside the hostile one ({:.0} %)",
+            100.0 * beside_hostile / beside_honest
+        );
+        shares.push(100.0 * beside_hostile / beside_honest);
+        before = after;
+    }
     for node in 0..nodes.count() {
         let state = nodes.node(node)?.state();
         ensure!(state == NodeState::Ready, "node {node} is {state}");
@@ -52,15 +74,15 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
     }
     // The driver has the NIC again, and it serves as before.
     scenario::all_pairs_exchange(nodes, ROUNDS)?;
-    let beside_honest = before.midpoint(beside_a_busy_guest(nodes, time)?);
-    println!("    it did {done}");
+    shares.sort_by(f64::total_cmp);
     println!(
-        "    exchanges of the others: {beside_honest:.3}/s beside a busy guest, \
-         {beside_hostile:.3}/s beside the hostile one ({:.0} %)",
-        100.0 * beside_hostile / beside_honest
+        "    it did {}; median of {attacks}: {:.0} %",
+        Value::Object(done.clone()),
+        shares[shares.len() / 2]
     );
     for deed in ["mapped", "rebinds", "faults_answered", "switched_off"] {
-        ensure!(done[deed] != 0, "not done: {deed} in {done}");
+        let times = done.get(deed).and_then(Value::as_u64);
+        ensure!(times.is_some_and(|times| times > 0), "not done: {deed}");
     }
     Ok(())
 }
@@ -76,31 +98,61 @@ fn beside_a_busy_guest(nodes: &VmNodes, time: Duration) -> Result<f64> {
     Ok(rate)
 }
 
-/// The same beside the hostile guest; returns what that has done, too. The device process stays
-/// within its memory.
-fn beside_the_hostile_guest(nodes: &VmNodes, seconds: u64, seed: u64) -> Result<(Value, f64)> {
-    let memory = || {
-        let stats = nodes.device_stats()?;
-        let own = stats["rss_anon_bytes"].as_u64();
-        own.context("no memory in the statistics")
-    };
-    let before = memory()?;
+/// The memory of the device process.
+struct Memory<'a> {
+    nodes: &'a VmNodes,
+    before: u64,
+}
+
+impl<'a> Memory<'a> {
+    fn new(nodes: &'a VmNodes) -> Result<Self> {
+        let before = own_memory(nodes)?;
+        Ok(Memory { nodes, before })
+    }
+
+    /// Returns how much it is now, unless it has grown beyond [`MEMORY`].
+    fn check(&self) -> Result<u64> {
+        let (before, now) = (self.before, own_memory(self.nodes)?);
+        ensure!(
+            now <= before + MEMORY,
+            "the device process has grown from {before} to {now} bytes"
+        );
+        Ok(now)
+    }
+}
+
+fn own_memory(nodes: &VmNodes) -> Result<u64> {
+    let stats = nodes.device_stats()?;
+    let own = stats["rss_anon_bytes"].as_u64();
+    own.context("no memory in the statistics")
+}
+
+/// The same beside the hostile guest, for so many seconds with a seed; adds what that has done to
+/// `done`. The device process stays within its memory.
+fn beside_the_hostile_guest(
+    nodes: &VmNodes,
+    (seconds, seed): (u64, u64),
+    memory: &Memory<'_>,
+    done: &mut Map<String, Value>,
+) -> Result<f64> {
     let attack = format!("hostile-guest --seconds {seconds} --seed {seed}");
     let mut hostile = nodes.start_until(HONEST, &attack, "attacking")?;
-    let mut most = before;
+    let mut most = memory.before;
     let rate = exchanges_per_second(nodes, Duration::from_secs(seconds), || {
-        most = most.max(memory()?);
-        ensure!(
-            most <= before + MEMORY,
-            "the device process has grown from {before} to {most} bytes"
-        );
+        most = most.max(memory.check()?);
         Ok(())
     })?;
+    let before = memory.before;
     println!("    memory of the device process: {before} bytes before, {most} at most");
-    let done = hostile.expect("attacked", LIMIT);
-    let done = done.context("the hostile guest")?;
+    let deeds = hostile.expect("attacked", LIMIT);
+    let deeds = deeds.context("the hostile guest")?;
     hostile.succeed("the hostile guest", LIMIT)?;
-    Ok((done, rate))
+    for (deed, times) in deeds.as_object().into_iter().flatten() {
+        let sum = done.get(deed).and_then(Value::as_u64).unwrap_or(0);
+        let sum = sum + times.as_u64().unwrap_or(0);
+        done.insert(deed.clone(), sum.into());
+    }
+    Ok(rate)
 }
 
 /// Has the honest nodes exchange data for a time, and returns how often they did. `check` looks

@@ -103,13 +103,13 @@ fn live(mut program: Box<dyn Running>) -> Result<()> {
 /// Two minutes; then with compaction running all the time on both; then with
 /// exporters that fork.
 fn pressure(nodes: &VmNodes) -> Result<()> {
-    press(nodes, "plain", 120, &[])?;
+    press(nodes, "plain", 60, &[])?;
     let compact = "while :; do echo 1 > /proc/sys/vm/compact_memory; done";
     let mut compacting = Vec::new();
     for node in 0..nodes.count() {
         compacting.push(background(nodes, node, compact)?);
     }
-    press(nodes, "with compaction", 30, &[])?;
+    press(nodes, "with compaction", 20, &[])?;
     for (node, mut loops) in compacting.into_iter().enumerate() {
         loops.kill()?;
         loops.wait(LIMIT)?;
@@ -118,7 +118,7 @@ fn pressure(nodes: &VmNodes) -> Result<()> {
         ensure!(moved > 0, "nothing was compacted on node {node}");
         println!("    node {node}: compaction looked at {moved} pages");
     }
-    press(nodes, "with fork", 30, &[FORK])
+    press(nodes, "with fork", 20, &[FORK])
 }
 
 /// Mappings of files on a disk, whose pages are written back and taken away, and of files in
@@ -127,12 +127,12 @@ fn files(nodes: &VmNodes) -> Result<()> {
     for node in 0..nodes.count() {
         shell(nodes, node, MOUNT_DISK).context("make a file system")?;
     }
-    press(nodes, "a file on a disk", 60, &[DISK_FILE, FORK])?;
+    press(nodes, "a file on a disk", 40, &[DISK_FILE, FORK])?;
     for node in 0..nodes.count() {
         let unmount = "rm /mnt/qnic-pressure && umount /mnt";
         shell(nodes, node, unmount).context("nothing holds the file")?;
     }
-    press(nodes, "a file in memory", 45, &[MEMORY_FILE, FORK])
+    press(nodes, "a file in memory", 30, &[MEMORY_FILE, FORK])
 }
 
 /// Options of `qnic-app pressure`.

@@ -24,6 +24,7 @@ fn nic(node: u16) -> Nic {
         doorbells: 2,
         limits: Limits::default(),
         routes: std::collections::BTreeMap::new(),
+        nodes: Vec::new(),
     };
     Nic::new(config).unwrap()
 }

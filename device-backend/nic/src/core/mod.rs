@@ -20,6 +20,7 @@ mod bounce;
 mod completion;
 mod completion_queue;
 mod counters;
+mod describe;
 mod events;
 mod fault;
 mod fragment;
@@ -76,6 +77,8 @@ pub(crate) struct Core {
     pub(crate) geometry: Geometry,
     /// [`NicConfig::routes`].
     pub(crate) routes: BTreeMap<NodeId, NodeId>,
+    /// [`NicConfig::nodes`].
+    pub(crate) nodes: Vec<NodeId>,
     doorbells: u32,
     /// By VNI.
     processes: Vec<Option<Box<Process>>>,
@@ -117,6 +120,7 @@ impl Core {
             limits: config.limits.clone(),
             geometry,
             routes: config.routes.clone(),
+            nodes: config.nodes.clone(),
             doorbells: config.doorbells,
             processes: Vec::new(),
             ports: Vec::new(),

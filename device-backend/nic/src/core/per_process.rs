@@ -20,6 +20,11 @@ impl<T: Default> PerProcess<T> {
         self.0.get_mut(usize::from(vni.0))?.as_mut()
     }
 
+    /// The same, to look at.
+    pub(crate) fn look(&self, vni: VniId) -> Option<&T> {
+        self.0.get(usize::from(vni.0))?.as_ref()
+    }
+
     /// The value of a process that has one from now on.
     #[inline]
     pub(crate) fn get_or_insert(&mut self, vni: VniId) -> &mut T {

@@ -30,6 +30,7 @@ use crate::config::{Limits, NicConfig};
 use crate::core::{Core, Pending};
 use crate::env::{Host, Payload, Time, Wire};
 use crate::protocols::{Context, Protocols};
+use crate::table::{Table, TableKind};
 use crate::transport::{Expired, Transport};
 
 /// Whether a poll found something to do.
@@ -299,6 +300,16 @@ impl Nic {
         budgets.extend(self.core.budgets());
         budgets.extend(self.protocols.budgets(&self.core.limits));
         budgets
+    }
+
+    /// What this NIC holds, for people; at most [`MAX_ROWS`](crate::MAX_ROWS) rows.
+    pub fn table(&self, kind: TableKind) -> Table {
+        match kind {
+            TableKind::Map => self.core.memory_map(),
+            TableKind::Names => self.protocols.name_table(),
+            TableKind::Groups => self.protocols.group_table(),
+            TableKind::Queues => self.core.queue_table(|vni| self.protocols.inbox_cells(vni)),
+        }
     }
 
     /// The protocols, and what they may touch.

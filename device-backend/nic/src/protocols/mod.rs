@@ -11,6 +11,7 @@
 //! | `directory` | [`qnic_abi::directory`] | N3 |
 //! | `message` | [`qnic_abi::message`] | Q3, Q4, Q11 to Q13 |
 //! | `collective` | [`qnic_abi::collective`] | Q14, Q15, N26 |
+//! | `names` | [`qnic_abi::process_names`] | Q14 |
 
 mod atomic;
 mod collective;
@@ -18,6 +19,7 @@ mod directory;
 #[cfg(test)]
 mod echo;
 pub(crate) mod message;
+mod names;
 mod protocol;
 mod rdma;
 
@@ -31,6 +33,7 @@ use crate::core::{Fetched, Segment};
 use crate::env::{Host, Time};
 use crate::frame::{Arrival, StoredFrame};
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
+use crate::table::Table;
 
 pub(crate) use protocol::{Context, Ended, Outgoing, Protocol, Received, Source, Turn};
 
@@ -40,6 +43,7 @@ use directory::Directory;
 #[cfg(test)]
 use echo::Echo;
 use message::Messages;
+use names::ProcessNames;
 use rdma::Rdma;
 
 /// Evaluates `$call` with every protocol of the list, with its type as `$type`.
@@ -65,6 +69,10 @@ macro_rules! for_each_type {
             type $type = Collectives;
             $call
         }
+        {
+            type $type = ProcessNames;
+            $call
+        }
         #[cfg(test)]
         {
             type $type = Echo;
@@ -81,6 +89,7 @@ pub(crate) struct Protocols {
     directory: Directory,
     messages: Messages,
     collectives: Collectives,
+    names: ProcessNames,
     #[cfg(test)]
     echo: Echo,
 }
@@ -106,6 +115,10 @@ macro_rules! for_each {
         }
         {
             let $protocol = &mut $self.collectives;
+            $call
+        }
+        {
+            let $protocol = &mut $self.names;
             $call
         }
         #[cfg(test)]
@@ -138,6 +151,10 @@ macro_rules! dispatch {
             }
             Collectives::ID => {
                 let $protocol = &mut $self.collectives;
+                $call
+            }
+            ProcessNames::ID => {
+                let $protocol = &mut $self.names;
                 $call
             }
             #[cfg(test)]
@@ -517,9 +534,25 @@ impl Protocols {
         note(self.directory.deadline());
         note(self.messages.deadline());
         note(self.collectives.deadline());
+        note(self.names.deadline());
         #[cfg(test)]
         note(self.echo.deadline());
         first
+    }
+
+    /// Names of processes that are known.
+    pub(crate) fn name_table(&self) -> Table {
+        self.names.table()
+    }
+
+    /// Groups of this node.
+    pub(crate) fn group_table(&self) -> Table {
+        self.collectives.table()
+    }
+
+    /// What a process receives: receives posted, messages that wait, their bytes.
+    pub(crate) fn inbox_cells(&self, vni: VniId) -> [u64; 3] {
+        self.messages.inbox_counts(vni)
     }
 
     /// What all keep for others, and how much that may be.
@@ -528,6 +561,7 @@ impl Protocols {
         self.directory.budgets(limits, &mut budgets);
         self.messages.budgets(limits, &mut budgets);
         self.collectives.budgets(limits, &mut budgets);
+        self.names.budgets(limits, &mut budgets);
         budgets
     }
 
@@ -538,6 +572,7 @@ impl Protocols {
         self.directory.statistics(statistics);
         self.messages.statistics(statistics);
         self.collectives.statistics(statistics);
+        self.names.statistics(statistics);
         #[cfg(test)]
         self.echo.statistics(statistics);
     }

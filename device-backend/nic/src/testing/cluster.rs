@@ -145,6 +145,7 @@ impl Cluster {
                 doorbells: 4,
                 limits: limits.clone(),
                 routes: routes(node),
+                nodes: (0..nodes).map(NodeId).collect(),
             };
             let nic = Nic::new(config).expect("a geometry");
             let geometry = *nic.geometry();

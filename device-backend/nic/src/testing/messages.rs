@@ -4,7 +4,9 @@ use qnic_abi::command::CommandBody;
 use qnic_abi::host_area::{
     completion_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_TAIL,
 };
-use qnic_abi::message::{CancelCommand, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags};
+use qnic_abi::message::{
+    CancelCommand, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags,
+};
 use qnic_abi::window::COMPLETION_HEAD;
 
 use super::{Party, SimSegment};
@@ -129,6 +131,12 @@ impl Receiving<'_> {
         self
     }
 
+    /// Drops a claimed message.
+    pub fn discard(mut self) -> Self {
+        self.flag(ReceiveFlags::DISCARD, true);
+        self
+    }
+
     /// In the untagged space.
     pub fn untagged(mut self) -> Self {
         self.flag(ReceiveFlags::UNTAGGED, true);
@@ -154,7 +162,103 @@ impl Receiving<'_> {
     }
 }
 
+/// A message that is to be looked for, whichever it is.
+#[derive(Debug)]
+#[must_use = "nothing is issued until `issue`"]
+pub struct Probing<'a> {
+    party: &'a Party,
+    /// The command.
+    pub command: ProbeCommand,
+}
+
+impl Probing<'_> {
+    fn flag(mut self, flag: ProbeFlags, on: bool) -> Self {
+        let mut flags = ProbeFlags::from_bits_retain(self.command.flags.get());
+        flags.set(flag, on);
+        self.command.flags = flags.bits().into();
+        self
+    }
+
+    /// Of that process only.
+    pub fn from(self, source: impl Into<SimSegment>) -> Self {
+        let source = source.into();
+        let mut probe = self.flag(ProbeFlags::ANY_PROC, false);
+        probe.command.header.remote_node = (source.node as u16).into();
+        probe.command.header.remote_port = source.port.0.into();
+        probe
+    }
+
+    /// With that tag only.
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.command.tag = tag.into();
+        self.command.ignore = 0.into();
+        self
+    }
+
+    /// In the untagged space.
+    pub fn untagged(self) -> Self {
+        self.flag(ProbeFlags::UNTAGGED, true).tag(0)
+    }
+
+    /// At that endpoint.
+    pub fn endpoint(mut self, endpoint: u16) -> Self {
+        self.command.endpoint = endpoint.into();
+        self
+    }
+
+    /// Waits for it.
+    pub fn wait(self) -> Self {
+        self.flag(ProbeFlags::WAIT, true)
+    }
+
+    /// Claims it.
+    pub fn claim(self) -> Self {
+        self.flag(ProbeFlags::CLAIM, true)
+    }
+
+    /// Discards it.
+    pub fn discard(self) -> Self {
+        self.flag(ProbeFlags::DISCARD, true)
+    }
+
+    /// Issues it; the queue has room.
+    pub fn issue(self) {
+        self.party.post(&self.command.descriptor());
+    }
+
+    /// Issues it and runs all nodes.
+    pub fn run(self) {
+        let net = self.party.net.clone();
+        self.issue();
+        net.run();
+    }
+}
+
 impl Party {
+    /// A probe for any message.
+    pub fn probe(&self, handle: u64) -> Probing<'_> {
+        let mut command = ProbeCommand::command();
+        command.handle = handle.into();
+        command.ignore = u64::MAX.into();
+        command.flags = ProbeFlags::ANY_PROC.bits().into();
+        Probing {
+            party: self,
+            command,
+        }
+    }
+
+    /// A receive of a claimed message.
+    pub fn receive_claimed(&self, handle: u64, message: u64) -> Receiving<'_> {
+        let mut command = ReceiveCommand::command();
+        command.handle = handle.into();
+        command.tag = message.into();
+        command.flags = ReceiveFlags::CLAIMED.bits().into();
+        Receiving {
+            party: self,
+            command,
+        }
+    }
+
     /// A message of no byte to a process.
     pub fn send(&self, handle: u64, to: impl Into<SimSegment>) -> Sending<'_> {
         let to = to.into();
@@ -181,7 +285,7 @@ impl Party {
         }
     }
 
-    /// Takes a receive back, and runs all nodes.
+    /// Takes a receive or a probe back, and runs all nodes.
     pub fn cancel(&self, handle: u64) {
         let mut command = CancelCommand::command();
         command.handle = handle.into();

@@ -299,6 +299,59 @@ fn strangers_and_wrong_numbers_are_refused_and_the_group_forms_without_them() {
     }
 }
 
+/// Also not one that comes when the group has formed, and its node does not know of that yet.
+#[test]
+fn a_join_with_another_key_spoils_no_group_whenever_it_comes() {
+    for polls in 0..40 {
+        let net = Net::lossy(2, LossyWire::steady(1_000_000), 1);
+        let (home, member) = (net.party(0, 1), net.party(1, 1));
+        let stranger = net.party(1, 2);
+        home.join(1, &home, 7, (0, 2));
+        member.join(1, &home, 7, (1, 2));
+        for _ in 0..polls {
+            net.advance(250_000);
+            poll_all(&net, 2);
+        }
+        let mut join = stranger.join_command(1, &home, 7, (1, 2));
+        join.key = 5.into();
+        stranger.post(&join.descriptor());
+        net.run();
+        for member in [&home, &member] {
+            let ends = ends(member, CompletionKind::Join);
+            assert_eq!(ends, done(1), "after {polls} polls");
+        }
+        let refused = ends(&stranger, CompletionKind::Join);
+        assert!(refused.iter().all(|end| end.1 == Status::GroupRefused));
+    }
+}
+
+#[test]
+fn a_join_that_is_taken_back_stays_nowhere_whatever_overtakes_it() {
+    for seed in 0..10 {
+        let net = Net::lossy(2, LossyWire::rough(200), seed);
+        let members = [net.party(0, 1), net.party(1, 1)];
+        let groups = form(&net, &members, 1);
+        members[1].leave(1, groups[1]);
+        members[0].leave(1, groups[0]);
+        net.run();
+        members.iter().for_each(|member| drop(member.completions()));
+        for name in 2..22 {
+            // The home does not come.
+            let mut join = members[1].join_command(name, &members[0], name, (1, 2));
+            join.timeout_ms = 1.into();
+            members[1].post(&join.descriptor());
+            poll_all(&net, 2);
+            net.advance(1_000_000);
+            poll_all(&net, 2);
+        }
+        net.settle();
+        let ends = ends(&members[1], CompletionKind::Join);
+        assert_eq!(ends.len(), 20);
+        assert!(ends.iter().all(|end| end.1 == Status::TimedOut));
+        assert_nothing_is_left(&net);
+    }
+}
+
 #[test]
 fn a_segment_that_is_taken_back_ends_the_calls_that_use_it() {
     for net in nets(2) {

@@ -252,6 +252,48 @@ fn what_is_wrong_in_a_call_ends_it_and_no_other() {
     assert_eq!(exhausted.count(), 98 - (groups - 1));
 }
 
+/// Calls that are complete do not count, whatever is under way in front of them.
+#[test]
+fn as_many_calls_as_may_be_can_wait_behind_a_long_one() {
+    let limits = Limits {
+        collectives: 8,
+        ..Limits::default()
+    };
+    let net = Net::new(2, 1024, 8, &limits);
+    let members = [net.party(0, 1), net.party(1, 1)];
+    let groups = form(&net, &members, 1);
+    for (member, group) in members.iter().zip(&groups) {
+        let call = member.barrier(0, *group);
+        let call = call.allreduce(Operator::Sum, Element::U32);
+        call.bytes(0, 40 * PAGE).issue();
+        for handle in 1..4 {
+            member.barrier(handle, *group).issue();
+        }
+    }
+    let mut short = [0; 2];
+    while short != [3; 2] {
+        poll_all(&net, 2);
+        for (count, member) in short.iter_mut().zip(&members) {
+            let ends = called(member);
+            assert!(ends.iter().all(|end| (1..4).contains(&end.0)), "{ends:?}");
+            *count += ends.len();
+        }
+    }
+    // The long one and seven more.
+    for (member, group) in members.iter().zip(&groups) {
+        (4..12).for_each(|handle| member.barrier(handle, *group).issue());
+    }
+    net.run();
+    for member in &members {
+        let mut ends = called(member);
+        ends.sort_unstable_by_key(|end| end.0);
+        let (refused, right): (Vec<End>, Vec<End>) = ends.iter().partition(|end| end.0 == 11);
+        assert_eq!(refused, [(11, Status::Exhausted, name(member))]);
+        assert!(right.iter().all(|end| end.1 == Status::Ok), "{right:?}");
+        assert_eq!(right.len(), 8);
+    }
+}
+
 /// Virtual time of one barrier over so many nodes, one way of a frame taking a millisecond.
 fn barrier_time(nodes: u16, routes: impl Fn(u16) -> BTreeMap<NodeId, NodeId>) -> f64 {
     let delay = 1_000_000;

@@ -32,7 +32,8 @@ use std::time::Instant;
 
 use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::message::CancelCommand;
+use qnic_abi::message::{CancelCommand, ReceiveCommand, ReceiveFlags};
+use qnic_abi::Status;
 use slotmap::{Key, KeyData, SlotMap};
 
 use crate::core::{lock, Core};
@@ -78,10 +79,14 @@ struct Entry {
 
 impl Entry {
     /// Returns its end, once nothing more comes. Long messages of a multi-receive may end behind
-    /// its last: they fill its memory up to where the last one begins.
+    /// its last: they fill its memory up to where the last one begins. The offset of a claim is a
+    /// name.
     fn end(&self) -> Option<End> {
+        let awaits = |last: &CompletionEntry| {
+            last.kind == CompletionKind::Receive as u8 && self.filled < last.offset.get()
+        };
         match self.end {
-            Some(End::Completed(last)) if self.filled < last.offset.get() => None,
+            Some(End::Completed(last)) if awaits(&last) => None,
             end => end,
         }
     }
@@ -99,8 +104,10 @@ struct State {
     reader: CompletionReader,
     requests: SlotMap<RequestKey, Entry>,
     queued: VecDeque<QueuedSend>,
-    /// Receives that are to be cancelled.
+    /// Receives and probes that are to be cancelled.
     cancels: VecDeque<RequestKey>,
+    /// Numbers of claimed messages that are to be discarded. The NIC bounds what is claimed.
+    discards: VecDeque<u64>,
     /// Sends at the NIC.
     sends: usize,
 }
@@ -144,6 +151,7 @@ impl State {
         }
         if request.detached && request.end().is_some() {
             self.requests.remove(key);
+            self.discards.extend(claimed_by(entry));
         }
     }
 
@@ -170,6 +178,18 @@ impl State {
             }
             self.cancels.pop_front();
         }
+        while let Some(message) = self.discards.front() {
+            // Its handle is zero, which is no request: its completion ends none.
+            let mut command = ReceiveCommand::command();
+            command.tag = (*message).into();
+            command.flags = (ReceiveFlags::CLAIMED | ReceiveFlags::DISCARD)
+                .bits()
+                .into();
+            if !core.post(&command.descriptor(), &[])? {
+                return Ok(());
+            }
+            self.discards.pop_front();
+        }
         while self.sends < SENDS_UNDER_WAY {
             let Some(send) = self.queued.front() else {
                 return Ok(());
@@ -185,8 +205,17 @@ impl State {
     }
 
     fn has_unposted(&self) -> bool {
-        !self.cancels.is_empty() || !self.queued.is_empty()
+        !self.cancels.is_empty() || !self.discards.is_empty() || !self.queued.is_empty()
     }
+}
+
+/// The number of the message that a probe has claimed.
+fn claimed_by(entry: &CompletionEntry) -> Option<u64> {
+    let found =
+        entry.kind == CompletionKind::Probe as u8 && entry.status.get() == Status::Ok.code();
+    found
+        .then(|| entry.offset.get())
+        .filter(|number| *number != 0)
 }
 
 /// The state of the messages after a look at the completion queue. Notes changes when it is
@@ -391,7 +420,7 @@ impl Core {
         self.check_running().map(|()| None)
     }
 
-    /// Has a receive cancelled. Nothing happens to one that has ended.
+    /// Has a receive or a probe cancelled. Nothing happens to one that has ended.
     pub(crate) fn cancel_receive(&self, key: RequestKey) -> Result<()> {
         let mut guard = self.messages.progress(self)?;
         let state = &mut *guard.state;
@@ -404,15 +433,31 @@ impl Core {
         state.post(self)
     }
 
-    /// Lets a request go: its end is of no interest to anybody. The NIC may not have ended it.
+    /// Has a claimed message discarded.
+    pub(crate) fn discard_claimed(&self, message: u64) -> Result<()> {
+        let mut guard = self.messages.progress(self)?;
+        guard.state.discards.push_back(message);
+        guard.state.post(self)
+    }
+
+    /// Lets a request go: its end is of no interest to anybody. The NIC may not have ended it. A
+    /// message that it claims, or has claimed, is discarded.
     pub(crate) fn detach_request(&self, key: RequestKey) {
         let mut state = lock(&self.messages.state);
         let Some(request) = state.requests.get_mut(key) else {
             return;
         };
         request.detached = true;
-        if request.end().is_some() {
-            state.requests.remove(key);
+        let Some(end) = request.end() else {
+            return;
+        };
+        state.requests.remove(key);
+        drop(state);
+        if let End::Completed(entry) = end {
+            if let Some(message) = claimed_by(&entry) {
+                // An error says that the NIC holds nothing of this process.
+                drop(self.discard_claimed(message));
+            }
         }
     }
 
@@ -432,6 +477,7 @@ impl Core {
         });
         state.queued.clear();
         state.cancels.clear();
+        state.discards.clear();
         state.sends = 0;
         // Release; partner: the acquire load in `Core::look`.
         self.messages.changes.fetch_add(1, Ordering::Release);

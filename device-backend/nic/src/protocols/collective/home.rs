@@ -76,6 +76,12 @@ impl Home {
         self.forming.len()
     }
 
+    /// Size, as far as it is known, and members of each group that forms here.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (Option<u32>, usize)> + '_ {
+        let forming = self.forming.values();
+        forming.map(|forming| (forming.terms.map(|(_, size)| size), forming.seats.len()))
+    }
+
     /// Returns true if a member of that node waits here.
     pub(super) fn awaits(&self, node: u16) -> bool {
         let mut seats = self.forming.values().flat_map(|forming| &forming.seats);
@@ -161,6 +167,7 @@ impl Home {
         let Some(forming) = self.forming.get_mut(&key) else {
             return;
         };
+        let secret = forming.terms.map_or(0, |(secret, _)| secret);
         forming.seats.sort_by_key(|seat| seat.rank);
         let mut nodes = Vec::new();
         for seat in &forming.seats {
@@ -182,6 +189,7 @@ impl Home {
             let members = forming.seats.iter().filter(|seat| seat.who.node == *node);
             let form = GroupForm {
                 name: key.1.into(),
+                key: secret.into(),
                 number: number.into(),
                 size: (forming.seats.len() as u32).into(),
                 members: (members.count() as u32).into(),

@@ -246,8 +246,10 @@ impl Collectives {
         let mut bytes = vec![0; arrival.payload.len()];
         let read = arrival.payload.read(&mut bytes).is_ok();
         let children = home::children(&bytes).filter(|_| read);
+        // The home refuses those with another key or size, which may not have heard of it yet.
+        let asked = (home, body.name.get(), body.key.get(), body.size.get());
         let joins = self.joins.iter_mut().filter(|(_, join)| {
-            join.home == home && join.name == body.name.get() && join.group.is_none()
+            (join.home, join.name, join.key, join.size) == asked && join.group.is_none()
         });
         let mut members = Vec::new();
         for (ticket, join) in joins {
@@ -393,7 +395,8 @@ impl Collectives {
                 return Self::complete(cx, vni, CompletionKind::Collective, entry);
             }
         };
-        let most = limits.collectives.max(2 * RUNNING);
+        // Short ones behind the first may be complete: those do not count as pending.
+        let most = limits.collectives.saturating_add(RUNNING);
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };

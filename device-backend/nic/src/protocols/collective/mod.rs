@@ -57,6 +57,7 @@ use crate::core::Fetched;
 use crate::env::{Host, Time};
 use crate::frame::Arrival;
 use crate::ids::{PeerIndex, ProtocolId};
+use crate::table::Table;
 use command::Command;
 use group::{End, Finished, Group};
 use home::Home;
@@ -127,6 +128,39 @@ impl Collectives {
         }
     }
 
+    /// Groups of this node, and those that form here.
+    pub(super) fn table(&self) -> Table {
+        let groups = self.groups.iter().map(|(id, group)| {
+            let state = match (group.ended, group.has_started()) {
+                (Some(end), _) => {
+                    format!("ended: {} ({}, {})", end.status, end.who.node, end.who.port)
+                }
+                (None, true) => "runs".to_owned(),
+                (None, false) => "forms".to_owned(),
+            };
+            vec![
+                id.home.to_string(),
+                id.number.to_string(),
+                group.size.to_string(),
+                group.members.len().to_string(),
+                group.most_pending().to_string(),
+                group.kept_bytes().to_string(),
+                state,
+            ]
+        });
+        let forming = self.home.waiting().map(|(size, seats)| {
+            let size = size.map_or("-".to_owned(), |size| size.to_string());
+            let mut row = vec!["here".to_owned(), "-".to_owned(), size];
+            row.extend([seats.to_string(), "0".to_owned(), "0".to_owned()]);
+            row.push("waits for members".to_owned());
+            row
+        });
+        let columns = [
+            "home", "number", "size", "members", "calls", "bytes", "state",
+        ];
+        Table::new(&columns, groups.chain(forming))
+    }
+
     /// Gives the NIC a turn if there is something to send.
     fn schedule<H: Host>(&self, cx: &mut Context<'_, H>) {
         if self.outbox.has_turn() {
@@ -165,7 +199,8 @@ impl Protocol for Collectives {
         kind::GROUP_START,
         kind::GROUP_GREET,
     ];
-    const IN_ORDER: &'static [u8] = &[kind::GROUP_END];
+    // A join that is taken back does not come after that.
+    const IN_ORDER: &'static [u8] = &[kind::GROUP_END, kind::GROUP_REFUSED];
 
     fn is_well_formed(frame: &Frame) -> bool {
         match frame.envelope.kind {

@@ -1,8 +1,9 @@
 //! From a descriptor to a command that can be trusted to be one. Only the form is checked here.
 
-use qnic_abi::command::{Descriptor, MAX_TRANSFER};
+use qnic_abi::command::{CommandHeader, Descriptor, MAX_TRANSFER};
 use qnic_abi::message::{
-    CancelCommand, Opcode, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags, ENDPOINTS,
+    CancelCommand, Opcode, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand,
+    SendFlags, ENDPOINTS,
 };
 use qnic_abi::{Key, SegmentId, Status};
 
@@ -47,13 +48,43 @@ pub(super) struct Receive {
     pub(super) local: LocalMemory,
 }
 
+/// A claimed message that is to be received; discarded, if there is no memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReceiveClaimed {
+    pub(super) handle: u64,
+    /// Number of the message.
+    pub(super) message: u64,
+    pub(super) local: Option<LocalMemory>,
+}
+
+/// What becomes of the message that a probe finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    Stays,
+    Claimed,
+    Discarded,
+}
+
+/// A message that is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Probe {
+    pub(super) handle: u64,
+    pub(super) pattern: Pattern<Name>,
+    pub(super) space: Space,
+    pub(super) found: Found,
+    /// Waits for one.
+    pub(super) waits: bool,
+}
+
 /// A well-formed command.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Command {
     Send(Send),
     Receive(Receive),
-    /// Of the receive with this handle.
+    ReceiveClaimed(ReceiveClaimed),
+    /// Of the receive or probe with this handle.
     Cancel(u64),
+    Probe(Probe),
 }
 
 fn check_space(endpoint: u16, untagged: bool, tag: u64) -> Result<Space, Status> {
@@ -98,19 +129,33 @@ fn check_send(raw: &SendCommand) -> Result<Send, Status> {
     })
 }
 
-fn check_receive(raw: &ReceiveCommand) -> Result<Receive, Status> {
+/// The source that a header names; none: any will do.
+fn check_source(header: &CommandHeader, any: bool) -> Result<Option<Name>, Status> {
+    let source = Name {
+        node: header.remote_node.get(),
+        port: header.remote_port.get(),
+    };
+    if header.inline_length > 0 || any && source != Name::default() {
+        return Err(Status::Malformed);
+    }
+    Ok((!any).then_some(source))
+}
+
+fn check_receive(raw: &ReceiveCommand) -> Result<Command, Status> {
     let flags = ReceiveFlags::from_bits(raw.flags.get()).ok_or(Status::Malformed)?;
+    let local = LocalMemory {
+        address: raw.local_address.get(),
+        length: raw.length.get(),
+        key: Key(raw.local_key.get()),
+        segment: SegmentId(raw.local_segment.get()),
+    };
+    if flags.intersects(ReceiveFlags::CLAIMED | ReceiveFlags::DISCARD) {
+        return check_receive_claimed(raw, flags, local).map(Command::ReceiveClaimed);
+    }
     let untagged = flags.contains(ReceiveFlags::UNTAGGED);
     let bits = raw.tag.get() | raw.ignore.get();
     let space = check_space(raw.endpoint.get(), untagged, bits)?;
-    let source = Name {
-        node: raw.header.remote_node.get(),
-        port: raw.header.remote_port.get(),
-    };
-    let any = flags.contains(ReceiveFlags::ANY_PROC);
-    if raw.header.inline_length > 0 || any && source != Name::default() {
-        return Err(Status::Malformed);
-    }
+    let source = check_source(&raw.header, flags.contains(ReceiveFlags::ANY_PROC))?;
     if raw.length.get() > MAX_TRANSFER {
         return Err(Status::BadLength);
     }
@@ -118,18 +163,63 @@ fn check_receive(raw: &ReceiveCommand) -> Result<Receive, Status> {
         true => Takes::Many,
         false => Takes::One,
     };
-    let source = (!any).then_some(source);
-    Ok(Receive {
+    Ok(Command::Receive(Receive {
         handle: raw.handle.get(),
         pattern: Pattern::new(source, raw.tag.get(), raw.ignore.get()),
         takes,
         space,
-        local: LocalMemory {
-            address: raw.local_address.get(),
-            length: raw.length.get(),
-            key: Key(raw.local_key.get()),
-            segment: SegmentId(raw.local_segment.get()),
-        },
+        local,
+    }))
+}
+
+fn check_receive_claimed(
+    raw: &ReceiveCommand,
+    flags: ReceiveFlags,
+    local: LocalMemory,
+) -> Result<ReceiveClaimed, Status> {
+    let discarded = flags.contains(ReceiveFlags::DISCARD);
+    let flags = flags - ReceiveFlags::DISCARD;
+    let nothing = Some(Name::default());
+    let formed = flags == ReceiveFlags::CLAIMED
+        && check_source(&raw.header, false)? == nothing
+        && raw.ignore.get() == 0
+        && raw.endpoint.get() == 0
+        && (!discarded || local == LocalMemory::default());
+    if !formed {
+        return Err(Status::Malformed);
+    }
+    if local.length > MAX_TRANSFER {
+        return Err(Status::BadLength);
+    }
+    Ok(ReceiveClaimed {
+        handle: raw.handle.get(),
+        message: raw.tag.get(),
+        local: (!discarded).then_some(local),
+    })
+}
+
+fn check_probe(raw: &ProbeCommand) -> Result<Probe, Status> {
+    let flags = ProbeFlags::from_bits(raw.flags.get()).ok_or(Status::Malformed)?;
+    let untagged = flags.contains(ProbeFlags::UNTAGGED);
+    let bits = raw.tag.get() | raw.ignore.get();
+    let space = check_space(raw.endpoint.get(), untagged, bits)?;
+    let source = check_source(&raw.header, flags.contains(ProbeFlags::ANY_PROC))?;
+    let claim = flags.contains(ProbeFlags::CLAIM);
+    let found = match (claim, flags.contains(ProbeFlags::DISCARD)) {
+        (false, false) => Found::Stays,
+        (true, false) => Found::Claimed,
+        (false, true) => Found::Discarded,
+        (true, true) => return Err(Status::Malformed),
+    };
+    if raw.reserved1.get() != 0 || raw.reserved0.iter().any(|word| word.get() != 0) {
+        return Err(Status::Malformed);
+    }
+    Ok(Probe {
+        handle: raw.handle.get(),
+        pattern: Pattern::new(source, raw.tag.get(), raw.ignore.get()),
+        space,
+        found,
+        waits: flags.contains(ProbeFlags::WAIT),
     })
 }
 
@@ -148,8 +238,9 @@ impl TryFrom<&Descriptor> for Command {
     fn try_from(raw: &Descriptor) -> Result<Self, Status> {
         match Opcode::try_from(raw.header.opcode) {
             Ok(Opcode::Send) => check_send(&raw.read()).map(Command::Send),
-            Ok(Opcode::Receive) => check_receive(&raw.read()).map(Command::Receive),
+            Ok(Opcode::Receive) => check_receive(&raw.read()),
             Ok(Opcode::Cancel) => check_cancel(&raw.read()).map(Command::Cancel),
+            Ok(Opcode::Probe) => check_probe(&raw.read()).map(Command::Probe),
             Err(_) => Err(Status::Malformed),
         }
     }
@@ -197,7 +288,7 @@ mod tests {
     fn the_form_of_a_receive_and_a_cancel_is_checked() {
         type Change = fn(&mut ReceiveCommand);
         let malformed: [Change; 5] = [
-            |raw| raw.flags = 8.into(),
+            |raw| raw.flags = 32.into(),
             |raw| raw.endpoint = 16.into(),
             |raw| raw.header.inline_length = 1,
             |raw| {
@@ -219,5 +310,62 @@ mod tests {
         assert_eq!(parse(&raw), Ok(()));
         raw.reserved[5] = 1.into();
         assert_eq!(parse(&raw), Err(Status::Malformed));
+    }
+    #[test]
+    fn the_form_of_a_receive_of_a_claimed_message_is_checked() {
+        type Change = fn(&mut ReceiveCommand);
+        const DISCARD: ReceiveFlags = ReceiveFlags::CLAIMED.union(ReceiveFlags::DISCARD);
+        let cases: [(Result<(), Status>, Change); 9] = [
+            (Ok(()), |_| {}),
+            (Ok(()), |raw| raw.flags = DISCARD.bits().into()),
+            (Err(Status::Malformed), |raw| {
+                raw.flags = ReceiveFlags::DISCARD.bits().into()
+            }),
+            (Err(Status::Malformed), |raw| {
+                raw.flags = (ReceiveFlags::CLAIMED | ReceiveFlags::MANY).bits().into()
+            }),
+            (Err(Status::Malformed), |raw| {
+                raw.flags = DISCARD.bits().into();
+                raw.local_key = 1.into();
+            }),
+            (Err(Status::Malformed), |raw| raw.endpoint = 1.into()),
+            (Err(Status::Malformed), |raw| raw.ignore = 1.into()),
+            (Err(Status::Malformed), |raw| {
+                raw.header.remote_port = 1.into()
+            }),
+            (Err(Status::BadLength), |raw| {
+                raw.length = (MAX_TRANSFER + 1).into()
+            }),
+        ];
+        for (expected, change) in cases {
+            let mut raw = ReceiveCommand::command();
+            raw.tag = 7.into();
+            raw.flags = ReceiveFlags::CLAIMED.bits().into();
+            change(&mut raw);
+            assert_eq!(parse(&raw), expected);
+        }
+    }
+
+    #[test]
+    fn the_form_of_a_probe_is_checked() {
+        type Change = fn(&mut ProbeCommand);
+        let malformed: [Change; 7] = [
+            |raw| raw.flags = 32.into(),
+            |raw| raw.flags = (ProbeFlags::CLAIM | ProbeFlags::DISCARD).bits().into(),
+            |raw| raw.endpoint = 16.into(),
+            |raw| raw.header.inline_length = 1,
+            |raw| raw.reserved0[2] = 1.into(),
+            |raw| raw.reserved1 = 1.into(),
+            |raw| {
+                raw.flags = ProbeFlags::ANY_PROC.bits().into();
+                raw.header.remote_port = 1.into();
+            },
+        ];
+        assert_eq!(parse(&ProbeCommand::command()), Ok(()));
+        for change in malformed {
+            let mut raw = ProbeCommand::command();
+            change(&mut raw);
+            assert_eq!(parse(&raw), Err(Status::Malformed));
+        }
     }
 }

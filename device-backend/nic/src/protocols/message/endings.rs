@@ -1,10 +1,11 @@
-//! What ends at the destination with a message, a process, a session or a segment.
+//! What ends at the destination with a message, a process, a session or a segment, or is cancelled.
 
 use qnic_abi::message::MessageEnd;
 use qnic_abi::{Port, SegmentId, Status, VniId};
 
 use super::command::Name;
 use super::inbox::{names_source, uses, Inbox};
+use super::probe::failed_probe;
 use super::receive::failed_receive;
 use super::staging::{Arrived, Place};
 use super::{Context, Messages};
@@ -50,6 +51,8 @@ impl Messages {
                     space.discard(id);
                 }
             }
+            // Who receives it learns that it is gone.
+            Place::Claimed => {}
             Place::Landing(landing) => self.finish(cx, &header, &landing, status),
         }
     }
@@ -93,7 +96,7 @@ impl Messages {
         }
     }
 
-    /// Ends the receives that name a process which has ended.
+    /// Ends the receives and probes that name a process which has ended.
     pub(super) fn fail_receives<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
@@ -104,6 +107,32 @@ impl Messages {
                 let entry = failed_receive(&posted, Status::PeerGone);
                 cx.core.complete(vni, entry);
             }
+            for probe in inbox.take_probes(|probe| probe.pattern.source().is_some_and(ended)) {
+                cx.core
+                    .complete(vni, failed_probe(&probe, Status::PeerGone));
+            }
+        }
+    }
+
+    /// Takes back what was posted first with a handle: a receive, or a probe that waits.
+    pub(super) fn cancel<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, handle: u64) {
+        let Some(inbox) = self.inboxes.get(vni) else {
+            return;
+        };
+        let (receive, probe) = (inbox.with_handle(handle), inbox.probe_with_handle(handle));
+        let entry = match (receive, probe) {
+            (Some(receive), probe) if probe.is_none_or(|probe| receive < probe) => {
+                let posted = inbox.remove(receive);
+                posted.map(|posted| failed_receive(&posted, Status::Cancelled))
+            }
+            (_, Some(probe)) => {
+                let probe = inbox.take_probe(probe);
+                probe.map(|probe| failed_probe(&probe, Status::Cancelled))
+            }
+            _ => None,
+        };
+        if let Some(entry) = entry {
+            cx.core.complete(vni, entry);
         }
     }
 
@@ -132,10 +161,18 @@ impl Messages {
         }
     }
 
-    /// The receives of a process are forgotten, and what was on its way into them.
-    pub(super) fn forget_receives(&mut self, vni: VniId) {
+    /// The receives and probes of a process are forgotten, and what was on its way into them.
+    /// What it has claimed is discarded.
+    pub(super) fn forget_receives<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         if let Some(inbox) = self.inboxes.get(vni) {
             inbox.remove_all(|_| true);
+            inbox.take_probes(|_| true);
+        }
+        let claimed = |message: &Arrived| {
+            message.header.vni == vni && matches!(message.place, Place::Claimed)
+        };
+        for number in self.staging.select(claimed) {
+            self.discard(cx, number);
         }
         let landing = |message: &Arrived| {
             message.header.vni == vni && matches!(message.place, Place::Landing(_))

@@ -1,10 +1,11 @@
-//! What one process receives: its posted receives, and where they meet messages.
+//! What one process receives: its posted receives, its probes that wait, and where they meet
+//! messages.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use qnic_abi::SegmentId;
 
-use super::command::{Name, Receive, Space};
+use super::command::{Name, Probe, Receive, Space};
 use super::matching::{Bounds, Matching, ReceiveId, Takes};
 use super::staging::Landing;
 use crate::config::Limits;
@@ -61,7 +62,9 @@ pub(super) struct Inbox {
     posted: BTreeMap<u64, Posted>,
     /// Numbers of posted receives by handle.
     handles: BTreeSet<(u64, u64)>,
-    /// How many receives name a node.
+    /// Probes that wait, by number.
+    probes: BTreeMap<u64, Probe>,
+    /// How many receives and probes name a node.
     nodes: BTreeMap<u16, u32>,
     /// Messages that are held back, in their order.
     pub(super) held: VecDeque<u64>,
@@ -84,7 +87,12 @@ impl Inbox {
         self.posted.len()
     }
 
-    /// Returns true if a receive names that node.
+    /// How many probes wait.
+    pub(super) fn probe_count(&self) -> usize {
+        self.probes.len()
+    }
+
+    /// Returns true if a receive or a probe names that node.
     pub(super) fn names(&self, node: u16) -> bool {
         self.nodes.contains_key(&node)
     }
@@ -103,10 +111,62 @@ impl Inbox {
         posted.id = Some(id);
         self.posted.insert(number, posted);
         self.handles.insert((command.handle, number));
-        if let Some(source) = command.pattern.source() {
+        self.count_source(command.pattern.source());
+        true
+    }
+
+    fn count_source(&mut self, source: Option<Name>) {
+        if let Some(source) = source {
             *self.nodes.entry(source.node).or_default() += 1;
         }
+    }
+
+    fn uncount_source(&mut self, source: Option<Name>) {
+        let Some(source) = source else {
+            return;
+        };
+        if let Some(count) = self.nodes.get_mut(&source.node) {
+            *count -= 1;
+            if *count == 0 {
+                self.nodes.remove(&source.node);
+            }
+        }
+    }
+
+    /// Lets a probe wait. Returns false if there is no room.
+    pub(super) fn wait(&mut self, limits: &Limits, number: u64, probe: Probe) -> bool {
+        if self.probes.len() >= limits.probes as usize {
+            return false;
+        }
+        self.probes.insert(number, probe);
+        self.count_source(probe.pattern.source());
         true
+    }
+
+    /// The probes that wait, in their order, with their numbers.
+    pub(super) fn probes(&self) -> impl Iterator<Item = (u64, &Probe)> {
+        self.probes.iter().map(|(number, probe)| (*number, probe))
+    }
+
+    /// Those behind the probe of a number.
+    pub(super) fn probes_behind(&self, number: u64) -> impl Iterator<Item = (u64, &Probe)> {
+        let behind = self.probes.range(number + 1..);
+        behind.map(|(number, probe)| (*number, probe))
+    }
+
+    /// Takes out a probe that waits.
+    pub(super) fn take_probe(&mut self, number: u64) -> Option<Probe> {
+        let probe = self.probes.remove(&number)?;
+        self.uncount_source(probe.pattern.source());
+        Some(probe)
+    }
+
+    /// Takes out the probes that are chosen.
+    pub(super) fn take_probes(&mut self, chosen: impl Fn(&Probe) -> bool) -> Vec<Probe> {
+        let numbers = self.probes().filter(|(_, probe)| chosen(probe));
+        let numbers: Vec<u64> = numbers.map(|(number, _)| number).collect();
+        let taken = numbers.into_iter().map(|number| self.take_probe(number));
+        taken.flatten().collect()
     }
 
     /// Gives a message of so many bytes to a posted receive that matches it.
@@ -123,14 +183,7 @@ impl Inbox {
         let posted = self.posted.remove(&number)?;
         let command = &posted.command;
         self.handles.remove(&(command.handle, number));
-        if let Some(source) = command.pattern.source() {
-            if let Some(count) = self.nodes.get_mut(&source.node) {
-                *count -= 1;
-                if *count == 0 {
-                    self.nodes.remove(&source.node);
-                }
-            }
-        }
+        self.uncount_source(command.pattern.source());
         let meeting = self.spaces.get_mut(&command.space);
         if let (Some(meeting), Some(id)) = (meeting, posted.id) {
             // A receive of one message has left already when it was matched.
@@ -143,6 +196,13 @@ impl Inbox {
     pub(super) fn with_handle(&self, handle: u64) -> Option<u64> {
         let mut numbers = self.handles.range((handle, 0)..=(handle, u64::MAX));
         numbers.next().map(|(_, number)| *number)
+    }
+
+    /// The probe of a handle that was posted first, of those that wait.
+    pub(super) fn probe_with_handle(&self, handle: u64) -> Option<u64> {
+        let mut probes = self.probes();
+        let probe = probes.find(|(_, probe)| probe.handle == handle);
+        probe.map(|(number, _)| number)
     }
 
     /// Takes out the receives that are chosen.

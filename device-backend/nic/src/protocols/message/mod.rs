@@ -15,8 +15,9 @@
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
 //! | `sends`, `turns` | messages at their source, their order, and their frames |
-//! | `inbox` | posted receives of a process |
+//! | `inbox` | posted receives and waiting probes of a process |
 //! | [`matching`] | which receive takes which message |
+//! | `probe` | probes, and what they claim |
 //! | `receive`, `endings` | messages at their destination |
 //! | `staging` | messages that have arrived and are not done, and what they may take |
 //!
@@ -37,10 +38,11 @@ mod inbox;
     expect(
         dead_code,
         unreachable_pub,
-        reason = "no command probes or claims yet; the bench of the matching is outside of the crate"
+        reason = "the bench of the matching is outside of the crate"
     )
 )]
 pub mod matching;
+mod probe;
 mod receive;
 mod sends;
 mod staging;
@@ -68,10 +70,19 @@ pub(super) struct Messages {
     sends: PerProcess<Sends>,
     inboxes: PerProcess<Inbox>,
     staging: Staging,
-    /// Number of the receive that was posted last.
+    /// Number of the receive or probe that was posted last.
     last_receive: u64,
     /// Processes with messages that are held back.
     holding: Vec<VniId>,
+}
+
+impl Messages {
+    /// Receives that a process has posted, messages that wait for it, and their bytes.
+    pub(super) fn inbox_counts(&self, vni: VniId) -> [u64; 3] {
+        let posted = self.inboxes.look(vni).map_or(0, Inbox::posted_count);
+        let (messages, staged) = self.staging.of_process(vni);
+        [posted as u64, messages.into(), staged]
+    }
 }
 
 impl Protocol for Messages {
@@ -80,6 +91,7 @@ impl Protocol for Messages {
         Opcode::Send as u8,
         Opcode::Receive as u8,
         Opcode::Cancel as u8,
+        Opcode::Probe as u8,
     ];
     const KINDS: &'static [u8] = &[
         kind::MESSAGE,
@@ -113,6 +125,8 @@ impl Protocol for Messages {
         match Command::try_from(&fetched.descriptor)? {
             Command::Send(command) => self.sends.submit(cx, vni, command, fetched),
             Command::Receive(command) => self.post(cx, vni, command),
+            Command::ReceiveClaimed(command) => self.receive_claimed(cx, vni, command),
+            Command::Probe(command) => self.probe(cx, vni, command),
             Command::Cancel(handle) => self.cancel(cx, vni, handle),
         }
         Ok(())
@@ -240,7 +254,7 @@ impl Protocol for Messages {
         match ended {
             Ended::Operations(vni) => {
                 self.sends.forget(cx, vni, true);
-                self.forget_receives(vni);
+                self.forget_receives(cx, vni);
             }
             Ended::Process(vni) => {
                 self.sends.forget(cx, vni, false);
@@ -282,12 +296,14 @@ impl Protocol for Messages {
     fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {
         let staging = &self.staging;
         let receives = self.inboxes.values().map(Inbox::posted_count);
+        let probes = self.inboxes.values().map(Inbox::probe_count);
         let messages = staging.messages_of_processes();
         let bytes = staging.staged_of_processes();
         let of_peers = staging.staged_of_nodes();
         let envelopes = staging.envelopes_of_nodes();
         budgets.extend([
             Budget::most("receives_of_process", receives, limits.receives),
+            Budget::most("probes_of_process", probes, limits.probes),
             Budget::most("messages_of_process", messages, limits.unexpected),
             Budget::most("staged_bytes_of_process", bytes, limits.staged_bytes),
             Budget::most(

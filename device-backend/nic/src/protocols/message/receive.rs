@@ -109,20 +109,8 @@ impl Messages {
         }
     }
 
-    /// Takes a posted receive back.
-    pub(super) fn cancel<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, handle: u64) {
-        let Some(inbox) = self.inboxes.get(vni) else {
-            return;
-        };
-        let number = inbox.with_handle(handle);
-        if let Some(posted) = number.and_then(|number| inbox.remove(number)) {
-            let entry = failed_receive(&posted, Status::Cancelled);
-            cx.core.complete(vni, entry);
-        }
-    }
-
     /// A message that is kept has found its receive.
-    fn land<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, landing: Landing) {
+    pub(super) fn land<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, landing: Landing) {
         self.staging.set_place(number, Place::Landing(landing));
         let Some(message) = self.staging.get(number) else {
             return;
@@ -292,6 +280,8 @@ impl Messages {
                     let inbox = self.inboxes.get_or_insert(header.vni);
                     let space = inbox.space(header.space, &cx.core.limits);
                     space.discard(id);
+                } else {
+                    self.offer(cx, &header, (number, id));
                 }
                 return received;
             }
@@ -407,6 +397,7 @@ impl Messages {
             }
             Ok(matching::Arrived::Queued(id)) => {
                 self.staging.set_place(number, Place::Unexpected(id));
+                self.offer(cx, &header, (number, id));
             }
             // Cannot be: the staging bounds what the matching holds.
             Err(matching::Full) => drop(self.staging.remove(number)),
@@ -576,7 +567,12 @@ fn copy_in<H: Host>(
 }
 
 /// Lets the bytes of a message come.
-fn permit<H: Host>(cx: &mut Context<'_, H>, header: &Header, number: u64, landing: &Landing) {
+pub(super) fn permit<H: Host>(
+    cx: &mut Context<'_, H>,
+    header: &Header,
+    number: u64,
+    landing: &Landing,
+) {
     let address = landing.local.address.wrapping_add(landing.offset);
     let mut permit = Frame::new(&MessagePermit {
         receive: number.into(),

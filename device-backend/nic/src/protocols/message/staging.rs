@@ -1,11 +1,12 @@
-//! Messages that have arrived and are not done: early, held back, unexpected, or on their way
-//! into a receive; and what they may take (Q12).
+//! Messages that have arrived and are not done: early, held back, unexpected, claimed, or on their
+//! way into a receive; and what they may take (Q12).
 //!
 //! | place | waits for | with its bytes | without |
 //! |---|---|---|---|
 //! | Early | a message before it, which has not arrived | staged | at the source |
 //! | Held | its process to read completions | staged | at the source |
 //! | Unexpected | a receive | staged | at the source |
+//! | Claimed | a receive that names it | staged | at the source |
 //! | Landing | pages of the receive | staged | data that is permitted |
 //!
 //! Bytes are bounded for each process that receives and for each node that sends; what finds no
@@ -48,6 +49,7 @@ pub(super) enum Place {
     Early(u64),
     Held,
     Unexpected(MessageId),
+    Claimed,
     Landing(Landing),
 }
 
@@ -293,6 +295,12 @@ impl Staging {
 
     pub(super) fn messages_of_processes(&self) -> impl Iterator<Item = u32> + '_ {
         self.processes.values().map(|usage| usage.messages)
+    }
+
+    /// Messages that wait for a process, and their bytes.
+    pub(super) fn of_process(&self, vni: VniId) -> (u32, u64) {
+        let usage = self.processes.get(&vni.0).copied().unwrap_or_default();
+        (usage.messages, usage.staged)
     }
 
     pub(super) fn staged_of_nodes(&self) -> impl Iterator<Item = u64> + '_ {

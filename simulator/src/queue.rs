@@ -1,4 +1,4 @@
-//! The command queue and the completion queue of a message worker.
+//! The command queue and the completion queue of a process that uses both.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::mapping::Mapping;
 use crate::platform::{Machine, SimPlatform};
 
 /// Both queues as their process sees them.
-pub(super) struct Queue {
+pub(crate) struct Queue {
     window: Mapping,
     area: Mapping,
     doorbell: Doorbell,
@@ -27,7 +27,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(machine: &Arc<Machine>, process: &Process<SimPlatform>) -> Self {
+    pub(crate) fn new(machine: &Arc<Machine>, process: &Process<SimPlatform>) -> Self {
         let window = Mapping::window(machine, process.window_offset());
         Queue {
             wakes: WakeRequests::new(&window),
@@ -44,32 +44,32 @@ impl Queue {
     }
 
     /// Asks to be woken, and returns the generation to wait for the end of.
-    pub(super) fn request_wake(&self) -> u64 {
+    pub(crate) fn request_wake(&self) -> u64 {
         let generation = self.word(WAKE_GENERATION);
         self.wakes.request(&self.window);
         generation
     }
 
     /// Returns true if another command fits.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.next - self.word(HEAD) < COMMAND_ENTRIES as u64
     }
 
     /// Puts a command into the queue; returns true if the doorbell must be rung.
-    pub(super) fn put(&mut self, command: &Command) -> bool {
+    pub(crate) fn put(&mut self, command: &Command) -> bool {
         let number = self.next;
         self.next += 1;
         command.publish(&self.window, &self.area, number, &mut self.doorbell)
     }
 
     /// Returns true if a completion has come.
-    pub(super) fn has_completions(&self) -> bool {
+    pub(crate) fn has_completions(&self) -> bool {
         self.word(COMPLETION_TAIL) != self.read
     }
 
     /// Reads the completions that have come. Returns true with them if the doorbell must be rung,
     /// as more wait for room.
-    pub(super) fn completions(&mut self) -> (Vec<CompletionEntry>, bool) {
+    pub(crate) fn completions(&mut self) -> (Vec<CompletionEntry>, bool) {
         let tail = self.word(COMPLETION_TAIL);
         let entry = |number| -> CompletionEntry {
             let offset = completion_offset(number);

@@ -1,0 +1,394 @@
+//! Names of processes (Q14): pairs (application, process) that every NIC knows. docs/names.md
+//! has the protocol as a whole.
+//!
+//! ```text
+//!   process                its NIC                                       every other NIC
+//!   Register ────────────► own names ── log ── spread ──Names──────────► names of that node
+//!   Withdraw, or its end ──►  │                  ▲                          │
+//!                             ▼                  │ a session begins:        ▼
+//!   LookUp ──────────────► known? ◄── waits      │ all from the start     LookUp of a process
+//! ```
+//! | module | holds |
+//! |---|---|
+//! | `own` | names of processes of this node, and the log of their changes |
+//! | `known` | names of all nodes |
+//! | `lookups` | lookups that wait for a name |
+//! | `spread` | how far each other node has been told |
+//!
+//! # Invariants
+//! - A node is told all changes of names in their order, from the beginning of each session on.
+//!   What it knows of this one ends with the session. So names converge whenever nodes can talk:
+//!   after losses, restarts and partitions.
+//! - While this node has names, or knows names of another, it awaits that: its silence ends the
+//!   session.
+//! - Each command has one completion.
+//! - No poll deals with more than [`BATCH`] lookups, and no frame with more names that have ended
+//!   than twice its own, whatever waits.
+
+mod known;
+mod lookups;
+mod own;
+mod spread;
+
+use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::process_names::{
+    kind, NameAction, NameCommand, NameEntry, Names, NamesSeen, Opcode, ProcessName,
+    APPLICATION_BYTES, MAX_TIMEOUT_MS, NAMES_FIRST, NAME_WITHDRAWN,
+};
+use qnic_abi::wire::{Empty, Frame};
+use qnic_abi::{NodeId, Port, Status, VniId};
+use zerocopy::FromBytes;
+
+use super::protocol::{Context, Ended, Outgoing, Protocol, Received, Turn};
+use crate::budget::Budget;
+use crate::config::Limits;
+use crate::core::Fetched;
+use crate::env::{Host, Time};
+use crate::frame::Arrival;
+use crate::ids::{PeerIndex, ProtocolId};
+use crate::table::Table;
+use known::Known;
+use lookups::{Lookup, Lookups};
+use own::OwnNames;
+use spread::Spread;
+
+/// Lookups that one poll deals with.
+const BATCH: usize = 64;
+
+/// Nanoseconds in a millisecond.
+const MILLISECOND: u64 = 1_000_000;
+
+/// A name, in an order.
+type Name = ([u8; APPLICATION_BYTES], u32);
+
+/// A process: node and port.
+type Place = (u16, u16);
+
+/// State of the protocol.
+#[derive(Debug, Default)]
+pub(super) struct ProcessNames {
+    own: OwnNames,
+    known: Known,
+    lookups: Lookups,
+    spread: Spread,
+}
+
+fn key(name: &ProcessName) -> Name {
+    (name.application, name.process.get())
+}
+
+impl ProcessNames {
+    /// Gives a process a name. Returns an error with the process that has it, if that is another.
+    fn register<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        name: Name,
+    ) -> Result<(), (Status, Place)> {
+        let node = cx.core.geometry.node.0;
+        let port = cx.core.process(vni).map_or(0, |process| process.port.0);
+        let limits = &cx.core.limits;
+        if let Some(place) = self.known.find(&name) {
+            return match place == (node, port) {
+                true => Ok(()),
+                false => Err((Status::NameTaken, place)),
+            };
+        }
+        let full = self.own.of_process(vni) >= limits.names_of_process as usize
+            || self.own.len() >= limits.names as usize;
+        if full {
+            return Err((Status::Exhausted, (node, port)));
+        }
+        self.own.register(name, vni, Port(port));
+        self.known.insert(node, name, port);
+        self.lookups.appeared(name);
+        self.tell_all(cx);
+        Ok(())
+    }
+
+    /// Takes a name of a process back.
+    fn withdraw<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        name: Name,
+    ) -> Result<(), (Status, Place)> {
+        if self.own.owner(&name) != Some(vni) {
+            return Err((Status::NameNotFound, (0, 0)));
+        }
+        self.own.withdraw(name);
+        self.known.remove(cx.core.geometry.node.0, &name);
+        self.tell_all(cx);
+        Ok(())
+    }
+
+    /// Finds the process of a name, or waits for it.
+    fn look_up<H: Host>(&mut self, cx: &mut Context<'_, H>, lookup: Lookup) {
+        if let Some(place) = self.known.find(&lookup.name) {
+            return complete(cx, lookup.vni, lookup.handle, Status::Ok, place);
+        }
+        let full = self.lookups.of_process(lookup.vni) >= cx.core.limits.lookups as usize;
+        let status = match (lookup.deadline > cx.now, full) {
+            (false, _) => Status::NameNotFound,
+            (true, true) => Status::Exhausted,
+            (true, false) => return self.lookups.push(lookup),
+        };
+        complete(cx, lookup.vni, lookup.handle, status, (0, 0));
+    }
+
+    /// All names that are known, with the node and port of each.
+    pub(super) fn table(&self) -> Table {
+        let rows = self.known.all().map(|((application, process), place)| {
+            let name = ProcessName {
+                application,
+                process: process.into(),
+                ..ProcessName::default()
+            };
+            vec![
+                name.application().to_owned(),
+                process.to_string(),
+                place.0.to_string(),
+                place.1.to_string(),
+            ]
+        });
+        Table::new(&["application", "process", "node", "port"], rows)
+    }
+
+    /// Other nodes have to be told something.
+    fn tell_all<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        let own = cx.core.geometry.node;
+        let others = cx.core.nodes.iter().filter(|node| **node != own);
+        self.spread.wake(others.copied());
+        self.schedule(cx);
+    }
+
+    /// Gives the NIC a turn if there is something to send.
+    fn schedule<H: Host>(&self, cx: &mut Context<'_, H>) {
+        if self.spread.has_turn() {
+            cx.core.schedule_nic(Self::ID);
+        }
+    }
+
+    /// A node says what has changed.
+    fn receive_names<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) {
+        let body: Names = arrival.body();
+        let node = cx.transport.node_of(arrival.peer).0;
+        if cx.transport.is_own(arrival.peer) {
+            return;
+        }
+        if body.flags.get() & NAMES_FIRST != 0 {
+            self.known.forget(node);
+            cx.transport
+                .send_control(arrival.peer, Frame::new::<NamesSeen>(&Empty));
+        }
+        let mut bytes = vec![0; arrival.payload.len()];
+        let whole = arrival.payload.read(&mut bytes).is_ok();
+        let entries = <[NameEntry]>::ref_from_bytes(&bytes).ok().filter(|_| whole);
+        for entry in entries.into_iter().flatten() {
+            // A node that lies about names spoils its own.
+            if !entry.is_valid() {
+                continue;
+            }
+            let name = key(&entry.name());
+            if entry.flags.get() & NAME_WITHDRAWN != 0 {
+                self.known.remove(node, &name);
+            } else if self.known.has(node, &name)
+                || self.known.count(node) < cx.core.limits.names as usize
+            {
+                self.known.insert(node, name, entry.port.get());
+                self.lookups.appeared(name);
+            }
+            self.known.sweep(2);
+        }
+    }
+
+    /// What a node was told, and has told, counts no more.
+    fn session_ended<H: Host>(&mut self, cx: &mut Context<'_, H>, node: NodeId, again: Time) {
+        self.known.forget(node.0);
+        let next = again.max(cx.now.after(spread::RETRY));
+        self.spread.session_ended(node, next, self.own.newest());
+    }
+}
+
+/// Stores a completion.
+fn complete<H: Host>(
+    cx: &mut Context<'_, H>,
+    vni: VniId,
+    handle: u64,
+    status: Status,
+    (node, port): Place,
+) {
+    let entry = CompletionEntry {
+        handle: handle.into(),
+        kind: CompletionKind::Name as u8,
+        status: status.code().into(),
+        node: node.into(),
+        port: port.into(),
+        ..CompletionEntry::default()
+    };
+    cx.core.complete(vni, entry);
+    cx.core.activate(vni, Some(cx.now));
+}
+
+/// Checks the form of a command.
+fn check(command: &NameCommand) -> Result<NameAction, Status> {
+    let action = NameAction::try_from(command.action).map_err(|_| Status::Malformed)?;
+    let timeout = command.timeout_ms.get();
+    let waits = action == NameAction::LookUp || timeout == 0;
+    let reserved = command.reserved1.iter().all(|word| word.get() == 0);
+    let right = command.name.is_valid()
+        && timeout <= MAX_TIMEOUT_MS
+        && waits
+        && reserved
+        && command.reserved0 == [0; 3];
+    right.then_some(action).ok_or(Status::Malformed)
+}
+
+impl Protocol for ProcessNames {
+    const ID: ProtocolId = ProtocolId(5);
+    const OPCODES: &'static [u8] = &[Opcode::Name as u8];
+    const KINDS: &'static [u8] = &[kind::NAMES, kind::NAMES_SEEN];
+    const IN_ORDER: &'static [u8] = &[kind::NAMES];
+
+    fn is_well_formed(frame: &Frame) -> bool {
+        match frame.envelope.kind {
+            kind::NAMES => {
+                let length = usize::from(frame.envelope.payload_length.get());
+                frame.is::<Names>() && length % size_of::<NameEntry>() == 0
+            }
+            _ => frame.is::<NamesSeen>(),
+        }
+    }
+
+    fn submit<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        fetched: &Fetched,
+    ) -> Result<(), Status> {
+        let command: NameCommand = fetched.descriptor.read();
+        let action = check(&command)?;
+        let (name, handle) = (key(&command.name), command.handle.get());
+        let done = match action {
+            NameAction::Register => self.register(cx, vni, name),
+            NameAction::Withdraw => self.withdraw(cx, vni, name),
+            NameAction::LookUp => {
+                let wait = u64::from(command.timeout_ms.get()) * MILLISECOND;
+                let lookup = Lookup {
+                    vni,
+                    handle,
+                    name,
+                    deadline: cx.now.after(wait),
+                };
+                self.look_up(cx, lookup);
+                return Ok(());
+            }
+        };
+        let (status, place) = done.err().unwrap_or((Status::Ok, (0, 0)));
+        complete(cx, vni, handle, status, place);
+        Ok(())
+    }
+
+    fn nic_turn<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        _budget: u32,
+        outgoing: &mut Outgoing,
+    ) -> Turn {
+        self.spread.turn(cx.now, cx.transport, &self.own, outgoing)
+    }
+
+    fn unblocked<H: Host>(&mut self, cx: &mut Context<'_, H>, peer: PeerIndex) {
+        self.spread.resume(cx.transport.node_of(peer));
+        self.schedule(cx);
+    }
+
+    fn receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        arrival: &Arrival<'_, H::Memory>,
+    ) -> Received {
+        if arrival.frame.envelope.kind == kind::NAMES {
+            self.receive_names(cx, arrival);
+        }
+        Received::Done
+    }
+
+    fn ended<H: Host>(&mut self, cx: &mut Context<'_, H>, ended: Ended) {
+        match ended {
+            Ended::Operations(vni) => self.lookups.forget(vni),
+            Ended::Process(vni) => {
+                self.lookups.forget(vni);
+                let names = self.own.names_of(vni);
+                for name in &names {
+                    self.own.withdraw(*name);
+                    self.known.remove(cx.core.geometry.node.0, name);
+                }
+                if !names.is_empty() {
+                    self.tell_all(cx);
+                }
+            }
+            Ended::Session(_, node, again) | Ended::Left(_, node, again) => {
+                self.session_ended(cx, node, again);
+            }
+            Ended::Segment(..) | Ended::PeerProcess(..) => {}
+        }
+    }
+
+    fn peers_added<H: Host>(&mut self, cx: &mut Context<'_, H>) {
+        self.spread.peers_added(cx.transport);
+        self.schedule(cx);
+    }
+
+    fn awaits(&self, node: NodeId) -> bool {
+        self.known.count(node.0) > 0 || self.spread.has_told(node) && !self.own.is_empty()
+    }
+
+    fn expire<H: Host>(&mut self, cx: &mut Context<'_, H>) -> bool {
+        if self.deadline().is_none_or(|deadline| deadline > cx.now) {
+            return false;
+        }
+        let mut busy = self.known.sweep(BATCH);
+        for _ in 0..BATCH {
+            let found = self.lookups.pop_appeared(|name| self.known.find(name));
+            let Some((lookup, place)) = found else {
+                break;
+            };
+            busy = true;
+            complete(cx, lookup.vni, lookup.handle, Status::Ok, place);
+        }
+        for _ in 0..BATCH {
+            let Some(lookup) = self.lookups.pop_expired(cx.now) else {
+                break;
+            };
+            busy = true;
+            complete(cx, lookup.vni, lookup.handle, Status::NameNotFound, (0, 0));
+        }
+        if self.spread.expire(cx.now) {
+            busy = true;
+            self.schedule(cx);
+        }
+        busy
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        if self.lookups.has_appeared() || self.known.is_sweeping() {
+            return Some(Time(0));
+        }
+        let times = [self.lookups.deadline(), self.spread.deadline()];
+        times.into_iter().flatten().min()
+    }
+
+    fn budgets(&self, limits: &Limits, budgets: &mut Vec<Budget>) {
+        let own = self.own.counts();
+        budgets.extend([
+            Budget::most("names_of_process", own, limits.names_of_process),
+            Budget::most("names_of_node", self.known.counts(), limits.names),
+            Budget::most("lookups_of_process", self.lookups.counts(), limits.lookups),
+        ]);
+    }
+}

@@ -1,0 +1,100 @@
+//! The group of an application, which forms by itself (Q14).
+
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use qnic_abi::{NodeId, Port};
+
+use super::{Group, Membership};
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::names::Name;
+
+/// A process's place in its application: its name, and the group of all processes of the
+/// application. Dropped, it leaves both.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use qnic::{Nic, Port};
+///
+/// # fn main() -> qnic::Result<()> {
+/// # let (process, processes) = (0, 4);
+/// let endpoint = Nic::open()?.register(Port(7))?;
+/// let limit = Duration::from_secs(10);
+/// let application = endpoint.join_application("solver", process, processes, limit)?;
+/// application.barrier(limit)?;
+/// let (node, port) = application.find(process ^ 1, limit)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "an application that is dropped is left, and its group ends"]
+pub struct Application<'a> {
+    endpoint: &'a Endpoint,
+    /// Dropped first: the group ends before the name is free.
+    group: Group<'a>,
+    name: Name<'a>,
+}
+
+impl Endpoint {
+    /// Registers this process as number `process` of the `processes` of an application, finds
+    /// number 0, and joins the group of all there. They may start in any order, on any nodes.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::register_name`], [`Endpoint::find_process`] and
+    /// [`Endpoint::join_group`]
+    pub fn join_application(
+        &self,
+        application: &str,
+        process: u32,
+        processes: u32,
+        timeout: Duration,
+    ) -> Result<Application<'_>> {
+        let start = Instant::now();
+        let name = self.register_name(application, process)?;
+        let home = match process {
+            0 => (self.node(), self.port()),
+            _ => self.find_process(application, 0, timeout)?,
+        };
+        let membership = Membership::new(home, process, processes).name(number_of(application));
+        let left = timeout.saturating_sub(start.elapsed());
+        let group = self.join_group(&membership, left)?;
+        Ok(Application {
+            endpoint: self,
+            group,
+            name,
+        })
+    }
+}
+
+impl Application<'_> {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.name.application()
+    }
+
+    /// Finds another process of the application: its node and port.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::find_process`]
+    pub fn find(&self, process: u32, timeout: Duration) -> Result<(NodeId, Port)> {
+        self.endpoint.find_process(self.name(), process, timeout)
+    }
+}
+
+impl<'a> Deref for Application<'a> {
+    type Target = Group<'a>;
+
+    fn deref(&self) -> &Group<'a> {
+        &self.group
+    }
+}
+
+/// The name of the group of an application: FNV-1a. Only groups of one home process are told
+/// apart by it.
+fn number_of(application: &str) -> u64 {
+    let bytes = application.bytes();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

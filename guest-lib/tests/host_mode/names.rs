@@ -1,0 +1,112 @@
+//! Names of processes, and groups of applications (Q14).
+
+use std::time::Duration;
+
+use qnic::{Endpoint, Error, NodeId, Port, Status};
+
+use crate::cluster::{status, Cluster, SOON};
+
+const NOW: Duration = Duration::ZERO;
+
+fn process(cluster: &Cluster, node: u16) -> Endpoint {
+    cluster.nic(node).register(Port(5)).unwrap()
+}
+
+fn exchange(cluster: &Cluster) {
+    let endpoints = [0, 1, 2].map(|node| process(cluster, node));
+    let [a, b, c] = &endpoints;
+    std::thread::scope(|scope| {
+        // Begins to wait before anybody has the name.
+        let waits = scope.spawn(|| a.find_process("solver", 1, SOON));
+        let _name = b.register_name("solver", 1).unwrap();
+        let place = (NodeId(1), Port(5));
+        assert_eq!(waits.join().unwrap().unwrap(), place);
+        assert_eq!(c.find_process("solver", 1, SOON).unwrap(), place);
+        assert_eq!(b.find_process("solver", 1, NOW).unwrap(), place);
+        let Err(Error::Name(error)) = c.register_name("solver", 1) else {
+            panic!("a name of two");
+        };
+        assert_eq!((error.status, error.holder), (Status::NameTaken, place));
+        let said = error.to_string();
+        assert_eq!(
+            said,
+            "name solver/1: another process has it (node 1, port 5): take another name, or end that \
+             one"
+        );
+    });
+    // Dropped: somebody else may have it, as soon as the other NIC knows.
+    let taken = || match c.register_name("solver", 1) {
+        Ok(name) => Some(name),
+        Err(Error::Name(error)) if error.status == Status::NameTaken => None,
+        Err(error) => panic!("{error}"),
+    };
+    let name = std::iter::repeat_with(taken).flatten().next().unwrap();
+    assert_eq!((name.application(), name.process()), ("solver", 1));
+    let found = || a.find_process("solver", 1, SOON).unwrap() == (NodeId(2), Port(5));
+    assert!(std::iter::repeat_with(found).any(|found| found));
+}
+
+#[test]
+fn a_process_is_found_by_its_name() {
+    exchange(&Cluster::new(3));
+}
+
+#[test]
+fn a_process_is_found_by_its_name_on_bad_links() {
+    exchange(&Cluster::on_bad_links(3, 10.0));
+}
+
+#[test]
+fn what_is_wrong_with_a_name_is_said() {
+    let cluster = Cluster::new(1);
+    let endpoint = process(&cluster, 0);
+    for bad in ["", "seventeen letters", "a\0b"] {
+        let error = endpoint.register_name(bad, 0).unwrap_err();
+        assert!(matches!(error, Error::BadName(_)), "{error}");
+    }
+    let short = Duration::from_millis(20);
+    let error = endpoint.find_process("nobody", 0, short).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "name nobody/0: no process has registered it in time: is it running, and its node up?"
+    );
+    let names: Vec<_> = (0..8)
+        .map(|process| endpoint.register_name("many", process).unwrap())
+        .collect();
+    assert_eq!(status(endpoint.register_name("many", 8)), Status::Exhausted);
+    drop(names);
+    // Withdrawn in the order of the commands.
+    let _name = endpoint.register_name("many", 8).unwrap();
+    let found = endpoint.find_process("many", 7, NOW);
+    assert_eq!(status(found), Status::NameNotFound);
+}
+
+/// Nobody says where anybody is.
+#[test]
+fn an_application_forms_by_itself_and_again() {
+    let cluster = Cluster::on_bad_links(3, 2.0);
+    let nics: Vec<_> = (0..3).map(|node| cluster.nic(node)).collect();
+    let ports = (0..9u16).map(|place| (&nics[usize::from(place % 3)], Port(10 + place)));
+    let endpoints: Vec<_> = ports
+        .map(|(nic, port)| nic.register(port).unwrap())
+        .collect();
+    for round in 0..3 {
+        std::thread::scope(|scope| {
+            for (number, endpoint) in (0..9).zip(&endpoints) {
+                scope.spawn(move || {
+                    // Another process is number 0 each time.
+                    let number = (number + round) % 9;
+                    let application = format!("round {round}");
+                    let joined = endpoint.join_application(&application, number, 9, SOON);
+                    let joined = joined.unwrap();
+                    assert_eq!((joined.rank(), joined.size()), (number, 9));
+                    joined.barrier(SOON).unwrap();
+                    for other in 0..9 {
+                        joined.find(other, SOON).unwrap();
+                    }
+                    joined.barrier(SOON).unwrap();
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,176 @@
+//! What the NIC's store of a completion says, checked at that instant.
+
+use qnic_abi::host_area::{completion_offset, CompletionEntry, CompletionKind, COMPLETION_TAIL};
+use qnic_abi::{Status, PAGE_SIZE};
+
+use super::{CollectiveOracle, Member, Name, Purpose};
+
+impl CollectiveOracle {
+    /// A NIC has stored a word of a host area.
+    pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
+        let view = self.process(slot).view.as_ref();
+        let registered = view.is_some_and(|view| view.host_area.is_some());
+        if offset != COMPLETION_TAIL || !registered {
+            return;
+        }
+        while self.process(slot).completions < value {
+            let number = self.process(slot).completions;
+            self.process(slot).completions += 1;
+            let entry = self.entry(slot, number);
+            self.ended(slot, &entry, now);
+        }
+    }
+
+    fn entry(&mut self, slot: usize, number: u64) -> CompletionEntry {
+        let view = self.process(slot).view.as_ref();
+        let view = view.and_then(|view| Some((view, view.host_area?)));
+        let (view, frames) = view.expect("a registered process");
+        let mut bytes = [0; size_of::<CompletionEntry>()];
+        let offset = completion_offset(number);
+        let frame = frames[offset / PAGE_SIZE];
+        view.machine
+            .memory
+            .load(frame, offset % PAGE_SIZE, &mut bytes);
+        zerocopy::transmute!(bytes)
+    }
+
+    /// A command of a process has ended.
+    fn ended(&mut self, slot: usize, entry: &CompletionEntry, now: u64) {
+        let handle = entry.handle.get();
+        let status = Status::try_from(entry.status.get()).expect("a known status");
+        let Some(purpose) = self.process(slot).open.remove(&handle) else {
+            panic!("process {slot}: a command ends that is not under way: {entry:?}");
+        };
+        let kind = match purpose {
+            Purpose::Join(_) | Purpose::Stranger => CompletionKind::Join,
+            Purpose::Leave(_) => CompletionKind::Leave,
+            Purpose::Call(..) | Purpose::Wrong(..) => CompletionKind::Collective,
+        };
+        assert_eq!(
+            entry.kind, kind as u8,
+            "process {slot}: the kind of the completion of {purpose:?}"
+        );
+        let who = (entry.node.get(), entry.port.get());
+        if status == Status::Ok {
+            assert_eq!(who, (0, 0), "process {slot}: {purpose:?} blames somebody");
+        }
+        match purpose {
+            Purpose::Join(member) => self.joined(member, entry, (status, who), now),
+            Purpose::Stranger => assert_ne!(
+                status,
+                Status::Ok,
+                "process {slot} is in a group of which it knows no key"
+            ),
+            Purpose::Leave(_) => assert_eq!(status, Status::Ok, "process {slot} cannot leave"),
+            Purpose::Call(member, number) if status == Status::Ok => {
+                self.done(slot, member, number, entry);
+            }
+            Purpose::Call(member, number) => {
+                self.failed(slot, member, number, (status, who), now);
+            }
+            Purpose::Wrong(_, _, true)
+                if matches!(status, Status::BadKey | Status::NoSuchSegment) => {}
+            Purpose::Wrong(member, expected, _) => assert!(
+                status == expected || self.may_fail(member, None, (status, who), now),
+                "process {slot}: a call that must end with {expected} does so with {status}"
+            ),
+        }
+    }
+
+    /// A join has ended.
+    fn joined(
+        &mut self,
+        (plan, rank): Member,
+        entry: &CompletionEntry,
+        (status, who): (Status, Name),
+        now: u64,
+    ) {
+        if status == Status::Ok {
+            let seats = &self.plans[plan].seats;
+            assert_eq!(entry.length.get(), seats.len() as u64, "group {plan}: size");
+            // Which key is right, the home says.
+            let key = seats[0].join.map(|join| join.wrong);
+            for (other, seat) in seats.iter().enumerate() {
+                let right = key.is_some() && seat.join.map(|join| join.wrong) == key;
+                assert!(
+                    right,
+                    "group {plan} starts at member {rank}, and {other} has not joined it"
+                );
+            }
+        } else {
+            assert!(
+                self.may_not_join((plan, rank), (status, who), now),
+                "group {plan}: member {rank} cannot join for no reason: {status}, {who:?}; {:?}",
+                self.plans[plan]
+            );
+        }
+        if let Some(join) = &mut self.plans[plan].seats[rank as usize].join {
+            join.end = Some(status);
+        }
+    }
+
+    /// A call has ended well: all have called, and all bytes are right.
+    fn done(&mut self, slot: usize, (plan, rank): Member, number: usize, entry: &CompletionEntry) {
+        let call = self.plans[plan].seats[rank as usize].calls[number];
+        let shape = call.shape;
+        let what = format!("group {plan}, call {number} of member {rank}, {shape:?}");
+        assert_eq!(entry.length.get(), shape.length, "{what}: length");
+        for (other, seat) in self.plans[plan].seats.iter().enumerate() {
+            let Some(theirs) = seat.calls.get(number) else {
+                panic!("{what}: it is done before member {other} has called");
+            };
+            assert_eq!(
+                theirs.shape, shape,
+                "{what}: it is done, but member {other} has called something else"
+            );
+        }
+        self.completed += 1;
+        self.plans[plan].seats[rank as usize].calls[number].end = Some(Status::Ok);
+        if shape != self.plans[plan].shape(number as u32) {
+            // All members have made the same mistake: it is none.
+            let memory = self.peek(slot, call.range.0, shape.length);
+            let memory = memory.expect("it is alive");
+            return self.process(slot).memory.set(call.range.0, &memory);
+        }
+        let bytes = match shape.wants(rank) {
+            true => self.plans[plan].result(number as u32).to_vec(),
+            false => self.plans[plan].given(number as u32, rank),
+        };
+        let memory = self.peek(slot, call.range.0, shape.length);
+        let memory = memory.expect("it is alive");
+        if shape.wants(rank) || shape.gives(rank) {
+            let wrong = memory.iter().zip(&bytes).position(|(a, b)| a != b);
+            assert_eq!(wrong, None, "{what}: wrong byte");
+        }
+        if shape.wants(rank) {
+            self.process(slot).memory.set(call.range.0, &bytes);
+            self.bytes += shape.length;
+        }
+    }
+
+    /// A call has failed: there is a reason, and its memory changes no more.
+    fn failed(
+        &mut self,
+        slot: usize,
+        member: Member,
+        number: usize,
+        (status, who): (Status, Name),
+        now: u64,
+    ) {
+        let (plan, rank) = member;
+        assert!(
+            self.may_fail(member, Some(number), (status, who), now),
+            "group {plan}: call {number} of member {rank} fails for no reason: {status}, {who:?}; \
+             {:?}",
+            self.plans[plan]
+        );
+        let call = &mut self.plans[plan].seats[rank as usize].calls[number];
+        call.end = Some(status);
+        let (start, length) = call.range;
+        let memory = self.peek(slot, start, length).expect("it is alive");
+        let process = self.process(slot);
+        if process.memory.get(start, length).contains(&None) {
+            process.memory.set(start, &memory);
+        }
+    }
+}
