@@ -13,6 +13,8 @@
 //! | 3 | [`crate::atomic`] |
 //! | 4 to 6, 10 | [`crate::message`] |
 //! | 7 to 9 | [`crate::collective`] |
+//! | 12 | [`crate::process_names`] |
+//! | 13, 14 | [`crate::context`] |
 //!
 //! A command names the whole operation, of any length and alignment: the NIC splits it
 //! at page borders of either side (N9).

@@ -143,7 +143,7 @@ layouts! {
     }
 
     /// Body of [`Opcode::NewProcess`].
-    #[bytes(88)]
+    #[bytes(8 + 8 * HOST_PAGES)]
     pub struct NewProcess {
         /// Port of the process, not zero.
         pub port: U16,

@@ -52,7 +52,7 @@ pub const SEGMENTS_PER_PROCESS: u32 = 256;
 
 layouts! {
     /// The SRAM header.
-    #[bytes(136)]
+    #[bytes(152)]
     pub struct SramHeader {
         /// [`SRAM_MAGIC`] once everything else is there; zero before.
         pub magic: U64,
@@ -86,6 +86,14 @@ layouts! {
         pub host_pages: U32,
         /// Segments that a process can export at the same time.
         pub segments_per_process: U32,
+        /// Contexts of each direction in a window (M of Q4).
+        pub contexts: U32,
+        /// Page descriptors in the region of a context (K of Q5).
+        pub context_pages: U32,
+        /// Pages of the buffer pool of a process (Q of Q7).
+        pub pool_pages: U32,
+        /// Zero.
+        pub reserved1: U32,
         /// Offset of the page table.
         pub table_offset: U64,
         /// Rows of the page table; a power of two.
@@ -107,7 +115,7 @@ layouts! {
 
 const _: () = assert!(core::mem::offset_of!(SramHeader, state) == STATE);
 const _: () = assert!(core::mem::offset_of!(SramHeader, sram_bytes) == 24);
-const _: () = assert!(core::mem::offset_of!(SramHeader, table_offset) == 72);
+const _: () = assert!(core::mem::offset_of!(SramHeader, table_offset) == 88);
 
 /// What a [`Geometry`] cannot be made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,6 +266,10 @@ impl Geometry {
             signal_counters: crate::host_area::SIGNAL_COUNTERS.into(),
             host_pages: (crate::host_area::HOST_PAGES as u32).into(),
             segments_per_process: SEGMENTS_PER_PROCESS.into(),
+            contexts: (crate::context::CONTEXTS as u32).into(),
+            context_pages: (crate::context::CONTEXT_PAGES as u32).into(),
+            pool_pages: (crate::context::POOL_PAGES as u32).into(),
+            reserved1: 0.into(),
             table_offset: (self.table_offset as u64).into(),
             table_rows: self.rows.into(),
             frames: self.frames.into(),

@@ -1,5 +1,6 @@
 //! What the NIC tells a process, in guest memory: [`HOST_PAGES`] pages for each
-//! process, allocated by the driver, mapped read-only into the process.
+//! process, allocated by the driver. The first [`READ_ONLY_PAGES`] are mapped read-only into the
+//! process, the others writable: doorbells of contexts and the buffer pool.
 //!
 //! ```text
 //!  page 0  0x000  HEAD          u64  commands read so far
@@ -20,10 +21,14 @@
 //!  … 5
 //!  page 6  0x6000 completion queue: 256 entries of 64 bytes
 //!  … 9
+//!  page 10 0xa000 doorbells of the Send contexts: 16 entries of 64 bytes
+//!          0xa400 doorbells of the Receive contexts: 16 entries of 64 bytes
+//!  page 11 0xb000 buffer pool: 16 pages of the process's bytes
+//!  … 26
 //! ```
 //!
-//! The NIC writes every word but [`WAKE_GENERATION`], which is the driver's. The
-//! NIC stores data and results, then error records, then [`ERRORS`], then the
+//! The NIC writes every word of the read-only pages but [`WAKE_GENERATION`], which is the
+//! driver's. The NIC stores data and results, then error records, then [`ERRORS`], then the
 //! completion counters, each with release; a process loads them with acquire in the
 //! opposite order.
 //!
@@ -63,6 +68,13 @@
 //! what has no room, says how many in [`COMPLETIONS_WAITING`], and reads no more commands of the
 //! process while these are many.
 //!
+//! # Doorbells of contexts, and the pool
+//! A doorbell ([`crate::context`], Q8) is a [`CompletionEntry`] with a state. The process stores
+//! its state word when it takes the context and when it gives it back; in between the NIC does,
+//! once: all other words, then with release the one with the state, which the process loads with
+//! acquire. The NIC reads no doorbell. The pages of the pool (Q7) belong to the process, and to
+//! the NIC while a context or a message that is under way names them.
+//!
 //! # Blocking
 //! A process reads [`WAKE_GENERATION`], stores a wake request
 //! ([`crate::window`]), looks again, and asks the driver to block until the
@@ -71,10 +83,17 @@
 
 use zerocopy::little_endian::{U16, U32, U64};
 
+use crate::context::{CONTEXTS, POOL_PAGES};
 use crate::PAGE_SIZE;
 
 /// Pages in the host area of one process.
-pub const HOST_PAGES: usize = 10;
+pub const HOST_PAGES: usize = READ_ONLY_PAGES + 1 + POOL_PAGES;
+
+/// Pages in front that a process cannot write.
+pub const READ_ONLY_PAGES: usize = 10;
+
+/// Pages behind them, which it can.
+pub const WRITABLE_PAGES: usize = HOST_PAGES - READ_ONLY_PAGES;
 
 /// Offset of the number of commands that the NIC has read (u64).
 pub const HEAD: usize = 0x000;
@@ -127,6 +146,26 @@ pub const COMPLETION_RING: usize = 6 * PAGE_SIZE;
 /// Entries of the completion queue.
 pub const COMPLETION_ENTRIES: u64 = 256;
 
+/// Offset of the doorbells of the Send contexts (Q8).
+pub const SEND_DOORBELLS: usize = READ_ONLY_PAGES * PAGE_SIZE;
+/// Offset of the doorbells of the Receive contexts.
+pub const RECEIVE_DOORBELLS: usize = SEND_DOORBELLS + CONTEXTS * size_of::<CompletionEntry>();
+/// Offset in a doorbell of the word (u64) with its state, which is stored last. Kind, flags and
+/// endpoint stand in its lower half.
+pub const DOORBELL_STATE: usize = 48;
+/// Offset of the buffer pool (Q7).
+pub const POOL: usize = SEND_DOORBELLS + PAGE_SIZE;
+
+/// Offset of the doorbell of a Send context; numbers wrap.
+pub const fn send_doorbell_offset(context: usize) -> usize {
+    SEND_DOORBELLS + context % CONTEXTS * size_of::<CompletionEntry>()
+}
+
+/// Offset of the doorbell of a Receive context; numbers wrap.
+pub const fn receive_doorbell_offset(context: usize) -> usize {
+    RECEIVE_DOORBELLS + context % CONTEXTS * size_of::<CompletionEntry>()
+}
+
 /// Offset of entry `number` of the completion queue; numbers wrap.
 pub const fn completion_offset(number: u64) -> usize {
     COMPLETION_RING + (number % COMPLETION_ENTRIES) as usize * size_of::<CompletionEntry>()
@@ -174,7 +213,7 @@ numbered! {
 pub const COMPLETION_MORE: u8 = 1;
 
 layouts! {
-    /// An entry of the completion queue. Of a Send `handle`, `status`, `tag`, `length`, `node`
+    /// An entry of the completion queue, or the doorbell of a context. Of a Send `handle`, `status`, `tag`, `length`, `node`
     /// and `port` (the destination) and `endpoint` count; the rest is zero. Of a group or a
     /// collective that has failed, `node` and `port` name the process that is the reason; the
     /// port is zero if it is a node as a whole.
@@ -187,12 +226,12 @@ layouts! {
     ///  24  | length                            |
     ///  32  | offset                            |
     ///  40  | status          | node   | port   |
-    ///  48  |kind|flg|endpoint| reserved0       |
-    ///  56  | reserved1                         |
+    ///  48  |kind|flg|endpoint| state           |
+    ///  56  | reserved                          |
     /// ```
     #[bytes(64)]
     pub struct CompletionEntry {
-        /// That of the command.
+        /// That of the command; of a context its number.
         pub handle: U64,
         /// Tag of the message.
         pub tag: U64,
@@ -216,10 +255,10 @@ layouts! {
         pub flags: u8,
         /// Endpoint of the receiver.
         pub endpoint: U16,
+        /// Of a doorbell: a [`crate::context::DoorbellState`]. Zero in the completion queue.
+        pub state: U32,
         /// Zero.
-        pub reserved0: U32,
-        /// Zero.
-        pub reserved1: U64,
+        pub reserved: U64,
     }
 
     /// What an atomic command brought (`atomic::Function`).
@@ -248,4 +287,8 @@ const _: () = assert!(RESULTS + RESULT_RECORDS * size_of::<ResultRecord>() <= PA
 const _: () = assert!(SIGNALS + SIGNAL_COUNTERS as usize * 8 == NOTIFICATION_RING);
 const _: () = assert!(NOTIFICATION_RING + NOTIFICATION_ENTRIES as usize * 8 == COMPLETION_RING);
 const _: () = assert!(core::mem::offset_of!(CompletionEntry, status) == 40);
-const _: () = assert!(completion_offset(COMPLETION_ENTRIES - 1) + 64 == HOST_PAGES * PAGE_SIZE);
+const _: () =
+    assert!(completion_offset(COMPLETION_ENTRIES - 1) + 64 == READ_ONLY_PAGES * PAGE_SIZE);
+const _: () = assert!(core::mem::offset_of!(CompletionEntry, state) == DOORBELL_STATE + 4);
+const _: () = assert!(receive_doorbell_offset(CONTEXTS - 1) + 64 <= POOL);
+const _: () = assert!(POOL + POOL_PAGES * PAGE_SIZE == HOST_PAGES * PAGE_SIZE);

@@ -27,6 +27,7 @@
 //! | [`atomic`] | the same of atomic operations, and the structures that they work on (N20) | process; NIC | NIC; peer NIC |
 //! | [`collective`] | commands and frames of groups and collectives (Q14, Q15) | process; NIC | NIC; peer NIC |
 //! | [`message`] | commands and frames of messages (Q4) | process; NIC | NIC; peer NIC |
+//! | [`context`] | contexts of messages in the window, and their doorbells (Q4, Q5, Q7, Q8) | process; NIC | NIC; process |
 //! | [`directory`] | frames that ask for exported names (N3) | NIC | peer NIC |
 //! | [`export`] | who may import a segment, and what its writers may signal (N2) | process | NIC |
 //! | [`host_area`] | counters and queues in guest memory, one area for each process | NIC; driver (one word) | process |
@@ -58,6 +59,7 @@ pub mod atomic;
 pub mod attach;
 pub mod collective;
 pub mod command;
+pub mod context;
 pub mod control;
 pub mod directory;
 pub mod event;
@@ -81,7 +83,7 @@ pub use shared::SharedMemory;
 pub use status::Status;
 
 /// Version of all layouts and numbers in this crate.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 10;
 
 /// Size of a page, in bytes, on both sides and on the wire.
 pub const PAGE_SIZE: usize = 4096;

@@ -102,6 +102,15 @@ bitflags! {
     }
 }
 
+bitflags! {
+    /// Modifiers of a [`CancelCommand`].
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct CancelFlags: u32 {
+        /// It takes back the receive of a context ([`crate::context`]).
+        const CONTEXT = 1;
+    }
+}
+
 layouts! {
     /// Sends a message to the process that the header names. With
     /// [`CommandHeader::inline_length`] it stands in the entry; `length` is the same then, and
@@ -189,16 +198,20 @@ layouts! {
     ///      0                 4                 8
     ///   0  | header                            |
     ///   8  | handle                            |
-    ///  16  | reserved                          | … 64
+    ///  16  | flags           | reserved        | … 64
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
     pub struct CancelCommand {
         /// With [`Opcode::Cancel`].
         pub header: CommandHeader,
-        /// That of the receive or the probe.
+        /// That of the receive or the probe; with CONTEXT the number of a Receive context.
         pub handle: U64,
+        /// [`CancelFlags`].
+        pub flags: U32,
         /// Zero.
-        pub reserved: [U64; 6],
+        pub reserved0: U32,
+        /// Zero.
+        pub reserved1: [U64; 5],
     }
 
     /// Looks for the earliest message that has arrived, that no receive has taken, and that a

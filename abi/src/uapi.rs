@@ -17,7 +17,8 @@
 //! |---|---|---|---|
 //! | [`MMAP_WINDOW`] | [`crate::window::WINDOW_BYTES`] | read, write; shared | the window |
 //! | [`MMAP_DOORBELL`] | one page | write; shared | the doorbell: a 16-bit store of [`Register::doorbell_value`] at [`Register::doorbell_offset`] rings it |
-//! | [`MMAP_HOST_AREA`] | [`crate::host_area::HOST_PAGES`] pages | read; shared | the host area |
+//! | [`MMAP_HOST_AREA`] | [`crate::host_area::READ_ONLY_PAGES`] pages | read; shared | the host area |
+//! | [`MMAP_POOL`] | [`crate::host_area::WRITABLE_PAGES`] pages | read, write; shared | the rest of it: doorbells of contexts, buffer pool |
 //!
 //! Nothing else can be mapped, and nothing before [`Register`] (Q1).
 //!
@@ -40,6 +41,8 @@ pub const MMAP_WINDOW: u64 = 0;
 pub const MMAP_DOORBELL: u64 = 1 << 24;
 /// mmap offset of the host area.
 pub const MMAP_HOST_AREA: u64 = 2 << 24;
+/// mmap offset of the writable pages of the host area.
+pub const MMAP_POOL: u64 = 3 << 24;
 
 /// Type byte of the ioctl numbers.
 pub const IOCTL_TYPE: u8 = b'Q';

@@ -13,7 +13,10 @@
 //!  0x1000  │ command 0  (192 bytes)                       │ command queue,
 //!          │ command 1                                    │ 64 entries
 //!          │ …                                            │
-//!  0x4000  └──────────────────────────────────────────────┘
+//!          ├──────────────────────────────────────────────┤
+//!  0x4000  │ Send contexts     16 × 256 bytes             │ contexts with their
+//!  0x5000  │ Receive contexts  16 × 256 bytes             │ regions
+//!  0x6000  └──────────────────────────────────────────────┘
 //! ```
 //!
 //! # Issuing commands
@@ -63,6 +66,7 @@
 //! completions wait: either it sees the new head or the process sees that something waits.
 
 use crate::command::COMMAND_BYTES;
+use crate::context::{CONTEXTS, CONTEXT_BYTES};
 use crate::host_area::SIGNAL_COUNTERS;
 use crate::PAGE_SIZE;
 
@@ -101,10 +105,18 @@ pub const HEAD_STEP: u64 = 8;
 /// The NIC publishes completion counters at least every so many completions (N12).
 pub const COMPLETION_STEP: u64 = 32;
 
-/// Size of a window in bytes; a multiple of the page size.
-pub const WINDOW_BYTES: usize = 4 * PAGE_SIZE;
+/// Offset of the Send contexts ([`crate::context`]).
+pub const SEND_CONTEXTS: usize = 4 * PAGE_SIZE;
 
-const _: () = assert!(COMMAND_QUEUE + COMMAND_ENTRIES * COMMAND_BYTES == WINDOW_BYTES);
+/// Offset of the Receive contexts.
+pub const RECEIVE_CONTEXTS: usize = 5 * PAGE_SIZE;
+
+/// Size of a window in bytes; a multiple of the page size.
+pub const WINDOW_BYTES: usize = 6 * PAGE_SIZE;
+
+const _: () = assert!(COMMAND_QUEUE + COMMAND_ENTRIES * COMMAND_BYTES == SEND_CONTEXTS);
+const _: () = assert!(SEND_CONTEXTS + CONTEXTS * CONTEXT_BYTES == RECEIVE_CONTEXTS);
+const _: () = assert!(RECEIVE_CONTEXTS + CONTEXTS * CONTEXT_BYTES == WINDOW_BYTES);
 const _: () = assert!(ARMED + SIGNAL_COUNTERS as usize / 8 <= COMMAND_QUEUE);
 
 /// Offset of the word of [`ARMED`] that holds the bit of a counted notification,
@@ -112,6 +124,16 @@ const _: () = assert!(ARMED + SIGNAL_COUNTERS as usize / 8 <= COMMAND_QUEUE);
 pub const fn armed_bit(notification: u32) -> (usize, u64) {
     let number = notification % SIGNAL_COUNTERS;
     (ARMED + (number / 64) as usize * 8, 1 << (number % 64))
+}
+
+/// Offset within the window of a Send context; its region follows it. Numbers wrap.
+pub const fn send_context_offset(context: usize) -> usize {
+    SEND_CONTEXTS + context % CONTEXTS * CONTEXT_BYTES
+}
+
+/// Offset within the window of a Receive context; its region follows it. Numbers wrap.
+pub const fn receive_context_offset(context: usize) -> usize {
+    RECEIVE_CONTEXTS + context % CONTEXTS * CONTEXT_BYTES
 }
 
 /// Offset within the window of entry `index` of the command queue; indices wrap.

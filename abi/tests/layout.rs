@@ -10,8 +10,8 @@ use qnic_abi::command::COMMAND_BYTES;
 use qnic_abi::host_area::{
     COMPLETIONS_WAITING, COMPLETION_ENTRIES, COMPLETION_RING, COMPLETION_TAIL, ERRORS, ERROR_RING,
     HEAD, HOST_PAGES, NOTIFICATIONS_LOST, NOTIFICATION_ENTRIES, NOTIFICATION_RING,
-    NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, RESULTS, RESULT_RECORDS, SIGNALS, WAKE_GENERATION,
-    WRITES_DONE,
+    NOTIFICATION_TAIL, POOL, QUEUE_STATUS, READS_DONE, RECEIVE_DOORBELLS, RESULTS, RESULT_RECORDS,
+    SEND_DOORBELLS, SIGNALS, WAKE_GENERATION, WRITES_DONE,
 };
 use qnic_abi::layout::Layout;
 use qnic_abi::window::{
@@ -19,8 +19,8 @@ use qnic_abi::window::{
     SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{
-    atomic, attach, collective, command, control, directory, event, export, header, host_area,
-    message, process_names, rdma, uapi, wire,
+    atomic, attach, collective, command, context, control, directory, event, export, header,
+    host_area, message, process_names, rdma, uapi, wire,
 };
 
 /// Size of a structure, and offsets of its fields.
@@ -74,6 +74,9 @@ fn layouts() -> String {
         layout::<collective::GroupEnd>(),
         layout::<collective::PartFields>(),
         layout::<collective::StateFields>(),
+        layout::<context::MessageContext>(),
+        layout::<context::PageDescriptor>(),
+        layout::<context::ContextCommand>(),
         layout::<process_names::ProcessName>(),
         layout::<process_names::NameCommand>(),
         layout::<process_names::Names>(),
@@ -112,7 +115,8 @@ fn layouts() -> String {
          errors {ERRORS} status {QUEUE_STATUS} generation {WAKE_GENERATION} ring {ERROR_RING} \
          results {RESULTS} records {RESULT_RECORDS} signals {SIGNALS} tail {NOTIFICATION_TAIL} \
          lost {NOTIFICATIONS_LOST} notifications {NOTIFICATION_RING} {NOTIFICATION_ENTRIES} \
-         completions {COMPLETION_RING} {COMPLETION_ENTRIES} tail {COMPLETION_TAIL} waiting {COMPLETIONS_WAITING}\n"
+         completions {COMPLETION_RING} {COMPLETION_ENTRIES} tail {COMPLETION_TAIL} waiting {COMPLETIONS_WAITING} \
+         doorbells {SEND_DOORBELLS} {RECEIVE_DOORBELLS} pool {POOL}\n"
     );
     out
 }

@@ -24,6 +24,7 @@ struct mm_struct;
 #define QNIC_MAP_WINDOW		0	/* value: offset in SRAM */
 #define QNIC_MAP_DOORBELL	1	/* value: virtqueue */
 #define QNIC_MAP_HOST_AREA	2	/* value: not used */
+#define QNIC_MAP_POOL		3	/* value: not used */
 
 /* Bits that qnic_rs_poll() returns. */
 #define QNIC_POLL_READABLE	1

@@ -204,10 +204,10 @@ static const struct vm_operations_struct device_vm_ops = {
 	.mremap = refuse_mremap,
 };
 
-static vm_fault_t host_area_fault(struct vm_fault *vmf)
+static vm_fault_t map_host_page(struct vm_fault *vmf, unsigned long first)
 {
 	struct qnic_file *f = vmf->vma->vm_file->private_data;
-	unsigned long index = (vmf->address - vmf->vma->vm_start) >> PAGE_SHIFT;
+	unsigned long index = first + ((vmf->address - vmf->vma->vm_start) >> PAGE_SHIFT);
 	struct page *page = qnic_host_area_page(qnic_rs_host_area(f->process), index);
 
 	if (!page)
@@ -217,8 +217,24 @@ static vm_fault_t host_area_fault(struct vm_fault *vmf)
 	return 0;
 }
 
+static vm_fault_t host_area_fault(struct vm_fault *vmf)
+{
+	return map_host_page(vmf, 0);
+}
+
 static const struct vm_operations_struct host_area_vm_ops = {
 	.fault = host_area_fault,
+	.may_split = refuse_split,
+	.mremap = refuse_mremap,
+};
+
+static vm_fault_t pool_fault(struct vm_fault *vmf)
+{
+	return map_host_page(vmf, QNIC_READ_ONLY_PAGES);
+}
+
+static const struct vm_operations_struct pool_vm_ops = {
+	.fault = pool_fault,
 	.may_split = refuse_split,
 	.mremap = refuse_mremap,
 };
@@ -245,6 +261,10 @@ static int qnic_mmap(struct file *file, struct vm_area_struct *vma)
 	if (kind == QNIC_MAP_HOST_AREA) {
 		vm_flags_clear(vma, VM_MAYWRITE);
 		vma->vm_ops = &host_area_vm_ops;
+		return 0;
+	}
+	if (kind == QNIC_MAP_POOL) {
+		vma->vm_ops = &pool_vm_ops;
 		return 0;
 	}
 	if (kind == QNIC_MAP_WINDOW)

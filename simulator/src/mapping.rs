@@ -15,8 +15,11 @@ use crate::platform::Machine;
 enum Backing {
     /// In SRAM, from an offset on.
     Window { offset: usize },
-    /// In frames that are never taken away; read-only.
-    HostArea { frames: [u32; HOST_PAGES] },
+    /// In frames that are never taken away, from a page of them on.
+    HostArea {
+        frames: [u32; HOST_PAGES],
+        first: usize,
+    },
     /// In pages of an address space; a look at one that is absent brings it in.
     Pages {
         space: u64,
@@ -42,8 +45,15 @@ impl Mapping {
         Self::new(machine, Backing::Window { offset })
     }
 
+    /// The read-only pages of a host area.
     pub(crate) fn host_area(machine: &Arc<Machine>, frames: [u32; HOST_PAGES]) -> Self {
-        Self::new(machine, Backing::HostArea { frames })
+        Self::new(machine, Backing::HostArea { frames, first: 0 })
+    }
+
+    /// The writable pages of a host area.
+    pub(crate) fn pool(machine: &Arc<Machine>, frames: [u32; HOST_PAGES]) -> Self {
+        let first = READ_ONLY_PAGES;
+        Self::new(machine, Backing::HostArea { frames, first })
     }
 
     pub(crate) fn pages(machine: &Arc<Machine>, space: u64, address: u64, length: usize) -> Self {

@@ -6,6 +6,7 @@ use std::sync::{mpsc, Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use qnic_abi::shared::Ordering;
+use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, PAGE_SIZE};
 use qnic_driver::{check_config, Driver, Platform, Process};
@@ -91,9 +92,11 @@ impl HostNode {
             return Ok(None);
         };
         let sram = driver.platform().sram();
+        let area = &process.host_area().region;
         Ok(Some(HostProcess {
             window: sram.part(process.window_offset(), WINDOW_BYTES),
-            host_area: process.host_area().region.clone(),
+            host_area: area.part(0, READ_ONLY_PAGES * PAGE_SIZE),
+            pool: area.part(READ_ONLY_PAGES * PAGE_SIZE, WRITABLE_PAGES * PAGE_SIZE),
             doorbell: usize::from(process.doorbell_queue()) - qnic_abi::attach::FIRST_DOORBELL,
             registration: *call,
             process,
@@ -214,6 +217,7 @@ fn eventfd() -> Result<EventFd, ConnectError> {
 pub struct HostProcess {
     window: SharedRegion,
     host_area: SharedRegion,
+    pool: SharedRegion,
     doorbell: usize,
     registration: uapi::Register,
     process: Process<HostPlatform>,
@@ -231,9 +235,14 @@ impl HostProcess {
         &self.window
     }
 
-    /// The host area (`qnic_abi::host_area`); to be read only.
+    /// The read-only pages of the host area (`qnic_abi::host_area`).
     pub fn host_area(&self) -> &SharedRegion {
         &self.host_area
+    }
+
+    /// Its writable pages: doorbells of contexts, and the buffer pool.
+    pub fn pool(&self) -> &SharedRegion {
+        &self.pool
     }
 
     /// Rings the doorbell.

@@ -98,6 +98,10 @@ impl Process for HostProcess {
         HostProcess::host_area(self)
     }
 
+    fn pool(&self) -> &dyn Memory {
+        HostProcess::pool(self)
+    }
+
     fn ring_doorbell(&self) {
         HostProcess::ring_doorbell(self);
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, Status, PAGE_SIZE};
@@ -58,7 +58,8 @@ impl Provider for Device {
         let process = LinuxProcess {
             window: map(uapi::MMAP_WINDOW, WINDOW_BYTES, true)?,
             doorbell: map(uapi::MMAP_DOORBELL, PAGE_SIZE, true)?,
-            host_area: map(uapi::MMAP_HOST_AREA, HOST_PAGES * PAGE_SIZE, false)?,
+            host_area: map(uapi::MMAP_HOST_AREA, READ_ONLY_PAGES * PAGE_SIZE, false)?,
+            pool: map(uapi::MMAP_POOL, WRITABLE_PAGES * PAGE_SIZE, true)?,
             file,
             registration,
         };
@@ -94,6 +95,7 @@ struct LinuxProcess {
     window: SharedRegion,
     doorbell: SharedRegion,
     host_area: SharedRegion,
+    pool: SharedRegion,
     file: File,
     registration: uapi::Register,
 }
@@ -128,6 +130,10 @@ impl Process for LinuxProcess {
 
     fn host_area(&self) -> &dyn Memory {
         &self.host_area
+    }
+
+    fn pool(&self) -> &dyn Memory {
+        &self.pool
     }
 
     fn ring_doorbell(&self) {

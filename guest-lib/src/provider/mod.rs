@@ -135,8 +135,12 @@ pub trait Process: Debug + Send + Sync {
     /// The window (`qnic_abi::window`), readable and writable.
     fn window(&self) -> &dyn Memory;
 
-    /// The host area (`qnic_abi::host_area`), readable.
+    /// The read-only pages of the host area (`qnic_abi::host_area`).
     fn host_area(&self) -> &dyn Memory;
+
+    /// Its writable pages: doorbells of contexts, and the buffer pool. Offset 0 is
+    /// `qnic_abi::host_area::READ_ONLY_PAGES` pages into the host area.
+    fn pool(&self) -> &dyn Memory;
 
     /// Rings the doorbell.
     fn ring_doorbell(&self);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
 use qnic_abi::host_area::{
     completion_offset, notification_offset, signal_offset, CompletionEntry, COMPLETIONS_WAITING,
-    COMPLETION_ENTRIES, COMPLETION_TAIL, ERRORS, ERROR_RECORDS, ERROR_RING, GONE, HEAD, HOST_PAGES,
-    NOTIFICATIONS_LOST, NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, SIGNAL_COUNTERS,
+    COMPLETION_ENTRIES, COMPLETION_TAIL, ERRORS, ERROR_RECORDS, ERROR_RING, GONE, HEAD,
+    NOTIFICATIONS_LOST, NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, READ_ONLY_PAGES, SIGNAL_COUNTERS, WRITABLE_PAGES,
     WAKE_GENERATION, WRITES_DONE,
 };
 use qnic_abi::rdma::WriteCommand;
@@ -63,6 +63,7 @@ pub(crate) struct FakeNic {
     registration: uapi::Register,
     window: SharedRegion,
     host_area: SharedRegion,
+    pool: SharedRegion,
     state: Mutex<State>,
     woken: Condvar,
 }
@@ -99,7 +100,8 @@ impl FakeNic {
                 ..Default::default()
             },
             window: SharedRegion::anonymous(WINDOW_BYTES).unwrap(),
-            host_area: SharedRegion::anonymous(HOST_PAGES * PAGE_SIZE).unwrap(),
+            host_area: SharedRegion::anonymous(READ_ONLY_PAGES * PAGE_SIZE).unwrap(),
+            pool: SharedRegion::anonymous(WRITABLE_PAGES * PAGE_SIZE).unwrap(),
             state: Mutex::default(),
             woken: Condvar::new(),
         });
@@ -318,6 +320,10 @@ impl Process for Handle {
 
     fn host_area(&self) -> &dyn Memory {
         &self.0.host_area
+    }
+
+    fn pool(&self) -> &dyn Memory {
+        &self.0.pool
     }
 
     fn ring_doorbell(&self) {

@@ -75,6 +75,7 @@ impl Provider for Platform {
             },
             window: Mapping::window(machine, process.window_offset()),
             host_area: Mapping::host_area(machine, process.host_area().frames),
+            pool: Mapping::pool(machine, process.host_area().frames),
             process,
             context: context.clone(),
         })))
@@ -113,6 +114,7 @@ struct Registered {
     registration: uapi::Register,
     window: Mapping,
     host_area: Mapping,
+    pool: Mapping,
     process: qnic_driver::Process<SimPlatform>,
 }
 
@@ -157,6 +159,10 @@ impl Process for Registered {
 
     fn host_area(&self) -> &dyn Memory {
         &self.host_area
+    }
+
+    fn pool(&self) -> &dyn Memory {
+        &self.pool
     }
 
     fn ring_doorbell(&self) {

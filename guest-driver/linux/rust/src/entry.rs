@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 
 use qnic_abi::attach::CONFIG_SIZE;
 use qnic_abi::event::EVENT_BYTES;
-use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, PAGE_SIZE};
 use qnic_driver::platform::Level;
@@ -42,7 +42,8 @@ pub(crate) const fn argument_bytes(command: u32) -> u32 {
 }
 
 /// Length of the host area's mapping in bytes.
-const HOST_AREA_BYTES: u64 = (HOST_PAGES * PAGE_SIZE) as u64;
+const HOST_AREA_BYTES: u64 = (READ_ONLY_PAGES * PAGE_SIZE) as u64;
+const POOL_BYTES: u64 = (WRITABLE_PAGES * PAGE_SIZE) as u64;
 
 /// # Safety
 /// `driver` came from [`qnic_rs_start`] or [`qnic_rs_get`] and was not put yet.
@@ -275,6 +276,7 @@ unsafe extern "C" fn qnic_rs_mapping(
         }
         (uapi::MMAP_HOST_AREA, HOST_AREA_BYTES) if writable => return -errno::EACCES,
         (uapi::MMAP_HOST_AREA, HOST_AREA_BYTES) => (ffi::QNIC_MAP_HOST_AREA, 0),
+        (uapi::MMAP_POOL, POOL_BYTES) => (ffi::QNIC_MAP_POOL, 0),
         _ => return -errno::EINVAL,
     };
     // SAFETY: the shim passes a pointer to a variable.

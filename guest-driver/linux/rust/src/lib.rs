@@ -75,6 +75,7 @@ mod abi_h {
         same(QNIC_REPLY_BYTES, control::REPLY_BYTES as u64);
         same(QNIC_EVENT_BYTES, event::EVENT_BYTES as u64);
         same(QNIC_HOST_PAGES, host_area::HOST_PAGES as u64);
+        same(QNIC_READ_ONLY_PAGES, host_area::READ_ONLY_PAGES as u64);
         same(QNIC_FAULT_PAGES, event::MAX_FAULT_PAGES as u64);
         same(QNIC_ARGUMENT_BYTES, largest_argument());
         same(QNIC_IOCTL_REGISTER, uapi::REGISTER as u64);

@@ -228,7 +228,9 @@ fn check_cancel(raw: &CancelCommand) -> Result<u64, Status> {
     let zero = header.inline_length == 0
         && header.remote_node.get() == 0
         && header.remote_port.get() == 0
-        && raw.reserved.iter().all(|word| word.get() == 0);
+        && raw.flags.get() == 0
+        && raw.reserved0.get() == 0
+        && raw.reserved1.iter().all(|word| word.get() == 0);
     zero.then(|| raw.handle.get()).ok_or(Status::Malformed)
 }
 
@@ -308,7 +310,7 @@ mod tests {
         }
         let mut raw = CancelCommand::command();
         assert_eq!(parse(&raw), Ok(()));
-        raw.reserved[5] = 1.into();
+        raw.reserved1[4] = 1.into();
         assert_eq!(parse(&raw), Err(Status::Malformed));
     }
     #[test]
