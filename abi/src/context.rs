@@ -52,12 +52,13 @@ use crate::command::{CommandHeader, DESCRIPTOR_BYTES};
 use crate::PAGE_SIZE;
 
 /// Contexts of each direction in a window: M of Q4.
-pub const CONTEXTS: usize = 16;
+pub const CONTEXTS: usize = 32;
 
 /// Page descriptors in the region of a context: K of Q5.
-pub const CONTEXT_PAGES: usize = 12;
+pub const CONTEXT_PAGES: usize = 8;
 
-/// Bytes of a short message that the region of a context has room for.
+/// Bytes of a short message that the region of a context has room for: as many as an entry of the
+/// command queue.
 pub const REGION_BYTES: usize = CONTEXT_PAGES * size_of::<PageDescriptor>();
 
 /// Size in bytes of a context with its region.
@@ -177,7 +178,7 @@ layouts! {
     /// ```
     #[bytes(DESCRIPTOR_BYTES)]
     pub struct ContextCommand {
-        /// With an [`Opcode`]; node, port and inline length are zero.
+        /// With an [`Opcode`], and node and port of the context; the inline length is zero.
         pub header: CommandHeader,
         /// Number of the context of its direction, below [`CONTEXTS`].
         pub context: U32,
@@ -189,18 +190,20 @@ layouts! {
 }
 
 const _: () = assert!(core::mem::offset_of!(MessageContext, local_segment) == 40);
-const _: () = assert!(CONTEXT_BYTES == 256);
+const _: () = assert!(REGION_BYTES == crate::command::INLINE_CAPACITY);
 const _: () = assert!(
     2 * CONTEXTS <= crate::window::COMMAND_ENTRIES,
     "N ≥ 2M (Q2)"
 );
 
 impl ContextCommand {
-    /// Issues the operation of a context.
-    pub fn new(opcode: Opcode, context: usize) -> Self {
+    /// Issues the operation of the context with that number, which stands in `described`.
+    pub fn new(opcode: Opcode, context: usize, described: &MessageContext) -> Self {
         Self {
             header: CommandHeader {
                 opcode: opcode as u8,
+                remote_node: described.remote_node,
+                remote_port: described.remote_port,
                 ..CommandHeader::default()
             },
             context: (context as u32).into(),
@@ -229,6 +232,6 @@ mod tests {
         assert_eq!(pages_of(4095, 2), 2);
         assert_eq!(pages_of(0, page), 1);
         assert_eq!(pages_of(1, page), 2);
-        assert_eq!(pages_of(1, CONTEXT_PAGES as u64 * page - 1), 12);
+        assert_eq!(pages_of(1, CONTEXT_PAGES as u64 * page - 1), 8);
     }
 }

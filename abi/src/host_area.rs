@@ -21,8 +21,8 @@
 //!  … 5
 //!  page 6  0x6000 completion queue: 256 entries of 64 bytes
 //!  … 9
-//!  page 10 0xa000 doorbells of the Send contexts: 16 entries of 64 bytes
-//!          0xa400 doorbells of the Receive contexts: 16 entries of 64 bytes
+//!  page 10 0xa000 doorbells of the Send contexts: 32 entries of 64 bytes
+//!          0xa800 doorbells of the Receive contexts: 32 entries of 64 bytes
 //!  page 11 0xb000 buffer pool: 16 pages of the process's bytes
 //!  … 26
 //! ```

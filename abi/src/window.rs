@@ -14,9 +14,9 @@
 //!          │ command 1                                    │ 64 entries
 //!          │ …                                            │
 //!          ├──────────────────────────────────────────────┤
-//!  0x4000  │ Send contexts     16 × 256 bytes             │ contexts with their
-//!  0x5000  │ Receive contexts  16 × 256 bytes             │ regions
-//!  0x6000  └──────────────────────────────────────────────┘
+//!  0x4000  │ Send contexts     32 × 192 bytes             │ contexts with their
+//!  0x5800  │ Receive contexts  32 × 192 bytes             │ regions
+//!  0x7000  └──────────────────────────────────────────────┘
 //! ```
 //!
 //! # Issuing commands
@@ -109,13 +109,12 @@ pub const COMPLETION_STEP: u64 = 32;
 pub const SEND_CONTEXTS: usize = 4 * PAGE_SIZE;
 
 /// Offset of the Receive contexts.
-pub const RECEIVE_CONTEXTS: usize = 5 * PAGE_SIZE;
+pub const RECEIVE_CONTEXTS: usize = SEND_CONTEXTS + CONTEXTS * CONTEXT_BYTES;
 
 /// Size of a window in bytes; a multiple of the page size.
-pub const WINDOW_BYTES: usize = 6 * PAGE_SIZE;
+pub const WINDOW_BYTES: usize = 7 * PAGE_SIZE;
 
 const _: () = assert!(COMMAND_QUEUE + COMMAND_ENTRIES * COMMAND_BYTES == SEND_CONTEXTS);
-const _: () = assert!(SEND_CONTEXTS + CONTEXTS * CONTEXT_BYTES == RECEIVE_CONTEXTS);
 const _: () = assert!(RECEIVE_CONTEXTS + CONTEXTS * CONTEXT_BYTES == WINDOW_BYTES);
 const _: () = assert!(ARMED + SIGNAL_COUNTERS as usize / 8 <= COMMAND_QUEUE);
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use qnic::provider::Memory as Mapped;
-use qnic_abi::host_area::HOST_PAGES;
+use qnic_abi::host_area::{HOST_PAGES, READ_ONLY_PAGES, WRITABLE_PAGES};
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{SharedMemory, PAGE_SIZE};
@@ -74,7 +74,8 @@ impl SharedMemory for Mapping {
     fn size(&self) -> usize {
         match self.backing {
             Backing::Window { .. } => WINDOW_BYTES,
-            Backing::HostArea { .. } => HOST_PAGES * PAGE_SIZE,
+            Backing::HostArea { first: 0, .. } => READ_ONLY_PAGES * PAGE_SIZE,
+            Backing::HostArea { .. } => WRITABLE_PAGES * PAGE_SIZE,
             Backing::Pages { length, .. } => length,
         }
     }
@@ -123,8 +124,8 @@ impl Mapped for Mapping {
     fn read_bytes(&self, offset: usize, bytes: &mut [u8]) {
         match &self.backing {
             Backing::Window { .. } => panic!("a window is read in words"),
-            Backing::HostArea { frames } => {
-                let frame = frames[offset / PAGE_SIZE];
+            Backing::HostArea { frames, first } => {
+                let frame = frames[first + offset / PAGE_SIZE];
                 self.machine.memory.load(frame, offset % PAGE_SIZE, bytes);
             }
             Backing::Pages { space, address, .. } => {
@@ -140,7 +141,12 @@ impl Mapped for Mapping {
     fn write_bytes(&self, offset: usize, bytes: &[u8]) {
         match &self.backing {
             Backing::Window { .. } => panic!("a process stores 64-bit words to its window"),
-            Backing::HostArea { .. } => panic!("the host area is mapped read-only"),
+            Backing::HostArea { first: 0, .. } => panic!("these pages are mapped read-only"),
+            Backing::HostArea { frames, first } if self.is_alive() => {
+                let frame = frames[first + offset / PAGE_SIZE];
+                self.machine.memory.store(frame, offset % PAGE_SIZE, bytes);
+            }
+            Backing::HostArea { .. } => {}
             Backing::Pages { space, address, .. } if self.is_alive() => {
                 let at = address + offset as u64;
                 // An error says that the space is going away.

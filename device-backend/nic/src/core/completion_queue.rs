@@ -107,6 +107,21 @@ impl Core {
         }
     }
 
+    /// Ends an operation of a context: stores its doorbell.
+    pub(crate) fn ring_context<H: Host>(
+        &mut self,
+        host: &H,
+        vni: VniId,
+        offset: usize,
+        entry: CompletionEntry,
+    ) {
+        if let Some(process) = self.process_mut(vni) {
+            process.host_area.ring_context(host.memory(), offset, entry);
+            process.changed = true;
+            self.mark_dirty(vni);
+        }
+    }
+
     /// Returns true if a process leaves so many completions unread that nothing more is begun
     /// for it.
     pub(crate) fn has_completion_backlog(&self, vni: VniId) -> bool {

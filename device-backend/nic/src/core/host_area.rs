@@ -7,8 +7,10 @@
 //! Stores can fail only if the node's memory has shrunk since the process was
 //! registered; then no process can look, and they are skipped.
 
+use qnic_abi::context::POOL_PAGES;
 use qnic_abi::host_area::{
-    self, result_offset, ErrorRecord, ERROR_RECORDS, ERROR_RING, HOST_PAGES,
+    self, result_offset, CompletionEntry, ErrorRecord, DOORBELL_STATE, ERROR_RECORDS, ERROR_RING,
+    HOST_PAGES, POOL,
 };
 use qnic_abi::{Status, PAGE_SIZE};
 
@@ -69,6 +71,28 @@ impl HostArea {
 
     fn store<M: HostMemory>(&self, memory: &M, offset: usize, value: u64) {
         self.pages.store(memory, offset, value);
+    }
+
+    /// The pages of the buffer pool (Q7).
+    pub(crate) fn pool(&self) -> [u64; POOL_PAGES] {
+        std::array::from_fn(|page| self.pages.0[POOL / PAGE_SIZE + page])
+    }
+
+    /// Stores a doorbell of a context: the word with its state last.
+    pub(super) fn ring_context<M: HostMemory>(
+        &self,
+        memory: &M,
+        offset: usize,
+        entry: CompletionEntry,
+    ) {
+        let words: [u64; size_of::<CompletionEntry>() / 8] = zerocopy::transmute!(entry);
+        let state = DOORBELL_STATE / 8;
+        let others = (0..words.len()).filter(|index| *index != state);
+        // The state last, with release, as all stores to the host area: the process's acquire
+        // load of it sees the other words, and the data.
+        for index in others.chain([state]) {
+            self.store(memory, offset + index * 8, u64::from_le(words[index]));
+        }
     }
 
     /// Delivers a notification of the process with the window at this offset.

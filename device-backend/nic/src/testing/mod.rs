@@ -18,6 +18,7 @@
 //! ```
 
 mod cluster;
+mod contexts;
 mod driver;
 mod groups;
 mod lossy_wire;
@@ -29,6 +30,7 @@ mod party;
 mod transfer;
 
 pub use cluster::{Cluster, SimNode};
+pub use contexts::Describing;
 pub use driver::{SimDriver, Writable};
 pub use groups::Calling;
 pub use lossy_wire::LossyWire;

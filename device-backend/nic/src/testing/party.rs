@@ -123,7 +123,7 @@ impl Party {
         }
     }
 
-    fn on_node<T>(&self, act: impl FnOnce(&mut SimNode) -> T) -> T {
+    pub(super) fn on_node<T>(&self, act: impl FnOnce(&mut SimNode) -> T) -> T {
         act(&mut self.net.cluster().nodes[self.node])
     }
 
@@ -331,7 +331,7 @@ impl Party {
     }
 
     /// Guest-physical address of a word of the host area.
-    fn address_of(&self, offset: usize) -> u64 {
+    pub(super) fn address_of(&self, offset: usize) -> u64 {
         self.host_area[offset / PAGE_SIZE] + (offset % PAGE_SIZE) as u64
     }
 

@@ -1,12 +1,14 @@
 //! From a descriptor to a command that can be trusted to be one. Only the form is checked here.
 
 use qnic_abi::command::{CommandHeader, Descriptor, MAX_TRANSFER};
+use qnic_abi::context;
 use qnic_abi::message::{
-    CancelCommand, Opcode, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand,
-    SendFlags, ENDPOINTS,
+    CancelCommand, CancelFlags, Opcode, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags,
+    SendCommand, SendFlags, ENDPOINTS,
 };
 use qnic_abi::{Key, SegmentId, Status};
 
+use super::context::check_command;
 use super::matching::{Pattern, Takes};
 use crate::core::LocalMemory;
 
@@ -24,10 +26,51 @@ pub(super) struct Space {
     pub(super) untagged: bool,
 }
 
+/// Who is told of the end of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Handle {
+    /// The completion queue, with this number of the process.
+    Command(u64),
+    /// The doorbell of a context; only of a failure unless it wants to be notified.
+    Context { index: u8, notify: bool },
+}
+
+impl Handle {
+    /// What a Cancel names: whether it is a context, and a number.
+    pub(super) fn name(&self) -> HandleName {
+        match *self {
+            Handle::Command(handle) => (false, handle),
+            Handle::Context { index, .. } => (true, index.into()),
+        }
+    }
+}
+
+/// How a Cancel names a receive or a probe.
+pub(super) type HandleName = (bool, u64);
+
+/// Memory of a receive.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Memory {
+    /// In one piece.
+    Range(LocalMemory),
+    /// The pages of a context, which its inbox keeps.
+    Context { index: u8, length: u64 },
+}
+
+impl Memory {
+    /// Its size in bytes.
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Memory::Range(local) => local.length,
+            Memory::Context { length, .. } => *length,
+        }
+    }
+}
+
 /// A message that is to be sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Send {
-    pub(super) handle: u64,
+    pub(super) handle: Handle,
     pub(super) tag: u64,
     pub(super) immediate: u64,
     pub(super) space: Space,
@@ -41,11 +84,11 @@ pub(super) struct Send {
 /// A receive that is to be posted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Receive {
-    pub(super) handle: u64,
+    pub(super) handle: Handle,
     pub(super) pattern: Pattern<Name>,
     pub(super) takes: Takes,
     pub(super) space: Space,
-    pub(super) local: LocalMemory,
+    pub(super) memory: Memory,
 }
 
 /// A claimed message that is to be received; discarded, if there is no memory.
@@ -82,9 +125,13 @@ pub(super) enum Command {
     Send(Send),
     Receive(Receive),
     ReceiveClaimed(ReceiveClaimed),
-    /// Of the receive or probe with this handle.
-    Cancel(u64),
+    /// Of the receive or probe of this name.
+    Cancel(HandleName),
     Probe(Probe),
+    /// Of the Send context of this number.
+    SendContext(u8),
+    /// Of the Receive context of this number.
+    ReceiveContext(u8),
 }
 
 fn check_space(endpoint: u16, untagged: bool, tag: u64) -> Result<Space, Status> {
@@ -119,7 +166,7 @@ fn check_send(raw: &SendCommand) -> Result<Send, Status> {
         return Err(Status::BadLength);
     }
     Ok(Send {
-        handle: raw.handle.get(),
+        handle: Handle::Command(raw.handle.get()),
         tag: raw.tag.get(),
         immediate: raw.immediate.get(),
         space,
@@ -164,11 +211,11 @@ fn check_receive(raw: &ReceiveCommand) -> Result<Command, Status> {
         false => Takes::One,
     };
     Ok(Command::Receive(Receive {
-        handle: raw.handle.get(),
+        handle: Handle::Command(raw.handle.get()),
         pattern: Pattern::new(source, raw.tag.get(), raw.ignore.get()),
         takes,
         space,
-        local,
+        memory: Memory::Range(local),
     }))
 }
 
@@ -223,15 +270,16 @@ fn check_probe(raw: &ProbeCommand) -> Result<Probe, Status> {
     })
 }
 
-fn check_cancel(raw: &CancelCommand) -> Result<u64, Status> {
+fn check_cancel(raw: &CancelCommand) -> Result<HandleName, Status> {
     let header = &raw.header;
     let zero = header.inline_length == 0
         && header.remote_node.get() == 0
         && header.remote_port.get() == 0
-        && raw.flags.get() == 0
         && raw.reserved0.get() == 0
         && raw.reserved1.iter().all(|word| word.get() == 0);
-    zero.then(|| raw.handle.get()).ok_or(Status::Malformed)
+    let flags = CancelFlags::from_bits(raw.flags.get()).filter(|_| zero);
+    let flags = flags.ok_or(Status::Malformed)?;
+    Ok((flags.contains(CancelFlags::CONTEXT), raw.handle.get()))
 }
 
 impl TryFrom<&Descriptor> for Command {
@@ -243,7 +291,15 @@ impl TryFrom<&Descriptor> for Command {
             Ok(Opcode::Receive) => check_receive(&raw.read()),
             Ok(Opcode::Cancel) => check_cancel(&raw.read()).map(Command::Cancel),
             Ok(Opcode::Probe) => check_probe(&raw.read()).map(Command::Probe),
-            Err(_) => Err(Status::Malformed),
+            Err(_) => match context::Opcode::try_from(raw.header.opcode) {
+                Ok(context::Opcode::SendContext) => {
+                    check_command(&raw.context()).map(Command::SendContext)
+                }
+                Ok(context::Opcode::ReceiveContext) => {
+                    check_command(&raw.context()).map(Command::ReceiveContext)
+                }
+                Err(_) => Err(Status::Malformed),
+            },
         }
     }
 }

@@ -3,8 +3,8 @@
 use qnic_abi::message::MessageEnd;
 use qnic_abi::{Port, SegmentId, Status, VniId};
 
-use super::command::Name;
-use super::inbox::{names_source, uses, Inbox};
+use super::command::{HandleName, Name};
+use super::inbox::{names_source, Inbox, Posted};
 use super::probe::failed_probe;
 use super::receive::failed_receive;
 use super::staging::{Arrived, Place};
@@ -102,37 +102,56 @@ impl Messages {
         cx: &mut Context<'_, H>,
         ended: impl Fn(Name) -> bool + Copy,
     ) {
+        let mut failed = Vec::new();
         for (vni, inbox) in self.inboxes.iter_mut() {
-            for posted in inbox.remove_all(names_source(ended)) {
-                let entry = failed_receive(&posted, Status::PeerGone);
-                cx.core.complete(vni, entry);
-            }
+            let posted = inbox.remove_all(names_source(ended));
+            failed.extend(posted.into_iter().map(|posted| (vni, posted)));
             for probe in inbox.take_probes(|probe| probe.pattern.source().is_some_and(ended)) {
                 cx.core
                     .complete(vni, failed_probe(&probe, Status::PeerGone));
             }
         }
+        for (vni, posted) in failed {
+            self.fail_receive(cx, vni, &posted, Status::PeerGone);
+        }
     }
 
-    /// Takes back what was posted first with a handle: a receive, or a probe that waits.
-    pub(super) fn cancel<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, handle: u64) {
+    /// Ends a receive that has left the inbox and has no message.
+    pub(super) fn fail_receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        posted: &Posted,
+        status: Status,
+    ) {
+        let entry = failed_receive(posted, status);
+        self.complete_receive(cx, vni, posted.command.handle, entry);
+    }
+
+    /// Takes back what was posted first with a name: a receive, or a probe that waits.
+    pub(super) fn cancel<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        name: HandleName,
+    ) {
         let Some(inbox) = self.inboxes.get(vni) else {
             return;
         };
-        let (receive, probe) = (inbox.with_handle(handle), inbox.probe_with_handle(handle));
-        let entry = match (receive, probe) {
+        let (receive, probe) = (inbox.with_name(name), inbox.probe_with_name(name));
+        match (receive, probe) {
             (Some(receive), probe) if probe.is_none_or(|probe| receive < probe) => {
-                let posted = inbox.remove(receive);
-                posted.map(|posted| failed_receive(&posted, Status::Cancelled))
+                if let Some(posted) = inbox.remove(receive) {
+                    self.fail_receive(cx, vni, &posted, Status::Cancelled);
+                }
             }
             (_, Some(probe)) => {
-                let probe = inbox.take_probe(probe);
-                probe.map(|probe| failed_probe(&probe, Status::Cancelled))
+                if let Some(probe) = inbox.take_probe(probe) {
+                    let entry = failed_probe(&probe, Status::Cancelled);
+                    cx.core.complete(vni, entry);
+                }
             }
-            _ => None,
-        };
-        if let Some(entry) = entry {
-            cx.core.complete(vni, entry);
+            _ => {}
         }
     }
 
@@ -144,17 +163,18 @@ impl Messages {
         segment: SegmentId,
     ) {
         let posted = self.inboxes.get(vni);
-        let posted = posted.map(|inbox| inbox.remove_all(uses(segment)));
+        let posted = posted.map(|inbox| inbox.remove_users(segment));
         for posted in posted.into_iter().flatten() {
-            let entry = failed_receive(&posted, Status::Aborted);
-            cx.core.complete(vni, entry);
+            self.fail_receive(cx, vni, &posted, Status::Aborted);
         }
+        let inbox = self.inboxes.look(vni);
         let lost = |message: &Arrived| {
             let landing = match message.place {
                 Place::Landing(landing) => landing,
                 _ => return false,
             };
-            message.header.vni == vni && landing.local.uses(segment)
+            let uses = |inbox: &Inbox| inbox.uses(&landing.memory, segment);
+            message.header.vni == vni && inbox.is_some_and(uses)
         };
         for number in self.staging.select(lost) {
             self.end_landing(cx, number, Status::Aborted);
@@ -167,6 +187,7 @@ impl Messages {
         if let Some(inbox) = self.inboxes.get(vni) {
             inbox.remove_all(|_| true);
             inbox.take_probes(|_| true);
+            inbox.forget_contexts();
         }
         let claimed = |message: &Arrived| {
             message.header.vni == vni && matches!(message.place, Place::Claimed)

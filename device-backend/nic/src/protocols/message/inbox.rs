@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use qnic_abi::SegmentId;
+use qnic_abi::context::CONTEXTS;
+use qnic_abi::{SegmentId, Status, VniId};
 
-use super::command::{Name, Probe, Receive, Space};
+use super::command::{HandleName, Memory, Name, Probe, Receive, Space};
+use super::context::Pages;
 use super::matching::{Bounds, Matching, ReceiveId, Takes};
 use super::staging::Landing;
 use crate::config::Limits;
-use crate::core::LocalMemory;
+use crate::core::{Core, PageKey};
 
 /// A posted receive.
 #[derive(Debug, Clone, Copy)]
@@ -36,14 +38,14 @@ impl Posted {
 
     /// Gives it a message of so many bytes.
     pub(super) fn take(&mut self, length: u64) -> Landing {
-        let local = self.command.local;
+        let memory = self.command.memory;
         let offset = self.filled;
-        let allowed = length.min(local.length - offset);
+        let allowed = length.min(memory.length() - offset);
         self.filled += allowed;
-        let full = allowed < length || self.filled == local.length;
+        let full = allowed < length || self.filled == memory.length();
         Landing {
             handle: self.command.handle,
-            local,
+            memory,
             offset,
             allowed,
             arrived: 0,
@@ -60,8 +62,10 @@ pub(super) type Meeting = Matching<Name, u64, u64>;
 pub(super) struct Inbox {
     spaces: BTreeMap<Space, Meeting>,
     posted: BTreeMap<u64, Posted>,
-    /// Numbers of posted receives by handle.
-    handles: BTreeSet<(u64, u64)>,
+    /// Numbers of posted receives by name.
+    handles: BTreeSet<(HandleName, u64)>,
+    /// The pages of Receive contexts that are under way.
+    contexts: [Option<Box<Pages>>; CONTEXTS],
     /// Probes that wait, by number.
     probes: BTreeMap<u64, Probe>,
     /// How many receives and probes name a node.
@@ -110,7 +114,7 @@ impl Inbox {
         };
         posted.id = Some(id);
         self.posted.insert(number, posted);
-        self.handles.insert((command.handle, number));
+        self.handles.insert((command.handle.name(), number));
         self.count_source(command.pattern.source());
         true
     }
@@ -182,7 +186,7 @@ impl Inbox {
     pub(super) fn remove(&mut self, number: u64) -> Option<Posted> {
         let posted = self.posted.remove(&number)?;
         let command = &posted.command;
-        self.handles.remove(&(command.handle, number));
+        self.handles.remove(&(command.handle.name(), number));
         self.uncount_source(command.pattern.source());
         let meeting = self.spaces.get_mut(&command.space);
         if let (Some(meeting), Some(id)) = (meeting, posted.id) {
@@ -192,16 +196,16 @@ impl Inbox {
         Some(posted)
     }
 
-    /// The receive of a handle that was posted first.
-    pub(super) fn with_handle(&self, handle: u64) -> Option<u64> {
-        let mut numbers = self.handles.range((handle, 0)..=(handle, u64::MAX));
+    /// The receive of a name that was posted first.
+    pub(super) fn with_name(&self, name: HandleName) -> Option<u64> {
+        let mut numbers = self.handles.range((name, 0)..=(name, u64::MAX));
         numbers.next().map(|(_, number)| *number)
     }
 
-    /// The probe of a handle that was posted first, of those that wait.
-    pub(super) fn probe_with_handle(&self, handle: u64) -> Option<u64> {
+    /// The probe of a name that was posted first, of those that wait.
+    pub(super) fn probe_with_name(&self, name: HandleName) -> Option<u64> {
         let mut probes = self.probes();
-        let probe = probes.find(|(_, probe)| probe.handle == handle);
+        let probe = probes.find(|(_, probe)| (false, probe.handle) == name);
         probe.map(|(number, _)| number)
     }
 
@@ -220,10 +224,82 @@ pub(super) fn names_source(ended: impl Fn(Name) -> bool) -> impl Fn(&Posted) -> 
     move |posted| posted.command.pattern.source().is_some_and(&ended)
 }
 
-/// Says which receives use a segment.
-pub(super) fn uses(segment: SegmentId) -> impl Fn(&Posted) -> bool {
-    move |posted| {
-        let local: &LocalMemory = &posted.command.local;
-        local.uses(segment)
+/// Memory of receives.
+impl Inbox {
+    /// Takes a Receive context. Returns false if it is under way.
+    pub(super) fn take_context(&mut self, index: u8, pages: Pages) -> bool {
+        let slot = &mut self.contexts[usize::from(index)];
+        let free = slot.is_none();
+        if free {
+            *slot = Some(Box::new(pages));
+        }
+        free
+    }
+
+    /// Returns true if a Receive context is under way.
+    pub(super) fn has_context(&self, index: u8) -> bool {
+        self.contexts[usize::from(index)].is_some()
+    }
+
+    /// Gives a context back.
+    pub(super) fn free_context(&mut self, index: u8) {
+        self.contexts[usize::from(index)] = None;
+    }
+
+    /// Forgets what is under way.
+    pub(super) fn forget_contexts(&mut self) {
+        self.contexts = Default::default();
+    }
+
+    fn pages(&self, index: u8) -> Option<&Pages> {
+        self.contexts[usize::from(index)].as_deref()
+    }
+
+    /// Returns how the memory of a receive is found, if the process has exported it.
+    pub(super) fn authorise(
+        &self,
+        core: &Core,
+        vni: VniId,
+        memory: &Memory,
+    ) -> Result<PageKey, Status> {
+        match memory {
+            Memory::Range(local) => local.authorise(core, vni),
+            Memory::Context { index, .. } => {
+                let pages = self.pages(*index).ok_or(Status::Aborted)?;
+                pages.authorise(core, vni)
+            }
+        }
+    }
+
+    /// Where a byte of the memory of a receive is, and how many follow it there in one piece.
+    pub(super) fn at(&self, memory: &Memory, offset: u64) -> (u64, u64) {
+        match memory {
+            Memory::Range(local) => (
+                local.address.wrapping_add(offset),
+                local.length.saturating_sub(offset),
+            ),
+            Memory::Context { index, .. } => {
+                self.pages(*index).map_or((0, 0), |pages| pages.at(offset))
+            }
+        }
+    }
+
+    /// Returns true if any byte of the memory of a receive is in a segment.
+    pub(super) fn uses(&self, memory: &Memory, segment: SegmentId) -> bool {
+        match memory {
+            Memory::Range(local) => local.uses(segment),
+            Memory::Context { index, .. } => {
+                self.pages(*index).is_some_and(|pages| pages.uses(segment))
+            }
+        }
+    }
+
+    /// Takes out the receives that use a segment.
+    pub(super) fn remove_users(&mut self, segment: SegmentId) -> Vec<Posted> {
+        let posted = self.posted.iter();
+        let users = posted.filter(|(_, posted)| self.uses(&posted.command.memory, segment));
+        let numbers: Vec<u64> = users.map(|(number, _)| *number).collect();
+        let removed = numbers.into_iter().map(|number| self.remove(number));
+        removed.flatten().collect()
     }
 }

@@ -14,6 +14,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
+//! | `context` | what a process describes in its window instead |
 //! | `sends`, `turns` | messages at their source, their order, and their frames |
 //! | `inbox` | posted receives and waiting probes of a process |
 //! | [`matching`] | which receive takes which message |
@@ -31,6 +32,7 @@
 //!   time.
 
 mod command;
+mod context;
 mod endings;
 mod inbox;
 #[cfg_attr(
@@ -48,6 +50,7 @@ mod sends;
 mod staging;
 mod turns;
 
+use qnic_abi::context::Opcode as ContextOpcode;
 use qnic_abi::message::{kind, Message, MessageData, MessageEnd, MessagePermit, Opcode};
 use qnic_abi::wire::Frame;
 use qnic_abi::{NodeId, SegmentId, Status, VniId, PAGE_SIZE};
@@ -92,6 +95,8 @@ impl Protocol for Messages {
         Opcode::Receive as u8,
         Opcode::Cancel as u8,
         Opcode::Probe as u8,
+        ContextOpcode::SendContext as u8,
+        ContextOpcode::ReceiveContext as u8,
     ];
     const KINDS: &'static [u8] = &[
         kind::MESSAGE,
@@ -125,9 +130,13 @@ impl Protocol for Messages {
         match Command::try_from(&fetched.descriptor)? {
             Command::Send(command) => self.sends.submit(cx, vni, command, fetched),
             Command::Receive(command) => self.post(cx, vni, command),
+            Command::SendContext(index) => {
+                return self.sends.submit_context(cx, vni, index, fetched)
+            }
+            Command::ReceiveContext(index) => return self.post_context(cx, vni, index, fetched),
             Command::ReceiveClaimed(command) => self.receive_claimed(cx, vni, command),
             Command::Probe(command) => self.probe(cx, vni, command),
-            Command::Cancel(handle) => self.cancel(cx, vni, handle),
+            Command::Cancel(name) => self.cancel(cx, vni, name),
         }
         Ok(())
     }

@@ -13,7 +13,7 @@
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::{Status, VniId};
 
-use super::command::{Found, Name, Probe, ReceiveClaimed};
+use super::command::{Found, Handle, Memory, Name, Probe, ReceiveClaimed};
 use super::inbox::Inbox;
 use super::matching::MessageId;
 use super::receive::permit;
@@ -168,8 +168,8 @@ impl Messages {
             return cx.core.complete(vni, found(kind, handle, &header));
         };
         let landing = Landing {
-            handle,
-            local,
+            handle: Handle::Command(handle),
+            memory: Memory::Range(local),
             offset: 0,
             allowed: header.length.min(local.length),
             arrived: 0,
@@ -186,14 +186,14 @@ impl Messages {
         };
         if message.bytes.is_none() {
             let nothing = Landing {
-                handle: 0,
-                local: LocalMemory::default(),
+                handle: Handle::Command(0),
+                memory: Memory::Range(LocalMemory::default()),
                 offset: 0,
                 allowed: 0,
                 arrived: 0,
                 more: false,
             };
-            permit(cx, &message.header, number, &nothing);
+            permit(cx, &message.header, number, &nothing, 0);
         }
     }
 }

@@ -16,12 +16,13 @@ use qnic_abi::message::{Message, MessageData, MessagePermit, SendFlags};
 use qnic_abi::wire::Frame;
 use qnic_abi::{Status, VniId, PAGE_SIZE};
 
-use super::command::{Name, Receive, Space};
-use super::inbox::Posted;
+use super::command::{Handle, Name, Receive, Space};
+use super::context::{complete, Copied};
+use super::inbox::{Inbox, Posted};
 use super::matching;
 use super::staging::{Arrived, Header, Landing, Place};
 use super::{Context, Messages, Protocol, Received};
-use crate::core::{Destination, LookupSide, PageError, PageRange, Waiter};
+use crate::core::{Destination, Fetched, LookupSide, PageError, PageRange, Waiter};
 use crate::env::{Host, Payload};
 use crate::frame::Arrival;
 use crate::ids::PeerIndex;
@@ -31,7 +32,6 @@ pub(super) fn failed_receive(posted: &Posted, status: Status) -> CompletionEntry
     let command = &posted.command;
     let source = command.pattern.source().unwrap_or_default();
     CompletionEntry {
-        handle: command.handle.into(),
         tag: command.pattern.tag().into(),
         offset: posted.filled().into(),
         status: status.code().into(),
@@ -43,10 +43,11 @@ pub(super) fn failed_receive(posted: &Posted, status: Status) -> CompletionEntry
     }
 }
 
-/// The pages that the rest of a message needs.
-fn pages_from(landing: &Landing, offset: u64) -> PageRange {
-    let address = landing.local.address + landing.offset + offset;
-    PageRange::new(address, landing.allowed - offset, LookupSide::Destination)
+/// The pages that the rest of a message needs next.
+fn pages_from(inbox: &Inbox, landing: &Landing, offset: u64) -> PageRange {
+    let (address, run) = inbox.at(&landing.memory, landing.offset + offset);
+    let left = (landing.allowed - offset).min(run);
+    PageRange::new(address, left, LookupSide::Destination)
 }
 
 impl Messages {
@@ -61,7 +62,6 @@ impl Messages {
         let truncated = landing.allowed < header.length && status == Status::Ok;
         let status = if truncated { Status::Truncated } else { status };
         let entry = CompletionEntry {
-            handle: landing.handle.into(),
             tag: header.tag.into(),
             immediate: header.immediate.into(),
             length: header.length.into(),
@@ -74,17 +74,67 @@ impl Messages {
             endpoint: header.space.endpoint.into(),
             ..CompletionEntry::default()
         };
-        cx.core.complete(header.vni, entry);
+        self.complete_receive(cx, header.vni, landing.handle, entry);
         // It is likely to answer.
         cx.core.activate(header.vni, Some(cx.now));
+    }
+
+    /// Tells a process of the end of its receive, or of its part in a message.
+    pub(super) fn complete_receive<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        handle: Handle,
+        entry: CompletionEntry,
+    ) {
+        if let (Handle::Context { index, .. }, Some(inbox)) = (handle, self.inboxes.get(vni)) {
+            inbox.free_context(index);
+        }
+        complete(cx.host, cx.core, vni, handle, entry);
+    }
+
+    /// Posts the receive of a context.
+    ///
+    /// # Errors
+    /// Malformed: the context is under way.
+    pub(super) fn post_context<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        index: u8,
+        fetched: &Fetched,
+    ) -> Result<(), Status> {
+        let kind = CompletionKind::Receive;
+        let header = &fetched.descriptor.header;
+        let copied = Copied::read(cx.host, cx.core, vni, kind, (index, header));
+        let inbox = self.inboxes.get_or_insert(vni);
+        match copied.receive(index) {
+            Ok((command, pages)) => {
+                if !inbox.take_context(index, pages) {
+                    return Err(Status::Malformed);
+                }
+                self.post(cx, vni, command);
+            }
+            Err(_) if inbox.has_context(index) => return Err(Status::Malformed),
+            Err(status) => {
+                let entry = CompletionEntry {
+                    status: status.code().into(),
+                    kind: kind as u8,
+                    ..CompletionEntry::default()
+                };
+                complete(cx.host, cx.core, vni, copied.handle(index), entry);
+            }
+        }
+        Ok(())
     }
 
     /// Posts a receive; gives it the messages that have come for it.
     pub(super) fn post<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, command: Receive) {
         let mut posted = Posted::new(command);
-        if let Err(status) = command.local.authorise(cx.core, vni) {
+        let inbox = self.inboxes.get_or_insert(vni);
+        if let Err(status) = inbox.authorise(cx.core, vni, &command.memory) {
             cx.core.counters.refused(status);
-            return cx.core.complete(vni, failed_receive(&posted, status));
+            return self.fail_receive(cx, vni, &posted, status);
         }
         loop {
             let inbox = self.inboxes.get_or_insert(vni);
@@ -104,8 +154,7 @@ impl Messages {
         self.last_receive += 1;
         let inbox = self.inboxes.get_or_insert(vni);
         if !inbox.post(&cx.core.limits, self.last_receive, posted) {
-            let entry = failed_receive(&posted, Status::Exhausted);
-            cx.core.complete(vni, entry);
+            self.fail_receive(cx, vni, &posted, Status::Exhausted);
         }
     }
 
@@ -119,7 +168,9 @@ impl Messages {
             return self.proceed(cx, number);
         }
         let header = message.header;
-        permit(cx, &header, number, &landing);
+        let inbox = self.inboxes.get_or_insert(header.vni);
+        let (address, _) = inbox.at(&landing.memory, landing.offset);
+        permit(cx, &header, number, &landing, address);
         if landing.allowed == 0 {
             self.staging.remove(number);
             self.finish(cx, &header, &landing, Status::Ok);
@@ -140,11 +191,12 @@ impl Messages {
             true => Payload::None,
             false => Payload::Bytes(bytes),
         };
-        let status = match copy_in(cx, header.vni, landing, &payload) {
+        let inbox = self.inboxes.get_or_insert(header.vni);
+        let status = match copy_in(cx, inbox, header.vni, landing, &payload) {
             Ok(()) => Status::Ok,
             Err(PageError::Refused(status)) => status,
             Err(PageError::Absent) => {
-                let range = pages_from(landing, landing.arrived);
+                let range = pages_from(inbox, landing, landing.arrived);
                 let job = Waiter::Job(Self::ID, number);
                 return cx.core.wait_for_pages(header.vni, range, job);
             }
@@ -291,7 +343,8 @@ impl Messages {
             return Received::Refuse(Status::Aborted);
         };
         if eager {
-            let status = match copy_in(cx, header.vni, &mut landing, &arrival.payload) {
+            let payload = &arrival.payload;
+            let status = match copy_in(cx, inbox, header.vni, &mut landing, payload) {
                 Ok(()) => Some(Status::Ok),
                 Err(PageError::Refused(status)) => Some(status),
                 Err(PageError::Absent) => None,
@@ -434,7 +487,7 @@ impl Messages {
         &mut self,
         cx: &Context<'_, H>,
         arrival: &Arrival<'_, H::Memory>,
-    ) -> Result<(Destination, Landing), Status> {
+    ) -> Result<(Destination, Landing, usize), Status> {
         let body: MessageData = arrival.body();
         let message = self.staging.get(body.receive.get());
         let message = message.ok_or(Status::Aborted)?;
@@ -454,17 +507,18 @@ impl Messages {
         if length == 0 || end > landing.allowed || length > missing {
             return Err(Status::BadLength);
         }
-        let address = landing.local.address + landing.offset + offset;
+        let inbox = self.inboxes.get_or_insert(header.vni);
+        let (address, run) = inbox.at(&landing.memory, landing.offset + offset);
         if address % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {
             return Err(Status::BadAddress);
         }
-        let key = landing.local.authorise(cx.core, header.vni)?;
+        let key = inbox.authorise(cx.core, header.vni, &landing.memory)?;
         let to = Destination {
             vni: header.vni,
             address,
             key,
         };
-        Ok((to, landing))
+        Ok((to, landing, run.min(length) as usize))
     }
 
     /// Counts bytes of a message that have been copied into its receive.
@@ -487,10 +541,13 @@ impl Messages {
         arrival: &Arrival<'_, H::Memory>,
     ) -> Received {
         let body: MessageData = arrival.body();
-        let (to, landing) = match self.check_data(cx, arrival) {
+        let (to, landing, run) = match self.check_data(cx, arrival) {
             Ok(checked) => checked,
             Err(status) => return Received::Refuse(status),
         };
+        if run < arrival.payload.len() {
+            return Received::Refuse(Status::BadLength);
+        }
         match cx.core.copy_in(cx.host, to, &arrival.payload) {
             Ok(()) => {}
             Err(PageError::Refused(status)) => {
@@ -498,7 +555,8 @@ impl Messages {
                 return Received::Refuse(status);
             }
             Err(PageError::Absent) => {
-                return Received::Wait(to.vni, pages_from(&landing, body.offset.get()));
+                let inbox = self.inboxes.get_or_insert(to.vni);
+                return Received::Wait(to.vni, pages_from(inbox, &landing, body.offset.get()));
             }
         }
         let length = arrival.payload.len() as u64;
@@ -513,10 +571,11 @@ impl Messages {
         arrival: &Arrival<'_, H::Memory>,
     ) -> usize {
         let body: MessageData = arrival.body();
-        let Ok((to, _)) = self.check_data(cx, arrival) else {
+        let Ok((to, _, run)) = self.check_data(cx, arrival) else {
             return 0;
         };
-        let copied = cx.core.copy_in_span(cx.host, to, &arrival.payload);
+        let payload = arrival.payload.part(0, run);
+        let copied = cx.core.copy_in_span(cx.host, to, &payload);
         if copied > 0 {
             self.data_copied(cx, body.receive.get(), copied as u64);
         }
@@ -540,16 +599,17 @@ impl Messages {
 /// Copies bytes of a message, from [`Landing::arrived`] on, into the memory of its receive.
 fn copy_in<H: Host>(
     cx: &mut Context<'_, H>,
+    inbox: &Inbox,
     vni: VniId,
     landing: &mut Landing,
     payload: &Payload<'_, H::Memory>,
 ) -> Result<(), PageError> {
-    let key = landing.local.authorise(cx.core, vni);
+    let key = inbox.authorise(cx.core, vni, &landing.memory);
     let key = key.map_err(PageError::Refused)?;
     while landing.arrived < landing.allowed {
-        let address = landing.local.address + landing.offset + landing.arrived;
+        let (address, run) = inbox.at(&landing.memory, landing.offset + landing.arrived);
         let to = Destination { vni, address, key };
-        let left = (landing.allowed - landing.arrived) as usize;
+        let left = (landing.allowed - landing.arrived).min(run) as usize;
         let part = payload.part(landing.arrived as usize, left);
         let mut copied = cx.core.copy_in_span(cx.host, to, &part);
         if copied == 0 {
@@ -566,14 +626,14 @@ fn copy_in<H: Host>(
     Ok(())
 }
 
-/// Lets the bytes of a message come.
+/// Lets the bytes of a message come, the first of them to an address.
 pub(super) fn permit<H: Host>(
     cx: &mut Context<'_, H>,
     header: &Header,
     number: u64,
     landing: &Landing,
+    address: u64,
 ) {
-    let address = landing.local.address.wrapping_add(landing.offset);
     let mut permit = Frame::new(&MessagePermit {
         receive: number.into(),
         length: landing.allowed.into(),

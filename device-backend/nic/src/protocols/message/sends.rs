@@ -14,14 +14,17 @@
 
 use std::collections::VecDeque;
 
+use qnic_abi::command::CommandHeader;
+use qnic_abi::context::CONTEXTS;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::message::{kind, MessageEnd, MessagePermit};
 use qnic_abi::wire::Frame;
 use qnic_abi::{SegmentId, Status, VniId};
 
-use super::command::{Name, Send};
+use super::command::{Handle, Name, Send};
+use super::context::{complete, Copied, Pages};
 use super::{Context, Messages, Outgoing, Protocol, Turn};
-use crate::core::{Core, Fetched, PageKey, PerProcess, INLINE_WORDS, OPERATION_SLOTS};
+use crate::core::{Fetched, PageKey, PerProcess, INLINE_WORDS, OPERATION_SLOTS};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::{OperationId, PeerIndex};
@@ -47,6 +50,8 @@ pub(super) struct Sending {
     pub(super) command: Send,
     pub(super) destination: Name,
     pub(super) page_key: PageKey,
+    /// Those of its context, if it has one.
+    pub(super) pages: Option<Box<Pages>>,
     state: State,
     /// From the permit.
     pub(super) receive: u64,
@@ -59,6 +64,19 @@ pub(super) struct Sending {
     /// Most of them.
     pub(super) limit: u32,
     pub(super) inline: [u64; INLINE_WORDS],
+}
+
+impl Sending {
+    /// Where a byte of the message is, and how many follow it there in one piece; none: it stands
+    /// in the command.
+    pub(super) fn at(&self, offset: u64) -> Option<(u64, u64)> {
+        let local = &self.command.local;
+        match &self.pages {
+            Some(pages) => Some(pages.at(offset)),
+            None => (!self.command.inline)
+                .then(|| (local.address + offset, local.length.saturating_sub(offset))),
+        }
+    }
 }
 
 /// What a process sends to another.
@@ -77,13 +95,18 @@ pub(super) struct Stream {
 pub(super) struct Sends {
     slots: [Option<Box<Sending>>; OPERATION_SLOTS],
     streams: Vec<Stream>,
+    /// Send contexts that are under way, a bit each.
+    contexts: u32,
 }
+
+const _: () = assert!(CONTEXTS <= u32::BITS as usize);
 
 impl Default for Sends {
     fn default() -> Self {
         Sends {
             slots: std::array::from_fn(|_| None),
             streams: Vec::new(),
+            contexts: 0,
         }
     }
 }
@@ -185,13 +208,10 @@ impl Sends {
             return;
         };
         cx.core.finish(cx.host, id, status);
-        complete(
-            cx.core,
-            id.vni(),
-            &sending.command,
-            sending.destination,
-            status,
-        );
+        if let Handle::Context { index, .. } = sending.command.handle {
+            self.contexts &= !(1 << index);
+        }
+        tell(cx, id.vni(), &sending.command, sending.destination, status);
         if let Some(next) = self.leave(sending.destination, id) {
             self.update(cx, next);
         }
@@ -228,9 +248,14 @@ impl Sends {
 }
 
 /// Tells a process of its message.
-fn complete(core: &mut Core, vni: VniId, command: &Send, destination: Name, status: Status) {
+fn tell<H: Host>(
+    cx: &mut Context<'_, H>,
+    vni: VniId,
+    command: &Send,
+    destination: Name,
+    status: Status,
+) {
     let entry = CompletionEntry {
-        handle: command.handle.into(),
         tag: command.tag.into(),
         length: command.length.into(),
         status: status.code().into(),
@@ -240,7 +265,7 @@ fn complete(core: &mut Core, vni: VniId, command: &Send, destination: Name, stat
         endpoint: command.space.endpoint.into(),
         ..CompletionEntry::default()
     };
-    core.complete(vni, entry);
+    complete(cx.host, cx.core, vni, command.handle, entry);
 }
 
 /// Says that an operation of this node runs no more. It is said again to a peer that gives it
@@ -270,6 +295,15 @@ fn send_end<H>(
     }
 }
 
+/// A message that is to be sent, whoever describes it.
+struct Described {
+    command: Send,
+    /// How its pages are found, or why they are not.
+    checked: Result<PageKey, Status>,
+    pages: Option<Box<Pages>>,
+    inline: [u64; INLINE_WORDS],
+}
+
 impl PerProcess<Sends> {
     /// Begins to send a message.
     pub(super) fn submit<H: Host>(
@@ -280,7 +314,74 @@ impl PerProcess<Sends> {
         fetched: &Fetched,
     ) {
         let header = &fetched.descriptor.header;
-        let peer = fetched.peer;
+        let checked = command.local.authorise(cx.core, vni);
+        let message = Described {
+            command,
+            checked,
+            pages: None,
+            inline: fetched.inline.map(u64::to_le),
+        };
+        self.begin(cx, vni, (header, fetched.peer), message);
+    }
+
+    /// Begins to send the message of a context.
+    ///
+    /// # Errors
+    /// Malformed: the context is under way.
+    pub(super) fn submit_context<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        index: u8,
+        fetched: &Fetched,
+    ) -> Result<(), Status> {
+        let bit = 1 << index;
+        let sends = self.get_or_insert(vni);
+        if sends.contexts & bit != 0 {
+            return Err(Status::Malformed);
+        }
+        let kind = CompletionKind::Send;
+        let header = &fetched.descriptor.header;
+        let copied = Copied::read(cx.host, cx.core, vni, kind, (index, header));
+        let (command, pages, inline) = match copied.send(index) {
+            Ok(message) => message,
+            Err(status) => {
+                let entry = CompletionEntry {
+                    status: status.code().into(),
+                    kind: kind as u8,
+                    ..CompletionEntry::default()
+                };
+                complete(cx.host, cx.core, vni, copied.handle(index), entry);
+                return Ok(());
+            }
+        };
+        sends.contexts |= bit;
+        let nothing = Ok(PageKey::Table(qnic_abi::Key(0)));
+        let checked = pages.map_or(nothing, |pages| pages.authorise(cx.core, vni));
+        let pages = pages.filter(|_| command.length > 0).map(Box::new);
+        let message = Described {
+            command,
+            checked,
+            pages,
+            inline,
+        };
+        self.begin(cx, vni, (header, fetched.peer), message);
+        Ok(())
+    }
+
+    fn begin<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        (header, peer): (&CommandHeader, Option<PeerIndex>),
+        message: Described,
+    ) {
+        let Described {
+            command,
+            checked,
+            pages,
+            inline,
+        } = message;
         let counter = crate::core::Counter::Own;
         let id = (vni, Messages::ID);
         let Some(id) = cx.core.begin(id, counter, header, peer) else {
@@ -290,12 +391,12 @@ impl PerProcess<Sends> {
             node: header.remote_node.get(),
             port: header.remote_port.get(),
         };
-        let checked = command.local.authorise(cx.core, vni);
         let sends = self.get_or_insert(vni);
         sends.slots[usize::from(id.slot())] = Some(Box::new(Sending {
             command,
             destination,
             page_key: checked.unwrap_or(PageKey::Table(qnic_abi::Key(0))),
+            pages,
             state: State::Unsent,
             receive: 0,
             page_offset: 0,
@@ -303,7 +404,7 @@ impl PerProcess<Sends> {
             sent: 0,
             in_flight: 0,
             limit: 1,
-            inline: fetched.inline.map(u64::to_le),
+            inline,
         }));
         let transport = &*cx.transport;
         let has_arrived = |peer, last| transport.is_acknowledged(peer, last);
@@ -514,7 +615,10 @@ impl PerProcess<Sends> {
 
     pub(super) fn uses_segment(&mut self, id: OperationId, segment: SegmentId) -> bool {
         let sending = self.get(id.vni()).and_then(|sends| sends.get(id));
-        sending.is_some_and(|sending| sending.command.local.uses(segment))
+        sending.is_some_and(|sending| match &sending.pages {
+            Some(pages) => pages.uses(segment),
+            None => sending.command.local.uses(segment),
+        })
     }
 
     /// The operations of a process run no more; `tell` the destinations. A process that ends

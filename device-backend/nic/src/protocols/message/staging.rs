@@ -17,10 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use qnic_abi::{Status, VniId};
 
-use super::command::{Name, Space};
+use super::command::{Handle, Memory, Name, Space};
 use super::matching::MessageId;
 use crate::config::Limits;
-use crate::core::LocalMemory;
 use crate::ids::PeerIndex;
 
 /// What a message that is staged takes beside its bytes.
@@ -29,9 +28,9 @@ const OVERHEAD: u64 = 256;
 /// How a message goes into a receive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Landing {
-    pub(super) handle: u64,
+    pub(super) handle: Handle,
     /// All memory of the receive.
-    pub(super) local: LocalMemory,
+    pub(super) memory: Memory,
     /// Where the message begins in it.
     pub(super) offset: u64,
     /// Bytes that it takes.

@@ -27,6 +27,7 @@ impl Sends {
         };
         let (command, destination) = (sending.command, sending.destination);
         let (page_key, inline) = (sending.page_key, sending.inline);
+        let first = sending.at(0);
         let (room, max_payload) = cx.transport.room(ends.peer, command.length);
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
@@ -41,32 +42,34 @@ impl Sends {
             true => 0,
             false => stream.last,
         };
-        if command.length > u64::from(max_payload.min(PAGE_SIZE as u32)) {
+        // Bytes of a context that two pages share which are not adjacent are fetched one by one.
+        let in_pieces = first.is_some_and(|(_, run)| run < command.length);
+        if in_pieces || command.length > u64::from(max_payload.min(PAGE_SIZE as u32)) {
             let body: Message<{ kind::MESSAGE_REQUEST }> = body_of(&command, after);
             ends.begin(outgoing, &body);
             return Turn::Send;
         }
         let length = command.length as usize;
-        let source = match command.local.length {
-            0 if length == 0 => Source::Nothing,
-            0 => {
+        let source = match first {
+            _ if length == 0 => Source::Nothing,
+            None => {
                 outgoing.inline = inline;
                 Source::Inline(0)
             }
-            _ => {
-                let local = (id.vni(), command.local.address, page_key);
+            Some((address, _)) => {
+                let local = (id.vni(), address, page_key);
                 match lock_source(cx, local, command.length, length, outgoing) {
                     Ok(locked) if locked == length => {}
                     Ok(locked) => {
                         // A frame has all of a short message.
                         cx.core.unlock_span(cx.host, &mut outgoing.pages, 0);
-                        let address = command.local.address + locked as u64;
+                        let address = address + locked as u64;
                         let left = (length - locked) as u64;
                         return Turn::Wait(PageRange::new(address, left, LookupSide::Source));
                     }
                     Err(turn) => return turn,
                 }
-                Source::Pages((command.local.address % PAGE_SIZE as u64) as usize)
+                Source::Pages((address % PAGE_SIZE as u64) as usize)
             }
         };
         let body: Message<{ kind::MESSAGE }> = body_of(&command, after);
@@ -99,8 +102,8 @@ impl Sends {
         sending.limit = cx.core.limits.fragments_per_write.max(1) * shorter;
         let free = sending.limit.saturating_sub(sending.in_flight);
         let pages = budget.min(room).min(free).min(max_payload / page);
-        let command = &sending.command;
-        let local = (!command.inline).then_some(command.local.address);
+        // Borders of pages are where they would be in one piece.
+        let local = sending.at(0).map(|(address, _)| address);
         let part = (sending.sent, remaining);
         let remote = sending.page_offset;
         let span = Fragment::next(part, (local, remote), pages, max_payload);
@@ -108,18 +111,19 @@ impl Sends {
         if free == 0 || length == 0 {
             return Turn::Idle;
         }
-        let source = match local {
+        let source = match sending.at(span.offset) {
             None => {
                 outgoing.inline = sending.inline;
                 Source::Inline(span.offset as usize)
             }
-            Some(address) => {
-                let local = (id.vni(), address + span.offset, sending.page_key);
-                match lock_source(cx, local, remaining, length, outgoing) {
+            Some((address, run)) => {
+                let local = (id.vni(), address, sending.page_key);
+                length = length.min(run as usize);
+                match lock_source(cx, local, remaining.min(run), length, outgoing) {
                     Ok(locked) => length = locked,
                     Err(turn) => return turn,
                 }
-                Source::Pages(((address + span.offset) % PAGE_SIZE as u64) as usize)
+                Source::Pages((address % PAGE_SIZE as u64) as usize)
             }
         };
         let page_offset = (remote + span.offset) % PAGE_SIZE as u64;
