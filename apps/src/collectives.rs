@@ -7,6 +7,8 @@
 //! ```
 //! A member that another one's end has left without a group says so and ends with status 3.
 
+use std::time::Duration;
+
 use anyhow::{bail, ensure, Context, Result};
 use clap::{Args, ValueEnum};
 use qnic::group::{Group, Operator};
@@ -51,6 +53,12 @@ pub(crate) struct Options {
     /// Bytes of each collective: whole words of 8
     #[arg(long, default_value_t = 100_000)]
     bytes: usize,
+    /// Longest time for a call, in seconds
+    #[arg(long, default_value_t = ANSWER_LIMIT.as_secs())]
+    timeout: u64,
+    /// Each program says when it has done a round
+    #[arg(long)]
+    each_round: bool,
 }
 
 /// A collective.
@@ -66,6 +74,10 @@ impl Options {
     /// Returns true if a round has that collective.
     fn has(&self, kind: Kind) -> bool {
         self.only.is_none_or(|only| only == kind)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
     }
 
     fn members(&self) -> u32 {
@@ -126,14 +138,20 @@ fn member(nic: &Nic, options: &Options, index: u16) -> Result<Option<Error>> {
             Err(error) => return error.downcast().map(Some),
         }
         number += 1;
-        if number == RUNNING && index == options.program * options.processes {
+        let speaks = index == options.program * options.processes;
+        if speaks && number == RUNNING {
             say("taking_part", std::process::id())?;
+        }
+        if speaks && options.each_round {
+            say("round", number)?;
         }
     }
     for _ in 0..options.barriers {
-        group.barrier(ANSWER_LIMIT).context("a barrier")?;
+        group.barrier(options.timeout()).context("a barrier")?;
     }
-    group.barrier(ANSWER_LIMIT).context("the last barrier")?;
+    group
+        .barrier(options.timeout())
+        .context("the last barrier")?;
     Ok(None)
 }
 
@@ -177,23 +195,24 @@ fn round(group: &Group<'_>, memory: &Exported, options: &Options, number: u64) -
     let (root, length) = ((number % u64::from(size)) as u32, options.bytes);
     let part = || memory.part(0, length);
     let own = own_bytes(rank, number, length);
+    let limit = options.timeout();
     if options.has(Kind::Barrier) {
-        group.barrier(ANSWER_LIMIT)?;
+        group.barrier(limit)?;
     }
     if options.has(Kind::Allreduce) {
         memory.buffer.write(0, &own)?;
-        group.allreduce::<u64>(part(), Operator::Sum, ANSWER_LIMIT)?;
+        group.allreduce::<u64>(part(), Operator::Sum, limit)?;
         let sums = combined(size, number, length, u64::wrapping_add);
         check(memory, &sums, "allreduce", group)?;
     }
     if options.has(Kind::Broadcast) {
         memory.buffer.write(0, &own)?;
-        group.broadcast(part(), root, ANSWER_LIMIT)?;
+        group.broadcast(part(), root, limit)?;
         check(memory, &own_bytes(root, number, length), "broadcast", group)?;
     }
     if options.has(Kind::Reduce) {
         memory.buffer.write(0, &own)?;
-        group.reduce::<u64>(part(), Operator::Maximum, root, ANSWER_LIMIT)?;
+        group.reduce::<u64>(part(), Operator::Maximum, root, limit)?;
         let greatest = combined(size, number, length, u64::max);
         let expected = if rank == root { &greatest } else { &own };
         check(memory, expected, "reduce", group)?;

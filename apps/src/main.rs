@@ -62,6 +62,8 @@ enum Role {
     MemoryServer(memory_server::Options),
     /// Exchanges random tagged messages with processes of all nodes, and checks each
     Messages(messages::TrafficOptions),
+    /// Lets processes that exchange messages go on beside a slow one
+    MessagePrompt(messages::PromptOptions),
     /// Measures messages beside writes
     MessageBench(messages::BenchOptions),
     /// Sends messages back, or talks with the process that does, to be killed or cut off
@@ -111,6 +113,7 @@ fn main() -> anyhow::Result<()> {
         Role::Load(options) => load::run(&options),
         Role::MemoryServer(options) => memory_server::run(&options),
         Role::Messages(options) => messages::traffic(&options),
+        Role::MessagePrompt(options) => messages::prompt(&options),
         Role::MessageBench(options) => messages::bench(&options),
         Role::MessageEcho(options) => messages::echo(&options),
         Role::IsolationProbe(options) => isolation_probe::run(&options),

@@ -11,6 +11,8 @@ pub struct Latency {
     pub p99_us: f64,
     /// The fastest.
     pub min_us: f64,
+    /// All together, divided by their number.
+    pub mean_us: f64,
     /// Number of rounds.
     pub rounds: usize,
 }
@@ -25,6 +27,7 @@ impl Latency {
             median_us: us(*times.get(times.len() / 2)?),
             p99_us: us(*at(99)?),
             min_us: us(*times.first()?),
+            mean_us: us(times.iter().sum()) / times.len() as f64,
             rounds: times.len(),
         })
     }
@@ -246,6 +249,7 @@ mod tests {
         assert_eq!(latency.median_us, 51.0);
         assert_eq!(latency.p99_us, 100.0);
         assert_eq!(latency.min_us, 1.0);
+        assert_eq!(latency.mean_us, 50.5);
         assert_eq!(Latency::from_ns(Vec::new()), None);
     }
 }

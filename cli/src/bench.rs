@@ -5,6 +5,7 @@
 
 mod collective;
 mod figures;
+mod libfabric;
 mod memory;
 mod message;
 mod netvm;
@@ -39,7 +40,7 @@ enum Where {
     Wire,
     /// Notifications, atomic operations, locks, queues, semaphores, beside NetVM's
     Sync,
-    /// Tagged messages, beside writes of the same run
+    /// Tagged messages, beside writes and libfabric of the same run
     Message,
     /// Collectives of 2 to 16 nodes, beside a tree of writes of the same run
     Collective,
@@ -59,9 +60,11 @@ Examples:
   cargo qnic bench message
   cargo qnic bench collective
 
-All rounds are interleaved with a memcpy of the same size; the table shows
-medians and the spread of the rounds. Ratios are what to compare between
-machines, absolute figures are not.
+All rounds are interleaved with what they are compared with, such as a memcpy
+of the same size; the tables show medians and the spread of the rounds. Programs
+to compare with (iperf3, fi_pingpong) are the host's own, else packages of the
+distribution that are unpacked in the cache. Ratios are
+what to compare between machines, absolute figures are not.
 
 Exit status: 0 when measured, 1 on an error, 2 for a wrong command line.")]
 pub(crate) struct Options {
@@ -126,8 +129,9 @@ fn vm(rounds: usize) -> Result<Vec<BenchRow>> {
             let before = floor.memcpy_mb_s(size);
             let rows = transfers_between(&nodes, &format!("--rounds 1 --sizes {size}"), |_| ())?;
             let floor_mb_s = before.max(floor.memcpy_mb_s(size));
-            for row in rows {
-                merge(&mut all, row, floor_mb_s);
+            for mut row in rows {
+                row.memcpy_mb_s.push(floor_mb_s);
+                merge(&mut all, row);
             }
         }
     }
@@ -135,8 +139,7 @@ fn vm(rounds: usize) -> Result<Vec<BenchRow>> {
 }
 
 /// Adds the figures of one round to those of the rounds before.
-fn merge(all: &mut Vec<BenchRow>, mut row: BenchRow, floor_mb_s: f64) {
-    row.memcpy_mb_s.push(floor_mb_s);
+fn merge(all: &mut Vec<BenchRow>, row: BenchRow) {
     let same = |known: &&mut BenchRow| known.size == row.size && known.operation == row.operation;
     match all.iter_mut().find(same) {
         Some(known) => {
@@ -192,14 +195,15 @@ mod tests {
 
     #[test]
     fn rounds_of_one_size_are_merged() {
-        let row = |size, mb_s| BenchRow {
+        let row = |size, mb_s, memcpy_mb_s| BenchRow {
             mb_s: vec![mb_s],
+            memcpy_mb_s: vec![memcpy_mb_s],
             ..BenchRow::new("write", size)
         };
         let mut all = Vec::new();
-        merge(&mut all, row(8, 1.0), 10.0);
-        merge(&mut all, row(64, 2.0), 10.0);
-        merge(&mut all, row(8, 3.0), 12.0);
+        merge(&mut all, row(8, 1.0, 10.0));
+        merge(&mut all, row(64, 2.0, 10.0));
+        merge(&mut all, row(8, 3.0, 12.0));
         assert_eq!(all.len(), 2);
         assert_eq!(all[0].mb_s, [1.0, 3.0]);
         assert_eq!(all[0].memcpy_mb_s, [10.0, 12.0]);

@@ -12,7 +12,7 @@ use crate::kernel_series::KernelSeries;
 use crate::module;
 use crate::program::{Program, Tool};
 use crate::progress::Progress;
-use crate::tools::{IPERF3, QEMU, TSHARK};
+use crate::tools::{FI_PINGPONG, IPERF3, QEMU, TSHARK};
 
 /// Makes artefacts, or finds them in the cache.
 ///
@@ -47,6 +47,11 @@ impl Provisioner {
     /// An iperf3: the host's own, else the distribution's.
     pub fn iperf3(&self) -> Result<Program> {
         self.tool(&IPERF3)
+    }
+
+    /// libfabric's `fi_pingpong`: the host's own, else the distribution's.
+    pub fn fi_pingpong(&self) -> Result<Program> {
+        self.tool(&FI_PINGPONG)
     }
 
     fn tool(&self, tool: &Tool) -> Result<Program> {

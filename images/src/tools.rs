@@ -63,7 +63,16 @@ pub(crate) const IPERF3: Tool = Tool {
     },
 };
 
-/// A program in a package of its own name.
+/// Sends the messages that messages are compared with.
+pub(crate) const FI_PINGPONG: Tool = Tool {
+    name: "fi_pingpong",
+    packages: alone("libfabric-bin"),
+    finish: |_| Ok(()),
+    adapt: |_, _| {},
+    check: check_fi_pingpong,
+};
+
+/// One package, with what it depends on.
 const fn alone(name: &'static str) -> PackageSet<'static> {
     PackageSet {
         kind: name,
@@ -161,6 +170,19 @@ fn check_tshark(tshark: &Program) -> Result<()> {
     }
     let what = "a tshark that runs scripts in Lua";
     Err(Error::unexpected(what, &tshark.program))
+}
+
+/// It sends tagged messages, as versions since 2 do. It shows its usage and fails.
+fn check_fi_pingpong(fi_pingpong: &Program) -> Result<()> {
+    let output = fi_pingpong.command().arg("-h").output()?;
+    let usage = [output.stdout, output.stderr].concat();
+    match String::from_utf8_lossy(&usage).contains("tagged") {
+        true => Ok(()),
+        false => {
+            let what = "an fi_pingpong that sends tagged messages";
+            Err(Error::unexpected(what, &fi_pingpong.program))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -407,7 +407,7 @@ impl Node {
             let expected = match budget.name {
                 "receives_of_process" => posted,
                 "messages_of_process" | "staged_bytes_of_process" => 0,
-                "staged_bytes_of_peer" | "envelopes_of_peer" => 0,
+                "staged_bytes_of_peer" | "envelopes_of_peer" | "probes_of_process" => 0,
                 "groups_of_process" | "joins_of_peer" | "bytes_of_group" => 0,
                 "collectives_of_member" | "group_frames_of_peer" => 0,
                 _ => budget.used,

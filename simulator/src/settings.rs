@@ -119,6 +119,8 @@ pub(crate) struct Settings {
     pub(crate) rdma_workers: usize,
     /// What the others are.
     pub(crate) others: Others,
+    /// Message workers post probes, too.
+    pub(crate) probes: bool,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     pub(crate) limits: Limits,
@@ -175,6 +177,7 @@ impl Settings {
             _ => return settings,
         };
         settings.rdma_workers = options.nodes;
+        settings.probes = seed % 7 == 6;
         match settings.others {
             Others::Groups => limit_groups(&mut settings.limits, &mut random),
             _ => limit_messages(&mut settings.limits, &mut random),
@@ -213,6 +216,7 @@ impl Settings {
             slots,
             rdma_workers,
             others: Others::Sync,
+            probes: false,
             frames: random.u64(56..168),
             limits: limits(random),
             poll: random.u64(300..4000),
@@ -239,6 +243,7 @@ impl Settings {
             slots: (0..nodes).collect(),
             rdma_workers: nodes,
             others: Others::Sync,
+            probes: false,
             frames: 96,
             limits: Limits {
                 window: case.window,

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context, Result};
 use qnic_cluster::{add_stats, host_program, spawn_bound, APP, DEVICE};
+use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 use tempfile::TempDir;
 
@@ -258,8 +259,10 @@ impl Running for Process {
         }
     }
 
-    fn kill(&mut self) -> Result<()> {
-        self.child.kill().context("kill")
+    fn signal(&mut self, number: u8) -> Result<()> {
+        let pid = Pid::from_raw(self.child.id().try_into()?).context("a child without a number")?;
+        let signal = Signal::from_named_raw(number.into()).context("no such signal")?;
+        kill_process(pid, signal).with_context(|| format!("signal {number}"))
     }
 
     fn wait(&mut self, limit: Duration) -> Result<Ended> {

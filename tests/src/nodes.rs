@@ -9,6 +9,9 @@ use serde_json::Value;
 /// takes seconds on an idle machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
+/// Signal number of `kill -9`.
+const SIGKILL: u8 = 9;
+
 /// Nodes of one cluster, numbered from 0.
 pub trait Nodes {
     /// How many there are.
@@ -62,8 +65,13 @@ pub trait Running {
     /// The next line of its standard output, within `limit`; `None` at its end.
     fn line(&mut self, limit: Duration) -> Result<Option<String>>;
 
+    /// Sends it a signal.
+    fn signal(&mut self, number: u8) -> Result<()>;
+
     /// Ends it as `kill -9` does.
-    fn kill(&mut self) -> Result<()>;
+    fn kill(&mut self) -> Result<()> {
+        self.signal(SIGKILL)
+    }
 
     /// Waits for its end, for `limit` at most.
     fn wait(&mut self, limit: Duration) -> Result<Ended>;
@@ -139,6 +147,20 @@ pub fn counter(stats: &Value, node: usize, name: &str) -> Result<u64> {
     value
         .and_then(Value::as_u64)
         .with_context(|| format!("node {node} has no counter {name}: {nic}"))
+}
+
+/// What a NIC keeps of something that has a bound, in [`Nodes::device_stats`]: how much, and how
+/// much that may be.
+pub fn budget(stats: &Value, node: usize, name: &str) -> Result<[u64; 2]> {
+    let nics = stats["nics"].as_array().context("stats have no nics")?;
+    let mut nics = nics.iter();
+    let nic = nics.find(|nic| nic["node"].as_u64() == Some(node as u64));
+    let budget = &nic.with_context(|| format!("stats have no node {node}"))?["budgets"][name];
+    let values = ["used", "limit"].map(|key| budget[key].as_u64());
+    match values {
+        [Some(used), Some(limit)] => Ok([used, limit]),
+        _ => bail!("node {node} has no budget {name}"),
+    }
 }
 
 /// Asks again and again, for `limit` at most, until nothing is missing.

@@ -7,6 +7,10 @@ use crate::host::HostNodes;
 use crate::scenario::{self, Contenders, Death, Placement, Together};
 use crate::{capture, net, shm, vm};
 
+/// Numbers of signals that stop a program, and let it go on.
+const SIGSTOP: u8 = 19;
+const SIGCONT: u8 = 18;
+
 /// The cases that need no virtual machine.
 pub const HOST: &[Case] = cases! { "host":
     demo_at_1_percent_loss => net::demo_on_bad_links(1, "1,97,4095,65537,1048576,16777216"),
@@ -61,6 +65,9 @@ pub const HOST: &[Case] = cases! { "host":
     a_process_that_exchanges_messages_is_killed => on(2, |nodes| {
         scenario::the_peer_of_a_killed_process_stops_waiting(nodes, [0, 1])
     }),
+    random_messages_beside_a_slow_receiver => on(4, |nodes| {
+        scenario::random_messages_beside_a_slow_receiver(nodes, 3, 3, 100)
+    }),
     collectives_of_all_nodes => on(5, |nodes| {
         let each = Together { programs: 1, rounds: 2, barriers: 10_000, bytes: 1 << 20 };
         scenario::collectives(nodes, each)
@@ -69,6 +76,13 @@ pub const HOST: &[Case] = cases! { "host":
         let each = Together { programs: 1, rounds: 5, barriers: 100, bytes: 100_000 };
         scenario::collectives(nodes, each)
     }),
+    members_wait_for_one_that_stands_still => {
+        let torus = HostNodes::start_with(4, "[network]\ntopology = \"torus\"\ncolumns = 2\n")?;
+        // Its program stands still; node 3 is behind it.
+        scenario::members_wait_for_one_that_stands_still(&torus, 1, &|program, still| {
+            program.signal(if still { SIGSTOP } else { SIGCONT })
+        })
+    },
     members_of_a_killed_process_learn_of_it => [0, 2].into_iter().try_for_each(|victim| {
         on(3, |nodes| scenario::members_of_a_killed_process_learn_of_it(nodes, victim))
     }),

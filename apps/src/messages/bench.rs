@@ -27,8 +27,6 @@ const STEP: NotificationId = notification(2);
 const TAG: Tag = Tag(1);
 /// Messages that are on their way before their receives are posted.
 const UNEXPECTED: usize = 32;
-/// Round trips of each size.
-const BALLS: u64 = 1000;
 
 #[derive(Args)]
 pub(crate) struct BenchOptions {
@@ -44,6 +42,9 @@ pub(crate) struct BenchOptions {
     /// Rounds for each size; the first warms up beside them
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// Round trips of each size and round
+    #[arg(long, default_value_t = 100)]
+    balls: u64,
     /// Bytes of a stream
     #[arg(long, default_value_t = 64 << 20)]
     stream_bytes: usize,
@@ -91,12 +92,13 @@ impl Side {
     fn size(&self, size: usize, options: &BenchOptions) -> Result<[BenchRow; 4]> {
         let names = ["write", "write_notify", "message", "unexpected"];
         let mut rows = names.map(|name| BenchRow::new(name, size));
+        let balls = options.balls;
         let count = (options.stream_bytes / size).clamp(UNEXPECTED, 10_000);
         for round in 0..=options.rounds {
             let latencies = [
-                self.latency(size, |round| self.write_ball(size, round))?,
-                self.latency(size, |_| self.notifying_ball(size))?,
-                self.message_balls(size)?,
+                self.latency(size, balls, |round| self.write_ball(size, round))?,
+                self.latency(size, balls, |_| self.notifying_ball(size))?,
+                self.message_balls(size, balls)?,
             ];
             let streams = [
                 self.stream(size, count, || self.writes(size, count, None))?,
@@ -129,11 +131,16 @@ impl Side {
     }
 
     /// Half round trips of what throws a ball and waits for one.
-    fn latency(&self, size: usize, ball: impl Fn(u64) -> Result<()>) -> Result<Option<Latency>> {
+    fn latency(
+        &self,
+        size: usize,
+        balls: u64,
+        ball: impl Fn(u64) -> Result<()>,
+    ) -> Result<Option<Latency>> {
         self.inbox.buffer.write(size - 1, &[0])?;
         self.in_step()?;
         let mut halves = Vec::new();
-        for round in 0..balls(size) {
+        for round in 0..balls {
             let start = Instant::now();
             ball(round)?;
             halves.push(start.elapsed().as_nanos() as u64 / 2);
@@ -201,8 +208,7 @@ impl Side {
 
     /// Half round trips of messages; two receives are posted all the time, so that the next
     /// message finds one whenever it comes.
-    fn message_balls(&self, size: usize) -> Result<Option<Latency>> {
-        let rounds = balls(size);
+    fn message_balls(&self, size: usize, rounds: u64) -> Result<Option<Latency>> {
         let (mut next, mut spare) = (self.post(size)?, Some(self.post(size)?));
         self.in_step()?;
         let mut halves = Vec::new();
@@ -303,10 +309,6 @@ impl Side {
         }
         Ok(mb_s(size * (count / UNEXPECTED) * UNEXPECTED, start))
     }
-}
-
-fn balls(size: usize) -> u64 {
-    ((16 << 20) / size as u64).clamp(8, BALLS)
 }
 
 fn mb_s(bytes: usize, start: Instant) -> f64 {

@@ -17,6 +17,7 @@ use qnic::message::{wait_all, Completion, Destination, Pattern, Request};
 use qnic::{Endpoint, Nic, NodeId, Port, SegmentName};
 
 use super::plan::{plan, Planned};
+use super::slow::{Sender, Slow};
 use crate::node::{import, say_line, take, Exported};
 use crate::options::{notification, ANSWER_LIMIT, DATA, SOURCE};
 
@@ -47,6 +48,9 @@ pub(crate) struct TrafficOptions {
     /// Decides who sends what to whom
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Messages that each program first sends to a process that receives them in the end
+    #[arg(long)]
+    slow: Option<u64>,
 }
 
 impl TrafficOptions {
@@ -74,9 +78,38 @@ pub(crate) fn traffic(options: &TrafficOptions) -> Result<()> {
     );
     ensure!((1..=320).contains(&options.count), "--count: 1 to 320");
     let nic = Nic::open().context("open the NIC")?;
+    match options.slow {
+        None => exchange(&nic, options),
+        Some(count) => beside_a_slow_process(&nic, options, count),
+    }
+}
+
+/// Exchanges messages while a process receives nothing, and after that all that was sent to it.
+fn beside_a_slow_process(nic: &Nic, options: &TrafficOptions, count: u64) -> Result<()> {
+    let programs = |node: &u16| (0..options.programs).map(|it| (*node, it)).collect();
+    let senders: Vec<Sender> = options
+        .nodes
+        .iter()
+        .flat_map::<Vec<_>, _>(programs)
+        .collect();
+    let slow = Slow::new(nic, options.program, senders, count)?;
+    let slow = &slow;
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| slow.receive());
+        let sender = scope.spawn(|| slow.send());
+        slow.wait_to_go()?;
+        exchange(nic, options)?;
+        let join = "a thread panicked";
+        let received = receiver.join().unwrap_or_else(|_| bail!(join))?;
+        sender.join().unwrap_or_else(|_| bail!(join))?;
+        say_line(&serde_json::json!({ "slowly": received }))
+    })
+}
+
+/// Runs all processes; says how many messages have come.
+fn exchange(nic: &Nic, options: &TrafficOptions) -> Result<()> {
     let received = std::thread::scope(|scope| {
         let first = options.program * options.processes;
-        let nic = &nic;
         let run = |port: u16| scope.spawn(move || Process::run(nic, options, port));
         let ports = (first..first + options.processes).map(|port| FIRST_PORT + port);
         let running: Vec<_> = ports.map(run).collect();

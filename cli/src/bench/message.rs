@@ -1,4 +1,7 @@
-//! Tagged messages beside writes of the same run, between two host-mode nodes.
+//! Tagged messages beside writes, and beside libfabric's provider for shared memory, between two
+//! host-mode nodes. All take turns in each round.
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use qnic_apps::report::{BenchRow, Latency};
@@ -6,7 +9,8 @@ use qnic_tests::host::HostNodes;
 use qnic_tests::nodes::Nodes;
 
 use super::figures::{median, Figure, Row, Table};
-use super::LIMIT;
+use super::libfabric::Peer;
+use super::{merge, LIMIT};
 
 const SIZES: [usize; 7] = [8, 64, 1024, 4096, 16_384, 65_536, 1 << 20];
 
@@ -16,20 +20,58 @@ const LATENCY_GOAL: f64 = 1.3;
 /// What the stream of 1 MiB shall be at least, of a write: expected messages, others.
 const STREAM_GOALS: [(&str, f64); 2] = [("message", 0.9), ("unexpected", 0.5)];
 
+/// What messages are compared with, beside writes.
+const PEER: &str = "fi_pingpong";
+
+/// What a message may take, of libfabric's.
+const PEER_GOAL: f64 = 1.0;
+
+/// Round trips of a size in a round.
+fn balls(size: usize) -> u64 {
+    ((256 << 20) / size as u64).clamp(8, 1000)
+}
+
 pub(super) fn measure(rounds: usize) -> Result<Vec<Table>> {
     let nodes = HostNodes::start(2)?;
-    let sizes = SIZES.map(|size| size.to_string()).join(",");
-    let side = |peer| format!("message-bench --peer {peer} --rounds {rounds} --sizes {sizes}");
+    let mut peer = Peer::find();
+    if let Some(why) = peer.missing() {
+        eprintln!("{PEER} is not measured: {why}");
+    }
+    let mut rows: Vec<BenchRow> = Vec::new();
+    let mut beside = BTreeMap::<usize, Vec<f64>>::new();
+    for round in 1..=rounds {
+        for size in SIZES {
+            eprintln!("round {round} of {rounds}, {size} bytes");
+            for row in one_round(&nodes, size)? {
+                merge(&mut rows, row);
+            }
+            let peers = peer.half_round_trip(size, balls(size));
+            beside.entry(size).or_default().extend(peers);
+        }
+    }
+    let beside = beside_peer(&rows, &beside);
+    let beside = match peer.missing() {
+        Some(why) => beside.note(format!("{PEER}: not measured: {why}")),
+        None => beside,
+    };
+    Ok(vec![latencies(&rows), streams(&rows), beside])
+}
+
+/// One round of a size, and one before it that warms up.
+fn one_round(nodes: &HostNodes, size: usize) -> Result<Vec<BenchRow>> {
+    let side = |peer| {
+        let balls = balls(size);
+        format!("message-bench --peer {peer} --rounds 1 --sizes {size} --balls {balls}")
+    };
     let mut target = nodes.start(1, &side(0))?;
     let mut initiator = nodes.start(0, &format!("{} --initiator", side(1)))?;
-    let mut rows: Vec<BenchRow> = Vec::new();
+    let mut rows = Vec::new();
     while let Some(line) = initiator.line(LIMIT).context("the initiator")? {
         rows.push(serde_json::from_str(&line).with_context(|| format!("line {line:?}"))?);
-        eprintln!("{} of {} rows", rows.len(), 4 * SIZES.len());
     }
     initiator.succeed("the initiator", LIMIT)?;
     target.succeed("the target", LIMIT)?;
-    Ok(vec![latencies(&rows), streams(&rows)])
+    Ok(rows)
 }
 
 fn medians(row: &BenchRow) -> Vec<f64> {
@@ -79,6 +121,30 @@ fn streams(rows: &[BenchRow]) -> Table {
     })
 }
 
+/// Half round trips beside libfabric's, which knows no more than the mean of a round.
+fn beside_peer(rows: &[BenchRow], peer: &BTreeMap<usize, Vec<f64>>) -> Table {
+    let figures = |us: Vec<f64>, floor: f64| {
+        let thousands = us.iter().map(|us| 1e3 / us).collect();
+        [
+            Figure::with_spread("half round trip, mean", "µs", us)
+                .ratio_to("of fi_pingpong", floor),
+            Figure::new("one after the other", "1000/s", thousands),
+        ]
+    };
+    let lines = peer.iter().flat_map(|(size, of_peer)| {
+        let ours = find(rows, "message", *size).map(|row| row.latency.iter());
+        let ours = ours.into_iter().flatten().map(|it| it.mean_us).collect();
+        let floor = median(of_peer);
+        [
+            Row::new("message", figures(ours, floor)).goal(Some(PEER_GOAL)),
+            Row::new(PEER, figures(of_peer.clone(), f64::NAN)),
+        ]
+        .map(|row| row.size(*size))
+    });
+    let title = "Messages beside libfabric's: fi_pingpong -p shm -e rdm -m tagged";
+    Table::new(title, lines.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +158,7 @@ mod tests {
                 median_us,
                 p99_us: 9.0,
                 min_us: 1.0,
+                mean_us: median_us + 1.0,
                 rounds: 5,
             }];
             row.mb_s = vec![mb_s];
@@ -106,5 +173,13 @@ mod tests {
         assert_eq!(words, "message 8 5.00 (5.00 … 5.00) 1.25 9.00 1.00 1.3");
         let words = words_of_row(&streams(&rows), "message").join(" ");
         assert_eq!(words, "message 8 20.00 (20.00 … 20.00) 0.50 2500");
+        let beside = |of_peer| beside_peer(&rows, &BTreeMap::from([(8, of_peer)]));
+        let words = words_of_row(&beside(vec![2.0, 3.0, 40.0]), "message").join(" ");
+        assert_eq!(words, "message 8 6.00 (6.00 … 6.00) 2.00 166.7 1");
+        let words = words_of_row(&beside(vec![2.0, 4.0, 40.0]), PEER).join(" ");
+        assert_eq!(words, "fi_pingpong 8 4.00 (2.00 … 40.00) - 250.0 -");
+        // Not measured.
+        let words = words_of_row(&beside(Vec::new()), PEER).join(" ");
+        assert_eq!(words, "fi_pingpong 8 - - - -");
     }
 }

@@ -5,7 +5,7 @@ use qnic_abi::host_area::{
 };
 use qnic_abi::{Status, PAGE_SIZE};
 
-use super::items::{Message, Receive, Taken};
+use super::items::{How, Message, Receive, Taken};
 use super::{bytes_of, MessageOracle};
 
 /// Longest message that one frame may carry.
@@ -30,6 +30,10 @@ impl MessageOracle {
                 Ok(CompletionKind::Receive) => {
                     self.received(slot, (number, now), &entry, status);
                 }
+                Ok(CompletionKind::Probe) if status == Status::Ok => {
+                    self.found(slot, (number, now), &entry);
+                }
+                Ok(CompletionKind::Probe) => self.ended(slot, number, &entry, status),
                 // No message worker is in a group.
                 kind => panic!("process {slot}: a completion of kind {kind:?}"),
             }
@@ -107,9 +111,14 @@ impl MessageOracle {
             panic!("process {slot}: a receive ends that was never posted: {entry:?}");
         };
         let receive = process.receives[index].clone();
+        let probes = entry.kind == CompletionKind::Probe as u8;
         assert_eq!(
-            entry.endpoint.get(),
-            receive.pattern.space.0,
+            probes,
+            receive.how.probes(),
+            "process {slot}: receive {handle}: the kind of its completion"
+        );
+        assert!(
+            receive.how.claimed().is_some() || entry.endpoint.get() == receive.pattern.space.0,
             "process {slot}: receive {handle}: the endpoint"
         );
         (index, receive)
@@ -148,6 +157,9 @@ impl MessageOracle {
             panic!("process {slot}: receive {handle} gets message {id}, which was never sent");
         };
         self.check_envelope(slot, entry, &receive, &message);
+        if receive.how == How::Dropped(id) {
+            return self.dropped(slot, (index, number, now), id, status);
+        }
         let offset = entry.offset.get();
         let allowed = message.length.min(receive.range.1 - offset);
         let full = allowed < message.length || offset + allowed == receive.range.1;
@@ -188,6 +200,61 @@ impl MessageOracle {
         }
         if let Some(message) = self.messages.get_mut(&id) {
             message.received = Some(status);
+            message.gone = now;
+        }
+        self.check_truncated(id);
+    }
+
+    /// A probe has found a message.
+    fn found(&mut self, slot: usize, (number, now): (u64, u64), entry: &CompletionEntry) {
+        let (index, mut receive) = self.receive(slot, entry);
+        let (handle, id) = (receive.handle, entry.immediate.get());
+        let Some(message) = self.messages.get(&id).cloned() else {
+            panic!("process {slot}: probe {handle} finds message {id}, which was never sent");
+        };
+        assert!(
+            receive.end.is_none(),
+            "process {slot}: probe {handle} ends twice: {receive:?}"
+        );
+        let claims = matches!(receive.how, How::Claim(_));
+        let envelope = CompletionEntry {
+            // The number of what is claimed stands there.
+            offset: if claims { 0.into() } else { entry.offset },
+            ..*entry
+        };
+        self.check_envelope(slot, &envelope, &receive, &message);
+        receive.end = Some(number);
+        receive.taken.push(Taken {
+            id,
+            range: (0, 0),
+            completion: number,
+            time: now,
+        });
+        let how = receive.how;
+        self.process(slot).receives[index] = receive;
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.claimed = claims;
+            if let How::Discard(_) = how {
+                message.received = Some(Status::Truncated);
+                message.gone = now;
+            }
+        }
+        self.check_truncated(id);
+    }
+
+    /// A claimed message was discarded.
+    fn dropped(
+        &mut self,
+        slot: usize,
+        (index, number, now): (usize, u64, u64),
+        id: u64,
+        status: Status,
+    ) {
+        assert_eq!(status, Status::Ok, "process {slot}: {id} is not discarded");
+        self.process(slot).receives[index].end = Some(number);
+        if let Some(message) = self.messages.get_mut(&id) {
+            message.received = Some(Status::Truncated);
+            message.gone = now;
         }
         self.check_truncated(id);
     }
@@ -217,8 +284,12 @@ impl MessageOracle {
                 && (entry.node.get(), entry.port.get()) == source,
             "process {slot}: receive {handle} has a wrong envelope: {entry:?} of {message:?}"
         );
+        let takes = match receive.how.claimed() {
+            Some(claimed) => claimed == id && message.claimed,
+            None => receive.pattern.takes(source, message) && !message.claimed,
+        };
         assert!(
-            receive.pattern.takes(source, message) && receive.wrong.is_none(),
+            takes && receive.wrong.is_none(),
             "process {slot}: receive {handle} does not take message {id}: {receive:?} {message:?}"
         );
         assert!(

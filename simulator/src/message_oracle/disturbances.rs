@@ -125,7 +125,9 @@ impl MessageOracle {
     pub(super) fn may_fail(&self, message: &Message, status: Status) -> bool {
         let full = || {
             let node = self.name(message.from).0;
-            let open = self.messages.values().filter(|it| it.received.is_none());
+            // They were there at some time while this one ran.
+            let there = |it: &&Message| it.received.is_none() || it.gone >= message.issued;
+            let open = self.messages.values().filter(there);
             let (mut of_process, mut of_node) = (0, 0);
             for other in open {
                 of_process += u32::from(other.to == message.to);
@@ -144,7 +146,12 @@ impl MessageOracle {
 
     /// Returns true if a receive may end like that without a message.
     pub(super) fn may_end(&self, slot: usize, receive: &Receive, status: Status) -> bool {
+        if let Some(id) = receive.how.claimed() {
+            let lost = status == Status::NoMessage && self.messages[&id].disturbed;
+            return lost || receive.wrong == Some(status) || receive.disturbed;
+        }
         match status {
+            Status::NoMessage => receive.how.probes() && !receive.how.waits(),
             status if receive.wrong == Some(status) => true,
             Status::Cancelled => receive.cancelled,
             Status::Exhausted => self.is_full(slot, receive),
@@ -166,7 +173,12 @@ impl MessageOracle {
         let process = &self.processes[slot - self.first];
         let posted = process.receives.iter();
         let posted = posted.take_while(|other| other.handle != receive.handle);
+        let kind = receive.how.probes();
+        let posted = posted.filter(|it| it.how.probes() == kind && it.how.claimed().is_none());
         let posted: Vec<_> = posted.filter(|other| other.end.is_none()).collect();
+        if kind {
+            return posted.len() >= self.limits.probes as usize;
+        }
         let here = posted
             .iter()
             .filter(|it| it.pattern.space == receive.pattern.space);

@@ -25,8 +25,12 @@ pub(crate) struct Message {
     pub(super) disturbed: bool,
     /// What its Send has ended with.
     pub(super) sent: Option<Status>,
-    /// What the receive that has taken it has ended with.
+    /// A probe has claimed it.
+    pub(super) claimed: bool,
+    /// What the receive that has taken it has ended with; Truncated if it was discarded.
     pub(super) received: Option<Status>,
+    /// When that was, in nanoseconds.
+    pub(super) gone: u64,
 }
 
 impl Message {
@@ -42,7 +46,9 @@ impl Message {
             ends: (0, 0),
             disturbed: false,
             sent: None,
+            claimed: false,
             received: None,
+            gone: 0,
         }
     }
 
@@ -82,7 +88,50 @@ impl Pattern {
     }
 }
 
-/// A receive that was posted.
+/// What is done with the message that a receive or a probe finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// A receive takes it.
+    Receive,
+    /// A receive takes this one, which was claimed.
+    Claimed(u64),
+    /// The same, and drops it.
+    Dropped(u64),
+    /// A probe leaves it where it is; true: it waits for one.
+    Look(bool),
+    Claim(bool),
+    Discard(bool),
+}
+
+impl How {
+    /// Returns true if it is a probe.
+    pub(crate) fn probes(self) -> bool {
+        matches!(self, How::Look(_) | How::Claim(_) | How::Discard(_))
+    }
+
+    /// Returns true if it is a probe that waits.
+    pub(super) fn waits(self) -> bool {
+        matches!(
+            self,
+            How::Look(true) | How::Claim(true) | How::Discard(true)
+        )
+    }
+
+    /// The claimed message that it names.
+    pub(super) fn claimed(self) -> Option<u64> {
+        match self {
+            How::Claimed(id) | How::Dropped(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Returns true if it takes messages out of the matching.
+    pub(super) fn matches(self) -> bool {
+        matches!(self, How::Receive | How::Claim(_) | How::Discard(_))
+    }
+}
+
+/// A receive or a probe that was posted.
 #[derive(Debug, Clone)]
 pub(crate) struct Receive {
     pub(crate) handle: u64,
@@ -90,6 +139,7 @@ pub(crate) struct Receive {
     /// Start and length in the segment.
     pub(crate) range: Range,
     pub(crate) many: bool,
+    pub(crate) how: How,
     pub(crate) issued: u64,
     /// What it must end with.
     pub(crate) wrong: Option<Status>,
@@ -119,6 +169,7 @@ impl Receive {
             pattern,
             range,
             many: false,
+            how: How::Receive,
             issued: 0,
             wrong: None,
             disturbed: false,

@@ -38,7 +38,7 @@ use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::PAGE_SIZE;
 use qnic_nic::Limits;
 
-pub(crate) use self::items::{Message, Pattern, Receive, Space};
+pub(crate) use self::items::{How, Message, Pattern, Receive, Space};
 use crate::expected_bytes::{difference, ExpectedBytes, Range};
 use crate::platform::Machine;
 use crate::process::port;
@@ -92,7 +92,8 @@ impl Process {
 
     fn posted(&self) -> usize {
         let posted = self.receives.iter();
-        posted.filter(|receive| receive.end.is_none()).count()
+        let posted = posted.filter(|receive| receive.end.is_none());
+        posted.filter(|receive| receive.how == How::Receive).count()
     }
 }
 

@@ -10,21 +10,29 @@
 //! - takes a message of the same sender to the same process that was sent later;
 //! - takes a message that was sent when the first one was complete.
 //!
+//! Probes that claim or discard are held to the same, but that one which waits is behind all receives.
+//! Those that only look take nothing.
+//!
 //! A receive of many messages has them one behind the other in its memory in their order.
 
-use super::items::{Message, Receive, Taken};
+use super::items::{How, Message, Receive, Taken};
 use super::{MessageOracle, Process};
 
 impl MessageOracle {
     /// Checks what the receives of a process have taken; `quiet`: nothing is under way.
     pub(super) fn check_order(&self, process: &Process, quiet: bool) {
         for (index, receive) in process.receives.iter().enumerate() {
+            if !receive.how.matches() {
+                continue;
+            }
             self.check_many(receive);
+            let passed = |earlier: &&Receive| receive.how == How::Receive && earlier.how.waits();
             for taken in &receive.taken {
                 let message = &self.messages[&taken.id];
                 let name = self.name(message.from);
                 let earlier = process.receives[..index].iter();
                 let earlier = earlier.filter(|earlier| earlier.pattern.takes(name, message));
+                let earlier = earlier.filter(|it| it.how.matches() && !passed(it));
                 for earlier in earlier.filter(|earlier| earlier.wrong.is_none()) {
                     self.check_left(earlier, taken, message, quiet);
                 }

@@ -2,12 +2,14 @@
 
 use qnic::queue;
 use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
-use qnic_abi::message::{CancelCommand, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags};
+use qnic_abi::message::{
+    CancelCommand, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags, SendCommand, SendFlags,
+};
 use qnic_abi::{Status, PAGE_SIZE};
 
-use super::{Area, MessageWorker, ENDPOINTS, LOOK};
+use super::{Area, Claimed, MessageWorker, ENDPOINTS, LOOK};
 use crate::expected_bytes::Range;
-use crate::message_oracle::{bytes_of, Message, Pattern, Receive, Space, INCOMING, OUTGOING};
+use crate::message_oracle::{bytes_of, How, Message, Pattern, Receive, Space, INCOMING, OUTGOING};
 use crate::process::{port, Ended, Result};
 use crate::schedule::{lock, trace};
 
@@ -198,10 +200,9 @@ impl MessageWorker<'_> {
         Ok(())
     }
 
-    /// Posts a receive.
-    pub(super) fn receive(&mut self) -> Result<()> {
+    /// What a receive or a probe of a space takes.
+    fn pattern(&self, space: Space) -> Pattern {
         let schedule = self.schedule;
-        let space = self.space();
         let source = match schedule.chance(450) {
             true => None,
             false => Some(self.other()),
@@ -215,12 +216,19 @@ impl MessageWorker<'_> {
             let nobody = schedule.chance(30);
             (node, if nobody { NO_PORT } else { port(slot) })
         });
-        let pattern = Pattern {
+        Pattern {
             source,
             space,
             tag: self.tag(space),
             ignore,
-        };
+        }
+    }
+
+    /// Posts a receive.
+    pub(super) fn receive(&mut self) -> Result<()> {
+        let schedule = self.schedule;
+        let space = self.space();
+        let pattern = self.pattern(space);
         let many = schedule.chance(150);
         let length = self.length() * if many { 3 } else { 1 };
         let length = length.min(INCOMING / 3);
@@ -287,6 +295,107 @@ impl MessageWorker<'_> {
             lock(&worker.common.messages).post(slot, now, receive);
         })?;
         self.receives.insert(handle, serves);
+        Ok(())
+    }
+
+    /// Posts a probe.
+    pub(super) fn probe(&mut self) -> Result<()> {
+        let (schedule, slot) = (self.schedule, self.slot);
+        let pattern = self.pattern(self.space());
+        let waits = schedule.chance(400);
+        let how = match schedule.range(0..4) {
+            0 => How::Look(waits),
+            1 => How::Discard(waits),
+            _ => How::Claim(waits),
+        };
+        let handle = lock(&self.common.messages).next();
+        let mut flags = ProbeFlags::empty();
+        flags.set(ProbeFlags::UNTAGGED, pattern.space.1);
+        flags.set(ProbeFlags::ANY_PROC, pattern.source.is_none());
+        flags.set(ProbeFlags::WAIT, waits);
+        flags.set(ProbeFlags::CLAIM, how == How::Claim(waits));
+        flags.set(ProbeFlags::DISCARD, how == How::Discard(waits));
+        let mut command = ProbeCommand::command();
+        let (node, port) = pattern.source.unwrap_or_default();
+        command.header.remote_node = node.into();
+        command.header.remote_port = port.into();
+        command.handle = handle.into();
+        command.tag = pattern.tag.into();
+        command.ignore = pattern.ignore.into();
+        command.endpoint = pattern.space.0.into();
+        command.flags = flags.bits().into();
+        let mut receive = Receive::new(handle, pattern, (0, 0));
+        receive.how = how;
+        self.put(&command.descriptor(), &[], |worker| {
+            let now = schedule.now();
+            receive.issued = now;
+            trace!(schedule, "message worker {slot}: {receive:?}");
+            lock(&worker.common.messages).post(slot, now, receive);
+        })?;
+        self.receives.insert(handle, None);
+        Ok(())
+    }
+
+    /// Receives some claimed message, or drops it.
+    pub(super) fn receive_claimed(&mut self) -> Result<()> {
+        if self.claimed.is_empty() {
+            return Ok(());
+        }
+        let claimed = self.schedule.below(self.claimed.len());
+        let claimed = self.claimed.swap_remove(claimed);
+        let drops = self.schedule.chance(350);
+        self.receive_or_drop(claimed, drops)
+    }
+
+    pub(super) fn receive_or_drop(&mut self, claimed: Claimed, drops: bool) -> Result<()> {
+        let (schedule, slot) = (self.schedule, self.slot);
+        // Mostly all of it.
+        let shorter = schedule.chance(150);
+        let length = claimed.length.min(INCOMING / 3);
+        let length = if shorter { length / 2 } else { length };
+        let start = schedule.range(0..INCOMING - length + 1);
+        let range: Range = if drops { (0, 0) } else { (start, length) };
+        let mut oracle = lock(&self.common.messages);
+        let handle = oracle.next();
+        let local = self.local(Area::Incoming, start, None);
+        let reserved = drops || local.is_some() && oracle.reserve(slot, handle, range);
+        drop(oracle);
+        let mut command = ReceiveCommand::command();
+        let mut how = How::Claimed(claimed.id);
+        let mut flags = ReceiveFlags::CLAIMED;
+        match local.filter(|_| reserved && !drops) {
+            Some((address, key, segment)) => {
+                command.length = length.into();
+                command.local_address = address.into();
+                command.local_key = key.into();
+                command.local_segment = segment.into();
+            }
+            // There is no room for it.
+            None => {
+                flags |= ReceiveFlags::DISCARD;
+                how = How::Dropped(claimed.id);
+            }
+        }
+        command.handle = handle.into();
+        command.tag = claimed.number.into();
+        command.flags = flags.bits().into();
+        let space = (0, false);
+        let nothing = Pattern {
+            source: None,
+            space,
+            tag: 0,
+            ignore: 0,
+        };
+        let mut receive = Receive::new(handle, nothing, range);
+        receive.how = how;
+        self.put(&command.descriptor(), &[], |worker| {
+            let now = schedule.now();
+            receive.issued = now;
+            trace!(schedule, "message worker {slot}: {receive:?}");
+            lock(&worker.common.messages).post(slot, now, receive);
+        })?;
+        self.receives.insert(handle, None);
+        self.landing.insert(handle, claimed);
         Ok(())
     }
 

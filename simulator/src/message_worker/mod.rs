@@ -15,8 +15,8 @@ mod commands;
 
 use std::collections::BTreeMap;
 
-use qnic_abi::host_area::{CompletionKind, COMPLETION_MORE};
-use qnic_abi::PAGE_SIZE;
+use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
+use qnic_abi::{Status, PAGE_SIZE};
 use qnic_driver::Process;
 
 use crate::common::{Common, Phase, SlotState};
@@ -30,6 +30,9 @@ use crate::settings::Faults;
 
 /// Endpoints that are used.
 const ENDPOINTS: [u16; 3] = [0, 3, 15];
+
+/// Messages that it claims before it receives one.
+const CLAIMED: usize = 6;
 
 /// How long a worker that serves blocks at most, in nanoseconds.
 const LOOK: u64 = 5_000_000;
@@ -93,6 +96,8 @@ impl ProcessContext {
             sources: ExpectedBytes::default(),
             sends: 0,
             receives: BTreeMap::new(),
+            claimed: Vec::new(),
+            landing: BTreeMap::new(),
         };
         for area in Area::ALL {
             worker.export(area)?;
@@ -120,6 +125,17 @@ struct MessageWorker<'a> {
     sends: usize,
     /// Posted receives, and the space of those that serve.
     receives: BTreeMap<u64, Option<Space>>,
+    /// Messages that it has claimed, and those of which a receive is posted, by its handle.
+    claimed: Vec<Claimed>,
+    landing: BTreeMap<u64, Claimed>,
+}
+
+/// A claimed message: its number at the NIC, its immediate data, and its length.
+#[derive(Debug, Clone, Copy)]
+struct Claimed {
+    number: u64,
+    id: u64,
+    length: u64,
 }
 
 impl MessageWorker<'_> {
@@ -183,6 +199,12 @@ impl MessageWorker<'_> {
     fn act(&mut self) -> Result<()> {
         let faults = self.common.settings.options.faults;
         let revoke = 15 * u64::from(faults.contains(Faults::REVOKE));
+        if self.common.settings.probes && self.schedule.chance(250) {
+            return match self.claimed.len() {
+                0..CLAIMED if self.schedule.chance(700) => self.probe(),
+                _ => self.receive_claimed(),
+            };
+        }
         match self.schedule.range(0..1000 + revoke) {
             0..=429 => self.send(),
             430..=769 => self.receive(),
@@ -201,6 +223,9 @@ impl MessageWorker<'_> {
         self.cancel_all()?;
         while self.common.phase() != Phase::Exit {
             self.collect()?;
+            while !self.claimed.is_empty() {
+                self.receive_claimed()?;
+            }
             for endpoint in ENDPOINTS {
                 for untagged in [false, true] {
                     let space = (endpoint, untagged);
@@ -221,8 +246,11 @@ impl MessageWorker<'_> {
     /// Takes everything back, and waits until nothing of it is left.
     fn finish(&mut self) -> Result<()> {
         self.cancel_all()?;
-        while self.sends > 0 || !self.receives.is_empty() {
-            self.wait(LOOK)?;
+        while self.sends > 0 || !self.receives.is_empty() || !self.claimed.is_empty() {
+            match self.claimed.pop() {
+                Some(claimed) => self.receive_or_drop(claimed, true)?,
+                None => self.wait(LOOK)?,
+            }
         }
         for area in Area::ALL {
             self.unexport(area)?;
@@ -243,9 +271,26 @@ impl MessageWorker<'_> {
                 self.sources.release(handle);
             } else if entry.flags & COMPLETION_MORE == 0 {
                 self.receives.remove(&handle);
+                self.note_claimed(&entry);
             }
         }
         self.context.check_alive()
+    }
+
+    /// Notes what was claimed, or is claimed still as its receive has failed.
+    fn note_claimed(&mut self, entry: &CompletionEntry) {
+        let status = entry.status.get();
+        if let Some(claimed) = self.landing.remove(&entry.handle.get()) {
+            // It was not matched, and the message is there.
+            let unmatched = entry.immediate.get() == 0 && status != Status::NoMessage.code();
+            self.claimed.extend(unmatched.then_some(claimed));
+        }
+        let claims = entry.kind == CompletionKind::Probe as u8 && entry.offset.get() != 0;
+        self.claimed.extend(claims.then(|| Claimed {
+            number: entry.offset.get(),
+            id: entry.immediate.get(),
+            length: entry.length.get(),
+        }));
     }
 
     /// Reads completions, or waits for some so many nanoseconds.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context, Result};
 
-use crate::nodes::{wait_until_all_empty, Nodes, LIMIT};
+use crate::nodes::{wait_until_all_empty, Nodes, Running, LIMIT};
 
 /// Longest time for programs that run under emulation on a busy machine.
 const LONGEST: Duration = Duration::from_secs(240);
@@ -93,4 +93,95 @@ fn a_member_is_killed_in(nodes: &dyn Nodes, victim: usize, collective: &str) -> 
     );
     killed.wait(LIMIT).context("the killed process")?;
     wait_until_all_empty(nodes)
+}
+
+/// How long nothing is said by programs that wait for one that stands still. If they are slower
+/// than that, less is seen, and nothing fails.
+const SILENT: Duration = Duration::from_secs(2);
+
+/// Rounds around a member that stands still, more than pass while it begins to.
+const ROUNDS: usize = 200;
+
+/// Longest time of a call that is to end by it, in seconds: many times a round.
+const CALL_SECONDS: u64 = 15;
+
+/// Lets a node, on which that program runs, stand still, or go on again.
+pub type StandStill<'a> = &'a dyn Fn(&mut dyn Running, bool) -> Result<()>;
+
+/// A member stands still between two calls or within one, and others are behind it in the tree.
+/// All wait for it, and go on with right results. If it stands still for longer than a call may
+/// take, all learn that, and whose time was over.
+pub fn members_wait_for_one_that_stands_still(
+    nodes: &dyn Nodes,
+    still: usize,
+    stand_still: StandStill<'_>,
+) -> Result<()> {
+    they_go_on(nodes, still, stand_still).context("a member stands still for a while")?;
+    their_time_is_over(nodes, still, stand_still).context("a member stands still for long")?;
+    wait_until_all_empty(nodes)
+}
+
+fn start_all(nodes: &dyn Nodes, words: &str) -> Result<Vec<Box<dyn Running>>> {
+    let running = (0..nodes.count()).map(|node| nodes.start(node, words));
+    let mut running: Vec<_> = running.collect::<Result<_>>()?;
+    for program in &mut running {
+        program.expect("taking_part", LIMIT)?;
+    }
+    Ok(running)
+}
+
+fn around(rounds: usize) -> Together {
+    Together {
+        programs: 1,
+        rounds,
+        barriers: 0,
+        bytes: 20_000,
+    }
+}
+
+fn they_go_on(nodes: &dyn Nodes, still: usize, stand_still: StandStill<'_>) -> Result<()> {
+    let words = arguments(nodes, &around(ROUNDS), 0) + " --each-round --timeout 500";
+    let mut running = start_all(nodes, &words)?;
+    stand_still(&mut *running[still], true)?;
+    let others = running.iter_mut().enumerate().filter(|it| it.0 != still);
+    for (node, program) in others {
+        let mut last = String::new();
+        // An error is a silence.
+        while let Ok(line) = program.line(SILENT) {
+            last = line.with_context(|| format!("node {node} does not wait: {last}"))?;
+        }
+        let done = last == format!("{{\"rounds\":{ROUNDS}}}");
+        ensure!(!done, "node {node} does not wait");
+    }
+    stand_still(&mut *running[still], false)?;
+    for (node, program) in running.iter_mut().enumerate() {
+        program.succeed(&format!("the program on node {node}"), LONGEST)?;
+    }
+    wait_until_all_empty(nodes)
+}
+
+fn their_time_is_over(nodes: &dyn Nodes, still: usize, stand_still: StandStill<'_>) -> Result<()> {
+    let words = arguments(nodes, &around(0), 0) + &format!(" --timeout {CALL_SECONDS}");
+    let mut running = start_all(nodes, &words)?;
+    stand_still(&mut *running[still], true)?;
+    let own = format!("(node {still}, ");
+    let check = |program: &mut dyn Running| -> Result<()> {
+        let failed = program.expect("failed", FOUND_OUT)?;
+        let message = failed.as_str().unwrap_or_default();
+        // Whose time was over: a member that has called, and has waited.
+        let named = message.contains("(node ") && !message.contains(&own);
+        ensure!(
+            named && message.contains("within the time that was given"),
+            "the message does not say whose time is over: {message:?}"
+        );
+        let status = program.wait(LIMIT)?.status;
+        ensure!(status == 3, "it ended with status {status}");
+        Ok(())
+    };
+    let others = running.iter_mut().enumerate().filter(|it| it.0 != still);
+    for (node, program) in others {
+        check(&mut **program).with_context(|| format!("node {node}"))?;
+    }
+    stand_still(&mut *running[still], false)?;
+    check(&mut *running[still]).context("the member that goes on")
 }

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 
-use crate::nodes::{wait_until_all_empty, Nodes, LIMIT};
+use crate::nodes::{budget, counter, until, wait_until_all_empty, Nodes, LIMIT};
 
 /// Longest time for programs that run under emulation on a busy machine.
 const TRAFFIC_LIMIT: Duration = Duration::from_secs(240);
@@ -59,5 +59,69 @@ pub fn the_peer_of_a_killed_process_stops_waiting(
     let status = survivor.wait(LIMIT)?.status;
     ensure!(status == 3, "the survivor ended with status {status}");
     victim.wait(LIMIT).context("the killed process")?;
+    wait_until_all_empty(nodes)
+}
+
+/// Bytes that a message counts at most in staging memory: a page, and what is kept beside it.
+const STAGED: u64 = 4096 + 256;
+
+/// A process on node 0 receives nothing while a program of each of some nodes sends it more short
+/// messages than it can stage: the rest stays at its source, and other processes of these nodes
+/// exchange random messages meanwhile (Q11, Q12). Then it receives all of them, in the order in
+/// which each sender has sent them. A program on node `control` says when what begins.
+pub fn random_messages_beside_a_slow_receiver(
+    nodes: &dyn Nodes,
+    taking_part: usize,
+    control: usize,
+    count: usize,
+) -> Result<()> {
+    let all: Vec<_> = (0..taking_part).map(|node| node.to_string()).collect();
+    let list = all.join(",");
+    // Twice what can be staged.
+    let each = 2 * budget(&nodes.device_stats()?, 0, "staged_bytes_of_process")?[1]
+        / (3000 * taking_part as u64);
+    let words = format!("messages --nodes {list} --count {count} --seed 5 --slow {each}");
+    let programs = (0..taking_part).map(|node| nodes.start(node, &words));
+    let mut programs: Vec<_> = programs.collect::<Result<_>>()?;
+    for program in &mut programs {
+        program.expect("posted", LIMIT).context("a sender")?;
+    }
+    let missing = || -> Result<Option<String>> {
+        let stats = nodes.device_stats()?;
+        let [used, limit] = budget(&stats, 0, "staged_bytes_of_process")?;
+        if used + STAGED < limit {
+            return Ok(Some(format!("{used} bytes are staged, of {limit}")));
+        }
+        for node in 0..taking_part {
+            if counter(&stats, node, "operations")? == 0 {
+                return Ok(Some(format!("nothing is left at node {node}")));
+            }
+        }
+        Ok(None)
+    };
+    until(LIMIT, missing).context("until staging memory is full")?;
+    let prompt = |what: &str| {
+        let mut program = nodes.start(control, &format!("message-prompt {what} --nodes {list}"))?;
+        program.succeed(what, LIMIT).map(drop)
+    };
+    prompt("go")?;
+    for program in &mut programs {
+        program
+            .expect("received", TRAFFIC_LIMIT)
+            .context("beside a slow receiver")?;
+    }
+    if let Some(missing) = missing()? {
+        bail!("the slow process has received something: {missing}");
+    }
+    prompt("release")?;
+    let mut received = 0;
+    for program in &mut programs {
+        let slowly = program.expect("slowly", TRAFFIC_LIMIT)?;
+        received += slowly.as_u64().context("no number of messages")?;
+        program.succeed("a program beside a slow receiver", LIMIT)?;
+    }
+    println!("    {received} messages were received in the end");
+    let sent = each * taking_part as u64;
+    ensure!(received == sent, "{received} of {sent} messages came");
     wait_until_all_empty(nodes)
 }

@@ -17,10 +17,16 @@ pub use apart::{
 pub use attack::{
     isolation_probe_is_refused, keys_are_checked_at_both_ends, queue_fuzzer_harms_nobody,
 };
-pub use collectives::{collectives, members_of_a_killed_process_learn_of_it, Together};
+pub use collectives::{
+    collectives, members_of_a_killed_process_learn_of_it, members_wait_for_one_that_stands_still,
+    StandStill, Together,
+};
 pub use contention::{contention, contention_while_the_owner_is_stopped, Contenders};
 pub use death::{a_killed_process_leaves_nothing, peers_of_a_killed_process_learn_of_it, Load};
 pub use exchange::{all_pairs_exchange, demo_between};
-pub use messages::{random_messages, the_peer_of_a_killed_process_stops_waiting};
+pub use messages::{
+    random_messages, random_messages_beside_a_slow_receiver,
+    the_peer_of_a_killed_process_stops_waiting,
+};
 pub use orphans::{a_death_in_the_queue_is_survived, Death, Placement};
 pub use signals::{notifications_of_every_kind, the_end_of_a_channel_is_killed};

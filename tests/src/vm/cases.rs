@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{ensure, Context, Result};
-use qnic_cluster::{Links, NodeState, Runtime};
+use qnic_cluster::{Cluster, Links, NodeState, Runtime};
 use serde_json::Value;
 
 use super::nodes::{kill_device, on, on_network, on_spec, on_torus, VmNodes, BOTH_KERNELS};
@@ -66,7 +66,8 @@ fn bad_links(nodes: &VmNodes) -> Result<()> {
 }
 
 /// Guests exchange data, messages and collectives; on good links, on links that lose 5 % of the
-/// frames, and when a member is killed.
+/// frames, when a member is killed, when the guest of one stands still, and beside a process that
+/// receives nothing.
 fn four_guests(nodes: &VmNodes) -> Result<()> {
     scenario::all_pairs_exchange(nodes, 30)?;
     wait_until_all_empty(nodes)?;
@@ -78,6 +79,16 @@ fn four_guests(nodes: &VmNodes) -> Result<()> {
     };
     scenario::collectives(nodes, each).context("on good links")?;
     scenario::members_of_a_killed_process_learn_of_it(nodes, 2)?;
+    // Node 3 is behind it.
+    scenario::members_wait_for_one_that_stands_still(nodes, 1, &|_, still| {
+        let pause_or_resume = if still {
+            Cluster::pause
+        } else {
+            Cluster::resume
+        };
+        Ok(pause_or_resume(nodes.cluster(), "n1")?)
+    })?;
+    scenario::random_messages_beside_a_slow_receiver(nodes, 4, 0, 60)?;
     nodes.make_links_bad(5)?;
     scenario::random_messages(nodes, 2, 100, 3).context("on bad links")?;
     let each = Together {

@@ -16,9 +16,6 @@ use super::evidence;
 use super::silent::FAULT_TIMEOUT;
 use crate::nodes::{Ended, Nodes, Running};
 
-/// Signal number of `kill -9`.
-const SIGKILL: u8 = 9;
-
 /// A cluster of guests that ends with this object, or with this process.
 pub struct VmNodes {
     /// Taken when it ends.
@@ -261,8 +258,8 @@ impl Running for InGuest {
         }
     }
 
-    fn kill(&mut self) -> Result<()> {
-        Ok(self.process.signal(SIGKILL)?)
+    fn signal(&mut self, number: u8) -> Result<()> {
+        Ok(self.process.signal(number)?)
     }
 
     fn wait(&mut self, limit: Duration) -> Result<Ended> {
