@@ -115,11 +115,6 @@ pub trait CommandBody: FromBytes + IntoBytes + KnownLayout + Immutable + Copy {
 }
 
 impl Descriptor {
-    /// The bytes as a command that names a context, whatever its opcode.
-    pub fn context(&self) -> crate::context::ContextCommand {
-        zerocopy::transmute!(*self)
-    }
-
     /// What the bytes mean if the opcode is that of `C`.
     pub fn read<C: CommandBody>(&self) -> C {
         const { assert!(size_of::<C>() == DESCRIPTOR_BYTES) };

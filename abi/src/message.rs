@@ -106,7 +106,7 @@ bitflags! {
     /// Modifiers of a [`CancelCommand`].
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct CancelFlags: u32 {
-        /// It takes back the receive of a context ([`crate::context`]).
+        /// It takes back the receive of a context.
         const CONTEXT = 1;
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{mpsc, Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use qnic_abi::shared::Ordering;
 use qnic_abi::host_area::{READ_ONLY_PAGES, WRITABLE_PAGES};
+use qnic_abi::shared::Ordering;
 use qnic_abi::window::WINDOW_BYTES;
 use qnic_abi::{uapi, PAGE_SIZE};
 use qnic_driver::{check_config, Driver, Platform, Process};

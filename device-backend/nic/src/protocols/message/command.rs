@@ -1,14 +1,13 @@
 //! From a descriptor to a command that can be trusted to be one. Only the form is checked here.
 
 use qnic_abi::command::{CommandHeader, Descriptor, MAX_TRANSFER};
-use qnic_abi::context;
+use qnic_abi::context::{self, ContextCommand, CONTEXTS};
 use qnic_abi::message::{
     CancelCommand, CancelFlags, Opcode, ProbeCommand, ProbeFlags, ReceiveCommand, ReceiveFlags,
     SendCommand, SendFlags, ENDPOINTS,
 };
 use qnic_abi::{Key, SegmentId, Status};
 
-use super::context::check_command;
 use super::matching::{Pattern, Takes};
 use crate::core::LocalMemory;
 
@@ -282,6 +281,19 @@ fn check_cancel(raw: &CancelCommand) -> Result<HandleName, Status> {
     Ok((flags.contains(CancelFlags::CONTEXT), raw.handle.get()))
 }
 
+/// The number of the context that a command names.
+fn check_context(raw: &Descriptor) -> Result<u8, Status> {
+    let raw: ContextCommand = zerocopy::transmute!(*raw);
+    let header = &raw.header;
+    let zero = header.inline_length == 0
+        && raw.reserved0.get() == 0
+        && raw.reserved1.iter().all(|word| word.get() == 0);
+    match raw.context.get() {
+        context if zero && (context as usize) < CONTEXTS => Ok(context as u8),
+        _ => Err(Status::Malformed),
+    }
+}
+
 impl TryFrom<&Descriptor> for Command {
     type Error = Status;
 
@@ -292,11 +304,9 @@ impl TryFrom<&Descriptor> for Command {
             Ok(Opcode::Cancel) => check_cancel(&raw.read()).map(Command::Cancel),
             Ok(Opcode::Probe) => check_probe(&raw.read()).map(Command::Probe),
             Err(_) => match context::Opcode::try_from(raw.header.opcode) {
-                Ok(context::Opcode::SendContext) => {
-                    check_command(&raw.context()).map(Command::SendContext)
-                }
+                Ok(context::Opcode::SendContext) => check_context(raw).map(Command::SendContext),
                 Ok(context::Opcode::ReceiveContext) => {
-                    check_command(&raw.context()).map(Command::ReceiveContext)
+                    check_context(raw).map(Command::ReceiveContext)
                 }
                 Err(_) => Err(Status::Malformed),
             },

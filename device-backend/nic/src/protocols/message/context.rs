@@ -15,11 +15,12 @@
 
 use qnic_abi::command::CommandHeader;
 use qnic_abi::context::{
-    pages_of, ContextCommand, ContextFlags, DoorbellState, MessageContext, PageDescriptor,
-    CONTEXTS, CONTEXT_BYTES, CONTEXT_PAGES, POOL_PAGES, REGION_BYTES,
+    pages_of, ContextFlags, DoorbellState, MessageContext, PageDescriptor, CONTEXT_BYTES,
+    CONTEXT_PAGES, POOL_PAGES, REGION_BYTES,
 };
-use qnic_abi::host_area::{receive_doorbell_offset, send_doorbell_offset, CompletionEntry};
-use qnic_abi::host_area::{CompletionKind, POOL};
+use qnic_abi::host_area::{
+    receive_doorbell_offset, send_doorbell_offset, CompletionEntry, CompletionKind,
+};
 use qnic_abi::message::ENDPOINTS;
 use qnic_abi::window::{receive_context_offset, send_context_offset};
 use qnic_abi::{Key, SegmentId, SharedMemory, Status, VniId, PAGE_SIZE};
@@ -163,18 +164,6 @@ pub(super) struct Copied {
     flags: Option<ContextFlags>,
     region: [u64; INLINE_WORDS],
     pool: [u64; POOL_PAGES],
-}
-
-/// The number of the context that a command names.
-pub(super) fn check_command(raw: &ContextCommand) -> Result<u8, Status> {
-    let header = &raw.header;
-    let zero = header.inline_length == 0
-        && raw.reserved0.get() == 0
-        && raw.reserved1.iter().all(|word| word.get() == 0);
-    match raw.context.get() {
-        context if zero && (context as usize) < CONTEXTS => Ok(context as u8),
-        _ => Err(Status::Malformed),
-    }
 }
 
 impl Copied {
@@ -349,5 +338,3 @@ pub(super) fn complete<H: Host>(
     };
     core.ring_context(host, vni, offset, entry);
 }
-
-const _: () = assert!(POOL.is_multiple_of(PAGE_SIZE));

@@ -15,11 +15,11 @@
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
 //! | `context` | what a process describes in its window instead |
-//! | `sends`, `turns` | messages at their source, their order, and their frames |
+//! | `submit`, `sends`, `turns` | messages at their source, their order, and their frames |
 //! | `inbox` | posted receives and waiting probes of a process |
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
-//! | `receive`, `endings` | messages at their destination |
+//! | `receive`, `data`, `endings` | messages at their destination |
 //! | `staging` | messages that have arrived and are not done, and what they may take |
 //!
 //! # Invariants
@@ -33,6 +33,7 @@
 
 mod command;
 mod context;
+mod data;
 mod endings;
 mod inbox;
 #[cfg_attr(
@@ -48,6 +49,7 @@ mod probe;
 mod receive;
 mod sends;
 mod staging;
+mod submit;
 mod turns;
 
 use qnic_abi::context::Opcode as ContextOpcode;

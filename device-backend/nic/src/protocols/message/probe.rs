@@ -14,9 +14,9 @@ use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::{Status, VniId};
 
 use super::command::{Found, Handle, Memory, Name, Probe, ReceiveClaimed};
+use super::data::permit;
 use super::inbox::Inbox;
 use super::matching::MessageId;
-use super::receive::permit;
 use super::staging::{Header, Landing, Place};
 use super::{Context, Messages};
 use crate::core::LocalMemory;

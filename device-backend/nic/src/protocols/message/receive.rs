@@ -12,17 +12,17 @@
 //! its way goes to the next process on that port.
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::message::{Message, MessageData, MessagePermit, SendFlags};
-use qnic_abi::wire::Frame;
-use qnic_abi::{Status, VniId, PAGE_SIZE};
+use qnic_abi::message::{Message, SendFlags};
+use qnic_abi::{Status, VniId};
 
 use super::command::{Handle, Name, Receive, Space};
 use super::context::{complete, Copied};
-use super::inbox::{Inbox, Posted};
+use super::data::{copy_in, pages_from, permit};
+use super::inbox::Posted;
 use super::matching;
 use super::staging::{Arrived, Header, Landing, Place};
 use super::{Context, Messages, Protocol, Received};
-use crate::core::{Destination, Fetched, LookupSide, PageError, PageRange, Waiter};
+use crate::core::{Fetched, PageError, Waiter};
 use crate::env::{Host, Payload};
 use crate::frame::Arrival;
 use crate::ids::PeerIndex;
@@ -41,13 +41,6 @@ pub(super) fn failed_receive(posted: &Posted, status: Status) -> CompletionEntry
         endpoint: command.space.endpoint.into(),
         ..CompletionEntry::default()
     }
-}
-
-/// The pages that the rest of a message needs next.
-fn pages_from(inbox: &Inbox, landing: &Landing, offset: u64) -> PageRange {
-    let (address, run) = inbox.at(&landing.memory, landing.offset + offset);
-    let left = (landing.allowed - offset).min(run);
-    PageRange::new(address, left, LookupSide::Destination)
 }
 
 impl Messages {
@@ -481,168 +474,4 @@ impl Messages {
         }
         busy
     }
-
-    /// Where data of a message goes, and what is missing behind it.
-    fn check_data<H: Host>(
-        &mut self,
-        cx: &Context<'_, H>,
-        arrival: &Arrival<'_, H::Memory>,
-    ) -> Result<(Destination, Landing, usize), Status> {
-        let body: MessageData = arrival.body();
-        let message = self.staging.get(body.receive.get());
-        let message = message.ok_or(Status::Aborted)?;
-        let header = &message.header;
-        let known = header.peer == arrival.peer
-            && header.operation == arrival.operation().0
-            && message.bytes.is_none();
-        let Place::Landing(landing) = message.place else {
-            return Err(Status::Aborted);
-        };
-        if !known {
-            return Err(Status::Aborted);
-        }
-        let (offset, length) = (body.offset.get(), arrival.payload.len() as u64);
-        let end = offset.checked_add(length).ok_or(Status::BadAddress)?;
-        let missing = landing.allowed - landing.arrived;
-        if length == 0 || end > landing.allowed || length > missing {
-            return Err(Status::BadLength);
-        }
-        let inbox = self.inboxes.get_or_insert(header.vni);
-        let (address, run) = inbox.at(&landing.memory, landing.offset + offset);
-        if address % PAGE_SIZE as u64 != u64::from(body.page_offset.get()) {
-            return Err(Status::BadAddress);
-        }
-        let key = inbox.authorise(cx.core, header.vni, &landing.memory)?;
-        let to = Destination {
-            vni: header.vni,
-            address,
-            key,
-        };
-        Ok((to, landing, run.min(length) as usize))
-    }
-
-    /// Counts bytes of a message that have been copied into its receive.
-    fn data_copied<H: Host>(&mut self, cx: &mut Context<'_, H>, number: u64, length: u64) {
-        let Some(message) = self.staging.get(number) else {
-            return;
-        };
-        if let Place::Landing(landing) = &mut message.place {
-            landing.arrived += length;
-            if landing.arrived == landing.allowed {
-                self.end_landing(cx, number, Status::Ok);
-            }
-        }
-    }
-
-    /// Receives a fragment of a message that has permission.
-    pub(super) fn receive_data<H: Host>(
-        &mut self,
-        cx: &mut Context<'_, H>,
-        arrival: &Arrival<'_, H::Memory>,
-    ) -> Received {
-        let body: MessageData = arrival.body();
-        let (to, landing, run) = match self.check_data(cx, arrival) {
-            Ok(checked) => checked,
-            Err(status) => return Received::Refuse(status),
-        };
-        if run < arrival.payload.len() {
-            return Received::Refuse(Status::BadLength);
-        }
-        match cx.core.copy_in(cx.host, to, &arrival.payload) {
-            Ok(()) => {}
-            Err(PageError::Refused(status)) => {
-                self.end_landing(cx, body.receive.get(), status);
-                return Received::Refuse(status);
-            }
-            Err(PageError::Absent) => {
-                let inbox = self.inboxes.get_or_insert(to.vni);
-                return Received::Wait(to.vni, pages_from(inbox, &landing, body.offset.get()));
-            }
-        }
-        let length = arrival.payload.len() as u64;
-        self.data_copied(cx, body.receive.get(), length);
-        Received::Done
-    }
-
-    /// Receives fragments together whose pages are there.
-    pub(super) fn receive_data_span<H: Host>(
-        &mut self,
-        cx: &mut Context<'_, H>,
-        arrival: &Arrival<'_, H::Memory>,
-    ) -> usize {
-        let body: MessageData = arrival.body();
-        let Ok((to, _, run)) = self.check_data(cx, arrival) else {
-            return 0;
-        };
-        let payload = arrival.payload.part(0, run);
-        let copied = cx.core.copy_in_span(cx.host, to, &payload);
-        if copied > 0 {
-            self.data_copied(cx, body.receive.get(), copied as u64);
-        }
-        copied
-    }
-
-    /// Data of a message will never have its pages.
-    pub(super) fn data_unavailable<H: Host>(
-        &mut self,
-        cx: &mut Context<'_, H>,
-        arrival: &Arrival<'_, H::Memory>,
-        status: Status,
-    ) {
-        let body: MessageData = arrival.body();
-        if self.check_data(cx, arrival).is_ok() {
-            self.end_landing(cx, body.receive.get(), status);
-        }
-    }
-}
-
-/// Copies bytes of a message, from [`Landing::arrived`] on, into the memory of its receive.
-fn copy_in<H: Host>(
-    cx: &mut Context<'_, H>,
-    inbox: &Inbox,
-    vni: VniId,
-    landing: &mut Landing,
-    payload: &Payload<'_, H::Memory>,
-) -> Result<(), PageError> {
-    let key = inbox.authorise(cx.core, vni, &landing.memory);
-    let key = key.map_err(PageError::Refused)?;
-    while landing.arrived < landing.allowed {
-        let (address, run) = inbox.at(&landing.memory, landing.offset + landing.arrived);
-        let to = Destination { vni, address, key };
-        let left = (landing.allowed - landing.arrived).min(run) as usize;
-        let part = payload.part(landing.arrived as usize, left);
-        let mut copied = cx.core.copy_in_span(cx.host, to, &part);
-        if copied == 0 {
-            let page = PAGE_SIZE - (address % PAGE_SIZE as u64) as usize;
-            let first = part.part(0, page);
-            cx.core.copy_in(cx.host, to, &first)?;
-            copied = first.len();
-        }
-        if copied == 0 {
-            return Err(PageError::Refused(Status::BadLength));
-        }
-        landing.arrived += copied as u64;
-    }
-    Ok(())
-}
-
-/// Lets the bytes of a message come, the first of them to an address.
-pub(super) fn permit<H: Host>(
-    cx: &mut Context<'_, H>,
-    header: &Header,
-    number: u64,
-    landing: &Landing,
-    address: u64,
-) {
-    let mut permit = Frame::new(&MessagePermit {
-        receive: number.into(),
-        length: landing.allowed.into(),
-        page_offset: ((address % PAGE_SIZE as u64) as u16).into(),
-        ..MessagePermit::default()
-    });
-    let port = cx.core.process(header.vni).map(|process| process.port);
-    permit.envelope.source_port = port.map_or(0, |port| port.0).into();
-    permit.envelope.destination_port = header.source.port.into();
-    permit.envelope.operation = header.operation.into();
-    cx.transport.send_control(header.peer, permit);
 }

@@ -14,7 +14,6 @@
 
 use std::collections::VecDeque;
 
-use qnic_abi::command::CommandHeader;
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::message::{kind, MessageEnd, MessagePermit};
@@ -22,9 +21,9 @@ use qnic_abi::wire::Frame;
 use qnic_abi::{SegmentId, Status, VniId};
 
 use super::command::{Handle, Name, Send};
-use super::context::{complete, Copied, Pages};
+use super::context::{complete, Pages};
 use super::{Context, Messages, Outgoing, Protocol, Turn};
-use crate::core::{Fetched, PageKey, PerProcess, INLINE_WORDS, OPERATION_SLOTS};
+use crate::core::{PageKey, PerProcess, INLINE_WORDS, OPERATION_SLOTS};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::{OperationId, PeerIndex};
@@ -67,6 +66,29 @@ pub(super) struct Sending {
 }
 
 impl Sending {
+    /// A message of which nothing is sent.
+    pub(super) fn new(
+        command: Send,
+        destination: Name,
+        (page_key, pages): (PageKey, Option<Box<Pages>>),
+        inline: [u64; INLINE_WORDS],
+    ) -> Self {
+        Sending {
+            command,
+            destination,
+            page_key,
+            pages,
+            state: State::Unsent,
+            receive: 0,
+            page_offset: 0,
+            allowed: command.length,
+            sent: 0,
+            in_flight: 0,
+            limit: 1,
+            inline,
+        }
+    }
+
     /// Where a byte of the message is, and how many follow it there in one piece; none: it stands
     /// in the command.
     pub(super) fn at(&self, offset: u64) -> Option<(u64, u64)> {
@@ -112,6 +134,20 @@ impl Default for Sends {
 }
 
 impl Sends {
+    /// Returns true if a Send context is under way.
+    pub(super) fn has_context(&self, index: u8) -> bool {
+        self.contexts & 1 << index != 0
+    }
+
+    pub(super) fn take_context(&mut self, index: u8) {
+        self.contexts |= 1 << index;
+    }
+
+    /// Begins an operation.
+    pub(super) fn put(&mut self, id: OperationId, sending: Sending) {
+        self.slots[usize::from(id.slot())] = Some(Box::new(sending));
+    }
+
     pub(super) fn get(&mut self, id: OperationId) -> Option<&mut Sending> {
         self.slots.get_mut(usize::from(id.slot()))?.as_deref_mut()
     }
@@ -128,7 +164,7 @@ impl Sends {
     }
 
     /// Puts a message behind those of its stream. Returns false if there are too many streams.
-    fn join(
+    pub(super) fn join(
         &mut self,
         destination: Name,
         peer: PeerIndex,
@@ -169,7 +205,7 @@ impl Sends {
     }
 
     /// Lets a message send, or ends it, as things stand now.
-    fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
+    pub(super) fn update<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId) {
         let Some(operation) = cx.core.operation(id) else {
             return;
         };
@@ -218,7 +254,12 @@ impl Sends {
     }
 
     /// Gives a message up; its destination learns of it, if it waits for more.
-    fn fail<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
+    pub(super) fn fail<H: Host>(
+        &mut self,
+        cx: &mut Context<'_, H>,
+        id: OperationId,
+        status: Status,
+    ) {
         let Some(operation) = cx.core.operation(id) else {
             return;
         };
@@ -295,136 +336,7 @@ fn send_end<H>(
     }
 }
 
-/// A message that is to be sent, whoever describes it.
-struct Described {
-    command: Send,
-    /// How its pages are found, or why they are not.
-    checked: Result<PageKey, Status>,
-    pages: Option<Box<Pages>>,
-    inline: [u64; INLINE_WORDS],
-}
-
 impl PerProcess<Sends> {
-    /// Begins to send a message.
-    pub(super) fn submit<H: Host>(
-        &mut self,
-        cx: &mut Context<'_, H>,
-        vni: VniId,
-        command: Send,
-        fetched: &Fetched,
-    ) {
-        let header = &fetched.descriptor.header;
-        let checked = command.local.authorise(cx.core, vni);
-        let message = Described {
-            command,
-            checked,
-            pages: None,
-            inline: fetched.inline.map(u64::to_le),
-        };
-        self.begin(cx, vni, (header, fetched.peer), message);
-    }
-
-    /// Begins to send the message of a context.
-    ///
-    /// # Errors
-    /// Malformed: the context is under way.
-    pub(super) fn submit_context<H: Host>(
-        &mut self,
-        cx: &mut Context<'_, H>,
-        vni: VniId,
-        index: u8,
-        fetched: &Fetched,
-    ) -> Result<(), Status> {
-        let bit = 1 << index;
-        let sends = self.get_or_insert(vni);
-        if sends.contexts & bit != 0 {
-            return Err(Status::Malformed);
-        }
-        let kind = CompletionKind::Send;
-        let header = &fetched.descriptor.header;
-        let copied = Copied::read(cx.host, cx.core, vni, kind, (index, header));
-        let (command, pages, inline) = match copied.send(index) {
-            Ok(message) => message,
-            Err(status) => {
-                let entry = CompletionEntry {
-                    status: status.code().into(),
-                    kind: kind as u8,
-                    ..CompletionEntry::default()
-                };
-                complete(cx.host, cx.core, vni, copied.handle(index), entry);
-                return Ok(());
-            }
-        };
-        sends.contexts |= bit;
-        let nothing = Ok(PageKey::Table(qnic_abi::Key(0)));
-        let checked = pages.map_or(nothing, |pages| pages.authorise(cx.core, vni));
-        let pages = pages.filter(|_| command.length > 0).map(Box::new);
-        let message = Described {
-            command,
-            checked,
-            pages,
-            inline,
-        };
-        self.begin(cx, vni, (header, fetched.peer), message);
-        Ok(())
-    }
-
-    fn begin<H: Host>(
-        &mut self,
-        cx: &mut Context<'_, H>,
-        vni: VniId,
-        (header, peer): (&CommandHeader, Option<PeerIndex>),
-        message: Described,
-    ) {
-        let Described {
-            command,
-            checked,
-            pages,
-            inline,
-        } = message;
-        let counter = crate::core::Counter::Own;
-        let id = (vni, Messages::ID);
-        let Some(id) = cx.core.begin(id, counter, header, peer) else {
-            return;
-        };
-        let destination = Name {
-            node: header.remote_node.get(),
-            port: header.remote_port.get(),
-        };
-        let sends = self.get_or_insert(vni);
-        sends.slots[usize::from(id.slot())] = Some(Box::new(Sending {
-            command,
-            destination,
-            page_key: checked.unwrap_or(PageKey::Table(qnic_abi::Key(0))),
-            pages,
-            state: State::Unsent,
-            receive: 0,
-            page_offset: 0,
-            allowed: command.length,
-            sent: 0,
-            in_flight: 0,
-            limit: 1,
-            inline,
-        }));
-        let transport = &*cx.transport;
-        let has_arrived = |peer, last| transport.is_acknowledged(peer, last);
-        let failure = match (checked, peer) {
-            (Err(status), _) => Some(status),
-            (Ok(_), None) => Some(Status::NoSuchNode),
-            (Ok(_), Some(peer)) => {
-                let joined = sends.join(destination, peer, id, has_arrived);
-                (!joined).then_some(Status::Exhausted)
-            }
-        };
-        match failure {
-            None => sends.update(cx, id),
-            Some(status) => {
-                cx.core.counters.refused(status);
-                sends.fail(cx, id, status);
-            }
-        }
-    }
-
     pub(super) fn turn<H: Host>(
         &mut self,
         cx: &mut Context<'_, H>,
