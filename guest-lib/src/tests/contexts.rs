@@ -535,7 +535,9 @@ fn threads_share_the_contexts() {
             assert_eq!(fake.doorbell(context), DoorbellState::Used);
             fake.done(context, Status::Ok);
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
     });
     assert!(fake.fetch().is_none());
 }
