@@ -59,7 +59,7 @@
 //! | `notification` | counted notifications, queue, handlers, poller |
 //! | `memory` | buffers, exported and imported segments |
 //! | `endpoint` | the handle of a registered process |
-//! | `core` | the registered process: command queue, completion, command tracker, waiting, segment maps, notification ring, requests of messages, result records |
+//! | `core` | the registered process: command queue, completion, command tracker, waiting, segment maps, notification ring, requests of messages and their contexts, buffer pool, result records |
 //! | `provider` | the platform beneath: guest, host mode |
 //! | `error` | all errors |
 //!
@@ -136,6 +136,9 @@ const _: () = {
     shared::<Error>();
     shared::<message::Request<'_>>();
     shared::<message::MultiReceive<'_>>();
+    shared::<message::Pool<'_>>();
+    shared::<message::PoolBuffer<'_>>();
+    shared::<message::Pooled<'_>>();
     shared::<message::Claim<'_>>();
     shared::<message::Claimed<'_>>();
     shared::<group::Group<'_>>();

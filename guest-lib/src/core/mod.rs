@@ -3,9 +3,11 @@
 //! [`crate::message`] and [`crate::atomic`] keep here.
 
 pub(crate) mod completion;
+pub(crate) mod contexts;
 pub(crate) mod map;
 pub(crate) mod messages;
 pub(crate) mod notifications;
+pub(crate) mod pool;
 pub mod queue;
 pub(crate) mod record;
 pub(crate) mod tracker;

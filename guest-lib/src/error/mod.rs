@@ -78,6 +78,34 @@ pub enum Error {
     /// Requests of several endpoints cannot be waited for together.
     #[error("these requests are of several endpoints: wait for those of each endpoint")]
     ForeignRequest,
+    /// All contexts of a direction are under way: nothing was begun (Q8).
+    #[error(
+        "all {contexts} {direction} contexts are under way: wait for one, or use {}, which needs \
+         none",
+        if *.direction == "Send" { "post_send" } else { "post_receive" }
+    )]
+    NoContext {
+        /// Send or Receive.
+        direction: &'static str,
+        /// How many there are.
+        contexts: usize,
+    },
+    /// The buffer pool has no run of pages of that length (Q7).
+    #[error("{pages} pages of the buffer pool in one run: {free} are free; drop a buffer")]
+    PoolFull {
+        /// Wanted pages.
+        pages: usize,
+        /// Free pages, not necessarily in one run.
+        free: usize,
+    },
+    /// The pieces of a message do not fit into the pages of a context (Q5).
+    #[error("piece {piece} of the message {problem}")]
+    BadPiece {
+        /// Its index, from 0.
+        piece: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// A range does not lie within its segment or buffer.
     #[error(
         "{length} bytes at offset {offset} are outside of the {segment} of {segment_length} bytes"

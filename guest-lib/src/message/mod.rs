@@ -7,6 +7,7 @@
 //!   Pattern ────► receive, post_receive ► Request┘          └─ AsyncEndpoint::completion
 //!   Part ───────┘ receive_many ─────► MultiReceive ─► next: a Completion for each message
 //!   Pattern ────► probe, try_probe ─► Envelope: what has arrived
+//!   PoolBuffer ─► post_send_from, post_receive_into ─► Pooled, which gives the buffer back
 //!   Pattern ────► claim, try_claim ─► Claimed ─► receive into a Part, or discard
 //! ```
 //!
@@ -67,6 +68,13 @@
 //! has ended; if their segment is dropped, the message fails on both sides. A Send that is
 //! dropped goes on, and its failure is dropped.
 //!
+//! # Contexts
+//! A process has 32 contexts for Sends and 32 for receives in its NIC's memory. Messages by them
+//! come from and go to the buffer pool ([`Endpoint::pool`]), whose pages the NIC knows; are
+//! gathered from and scattered to pages of a segment; or stand in the context themselves. Nobody
+//! has to be told of their end ([`Notify::No`]). A Send in a context keeps its place among the
+//! others.
+//!
 //! # Ends
 //! | the call returns | the message |
 //! |---|---|
@@ -78,8 +86,10 @@
 //! A receive or probe from [`Source::Any`] ends with a message or when it is cancelled. One from a process
 //! that ends, or whose node falls silent for the peer timeout, fails with PeerGone.
 
+mod context;
 mod many;
 mod pattern;
+mod pool;
 mod probe;
 mod request;
 
@@ -90,13 +100,16 @@ use qnic_abi::message::{ReceiveCommand, ReceiveFlags, SendCommand, SendFlags};
 use qnic_abi::{NodeId, Port};
 
 use crate::endpoint::Endpoint;
-use crate::error::{MessageError, MessageOperation, Result};
+use crate::error::{MessageOperation, Result};
 use crate::memory::Part;
 use crate::rdma::transfer::Local;
 use crate::rdma::Source as Bytes;
 
+pub use context::{Notify, Pooled, PooledReceive, PooledSend, SHORT_MAX};
 pub use many::MultiReceive;
+use pattern::Fields;
 pub use pattern::{Destination, MessageEndpoint, Pattern, Source, Tag};
+pub use pool::{Pool, PoolBuffer};
 pub use probe::{Claim, Claimed, Envelope};
 use request::RequestKind;
 pub use request::{wait_all, wait_any, Request};
@@ -154,12 +167,12 @@ impl Endpoint {
         let mut copy = [0; INLINE_CAPACITY];
         let mut command = SendCommand::command();
         let mut payload: &[u8] = &[];
-        command.header.remote_node = to.node.0.into();
-        command.header.remote_port = to.port.0.into();
-        command.tag = to.tag.0.into();
-        command.immediate = to.immediate.into();
-        command.endpoint = to.endpoint.number().into();
-        if to.untagged {
+        let fields = Fields::from(to);
+        fields.name_peer(&mut command.header);
+        command.tag = fields.tag.into();
+        command.immediate = fields.ignore_or_immediate.into();
+        command.endpoint = fields.endpoint.into();
+        if fields.untagged {
             command.flags = SendFlags::UNTAGGED.bits().into();
         }
         let length = match core.local(bytes.into(), &mut copy)? {
@@ -182,12 +195,7 @@ impl Endpoint {
             command.descriptor()
         };
         let key = core.post_send(command, payload, None)?;
-        let what = MessageError::new(
-            MessageOperation::Send,
-            Some((to.node, to.port)),
-            to.tag.0,
-            length,
-        );
+        let what = fields.what(MessageOperation::Send, length);
         Ok(Request::new(core, key, RequestKind::Send, what))
     }
 
@@ -243,16 +251,13 @@ impl Endpoint {
         let range = into.range(core)?;
         let mut command = ReceiveCommand::command();
         let mut flags = flags;
-        let source = pattern.process();
-        flags.set(ReceiveFlags::ANY_PROC, source.is_none());
-        if let Some((node, port)) = source {
-            command.header.remote_node = node.0.into();
-            command.header.remote_port = port.0.into();
-        }
-        flags.set(ReceiveFlags::UNTAGGED, pattern.untagged);
-        command.tag = pattern.tag.0.into();
-        command.ignore = pattern.ignore.into();
-        command.endpoint = pattern.endpoint.number().into();
+        let fields = Fields::from(pattern);
+        flags.set(ReceiveFlags::ANY_PROC, fields.peer.is_none());
+        fields.name_peer(&mut command.header);
+        flags.set(ReceiveFlags::UNTAGGED, fields.untagged);
+        command.tag = fields.tag.into();
+        command.ignore = fields.ignore_or_immediate.into();
+        command.endpoint = fields.endpoint.into();
         command.flags = flags.bits().into();
         command.length = range.length.into();
         if range.length > 0 {
@@ -266,8 +271,7 @@ impl Endpoint {
             command.descriptor()
         };
         let key = core.post_command(command, None)?;
-        let operation = MessageOperation::Receive;
-        let what = MessageError::new(operation, source, pattern.tag.0, range.length);
+        let what = fields.what(MessageOperation::Receive, range.length);
         Ok(Request::new(core, key, kind, what))
     }
 }

@@ -1,7 +1,10 @@
 //! Where a message goes, and what a receive takes.
 
+use qnic_abi::command::CommandHeader;
 use qnic_abi::message::ENDPOINTS;
 use qnic_abi::{NodeId, Port};
+
+use crate::error::{MessageError, MessageOperation};
 
 /// The tag of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -133,5 +136,56 @@ impl Pattern {
             Source::Any => None,
             Source::Process(node, port) => Some((node, port)),
         }
+    }
+}
+
+/// What commands and contexts say of a destination or a pattern.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields {
+    /// `None`: any process.
+    pub(super) peer: Option<(NodeId, Port)>,
+    pub(super) tag: u64,
+    /// Ignored bits of a pattern, immediate data of a destination.
+    pub(super) ignore_or_immediate: u64,
+    pub(super) untagged: bool,
+    pub(super) endpoint: u16,
+}
+
+impl From<&Destination> for Fields {
+    fn from(to: &Destination) -> Self {
+        Fields {
+            peer: Some((to.node, to.port)),
+            tag: to.tag.0,
+            ignore_or_immediate: to.immediate,
+            untagged: to.untagged,
+            endpoint: to.endpoint.0,
+        }
+    }
+}
+
+impl From<&Pattern> for Fields {
+    fn from(pattern: &Pattern) -> Self {
+        Fields {
+            peer: pattern.process(),
+            tag: pattern.tag.0,
+            ignore_or_immediate: pattern.ignore,
+            untagged: pattern.untagged,
+            endpoint: pattern.endpoint.0,
+        }
+    }
+}
+
+impl Fields {
+    /// Puts the other process into a header.
+    pub(super) fn name_peer(&self, header: &mut CommandHeader) {
+        if let Some((node, port)) = self.peer {
+            header.remote_node = node.0.into();
+            header.remote_port = port.0.into();
+        }
+    }
+
+    /// What is said of the operation if it fails.
+    pub(super) fn what(&self, operation: MessageOperation, length: u64) -> MessageError {
+        MessageError::new(operation, self.peer, self.tag, length)
     }
 }

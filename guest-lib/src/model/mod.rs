@@ -6,6 +6,7 @@
 //! which loom reports.
 
 mod completions;
+mod contexts;
 mod notifications;
 
 use std::cell::RefCell;

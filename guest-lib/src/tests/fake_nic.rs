@@ -5,22 +5,25 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use qnic_abi::command::{Descriptor, COMMAND_BYTES, DESCRIPTOR_BYTES};
+use qnic_abi::context::{DoorbellState, MessageContext, CONTEXT_BYTES, POOL_PAGES, REGION_BYTES};
 use qnic_abi::host_area::{
-    completion_offset, notification_offset, signal_offset, CompletionEntry, COMPLETIONS_WAITING,
-    COMPLETION_ENTRIES, COMPLETION_TAIL, ERRORS, ERROR_RECORDS, ERROR_RING, GONE, HEAD,
-    NOTIFICATIONS_LOST, NOTIFICATION_TAIL, QUEUE_STATUS, READS_DONE, READ_ONLY_PAGES,
+    completion_offset, notification_offset, receive_doorbell_offset, send_doorbell_offset,
+    signal_offset, CompletionEntry, COMPLETIONS_WAITING, COMPLETION_ENTRIES, COMPLETION_TAIL,
+    DOORBELL_STATE, ERRORS, ERROR_RECORDS, ERROR_RING, GONE, HEAD, NOTIFICATIONS_LOST,
+    NOTIFICATION_TAIL, POOL, QUEUE_STATUS, READS_DONE, READ_ONLY_PAGES, SEND_DOORBELLS,
     SIGNAL_COUNTERS, WAKE_GENERATION, WRITABLE_PAGES, WRITES_DONE,
 };
 use qnic_abi::rdma::WriteCommand;
 use qnic_abi::shared::Ordering;
 use qnic_abi::window::{
-    armed_bit, command_offset, AWAKE, COMPLETION_HEAD, HEAD_STEP, SIGNAL_WAKE_REQUEST,
-    WAKE_REQUEST, WINDOW_BYTES,
+    armed_bit, command_offset, receive_context_offset, send_context_offset, AWAKE, COMPLETION_HEAD,
+    HEAD_STEP, SIGNAL_WAKE_REQUEST, WAKE_REQUEST, WINDOW_BYTES,
 };
 use qnic_abi::{uapi, SharedMemory, Status, PAGE_SIZE};
 use qnic_host::SharedRegion;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::core::contexts::{ContextName, Direction};
 use crate::core::lock;
 use crate::error::Operation;
 use crate::nic::Nic;
@@ -206,6 +209,71 @@ impl FakeNic {
         drop(state);
         self.check_wake(Wake::Anything);
         true
+    }
+
+    /// A context and its region, as they stand in the window.
+    pub(crate) fn context(&self, context: ContextName) -> (MessageContext, [u8; REGION_BYTES]) {
+        let offset = match context.direction {
+            Direction::Send => send_context_offset(context.number),
+            Direction::Receive => receive_context_offset(context.number),
+        };
+        let mut bytes = [0; CONTEXT_BYTES];
+        self.window.read_bytes(offset, &mut bytes);
+        let (context, region) = bytes.split_at(size_of::<MessageContext>());
+        let context = MessageContext::read_from_bytes(context).unwrap();
+        (context, region.try_into().unwrap())
+    }
+
+    /// The state in the doorbell of a context.
+    pub(crate) fn doorbell(&self, context: ContextName) -> DoorbellState {
+        let offset = Self::doorbell_offset(context) + DOORBELL_STATE;
+        let word = self.pool.load_u64(offset, Ordering::Acquire);
+        match word >> 32 {
+            0 => DoorbellState::Free,
+            1 => DoorbellState::Used,
+            2 => DoorbellState::Done,
+            other => panic!("{other}"),
+        }
+    }
+
+    fn doorbell_offset(context: ContextName) -> usize {
+        let offset = match context.direction {
+            Direction::Send => send_doorbell_offset(context.number),
+            Direction::Receive => receive_doorbell_offset(context.number),
+        };
+        offset - SEND_DOORBELLS
+    }
+
+    /// Stores the doorbell of a context, its state last, and wakes the process if it asked.
+    pub(crate) fn ring_context(
+        &self,
+        context: ContextName,
+        state: DoorbellState,
+        entry: CompletionEntry,
+    ) {
+        let entry = CompletionEntry {
+            handle: (context.number as u64).into(),
+            state: (state as u32).into(),
+            ..entry
+        };
+        let offset = Self::doorbell_offset(context);
+        let words: [u64; size_of::<CompletionEntry>() / 8] = zerocopy::transmute!(entry);
+        let last = DOORBELL_STATE / 8;
+        for index in (0..words.len())
+            .filter(|index| *index != last)
+            .chain([last])
+        {
+            let word = u64::from_le(words[index]);
+            self.pool
+                .store_u64(offset + index * 8, word, Ordering::Release);
+        }
+        self.check_wake(Wake::Anything);
+    }
+
+    /// The pages of the buffer pool.
+    pub(crate) fn pool(&self) -> SharedRegion {
+        self.pool
+            .part(POOL - SEND_DOORBELLS, POOL_PAGES * PAGE_SIZE)
     }
 
     /// Says that the NIC has dropped so many one-shot notifications.

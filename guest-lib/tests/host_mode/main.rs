@@ -16,6 +16,7 @@ macro_rules! assert_error {
 mod atomics;
 mod channels;
 mod cluster;
+mod contexts;
 mod errors;
 mod export_options;
 mod exports;

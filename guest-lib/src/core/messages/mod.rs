@@ -10,7 +10,7 @@
 //! # Invariants
 //! - The handle of a command is the key of its request; a key is never used twice. So a late
 //!   completion, of a command from before a queue reset for example, ends no other request.
-//! - At most [`SENDS_UNDER_WAY`] Sends are at the NIC. A NIC that runs as many operations as it
+//! - At most [`SENDS_UNDER_WAY`] Sends are at the NIC, those of contexts included. A NIC that runs as many operations as it
 //!   can reads no more commands: so Receives and Cancels are read whatever Sends wait for.
 //! - Sends are posted in the order of the calls.
 //! - Entries of the completion queue are taken by every call that posts, and by every wait for
@@ -23,6 +23,7 @@
 //! those who wait for transfers: each has stored a wake request before its last look, so the
 //! update of the host area that brought its completion wakes it, whoever took the entry.
 
+mod contexts;
 pub(crate) mod ring;
 
 use std::collections::VecDeque;
@@ -32,10 +33,12 @@ use std::time::Instant;
 
 use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::message::{CancelCommand, ReceiveCommand, ReceiveFlags};
+use qnic_abi::message::{CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags};
 use qnic_abi::Status;
 use slotmap::{Key, KeyData, SlotMap};
 
+use crate::core::contexts::{any_ended, ContextName, Contexts};
+use crate::core::pool::PoolPages;
 use crate::core::{lock, Core};
 use crate::error::{Error, Result};
 use ring::CompletionReader;
@@ -75,6 +78,8 @@ struct Entry {
     detached: bool,
     /// Cancelled, or about to be.
     cancelled: bool,
+    /// The NIC has it in a context, which has not ended.
+    context: Option<ContextName>,
 }
 
 impl Entry {
@@ -97,6 +102,8 @@ impl Entry {
 struct QueuedSend {
     descriptor: Descriptor,
     payload: [u8; INLINE_CAPACITY],
+    /// It is that of a context, which is filled.
+    context: Option<ContextName>,
 }
 
 #[derive(Debug, Default)]
@@ -108,8 +115,12 @@ struct State {
     cancels: VecDeque<RequestKey>,
     /// Numbers of claimed messages that are to be discarded. The NIC bounds what is claimed.
     discards: VecDeque<u64>,
-    /// Sends at the NIC.
+    /// Sends at the NIC that have no context.
     sends: usize,
+    contexts: Contexts<RequestKey>,
+    pool: PoolPages,
+    /// Sends of contexts that have failed while nobody waited for them.
+    failed_sends: u64,
 }
 
 /// The messages of an endpoint.
@@ -122,6 +133,8 @@ pub(crate) struct Messages {
     changes: AtomicU64,
     /// Something is to be posted once there is room.
     unposted: AtomicBool,
+    /// Copy of the bitmap of contexts that are held, for looks without the lock.
+    held: AtomicU64,
 }
 
 /// Remembers what a thread has seen, so that it locks only after a change.
@@ -135,6 +148,10 @@ impl State {
             self.sends = self.sends.saturating_sub(1);
         }
         let key = RequestKey::from(KeyData::from_ffi(entry.handle.get()));
+        self.end(key, entry);
+    }
+
+    fn end(&mut self, key: RequestKey, entry: &CompletionEntry) {
         let Some(request) = self.requests.get_mut(key) else {
             return;
         };
@@ -162,6 +179,7 @@ impl State {
             filled: 0,
             detached: false,
             cancelled: false,
+            context: None,
         })
     }
 
@@ -172,6 +190,10 @@ impl State {
             if wanted.is_some_and(|request| request.end.is_none()) {
                 let mut command = CancelCommand::command();
                 command.handle = key.data().as_ffi().into();
+                if let Some(context) = wanted.and_then(|request| request.context) {
+                    command.handle = (context.number as u64).into();
+                    command.flags = CancelFlags::CONTEXT.bits().into();
+                }
                 if !core.post(&command.descriptor(), &[])? {
                     return Ok(());
                 }
@@ -190,7 +212,7 @@ impl State {
             }
             self.discards.pop_front();
         }
-        while self.sends < SENDS_UNDER_WAY {
+        while self.has_credit() {
             let Some(send) = self.queued.front() else {
                 return Ok(());
             };
@@ -198,10 +220,18 @@ impl State {
             if !core.post(&send.descriptor, &send.payload[..length])? {
                 return Ok(());
             }
-            self.sends += 1;
+            match send.context {
+                Some(context) => self.contexts.note_posted(context),
+                None => self.sends += 1,
+            }
             self.queued.pop_front();
         }
         Ok(())
+    }
+
+    /// Returns true if another Send may be posted.
+    fn has_credit(&self) -> bool {
+        self.sends + self.contexts.sends() < SENDS_UNDER_WAY
     }
 
     fn has_unposted(&self) -> bool {
@@ -230,6 +260,10 @@ impl Drop for Guard<'_> {
         // Relaxed: a thread that sees it takes the lock.
         let unposted = self.state.has_unposted();
         self.messages.unposted.store(unposted, Ordering::Relaxed);
+        let held = self.state.contexts.held();
+        // Release; partner: the acquire load in `needs_progress`. Whoever sees that a context is
+        // not held any more sees that something has changed.
+        self.messages.held.store(held, Ordering::Release);
     }
 }
 
@@ -241,6 +275,8 @@ impl Messages {
         // something has changed.
         CompletionReader::tail(core.process.host_area()) != self.head.load(Ordering::Acquire)
             || self.unposted.load(Ordering::Relaxed)
+            // Acquire; partner: the release in the drop of a `Guard`.
+            || any_ended(core.process.pool(), self.held.load(Ordering::Acquire))
     }
 
     /// Takes the lock, and what the NIC has completed; posts what waits.
@@ -257,6 +293,7 @@ impl Messages {
 
 impl Guard<'_> {
     fn drain(&mut self, core: &Core) {
+        self.sweep(core);
         let state = &mut *self.state;
         let before = state.reader.head();
         let mut reader = std::mem::take(&mut state.reader);
@@ -305,7 +342,7 @@ impl Core {
             }
             let key = state.insert();
             let descriptor = command(key.data().as_ffi());
-            if state.queued.is_empty() && state.sends < SENDS_UNDER_WAY {
+            if state.queued.is_empty() && state.has_credit() {
                 match self.post(&descriptor, payload) {
                     Ok(false) => {}
                     Ok(true) => {
@@ -323,6 +360,7 @@ impl Core {
             state.queued.push_back(QueuedSend {
                 descriptor,
                 payload: copy,
+                context: None,
             });
             Ok(Some(key))
         })
@@ -348,15 +386,15 @@ impl Core {
         })
     }
 
-    fn post_when_room(
+    fn post_when_room<T>(
         &self,
         deadline: Option<Instant>,
-        mut post: impl FnMut(&mut State) -> Result<Option<RequestKey>>,
-    ) -> Result<RequestKey> {
+        mut post: impl FnMut(&mut State) -> Result<Option<T>>,
+    ) -> Result<T> {
         let posted = self.wait_for(deadline, || {
             let mut guard = self.messages.progress(self)?;
             match post(&mut guard.state)? {
-                Some(key) => Ok(Some(key)),
+                Some(posted) => Ok(Some(posted)),
                 None => self.check_running().map(|()| None),
             }
         });
@@ -473,12 +511,14 @@ impl Core {
         let state = &mut *guard.state;
         state.requests.retain(|_, request| {
             request.end.get_or_insert(End::Reset);
+            request.context = None;
             !request.detached
         });
         state.queued.clear();
         state.cancels.clear();
         state.discards.clear();
         state.sends = 0;
+        state.reset_contexts(self);
         // Release; partner: the acquire load in `Core::look`.
         self.messages.changes.fetch_add(1, Ordering::Release);
         Ok(())

@@ -1,0 +1,202 @@
+//! Messages by contexts and the buffer pool (Q4, Q5, Q7, Q8).
+
+use qnic::message::{Notify, Pattern, Tag, SHORT_MAX};
+use qnic::{Error, Part, Status};
+
+use crate::cluster::{in_threads, pattern, status, Cluster};
+use crate::messages::{pair, Party, ANY, LIMIT};
+
+const PAGE: usize = 4096;
+
+/// Each side's buffer goes to the NIC and comes back with every message.
+#[test]
+fn pool_buffers_play_ping_pong() {
+    const ROUNDS: usize = 200;
+    const LENGTH: usize = 3 * PAGE + 17;
+    let (_cluster, a, b) = pair(PAGE);
+    let both = [&a, &b];
+    in_threads(&both, |me, party| {
+        let (me, other) = (me as usize, both[1 - me as usize]);
+        let pool = party.endpoint.pool();
+        let [mut out, mut into] = [4, 4].map(|pages| pool.take(pages).unwrap());
+        for round in 0..ROUNDS {
+            // Short in one round, long in the other.
+            let length = [LENGTH, 100][round % 2];
+            let posted = party.endpoint.post_receive_into(&ANY, into).unwrap();
+            let send = || {
+                out.write(0, &pattern(me + 2 * round, length)).unwrap();
+                let to = other.with_tag(1).immediate(round as u64);
+                let sent = party.endpoint.post_send_from(&to, out, length);
+                sent.unwrap().wait(LIMIT).unwrap().1
+            };
+            let receive = || {
+                let (completion, buffer) = posted.wait(LIMIT).unwrap();
+                assert_eq!(completion.immediate, round as u64);
+                assert_eq!(completion.length, length as u64);
+                let mut bytes = vec![0; length];
+                buffer.read(0, &mut bytes).unwrap();
+                assert!(bytes == pattern(1 - me + 2 * round, length));
+                buffer
+            };
+            (out, into) = match me {
+                0 => {
+                    let out = send();
+                    (out, receive())
+                }
+                _ => {
+                    let into = receive();
+                    (send(), into)
+                }
+            };
+        }
+        drop((out, into));
+        assert_eq!(pool.free(), 16);
+    });
+}
+
+/// Pages that stand in reversed order are one message, and come to others in another order.
+#[test]
+fn pages_are_gathered_and_scattered() {
+    const COUNT: usize = 7;
+    let (_cluster, a, b) = pair(16 * PAGE);
+    // The first begins 100 bytes into its page, the last ends 50 bytes before its end.
+    let piece = |index: usize| match index {
+        0 => (100, PAGE - 100),
+        index if index + 1 == COUNT => (0, PAGE - 50),
+        _ => (0, PAGE),
+    };
+    let parts = |party: &'_ Party, page: fn(usize) -> usize| -> Vec<(usize, usize)> {
+        assert_eq!(party.memory.len(), 16 * PAGE);
+        let place = |index| (page(index) * PAGE + piece(index).0, piece(index).1);
+        (0..COUNT).map(place).collect()
+    };
+    let from = parts(&a, |index| 10 - index);
+    // With a hole behind each page.
+    let into = parts(&b, |index| 2 * index + 1);
+    let total = COUNT * PAGE - 150;
+    let bytes = pattern(5, total);
+    let mut done = 0;
+    for (offset, length) in &from {
+        a.buffer.write(*offset, &bytes[done..][..*length]).unwrap();
+        done += length;
+    }
+    fn of<'a>(party: &'a Party, places: &[(usize, usize)]) -> Vec<Part<'a>> {
+        let part = |(offset, length): &(usize, usize)| party.memory.part(*offset, *length);
+        places.iter().map(part).collect()
+    }
+    let mut received = b.endpoint.post_receive_pages(&ANY, &of(&b, &into)).unwrap();
+    let sent = a.endpoint.post_send_pages(&b.with_tag(3), &of(&a, &from));
+    assert_eq!(received.wait(LIMIT).unwrap().length, total as u64);
+    sent.unwrap().wait(LIMIT).unwrap();
+    let mut arrived = Vec::new();
+    for (offset, length) in &into {
+        arrived.extend(b.buffer.read_vec(*offset, *length).unwrap());
+    }
+    assert!(arrived == bytes);
+    for hole in (0..16).step_by(2) {
+        assert!(b.buffer.read_vec(hole * PAGE, PAGE).unwrap() == [0; PAGE]);
+    }
+}
+
+/// With and without a notice; one that fails without one is counted.
+#[test]
+fn a_thousand_short_sends_arrive_in_order() {
+    const COUNT: u64 = 1000;
+    let (_cluster, a, b) = pair(PAGE);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..COUNT {
+                let length = number as usize % (SHORT_MAX + 1);
+                let bytes = pattern(number as usize, length);
+                let to = b.with_tag(1).immediate(number);
+                let notify = [Notify::No, Notify::Yes][usize::from(number % 10 == 0)];
+                let request = loop {
+                    match a.endpoint.post_send_short(&to, &bytes, notify) {
+                        // Looks, too: it frees those that have ended.
+                        Err(Error::NoContext { .. }) => std::thread::yield_now(),
+                        other => break other.unwrap(),
+                    }
+                };
+                if let Some(mut request) = request {
+                    request.wait(LIMIT).unwrap();
+                }
+            }
+        });
+        for number in 0..COUNT {
+            let into = b.memory.part(0, SHORT_MAX);
+            let received = b.endpoint.receive(&ANY, into, LIMIT).unwrap();
+            let length = number as usize % (SHORT_MAX + 1);
+            assert_eq!(
+                (received.immediate, received.length),
+                (number, length as u64)
+            );
+            let expected = pattern(number as usize, length);
+            assert!(b.buffer.read_vec(0, length).unwrap() == expected);
+        }
+    });
+    assert_eq!(a.endpoint.failed_sends(), 0);
+    let nobody = qnic::message::Destination::tagged(b.endpoint.node(), qnic::Port(55), Tag(1));
+    let failing = a.endpoint.post_send_short(&nobody, b"x", Notify::No);
+    assert!(failing.unwrap().is_none());
+    // Fails behind it: of one process to one other in order.
+    let told = a.endpoint.post_send_short(&nobody, b"x", Notify::Yes);
+    let told = told.unwrap().unwrap().wait(LIMIT);
+    assert_eq!(status(told), Status::NoSuchPort);
+    while a.endpoint.failed_sends() == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(a.endpoint.failed_sends(), 1);
+}
+
+/// A message that is shorter than its pages leaves the rest; a longer one is truncated.
+#[test]
+fn a_message_may_be_shorter_or_longer_than_its_pages() {
+    let (_cluster, a, b) = pair(16 * PAGE);
+    let bytes = pattern(1, 3 * PAGE);
+    a.buffer.write(0, &bytes).unwrap();
+    for (length, truncated) in [(5, false), (PAGE + 1, false), (3 * PAGE, true)] {
+        let buffer = b.endpoint.pool().take(2).unwrap();
+        buffer.write(0, &[0xee; 2 * PAGE]).unwrap();
+        let posted = b.endpoint.post_receive_into(&ANY, buffer).unwrap();
+        let part = a.memory.part(0, length);
+        let sent = a.endpoint.post_send(&b.with_tag(7), part);
+        let (completion, buffer) = posted.wait(LIMIT).unwrap();
+        assert_eq!((completion.length, completion.tag), (length as u64, Tag(7)));
+        assert_eq!(completion.truncated, truncated);
+        assert_eq!(sent.unwrap().wait(LIMIT).unwrap().truncated, truncated);
+        let mut arrived = vec![0; buffer.len()];
+        buffer.read(0, &mut arrived).unwrap();
+        let taken = length.min(2 * PAGE);
+        assert!(arrived[..taken] == bytes[..taken]);
+        assert!(arrived[taken..].iter().all(|byte| *byte == 0xee));
+    }
+}
+
+/// What waits for a process that ends fails, and its pages come back; drops need nobody.
+#[test]
+fn the_end_of_a_peer_gives_the_pages_back() {
+    let cluster = Cluster::new(2);
+    let nics = [0, 1].map(|node| cluster.nic(node));
+    let [a, b] = [0, 1].map(|node: usize| Party::new(&nics[node], 1, PAGE));
+    let pool = b.endpoint.pool();
+    let from = Pattern::any_tag(a.source());
+    let take = |pages| pool.take(pages).unwrap();
+    let received = b.endpoint.post_receive_into(&from, take(2)).unwrap();
+    let stays = b.endpoint.post_receive_into(&ANY, take(1)).unwrap();
+    // Long: they wait for a receive that nobody posts.
+    let send = || b.endpoint.post_send_from(&a.with_tag(1), take(4), 4 * PAGE);
+    let (sent, dropped) = (send().unwrap(), send().unwrap());
+    drop(dropped);
+    drop(a);
+    assert_eq!(status(received.wait(LIMIT)), Status::PeerGone);
+    let gone = status(sent.wait(LIMIT));
+    assert!(
+        matches!(gone, Status::PeerGone | Status::NoSuchPort),
+        "{gone}"
+    );
+    while pool.free() < 15 {
+        std::thread::yield_now();
+    }
+    drop(stays);
+    assert_eq!(pool.free(), 16);
+}
