@@ -191,10 +191,6 @@ layouts! {
 
 const _: () = assert!(core::mem::offset_of!(MessageContext, local_segment) == 40);
 const _: () = assert!(REGION_BYTES == crate::command::INLINE_CAPACITY);
-const _: () = assert!(
-    2 * CONTEXTS <= crate::window::COMMAND_ENTRIES,
-    "N ≥ 2M (Q2)"
-);
 
 impl ContextCommand {
     /// Issues the operation of the context with that number, which stands in `described`.

@@ -116,6 +116,7 @@ pub const WINDOW_BYTES: usize = 7 * PAGE_SIZE;
 
 const _: () = assert!(COMMAND_QUEUE + COMMAND_ENTRIES * COMMAND_BYTES == SEND_CONTEXTS);
 const _: () = assert!(RECEIVE_CONTEXTS + CONTEXTS * CONTEXT_BYTES == WINDOW_BYTES);
+const _: () = assert!(2 * CONTEXTS <= COMMAND_ENTRIES, "N ≥ 2M (Q2)");
 const _: () = assert!(ARMED + SIGNAL_COUNTERS as usize / 8 <= COMMAND_QUEUE);
 
 /// Offset of the word of [`ARMED`] that holds the bit of a counted notification,
