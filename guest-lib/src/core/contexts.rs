@@ -68,7 +68,7 @@ impl ContextName {
     /// The context of the lowest bit.
     fn of_bit(bits: u64) -> Option<Self> {
         let bit = bits.trailing_zeros() as usize;
-        (bits != 0).then(|| ContextName {
+        (bits != 0).then_some(ContextName {
             direction: match bit < CONTEXTS {
                 true => Direction::Send,
                 false => Direction::Receive,
