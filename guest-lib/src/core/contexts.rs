@@ -68,7 +68,7 @@ impl ContextName {
     /// The context of the lowest bit.
     fn of_bit(bits: u64) -> Option<Self> {
         let bit = bits.trailing_zeros() as usize;
-        (bits != 0).then(|| ContextName {
+        (bits != 0).then_some(ContextName {
             direction: match bit < CONTEXTS {
                 true => Direction::Send,
                 false => Direction::Receive,
@@ -284,15 +284,20 @@ impl<K: Copy> Contexts<K> {
         }
     }
 
-    /// Frees the contexts that have ended, and hands each end to `take`.
+    /// A bitmap of the contexts that the NIC may have ended.
+    pub(crate) fn under_way(&self) -> u64 {
+        self.held & self.posted
+    }
+
+    /// Frees the first context of a bitmap of [`Contexts::under_way`] that has ended. The bitmap
+    /// keeps those behind it.
     pub(crate) fn sweep<M: SharedMemory + ?Sized>(
         &mut self,
         doorbells: &M,
-        mut take: impl FnMut(Ended<K>),
-    ) {
-        let mut left = self.held & self.posted;
-        while let Some(name) = ContextName::of_bit(left) {
-            left &= left - 1;
+        left: &mut u64,
+    ) -> Option<Ended<K>> {
+        while let Some(name) = ContextName::of_bit(*left) {
+            *left &= *left - 1;
             let state = name.state(doorbells);
             if state == DoorbellState::Used as u64 {
                 continue;
@@ -303,13 +308,14 @@ impl<K: Copy> Contexts<K> {
                 zerocopy::transmute!(words.map(u64::to_le))
             });
             if let Some(Holder { request, left }) = self.free(doorbells, name) {
-                take(Ended {
+                return Some(Ended {
                     request,
                     entry,
                     left,
                 });
             }
         }
+        None
     }
 
     /// Frees all contexts: the NIC has dropped their operations. Hands pages that were left to

@@ -58,9 +58,8 @@ fn a_context_comes_back(times: u64) {
             contexts.note_posted(name);
             let ended = loop {
                 requests.request(&window);
-                let mut found = None;
-                contexts.sweep(&doorbells, |ended| found = Some(ended));
-                match found {
+                let mut left = contexts.under_way();
+                match contexts.sweep(&doorbells, &mut left) {
                     Some(ended) => break ended,
                     None => woken.wait(),
                 }
