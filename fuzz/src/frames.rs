@@ -130,7 +130,7 @@ pub fn run(data: &[u8]) {
 impl<'a, 'b> Attack<'a, 'b> {
     fn new(input: &'a mut Input<'b>) -> Self {
         let limits = limits();
-        let net = Net::new(2, 64, WINDOWS, &limits);
+        let net = Net::new(2, 112, WINDOWS, &limits);
         let (a, b, victim) = (
             party(&net, 0, 1),
             party(&net, TARGET, 2),

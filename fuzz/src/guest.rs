@@ -49,7 +49,7 @@ impl<'a, 'b> Guest<'a, 'b> {
     /// A cluster whose honest processes have talked already.
     pub(crate) fn new(input: &'a mut Input<'b>, kernel: bool) -> Self {
         let limits = limits();
-        let net = Net::new(3, 80, WINDOWS, &limits);
+        let net = Net::new(3, 144, WINDOWS, &limits);
         let (a, b) = (party(&net, 1, 1), party(&net, 2, 2));
         let (neighbour, c) = (party(&net, HOSTILE, 1), party(&net, 2, 3));
         let (villain, friend) = (party(&net, HOSTILE, 3), party(&net, 1, 4));

@@ -4,7 +4,8 @@
 //!   program ─┬─ process: a thread that sends, a thread that receives
 //!            └─ process …                     every process sends to every one, also itself
 //! ```
-//! Each process knows from the plan which messages come, and wants each, in random order: it posts
+//! Of three messages one is sent by a context, and receives are posted by contexts as long as some
+//! are free. Each process knows from the plan which messages come, and wants each, in random order: it posts
 //! receives for a third, claims the next third and receives that in another order, and posts
 //! receives for the rest. It checks that each message comes once and whole, and that
 //! messages of one sender that match equal receives come in the order in which they were sent.
@@ -13,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use anyhow::{bail, ensure, Context, Result};
 use clap::Args;
-use qnic::message::{wait_all, Completion, Destination, Pattern, Request};
-use qnic::{Endpoint, Nic, NodeId, Port, SegmentName};
+use qnic::message::{wait_all, Completion, Destination, Notify, Pattern, Request, SHORT_MAX};
+use qnic::{Endpoint, Error, Nic, NodeId, Part, Port, SegmentName};
 
 use super::plan::{plan, Planned};
 use super::slow::{Sender, Slow};
@@ -228,12 +229,45 @@ impl Process<'_> {
             let (node, port) = self.options.name(message.to);
             let to = Destination::tagged(node, port, message.tag).immediate(message.id);
             let part = outbox.part(offset, message.length);
-            sends.push(self.endpoint.post_send(&to, part)?);
+            sends.push(self.begin(&to, message, part)?);
             offset += message.length;
         }
         let sent = wait_all(&mut sends, Some(ANSWER_LIMIT)).context("send")?;
         ensure!(sent.iter().all(|it| !it.truncated), "one was truncated");
         Ok(())
+    }
+
+    /// Begins to send a message: of three one by a context, if it can be.
+    fn begin(
+        &self,
+        to: &Destination,
+        message: &Planned,
+        part: Part<'_>,
+    ) -> qnic::Result<Request<'_>> {
+        let endpoint = &self.endpoint;
+        if message.id % 3 == 0 {
+            let by_context = match message.length <= SHORT_MAX {
+                true => endpoint.post_send_short(to, &message.bytes(), Notify::Yes),
+                false => endpoint.post_send_pages(to, &[part]).map(Some),
+            };
+            match by_context {
+                Ok(Some(request)) => return Ok(request),
+                Ok(None) | Err(Error::NoContext { .. } | Error::BadPiece { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        endpoint.post_send(to, part)
+    }
+
+    /// Posts a receive, by a context if it can be.
+    fn post<'a>(&'a self, one: &Wanted, inbox: &'a Exported) -> qnic::Result<Request<'a>> {
+        let part = inbox.part(one.offset, one.room);
+        match self.endpoint.post_receive_pages(&one.pattern, &[part]) {
+            Err(Error::NoContext { .. } | Error::BadPiece { .. }) => {
+                self.endpoint.post_receive(&one.pattern, part)
+            }
+            posted => posted,
+        }
     }
 
     fn receive(&self, wanted: &[Wanted], plans: &[Vec<Planned>], inbox: &Exported) -> Result<()> {
@@ -259,10 +293,7 @@ impl Process<'_> {
         inbox: &Exported,
         check: &mut Check<'_>,
     ) -> Result<()> {
-        let post = |one: &Wanted| -> qnic::Result<Request<'_>> {
-            let part = inbox.part(one.offset, one.room);
-            self.endpoint.post_receive(&one.pattern, part)
-        };
+        let post = |one: &Wanted| self.post(one, inbox);
         let mut receives = wanted.iter().map(post).collect::<qnic::Result<Vec<_>>>()?;
         let completions = wait_all(&mut receives, Some(ANSWER_LIMIT)).context("receive")?;
         for (one, completion) in wanted.iter().zip(completions) {
