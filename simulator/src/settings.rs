@@ -1,6 +1,7 @@
 //! What a simulation is made of: the options of its caller, and what a seed makes
 //! of them.
 
+use qnic_abi::host_area::WRITABLE_PAGES;
 use qnic_links::units::{Probability, Span};
 use qnic_links::Impairments;
 use qnic_nic::Limits;
@@ -211,13 +212,17 @@ impl Settings {
             jitter: Span::nanoseconds(jitter),
             ..delay_only(delay)
         };
+        // Frames that the pools of processes take are not missing elsewhere.
+        let on = |node: usize| slots.iter().filter(|slot| **slot == node).count();
+        let most = (0..options.nodes).map(on).max().unwrap_or(0);
+        let pools = (most * WRITABLE_PAGES) as u64;
         Settings {
             options: Options { faults, ..*options },
             slots,
             rdma_workers,
             others: Others::Sync,
             probes: false,
-            frames: random.u64(56..168),
+            frames: random.u64(56..168) + pools,
             limits: limits(random),
             poll: random.u64(300..4000),
             think: random.u64(2_000..200_000),
@@ -244,7 +249,7 @@ impl Settings {
             rdma_workers: nodes,
             others: Others::Sync,
             probes: false,
-            frames: 96,
+            frames: 96 + WRITABLE_PAGES as u64,
             limits: Limits {
                 window: case.window,
                 ..Limits::default()
