@@ -6,23 +6,25 @@
 //! ```
 //! Both spin on the same memory, and nobody stands between them. `usec/xfer` is half a round trip,
 //! the mean of all; the rate beside it has two digits, so it is not used.
+//!
+//! Nothing says when the server listens. A client that comes too early ends with ECONNREFUSED, and
+//! another one is started.
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure, Context, Result};
-use procfs::net::TcpState;
 use qnic_cluster::spawn_bound;
 use qnic_images::{Cache, Program, Provisioner, Silent};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 /// Longest time for one size.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// How often it is looked whether a program has come so far.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// How the program gets here by hand.
 const INSTALL: &str = "apt-get install libfabric-bin";
@@ -71,28 +73,34 @@ impl Drop for Ends {
 }
 
 impl Ends {
-    /// What it has printed, if it has ended.
-    fn ended(&mut self) -> Result<Option<String>> {
-        let Some(status) = self.0.try_wait()? else {
-            return Ok(None);
-        };
-        let mut text = String::new();
+    /// Waits until it ends. Returns how, and what it has printed and complained about: a few
+    /// lines, for which its pipes have room.
+    fn end(&mut self, deadline: Instant) -> Result<(ExitStatus, String, String)> {
+        while self.0.try_wait()?.is_none() {
+            let fd = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty())?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left)?;
+            match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => bail!("fi_pingpong has not ended within {LIMIT:?}"),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("wait for fi_pingpong"),
+            }
+        }
+        let status = self.0.wait()?;
+        let (mut text, mut errors) = (String::new(), String::new());
         if let Some(mut output) = self.0.stdout.take() {
             output.read_to_string(&mut text)?;
         }
-        let mut errors = String::new();
         if let Some(mut output) = self.0.stderr.take() {
             output.read_to_string(&mut errors)?;
         }
-        let said = errors.trim();
-        ensure!(status.success(), "fi_pingpong ended with {status}: {said}");
-        Ok(Some(text))
+        Ok((status, text, errors))
     }
 }
 
 fn run(program: &Program, size: usize, count: u64) -> Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    let port = listener.local_addr()?.port();
+    let port = listener.local_addr()?.port().to_string();
     drop(listener);
     let start = |words: &[&str]| -> Result<Ends> {
         let mut command = program.command();
@@ -103,34 +111,30 @@ fn run(program: &Program, size: usize, count: u64) -> Result<f64> {
         let child = spawn_bound(command).context("start fi_pingpong")?;
         Ok(Ends(child))
     };
-    let port_word = port.to_string();
-    let mut server = start(&["-B", &port_word])?;
-    until("listens", || {
-        ensure!(server.ended()?.is_none(), "the server has ended");
-        Ok(listens(port)?.then_some(()))
-    })?;
-    let mut client = start(&["-P", &port_word, "127.0.0.1"])?;
-    let text = until("measures", || client.ended())?;
-    parse(&text, size)
-}
-
-/// Asks until there is something.
-fn until<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let start = Instant::now();
-    while start.elapsed() < LIMIT {
-        if let Some(found) = ask()? {
-            return Ok(found);
+    let deadline = Instant::now() + LIMIT;
+    let mut server = start(&["-B", &port])?;
+    loop {
+        let mut client = start(&["-P", &port, "127.0.0.1"])?;
+        let (status, text, errors) = client.end(deadline)?;
+        if status.success() {
+            return parse(&text, size);
         }
-        std::thread::sleep(LOOK);
+        let refused = status.code() == Some(Errno::CONNREFUSED.raw_os_error());
+        ensure!(
+            refused,
+            "fi_pingpong ended with {status}: {}",
+            errors.trim()
+        );
+        // The server does not listen yet, or never will.
+        if server.0.try_wait()?.is_some() {
+            let (status, _, errors) = server.end(deadline)?;
+            bail!("its server ended with {status}: {}", errors.trim());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "its server does not listen within {LIMIT:?}"
+        );
     }
-    bail!("fi_pingpong has not come so far that it {what}, in {LIMIT:?}")
-}
-
-/// Returns true if some process listens on that port.
-fn listens(port: u16) -> Result<bool> {
-    let all = procfs::net::tcp()?.into_iter().chain(procfs::net::tcp6()?);
-    let mut listening = all.filter(|entry| entry.state == TcpState::Listen);
-    Ok(listening.any(|entry| entry.local_address.port() == port))
 }
 
 /// Reads microseconds of half a round trip from what the client prints.
@@ -183,6 +187,32 @@ mod tests {
             assert!(error.contains("nothing about 8 bytes"), "{error}");
         }
         assert!(parse(&format!("{HEAD}8       1k      =1k"), 8).is_err());
+    }
+
+    /// A program that runs a line of the shell with the words of the measurement.
+    fn shell(line: &str) -> Program {
+        Program {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), line.into(), "sh".into()],
+            env: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_refused_is_followed_by_another_while_the_server_runs() {
+        let tries = tempfile::NamedTempFile::new().unwrap();
+        let tries = tries.path().display();
+        let server = "case \"$*\" in *-B*) kill -STOP $$ ;; esac";
+        let client = format!("printf x >> {tries}; test $(wc -c < {tries}) -gt 2 || exit 111");
+        let rows = format!("printf '%s' '{HEAD}{TINY}'");
+        let program = shell(&format!("{server}; {client}; {rows}"));
+        assert_eq!(run(&program, 8, 1).unwrap(), 72.84);
+        let gone = shell("case \"$*\" in *-B*) exit 7 ;; esac; exit 111");
+        let error = run(&gone, 8, 1).unwrap_err().to_string();
+        assert!(
+            error.contains("server ended with exit status: 7"),
+            "{error}"
+        );
     }
 
     #[test]
