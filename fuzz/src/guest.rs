@@ -10,6 +10,7 @@
 use qnic_abi::atomic::Function;
 use qnic_abi::collective::{CollectiveCommand, JoinGroupCommand, LeaveGroupCommand};
 use qnic_abi::command::CommandBody;
+use qnic_abi::context::{pages_of, CONTEXT_PAGES};
 use qnic_abi::message::{CancelCommand, ProbeCommand, ReceiveCommand, ReceiveFlags, SendCommand};
 use qnic_abi::page_table::{entry_of, PageAccess, Tag};
 use qnic_abi::process_names::{NameCommand, ProcessName};
@@ -19,7 +20,7 @@ use qnic_abi::window::{
 };
 use qnic_abi::{Key, SegmentId, VniId};
 use qnic_abi_client::{Command, Memory};
-use qnic_nic::testing::{page, Net, Party};
+use qnic_nic::testing::{page, Net, Party, PAGE};
 use qnic_nic::Limits;
 
 use crate::honest::{check_bounds, limits, party, pass, reset, Pair, BYTES, PAGES, WINDOWS};
@@ -184,6 +185,7 @@ impl<'a, 'b> Guest<'a, 'b> {
                 send.descriptor()
             }
             5 => return self.claimed_command(local, length),
+            6 => return self.context_command(tag, length, (node, port)),
             7 => {
                 let mut probe = ProbeCommand::command();
                 probe.ignore = input.near(3).into();
@@ -192,7 +194,7 @@ impl<'a, 'b> Guest<'a, 'b> {
                 probe.flags = input.near32(flags | u32::from(tag as u8 & 1) << 1).into();
                 probe.descriptor()
             }
-            2 | 6 => {
+            2 => {
                 let mut receive = ReceiveCommand::command();
                 receive.ignore = input.near(3).into();
                 receive.length = length.into();
@@ -216,6 +218,52 @@ impl<'a, 'b> Guest<'a, 'b> {
         descriptor.body[..8].copy_from_slice(&words[0].to_le_bytes());
         descriptor.header.inline_length = input.near8(0);
         self.villain.post(&descriptor);
+    }
+
+    /// A message by a context that is right but for what the input makes wrong. A few numbers, so
+    /// that contexts under way are named again.
+    fn context_command(&mut self, tag: u64, length: u64, (node, port): (u16, u16)) {
+        let input = &mut *self.input;
+        let index = usize::from(input.byte() % 4);
+        let sends = input.chance(144);
+        let described = match sends {
+            true => self.villain.send_context(index, &self.friend),
+            false => self.villain.receive_context(index),
+        };
+        let described = match input.byte() % 8 {
+            0 if sends => described.short(input.bytes(140)),
+            0..=2 => {
+                let (page, offset) = (input.byte() % 18, input.short() % 4100);
+                described.pool(page.into(), offset, length)
+            }
+            _ => {
+                let offset = u64::from(input.short()) % PAGE;
+                let count = pages_of(offset as usize, length).min(CONTEXT_PAGES as u64);
+                let number = |_| u64::from(input.byte() % 8);
+                let pages: Vec<u64> = (0..count).map(number).collect();
+                described.pages(&pages, offset, length)
+            }
+        };
+        let mut described = described.tag(tag);
+        let context = &mut described.context;
+        context.flags = input
+            .near32(context.flags.get() | u32::from(tag as u8) << 2)
+            .into();
+        context.length = input.near(context.length.get()).into();
+        context.pages = input.near16(context.pages.get()).into();
+        context.local_key = input.near(context.local_key.get()).into();
+        context.endpoint = input.near16(0).into();
+        if sends {
+            context.remote_node = input.near16(node).into();
+            context.remote_port = input.near16(port).into();
+        }
+        let descriptor = &mut described.pages[usize::from(input.byte()) % CONTEXT_PAGES];
+        descriptor.address = input.near(descriptor.address.get()).into();
+        descriptor.length = input.near16(descriptor.length.get()).into();
+        if input.chance(48) {
+            self.villain.cancel_context(index);
+        }
+        described.issue();
     }
 
     /// Receives or discards what may be a claimed message of the process: the numbers of a NIC
