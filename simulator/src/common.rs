@@ -1,16 +1,18 @@
 //! What the world and all tasks of a simulation share.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use qnic_abi::host_area;
+use qnic_abi::host_area::{self, HOST_PAGES};
 
 use crate::checker::Checker;
 use crate::collective_oracle::CollectiveOracle;
 use crate::memory::Words;
 use crate::message_oracle::MessageOracle;
-use crate::oracle::{Oracle, UnavailablePage};
+use crate::oracle::Oracle;
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::{Others, Settings};
+use crate::watched::UnavailablePage;
 
 /// What happens now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,16 @@ impl Common {
         self.schedule.notify(&self.phase_changed);
     }
 
+    /// The process in a slot is registered, with a host area in these frames.
+    pub(crate) fn registered(&self, slot: usize, frames: [u32; HOST_PAGES]) {
+        match self.settings.others_in(slot) {
+            None => lock(&self.oracle).registered(slot, frames),
+            Some(Others::Sync) => {}
+            Some(Others::Messages) => lock(&self.messages).registered(slot, frames),
+            Some(Others::Groups) => lock(&self.groups).registered(slot, frames),
+        }
+    }
+
     /// The process in a slot begins to die.
     pub(crate) fn end(&self, slot: usize) {
         match self.settings.others_in(slot) {
@@ -98,9 +110,10 @@ impl Common {
 
     /// A node goes down, or has come back: its routes are disturbed until a point in time.
     pub(crate) fn disturb_node(&self, node: usize, until: u64) {
-        lock(&self.oracle).disturb_node(node, until);
-        lock(&self.messages).disturb_node(node, until);
-        lock(&self.groups).disturb_node(node, until);
+        let nodes: BTreeSet<usize> = self.settings.slots.iter().copied().collect();
+        for other in nodes.into_iter().filter(|other| *other != node) {
+            self.disturb_route(node, other, until);
+        }
     }
 
     /// The route between two nodes is cut, or was: it is disturbed until a point in time.

@@ -40,7 +40,8 @@
 //! | `checker` | the same for locks, semaphores and wait queues |
 //! | `message_worker`, `message_oracle` | processes that send and receive messages; what must hold of these |
 //! | `collective_worker`, `collective_oracle` | processes that form groups and take part in collectives; what must hold of these |
-//! | `queue` | the command queue and the completion queue of both kinds |
+//! | `queue` | the command queue and the completion queue of a process |
+//! | `watched` | a process as the oracles see it |
 //! | `routes` | which routes were disturbed a short time ago |
 //! | `settings`, `world` | what a seed makes of the options; one simulation |
 //! | [`campaign`], [`throughput`] | many seeds, making a failure smaller; a stream of writes |
@@ -73,6 +74,7 @@ mod settings;
 mod sync_worker;
 mod task;
 pub mod throughput;
+mod watched;
 mod wire;
 mod world;
 

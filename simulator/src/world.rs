@@ -12,12 +12,12 @@ use qnic_abi::control::Statistics;
 
 use crate::common::{Common, Phase, SlotState};
 use crate::node::Node;
-use crate::oracle::UnavailablePage;
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Trace};
 use crate::sessions::ends;
 use crate::settings::{delay_only, Faults, Options, Others, Settings};
 use crate::task::Tasks;
 use crate::throughput::Measured;
+use crate::watched::UnavailablePage;
 use crate::wire::{Arrived, Network};
 
 /// How long processes may work, in nanoseconds.

@@ -1,8 +1,6 @@
 //! What the NIC's store of a completion says, checked at that instant.
 
-use qnic_abi::host_area::{
-    completion_offset, CompletionEntry, CompletionKind, COMPLETION_MORE, COMPLETION_TAIL,
-};
+use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::{Status, PAGE_SIZE};
 
 use super::items::{How, Message, Receive, Taken};
@@ -14,13 +12,7 @@ const SHORT: u64 = PAGE_SIZE as u64;
 impl MessageOracle {
     /// A NIC has stored a word of a host area.
     pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
-        if offset != COMPLETION_TAIL || !self.process(slot).is_registered() {
-            return;
-        }
-        while self.process(slot).completions < value {
-            let number = self.process(slot).completions;
-            self.process(slot).completions += 1;
-            let entry = self.entry(slot, number);
+        for (number, entry) in self.process(slot).watched.completions(offset, value) {
             let status = Status::try_from(entry.status.get()).expect("a known status");
             match CompletionKind::try_from(entry.kind) {
                 Ok(CompletionKind::Send) => self.sent(slot, &entry, status),
@@ -38,19 +30,6 @@ impl MessageOracle {
                 kind => panic!("process {slot}: a completion of kind {kind:?}"),
             }
         }
-    }
-
-    fn entry(&mut self, slot: usize, number: u64) -> CompletionEntry {
-        let view = self.process(slot).view.as_ref();
-        let view = view.and_then(|view| Some((view, view.host_area?)));
-        let (view, frames) = view.expect("a registered process");
-        let mut bytes = [0; size_of::<CompletionEntry>()];
-        let offset = completion_offset(number);
-        let frame = frames[offset / PAGE_SIZE];
-        view.machine
-            .memory
-            .load(frame, offset % PAGE_SIZE, &mut bytes);
-        zerocopy::transmute!(bytes)
     }
 
     /// A Send has ended.
@@ -318,8 +297,9 @@ impl MessageOracle {
                 );
                 let mut expected = bytes_of(id, message.length);
                 expected.truncate(length as usize);
-                let address = self.process(slot).incoming + start;
-                let memory = self.peek(slot, address, length).expect("it is alive");
+                let process = self.process(slot);
+                let memory = process.watched.peek(process.incoming + start, length);
+                let memory = memory.expect("it is alive");
                 let wrong = memory.iter().zip(&expected).position(|(a, b)| a != b);
                 assert_eq!(
                     wrong, None,

@@ -111,9 +111,26 @@ impl MessageWorker<'_> {
             self.wait(LOOK)?;
         }
         issue(self);
-        if self.queue.put(&queue::Command::new(command, payload)) {
-            self.context.ring_doorbell(self.process);
-        }
+        let command = queue::Command::new(command, payload);
+        self.context.put(self.process, &mut self.queue, &command);
+        Ok(())
+    }
+
+    /// Issues the command of a receive or a probe.
+    fn issue(
+        &mut self,
+        command: &Descriptor,
+        mut receive: Receive,
+        serves: Option<Space>,
+    ) -> Result<()> {
+        let (schedule, slot, handle) = (self.schedule, self.slot, receive.handle);
+        self.put(command, &[], |worker| {
+            let now = schedule.now();
+            receive.issued = now;
+            trace!(schedule, "message worker {slot}: {receive:?}");
+            lock(&worker.common.messages).post(slot, now, receive);
+        })?;
+        self.receives.insert(handle, serves);
         Ok(())
     }
 
@@ -287,20 +304,12 @@ impl MessageWorker<'_> {
         let mut receive = Receive::new(handle, pattern, range);
         receive.many = many;
         receive.wrong = wrong.map(Wrong::status);
-        let slot = self.slot;
-        self.put(&command.descriptor(), &[], |worker| {
-            let now = schedule.now();
-            receive.issued = now;
-            trace!(schedule, "message worker {slot}: {receive:?}");
-            lock(&worker.common.messages).post(slot, now, receive);
-        })?;
-        self.receives.insert(handle, serves);
-        Ok(())
+        self.issue(&command.descriptor(), receive, serves)
     }
 
     /// Posts a probe.
     pub(super) fn probe(&mut self) -> Result<()> {
-        let (schedule, slot) = (self.schedule, self.slot);
+        let schedule = self.schedule;
         let pattern = self.pattern(self.space());
         let waits = schedule.chance(400);
         let how = match schedule.range(0..4) {
@@ -326,14 +335,7 @@ impl MessageWorker<'_> {
         command.flags = flags.bits().into();
         let mut receive = Receive::new(handle, pattern, (0, 0));
         receive.how = how;
-        self.put(&command.descriptor(), &[], |worker| {
-            let now = schedule.now();
-            receive.issued = now;
-            trace!(schedule, "message worker {slot}: {receive:?}");
-            lock(&worker.common.messages).post(slot, now, receive);
-        })?;
-        self.receives.insert(handle, None);
-        Ok(())
+        self.issue(&command.descriptor(), receive, None)
     }
 
     /// Receives some claimed message, or drops it.
@@ -388,13 +390,7 @@ impl MessageWorker<'_> {
         };
         let mut receive = Receive::new(handle, nothing, range);
         receive.how = how;
-        self.put(&command.descriptor(), &[], |worker| {
-            let now = schedule.now();
-            receive.issued = now;
-            trace!(schedule, "message worker {slot}: {receive:?}");
-            lock(&worker.common.messages).post(slot, now, receive);
-        })?;
-        self.receives.insert(handle, None);
+        self.issue(&command.descriptor(), receive, None)?;
         self.landing.insert(handle, claimed);
         Ok(())
     }
