@@ -180,15 +180,17 @@ impl ProcessContext {
         entries
     }
 
-    /// Waits until a completion has come, or for so many nanoseconds.
+    /// Waits until a completion has come or something else that says so, or for so many
+    /// nanoseconds.
     pub(crate) fn wait(
         &self,
         process: &Process<SimPlatform>,
         queue: &Queue,
         limit: u64,
+        ready: impl FnOnce() -> bool,
     ) -> Result<()> {
         let generation = queue.request_wake();
-        match queue.has_completions() {
+        match queue.has_completions() || ready() {
             true => Ok(()),
             false => self.block(process, generation, limit),
         }

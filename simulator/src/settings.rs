@@ -122,6 +122,8 @@ pub(crate) struct Settings {
     pub(crate) others: Others,
     /// Message workers post probes, too.
     pub(crate) probes: bool,
+    /// Message workers use contexts, too.
+    pub(crate) contexts: bool,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     pub(crate) limits: Limits,
@@ -179,6 +181,7 @@ impl Settings {
         };
         settings.rdma_workers = options.nodes;
         settings.probes = seed % 7 == 6;
+        settings.contexts = seed % 14 >= 7;
         match settings.others {
             Others::Groups => limit_groups(&mut settings.limits, &mut random),
             _ => limit_messages(&mut settings.limits, &mut random),
@@ -222,6 +225,7 @@ impl Settings {
             rdma_workers,
             others: Others::Sync,
             probes: false,
+            contexts: false,
             frames: random.u64(56..168) + pools,
             limits: limits(random),
             poll: random.u64(300..4000),
@@ -249,6 +253,7 @@ impl Settings {
             rdma_workers: nodes,
             others: Others::Sync,
             probes: false,
+            contexts: false,
             frames: 96 + WRITABLE_PAGES as u64,
             limits: Limits {
                 window: case.window,

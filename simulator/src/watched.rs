@@ -3,7 +3,11 @@
 
 use std::sync::Arc;
 
-use qnic_abi::host_area::{completion_offset, CompletionEntry, COMPLETION_TAIL, HOST_PAGES};
+use qnic_abi::context::{DoorbellState, CONTEXTS};
+use qnic_abi::host_area::{
+    completion_offset, CompletionEntry, COMPLETION_TAIL, DOORBELL_STATE, HOST_PAGES, POOL,
+    SEND_DOORBELLS,
+};
 use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
 
 use crate::platform::Machine;
@@ -107,30 +111,70 @@ impl Watched {
     /// # Panics
     /// If it is not registered.
     pub(crate) fn load<const LENGTH: usize>(&self, offset: usize) -> [u8; LENGTH] {
-        let view = self.view.as_ref();
-        let Some((view, frames)) = view.and_then(|view| Some((view, view.host_area?))) else {
-            panic!("process {}: its host area before it has one", self.slot);
-        };
         let mut bytes = [0; LENGTH];
-        let frame = frames[offset / PAGE_SIZE];
-        let memory = &view.machine.memory;
-        memory.load(frame, offset % PAGE_SIZE, &mut bytes);
+        let loaded = self.load_into(offset, &mut bytes);
+        let slot = self.slot;
+        loaded.unwrap_or_else(|| panic!("process {slot}: its host area before it has one"));
         bytes
     }
 
+    fn load_into(&self, offset: usize, bytes: &mut [u8]) -> Option<()> {
+        let view = self.view.as_ref()?;
+        let frame = view.host_area?[offset / PAGE_SIZE];
+        let memory = &view.machine.memory;
+        memory.load(frame, offset % PAGE_SIZE, bytes);
+        Some(())
+    }
+
+    /// What stands in its buffer pool; `None` if it is dead.
+    pub(crate) fn peek_pool(&self, start: u64, length: u64) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; length as usize];
+        let mut done = 0;
+        while done < bytes.len() {
+            let offset = POOL + start as usize + done;
+            let end = bytes.len().min(done + PAGE_SIZE - offset % PAGE_SIZE);
+            self.load_into(offset, &mut bytes[done..end])?;
+            done = end;
+        }
+        Some(bytes)
+    }
+
     /// The completions that a NIC's store into the host area adds, with their numbers.
-    pub(crate) fn completions(&mut self, offset: usize, value: u64) -> Vec<(u64, CompletionEntry)> {
+    pub(crate) fn completions(&mut self, offset: usize, value: u64) -> Vec<CompletionEntry> {
         if offset != COMPLETION_TAIL || !self.is_registered() {
             return Vec::new();
         }
         let first = self.completions;
         self.completions = first.max(value);
-        let entry = |number| (number, zerocopy::transmute!(self.load_entry(number)));
-        (first..value).map(entry).collect()
+        let entries = (first..value).map(completion_offset);
+        entries.map(|offset| self.load_entry(offset)).collect()
     }
 
-    fn load_entry(&self, number: u64) -> [u8; size_of::<CompletionEntry>()] {
-        self.load(completion_offset(number))
+    /// The context, and the entry, if the NIC has stored the state of a doorbell. True: it is a
+    /// context for receives.
+    pub(crate) fn doorbell(
+        &self,
+        offset: usize,
+        value: u64,
+    ) -> Option<((bool, usize), CompletionEntry)> {
+        let bytes = size_of::<CompletionEntry>();
+        let entry = offset.checked_sub(SEND_DOORBELLS + DOORBELL_STATE)? / bytes;
+        let start = SEND_DOORBELLS + entry * bytes;
+        let state = start + DOORBELL_STATE == offset && entry < 2 * CONTEXTS;
+        if !state || !self.is_registered() {
+            return None;
+        }
+        let used = value >> 32 == u64::from(DoorbellState::Used as u32);
+        assert!(!used, "process {}: a NIC takes a context", self.slot);
+        Some((
+            (entry >= CONTEXTS, entry % CONTEXTS),
+            self.load_entry(start),
+        ))
+    }
+
+    fn load_entry(&self, offset: usize) -> CompletionEntry {
+        let bytes: [u8; size_of::<CompletionEntry>()] = self.load(offset);
+        zerocopy::transmute!(bytes)
     }
 
     /// Returns true if an operation from or to it may find a page unavailable.

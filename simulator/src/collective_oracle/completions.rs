@@ -8,7 +8,7 @@ use super::{CollectiveOracle, Member, Name, Purpose};
 impl CollectiveOracle {
     /// A NIC has stored a word of a host area.
     pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
-        for (_, entry) in self.process(slot).watched.completions(offset, value) {
+        for entry in self.process(slot).watched.completions(offset, value) {
             self.ended(slot, &entry, now);
         }
     }

@@ -254,7 +254,8 @@ impl CollectiveWorker<'_> {
 
     /// Reads completions, or waits for some so many nanoseconds.
     fn wait(&mut self, limit: u64) -> Result<()> {
-        self.context.wait(self.process, &self.queue, limit)?;
+        self.context
+            .wait(self.process, &self.queue, limit, || false)?;
         self.collect()
     }
 }

@@ -146,7 +146,9 @@ impl MessageOracle {
         let posted = posted.take_while(|other| other.handle != receive.handle);
         let kind = receive.how.probes();
         let posted = posted.filter(|it| it.how.probes() == kind && it.how.claimed().is_none());
-        let posted: Vec<_> = posted.filter(|other| other.end.is_none()).collect();
+        let posted: Vec<_> = posted
+            .filter(|other| other.was_posted_with(receive))
+            .collect();
         if kind {
             return posted.len() >= self.limits.probes as usize;
         }

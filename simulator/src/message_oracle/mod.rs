@@ -34,6 +34,7 @@ mod order;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use qnic_abi::context::{CONTEXTS, POOL_PAGES};
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::PAGE_SIZE;
 use qnic_nic::Limits;
@@ -51,14 +52,20 @@ pub(crate) const OUTGOING: u64 = 40 * PAGE_SIZE as u64;
 /// Bytes of the segment that it receives into.
 pub(crate) const INCOMING: u64 = 48 * PAGE_SIZE as u64;
 
+/// Bytes of its buffer pool.
+pub(crate) const POOL_BYTES: u64 = (POOL_PAGES * PAGE_SIZE) as u64;
+
 /// The process in a slot, or what is left of it.
 struct Process {
     watched: Watched,
     /// First addresses of its segments.
     outgoing: u64,
     incoming: u64,
-    /// What must stand in the segment that it receives into.
+    /// What must stand in the segment that it receives into, and behind that in the pool.
     memory: ExpectedBytes,
+    /// What has each context, by direction, and ends that were told.
+    contexts: [[Option<u64>; CONTEXTS]; 2],
+    ends: u64,
     /// Messages under way.
     sends: BTreeSet<u64>,
     /// All receives, in the order of posting, and where each handle stands.
@@ -76,12 +83,22 @@ impl Process {
             watched,
             outgoing,
             incoming,
-            memory: ExpectedBytes::new(INCOMING),
+            memory: ExpectedBytes::new(INCOMING + POOL_BYTES),
+            contexts: [[None; CONTEXTS]; 2],
+            ends: 0,
             sends: BTreeSet::new(),
             receives: Vec::new(),
             handles: BTreeMap::new(),
             revoking: false,
             ended,
+        }
+    }
+
+    /// What stands in the memory that it receives into; `None` if it is dead.
+    fn peek(&self, (start, length): Range) -> Option<Vec<u8>> {
+        match start.checked_sub(INCOMING) {
+            Some(start) => self.watched.peek_pool(start, length),
+            None => self.watched.peek(self.incoming + start, length),
         }
     }
 
@@ -161,9 +178,19 @@ impl MessageOracle {
         self.next
     }
 
-    /// Tries to reserve memory for a receive.
+    /// Tries to reserve memory for a receive, or for a message in the pool.
     pub(crate) fn reserve(&mut self, slot: usize, handle: u64, range: Range) -> bool {
         self.process(slot).memory.reserve(range, handle)
+    }
+
+    /// Gives up a reservation for what is not issued after all.
+    pub(crate) fn release(&mut self, slot: usize, handle: u64) {
+        self.process(slot).memory.release(handle);
+    }
+
+    /// A process has written into its pool, which begins behind its segment.
+    pub(crate) fn wrote(&mut self, slot: usize, start: u64, bytes: &[u8]) {
+        self.process(slot).memory.set(start, bytes);
     }
 
     /// A message is issued now.
@@ -178,6 +205,9 @@ impl MessageOracle {
         let process = self.process(from);
         message.disturbed = away || unsettled || process.watched.lacks_pages(now);
         message.ends = (process.watched.incarnation, incarnation);
+        if let Some(context) = message.context {
+            process.contexts[0][context] = Some(id);
+        }
         process.sends.insert(id);
         self.messages.insert(id, message);
     }
@@ -195,6 +225,9 @@ impl MessageOracle {
         process
             .handles
             .insert(receive.handle, process.receives.len());
+        if let Some(context) = receive.context {
+            process.contexts[1][context] = Some(receive.handle);
+        }
         process.receives.push(receive);
     }
 
@@ -254,8 +287,9 @@ impl MessageOracle {
                 continue;
             }
             self.check_order(process, true);
-            let memory = process.watched.peek(process.incoming, INCOMING);
-            let memory = memory.expect("it is alive");
+            let segment = process.peek((0, INCOMING));
+            let mut memory = segment.expect("it is alive");
+            memory.extend(process.peek((INCOMING, POOL_BYTES)).unwrap_or_default());
             // What a dead process has sent may come yet.
             let mut expected = process.memory.clone();
             for posted in process.receives.iter().filter(|it| it.end.is_none()) {

@@ -11,7 +11,9 @@
 //! A process whose Sends take all its operations has no more commands read, so it could
 //! post no receive for those that wait for it: a worker leaves one operation free.
 
+mod by_context;
 mod commands;
+mod contexts;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +21,7 @@ use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::{Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
 
+use self::contexts::Contexts;
 use crate::common::{Common, Phase, SlotState};
 use crate::expected_bytes::{ExpectedBytes, Range};
 use crate::message_oracle::{Space, INCOMING, OUTGOING};
@@ -77,6 +80,7 @@ impl ProcessContext {
             slot: self.slot,
             process,
             queue: Queue::new(&self.machine, process),
+            contexts: Contexts::new(&self.machine, process),
             ranges,
             exported: [None; 2],
             sources: ExpectedBytes::default(),
@@ -102,6 +106,7 @@ struct MessageWorker<'a> {
     slot: usize,
     process: &'a Process<SimPlatform>,
     queue: Queue,
+    contexts: Contexts,
     ranges: [Range; 2],
     /// By area.
     exported: [Option<Exported>; 2],
@@ -241,14 +246,25 @@ impl MessageWorker<'_> {
         for entry in self.context.completions(self.process, &mut self.queue) {
             let handle = entry.handle.get();
             if entry.kind == CompletionKind::Send as u8 {
-                self.sends -= 1;
-                self.sources.release(handle);
+                self.sent(handle);
             } else if entry.flags & COMPLETION_MORE == 0 {
                 self.receives.remove(&handle);
                 self.note_claimed(&entry);
             }
         }
+        for ((receives, _), handle) in self.contexts.ended() {
+            match receives {
+                true => drop(self.receives.remove(&handle)),
+                false => self.sent(handle),
+            }
+        }
         self.context.check_alive()
+    }
+
+    /// A Send has ended.
+    fn sent(&mut self, id: u64) {
+        self.sends -= 1;
+        self.sources.release(id);
     }
 
     /// Notes what was claimed, or is claimed still as its receive has failed.
@@ -269,7 +285,8 @@ impl MessageWorker<'_> {
 
     /// Reads completions, or waits for some so many nanoseconds.
     fn wait(&mut self, limit: u64) -> Result<()> {
-        self.context.wait(self.process, &self.queue, limit)?;
+        let ended = || self.contexts.have_ended();
+        self.context.wait(self.process, &self.queue, limit, ended)?;
         self.collect()
     }
 }
