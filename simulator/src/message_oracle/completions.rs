@@ -1,5 +1,6 @@
 //! What the NIC's store of a completion says, checked at that instant.
 
+use qnic_abi::context::DoorbellState;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::{Status, PAGE_SIZE};
 
@@ -48,7 +49,7 @@ impl MessageOracle {
         entry: CompletionEntry,
     ) -> CompletionEntry {
         let held = self.process(slot).contexts[usize::from(receives)][number].take();
-        let Some(handle) = held else {
+        let Some((handle, notify)) = held else {
             panic!("process {slot}: a context ends that is not under way: {entry:?}");
         };
         let kind = match receives {
@@ -59,9 +60,19 @@ impl MessageOracle {
             entry.kind == kind as u8 && entry.handle.get() == number as u64,
             "process {slot}: the doorbell of context {number} is another one's: {entry:?}"
         );
+        let told = notify || entry.status.get() != Status::Ok.code();
+        let state = if told {
+            DoorbellState::Done
+        } else {
+            DoorbellState::Free
+        };
+        assert_eq!(
+            entry.state.get(),
+            state as u32,
+            "process {slot}: the state of context {number}: {entry:?}"
+        );
         CompletionEntry {
             handle: handle.into(),
-            state: 0.into(),
             ..entry
         }
     }

@@ -20,8 +20,8 @@ pub(crate) struct Message {
     pub(crate) issued: u64,
     /// What its Send must end with.
     pub(crate) wrong: Option<Status>,
-    /// The context that it goes by.
-    pub(crate) context: Option<usize>,
+    /// The context that it goes by, and whether its end is told if all is well.
+    pub(crate) context: Option<(usize, bool)>,
     /// Which incarnations the two processes were.
     pub(super) ends: (u32, u32),
     pub(super) disturbed: bool,

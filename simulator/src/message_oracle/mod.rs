@@ -63,8 +63,9 @@ struct Process {
     incoming: u64,
     /// What must stand in the segment that it receives into, and behind that in the pool.
     memory: ExpectedBytes,
-    /// What has each context, by direction, and ends that were told.
-    contexts: [[Option<u64>; CONTEXTS]; 2],
+    /// What has each context, by direction, and whether its end is told if all is well.
+    contexts: [[Option<(u64, bool)>; CONTEXTS]; 2],
+    /// Ends that were told.
     ends: u64,
     /// Messages under way.
     sends: BTreeSet<u64>,
@@ -205,8 +206,8 @@ impl MessageOracle {
         let process = self.process(from);
         message.disturbed = away || unsettled || process.watched.lacks_pages(now);
         message.ends = (process.watched.incarnation, incarnation);
-        if let Some(context) = message.context {
-            process.contexts[0][context] = Some(id);
+        if let Some((context, notify)) = message.context {
+            process.contexts[0][context] = Some((id, notify));
         }
         process.sends.insert(id);
         self.messages.insert(id, message);
@@ -226,7 +227,7 @@ impl MessageOracle {
             .handles
             .insert(receive.handle, process.receives.len());
         if let Some(context) = receive.context {
-            process.contexts[1][context] = Some(receive.handle);
+            process.contexts[1][context] = Some((receive.handle, true));
         }
         process.receives.push(receive);
     }

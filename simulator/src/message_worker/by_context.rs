@@ -101,7 +101,7 @@ impl MessageWorker<'_> {
         self.put(&command, &[], |worker| {
             let now = schedule.now();
             message.issued = now;
-            message.context = Some(name.1);
+            message.context = Some((name.1, notify));
             trace!(schedule, "message {id} by {name:?}: {message:?}");
             lock(&worker.common.messages).send(id, now, message);
         })?;
