@@ -9,6 +9,7 @@ use crate::checker::Checker;
 use crate::collective_oracle::CollectiveOracle;
 use crate::memory::Words;
 use crate::message_oracle::MessageOracle;
+use crate::name_oracle::NameOracle;
 use crate::oracle::Oracle;
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::{Others, Settings};
@@ -51,6 +52,7 @@ pub(crate) struct Common {
     pub(crate) checker: Mutex<Checker>,
     pub(crate) messages: Mutex<MessageOracle>,
     pub(crate) groups: Mutex<CollectiveOracle>,
+    pub(crate) names: Mutex<NameOracle>,
     pub(crate) slots: Mutex<Vec<Slot>>,
     phase: Mutex<Phase>,
     pub(crate) phase_changed: Signal,
@@ -69,6 +71,7 @@ impl Common {
             checker: Mutex::new(Checker::new(&settings)),
             messages: Mutex::new(MessageOracle::new(&settings)),
             groups: Mutex::new(CollectiveOracle::new(&settings)),
+            names: Mutex::new(NameOracle::new(&settings)),
             slots: Mutex::new(vec![coming; settings.slots.len()]),
             schedule,
             settings,
@@ -95,6 +98,7 @@ impl Common {
             Some(Others::Sync) => {}
             Some(Others::Messages) => lock(&self.messages).registered(slot, frames),
             Some(Others::Groups) => lock(&self.groups).registered(slot, frames),
+            Some(Others::Names) => lock(&self.names).registered(slot, frames),
         }
     }
 
@@ -105,6 +109,7 @@ impl Common {
             Some(Others::Sync) => lock(&self.checker).end(slot, false),
             Some(Others::Messages) => lock(&self.messages).end(slot, self.schedule.now()),
             Some(Others::Groups) => lock(&self.groups).end(slot),
+            Some(Others::Names) => lock(&self.names).end(slot, self.schedule.now()),
         }
     }
 
@@ -121,12 +126,15 @@ impl Common {
         lock(&self.oracle).disturb_route(a, b, until);
         lock(&self.messages).disturb_route(a, b, until);
         lock(&self.groups).disturb_route(a, b, until);
+        lock(&self.names).disturb_route(a, b, until);
     }
 
     /// Makes a page of some process unavailable to its NIC.
     pub(crate) fn make_unavailable(&self) -> Option<UnavailablePage> {
         let settings = &self.settings;
-        let slots = settings.slots.len() - settings.slots_of(Others::Sync).len();
+        let without =
+            settings.slots_of(Others::Sync).len() + settings.slots_of(Others::Names).len();
+        let slots = settings.slots.len() - without;
         let slot = self.schedule.below(slots);
         match settings.others_in(slot) {
             Some(Others::Groups) => lock(&self.groups).make_unavailable(slot, &self.schedule),
@@ -158,6 +166,7 @@ impl Common {
             Some(Others::Sync) => {}
             Some(Others::Messages) => lock(&self.messages).stored(slot, offset, value, now),
             Some(Others::Groups) => lock(&self.groups).stored(slot, offset, value, now),
+            Some(Others::Names) => lock(&self.names).stored(slot, offset, value, now),
         }
     }
 

@@ -60,6 +60,7 @@ impl ProcessContext {
                 Some(Others::Sync) => self.run_sync_worker(),
                 Some(Others::Messages) => self.run_message_worker(),
                 Some(Others::Groups) => self.run_collective_worker(),
+                Some(Others::Names) => self.run_name_worker(),
             }
             self.set_state(SlotState::Empty);
             schedule.revive();

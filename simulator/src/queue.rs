@@ -51,6 +51,12 @@ impl Queue {
         generation
     }
 
+    /// The driver has reset the command queue; completions are counted on.
+    pub(crate) fn restart(&mut self) {
+        self.doorbell = Doorbell::default();
+        self.next = 0;
+    }
+
     /// Returns true if another command fits.
     pub(crate) fn has_room(&self) -> bool {
         self.next - self.word(HEAD) < COMMAND_ENTRIES as u64

@@ -232,6 +232,27 @@ fn names_of_a_node_that_is_cut_off_are_forgotten_and_come_back() {
     }
 }
 
+/// A node that knew no name for a while has no reason to ask whether the others live, until it
+/// knows one again.
+#[test]
+fn a_node_that_had_no_name_for_a_while_is_forgotten_when_it_is_silent() {
+    for seed in 1..4 {
+        let net = Net::lossy(2, LossyWire::rough(50), seed);
+        let (a, b) = (net.party(0, 1), net.party(1, 1));
+        a.register_name(1, ("x", 0));
+        net.run();
+        assert_eq!(look(&b, ("x", 0)), Some(place(&a)));
+        a.withdraw_name(2, ("x", 0));
+        pass(&net, WHILE);
+        a.register_name(3, ("x", 1));
+        net.run();
+        assert_eq!(look(&b, ("x", 1)), Some(place(&a)));
+        net.cut(0);
+        pass(&net, 2 * Limits::default().peer_timeout);
+        assert_eq!(look(&b, ("x", 1)), None);
+    }
+}
+
 #[test]
 fn thousands_of_names_reach_all() {
     for wire in [None, Some(LossyWire::rough(50))] {
@@ -318,6 +339,31 @@ fn a_node_that_has_all_its_names_can_give_them_to_others() {
     net.run();
     assert_eq!(look(&c, ("x", 0)), Some(place(&b)));
     assert_eq!(look(&c, ("x", 1)), Some(place(&a)));
+}
+
+/// The log has the last change of each name only: one that was taken again stands behind those that
+/// could be given because it was not there.
+#[test]
+fn a_node_with_all_its_names_can_change_several_of_them() {
+    let limits = Limits {
+        names: 2,
+        ..Limits::default()
+    };
+    let net = Net::new(2, 256, 8, &limits);
+    let (a, b) = (net.party(0, 1), net.party(1, 1));
+    a.register_name(1, ("x", 0));
+    a.register_name(2, ("x", 1));
+    net.run();
+    assert_eq!(look(&b, ("x", 1)), Some(place(&a)));
+    // No turn of the NIC between them.
+    a.withdraw_name(3, ("x", 0));
+    a.register_name(4, ("y", 0));
+    a.withdraw_name(5, ("x", 1));
+    a.register_name(6, ("x", 0));
+    net.run();
+    assert_eq!(look(&b, ("x", 0)), Some(place(&a)));
+    assert_eq!(look(&b, ("x", 1)), None);
+    assert_eq!(look(&b, ("y", 0)), Some(place(&a)));
 }
 
 /// A node that is told late is told all, whatever was dropped of the log meanwhile.
