@@ -116,7 +116,8 @@ impl ProcessContext {
                     machine.memory.set_vni(space, Some(process.vni()));
                     return Some(process);
                 }
-                Ok(None) => self.common.schedule.sleep(100_000),
+                // Its predecessor is not gone yet, or its host area is not.
+                Ok(None) | Err(CallError::NoMemory) => self.common.schedule.sleep(100_000),
                 Err(CallError::NoDevice) => return None,
                 Err(error) => panic!("process {slot}: registration fails: {error}"),
             }

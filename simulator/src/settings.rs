@@ -228,11 +228,10 @@ impl Settings {
             jitter: Span::nanoseconds(jitter),
             ..delay_only(delay)
         };
-        // Frames that the pools of processes take are not missing elsewhere, nor those of one that
-        // has ended beside its successor.
+        // Frames that the pools of processes take are not missing elsewhere.
         let on = |node: usize| slots.iter().filter(|slot| **slot == node).count();
         let most = (0..options.nodes).map(on).max().unwrap_or(0);
-        let pools = ((most + 1) * WRITABLE_PAGES) as u64;
+        let pools = (most * WRITABLE_PAGES) as u64;
         Settings {
             options: Options { faults, ..*options },
             slots,
