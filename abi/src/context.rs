@@ -212,7 +212,9 @@ impl ContextCommand {
 pub const fn pages_of(offset: usize, length: u64) -> u64 {
     match length {
         0 => 0,
-        _ => (offset as u64).saturating_add(length).div_ceil(PAGE_SIZE as u64),
+        _ => (offset as u64)
+            .saturating_add(length)
+            .div_ceil(PAGE_SIZE as u64),
     }
 }
 
@@ -225,7 +227,11 @@ mod tests {
         let page = PAGE_SIZE as u64;
         assert_eq!(pages_of(0, 0), 0);
         assert_eq!(pages_of(4095, 1), 1);
-        assert_eq!(pages_of(4095, u64::MAX), u64::MAX.div_ceil(page), "any length");
+        assert_eq!(
+            pages_of(4095, u64::MAX),
+            u64::MAX.div_ceil(page),
+            "any length"
+        );
         assert_eq!(pages_of(4095, 2), 2);
         assert_eq!(pages_of(0, page), 1);
         assert_eq!(pages_of(1, page), 2);

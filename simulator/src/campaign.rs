@@ -232,6 +232,8 @@ fn add(total: &mut Report, one: &Report) {
     total.message_bytes += one.message_bytes;
     total.collectives += one.collectives;
     total.collective_bytes += one.collective_bytes;
+    total.names += one.names;
+    total.names_found += one.names_found;
     total.bytes += one.bytes;
     total.bounced += one.bounced;
     total.injected_faults += one.injected_faults;

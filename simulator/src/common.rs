@@ -1,16 +1,19 @@
 //! What the world and all tasks of a simulation share.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use qnic_abi::host_area;
+use qnic_abi::host_area::{self, HOST_PAGES};
 
 use crate::checker::Checker;
 use crate::collective_oracle::CollectiveOracle;
 use crate::memory::Words;
 use crate::message_oracle::MessageOracle;
-use crate::oracle::{Oracle, UnavailablePage};
+use crate::name_oracle::NameOracle;
+use crate::oracle::Oracle;
 use crate::schedule::{lock, trace, Schedule, Signal, TaskId};
 use crate::settings::{Others, Settings};
+use crate::watched::UnavailablePage;
 
 /// What happens now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,7 @@ pub(crate) struct Common {
     pub(crate) checker: Mutex<Checker>,
     pub(crate) messages: Mutex<MessageOracle>,
     pub(crate) groups: Mutex<CollectiveOracle>,
+    pub(crate) names: Mutex<NameOracle>,
     pub(crate) slots: Mutex<Vec<Slot>>,
     phase: Mutex<Phase>,
     pub(crate) phase_changed: Signal,
@@ -67,6 +71,7 @@ impl Common {
             checker: Mutex::new(Checker::new(&settings)),
             messages: Mutex::new(MessageOracle::new(&settings)),
             groups: Mutex::new(CollectiveOracle::new(&settings)),
+            names: Mutex::new(NameOracle::new(&settings)),
             slots: Mutex::new(vec![coming; settings.slots.len()]),
             schedule,
             settings,
@@ -86,6 +91,17 @@ impl Common {
         self.schedule.notify(&self.phase_changed);
     }
 
+    /// The process in a slot is registered, with a host area in these frames.
+    pub(crate) fn registered(&self, slot: usize, frames: [u32; HOST_PAGES]) {
+        match self.settings.others_in(slot) {
+            None => lock(&self.oracle).registered(slot, frames),
+            Some(Others::Sync) => {}
+            Some(Others::Messages) => lock(&self.messages).registered(slot, frames),
+            Some(Others::Groups) => lock(&self.groups).registered(slot, frames),
+            Some(Others::Names) => lock(&self.names).registered(slot, frames),
+        }
+    }
+
     /// The process in a slot begins to die.
     pub(crate) fn end(&self, slot: usize) {
         match self.settings.others_in(slot) {
@@ -93,14 +109,16 @@ impl Common {
             Some(Others::Sync) => lock(&self.checker).end(slot, false),
             Some(Others::Messages) => lock(&self.messages).end(slot, self.schedule.now()),
             Some(Others::Groups) => lock(&self.groups).end(slot),
+            Some(Others::Names) => lock(&self.names).end(slot, self.schedule.now()),
         }
     }
 
     /// A node goes down, or has come back: its routes are disturbed until a point in time.
     pub(crate) fn disturb_node(&self, node: usize, until: u64) {
-        lock(&self.oracle).disturb_node(node, until);
-        lock(&self.messages).disturb_node(node, until);
-        lock(&self.groups).disturb_node(node, until);
+        let nodes: BTreeSet<usize> = self.settings.slots.iter().copied().collect();
+        for other in nodes.into_iter().filter(|other| *other != node) {
+            self.disturb_route(node, other, until);
+        }
     }
 
     /// The route between two nodes is cut, or was: it is disturbed until a point in time.
@@ -108,12 +126,15 @@ impl Common {
         lock(&self.oracle).disturb_route(a, b, until);
         lock(&self.messages).disturb_route(a, b, until);
         lock(&self.groups).disturb_route(a, b, until);
+        lock(&self.names).disturb_route(a, b, until);
     }
 
     /// Makes a page of some process unavailable to its NIC.
     pub(crate) fn make_unavailable(&self) -> Option<UnavailablePage> {
         let settings = &self.settings;
-        let slots = settings.slots.len() - settings.slots_of(Others::Sync).len();
+        let without =
+            settings.slots_of(Others::Sync).len() + settings.slots_of(Others::Names).len();
+        let slots = settings.slots.len() - without;
         let slot = self.schedule.below(slots);
         match settings.others_in(slot) {
             Some(Others::Groups) => lock(&self.groups).make_unavailable(slot, &self.schedule),
@@ -145,6 +166,7 @@ impl Common {
             Some(Others::Sync) => {}
             Some(Others::Messages) => lock(&self.messages).stored(slot, offset, value, now),
             Some(Others::Groups) => lock(&self.groups).stored(slot, offset, value, now),
+            Some(Others::Names) => lock(&self.names).stored(slot, offset, value, now),
         }
     }
 

@@ -256,17 +256,23 @@ impl Kernel {
         watches.all(|watched| watched.invalidate(start, end, may_sleep))
     }
 
-    /// A frame for a new owner; others lose theirs if none is free.
+    /// A frame for a page of a process; others lose theirs if none is free.
     pub(crate) fn frame_for(&self, owner: Owner) -> u32 {
+        let frame = self.try_frame_for(owner);
+        frame.expect("no page can be reclaimed: the driver never lets go")
+    }
+
+    /// A frame for a new owner, if there is one, or one can be taken away from others.
+    pub(crate) fn try_frame_for(&self, owner: Owner) -> Option<u32> {
         for _ in 0..RECLAIMS {
             if let Some(frame) = self.memory.allocate(owner) {
-                return frame;
+                return Some(frame);
             }
             if !self.reclaim_any() {
                 self.schedule.sleep(1000);
             }
         }
-        panic!("no page can be reclaimed: the driver never lets go");
+        None
     }
 
     /// From now on, brings a page in for the device, or does not; one that it does not bring

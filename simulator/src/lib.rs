@@ -40,7 +40,9 @@
 //! | `checker` | the same for locks, semaphores and wait queues |
 //! | `message_worker`, `message_oracle` | processes that send and receive messages; what must hold of these |
 //! | `collective_worker`, `collective_oracle` | processes that form groups and take part in collectives; what must hold of these |
-//! | `queue` | the command queue and the completion queue of both kinds |
+//! | `name_worker`, `name_oracle` | processes that use names of processes; what must hold of these |
+//! | `queue` | the command queue and the completion queue of a process |
+//! | `watched` | a process as the oracles see it |
 //! | `routes` | which routes were disturbed a short time ago |
 //! | `settings`, `world` | what a seed makes of the options; one simulation |
 //! | [`campaign`], [`throughput`] | many seeds, making a failure smaller; a stream of writes |
@@ -60,6 +62,8 @@ mod mapping;
 mod memory;
 mod message_oracle;
 mod message_worker;
+mod name_oracle;
+mod name_worker;
 mod node;
 mod oracle;
 mod platform;
@@ -73,6 +77,7 @@ mod settings;
 mod sync_worker;
 mod task;
 pub mod throughput;
+mod watched;
 mod wire;
 mod world;
 

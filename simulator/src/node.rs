@@ -18,7 +18,7 @@ use qnic_abi::shared::Ordering;
 use qnic_abi::{NodeId, SharedMemory, PAGE_SIZE};
 use qnic_driver::{check_config, Driver, Handled};
 use qnic_nic::testing::Sram;
-use qnic_nic::{Host, Nic, NicConfig, Payload, Progress, Time};
+use qnic_nic::{Host, Nic, NicConfig, Payload, Progress, TableKind, Time};
 use zerocopy::IntoBytes;
 
 use crate::common::{Common, Phase};
@@ -396,12 +396,16 @@ impl Node {
         self.nic.as_ref().map(Nic::statistics)
     }
 
-    /// What its NIC keeps of groups, and of messages beside the receives that processes have
-    /// posted; `None` if there is nothing.
+    /// What its NIC keeps of groups, of messages beside the receives that processes have posted,
+    /// and of names beside those that processes have, or does not know; `None` if there is nothing.
     pub(crate) fn left(&self) -> Option<String> {
         let nic = self.nic.as_ref().filter(|_| self.is_up)?;
         let number = self.incarnation.node;
         let posted = lock(&self.common.messages).most_posted(number);
+        let names = lock(&self.common.names);
+        if let Some(wrong) = names.difference(&nic.table(TableKind::Names)) {
+            return Some(format!("node {number}: names: {wrong}"));
+        }
         let budgets = nic.budgets().into_iter();
         let mut left = budgets.filter(|budget| {
             let expected = match budget.name {
@@ -410,7 +414,7 @@ impl Node {
                 "staged_bytes_of_peer" | "envelopes_of_peer" | "probes_of_process" => 0,
                 "groups_of_process" | "joins_of_peer" | "bytes_of_group" => 0,
                 "collectives_of_member" | "group_frames_of_peer" => 0,
-                _ => budget.used,
+                name => names.expected(number, name).unwrap_or(budget.used),
             };
             budget.used != expected
         });
@@ -446,9 +450,12 @@ impl Node {
             true => statistics.frames_resent.get(),
             false => 0,
         };
+        // Those of name workers, on whatever nodes.
+        let malformed = statistics.malformed_commands.get();
+        let malformed = malformed.saturating_sub(lock(&self.common.names).malformed);
         let wrong = [
             ("bytes of bounce memory", statistics.bounce_bytes.get()),
-            ("malformed commands", statistics.malformed_commands.get()),
+            ("malformed commands", malformed),
             ("malformed frames", statistics.malformed_frames.get()),
             ("frames sent again on a lossless wire", resent),
         ];

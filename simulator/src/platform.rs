@@ -334,9 +334,19 @@ impl Platform for SimPlatform {
 
     fn new_host_area(&self) -> Result<SimHostArea, NoMemory> {
         let slot = self.0.registering.load(Ordering::Relaxed);
-        let frame = |page| self.0.kernel.frame_for(Owner::HostArea { slot, page });
+        let mut frames = [0; HOST_PAGES];
+        for page in 0..HOST_PAGES {
+            let owner = Owner::HostArea { slot, page };
+            let Some(frame) = self.0.kernel.try_frame_for(owner) else {
+                for frame in &frames[..page] {
+                    self.0.memory.release(*frame);
+                }
+                return Err(NoMemory);
+            };
+            frames[page] = frame;
+        }
         Ok(SimHostArea {
-            frames: std::array::from_fn(frame),
+            frames,
             machine: self.0.clone(),
         })
     }

@@ -3,15 +3,18 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use qnic::queue::Command;
 use qnic_abi::attach::FIRST_DOORBELL;
 use qnic_abi::export::ExportOptions;
+use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::{uapi, Access, Status, PAGE_SHIFT};
 use qnic_driver::{CallError, Process};
 
 use crate::common::{Common, Phase, SlotState};
 use crate::expected_bytes::Range;
 use crate::platform::{Machine, SimPlatform};
-use crate::schedule::{lock, Event};
+use crate::queue::Queue;
+use crate::schedule::{lock, trace, Event};
 use crate::settings::Others;
 
 /// Port of the process in a slot.
@@ -57,6 +60,7 @@ impl ProcessContext {
                 Some(Others::Sync) => self.run_sync_worker(),
                 Some(Others::Messages) => self.run_message_worker(),
                 Some(Others::Groups) => self.run_collective_worker(),
+                Some(Others::Names) => self.run_name_worker(),
             }
             self.set_state(SlotState::Empty);
             schedule.revive();
@@ -70,6 +74,31 @@ impl ProcessContext {
     /// Says what the process does.
     pub(crate) fn set_state(&self, state: SlotState) {
         lock(&self.common.slots)[self.slot].state = state;
+    }
+
+    /// A process with that address space: registers, and does what it is for. What is left of it
+    /// at its end has to be dropped.
+    pub(crate) fn live(
+        &self,
+        what: &str,
+        space: u64,
+        work: impl FnOnce(&Process<SimPlatform>) -> Result<()>,
+    ) -> Option<Process<SimPlatform>> {
+        let (slot, schedule) = (self.slot, &self.common.schedule);
+        let process = self.register(space);
+        let ending = match &process {
+            Some(process) => {
+                let vni = process.vni();
+                trace!(schedule, "{what} {slot}: registered, {vni}");
+                self.common.registered(slot, process.host_area().frames);
+                work(process)
+            }
+            None => Err(Ended),
+        };
+        self.common.end(slot);
+        let cleanly = ending.is_ok();
+        trace!(schedule, "{what} {slot}: ends, cleanly: {cleanly}");
+        process
     }
 
     /// Registers a process with that address space; `None`: it has to end.
@@ -87,7 +116,8 @@ impl ProcessContext {
                     machine.memory.set_vni(space, Some(process.vni()));
                     return Some(process);
                 }
-                Ok(None) => self.common.schedule.sleep(100_000),
+                // Its predecessor is not gone yet, or its host area is not.
+                Ok(None) | Err(CallError::NoMemory) => self.common.schedule.sleep(100_000),
                 Err(CallError::NoDevice) => return None,
                 Err(error) => panic!("process {slot}: registration fails: {error}"),
             }
@@ -118,8 +148,62 @@ impl ProcessContext {
         self.check_alive()
     }
 
+    /// As many steps as the process takes, until all have to stop.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = u64> + '_ {
+        let steps = 0..u64::from(self.common.settings.options.operations);
+        steps.take_while(|_| self.common.phase() == Phase::Work)
+    }
+
+    /// Does nothing for some time; in so many of a thousand times for a short one.
+    pub(crate) fn think(&self, at_once: u32) -> Result<()> {
+        let schedule = &self.common.schedule;
+        let time = schedule.range(0..self.common.settings.think);
+        let share = if schedule.chance(at_once) { 100 } else { 1 };
+        self.sleep(time / share)
+    }
+
+    /// Puts a command into the queue of a process.
+    pub(crate) fn put(&self, process: &Process<SimPlatform>, queue: &mut Queue, command: &Command) {
+        if queue.put(command) {
+            self.ring_doorbell(process);
+        }
+    }
+
+    /// Reads the completions that have come.
+    pub(crate) fn completions(
+        &self,
+        process: &Process<SimPlatform>,
+        queue: &mut Queue,
+    ) -> Vec<CompletionEntry> {
+        let (entries, rings) = queue.completions();
+        if rings {
+            self.ring_doorbell(process);
+        }
+        entries
+    }
+
+    /// Waits until a completion has come or something else that says so, or for so many
+    /// nanoseconds.
+    pub(crate) fn wait(
+        &self,
+        process: &Process<SimPlatform>,
+        queue: &Queue,
+        limit: u64,
+        ready: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        let generation = queue.request_wake();
+        match queue.has_completions() || ready() {
+            true => Ok(()),
+            false => self.block(process, generation, limit),
+        }
+    }
+
     /// What a call of the driver gave.
-    fn called(&self, what: &str, result: std::result::Result<(), CallError>) -> Result<()> {
+    pub(crate) fn called(
+        &self,
+        what: &str,
+        result: std::result::Result<(), CallError>,
+    ) -> Result<()> {
         match result {
             Ok(()) => self.check_alive(),
             Err(CallError::NoDevice | CallError::Interrupted) => Err(Ended),
@@ -129,15 +213,15 @@ impl ProcessContext {
         }
     }
 
-    /// Exports memory, for any access.
+    /// Exports memory for such access.
     pub(crate) fn export(
         &self,
         process: &Process<SimPlatform>,
-        name: u64,
+        (name, access): (u64, Access),
         (address, length): Range,
     ) -> Result<Exported> {
         let mut call = uapi::Export {
-            access: Access::all().bits().into(),
+            access: access.bits().into(),
             name: name.into(),
             address: address.into(),
             length: length.into(),
@@ -170,12 +254,7 @@ impl ProcessContext {
     }
 
     /// Blocks until the wake-up of a generation, or for so many nanoseconds.
-    pub(crate) fn block(
-        &self,
-        process: &Process<SimPlatform>,
-        generation: u64,
-        limit: u64,
-    ) -> Result<()> {
+    fn block(&self, process: &Process<SimPlatform>, generation: u64, limit: u64) -> Result<()> {
         let mut call = uapi::Wait {
             generation: generation.into(),
             timeout_ns: (limit as i64).into(),

@@ -21,7 +21,7 @@ pub(crate) struct Queue {
     doorbell: Doorbell,
     wakes: WakeRequests,
     /// Number of the next command.
-    next: u64,
+    pub(crate) next: u64,
     /// Completions that were read.
     read: u64,
 }
@@ -39,7 +39,8 @@ impl Queue {
         }
     }
 
-    fn word(&self, offset: usize) -> u64 {
+    /// A word of the host area.
+    pub(crate) fn word(&self, offset: usize) -> u64 {
         self.area.load_u64(offset, Ordering::Acquire)
     }
 
@@ -48,6 +49,12 @@ impl Queue {
         let generation = self.word(WAKE_GENERATION);
         self.wakes.request(&self.window);
         generation
+    }
+
+    /// The driver has reset the command queue; completions are counted on.
+    pub(crate) fn restart(&mut self) {
+        self.doorbell = Doorbell::default();
+        self.next = 0;
     }
 
     /// Returns true if another command fits.

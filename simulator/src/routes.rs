@@ -17,6 +17,12 @@ impl Routes {
         self.0.insert(pair(a, b), until);
     }
 
+    /// Since when all NICs have noticed that the route is whole, or until when they will have; a
+    /// point in time that never comes if it is disturbed now.
+    pub(crate) fn whole_since(&self, a: usize, b: usize) -> u64 {
+        self.0.get(&pair(a, b)).copied().unwrap_or(0)
+    }
+
     /// Returns true if NICs may still learn that the route was disturbed.
     pub(crate) fn are_unsettled(&self, a: usize, b: usize, now: u64) -> bool {
         self.0.get(&pair(a, b)).is_some_and(|until| now < *until)

@@ -108,6 +108,8 @@ pub(crate) enum Others {
     Messages,
     /// They form groups, and take part in collectives.
     Groups,
+    /// They give themselves names, and look up those of others.
+    Names,
 }
 
 /// What a seed makes of the options.
@@ -122,6 +124,8 @@ pub(crate) struct Settings {
     pub(crate) others: Others,
     /// Message workers post probes, too.
     pub(crate) probes: bool,
+    /// Message workers use contexts, too.
+    pub(crate) contexts: bool,
     /// Frames of memory of each node.
     pub(crate) frames: u64,
     pub(crate) limits: Limits,
@@ -166,24 +170,36 @@ impl Settings {
         }
     }
 
-    /// What a seed makes of the options. Two of seven have message workers, and one of seven
-    /// has collective workers, in the place of sync workers, and of all RDMA workers of a node
-    /// but one.
+    /// What a seed makes of the options. Two of seven have message workers, one of seven has
+    /// collective workers, and one of seven name workers, in the place of sync workers, and of all
+    /// RDMA workers of a node but one.
     pub(crate) fn new(options: &Options, seed: u64, random: &mut fastrand::Rng) -> Self {
         let mut settings = Self::with_sync_workers(options, random);
         let mut random = fastrand::Rng::with_seed(!seed);
         settings.others = match seed % 7 {
             0 | 6 => Others::Messages,
             5 => Others::Groups,
+            4 => Others::Names,
             _ => return settings,
         };
         settings.rdma_workers = options.nodes;
         settings.probes = seed % 7 == 6;
+        settings.contexts = seed % 14 >= 7;
         match settings.others {
             Others::Groups => limit_groups(&mut settings.limits, &mut random),
+            Others::Names => limit_names(&mut settings.limits, &mut random),
             _ => limit_messages(&mut settings.limits, &mut random),
         }
         settings
+    }
+
+    /// Within which time faults are injected, in nanoseconds.
+    pub(crate) fn faulty_time(&self) -> u64 {
+        match self.others {
+            // They have long pauses.
+            Others::Names => 1_000_000_000,
+            _ => self.think * u64::from(self.options.operations),
+        }
     }
 
     fn with_sync_workers(options: &Options, random: &mut fastrand::Rng) -> Self {
@@ -222,6 +238,7 @@ impl Settings {
             rdma_workers,
             others: Others::Sync,
             probes: false,
+            contexts: false,
             frames: random.u64(56..168) + pools,
             limits: limits(random),
             poll: random.u64(300..4000),
@@ -249,6 +266,7 @@ impl Settings {
             rdma_workers: nodes,
             others: Others::Sync,
             probes: false,
+            contexts: false,
             frames: 96 + WRITABLE_PAGES as u64,
             limits: Limits {
                 window: case.window,
@@ -322,5 +340,19 @@ fn limit_groups(limits: &mut Limits, random: &mut fastrand::Rng) {
     }
     if random.u8(..) < 32 {
         limits.group_bytes = random.u32(10_000..200_000);
+    }
+}
+
+/// Bounds for names, small ones some of the time.
+fn limit_names(limits: &mut Limits, random: &mut fastrand::Rng) {
+    limits.completions = random.u32(1..=32);
+    if random.bool() {
+        limits.names_of_process = random.u32(1..=6);
+    }
+    if random.u8(..) < 96 {
+        limits.names = random.u32(2..=8);
+    }
+    if random.bool() {
+        limits.lookups = random.u32(1..=8);
     }
 }

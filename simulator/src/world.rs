@@ -12,12 +12,12 @@ use qnic_abi::control::Statistics;
 
 use crate::common::{Common, Phase, SlotState};
 use crate::node::Node;
-use crate::oracle::UnavailablePage;
 use crate::schedule::{lock, trace, Event, Incarnation, Schedule, Trace};
 use crate::sessions::ends;
 use crate::settings::{delay_only, Faults, Options, Others, Settings};
 use crate::task::Tasks;
 use crate::throughput::Measured;
+use crate::watched::UnavailablePage;
 use crate::wire::{Arrived, Network};
 
 /// How long processes may work, in nanoseconds.
@@ -85,6 +85,10 @@ pub struct Report {
     pub collectives: u64,
     /// Bytes that members have got from them.
     pub collective_bytes: u64,
+    /// Names that processes were given.
+    pub names: u64,
+    /// Lookups that found the process of a name.
+    pub names_found: u64,
     /// Bytes that were transferred.
     pub bytes: u64,
     /// Frames that waited for pages at nodes that are up at the end.
@@ -144,8 +148,7 @@ impl World {
     pub(crate) fn run(&mut self) -> Report {
         self.start();
         for _ in 0..self.common.settings.injected_faults {
-            let within =
-                self.common.settings.think * u64::from(self.common.settings.options.operations);
+            let within = self.common.settings.faulty_time();
             self.schedule.after(0..within.min(WORK), Event::InjectFault);
         }
         self.until(|world| world.all_slots(SlotState::Drained));
@@ -161,6 +164,7 @@ impl World {
         lock(&self.common.checker).audit();
         lock(&self.common.messages).audit();
         lock(&self.common.groups).audit();
+        lock(&self.common.names).audit();
         self.exit()
     }
 
@@ -248,6 +252,7 @@ impl World {
         let oldest = oldest.or_else(|| lock(&self.common.checker).oldest());
         let oldest = oldest.or_else(|| lock(&self.common.messages).oldest());
         let oldest = oldest.or_else(|| lock(&self.common.groups).oldest());
+        let oldest = oldest.or_else(|| lock(&self.common.names).oldest());
         let oldest = oldest.or_else(|| self.nodes.iter().find_map(Node::left));
         oldest.unwrap_or_else(|| otherwise.to_owned())
     }
@@ -259,9 +264,11 @@ impl World {
         slots.all(|(slot, node)| slot.state == state || !self.nodes[*node].is_up)
     }
 
-    /// Returns true if no message is under way, and no NIC keeps one, or a group.
+    /// Returns true if no message is under way, and no NIC keeps one, or a group, or other names
+    /// than processes have.
     fn is_settled(&self) -> bool {
-        let settled = lock(&self.common.messages).is_settled();
+        let settled =
+            lock(&self.common.messages).is_settled() && lock(&self.common.names).is_settled();
         settled && self.nodes.iter().all(|node| node.left().is_none())
     }
 
@@ -482,6 +489,7 @@ impl World {
         assert_eq!(alive, 0, "{alive} tasks wait for nothing");
         let (messages, message_bytes) = lock(&self.common.messages).totals();
         let (collectives, collective_bytes) = lock(&self.common.groups).totals();
+        let (names, names_found) = lock(&self.common.names).totals();
         Report {
             time,
             events: self.events,
@@ -492,6 +500,8 @@ impl World {
             message_bytes,
             collectives,
             collective_bytes,
+            names,
+            names_found,
             bounced,
             injected_faults: self.injected_faults,
             ..lock(&self.common.oracle).report

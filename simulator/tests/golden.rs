@@ -44,7 +44,7 @@ fn check_trace(name: &str, seed: u64, faults: Faults, lossless: bool, operations
 
 #[test]
 fn what_is_lost_is_sent_again() {
-    check_trace("loss", 53, Faults::LOSS, false, 8);
+    check_trace("loss", 212, Faults::LOSS, false, 8);
 }
 
 #[test]

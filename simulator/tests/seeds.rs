@@ -23,6 +23,8 @@ fn all_pass(options: &Options, count: u64) {
     assert!(summary.total.sync_operations > 20 * count, "{summary:?}");
     assert!(summary.total.messages > 20 * count, "{summary:?}");
     assert!(summary.total.collectives > 2 * count, "{summary:?}");
+    assert!(summary.total.names > 2 * count, "{summary:?}");
+    assert!(summary.total.names_found > 2 * count, "{summary:?}");
 }
 
 #[test]

@@ -9,18 +9,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
+use qnic_abi::context::CONTEXTS;
 use qnic_abi::control::{FaultDone, Hello, Opcode, RequestHeader, REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::{Event, Kind, EVENT_BYTES};
 use qnic_abi::header::Geometry;
+use qnic_abi::host_area::{
+    completion_offset, receive_doorbell_offset, send_doorbell_offset, CompletionEntry,
+    COMPLETION_ENTRIES, HOST_PAGES,
+};
 use qnic_abi::shared::Ordering;
-use qnic_abi::{SharedMemory, VniId, ABI_VERSION, PAGE_SIZE};
+use qnic_abi::{SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE};
 use qnic_abi_client::CommandQueue;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::arena::{Arena, PAGES};
+use super::commands::Commands;
 use super::device::{Device, Rings, ENTRIES};
 use super::pci::{Pci, CONFIG_BYTES, HEADER_BYTES};
-use super::process::{command, export, map_page, registration, VNIS};
+use super::process::{export, map_page, registration, VNIS};
 use super::Done;
 
 /// Pages of the arena: the rings of a queue take one each, requests and responses, event
@@ -29,7 +35,8 @@ const QUEUE_PAGES: usize = 32;
 const MESSAGES: usize = 40;
 const EVENTS: usize = 41;
 const HOST_AREA: usize = 42;
-const DATA: usize = 48;
+const DATA: usize = HOST_AREA + HOST_PAGES;
+const _: () = assert!(DATA < PAGES, "pages for data");
 
 /// Requests that stand in their page at a time.
 const SLOTS: usize = 8;
@@ -117,6 +124,7 @@ impl Attack {
             }
             steps += 1;
         }
+        self.count_ends();
         if self.random.u8(..4) == 0 {
             self.pci.switch_off();
             self.done.switched_off += 1;
@@ -243,22 +251,55 @@ impl Attack {
             return;
         };
         let vni = self.random.u16(..VNIS);
-        let posted = &mut self.posted[usize::from(vni)];
-        let mut queue = CommandQueue::at(geometry.window_offset(VniId(vni)), *posted);
+        let window = geometry.window_offset(VniId(vni));
+        let mut queue = CommandQueue::at(window, self.posted[usize::from(vni)]);
         for _ in 0..self.random.u32(1..8) {
-            let payload: [u8; 64] = std::array::from_fn(|_| self.random.u8(..));
-            let mut entry = command(&mut self.random).entry(&payload).words().to_vec();
-            if self.random.u8(..4) == 0 {
-                let word = self.random.usize(..entry.len());
-                entry[word] ^= 1 << self.random.u32(..64);
+            let mut commands = Commands {
+                random: &mut self.random,
+                node: geometry.node,
+            };
+            let (entry, context) = commands.any();
+            let mut entry = entry.words().to_vec();
+            self.spoil(&mut entry, 16);
+            if let Some((at, mut words)) = context {
+                self.spoil(&mut words, 4);
+                self.device.sram.write_words(window + at, &words);
+                self.done.contexts += 1;
             }
             queue.post_words(&self.device.sram, &entry);
             self.done.commands += 1;
         }
-        *posted = queue.tail();
+        self.posted[usize::from(vni)] = queue.tail();
         let doorbells = u32::from(self.device.queues()).saturating_sub(FIRST_DOORBELL as u32);
         let doorbell = u32::from(vni) % doorbells.max(1);
         self.device.ring(FIRST_DOORBELL as u16 + doorbell as u16);
+    }
+
+    /// Turns a bit, once in so many times.
+    fn spoil(&mut self, words: &mut [u64], once_in: u32) {
+        if self.random.u32(..once_in) == 0 {
+            let word = self.random.usize(..words.len());
+            words[word] ^= 1 << self.random.u32(..64);
+        }
+    }
+
+    /// Counts the completions and doorbells that say Ok. The processes share the pages where they
+    /// stand, so these are some of them.
+    fn count_ends(&mut self) {
+        let completions = (0..COMPLETION_ENTRIES).map(completion_offset);
+        let doorbells = (0..CONTEXTS).map(send_doorbell_offset);
+        let doorbells = doorbells.chain((0..CONTEXTS).map(receive_doorbell_offset));
+        let completed = completions.filter(|at| self.is_end(*at)).count();
+        let done = doorbells.filter(|at| self.is_end(*at)).count();
+        self.done.completions += completed as u64;
+        self.done.contexts_done += done as u64;
+    }
+
+    fn is_end(&self, at: usize) -> bool {
+        let page = HOST_AREA + at / PAGE_SIZE;
+        let bytes: [u8; size_of::<CompletionEntry>()] = self.arena.read(page, at % PAGE_SIZE);
+        let entry: CompletionEntry = zerocopy::transmute!(bytes);
+        entry.kind != 0 && entry.status.get() == Status::Ok as u32
     }
 
     fn describe(&mut self, queue: usize, index: u16, what: (u64, u32, u16, u16)) {

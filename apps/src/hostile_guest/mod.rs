@@ -5,8 +5,9 @@
 //!   [pci]     sysfs: unbind, configuration space, BARs mapped
 //!   [device]  registers, queues, SRAM, doorbells; a start and a reset
 //!   [arena]   pages of this guest whose physical addresses are known: rings, buffers
-//!   [process] what a driver and a process do right: the base of most lies
-//!   [attack]  what is done with them
+//!   [process] what a driver does right for a process: the base of most lies
+//!   [commands] commands of a process that are right
+//!   [attack]  what is done with all this
 //! ```
 //! One thing it does not do, since QEMU itself does not survive it
 //! ([security.md](../../../docs/security.md)): it lets QEMU map the SRAM before it resets the
@@ -15,6 +16,7 @@
 
 mod arena;
 mod attack;
+mod commands;
 mod device;
 mod pci;
 mod process;
@@ -52,6 +54,11 @@ struct Done {
     moves: u64,
     requests: u64,
     commands: u64,
+    /// Contexts that commands named.
+    contexts: u64,
+    /// Completions seen that say Ok, and doorbells of contexts that do.
+    completions: u64,
+    contexts_done: u64,
     doorbells: u64,
     sram_bytes: u64,
     config_accesses: u64,

@@ -1,33 +1,24 @@
-//! What a driver and a process do right, so that the NIC gets behind its first checks: a
-//! registration, a segment, pages in the page table, commands.
+//! What a driver does right, so that the NIC gets behind its first checks: a registration, a
+//! segment, pages in the page table.
 
-use fastrand::Rng;
-use qnic_abi::atomic::Function;
 use qnic_abi::control::{Export, NewProcess};
 use qnic_abi::export::ExportOptions;
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::page_table::{entry_of, PageAccess, Tag, ROW_ENTRIES};
 use qnic_abi::shared::Ordering;
-use qnic_abi::{Access, Key, NodeId, Port, SegmentId, SharedMemory, VniId, PAGE_SIZE};
-use qnic_abi_client::{Command, Memory, Remote};
+use qnic_abi::{Access, SharedMemory, VniId, PAGE_SIZE};
 
 /// VNIs that are used.
 pub(super) const VNIS: u16 = 8;
 
 /// The segment of each process.
-const VIRTUAL: u64 = 0x5555_0000_0000;
-const PAGES: u64 = 16;
-const KEY: u64 = 0xfeed_f00d;
+pub(super) const VIRTUAL: u64 = 0x5555_0000_0000;
+pub(super) const PAGES: u64 = 16;
+pub(super) const KEY: u64 = 0xfeed_f00d;
 const NAME: u64 = 77;
 
-/// The port of processes that exchange data on other nodes ([`crate::exchange`]).
-const OTHERS_PORT: u16 = 20;
-
-/// Nodes that are named: those of a small cluster, and some that do not exist.
-const NODES: u16 = 6;
-
-fn port(vni: u16) -> u16 {
+pub(super) fn port(vni: u16) -> u16 {
     100 + vni
 }
 
@@ -53,37 +44,6 @@ pub(super) fn export() -> Export {
         page_key: KEY.into(),
         options: ExportOptions::open(),
     }
-}
-
-/// A command that is right if it names this node and one of these processes; or one for segments
-/// of others, whose keys are not known here.
-pub(super) fn command(random: &mut Rng) -> Command {
-    let mut memory = || Memory {
-        address: VIRTUAL + random.u64(..PAGES * PAGE_SIZE as u64),
-        key: Key(KEY),
-        segment: SegmentId(0),
-    };
-    let (local, mut memory) = (memory(), memory());
-    let mut port = port(random.u16(..VNIS));
-    if random.u8(..4) == 0 {
-        port = OTHERS_PORT;
-        (memory.segment, memory.key) = (SegmentId(random.u16(..4)), Key(random.u64(..)));
-    }
-    let remote = Remote {
-        node: NodeId(random.u16(..NODES)),
-        port: Port(port),
-        memory,
-    };
-    let length = random.u64(..2 * PAGE_SIZE as u64);
-    let command = match random.u8(..3) {
-        0 => Command::read(local, remote, length),
-        1 => Command::write(local, remote, length).notify(random.u32(..64)),
-        _ => {
-            let operands = [random.u64(..), random.u64(..)];
-            Command::atomic(Function::FetchAdd, remote, 8, operands, random.u16(..16))
-        }
-    };
-    command.publish()
 }
 
 /// Enters a page of a process in the page table, where there is room.

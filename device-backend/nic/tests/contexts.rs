@@ -5,12 +5,9 @@ use proptest::prelude::*;
 use qnic_abi::context::{ContextFlags, DoorbellState, CONTEXT_PAGES, POOL_PAGES, REGION_BYTES};
 use qnic_abi::host_area::{CompletionEntry, QUEUE_STATUS};
 use qnic_abi::{Status, PAGE_SIZE};
-use qnic_nic::testing::{page, pattern, Describing, LossyWire, Net, Pair, Party, PAGE};
-use qnic_nic::Limits;
-
-fn status(entry: &CompletionEntry) -> Status {
-    Status::try_from(entry.status.get()).expect("a known status")
-}
+use qnic_nic::testing::{
+    nets, page, pattern, status, Describing, LossyWire, Net, Pair, Party, PAGE,
+};
 
 fn state(entry: &CompletionEntry) -> DoorbellState {
     DoorbellState::try_from(entry.state.get()).expect("a known state")
@@ -21,13 +18,6 @@ fn state(entry: &CompletionEntry) -> DoorbellState {
 fn done(entry: &CompletionEntry) -> Status {
     assert_eq!(state(entry), DoorbellState::Done, "{entry:?}");
     status(entry)
-}
-
-/// The wires that stories run on: lossless, and rough ones.
-fn nets() -> impl Iterator<Item = Net> {
-    let lossless = || Net::new(3, 1024, 8, &Limits::default());
-    let rough = (1..5).map(|seed| Net::lossy(3, LossyWire::rough(100), seed));
-    std::iter::once(lossless()).chain(rough)
 }
 
 /// Fills pages of a segment, and returns their bytes one behind the other.
@@ -47,7 +37,7 @@ fn gather(party: &Party, pages: &[u64], offset: u64, length: u64) -> Vec<u8> {
 
 #[test]
 fn pages_that_stand_anywhere_are_one_message() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         let (from, to) = ([5, 1, 2, 7], [6, 0, 3, 1, 4]);
         let length = 3 * PAGE + 200;
@@ -77,7 +67,7 @@ fn pages_that_stand_anywhere_are_one_message() {
 
 #[test]
 fn a_short_message_on_two_pages_that_are_not_adjacent_arrives() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         let bytes = fill(&a, &[6, 2], 4000, 200);
         a.send_context(0, &b)
@@ -96,7 +86,7 @@ fn a_short_message_on_two_pages_that_are_not_adjacent_arrives() {
 
 #[test]
 fn the_region_is_the_buffer_of_a_short_message() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         for (index, length) in [0, 1, 8, 100, REGION_BYTES].into_iter().enumerate() {
             let bytes = pattern(7, length);
@@ -113,7 +103,7 @@ fn the_region_is_the_buffer_of_a_short_message() {
 
 #[test]
 fn the_pool_is_there_whatever_the_page_table_says() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         net.answer_faults(false);
         let bytes = pattern(3, 3 * PAGE_SIZE);
@@ -140,7 +130,7 @@ fn the_pool_is_there_whatever_the_page_table_says() {
 
 #[test]
 fn contexts_and_commands_match_each_other_in_the_order_of_the_queue() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         b.receive_context(0).notify().pool(0, 0, 8).issue();
         b.receive(70).bytes(0, 8).issue();
@@ -315,7 +305,7 @@ fn a_context_under_way_is_not_taken_again() {
 
 #[test]
 fn a_message_longer_than_its_pages_is_truncated() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { a, b, .. } = Pair::on(net);
         let bytes = fill(&a, &[0, 1, 2], 0, 3 * PAGE);
         b.receive_context(0).pages(&[9, 5], 100, PAGE).issue();

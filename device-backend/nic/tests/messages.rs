@@ -1,22 +1,17 @@
 //! Messages between processes (Q3, Q4, Q11 to Q13; docs/messages.md): a story for each rule.
 
-use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
+use qnic_abi::host_area::{CompletionKind, COMPLETION_MORE};
 use qnic_abi::Status;
-use qnic_nic::testing::{page, LossyWire, Net, Pair, Party, PAGE};
+use qnic_nic::testing::{nets, page, status, LossyWire, Net, Pair, Party, PAGE};
 use qnic_nic::Limits;
 
 /// Longer than any frame of a short message.
 const LONG: u64 = 5 * PAGE + 77;
 
-fn status(entry: &CompletionEntry) -> Status {
-    Status::try_from(entry.status.get()).expect("a known status")
-}
-
 /// Handle and status of each completion of a kind.
 #[track_caller]
 fn ends(party: &Party, kind: CompletionKind) -> Vec<(u64, Status)> {
-    let entries = party.completions();
-    assert!(entries.iter().all(|entry| entry.kind == kind as u8));
+    let entries = party.completions_of(kind);
     let ends = entries.iter().map(|it| (it.handle.get(), status(it)));
     ends.collect()
 }
@@ -31,22 +26,9 @@ fn received(party: &Party) -> Vec<(u64, Status)> {
     ends(party, CompletionKind::Receive)
 }
 
-fn budget(net: &Net, node: usize, name: &str) -> u64 {
-    let budgets = net.cluster().nodes[node].nic.budgets();
-    let budget = budgets.iter().find(|budget| budget.name == name);
-    budget.expect("a budget of that name").used
-}
-
-/// The wires that stories run on: lossless, and rough ones.
-fn nets() -> impl Iterator<Item = Net> {
-    let lossless = || Net::new(3, 1024, 8, &Limits::default());
-    let rough = (1..5).map(|seed| Net::lossy(3, LossyWire::rough(100), seed));
-    std::iter::once(lossless()).chain(rough)
-}
-
 #[test]
 fn what_is_sent_arrives_whatever_comes_first() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         for (length, expected) in [0, 1, 100, PAGE, LONG, 40 * PAGE]
             .into_iter()
@@ -100,7 +82,7 @@ fn inline_messages_and_those_to_oneself_and_on_one_node_go_the_same_way() {
 
 #[test]
 fn receives_match_in_posting_order_and_messages_do_not_overtake() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         for round in 0..4u64 {
             let expected = round % 2 == 0;
@@ -307,7 +289,7 @@ fn a_slow_receiver_exhausts_staging_and_others_go_on() {
             (1..10).contains(&done),
             "{done} are staged, the others wait"
         );
-        assert!(budget(&net, 1, "staged_bytes_of_process") <= 10_000);
+        assert!(net.budget(1, "staged_bytes_of_process") <= 10_000);
         for number in 0..20 {
             c.receive(number).bytes(0, 2000).run();
             a.send(100 + number, &c).bytes(0, 2000).run();
@@ -335,7 +317,7 @@ fn ten_thousand_receives_are_posted_and_each_gets_its_message() {
         }
         net.run();
     }
-    assert_eq!(budget(&net, 1, "receives_of_process"), 10_000);
+    assert_eq!(net.budget(1, "receives_of_process"), 10_000);
     let mut ended = 0;
     for first in (0..10_000u64).rev().step_by(50) {
         for tag in (first - 49..=first).rev() {
@@ -348,7 +330,7 @@ fn ten_thousand_receives_are_posted_and_each_gets_its_message() {
         ended += entries.len();
     }
     assert_eq!(ended, 10_000);
-    assert_eq!(budget(&net, 1, "receives_of_process"), 0);
+    assert_eq!(net.budget(1, "receives_of_process"), 0);
 }
 
 #[test]
@@ -391,7 +373,7 @@ fn completions_that_nobody_reads_are_kept_and_hold_commands_and_messages_back() 
 
 #[test]
 fn a_sender_that_ends_fails_receives_from_it_and_no_others() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         let long = a.fill(0, LONG, 1);
         a.send(1, &b).tag(1).bytes(0, 50).issue();
@@ -416,7 +398,7 @@ fn a_sender_that_ends_fails_receives_from_it_and_no_others() {
 
 #[test]
 fn a_receiver_that_ends_fails_what_is_sent_to_it() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         a.send(1, &b).bytes(0, LONG).issue();
         a.send(2, &b).bytes(0, 10).run();
@@ -468,7 +450,7 @@ fn transfers_end_with_either_process_while_pages_are_missing() {
 
 #[test]
 fn a_queue_that_is_reset_takes_its_messages_and_receives_with_it() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         a.send(1, &b).bytes(0, LONG).tag(1).issue();
         b.receive(2).tag(9).run();
@@ -478,7 +460,7 @@ fn a_queue_that_is_reset_takes_its_messages_and_receives_with_it() {
         b.clear_queue();
         net.run();
         net.assert_holds_nothing(1);
-        assert_eq!(budget(&net, 1, "receives_of_process"), 0);
+        assert_eq!(net.budget(1, "receives_of_process"), 0);
         b.receive(3).bytes(0, LONG).run();
         a.send(4, &b).bytes(0, LONG).tag(9).run();
         assert_eq!(received(&b), [(3, Status::Ok)]);

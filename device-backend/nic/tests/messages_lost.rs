@@ -1,7 +1,6 @@
 //! Messages whose frames or whose news are lost, or come late (Q4, Q11 to Q13). The simulator's
 //! message workers have found what stands here.
 
-use qnic_abi::host_area::CompletionEntry;
 use qnic_abi::Status;
 use qnic_nic::testing::{LossyWire, Net, Party, PAGE};
 use qnic_nic::{Limits, SMALLEST_WINDOW};
@@ -13,21 +12,12 @@ fn steady(nodes: u16, limits: &Limits) -> Net {
     net
 }
 
-/// Handle and status of each completion of a process.
-fn ends(party: &Party) -> Vec<(u64, Status)> {
-    let end = |entry: &CompletionEntry| {
-        let status = Status::try_from(entry.status.get());
-        (entry.handle.get(), status.expect("a known status"))
-    };
-    party.completions().iter().map(end).collect()
-}
-
 /// Lets two processes learn of each other.
 fn connect(a: &Party, b: &Party) {
     b.receive(0).run();
     a.send(0, b).run();
-    assert_eq!(ends(a), [(0, Status::Ok)]);
-    assert_eq!(ends(b), [(0, Status::Ok)]);
+    assert_eq!(a.ends(), [(0, Status::Ok)]);
+    assert_eq!(b.ends(), [(0, Status::Ok)]);
 }
 
 /// Lets time pass, but not as much as makes a NIC send again what was lost.
@@ -53,10 +43,10 @@ fn a_message_that_is_given_up_on_its_way_is_not_kept_without_its_bytes() {
     }
     assert_eq!(a.unexport(&a), Status::Ok);
     net.run();
-    assert_eq!(ends(&a), [(1, Status::Aborted)]);
+    assert_eq!(a.ends(), [(1, Status::Aborted)]);
     net.assert_holds_nothing(1);
     b.receive(2).from(&a).bytes(0, 100).run();
-    assert_eq!(ends(&b), [], "nothing comes for it, and it stays");
+    assert_eq!(b.ends(), [], "nothing comes for it, and it stays");
 }
 
 #[test]
@@ -91,7 +81,7 @@ fn messages_behind_a_refused_early_one_do_not_overtake_those_before_it() {
         .map(|it| (it.handle.get(), it.immediate.get()));
     let taken: Vec<_> = taken.collect();
     assert_eq!(taken, [(1, 1), (2, 2), (3, 3), (4, 5)]);
-    let mut sent = ends(&a);
+    let mut sent = a.ends();
     sent.sort_unstable_by_key(|end| end.0);
     let refused = (4, Status::Exhausted);
     assert_eq!(sent[3], refused);
@@ -182,8 +172,8 @@ fn a_sender_notices_that_the_permission_for_its_message_cannot_come() {
     // What the receiver says is lost; what the sender says is not.
     net.cut(0);
     b.receive(2).bytes(0, 5 * PAGE).run();
-    assert_eq!(ends(&b), [(2, Status::PeerGone)]);
-    assert_eq!(ends(&a), [(1, Status::PeerGone)]);
+    assert_eq!(b.ends(), [(2, Status::PeerGone)]);
+    assert_eq!(a.ends(), [(1, Status::PeerGone)]);
     net.assert_holds_nothing(0);
     net.assert_holds_nothing(1);
 }
@@ -219,8 +209,8 @@ fn a_receive_stays_when_a_session_is_left_in_which_nothing_runs() {
     pass(10_000);
     assert!(all[1..]
         .iter()
-        .all(|other| ends(other) == [(0, Status::Ok)]));
-    ends(&all[0]);
+        .all(|other| other.ends() == [(0, Status::Ok)]));
+    all[0].ends();
     // It asks all others to leave; their answers are lost.
     net.cut(0);
     pass(500_000);
@@ -229,7 +219,7 @@ fn a_receive_stays_when_a_session_is_left_in_which_nothing_runs() {
     net.heal();
     all[1].send(2, &all[0]).run();
     assert_eq!(
-        ends(&all[0]),
+        all[0].ends(),
         [(1, Status::Ok)],
         "the process that it names lives"
     );
@@ -253,7 +243,7 @@ fn a_message_that_late_news_ends_is_not_waited_for() {
     pass_a_moment(&net);
     assert_eq!(net.faults(0), 1, "permitted, and waits for its pages");
     net.run();
-    assert_eq!(ends(&a), [(1, Status::PeerGone)]);
-    assert_eq!(ends(&next), [(2, Status::Aborted)]);
+    assert_eq!(a.ends(), [(1, Status::PeerGone)]);
+    assert_eq!(next.ends(), [(2, Status::Aborted)]);
     net.assert_holds_nothing(1);
 }

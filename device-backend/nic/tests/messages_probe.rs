@@ -3,66 +3,34 @@
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::Status;
-use qnic_nic::testing::{page, LossyWire, Net, Pair, Party, Probing, PAGE};
+use qnic_nic::testing::{nets, page, status, LossyWire, Net, Pair, Party, Probing, PAGE};
 use qnic_nic::Limits;
 
 /// Longer than any frame of a short message.
 const LONG: u64 = 5 * PAGE + 77;
 
-fn status(entry: &CompletionEntry) -> Status {
-    Status::try_from(entry.status.get()).expect("a known status")
-}
-
-/// The one completion that has come.
-#[track_caller]
-fn one(party: &Party) -> CompletionEntry {
-    let entries = party.completions();
-    assert_eq!(entries.len(), 1, "{entries:?}");
-    entries[0]
-}
-
-/// Handle and status of each completion.
-fn ends(party: &Party) -> Vec<(u64, Status)> {
-    let entries = party.completions();
-    let ends = entries.iter().map(|it| (it.handle.get(), status(it)));
-    ends.collect()
-}
-
 /// Number of the message that a probe claims.
 #[track_caller]
 fn claim(party: &Party) -> u64 {
     party.probe(70).claim().run();
-    let entry = one(party);
+    let entry = party.completion();
     assert_eq!((entry.handle.get(), status(&entry)), (70, Status::Ok));
     assert_ne!(entry.offset, 0);
     entry.offset.get()
 }
 
-fn budget(net: &Net, node: usize, name: &str) -> u64 {
-    let budgets = net.cluster().nodes[node].nic.budgets();
-    let budget = budgets.iter().find(|budget| budget.name == name);
-    budget.expect("a budget of that name").used
-}
-
-/// The wires that stories run on: lossless, and rough ones.
-fn nets() -> impl Iterator<Item = Net> {
-    let lossless = || Net::new(3, 1024, 8, &Limits::default());
-    let rough = (1..5).map(|seed| Net::lossy(3, LossyWire::rough(100), seed));
-    std::iter::once(lossless()).chain(rough)
-}
-
 #[test]
 fn what_is_probed_is_what_the_next_receive_gets() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         b.probe(1).run();
-        assert_eq!(ends(&b), [(1, Status::NoMessage)], "it answers at once");
+        assert_eq!(b.ends(), [(1, Status::NoMessage)], "it answers at once");
         for length in [0, 100, PAGE, LONG, 40 * PAGE] {
             let bytes = a.fill(17, length, length + 1);
             a.send(1, &b).bytes(17, length).tag(5).immediate(9).run();
             for _ in 0..2 {
                 b.probe(2).from(&a).tag(5).run();
-                let entry = one(&b);
+                let entry = b.completion();
                 assert_eq!((entry.handle.get(), status(&entry)), (2, Status::Ok));
                 assert_eq!(entry.kind, CompletionKind::Probe as u8);
                 assert_eq!((entry.tag.get(), entry.length.get()), (5, length));
@@ -70,11 +38,11 @@ fn what_is_probed_is_what_the_next_receive_gets() {
                 assert_eq!((entry.node.get(), entry.port.get()), (0, a.port.0));
             }
             if length > PAGE {
-                assert_eq!(ends(&a), [], "its bytes are still at its source");
+                assert_eq!(a.ends(), [], "its bytes are still at its source");
             }
             b.receive(3).bytes(33, length).run();
-            assert_eq!(ends(&b), [(3, Status::Ok)]);
-            assert_eq!(ends(&a), [(1, Status::Ok)]);
+            assert_eq!(b.ends(), [(3, Status::Ok)]);
+            assert_eq!(a.ends(), [(1, Status::Ok)]);
             assert!(b.holds(33, &bytes));
         }
         net.assert_holds_nothing(1);
@@ -83,7 +51,7 @@ fn what_is_probed_is_what_the_next_receive_gets() {
 
 #[test]
 fn probes_tell_sources_tags_spaces_and_endpoints_apart() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let c = net.party(2, 4);
         let Pair { net: _, a, b } = Pair::on(net);
         a.send(1, &b).tag(7).immediate(1).run();
@@ -93,7 +61,7 @@ fn probes_tell_sources_tags_spaces_and_endpoints_apart() {
         a.send(5, &b).tag(7).endpoint(3).immediate(5).run();
         let found = |probe: Probing<'_>| {
             probe.run();
-            let entry = one(&b);
+            let entry = b.completion();
             let immediate = entry.immediate.get();
             (status(&entry) == Status::Ok).then_some(immediate)
         };
@@ -110,21 +78,21 @@ fn probes_tell_sources_tags_spaces_and_endpoints_apart() {
 
 #[test]
 fn a_claimed_message_is_hidden_and_goes_to_the_receive_that_names_it() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         for length in [0, 50, LONG] {
             let bytes = a.fill(0, length, 3);
             a.send(1, &b).bytes(0, length).immediate(11).run();
             let first = claim(&b);
             b.probe(2).run();
-            assert_eq!(ends(&b), [(2, Status::NoMessage)]);
+            assert_eq!(b.ends(), [(2, Status::NoMessage)]);
             b.receive(3).bytes(0, 8).run();
-            assert_eq!(ends(&b), [], "no other receive takes it");
+            assert_eq!(b.ends(), [], "no other receive takes it");
             a.send(4, &b).inline(b"for all!").immediate(12).run();
-            assert_eq!(ends(&b), [(3, Status::Ok)]);
+            assert_eq!(b.ends(), [(3, Status::Ok)]);
             assert!(b.holds(0, b"for all!"));
             b.receive_claimed(5, first).bytes(99, length).run();
-            let entry = one(&b);
+            let entry = b.completion();
             assert_eq!((entry.handle.get(), status(&entry)), (5, Status::Ok));
             assert_eq!(entry.kind, CompletionKind::Receive as u8);
             assert_eq!(
@@ -132,11 +100,11 @@ fn a_claimed_message_is_hidden_and_goes_to_the_receive_that_names_it() {
                 (11, length, 0)
             );
             assert!(b.holds(99, &bytes));
-            let mut sent = ends(&a);
+            let mut sent = a.ends();
             sent.sort_unstable_by_key(|end| end.0);
             assert_eq!(sent, [(1, Status::Ok), (4, Status::Ok)]);
             b.receive_claimed(6, first).bytes(0, 8).run();
-            assert_eq!(ends(&b), [(6, Status::NoMessage)], "once");
+            assert_eq!(b.ends(), [(6, Status::NoMessage)], "once");
         }
         net.assert_holds_nothing(0);
         net.assert_holds_nothing(1);
@@ -145,7 +113,7 @@ fn a_claimed_message_is_hidden_and_goes_to_the_receive_that_names_it() {
 
 #[test]
 fn claimed_messages_are_received_in_any_order_and_truncated_as_others() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         let bytes = a.fill(0, 4 * LONG, 8);
         for number in 0..4 {
@@ -155,21 +123,21 @@ fn claimed_messages_are_received_in_any_order_and_truncated_as_others() {
         for number in [2u64, 0, 3] {
             let receive = b.receive_claimed(number, claims[number as usize]);
             receive.bytes(number * LONG, LONG).run();
-            assert_eq!(ends(&b), [(number, Status::Ok)]);
-            assert_eq!(ends(&a), [(number, Status::Ok)]);
+            assert_eq!(b.ends(), [(number, Status::Ok)]);
+            assert_eq!(a.ends(), [(number, Status::Ok)]);
             let from = (number * LONG) as usize;
             assert!(b.holds(number * LONG, &bytes[from..from + LONG as usize]));
         }
         b.receive_claimed(1, claims[1]).bytes(LONG, 1000).run();
-        assert_eq!(ends(&b), [(1, Status::Truncated)]);
-        assert_eq!(ends(&a), [(1, Status::Truncated)]);
+        assert_eq!(b.ends(), [(1, Status::Truncated)]);
+        assert_eq!(a.ends(), [(1, Status::Truncated)]);
         net.assert_holds_nothing(1);
     }
 }
 
 #[test]
 fn what_is_discarded_ends_at_its_source() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         for (length, sent) in [(0, Status::Ok), (50, Status::Ok), (LONG, Status::Truncated)] {
             // Found and discarded; claimed and discarded; awaited.
@@ -179,18 +147,18 @@ fn what_is_discarded_ends_at_its_source() {
                     0 => {
                         send.run();
                         b.probe(2).discard().run();
-                        one(&b)
+                        b.completion()
                     }
                     1 => {
                         send.run();
                         let claimed = claim(&b);
                         b.receive_claimed(2, claimed).discard().run();
-                        one(&b)
+                        b.completion()
                     }
                     _ => {
                         b.probe(2).discard().wait().run();
                         send.run();
-                        one(&b)
+                        b.completion()
                     }
                 };
                 assert_eq!(
@@ -201,9 +169,9 @@ fn what_is_discarded_ends_at_its_source() {
                     (discarded.immediate.get(), discarded.length.get()),
                     (7, length)
                 );
-                assert_eq!(ends(&a), [(1, sent)], "{length} {way}");
+                assert_eq!(a.ends(), [(1, sent)], "{length} {way}");
                 b.probe(3).run();
-                assert_eq!(ends(&b), [(3, Status::NoMessage)]);
+                assert_eq!(b.ends(), [(3, Status::NoMessage)]);
                 net.assert_holds_nothing(0);
                 net.assert_holds_nothing(1);
             }
@@ -213,13 +181,13 @@ fn what_is_discarded_ends_at_its_source() {
 
 #[test]
 fn probes_that_wait_see_what_no_receive_takes_in_their_order() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         b.receive(1).tag(5).run();
         b.probe(2).tag(5).wait().run();
         a.send(1, &b).tag(5).immediate(1).run();
         assert_eq!(
-            ends(&b),
+            b.ends(),
             [(1, Status::Ok)],
             "the receive is before the probe"
         );
@@ -235,19 +203,19 @@ fn probes_that_wait_see_what_no_receive_takes_in_their_order() {
         assert_eq!(found, [(2, 2), (3, 2), (4, 2)], "the claim hides it");
         let claimed = entries[2].offset.get();
         a.send(3, &b).tag(7).immediate(3).run();
-        let entry = one(&b);
+        let entry = b.completion();
         assert_eq!((entry.handle.get(), entry.immediate.get()), (5, 3));
         b.receive_claimed(8, claimed).bytes(0, LONG).run();
-        assert_eq!(ends(&b), [(8, Status::Ok)]);
+        assert_eq!(b.ends(), [(8, Status::Ok)]);
         b.cancel(6);
         b.cancel(6);
-        assert_eq!(ends(&b), [(6, Status::Cancelled)]);
+        assert_eq!(b.ends(), [(6, Status::Cancelled)]);
         b.cancel(7);
-        assert_eq!(ends(&b), [(7, Status::Cancelled)]);
+        assert_eq!(b.ends(), [(7, Status::Cancelled)]);
         b.receive(9).bytes(0, LONG).run();
-        assert_eq!(ends(&b), [(9, Status::Ok)]);
+        assert_eq!(b.ends(), [(9, Status::Ok)]);
         net.assert_holds_nothing(1);
-        assert_eq!(budget(&net, 1, "probes_of_process"), 0);
+        assert_eq!(net.budget(1, "probes_of_process"), 0);
     }
 }
 
@@ -263,12 +231,12 @@ fn cancel_takes_back_what_was_posted_first_with_its_handle() {
         (3, CompletionKind::Probe),
     ] {
         b.cancel(1);
-        let entry = one(&b);
+        let entry = b.completion();
         assert_eq!(status(&entry), Status::Cancelled);
         assert_eq!((entry.tag.get(), entry.kind), (tag, kind as u8));
     }
     b.cancel(1);
-    assert_eq!(ends(&b), []);
+    assert_eq!(b.ends(), []);
 }
 
 #[test]
@@ -283,22 +251,22 @@ fn too_many_probes_fail_one_by_one_and_claims_count_as_messages() {
         b.probe(handle).wait().run();
     }
     let refused = [(3, Status::Exhausted), (4, Status::Exhausted)];
-    assert_eq!(ends(&b), refused);
+    assert_eq!(b.ends(), refused);
     a.send(0, &b).run();
-    assert_eq!(ends(&b).len(), 3);
-    assert_eq!(budget(&net, 1, "probes_of_process"), 0);
+    assert_eq!(b.ends().len(), 3);
+    assert_eq!(net.budget(1, "probes_of_process"), 0);
     let first = claim(&b);
     for number in 1..4 {
         a.send(number, &b).run();
         claim(&b);
     }
-    assert_eq!(ends(&a).len(), 4);
-    assert_eq!(budget(&net, 1, "messages_of_process"), 4);
+    assert_eq!(a.ends().len(), 4);
+    assert_eq!(net.budget(1, "messages_of_process"), 4);
     a.send(4, &b).run();
-    assert_eq!(ends(&a), [(4, Status::Exhausted)]);
+    assert_eq!(a.ends(), [(4, Status::Exhausted)]);
     b.receive_claimed(5, first).discard().run();
     a.send(6, &b).run();
-    assert_eq!(ends(&a), [(6, Status::Ok)]);
+    assert_eq!(a.ends(), [(6, Status::Ok)]);
 }
 
 #[test]
@@ -317,15 +285,15 @@ fn a_claimed_message_stays_staged_and_others_wait_at_their_source() {
         for number in 0..3 {
             a.send(number, &b).bytes(number * 1000, 1000).run();
         }
-        assert_eq!(ends(&a), [(0, Status::Ok)], "the others are not staged");
+        assert_eq!(a.ends(), [(0, Status::Ok)], "the others are not staged");
         let claims: Vec<u64> = (0..3).map(|_| claim(&b)).collect();
-        assert_eq!(budget(&net, 1, "staged_bytes_of_process"), 1256);
+        assert_eq!(net.budget(1, "staged_bytes_of_process"), 1256);
         for number in 0..3u64 {
             let receive = b.receive_claimed(number, claims[number as usize]);
             receive.bytes(number * 1000, 1000).run();
-            assert_eq!(ends(&b), [(number, Status::Ok)]);
+            assert_eq!(b.ends(), [(number, Status::Ok)]);
         }
-        assert_eq!(ends(&a), [(1, Status::Ok), (2, Status::Ok)]);
+        assert_eq!(a.ends(), [(1, Status::Ok), (2, Status::Ok)]);
         assert!(b.holds(0, &bytes));
         net.assert_holds_nothing(1);
     }
@@ -333,7 +301,7 @@ fn a_claimed_message_stays_staged_and_others_wait_at_their_source() {
 
 #[test]
 fn a_reset_of_the_queue_discards_what_is_claimed_and_drops_probes() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         a.send(1, &b).bytes(0, LONG).run();
         a.send(2, &b).bytes(0, 50).run();
@@ -343,17 +311,17 @@ fn a_reset_of_the_queue_discards_what_is_claimed_and_drops_probes() {
         assert_eq!(b.reset_queue(), Status::Ok);
         b.clear_queue();
         net.run();
-        let mut sent = ends(&a);
+        let mut sent = a.ends();
         sent.sort_unstable_by_key(|end| end.0);
         assert_eq!(sent, [(1, Status::Truncated), (2, Status::Ok)]);
-        assert_eq!(budget(&net, 1, "probes_of_process"), 0);
-        assert_eq!(budget(&net, 1, "messages_of_process"), 1);
+        assert_eq!(net.budget(1, "probes_of_process"), 0);
+        assert_eq!(net.budget(1, "messages_of_process"), 1);
         for claimed in claims {
             b.receive_claimed(5, claimed).bytes(0, LONG).run();
-            assert_eq!(ends(&b), [(5, Status::NoMessage)]);
+            assert_eq!(b.ends(), [(5, Status::NoMessage)]);
         }
         b.receive(6).bytes(0, LONG).run();
-        let entry = one(&b);
+        let entry = b.completion();
         assert_eq!((status(&entry), entry.immediate.get()), (Status::Ok, 3));
         net.assert_holds_nothing(0);
         net.assert_holds_nothing(1);
@@ -362,7 +330,7 @@ fn a_reset_of_the_queue_discards_what_is_claimed_and_drops_probes() {
 
 #[test]
 fn a_process_that_ends_leaves_nothing_that_it_has_claimed() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         a.send(1, &b).bytes(0, LONG).run();
         a.send(2, &b).bytes(0, 50).run();
@@ -371,17 +339,17 @@ fn a_process_that_ends_leaves_nothing_that_it_has_claimed() {
         b.probe(3).wait().run();
         b.end();
         net.run();
-        let mut sent = ends(&a);
+        let mut sent = a.ends();
         sent.sort_unstable_by_key(|end| end.0);
         assert_eq!(sent, [(1, Status::PeerGone), (2, Status::Ok)]);
         net.assert_holds_nothing(1);
-        assert_eq!(budget(&net, 1, "messages_of_process"), 0);
+        assert_eq!(net.budget(1, "messages_of_process"), 0);
     }
 }
 
 #[test]
 fn a_sender_that_ends_takes_claims_without_bytes_and_probes_for_it() {
-    for net in nets() {
+    for net in nets(3, 4) {
         let Pair { net, a, b } = Pair::on(net);
         let bytes = a.fill(0, LONG, 4);
         a.send(1, &b).bytes(0, 50).run();
@@ -391,16 +359,16 @@ fn a_sender_that_ends_takes_claims_without_bytes_and_probes_for_it() {
         b.probe(4).wait().run();
         a.end();
         net.run();
-        assert_eq!(ends(&b), [(3, Status::PeerGone)]);
+        assert_eq!(b.ends(), [(3, Status::PeerGone)]);
         b.receive_claimed(5, long).bytes(0, LONG).run();
-        assert_eq!(ends(&b), [(5, Status::NoMessage)]);
+        assert_eq!(b.ends(), [(5, Status::NoMessage)]);
         b.receive_claimed(6, short).bytes(0, 50).run();
-        assert_eq!(ends(&b), [(6, Status::Ok)], "it had arrived");
+        assert_eq!(b.ends(), [(6, Status::Ok)], "it had arrived");
         assert!(b.holds(0, &bytes[..50]));
         net.assert_holds_nothing(1);
         let again = net.party(0, 1);
         again.send(1, &b).run();
-        assert_eq!(ends(&b), [(4, Status::Ok)]);
+        assert_eq!(b.ends(), [(4, Status::Ok)]);
     }
 }
 
@@ -414,17 +382,17 @@ fn a_claim_is_of_its_process_and_survives_a_receive_that_fails() {
         c.receive_claimed(2, number).bytes(0, 8).run();
         c.receive_claimed(3, number).discard().run();
         let gone = [(2, Status::NoMessage), (3, Status::NoMessage)];
-        assert_eq!(ends(&c), gone);
+        assert_eq!(c.ends(), gone);
     }
     a.send(2, &b).inline(b"open").run();
     b.receive_claimed(4, claimed + 1).bytes(0, 8).run();
-    assert_eq!(ends(&b), [(4, Status::NoMessage)], "it was not claimed");
+    assert_eq!(b.ends(), [(4, Status::NoMessage)], "it was not claimed");
     let mut wrong = b.receive_claimed(5, claimed).bytes(0, 8);
     wrong.command.local_key = 1.into();
     wrong.run();
-    assert_eq!(ends(&b), [(5, Status::BadKey)]);
+    assert_eq!(b.ends(), [(5, Status::BadKey)]);
     b.receive_claimed(6, claimed).bytes(0, 8).run();
-    assert_eq!(ends(&b), [(6, Status::Ok)]);
+    assert_eq!(b.ends(), [(6, Status::Ok)]);
     assert!(b.holds(0, b"mine"));
 }
 
@@ -436,13 +404,13 @@ fn a_claimed_message_waits_for_absent_pages() {
         a.send(1, &b).bytes(0, length).run();
         let claimed = claim(&b);
         b.receive_claimed(2, claimed).bytes(page(0), length).run();
-        assert_eq!(ends(&b), []);
+        assert_eq!(b.ends(), []);
         assert!(net.faults(1) > 0);
         net.answer_faults(true);
         net.answer_all(1, 8);
         net.run();
-        assert_eq!(ends(&b), [(2, Status::Ok)]);
-        assert_eq!(ends(&a), [(1, Status::Ok)]);
+        assert_eq!(b.ends(), [(2, Status::Ok)]);
+        assert_eq!(a.ends(), [(1, Status::Ok)]);
         assert!(b.holds(page(0), &bytes));
         net.assert_unlocked();
     }

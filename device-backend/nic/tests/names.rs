@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use qnic_abi::process_names::NameAction;
 use qnic_abi::Status;
-use qnic_nic::testing::{LossyWire, NameEnd, Net, Party};
+use qnic_nic::testing::{nets, LossyWire, NameEnd, Net, Party};
 use qnic_nic::{Limits, TableKind};
 
 const NOWHERE: (u16, u16) = (0, 0);
@@ -27,13 +27,6 @@ fn done(handle: u64) -> Vec<NameEnd> {
 
 fn missing(handle: u64) -> Vec<NameEnd> {
     vec![(handle, Status::NameNotFound, NOWHERE)]
-}
-
-/// A lossless wire, and rough ones.
-fn nets(nodes: u16) -> impl Iterator<Item = Net> {
-    let lossless = move || Net::new(nodes, 1024, 8, &Limits::default());
-    let rough = move |seed| Net::lossy(nodes, LossyWire::rough(100), seed);
-    std::iter::once(lossless()).chain((1..4).map(rough))
 }
 
 /// Runs for a while of virtual time.
@@ -77,7 +70,7 @@ fn assert_nothing_is_left(net: &Net) {
 
 #[test]
 fn a_name_is_known_everywhere_until_it_is_withdrawn() {
-    for net in nets(4) {
+    for net in nets(4, 3) {
         let parties: Vec<_> = (0..4).map(|node| net.party(node, 1)).collect();
         parties[1].register_name(1, ("solver", 3));
         net.run();
@@ -103,7 +96,7 @@ fn a_name_is_known_everywhere_until_it_is_withdrawn() {
 
 #[test]
 fn a_lookup_waits_until_the_name_appears_or_its_time_is_over() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let (a, b) = (net.party(0, 1), net.party(2, 1));
         for handle in 1..=100 {
             a.look_up(handle, ("late", 0), 600_000);
@@ -123,7 +116,7 @@ fn a_lookup_waits_until_the_name_appears_or_its_time_is_over() {
 
 #[test]
 fn a_name_ends_with_its_process_and_not_with_its_queue() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let (a, b) = (net.party(0, 1), net.party(1, 2));
         for process in 0..8 {
             b.register_name(1, ("b", process));
@@ -149,7 +142,7 @@ fn a_name_ends_with_its_process_and_not_with_its_queue() {
 
 #[test]
 fn a_name_belongs_to_one_process() {
-    for net in nets(2) {
+    for net in nets(2, 3) {
         let (a, b, c) = (net.party(0, 1), net.party(1, 2), net.party(1, 3));
         b.register_name(1, ("x", 0));
         net.run();
@@ -169,7 +162,7 @@ fn a_name_belongs_to_one_process() {
 /// Two that register a name before they can know of each other both have it. All find the same one.
 #[test]
 fn all_find_the_same_process_if_two_have_one_name() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let parties: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
         parties[1].register_name(1, ("x", 0));
         parties[2].register_name(1, ("x", 0));
@@ -187,7 +180,7 @@ fn all_find_the_same_process_if_two_have_one_name() {
 
 #[test]
 fn a_node_that_comes_late_or_comes_back_learns_all_names() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         net.cut(2);
         let a = net.party(0, 1);
         a.register_name(1, ("a", 0));
@@ -236,6 +229,27 @@ fn names_of_a_node_that_is_cut_off_are_forgotten_and_come_back() {
             assert_eq!(look(party, ("p", 11)), Some(place(&parties[1])));
             assert_eq!(look(party, ("p", 2)), Some(place(&parties[2])));
         }
+    }
+}
+
+/// A node that knew no name for a while has no reason to ask whether the others live, until it
+/// knows one again.
+#[test]
+fn a_node_that_had_no_name_for_a_while_is_forgotten_when_it_is_silent() {
+    for seed in 1..4 {
+        let net = Net::lossy(2, LossyWire::rough(50), seed);
+        let (a, b) = (net.party(0, 1), net.party(1, 1));
+        a.register_name(1, ("x", 0));
+        net.run();
+        assert_eq!(look(&b, ("x", 0)), Some(place(&a)));
+        a.withdraw_name(2, ("x", 0));
+        pass(&net, WHILE);
+        a.register_name(3, ("x", 1));
+        net.run();
+        assert_eq!(look(&b, ("x", 1)), Some(place(&a)));
+        net.cut(0);
+        pass(&net, 2 * Limits::default().peer_timeout);
+        assert_eq!(look(&b, ("x", 1)), None);
     }
 }
 
@@ -325,6 +339,31 @@ fn a_node_that_has_all_its_names_can_give_them_to_others() {
     net.run();
     assert_eq!(look(&c, ("x", 0)), Some(place(&b)));
     assert_eq!(look(&c, ("x", 1)), Some(place(&a)));
+}
+
+/// The log has the last change of each name only: one that was taken again stands behind those that
+/// could be given because it was not there.
+#[test]
+fn a_node_with_all_its_names_can_change_several_of_them() {
+    let limits = Limits {
+        names: 2,
+        ..Limits::default()
+    };
+    let net = Net::new(2, 256, 8, &limits);
+    let (a, b) = (net.party(0, 1), net.party(1, 1));
+    a.register_name(1, ("x", 0));
+    a.register_name(2, ("x", 1));
+    net.run();
+    assert_eq!(look(&b, ("x", 1)), Some(place(&a)));
+    // No turn of the NIC between them.
+    a.withdraw_name(3, ("x", 0));
+    a.register_name(4, ("y", 0));
+    a.withdraw_name(5, ("x", 1));
+    a.register_name(6, ("x", 0));
+    net.run();
+    assert_eq!(look(&b, ("x", 0)), Some(place(&a)));
+    assert_eq!(look(&b, ("x", 1)), None);
+    assert_eq!(look(&b, ("y", 0)), Some(place(&a)));
 }
 
 /// A node that is told late is told all, whatever was dropped of the log meanwhile.

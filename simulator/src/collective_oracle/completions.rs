@@ -1,37 +1,16 @@
 //! What the NIC's store of a completion says, checked at that instant.
 
-use qnic_abi::host_area::{completion_offset, CompletionEntry, CompletionKind, COMPLETION_TAIL};
-use qnic_abi::{Status, PAGE_SIZE};
+use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::Status;
 
 use super::{CollectiveOracle, Member, Name, Purpose};
 
 impl CollectiveOracle {
     /// A NIC has stored a word of a host area.
     pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
-        let view = self.process(slot).view.as_ref();
-        let registered = view.is_some_and(|view| view.host_area.is_some());
-        if offset != COMPLETION_TAIL || !registered {
-            return;
-        }
-        while self.process(slot).completions < value {
-            let number = self.process(slot).completions;
-            self.process(slot).completions += 1;
-            let entry = self.entry(slot, number);
+        for entry in self.process(slot).watched.completions(offset, value) {
             self.ended(slot, &entry, now);
         }
-    }
-
-    fn entry(&mut self, slot: usize, number: u64) -> CompletionEntry {
-        let view = self.process(slot).view.as_ref();
-        let view = view.and_then(|view| Some((view, view.host_area?)));
-        let (view, frames) = view.expect("a registered process");
-        let mut bytes = [0; size_of::<CompletionEntry>()];
-        let offset = completion_offset(number);
-        let frame = frames[offset / PAGE_SIZE];
-        view.machine
-            .memory
-            .load(frame, offset % PAGE_SIZE, &mut bytes);
-        zerocopy::transmute!(bytes)
     }
 
     /// A command of a process has ended.
@@ -128,7 +107,7 @@ impl CollectiveOracle {
         self.plans[plan].seats[rank as usize].calls[number].end = Some(Status::Ok);
         if shape != self.plans[plan].shape(number as u32) {
             // All members have made the same mistake: it is none.
-            let memory = self.peek(slot, call.range.0, shape.length);
+            let memory = self.process(slot).peek((call.range.0, shape.length));
             let memory = memory.expect("it is alive");
             return self.process(slot).memory.set(call.range.0, &memory);
         }
@@ -136,7 +115,7 @@ impl CollectiveOracle {
             true => self.plans[plan].result(number as u32).to_vec(),
             false => self.plans[plan].given(number as u32, rank),
         };
-        let memory = self.peek(slot, call.range.0, shape.length);
+        let memory = self.process(slot).peek((call.range.0, shape.length));
         let memory = memory.expect("it is alive");
         if shape.wants(rank) || shape.gives(rank) {
             let wrong = memory.iter().zip(&bytes).position(|(a, b)| a != b);
@@ -167,8 +146,8 @@ impl CollectiveOracle {
         let call = &mut self.plans[plan].seats[rank as usize].calls[number];
         call.end = Some(status);
         let (start, length) = call.range;
-        let memory = self.peek(slot, start, length).expect("it is alive");
         let process = self.process(slot);
+        let memory = process.peek((start, length)).expect("it is alive");
         if process.memory.get(start, length).contains(&None) {
             process.memory.set(start, &memory);
         }

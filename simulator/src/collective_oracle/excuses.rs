@@ -1,19 +1,12 @@
 //! What excuses that a join or a call fails.
 
-use qnic_abi::{Status, PAGE_SHIFT};
+use qnic_abi::Status;
 use qnic_nic::Limits;
 
 use super::plan::{Plan, Seat};
-use super::{CollectiveOracle, Member, Name, Process, Purpose, MEMORY};
-use crate::oracle::{UnavailablePage, ANSWERED};
+use super::{CollectiveOracle, Member, Name, Purpose, MEMORY};
 use crate::schedule::Schedule;
-
-impl Process {
-    /// Returns true if a call of it may find a page unavailable.
-    pub(super) fn lacks_pages(&self, now: u64) -> bool {
-        self.unavailable > 0 || now < self.unavailable_until
-    }
-}
+use crate::watched::UnavailablePage;
 
 impl CollectiveOracle {
     /// The route between two nodes is disturbed until a point in time.
@@ -24,14 +17,6 @@ impl CollectiveOracle {
             }
         }
         self.routes.disturb(a, b, until);
-    }
-
-    /// All routes from and to a node are disturbed until a point in time.
-    pub(crate) fn disturb_node(&mut self, node: usize, until: u64) {
-        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
-        for other in nodes.into_iter().filter(|other| *other != node) {
-            self.disturb_route(node, other, until);
-        }
     }
 
     /// The segment of a process begins to be revoked.
@@ -53,17 +38,9 @@ impl CollectiveOracle {
         schedule: &Schedule,
     ) -> Option<UnavailablePage> {
         let process = self.process(slot);
-        let view = process.view.as_ref()?;
-        let address = process.address + schedule.range(0..MEMORY);
-        let page = UnavailablePage {
-            slot,
-            incarnation: process.incarnation,
-            space: view.space,
-            page: address >> PAGE_SHIFT,
-        };
-        let kernel = &view.machine.kernel;
-        kernel.set_available(page.space, page.page, false);
-        process.unavailable += 1;
+        let address = process.address;
+        let address = || address + schedule.range(0..MEMORY);
+        let page = process.watched.make_unavailable(address)?;
         for seat in self.seats_of(slot) {
             seat.lacked = true;
         }
@@ -72,14 +49,7 @@ impl CollectiveOracle {
 
     /// The page can be brought in again.
     pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
-        let process = self.process(page.slot);
-        let same = process.incarnation == page.incarnation;
-        if let Some(view) = process.view.as_ref().filter(|_| same) {
-            let kernel = &view.machine.kernel;
-            kernel.set_available(page.space, page.page, true);
-            process.unavailable -= 1;
-            process.unavailable_until = now + ANSWERED;
-        }
+        self.process(page.slot).watched.make_available(page, now);
     }
 
     /// Returns true if a call of a member may fail like that, for that process; `None` is a call

@@ -40,9 +40,9 @@ use self::plan::Plan;
 pub(crate) use self::plan::{Call, Join, Name, Shape, CALL_TIMEOUT};
 use crate::expected_bytes::{difference, ExpectedBytes, Range};
 use crate::platform::Machine;
-use crate::process::port;
 use crate::routes::Routes;
 use crate::settings::{Others, Settings};
+use crate::watched::Watched;
 
 /// Bytes of the segment of a collective worker.
 pub(crate) const MEMORY: u64 = 48 * PAGE_SIZE as u64;
@@ -63,34 +63,35 @@ enum Purpose {
     Stranger,
 }
 
-/// Where a living process can be looked at.
-struct View {
-    machine: Arc<Machine>,
-    space: u64,
-    host_area: Option<[u32; HOST_PAGES]>,
-}
-
 /// The process in a slot, or what is left of it.
-#[derive(Default)]
 struct Process {
-    node: usize,
-    incarnation: u32,
-    view: Option<View>,
+    watched: Watched,
     /// First address of its segment.
     address: u64,
     /// What must stand there.
     memory: ExpectedBytes,
     /// Commands under way.
     open: BTreeMap<u64, Purpose>,
-    /// Completions that were stored.
-    completions: u64,
     /// Groups that it is to join.
     invitations: VecDeque<Member>,
-    unavailable: u32,
-    unavailable_until: u64,
 }
 
 impl Process {
+    fn new(watched: Watched, address: u64, invitations: VecDeque<Member>) -> Self {
+        Process {
+            watched,
+            address,
+            memory: ExpectedBytes::new(MEMORY),
+            open: BTreeMap::new(),
+            invitations,
+        }
+    }
+
+    /// What stands in its segment; `None` if it is dead.
+    fn peek(&self, (start, length): Range) -> Option<Vec<u8>> {
+        self.watched.peek(self.address + start, length)
+    }
+
     /// Joins under way to groups of others.
     fn strangers(&self) -> usize {
         let open = self.open.values();
@@ -114,14 +115,13 @@ pub(crate) struct CollectiveOracle {
 
 impl CollectiveOracle {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let slots = settings.slots_of(Others::Groups);
-        let process = |node: &usize| Process {
-            node: *node,
-            ..Process::default()
+        let slots = (settings.rdma_workers..).zip(settings.slots_of(Others::Groups));
+        let process = |(slot, node): (usize, &usize)| {
+            Process::new(Watched::new(slot, *node), 0, VecDeque::new())
         };
         CollectiveOracle {
             first: settings.rdma_workers,
-            processes: slots.iter().map(process).collect(),
+            processes: slots.map(process).collect(),
             plans: Vec::new(),
             routes: Routes::default(),
             limits: settings.limits.clone(),
@@ -137,37 +137,25 @@ impl CollectiveOracle {
 
     /// Node and port of the process in a slot.
     pub(crate) fn name(&self, slot: usize) -> Name {
-        (self.processes[slot - self.first].node as u16, port(slot))
+        self.processes[slot - self.first].watched.name()
     }
 
     /// A process begins in a slot, with a segment at this address.
     pub(crate) fn begin(&mut self, slot: usize, machine: &Arc<Machine>, space: u64, address: u64) {
-        let before = std::mem::take(self.process(slot));
-        *self.process(slot) = Process {
-            node: before.node,
-            incarnation: before.incarnation + 1,
-            view: Some(View {
-                machine: machine.clone(),
-                space,
-                host_area: None,
-            }),
-            address,
-            memory: ExpectedBytes::new(MEMORY),
-            invitations: before.invitations,
-            ..Process::default()
-        };
+        let process = self.process(slot);
+        let watched = process.watched.next(machine, space);
+        let invitations = std::mem::take(&mut process.invitations);
+        *process = Process::new(watched, address, invitations);
     }
 
     pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
-        if let Some(view) = &mut self.process(slot).view {
-            view.host_area = Some(frames);
-        }
+        self.process(slot).watched.registered(frames);
     }
 
     /// The process in a slot begins to die.
     pub(crate) fn end(&mut self, slot: usize) {
         let process = self.process(slot);
-        process.view = None;
+        process.watched.end();
         process.open.clear();
         for seat in self.seats_of(slot) {
             seat.gone = true;
@@ -293,7 +281,7 @@ impl CollectiveOracle {
         let (slot, place) = (seat.slot, seat.calls.len());
         plan.mistaken |= call.shape != plan.shape(place as u32);
         let process = &self.processes[slot - self.first];
-        let lacks = process.lacks_pages(call.issued);
+        let lacks = process.watched.lacks_pages(call.issued);
         let seat = &mut self.plans[number].seats[rank as usize];
         seat.lacked |= lacks;
         seat.calls.push(call);
@@ -342,27 +330,17 @@ impl CollectiveOracle {
         ))
     }
 
-    fn peek(&self, slot: usize, start: u64, length: u64) -> Option<Vec<u8>> {
-        let process = &self.processes[slot - self.first];
-        let view = process.view.as_ref()?;
-        let address = process.address + start;
-        view.machine
-            .kernel
-            .peek(view.space, address, length as usize)
-    }
-
     /// Nothing is under way any more: looks at all memory.
     ///
     /// # Panics
     /// If a byte is wrong, or anything is under way.
     pub(crate) fn audit(&self) {
         for (slot, process) in (self.first..).zip(&self.processes) {
-            let view = process.view.as_ref();
-            if view.is_none_or(|view| view.host_area.is_none()) {
+            if !process.watched.is_registered() {
                 continue;
             }
             assert!(process.open.is_empty(), "{:?}", self.oldest());
-            let memory = self.peek(slot, 0, MEMORY).expect("it is alive");
+            let memory = process.peek((0, MEMORY)).expect("it is alive");
             if let Some(at) = difference(&memory, process.memory.all()) {
                 panic!(
                     "process {slot}: byte {at} of the memory of its calls is {:#x}, not {:?}",

@@ -46,6 +46,8 @@ pub(crate) struct Shape {
     pub(crate) root: u32,
 }
 
+/// Who gives and who wants is written here again, and not taken from the NIC: it is what the NIC
+/// is held against.
 impl Shape {
     /// Returns true if a member has bytes to give.
     pub(crate) fn gives(&self, rank: u32) -> bool {

@@ -68,9 +68,8 @@ impl CollectiveWorker<'_> {
         }
         issue(&mut lock(&self.common.groups), self.schedule.now());
         self.open.insert(handle, about);
-        if self.queue.put(&queue::Command::new(command, &[])) {
-            self.context.ring_doorbell(self.process);
-        }
+        let command = queue::Command::new(command, &[]);
+        self.context.put(self.process, &mut self.queue, &command);
         Ok(())
     }
 

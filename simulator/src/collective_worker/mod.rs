@@ -15,13 +15,13 @@ mod commands;
 use std::collections::BTreeMap;
 
 use qnic_abi::host_area::CompletionKind;
-use qnic_abi::{Status, PAGE_SIZE};
+use qnic_abi::{Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
 
 use crate::collective_oracle::{Member, MEMORY};
 use crate::common::{Common, Phase, SlotState};
 use crate::platform::SimPlatform;
-use crate::process::{pages, Ended, Exported, ProcessContext, Result};
+use crate::process::{pages, Exported, ProcessContext, Result};
 use crate::queue::Queue;
 use crate::schedule::{lock, trace, Schedule};
 use crate::settings::Faults;
@@ -40,23 +40,9 @@ impl ProcessContext {
         let address = 0x40_0000 + schedule.range(0..PAGE_SIZE as u64);
         let space = machine.kernel.new_space(pages(address, MEMORY));
         lock(&self.common.groups).begin(slot, machine, space, address);
-        let process = self.register(space);
-        let ending = match &process {
-            Some(process) => {
-                let vni = process.vni();
-                trace!(schedule, "collective worker {slot}: registered, {vni}");
-                let frames = process.host_area().frames;
-                lock(&self.common.groups).registered(slot, frames);
-                self.take_part(process, address)
-            }
-            None => Err(Ended),
-        };
-        self.common.end(slot);
-        let cleanly = ending.is_ok();
-        trace!(
-            schedule,
-            "collective worker {slot}: ends, cleanly: {cleanly}"
-        );
+        let process = self.live("collective worker", space, |process| {
+            self.take_part(process, address)
+        });
         drop(process);
         machine.kernel.end_space(space);
     }
@@ -120,7 +106,10 @@ struct CollectiveWorker<'a> {
 impl CollectiveWorker<'_> {
     fn export(&mut self) -> Result<()> {
         let range = (self.address, MEMORY);
-        self.exported = Some(self.context.export(self.process, 1, range)?);
+        self.exported = Some(
+            self.context
+                .export(self.process, (1, Access::all()), range)?,
+        );
         Ok(())
     }
 
@@ -139,23 +128,13 @@ impl CollectiveWorker<'_> {
 
     fn revoke(&mut self) -> Result<()> {
         self.unexport()?;
-        self.think()?;
+        self.context.think(500)?;
         self.export()
-    }
-
-    fn think(&self) -> Result<()> {
-        let time = self.schedule.range(0..self.common.settings.think);
-        // Sometimes at once.
-        let share = if self.schedule.chance(500) { 100 } else { 1 };
-        self.context.sleep(time / share)
     }
 
     /// Does what processes do, in any order, until it has done enough.
     fn work(&mut self) -> Result<()> {
-        for _ in 0..self.common.settings.options.operations {
-            if self.common.phase() != Phase::Work {
-                break;
-            }
+        for _ in self.context.steps() {
             if self.schedule.chance(900) {
                 self.join_next()?;
             }
@@ -163,7 +142,7 @@ impl CollectiveWorker<'_> {
             if !self.schedule.chance(400) {
                 self.collect()?;
             }
-            self.think()?;
+            self.context.think(500)?;
         }
         Ok(())
     }
@@ -248,11 +227,7 @@ impl CollectiveWorker<'_> {
 
     /// Reads the completions that have come.
     fn collect(&mut self) -> Result<()> {
-        let (entries, rings) = self.queue.completions();
-        if rings {
-            self.context.ring_doorbell(self.process);
-        }
-        for entry in entries {
+        for entry in self.context.completions(self.process, &mut self.queue) {
             let handle = entry.handle.get();
             lock(&self.common.groups).release(self.slot, handle);
             let Some(Some(member)) = self.open.remove(&handle) else {
@@ -279,10 +254,8 @@ impl CollectiveWorker<'_> {
 
     /// Reads completions, or waits for some so many nanoseconds.
     fn wait(&mut self, limit: u64) -> Result<()> {
-        let generation = self.queue.request_wake();
-        if !self.queue.has_completions() {
-            self.context.block(self.process, generation, limit)?;
-        }
+        self.context
+            .wait(self.process, &self.queue, limit, || false)?;
         self.collect()
     }
 }

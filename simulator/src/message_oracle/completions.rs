@@ -1,8 +1,7 @@
 //! What the NIC's store of a completion says, checked at that instant.
 
-use qnic_abi::host_area::{
-    completion_offset, CompletionEntry, CompletionKind, COMPLETION_MORE, COMPLETION_TAIL,
-};
+use qnic_abi::context::DoorbellState;
+use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
 use qnic_abi::{Status, PAGE_SIZE};
 
 use super::items::{How, Message, Receive, Taken};
@@ -14,18 +13,20 @@ const SHORT: u64 = PAGE_SIZE as u64;
 impl MessageOracle {
     /// A NIC has stored a word of a host area.
     pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64, now: u64) {
-        if offset != COMPLETION_TAIL || !self.process(slot).is_registered() {
-            return;
+        let process = self.process(slot);
+        let mut entries = process.watched.completions(offset, value);
+        if let Some((name, entry)) = process.watched.doorbell(offset, value) {
+            entries.push(self.of_context(slot, name, entry));
         }
-        while self.process(slot).completions < value {
-            let number = self.process(slot).completions;
-            self.process(slot).completions += 1;
-            let entry = self.entry(slot, number);
+        for entry in entries {
             let status = Status::try_from(entry.status.get()).expect("a known status");
+            let process = self.process(slot);
+            let number = process.ends;
+            process.ends += 1;
             match CompletionKind::try_from(entry.kind) {
                 Ok(CompletionKind::Send) => self.sent(slot, &entry, status),
                 Ok(CompletionKind::Receive) if entry.immediate.get() == 0 => {
-                    self.ended(slot, number, &entry, status);
+                    self.ended(slot, (number, now), &entry, status);
                 }
                 Ok(CompletionKind::Receive) => {
                     self.received(slot, (number, now), &entry, status);
@@ -33,24 +34,47 @@ impl MessageOracle {
                 Ok(CompletionKind::Probe) if status == Status::Ok => {
                     self.found(slot, (number, now), &entry);
                 }
-                Ok(CompletionKind::Probe) => self.ended(slot, number, &entry, status),
+                Ok(CompletionKind::Probe) => self.ended(slot, (number, now), &entry, status),
                 // No message worker is in a group.
                 kind => panic!("process {slot}: a completion of kind {kind:?}"),
             }
         }
     }
 
-    fn entry(&mut self, slot: usize, number: u64) -> CompletionEntry {
-        let view = self.process(slot).view.as_ref();
-        let view = view.and_then(|view| Some((view, view.host_area?)));
-        let (view, frames) = view.expect("a registered process");
-        let mut bytes = [0; size_of::<CompletionEntry>()];
-        let offset = completion_offset(number);
-        let frame = frames[offset / PAGE_SIZE];
-        view.machine
-            .memory
-            .load(frame, offset % PAGE_SIZE, &mut bytes);
-        zerocopy::transmute!(bytes)
+    /// The completion that a doorbell stands for: one of the message or receive of its context.
+    fn of_context(
+        &mut self,
+        slot: usize,
+        (receives, number): (bool, usize),
+        entry: CompletionEntry,
+    ) -> CompletionEntry {
+        let held = self.process(slot).contexts[usize::from(receives)][number].take();
+        let Some((handle, notify)) = held else {
+            panic!("process {slot}: a context ends that is not under way: {entry:?}");
+        };
+        let kind = match receives {
+            true => CompletionKind::Receive,
+            false => CompletionKind::Send,
+        };
+        assert!(
+            entry.kind == kind as u8 && entry.handle.get() == number as u64,
+            "process {slot}: the doorbell of context {number} is another one's: {entry:?}"
+        );
+        let told = notify || entry.status.get() != Status::Ok.code();
+        let state = if told {
+            DoorbellState::Done
+        } else {
+            DoorbellState::Free
+        };
+        assert_eq!(
+            entry.state.get(),
+            state as u32,
+            "process {slot}: the state of context {number}: {entry:?}"
+        );
+        CompletionEntry {
+            handle: handle.into(),
+            ..entry
+        }
     }
 
     /// A Send has ended.
@@ -58,6 +82,7 @@ impl MessageOracle {
         let id = entry.handle.get();
         let open = self.process(slot).sends.remove(&id);
         assert!(open, "process {slot}: Send {id} ends, but is not under way");
+        self.process(slot).memory.release(id);
         let message = &self.messages[&id];
         let to = self.name(message.to);
         let named = (entry.node.get(), entry.port.get()) == to || message.wrong.is_some();
@@ -125,7 +150,13 @@ impl MessageOracle {
     }
 
     /// A receive has ended without a message.
-    fn ended(&mut self, slot: usize, number: u64, entry: &CompletionEntry, status: Status) {
+    fn ended(
+        &mut self,
+        slot: usize,
+        (number, now): (u64, u64),
+        entry: &CompletionEntry,
+        status: Status,
+    ) {
         let (index, receive) = self.receive(slot, entry);
         let handle = receive.handle;
         assert!(
@@ -138,6 +169,7 @@ impl MessageOracle {
         );
         let process = self.process(slot);
         process.receives[index].end = Some(number);
+        process.receives[index].ended = now;
         if !receive.many {
             process.memory.release(handle);
         }
@@ -191,8 +223,9 @@ impl MessageOracle {
         });
         if !more {
             receive.end = Some(number);
+            receive.ended = now;
         }
-        let many = receive.many;
+        let (many, by_context) = (receive.many, receive.context.is_some());
         let process = self.process(slot);
         process.receives[index] = receive;
         if !many {
@@ -201,6 +234,7 @@ impl MessageOracle {
         if let Some(message) = self.messages.get_mut(&id) {
             message.received = Some(status);
             message.gone = now;
+            message.gone_by_context = by_context;
         }
         self.check_truncated(id);
     }
@@ -269,8 +303,12 @@ impl MessageOracle {
     ) {
         let (handle, id) = (receive.handle, entry.immediate.get());
         let source = self.name(message.from);
-        assert_eq!(
-            message.received, None,
+        // A doorbell may be stored before the completion of a probe that has looked.
+        let looked = matches!(receive.how, How::Look(_))
+            && message.gone_by_context
+            && message.gone >= receive.issued;
+        assert!(
+            message.received.is_none() || looked,
             "process {slot}: message {id} is delivered twice: {message:?}"
         );
         assert!(
@@ -318,8 +356,8 @@ impl MessageOracle {
                 );
                 let mut expected = bytes_of(id, message.length);
                 expected.truncate(length as usize);
-                let address = self.process(slot).incoming + start;
-                let memory = self.peek(slot, address, length).expect("it is alive");
+                let process = self.process(slot);
+                let memory = process.peek((start, length)).expect("it is alive");
                 let wrong = memory.iter().zip(&expected).position(|(a, b)| a != b);
                 assert_eq!(
                     wrong, None,

@@ -1,22 +1,15 @@
 //! What excuses that a message or a receive fails.
 
-use qnic_abi::{Status, PAGE_SHIFT};
+use qnic_abi::Status;
 
 use super::items::{Message, Receive};
-use super::{MessageOracle, Process, INCOMING, OUTGOING};
-use crate::oracle::{UnavailablePage, ANSWERED};
+use super::{MessageOracle, INCOMING, OUTGOING};
 use crate::routes::pair;
 use crate::schedule::Schedule;
+use crate::watched::UnavailablePage;
 
 /// How long the news that a process has ended may take, in nanoseconds.
 const NEWS: u64 = 500_000_000;
-
-impl Process {
-    /// Returns true if a message from or to it may find a page unavailable.
-    pub(super) fn lacks_pages(&self, now: u64) -> bool {
-        self.unavailable > 0 || now < self.unavailable_until
-    }
-}
 
 impl MessageOracle {
     fn disturb_messages(&mut self, chosen: impl Fn(&Message) -> bool) {
@@ -36,11 +29,11 @@ impl MessageOracle {
     pub(crate) fn end(&mut self, slot: usize, now: u64) {
         self.disturb_messages(|message| message.to == slot || message.from == slot);
         let process = &self.processes[slot - self.first];
-        if process.view.is_some() {
+        if process.watched.is_alive() {
             self.check_order(process, false);
         }
         let process = self.process(slot);
-        process.view = None;
+        process.watched.end();
         process.sends.clear();
         process.ended = Some(now);
     }
@@ -59,28 +52,21 @@ impl MessageOracle {
 
     /// The route between two nodes is disturbed until a point in time.
     pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
-        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
+        let processes = self.processes.iter();
+        let nodes: Vec<_> = processes.map(|process| process.watched.node).collect();
         let first = self.first;
         let is_route = |one: usize, other: usize| pair(one, other) == pair(a, b);
         self.disturb_messages(|message| {
             is_route(nodes[message.from - first], nodes[message.to - first])
         });
         for process in &mut self.processes {
-            let node = process.node;
+            let node = process.watched.node;
             for receive in &mut process.receives {
                 let source = receive.pattern.source;
                 receive.disturbed |= source.is_some_and(|it| is_route(node, it.0.into()));
             }
         }
         self.routes.disturb(a, b, until);
-    }
-
-    /// All routes from and to a node are disturbed until a point in time.
-    pub(crate) fn disturb_node(&mut self, node: usize, until: u64) {
-        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
-        for other in nodes.into_iter().filter(|other| *other != node) {
-            self.disturb_route(node, other, until);
-        }
     }
 
     /// Makes a page of a process unavailable to its NIC.
@@ -90,20 +76,12 @@ impl MessageOracle {
         schedule: &Schedule,
     ) -> Option<UnavailablePage> {
         let process = self.process(slot);
-        let view = process.view.as_ref()?;
-        let address = match schedule.below(2) {
-            0 => process.outgoing + schedule.range(0..OUTGOING),
-            _ => process.incoming + schedule.range(0..INCOMING),
-        };
-        let page = UnavailablePage {
-            slot,
-            incarnation: process.incarnation,
-            space: view.space,
-            page: address >> PAGE_SHIFT,
-        };
-        let kernel = &view.machine.kernel;
-        kernel.set_available(page.space, page.page, false);
-        process.unavailable += 1;
+        let page = process
+            .watched
+            .make_unavailable(|| match schedule.below(2) {
+                0 => process.outgoing + schedule.range(0..OUTGOING),
+                _ => process.incoming + schedule.range(0..INCOMING),
+            })?;
         self.disturb_messages(|message| message.to == slot || message.from == slot);
         self.disturb_receives(slot);
         Some(page)
@@ -111,14 +89,7 @@ impl MessageOracle {
 
     /// The page can be brought in again.
     pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
-        let process = self.process(page.slot);
-        let same = process.incarnation == page.incarnation;
-        if let Some(view) = process.view.as_ref().filter(|_| same) {
-            let kernel = &view.machine.kernel;
-            kernel.set_available(page.space, page.page, true);
-            process.unavailable -= 1;
-            process.unavailable_until = now + ANSWERED;
-        }
+        self.process(page.slot).watched.make_available(page, now);
     }
 
     /// Returns true if a Send may fail like that.
@@ -175,7 +146,9 @@ impl MessageOracle {
         let posted = posted.take_while(|other| other.handle != receive.handle);
         let kind = receive.how.probes();
         let posted = posted.filter(|it| it.how.probes() == kind && it.how.claimed().is_none());
-        let posted: Vec<_> = posted.filter(|other| other.end.is_none()).collect();
+        let posted: Vec<_> = posted
+            .filter(|other| other.was_posted_with(receive))
+            .collect();
         if kind {
             return posted.len() >= self.limits.probes as usize;
         }

@@ -20,6 +20,8 @@ pub(crate) struct Message {
     pub(crate) issued: u64,
     /// What its Send must end with.
     pub(crate) wrong: Option<Status>,
+    /// The context that it goes by, and whether its end is told if all is well.
+    pub(crate) context: Option<(usize, bool)>,
     /// Which incarnations the two processes were.
     pub(super) ends: (u32, u32),
     pub(super) disturbed: bool,
@@ -29,8 +31,9 @@ pub(crate) struct Message {
     pub(super) claimed: bool,
     /// What the receive that has taken it has ended with; Truncated if it was discarded.
     pub(super) received: Option<Status>,
-    /// When that was, in nanoseconds.
+    /// When that was, in nanoseconds, and whether that receive went by a context.
     pub(super) gone: u64,
+    pub(super) gone_by_context: bool,
 }
 
 impl Message {
@@ -43,12 +46,14 @@ impl Message {
             length,
             issued: 0,
             wrong: None,
+            context: None,
             ends: (0, 0),
             disturbed: false,
             sent: None,
             claimed: false,
             received: None,
             gone: 0,
+            gone_by_context: false,
         }
     }
 
@@ -136,17 +141,21 @@ impl How {
 pub(crate) struct Receive {
     pub(crate) handle: u64,
     pub(crate) pattern: Pattern,
-    /// Start and length in the segment.
+    /// Start and length in the segment, or, behind it, in the pool.
     pub(crate) range: Range,
     pub(crate) many: bool,
+    /// The context that it goes by.
+    pub(crate) context: Option<usize>,
     pub(crate) how: How,
     pub(crate) issued: u64,
     /// What it must end with.
     pub(crate) wrong: Option<Status>,
     pub(super) disturbed: bool,
     pub(super) cancelled: bool,
-    /// Number of the completion with which it has left.
+    /// Number of the completion or doorbell with which it has left.
     pub(super) end: Option<u64>,
+    /// When that was stored, in nanoseconds.
+    pub(super) ended: u64,
     /// Messages that it has taken.
     pub(super) taken: Vec<Taken>,
 }
@@ -157,24 +166,32 @@ pub(super) struct Taken {
     pub(super) id: u64,
     /// Start and length in the memory of the receive.
     pub(super) range: Range,
-    /// Number of its completion, and when it was stored.
+    /// Number of its completion or doorbell, and when that was stored.
     pub(super) completion: u64,
     pub(super) time: u64,
 }
 
 impl Receive {
+    /// Returns true if it was posted at some time after a later one was issued, as far as can be
+    /// known: a doorbell may be stored before a completion of the same poll.
+    pub(super) fn was_posted_with(&self, later: &Receive) -> bool {
+        self.end.is_none() || self.context.is_some() && self.ended >= later.issued
+    }
+
     pub(crate) fn new(handle: u64, pattern: Pattern, range: Range) -> Self {
         Receive {
             handle,
             pattern,
             range,
             many: false,
+            context: None,
             how: How::Receive,
             issued: 0,
             wrong: None,
             disturbed: false,
             cancelled: false,
             end: None,
+            ended: 0,
             taken: Vec::new(),
         }
     }

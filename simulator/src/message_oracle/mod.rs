@@ -34,6 +34,7 @@ mod order;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use qnic_abi::context::{CONTEXTS, POOL_PAGES};
 use qnic_abi::host_area::HOST_PAGES;
 use qnic_abi::PAGE_SIZE;
 use qnic_nic::Limits;
@@ -41,9 +42,9 @@ use qnic_nic::Limits;
 pub(crate) use self::items::{How, Message, Pattern, Receive, Space};
 use crate::expected_bytes::{difference, ExpectedBytes, Range};
 use crate::platform::Machine;
-use crate::process::port;
 use crate::routes::Routes;
 use crate::settings::{Others, Settings};
+use crate::watched::Watched;
 
 /// Bytes of the segment that a message worker sends from.
 pub(crate) const OUTGOING: u64 = 40 * PAGE_SIZE as u64;
@@ -51,43 +52,55 @@ pub(crate) const OUTGOING: u64 = 40 * PAGE_SIZE as u64;
 /// Bytes of the segment that it receives into.
 pub(crate) const INCOMING: u64 = 48 * PAGE_SIZE as u64;
 
-/// Where a living process can be looked at.
-struct View {
-    machine: Arc<Machine>,
-    space: u64,
-    host_area: Option<[u32; HOST_PAGES]>,
-}
+/// Bytes of its buffer pool.
+pub(crate) const POOL_BYTES: u64 = (POOL_PAGES * PAGE_SIZE) as u64;
 
 /// The process in a slot, or what is left of it.
-#[derive(Default)]
 struct Process {
-    node: usize,
-    incarnation: u32,
-    view: Option<View>,
+    watched: Watched,
     /// First addresses of its segments.
     outgoing: u64,
     incoming: u64,
-    /// What must stand in the segment that it receives into.
+    /// What must stand in the segment that it receives into, and behind that in the pool.
     memory: ExpectedBytes,
+    /// What has each context, by direction, and whether its end is told if all is well.
+    contexts: [[Option<(u64, bool)>; CONTEXTS]; 2],
+    /// Ends that were told.
+    ends: u64,
     /// Messages under way.
     sends: BTreeSet<u64>,
     /// All receives, in the order of posting, and where each handle stands.
     receives: Vec<Receive>,
     handles: BTreeMap<u64, usize>,
-    /// Completions that were stored.
-    completions: u64,
     /// The segment that it receives into is being revoked.
     revoking: bool,
     /// When a process of this slot has last ended.
     ended: Option<u64>,
-    unavailable: u32,
-    unavailable_until: u64,
 }
 
 impl Process {
-    fn is_registered(&self) -> bool {
-        let view = self.view.as_ref();
-        view.is_some_and(|view| view.host_area.is_some())
+    fn new(watched: Watched, [outgoing, incoming]: [u64; 2], ended: Option<u64>) -> Self {
+        Process {
+            watched,
+            outgoing,
+            incoming,
+            memory: ExpectedBytes::new(INCOMING + POOL_BYTES),
+            contexts: [[None; CONTEXTS]; 2],
+            ends: 0,
+            sends: BTreeSet::new(),
+            receives: Vec::new(),
+            handles: BTreeMap::new(),
+            revoking: false,
+            ended,
+        }
+    }
+
+    /// What stands in the memory that it receives into; `None` if it is dead.
+    fn peek(&self, (start, length): Range) -> Option<Vec<u8>> {
+        match start.checked_sub(INCOMING) {
+            Some(start) => self.watched.peek_pool(start, length),
+            None => self.watched.peek(self.incoming + start, length),
+        }
     }
 
     fn posted(&self) -> usize {
@@ -119,14 +132,12 @@ pub(crate) fn bytes_of(id: u64, length: u64) -> Vec<u8> {
 
 impl MessageOracle {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let slots = settings.slots_of(Others::Messages);
-        let process = |node: &usize| Process {
-            node: *node,
-            ..Process::default()
-        };
+        let slots = (settings.rdma_workers..).zip(settings.slots_of(Others::Messages));
+        let process =
+            |(slot, node): (usize, &usize)| Process::new(Watched::new(slot, *node), [0; 2], None);
         MessageOracle {
             first: settings.rdma_workers,
-            processes: slots.iter().map(process).collect(),
+            processes: slots.map(process).collect(),
             messages: BTreeMap::new(),
             routes: Routes::default(),
             limits: settings.limits.clone(),
@@ -142,7 +153,7 @@ impl MessageOracle {
 
     /// Node and port of the process in a slot.
     fn name(&self, slot: usize) -> (u16, u16) {
-        (self.processes[slot - self.first].node as u16, port(slot))
+        self.processes[slot - self.first].watched.name()
     }
 
     /// A process begins in a slot, with segments at these addresses.
@@ -151,29 +162,15 @@ impl MessageOracle {
         slot: usize,
         machine: &Arc<Machine>,
         space: u64,
-        [outgoing, incoming]: [u64; 2],
+        addresses: [u64; 2],
     ) {
-        let before = std::mem::take(self.process(slot));
-        *self.process(slot) = Process {
-            node: before.node,
-            incarnation: before.incarnation + 1,
-            view: Some(View {
-                machine: machine.clone(),
-                space,
-                host_area: None,
-            }),
-            outgoing,
-            incoming,
-            memory: ExpectedBytes::new(INCOMING),
-            ended: before.ended,
-            ..Process::default()
-        };
+        let process = self.process(slot);
+        let watched = process.watched.next(machine, space);
+        *process = Process::new(watched, addresses, process.ended);
     }
 
     pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
-        if let Some(view) = &mut self.process(slot).view {
-            view.host_area = Some(frames);
-        }
+        self.process(slot).watched.registered(frames);
     }
 
     /// Names a message or a receive that is going to be issued.
@@ -182,23 +179,36 @@ impl MessageOracle {
         self.next
     }
 
-    /// Tries to reserve memory for a receive.
+    /// Tries to reserve memory for a receive, or for a message in the pool.
     pub(crate) fn reserve(&mut self, slot: usize, handle: u64, range: Range) -> bool {
         self.process(slot).memory.reserve(range, handle)
+    }
+
+    /// Gives up a reservation for what is not issued after all.
+    pub(crate) fn release(&mut self, slot: usize, handle: u64) {
+        self.process(slot).memory.release(handle);
+    }
+
+    /// A process has written into its pool, which begins behind its segment.
+    pub(crate) fn wrote(&mut self, slot: usize, start: u64, bytes: &[u8]) {
+        self.process(slot).memory.set(start, bytes);
     }
 
     /// A message is issued now.
     pub(crate) fn send(&mut self, id: u64, now: u64, mut message: Message) {
         let (from, to) = (message.from, message.to);
-        let own = self.process(from).node;
+        let own = self.process(from).watched.node;
         let target = self.process(to);
-        let lacks = target.lacks_pages(now);
-        let away = !target.is_registered() || target.revoking || lacks;
-        let (node, incarnation) = (target.node, target.incarnation);
+        let lacks = target.watched.lacks_pages(now);
+        let away = !target.watched.is_registered() || target.revoking || lacks;
+        let (node, incarnation) = (target.watched.node, target.watched.incarnation);
         let unsettled = self.routes.are_unsettled(own, node, now);
         let process = self.process(from);
-        message.disturbed = away || unsettled || process.lacks_pages(now);
-        message.ends = (process.incarnation, incarnation);
+        message.disturbed = away || unsettled || process.watched.lacks_pages(now);
+        message.ends = (process.watched.incarnation, incarnation);
+        if let Some((context, notify)) = message.context {
+            process.contexts[0][context] = Some((id, notify));
+        }
         process.sends.insert(id);
         self.messages.insert(id, message);
     }
@@ -206,7 +216,7 @@ impl MessageOracle {
     /// A receive is issued now.
     pub(crate) fn post(&mut self, slot: usize, now: u64, mut receive: Receive) {
         let process = self.process(slot);
-        let (own, lacks) = (process.node, process.lacks_pages(now));
+        let (own, lacks) = (process.watched.node, process.watched.lacks_pages(now));
         let unsettled = receive.pattern.source.is_some_and(|(node, _)| {
             let node = usize::from(node);
             self.routes.are_unsettled(own, node, now)
@@ -216,6 +226,9 @@ impl MessageOracle {
         process
             .handles
             .insert(receive.handle, process.receives.len());
+        if let Some(context) = receive.context {
+            process.contexts[1][context] = Some((receive.handle, true));
+        }
         process.receives.push(receive);
     }
 
@@ -250,7 +263,8 @@ impl MessageOracle {
     /// Most receives that a process of a node has posted.
     pub(crate) fn most_posted(&self, node: usize) -> u64 {
         let processes = self.processes.iter();
-        let here = processes.filter(|process| process.node == node && process.is_registered());
+        let here = processes
+            .filter(|process| process.watched.node == node && process.watched.is_registered());
         here.map(|process| process.posted() as u64)
             .max()
             .unwrap_or(0)
@@ -264,26 +278,19 @@ impl MessageOracle {
         Some(format!("message {id} is not received: {message:?}"))
     }
 
-    fn peek(&self, slot: usize, address: u64, length: u64) -> Option<Vec<u8>> {
-        let process = &self.processes[slot - self.first];
-        let view = process.view.as_ref()?;
-        view.machine
-            .kernel
-            .peek(view.space, address, length as usize)
-    }
-
     /// Nothing is under way any more: looks at all memory, and at what is posted still.
     ///
     /// # Panics
     /// If a byte or an order is wrong.
     pub(crate) fn audit(&self) {
         for (slot, process) in (self.first..).zip(&self.processes) {
-            if !process.is_registered() {
+            if !process.watched.is_registered() {
                 continue;
             }
             self.check_order(process, true);
-            let memory = self.peek(slot, process.incoming, INCOMING);
-            let memory = memory.expect("it is alive");
+            let segment = process.peek((0, INCOMING));
+            let mut memory = segment.expect("it is alive");
+            memory.extend(process.peek((INCOMING, POOL_BYTES)).unwrap_or_default());
             // What a dead process has sent may come yet.
             let mut expected = process.memory.clone();
             for posted in process.receives.iter().filter(|it| it.end.is_none()) {

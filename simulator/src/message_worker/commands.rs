@@ -20,11 +20,11 @@ const TAGS: [u64; 5] = [0, 1, 2, 0x1_0001, 1 << 63];
 const IGNORED: [u64; 4] = [0, 3, 0xffff, u64::MAX];
 
 /// A port on which no process is.
-const NO_PORT: u16 = 9999;
+pub(super) const NO_PORT: u16 = 9999;
 
 /// What may be wrong with a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wrong {
+pub(super) enum Wrong {
     Key,
     Address,
     Segment,
@@ -32,9 +32,9 @@ enum Wrong {
 }
 
 impl Wrong {
-    const ALL: [Wrong; 4] = [Wrong::Key, Wrong::Address, Wrong::Segment, Wrong::Port];
+    pub(super) const ALL: [Wrong; 4] = [Wrong::Key, Wrong::Address, Wrong::Segment, Wrong::Port];
 
-    fn status(self) -> Status {
+    pub(super) fn status(self) -> Status {
         match self {
             Wrong::Key => Status::BadKey,
             Wrong::Address => Status::BadAddress,
@@ -49,7 +49,7 @@ type Local = (u64, u64, u16);
 
 impl MessageWorker<'_> {
     /// Memory in an area, perhaps named wrongly; `None` if it is not exported.
-    fn local(&self, area: Area, start: u64, wrong: Option<Wrong>) -> Option<Local> {
+    pub(super) fn local(&self, area: Area, start: u64, wrong: Option<Wrong>) -> Option<Local> {
         let exported = self.exported[area as usize]?;
         let (address, length) = self.ranges[area as usize];
         let (mut local, mut key, mut segment) = (address + start, exported.key, exported.segment);
@@ -101,7 +101,7 @@ impl MessageWorker<'_> {
     }
 
     /// Puts a command into the queue. `issue` is what happens at that moment.
-    fn put(
+    pub(super) fn put(
         &mut self,
         command: &Descriptor,
         payload: &[u8],
@@ -111,9 +111,26 @@ impl MessageWorker<'_> {
             self.wait(LOOK)?;
         }
         issue(self);
-        if self.queue.put(&queue::Command::new(command, payload)) {
-            self.context.ring_doorbell(self.process);
-        }
+        let command = queue::Command::new(command, payload);
+        self.context.put(self.process, &mut self.queue, &command);
+        Ok(())
+    }
+
+    /// Issues the command of a receive or a probe.
+    pub(super) fn issue(
+        &mut self,
+        command: &Descriptor,
+        mut receive: Receive,
+        serves: Option<Space>,
+    ) -> Result<()> {
+        let (schedule, slot, handle) = (self.schedule, self.slot, receive.handle);
+        self.put(command, &[], |worker| {
+            let now = schedule.now();
+            receive.issued = now;
+            trace!(schedule, "message worker {slot}: {receive:?}");
+            lock(&worker.common.messages).post(slot, now, receive);
+        })?;
+        self.receives.insert(handle, serves);
         Ok(())
     }
 
@@ -140,6 +157,9 @@ impl MessageWorker<'_> {
         let schedule = self.schedule;
         if self.sends + 1 >= self.common.settings.limits.operations as usize {
             return Ok(());
+        }
+        if self.common.settings.contexts && schedule.chance(350) {
+            return self.send_by_context(to, space, tag, length);
         }
         let wrong = schedule.chance(60).then(|| Wrong::ALL[schedule.below(4)]);
         let inline = length <= INLINE_CAPACITY as u64 && schedule.chance(600);
@@ -256,6 +276,9 @@ impl MessageWorker<'_> {
         serves: Option<Space>,
     ) -> Result<()> {
         let schedule = self.schedule;
+        if self.common.settings.contexts && !many && schedule.chance(350) {
+            return self.receive_by_context(pattern, length, wrong, serves);
+        }
         let start = schedule.range(0..INCOMING - length + 1);
         let mut oracle = lock(&self.common.messages);
         let handle = oracle.next();
@@ -287,20 +310,12 @@ impl MessageWorker<'_> {
         let mut receive = Receive::new(handle, pattern, range);
         receive.many = many;
         receive.wrong = wrong.map(Wrong::status);
-        let slot = self.slot;
-        self.put(&command.descriptor(), &[], |worker| {
-            let now = schedule.now();
-            receive.issued = now;
-            trace!(schedule, "message worker {slot}: {receive:?}");
-            lock(&worker.common.messages).post(slot, now, receive);
-        })?;
-        self.receives.insert(handle, serves);
-        Ok(())
+        self.issue(&command.descriptor(), receive, serves)
     }
 
     /// Posts a probe.
     pub(super) fn probe(&mut self) -> Result<()> {
-        let (schedule, slot) = (self.schedule, self.slot);
+        let schedule = self.schedule;
         let pattern = self.pattern(self.space());
         let waits = schedule.chance(400);
         let how = match schedule.range(0..4) {
@@ -326,14 +341,7 @@ impl MessageWorker<'_> {
         command.flags = flags.bits().into();
         let mut receive = Receive::new(handle, pattern, (0, 0));
         receive.how = how;
-        self.put(&command.descriptor(), &[], |worker| {
-            let now = schedule.now();
-            receive.issued = now;
-            trace!(schedule, "message worker {slot}: {receive:?}");
-            lock(&worker.common.messages).post(slot, now, receive);
-        })?;
-        self.receives.insert(handle, None);
-        Ok(())
+        self.issue(&command.descriptor(), receive, None)
     }
 
     /// Receives some claimed message, or drops it.
@@ -388,13 +396,7 @@ impl MessageWorker<'_> {
         };
         let mut receive = Receive::new(handle, nothing, range);
         receive.how = how;
-        self.put(&command.descriptor(), &[], |worker| {
-            let now = schedule.now();
-            receive.issued = now;
-            trace!(schedule, "message worker {slot}: {receive:?}");
-            lock(&worker.common.messages).post(slot, now, receive);
-        })?;
-        self.receives.insert(handle, None);
+        self.issue(&command.descriptor(), receive, None)?;
         self.landing.insert(handle, claimed);
         Ok(())
     }
@@ -418,8 +420,14 @@ impl MessageWorker<'_> {
     }
 
     fn cancel(&mut self, handle: u64) -> Result<()> {
-        let mut command = CancelCommand::command();
-        command.handle = handle.into();
+        let command = match self.contexts.of_receive(handle) {
+            Some(number) => Self::cancel_of_context(number),
+            None => {
+                let mut command = CancelCommand::command();
+                command.handle = handle.into();
+                command
+            }
+        };
         let (schedule, slot) = (self.schedule, self.slot);
         self.put(&command.descriptor(), &[], |worker| {
             trace!(schedule, "message worker {slot}: cancels receive {handle}");

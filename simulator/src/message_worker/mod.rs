@@ -11,19 +11,22 @@
 //! A process whose Sends take all its operations has no more commands read, so it could
 //! post no receive for those that wait for it: a worker leaves one operation free.
 
+mod by_context;
 mod commands;
+mod contexts;
 
 use std::collections::BTreeMap;
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::{Status, PAGE_SIZE};
+use qnic_abi::{Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
 
+use self::contexts::Contexts;
 use crate::common::{Common, Phase, SlotState};
 use crate::expected_bytes::{ExpectedBytes, Range};
 use crate::message_oracle::{Space, INCOMING, OUTGOING};
 use crate::platform::SimPlatform;
-use crate::process::{pages, Ended, Exported, ProcessContext, Result};
+use crate::process::{pages, Exported, ProcessContext, Result};
 use crate::queue::Queue;
 use crate::schedule::{lock, trace, Schedule};
 use crate::settings::Faults;
@@ -62,23 +65,9 @@ impl ProcessContext {
         let space = machine.kernel.new_space(outgoing.chain(incoming));
         let addresses = ranges.map(|(address, _)| address);
         lock(&self.common.messages).begin(slot, machine, space, addresses);
-        let process = self.register(space);
-        let ending = match &process {
-            Some(process) => {
-                trace!(
-                    schedule,
-                    "message worker {slot}: registered, {}",
-                    process.vni()
-                );
-                let frames = process.host_area().frames;
-                lock(&self.common.messages).registered(slot, frames);
-                self.exchange_messages(process, ranges)
-            }
-            None => Err(Ended),
-        };
-        self.common.end(slot);
-        let cleanly = ending.is_ok();
-        trace!(schedule, "message worker {slot}: ends, cleanly: {cleanly}");
+        let process = self.live("message worker", space, |process| {
+            self.exchange_messages(process, ranges)
+        });
         drop(process);
         machine.kernel.end_space(space);
     }
@@ -91,6 +80,7 @@ impl ProcessContext {
             slot: self.slot,
             process,
             queue: Queue::new(&self.machine, process),
+            contexts: Contexts::new(&self.machine, process),
             ranges,
             exported: [None; 2],
             sources: ExpectedBytes::default(),
@@ -116,6 +106,7 @@ struct MessageWorker<'a> {
     slot: usize,
     process: &'a Process<SimPlatform>,
     queue: Queue,
+    contexts: Contexts,
     ranges: [Range; 2],
     /// By area.
     exported: [Option<Exported>; 2],
@@ -140,8 +131,10 @@ struct Claimed {
 
 impl MessageWorker<'_> {
     fn export(&mut self, area: Area) -> Result<()> {
-        let (number, range) = (area as u64 + 1, self.ranges[area as usize]);
-        let exported = self.context.export(self.process, number, range)?;
+        let (name, range) = (area as u64 + 1, self.ranges[area as usize]);
+        let exported = self
+            .context
+            .export(self.process, (name, Access::all()), range)?;
         self.exported[area as usize] = Some(exported);
         if area == Area::Incoming {
             lock(&self.common.messages).revoke_incoming(self.slot, false);
@@ -169,28 +162,18 @@ impl MessageWorker<'_> {
     fn revoke(&mut self) -> Result<()> {
         let area = Area::ALL[self.schedule.below(2)];
         self.unexport(area)?;
-        self.think()?;
+        self.context.think(500)?;
         self.export(area)
-    }
-
-    fn think(&self) -> Result<()> {
-        let time = self.schedule.range(0..self.common.settings.think);
-        // Sometimes at once.
-        let share = if self.schedule.chance(500) { 100 } else { 1 };
-        self.context.sleep(time / share)
     }
 
     /// Does what processes do, in any order, until it has done enough.
     fn work(&mut self) -> Result<()> {
-        for _ in 0..self.common.settings.options.operations {
-            if self.common.phase() != Phase::Work {
-                break;
-            }
+        for _ in self.context.steps() {
             self.act()?;
             if !self.schedule.chance(400) {
                 self.collect()?;
             }
-            self.think()?;
+            self.context.think(500)?;
         }
         Ok(())
     }
@@ -260,21 +243,28 @@ impl MessageWorker<'_> {
 
     /// Reads the completions that have come.
     fn collect(&mut self) -> Result<()> {
-        let (entries, rings) = self.queue.completions();
-        if rings {
-            self.context.ring_doorbell(self.process);
-        }
-        for entry in entries {
+        for entry in self.context.completions(self.process, &mut self.queue) {
             let handle = entry.handle.get();
             if entry.kind == CompletionKind::Send as u8 {
-                self.sends -= 1;
-                self.sources.release(handle);
+                self.sent(handle);
             } else if entry.flags & COMPLETION_MORE == 0 {
                 self.receives.remove(&handle);
                 self.note_claimed(&entry);
             }
         }
+        for ((receives, _), handle) in self.contexts.ended() {
+            match receives {
+                true => drop(self.receives.remove(&handle)),
+                false => self.sent(handle),
+            }
+        }
         self.context.check_alive()
+    }
+
+    /// A Send has ended.
+    fn sent(&mut self, id: u64) {
+        self.sends -= 1;
+        self.sources.release(id);
     }
 
     /// Notes what was claimed, or is claimed still as its receive has failed.
@@ -295,10 +285,8 @@ impl MessageWorker<'_> {
 
     /// Reads completions, or waits for some so many nanoseconds.
     fn wait(&mut self, limit: u64) -> Result<()> {
-        let generation = self.queue.request_wake();
-        if !self.queue.has_completions() {
-            self.context.block(self.process, generation, limit)?;
-        }
+        let ended = || self.contexts.have_ended();
+        self.context.wait(self.process, &self.queue, limit, ended)?;
         self.collect()
     }
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use qnic_abi::host_area::HOST_PAGES;
-use qnic_abi::{PAGE_SHIFT, PAGE_SIZE};
+use qnic_abi::PAGE_SIZE;
 
 use self::notifications::ExpectedNotification;
 use self::transfer::{Export, Op};
@@ -22,6 +22,7 @@ use crate::increments::{self, Count, ROOM};
 use crate::platform::Machine;
 use crate::routes::{pair, Routes};
 use crate::schedule::Schedule;
+use crate::watched::{UnavailablePage, Watched};
 use crate::world::Report;
 
 mod notifications;
@@ -35,28 +36,14 @@ pub(crate) const SECTION: u64 = 3 * PAGE_SIZE as u64 + 700;
 /// are the source of what is written.
 pub(crate) const HALF: u64 = 5 * PAGE_SIZE as u64;
 
-/// How long the answer to a page fault takes at most that found the page unavailable, in
-/// nanoseconds.
-pub(crate) const ANSWERED: u64 = 200_000;
-
 /// First number of the notifications of a sender to any target.
 pub(crate) fn first_notification(sender: usize) -> u32 {
     1 + 2 * sender as u32
 }
 
-/// Where a living process can be looked at.
-struct View {
-    machine: Arc<Machine>,
-    space: u64,
-    host_area: Option<[u32; HOST_PAGES]>,
-}
-
 /// The process in a slot, or what is left of it.
-#[derive(Default)]
 struct Process {
-    node: usize,
-    incarnation: u32,
-    view: Option<View>,
+    watched: Watched,
     /// First address of its target, and of its local segment.
     target: u64,
     local: u64,
@@ -73,25 +60,25 @@ struct Process {
     notifications: BTreeMap<(usize, u32, u32), Vec<ExpectedNotification>>,
     signals: BTreeMap<u32, u64>,
     exports: BTreeMap<u64, Export>,
-    /// Pages of it that cannot be brought in, and until when that may show.
-    unavailable: u32,
-    unavailable_until: u64,
 }
 
 impl Process {
-    /// Returns true if a transfer from or to it may find a page unavailable.
-    fn lacks_pages(&self, now: u64) -> bool {
-        self.unavailable > 0 || now < self.unavailable_until
+    fn new(watched: Watched, [target, local]: [u64; 2], count: usize) -> Self {
+        Process {
+            watched,
+            target,
+            local,
+            sections: vec![ExpectedBytes::new(SECTION); count],
+            count: Count::default(),
+            local_segment: ExpectedBytes::new(2 * HALF),
+            ops: Vec::new(),
+            issued: [0; 2],
+            errors: 0,
+            notifications: BTreeMap::new(),
+            signals: BTreeMap::new(),
+            exports: BTreeMap::new(),
+        }
     }
-}
-
-/// A page of a process, which cannot be brought in.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct UnavailablePage {
-    pub(crate) slot: usize,
-    pub(crate) incarnation: u32,
-    pub(crate) space: u64,
-    pub(crate) page: u64,
 }
 
 /// The oracle of one simulation.
@@ -106,12 +93,10 @@ pub(crate) struct Oracle {
 impl Oracle {
     /// An oracle for slots of these nodes, which are all empty.
     pub(crate) fn new(nodes: &[usize]) -> Self {
-        let process = |node: &usize| Process {
-            node: *node,
-            ..Process::default()
-        };
+        let process =
+            |(slot, node): (usize, &usize)| Process::new(Watched::new(slot, *node), [0; 2], 0);
         Oracle {
-            processes: nodes.iter().map(process).collect(),
+            processes: nodes.iter().enumerate().map(process).collect(),
             routes: Routes::default(),
             next: 1,
             report: Report::default(),
@@ -124,31 +109,18 @@ impl Oracle {
         slot: usize,
         machine: &Arc<Machine>,
         space: u64,
-        [target, local]: [u64; 2],
+        addresses: [u64; 2],
     ) {
         let count = self.processes.len();
-        let before = std::mem::take(&mut self.processes[slot]);
-        self.processes[slot] = Process {
-            node: before.node,
-            incarnation: before.incarnation + 1,
-            view: Some(View {
-                machine: machine.clone(),
-                space,
-                host_area: None,
-            }),
-            target,
-            local,
-            sections: vec![ExpectedBytes::new(SECTION); count],
-            local_segment: ExpectedBytes::new(2 * HALF),
-            notifications: before.notifications,
-            ..Process::default()
-        };
+        let process = &mut self.processes[slot];
+        let watched = process.watched.next(machine, space);
+        let notifications = std::mem::take(&mut process.notifications);
+        *process = Process::new(watched, addresses, count);
+        process.notifications = notifications;
     }
 
     pub(crate) fn registered(&mut self, slot: usize, frames: [u32; HOST_PAGES]) {
-        if let Some(view) = &mut self.processes[slot].view {
-            view.host_area = Some(frames);
-        }
+        self.processes[slot].watched.registered(frames);
     }
 
     /// The process in a slot begins to die: what it has under way is open from
@@ -156,7 +128,7 @@ impl Oracle {
     pub(crate) fn end(&mut self, slot: usize) {
         self.disturb_target(slot);
         let process = &mut self.processes[slot];
-        process.view = None;
+        process.watched.end();
         process.exports.clear();
         // The frames of a dead process may still arrive: its ranges in other
         // targets stay reserved as long as those live.
@@ -170,7 +142,7 @@ impl Oracle {
     pub(crate) fn exported(&mut self, slot: usize, key: u64) {
         let process = &mut self.processes[slot];
         let export = Export {
-            incarnation: process.incarnation,
+            incarnation: process.watched.incarnation,
             state: ExportState::Live,
         };
         process.exports.insert(key, export);
@@ -207,20 +179,12 @@ impl Oracle {
     ) -> Option<UnavailablePage> {
         let target = self.target_length();
         let process = &mut self.processes[slot];
-        let view = process.view.as_ref()?;
-        let address = match schedule.below(2) {
-            0 => process.target + schedule.range(0..target),
-            _ => process.local + schedule.range(0..2 * HALF),
-        };
-        let page = UnavailablePage {
-            slot,
-            incarnation: process.incarnation,
-            space: view.space,
-            page: address >> PAGE_SHIFT,
-        };
-        let kernel = &view.machine.kernel;
-        kernel.set_available(page.space, page.page, false);
-        process.unavailable += 1;
+        let page = process
+            .watched
+            .make_unavailable(|| match schedule.below(2) {
+                0 => process.target + schedule.range(0..target),
+                _ => process.local + schedule.range(0..2 * HALF),
+            })?;
         self.revoke_local(slot);
         self.disturb_target(slot);
         Some(page)
@@ -229,17 +193,11 @@ impl Oracle {
     /// The page can be brought in again.
     pub(crate) fn make_available(&mut self, page: UnavailablePage, now: u64) {
         let process = &mut self.processes[page.slot];
-        let same = process.incarnation == page.incarnation;
-        if let Some(view) = process.view.as_ref().filter(|_| same) {
-            let kernel = &view.machine.kernel;
-            kernel.set_available(page.space, page.page, true);
-            process.unavailable -= 1;
-            process.unavailable_until = now + ANSWERED;
-        }
+        process.watched.make_available(page, now);
     }
 
     fn disturb_target(&mut self, slot: usize) {
-        let incarnation = self.processes[slot].incarnation;
+        let incarnation = self.processes[slot].watched.incarnation;
         for process in &mut self.processes {
             for op in &mut process.ops {
                 op.disturbed |= op.plan.target == slot && op.incarnation == incarnation;
@@ -249,23 +207,14 @@ impl Oracle {
 
     /// The route between two nodes is disturbed until a point in time.
     pub(crate) fn disturb_route(&mut self, a: usize, b: usize, until: u64) {
-        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
+        let processes = self.processes.iter();
+        let nodes: Vec<_> = processes.map(|process| process.watched.node).collect();
         for process in &mut self.processes {
             for op in &mut process.ops {
-                op.disturbed |= pair(process.node, nodes[op.plan.target]) == pair(a, b);
+                op.disturbed |= pair(process.watched.node, nodes[op.plan.target]) == pair(a, b);
             }
         }
         self.routes.disturb(a, b, until);
-    }
-
-    /// All routes from and to a node are disturbed until a point in time.
-    pub(crate) fn disturb_node(&mut self, node: usize, until: u64) {
-        let nodes: Vec<_> = self.processes.iter().map(|process| process.node).collect();
-        for other in nodes {
-            if other != node {
-                self.disturb_route(node, other, until);
-            }
-        }
     }
 
     /// Names a transfer that is going to be issued.
@@ -314,15 +263,16 @@ impl Oracle {
         let export = target.exports.get(&plan.key).copied();
         let stale = export.is_none_or(|e| e.state == ExportState::Revoked);
         let revoking = export.is_some_and(|e| e.state == ExportState::Revoking);
-        let incarnation = export.map_or(target.incarnation, |export| export.incarnation);
-        let node = target.node;
+        let incarnation = export.map_or(target.watched.incarnation, |export| export.incarnation);
+        let node = target.watched.node;
         let good = plan.wrong.is_none() && !stale;
         if good && matches!(plan.kind, Kind::Write { .. }) {
             target.sections[slot].open(plan.start, plan.length);
         }
-        let own = self.processes[slot].node;
+        let own = self.processes[slot].watched.node;
         let unsettled = self.routes.are_unsettled(node, own, now);
-        let lacks_pages = [slot, plan.target].map(|end| self.processes[end].lacks_pages(now));
+        let lacks_pages =
+            [slot, plan.target].map(|end| self.processes[end].watched.lacks_pages(now));
         let process = &mut self.processes[slot];
         let ordinal = &mut process.issued[usize::from(!matches!(plan.kind, Kind::Write { .. }))];
         let number = *ordinal;
@@ -370,9 +320,7 @@ impl Oracle {
     }
 
     fn peek(&self, slot: usize, address: u64, length: u64) -> Option<Vec<u8>> {
-        let view = self.processes[slot].view.as_ref()?;
-        let kernel = &view.machine.kernel;
-        kernel.peek(view.space, address, length as usize)
+        self.processes[slot].watched.peek(address, length)
     }
 
     fn peek_section(
@@ -390,7 +338,7 @@ impl Oracle {
     /// counts its notifications.
     pub(crate) fn audit(&self, slot: usize) {
         let process = &self.processes[slot];
-        if process.view.is_none() {
+        if !process.watched.is_alive() {
             return;
         }
         for (sender, section) in process.sections.iter().enumerate() {

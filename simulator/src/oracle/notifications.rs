@@ -29,7 +29,7 @@ impl Oracle {
     pub(super) fn signalled(&mut self, target: usize, notification: u32, count: u64) {
         assert!(notification < SIGNAL_COUNTERS);
         self.report.notifications += 1;
-        let incarnation = self.processes[target].incarnation;
+        let incarnation = self.processes[target].watched.incarnation;
         let seen = self.processes[target].signals.insert(notification, count);
         assert_eq!(
             seen.unwrap_or(0) + 1,
@@ -59,10 +59,10 @@ impl Oracle {
         let Some(last) = notifications.iter().filter(certain).take(arrived).last() else {
             return;
         };
-        let node = self.processes[target].node;
+        let node = self.processes[target].watched.node;
         for op in open {
             let earlier = op.plan.id <= last.id && op.is_write() && op.must_succeed();
-            if earlier && self.processes[op.plan.target].node == node {
+            if earlier && self.processes[op.plan.target].watched.node == node {
                 assert!(
                     self.is_delivered(sender, op),
                     "process {target}: notification {notification} comes before command {}: {op:?}",
@@ -75,7 +75,11 @@ impl Oracle {
     /// Nothing is under way any more: what is certain to notify must have done so.
     pub(super) fn audit_notification(&self, target: usize, sender: usize, notification: u32) {
         let count = self.processes[target].signals.get(&notification).copied();
-        let key = (target, self.processes[target].incarnation, notification);
+        let key = (
+            target,
+            self.processes[target].watched.incarnation,
+            notification,
+        );
         let notifications = self.processes[sender].notifications.get(&key);
         let notifications = notifications.into_iter().flatten();
         let certain = notifications.filter(|n| n.certain).count();

@@ -10,7 +10,7 @@ use crate::expected_bytes::difference;
 impl Oracle {
     /// A NIC has stored a word of a host area.
     pub(crate) fn stored(&mut self, slot: usize, offset: usize, value: u64) {
-        let alive = self.processes[slot].view.is_some();
+        let alive = self.processes[slot].watched.is_alive();
         if !alive || value == 0 {
             return;
         }
@@ -26,7 +26,7 @@ impl Oracle {
     fn errors(&mut self, slot: usize, count: u64) {
         while self.processes[slot].errors < count {
             let record = self.processes[slot].errors as usize % ERROR_RECORDS;
-            let bytes: [u8; 16] = self.load(slot, ERROR_RING + record * 16);
+            let bytes: [u8; 16] = self.processes[slot].watched.load(ERROR_RING + record * 16);
             let [command, status] = zerocopy::transmute!(bytes);
             let (command, status) = (u64::from_le(command), u64::from_le(status));
             let status = u32::try_from(status)
@@ -66,8 +66,8 @@ impl Oracle {
 
     fn complete_one(&mut self, slot: usize, op: &Op) {
         let target = op.plan.target;
-        let there = self.processes[target].incarnation == op.incarnation
-            && self.processes[target].view.is_some();
+        let watched = &self.processes[target].watched;
+        let there = watched.incarnation == op.incarnation && watched.is_alive();
         if let Some(status) = op.failed {
             self.report.failed += 1;
             self.drop_notification(slot, op);
@@ -99,7 +99,10 @@ impl Oracle {
             assert_eq!(wrong, None, "process {slot}: wrong byte read: {op:?}");
         }
         if let (Kind::Increment { record }, None, true) = (&op.plan.kind, op.failed, there) {
-            let found = u64::from_le_bytes(self.load(slot, host_area::result_offset(*record)));
+            let found = self.processes[slot]
+                .watched
+                .load(host_area::result_offset(*record));
+            let found = u64::from_le_bytes(found);
             self.processes[target].count.found(found);
             self.report.increments += 1;
         }
@@ -112,24 +115,13 @@ impl Oracle {
         }
     }
 
-    /// What stands in the first page of a process's host area.
-    fn load<const LENGTH: usize>(&self, slot: usize, offset: usize) -> [u8; LENGTH] {
-        let view = self.processes[slot].view.as_ref();
-        let Some((view, frames)) = view.and_then(|view| Some((view, view.host_area?))) else {
-            panic!("process {slot}: an error or a result before it is registered");
-        };
-        let mut bytes = [0; LENGTH];
-        view.machine.memory.load(frames[0], offset, &mut bytes);
-        bytes
-    }
-
     /// An increment has failed, or its issuer has died: it may have been executed,
     /// unless it was refused.
     pub(super) fn count_open(&mut self, op: &Op) {
         let target = &mut self.processes[op.plan.target];
         let refused = op.failed.is_some() && !op.disturbed;
         if matches!(op.plan.kind, Kind::Increment { .. })
-            && target.incarnation == op.incarnation
+            && target.watched.incarnation == op.incarnation
             && !refused
         {
             target.count.ended_open();

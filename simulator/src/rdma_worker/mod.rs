@@ -10,15 +10,14 @@ mod window;
 
 use std::collections::BTreeMap;
 
-use qnic_abi::export::ExportOptions;
 use qnic_abi::{uapi, Access, Status, PAGE_SIZE};
 use qnic_driver::{CallError, Process};
 
-use crate::common::{Common, Phase};
+use crate::common::Common;
 use crate::increments::ROOM;
 use crate::oracle::{ExportState, HALF, SECTION};
 use crate::platform::SimPlatform;
-use crate::process::{pages, port, Ended, ProcessContext, Result};
+use crate::process::{pages, port, Ended, Exported, ProcessContext, Result};
 use crate::schedule::{lock, trace, Schedule};
 use crate::settings::Faults;
 use window::Queue;
@@ -49,13 +48,6 @@ impl Name {
     }
 }
 
-/// A segment that the process exports.
-#[derive(Debug, Clone, Copy)]
-struct Exported {
-    segment: u16,
-    key: u64,
-}
-
 /// A segment of another process.
 #[derive(Debug, Clone, Copy)]
 struct Imported {
@@ -77,20 +69,7 @@ impl ProcessContext {
         let space = machine.kernel.new_space(target.chain(local));
         let addresses = ranges.map(|(address, _)| address);
         lock(&self.common.oracle).begin(slot, machine, space, addresses);
-        let process = self.register(space);
-        let ending = match &process {
-            Some(process) => {
-                let vni = process.vni();
-                trace!(schedule, "process {slot}: registered, {vni}");
-                let frames = process.host_area().frames;
-                lock(&self.common.oracle).registered(slot, frames);
-                self.work(process, ranges)
-            }
-            None => Err(Ended),
-        };
-        lock(&self.common.oracle).end(slot);
-        let cleanly = ending.is_ok();
-        trace!(schedule, "process {slot}: ends, cleanly: {cleanly}");
+        let process = self.live("process", space, |process| self.work(process, ranges));
         // The exit of a process gives back its memory and its file in either order.
         if schedule.chance(500) {
             machine.kernel.end_space(space);
@@ -163,34 +142,13 @@ struct RdmaWorker<'a> {
 }
 
 impl RdmaWorker<'_> {
-    /// What a call of the driver gave.
-    fn call(&self, what: &str, result: std::result::Result<(), CallError>) -> Result<()> {
-        match result {
-            Ok(()) => self.context.check_alive(),
-            Err(CallError::NoDevice | CallError::Interrupted) => Err(Ended),
-            // The exit of the process has begun.
-            Err(CallError::NotRegistered) if self.schedule.is_killed() => Err(Ended),
-            Err(error) => panic!("process {}: {what} fails: {error}", self.slot),
-        }
-    }
-
     /// Does what processes do, in any order, until it has done enough.
     fn mix(&mut self) -> Result<()> {
-        for _ in 0..self.common.settings.options.operations {
-            if self.common.phase() != Phase::Work {
-                break;
-            }
+        for _ in self.context.steps() {
             self.act()?;
-            self.think()?;
+            self.context.think(300)?;
         }
         self.drain()
-    }
-
-    fn think(&self) -> Result<()> {
-        let time = self.schedule.range(0..self.common.settings.think);
-        // Sometimes at once.
-        let share = if self.schedule.chance(300) { 100 } else { 1 };
-        self.context.sleep(time / share)
     }
 
     /// Does one thing.
@@ -210,22 +168,9 @@ impl RdmaWorker<'_> {
     }
 
     fn export(&mut self, name: Name) -> Result<()> {
-        let (address, length) = self.ranges[usize::from(name == Name::Local)];
-        let mut call = uapi::Export {
-            access: name.access().bits().into(),
-            name: name.number(self.slot).into(),
-            address: address.into(),
-            length: length.into(),
-            options: ExportOptions::open(),
-            ..Default::default()
-        };
-        let result = self.process.export(&mut call);
-        self.call("export", result)?;
-        assert_eq!(call.status.get(), Status::Ok.code(), "an export is refused");
-        let exported = Exported {
-            segment: call.segment.get(),
-            key: call.key.get(),
-        };
+        let range = self.ranges[usize::from(name == Name::Local)];
+        let named = (name.number(self.slot), name.access());
+        let exported = self.context.export(self.process, named, range)?;
         self.exported.insert(name, exported);
         if name != Name::Local {
             lock(&self.common.oracle).exported(self.slot, exported.key);
@@ -247,13 +192,7 @@ impl RdmaWorker<'_> {
             Name::Local => lock(oracle).revoke_local(self.slot),
             _ => lock(oracle).revoke(self.slot, exported.key, ExportState::Revoking),
         }
-        let mut call = uapi::Unexport {
-            segment: exported.segment.into(),
-            ..Default::default()
-        };
-        let result = self.process.unexport(&mut call);
-        self.call("unexport", result)?;
-        assert_eq!(call.status.get(), Status::Ok.code(), "it is refused");
+        self.context.unexport(self.process, exported)?;
         lock(oracle).revoke(self.slot, exported.key, ExportState::Revoked);
         trace!(self.schedule, "process {}: revokes {name:?}", self.slot);
         Ok(())
@@ -262,7 +201,7 @@ impl RdmaWorker<'_> {
     fn revoke(&mut self) -> Result<()> {
         let name = Name::ALL[self.schedule.below(3)];
         self.unexport(name)?;
-        self.think()?;
+        self.context.think(300)?;
         self.export(name)
     }
 
@@ -295,7 +234,7 @@ impl RdmaWorker<'_> {
             ..Default::default()
         };
         let result = self.process.import(&mut call);
-        self.call("import", result)?;
+        self.context.called("import", result)?;
         let status = Status::try_from(call.status.get()).expect("a known status");
         let (schedule, slot) = (self.schedule, self.slot);
         trace!(

@@ -267,7 +267,7 @@ impl RdmaWorker<'_> {
     fn issue(&mut self, draft: Draft, command: &Command, payload: &[u8], kind: Kind) {
         let schedule = self.schedule;
         let is_write = matches!(kind, Kind::Write { .. });
-        let number = self.queue.next;
+        let number = self.queue.next();
         trace!(
             schedule,
             "process {}: command {number}, {} {} bytes at {} of process {}{}{}",

@@ -80,7 +80,14 @@ fn hostile_guest(nodes: &VmNodes) -> Result<()> {
         Value::Object(done.clone()),
         shares[shares.len() / 2]
     );
-    for deed in ["mapped", "rebinds", "faults_answered", "switched_off"] {
+    for deed in [
+        "mapped",
+        "rebinds",
+        "faults_answered",
+        "switched_off",
+        "completions",
+        "contexts_done",
+    ] {
         let times = done.get(deed).and_then(Value::as_u64);
         ensure!(times.is_some_and(|times| times > 0), "not done: {deed}");
     }

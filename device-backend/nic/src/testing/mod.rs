@@ -27,6 +27,7 @@ mod messages;
 mod names;
 mod net;
 mod party;
+mod stories;
 mod transfer;
 
 pub use cluster::{Cluster, SimNode};
@@ -39,6 +40,7 @@ pub use messages::{Probing, Receiving, Sending};
 pub use names::NameEnd;
 pub use net::{page, pattern, Net, Pair, ALL, PAGE, SEGMENT};
 pub use party::{Party, SimSegment};
+pub use stories::{nets, status};
 pub use transfer::Transfer;
 
 /// The matching of the message protocol, for its bench.

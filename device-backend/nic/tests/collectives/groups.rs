@@ -13,7 +13,7 @@ use crate::party::*;
 
 #[test]
 fn a_group_forms_in_whatever_order_its_members_come() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members = parties(&net, 3);
         for (round, first) in (0..5).enumerate() {
             let size = members.len() as u32;
@@ -38,7 +38,7 @@ fn a_group_forms_in_whatever_order_its_members_come() {
 
 #[test]
 fn a_member_that_dies_is_named_to_all_others() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         for victim in 0..5 {
             let members = parties(&net, 3);
             let groups = form(&net, &members, 1);
@@ -117,7 +117,7 @@ fn a_node_that_is_cut_off_is_named_within_the_peer_timeout() {
 
 #[test]
 fn a_nic_that_is_reset_is_named() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
         let groups = form(&net, &members, 1);
         for rank in [0, 2] {
@@ -135,7 +135,7 @@ fn a_nic_that_is_reset_is_named() {
 
 #[test]
 fn a_member_that_leaves_after_the_last_barrier_hurts_nobody() {
-    for net in nets(4) {
+    for net in nets(4, 3) {
         let members = parties(&net, 4);
         let groups = form(&net, &members, 1);
         for (rank, member) in members.iter().enumerate() {
@@ -170,7 +170,7 @@ fn a_member_that_leaves_after_the_last_barrier_hurts_nobody() {
 
 #[test]
 fn a_member_that_leaves_early_ends_the_group() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members = parties(&net, 3);
         let groups = form(&net, &members, 1);
         members[0].barrier(1, groups[0]).run();
@@ -197,7 +197,7 @@ fn a_member_that_leaves_early_ends_the_group() {
 
 #[test]
 fn a_member_that_calls_something_else_is_noticed_by_all() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         for wrong in 0..3 {
             let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
             let groups = form(&net, &members, 1);
@@ -223,7 +223,7 @@ fn a_member_that_calls_something_else_is_noticed_by_all() {
 
 #[test]
 fn the_time_that_a_caller_gives_is_kept() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
         let groups = form(&net, &members, 1);
         members[1].barrier(1, groups[1]).timeout(20).issue();
@@ -256,7 +256,7 @@ fn the_time_that_a_caller_gives_is_kept() {
 
 #[test]
 fn strangers_and_wrong_numbers_are_refused_and_the_group_forms_without_them() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
         let stranger = net.party(2, 2);
         let home = &members[0];
@@ -354,7 +354,7 @@ fn a_join_that_is_taken_back_stays_nowhere_whatever_overtakes_it() {
 
 #[test]
 fn a_segment_that_is_taken_back_ends_the_calls_that_use_it() {
-    for net in nets(2) {
+    for net in nets(2, 3) {
         let members = [net.party(0, 1), net.party(1, 1)];
         let groups = form(&net, &members, 1);
         let call = members[0].barrier(1, groups[0]).broadcast(1);

@@ -11,7 +11,7 @@ use crate::party::*;
 
 #[test]
 fn nobody_leaves_a_barrier_before_all_have_entered() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members = parties(&net, 3);
         let groups = form(&net, &members, 1);
         for last in 0..members.len() {
@@ -29,7 +29,7 @@ fn nobody_leaves_a_barrier_before_all_have_entered() {
 
 #[test]
 fn all_get_the_sum_of_what_all_have_whatever_its_length() {
-    for net in nets(4) {
+    for net in nets(4, 3) {
         let members = parties(&net, 4);
         let groups = form(&net, &members, 1);
         for length in [8, 16, PAGE - 8, PAGE, PAGE + 8, 40 * PAGE + 24] {
@@ -63,7 +63,7 @@ fn all_get_the_sum_of_what_all_have_whatever_its_length() {
 
 #[test]
 fn a_root_gives_to_all_or_gets_from_all_and_no_other_memory_changes() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members = parties(&net, 3);
         let groups = form(&net, &members, 1);
         let length = 5 * PAGE + 8;
@@ -125,14 +125,14 @@ fn floats_are_the_same_at_every_member_and_in_every_run() {
         assert_eq!(results.len(), 1, "members differ");
         results.remove(0)
     };
-    let mut results: Vec<_> = nets(4).map(run).collect();
+    let mut results: Vec<_> = nets(4, 3).map(run).collect();
     results.dedup();
     assert_eq!(results.len(), 1, "runs differ");
 }
 
 #[test]
 fn many_collectives_of_several_groups_are_under_way_at_once() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members = parties(&net, 3);
         let (all, backwards) = (form(&net, &members, 1), {
             // The same processes in another order, and another home.
@@ -175,7 +175,7 @@ fn many_collectives_of_several_groups_are_under_way_at_once() {
 
 #[test]
 fn pages_that_are_taken_away_come_back() {
-    for net in nets(3) {
+    for net in nets(3, 3) {
         let members = parties(&net, 3);
         let groups = form(&net, &members, 1);
         let length = 20 * PAGE;

@@ -2,12 +2,8 @@
 
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
 use qnic_abi::Status;
-use qnic_nic::testing::{LossyWire, Net, Party};
-use qnic_nic::Limits;
-
-pub(crate) fn status(entry: &CompletionEntry) -> Status {
-    Status::try_from(entry.status.get()).expect("a known status")
-}
+pub(crate) use qnic_nic::testing::{nets, status};
+use qnic_nic::testing::{Net, Party};
 
 /// Handle, status, and who is the reason.
 pub(crate) type End = (u64, Status, (u16, u16));
@@ -15,11 +11,7 @@ pub(crate) type End = (u64, Status, (u16, u16));
 /// The completions of a kind that have come.
 #[track_caller]
 pub(crate) fn ends(party: &Party, kind: CompletionKind) -> Vec<End> {
-    let entries = party.completions();
-    assert!(
-        entries.iter().all(|entry| entry.kind == kind as u8),
-        "{entries:?}"
-    );
+    let entries = party.completions_of(kind);
     let end = |entry: &CompletionEntry| {
         let who = (entry.node.get(), entry.port.get());
         (entry.handle.get(), status(entry), who)
@@ -39,13 +31,6 @@ pub(crate) fn done(handle: u64) -> Vec<End> {
 
 pub(crate) fn name(party: &Party) -> (u16, u16) {
     (party.node as u16, party.port.0)
-}
-
-/// The wires that stories run on: lossless, and rough ones.
-pub(crate) fn nets(nodes: u16) -> impl Iterator<Item = Net> {
-    let lossless = move || Net::new(nodes, 1024, 8, &Limits::default());
-    let rough = move |seed| Net::lossy(nodes, LossyWire::rough(100), seed);
-    std::iter::once(lossless()).chain((1..4).map(rough))
 }
 
 /// Two processes on each node but the last, which has one.

@@ -28,6 +28,7 @@ use zerocopy::IntoBytes;
 
 use super::command::{Handle, Memory, Name, Receive, Send, Space};
 use super::matching::{Pattern, Takes};
+use super::Context;
 use crate::core::{Core, LocalMemory, PageKey, INLINE_WORDS};
 use crate::env::Host;
 
@@ -204,6 +205,22 @@ impl Copied {
     pub(super) fn handle(&self, index: u8) -> Handle {
         let notify = ContextFlags::NOTIFY.bits() & self.context.flags.get() != 0;
         Handle::Context { index, notify }
+    }
+
+    /// Tells the process that nothing comes of it.
+    pub(super) fn refuse<H: Host>(
+        &self,
+        cx: &mut Context<'_, H>,
+        vni: VniId,
+        (kind, index): (CompletionKind, u8),
+        status: Status,
+    ) {
+        let entry = CompletionEntry {
+            status: status.code().into(),
+            kind: kind as u8,
+            ..CompletionEntry::default()
+        };
+        complete(cx.host, cx.core, vni, self.handle(index), entry);
     }
 
     /// The process that it names.

@@ -110,12 +110,7 @@ impl Messages {
             }
             Err(_) if inbox.has_context(index) => return Err(Status::Malformed),
             Err(status) => {
-                let entry = CompletionEntry {
-                    status: status.code().into(),
-                    kind: kind as u8,
-                    ..CompletionEntry::default()
-                };
-                complete(cx.host, cx.core, vni, copied.handle(index), entry);
+                copied.refuse(cx, vni, (kind, index), status);
             }
         }
         Ok(())

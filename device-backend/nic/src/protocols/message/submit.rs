@@ -1,11 +1,11 @@
 //! Messages begin at their source: from a command, or from a context.
 
 use qnic_abi::command::CommandHeader;
-use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::host_area::CompletionKind;
 use qnic_abi::{Key, Status, VniId};
 
 use super::command::{Name, Send};
-use super::context::{complete, Copied, Pages};
+use super::context::{Copied, Pages};
 use super::sends::{Sending, Sends};
 use super::{Context, Messages, Protocol};
 use crate::core::{Counter, Fetched, PageKey, PerProcess, INLINE_WORDS};
@@ -62,12 +62,7 @@ impl PerProcess<Sends> {
         let (command, pages, inline) = match copied.send(index) {
             Ok(message) => message,
             Err(status) => {
-                let entry = CompletionEntry {
-                    status: status.code().into(),
-                    kind: kind as u8,
-                    ..CompletionEntry::default()
-                };
-                complete(cx.host, cx.core, vni, copied.handle(index), entry);
+                copied.refuse(cx, vni, (kind, index), status);
                 return Ok(());
             }
         };

@@ -182,9 +182,9 @@ impl ProcessNames {
         }
         if body.flags.get() & NAMES_FIRST != 0 {
             self.known.forget(node);
-            cx.transport
-                .send_control(arrival.peer, Frame::new::<NamesSeen>(&Empty));
         }
+        let known_before = self.known.count(node);
+        let most = most_of_node(&cx.core.limits) as usize;
         let mut bytes = vec![0; arrival.payload.len()];
         let whole = arrival.payload.read(&mut bytes).is_ok();
         let entries = <[NameEntry]>::ref_from_bytes(&bytes).ok().filter(|_| whole);
@@ -196,13 +196,16 @@ impl ProcessNames {
             let name = key(&entry.name());
             if entry.flags.get() & NAME_WITHDRAWN != 0 {
                 self.known.remove(node, &name);
-            } else if self.known.has(node, &name)
-                || self.known.count(node) < cx.core.limits.names as usize
-            {
+            } else if self.known.has(node, &name) || self.known.count(node) < most {
                 self.known.insert(node, name, entry.port.get());
                 self.lookups.appeared(name);
             }
             self.known.sweep(2);
+        }
+        // While none of its names was known, its silence did not matter.
+        if known_before == 0 && self.known.count(node) > 0 {
+            cx.transport
+                .send_control(arrival.peer, Frame::new::<NamesSeen>(&Empty));
         }
     }
 
@@ -232,6 +235,12 @@ fn complete<H: Host>(
     };
     cx.core.complete(vni, entry);
     cx.core.activate(vni, Some(cx.now));
+}
+
+/// How many names of one node are known: those that it has, and as many that it has withdrawn, but
+/// says so later.
+fn most_of_node(limits: &Limits) -> u32 {
+    limits.names.saturating_mul(2)
 }
 
 /// Checks the form of a command.
@@ -387,7 +396,7 @@ impl Protocol for ProcessNames {
         let own = self.own.counts();
         budgets.extend([
             Budget::most("names_of_process", own, limits.names_of_process),
-            Budget::most("names_of_node", self.known.counts(), limits.names),
+            Budget::most("names_of_node", self.known.counts(), most_of_node(limits)),
             Budget::most("lookups_of_process", self.lookups.counts(), limits.lookups),
         ]);
     }

@@ -100,7 +100,8 @@ impl Spread {
     }
 
     /// The session with a node has ended. It is tried again at that time if there is anything to
-    /// tell; `newest` is the number of the last change.
+    /// tell, or earlier if that was to be: a peer without a session may leave again and again.
+    /// `newest` is the number of the last change.
     pub(super) fn session_ended(&mut self, node: NodeId, again: Time, newest: u64) {
         let Some(told) = self.nodes.get_mut(&node) else {
             return;
@@ -110,6 +111,7 @@ impl Spread {
         if std::mem::take(&mut told.queued) {
             self.queue.retain(|other| *other != node);
         }
+        let again = told.retry.map_or(again, |before| before.min(again));
         self.set_retry(node, (newest > 0).then_some(again));
     }
 
@@ -179,5 +181,25 @@ impl Spread {
             return Turn::Send;
         }
         Turn::Idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer without a session leaves with each sweep, which may be sooner than the next try.
+    #[test]
+    fn a_session_that_ends_again_does_not_put_off_the_next_try() {
+        let (node, mut spread) = (NodeId(1), Spread::default());
+        spread.wake([node].into_iter());
+        for time in [100, 160, 220] {
+            spread.session_ended(node, Time(time), 1);
+            assert_eq!(spread.deadline(), Some(Time(100)));
+        }
+        assert!(!spread.expire(Time(99)) && !spread.has_turn());
+        assert!(spread.expire(Time(100)) && spread.has_turn());
+        spread.session_ended(node, Time(300), 1);
+        assert_eq!(spread.deadline(), Some(Time(300)));
     }
 }

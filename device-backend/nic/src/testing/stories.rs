@@ -1,0 +1,69 @@
+//! What stories begin with, and what they look at in the end.
+
+use qnic_abi::host_area::{CompletionEntry, CompletionKind};
+use qnic_abi::Status;
+
+use super::{LossyWire, Net, Party};
+use crate::Limits;
+
+/// The wires that stories run on: a lossless one, and so many rough ones.
+pub fn nets(nodes: u16, rough: u64) -> impl Iterator<Item = Net> {
+    let lossless = move || Net::new(nodes, 1024, 8, &Limits::default());
+    let lossy = move |seed| Net::lossy(nodes, LossyWire::rough(100), seed);
+    std::iter::once_with(lossless).chain((1..=rough).map(lossy))
+}
+
+/// What a completion says.
+///
+/// # Panics
+/// If no status has that number.
+#[track_caller]
+pub fn status(entry: &CompletionEntry) -> Status {
+    Status::try_from(entry.status.get()).expect("a known status")
+}
+
+impl Net {
+    /// What a node uses of the budget of that name.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[track_caller]
+    pub fn budget(&self, node: usize, name: &str) -> u64 {
+        let budgets = self.cluster().nodes[node].nic.budgets();
+        let budget = budgets.iter().find(|budget| budget.name == name);
+        budget.expect("a budget of that name").used
+    }
+}
+
+impl Party {
+    /// The one completion that has come.
+    ///
+    /// # Panics
+    /// If there is another number of them.
+    #[track_caller]
+    pub fn completion(&self) -> CompletionEntry {
+        let entries = self.completions();
+        assert_eq!(entries.len(), 1, "{entries:?}");
+        entries[0]
+    }
+
+    /// Handle and status of each completion that has come.
+    #[track_caller]
+    pub fn ends(&self) -> Vec<(u64, Status)> {
+        let entries = self.completions();
+        let ends = entries.iter().map(|it| (it.handle.get(), status(it)));
+        ends.collect()
+    }
+
+    /// The completions that have come, all of them of a kind.
+    ///
+    /// # Panics
+    /// If one is of another kind.
+    #[track_caller]
+    pub fn completions_of(&self, kind: CompletionKind) -> Vec<CompletionEntry> {
+        let entries = self.completions();
+        let right = entries.iter().all(|entry| entry.kind == kind as u8);
+        assert!(right, "{entries:?}");
+        entries
+    }
+}
