@@ -450,9 +450,9 @@ impl Node {
             true => statistics.frames_resent.get(),
             false => 0,
         };
-        // Those of name workers, on whatever nodes.
+        // Name workers issue some; a reset of the NIC forgets those before it.
         let malformed = statistics.malformed_commands.get();
-        let malformed = malformed.saturating_sub(lock(&self.common.names).malformed);
+        let malformed = malformed.saturating_sub(lock(&self.common.names).malformed(number));
         let wrong = [
             ("bytes of bounce memory", statistics.bounce_bytes.get()),
             ("malformed commands", malformed),

@@ -76,6 +76,14 @@ impl ProcessContext {
         lock(&self.common.slots)[self.slot].state = state;
     }
 
+    /// Says whether the process has anything under way.
+    pub(crate) fn set_idle(&self, idle: bool) {
+        self.set_state(match idle {
+            true => SlotState::Drained,
+            false => SlotState::Working,
+        });
+    }
+
     /// A process with that address space: registers, and does what it is for. What is left of it
     /// at its end has to be dropped.
     pub(crate) fn live(

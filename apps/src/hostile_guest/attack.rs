@@ -15,7 +15,7 @@ use qnic_abi::event::{Event, Kind, EVENT_BYTES};
 use qnic_abi::header::Geometry;
 use qnic_abi::host_area::{
     completion_offset, receive_doorbell_offset, send_doorbell_offset, CompletionEntry,
-    COMPLETION_ENTRIES, HOST_PAGES,
+    CompletionKind, COMPLETION_ENTRIES, HOST_PAGES,
 };
 use qnic_abi::shared::Ordering;
 use qnic_abi::{SharedMemory, Status, VniId, ABI_VERSION, PAGE_SIZE};
@@ -283,7 +283,7 @@ impl Attack {
         }
     }
 
-    /// Counts the completions and doorbells that say Ok. The processes share the pages where they
+    /// Counts the completions and doorbells that say that a message was sent or received well. The processes share the pages where they
     /// stand, so these are some of them.
     fn count_ends(&mut self) {
         let completions = (0..COMPLETION_ENTRIES).map(completion_offset);
@@ -299,7 +299,8 @@ impl Attack {
         let page = HOST_AREA + at / PAGE_SIZE;
         let bytes: [u8; size_of::<CompletionEntry>()] = self.arena.read(page, at % PAGE_SIZE);
         let entry: CompletionEntry = zerocopy::transmute!(bytes);
-        entry.kind != 0 && entry.status.get() == Status::Ok as u32
+        let messages = [CompletionKind::Send, CompletionKind::Receive].map(|kind| kind as u8);
+        messages.contains(&entry.kind) && entry.status.get() == Status::Ok.code()
     }
 
     fn describe(&mut self, queue: usize, index: u16, what: (u64, u32, u16, u16)) {

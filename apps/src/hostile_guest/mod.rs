@@ -56,7 +56,7 @@ struct Done {
     commands: u64,
     /// Contexts that commands named.
     contexts: u64,
-    /// Completions seen that say Ok, and doorbells of contexts that do.
+    /// Completions seen of messages that went well, and doorbells of contexts that say so.
     completions: u64,
     contexts_done: u64,
     doorbells: u64,

@@ -19,7 +19,7 @@ use qnic_abi::{Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
 
 use crate::collective_oracle::{Member, MEMORY};
-use crate::common::{Common, Phase, SlotState};
+use crate::common::{Common, Phase};
 use crate::platform::SimPlatform;
 use crate::process::{pages, Exported, ProcessContext, Result};
 use crate::queue::Queue;
@@ -175,10 +175,7 @@ impl CollectiveWorker<'_> {
             }
             self.leave_complete()?;
             let idle = self.seats.is_empty() && self.open.is_empty();
-            self.context.set_state(match idle {
-                true => SlotState::Drained,
-                false => SlotState::Working,
-            });
+            self.context.set_idle(idle);
             self.wait(LOOK)?;
         }
         Ok(())

@@ -22,7 +22,7 @@ use qnic_abi::{Access, Status, PAGE_SIZE};
 use qnic_driver::Process;
 
 use self::contexts::Contexts;
-use crate::common::{Common, Phase, SlotState};
+use crate::common::{Common, Phase};
 use crate::expected_bytes::{ExpectedBytes, Range};
 use crate::message_oracle::{Space, INCOMING, OUTGOING};
 use crate::platform::SimPlatform;
@@ -217,10 +217,7 @@ impl MessageWorker<'_> {
                     }
                 }
             }
-            self.context.set_state(match self.sends {
-                0 => SlotState::Drained,
-                _ => SlotState::Working,
-            });
+            self.context.set_idle(self.sends == 0);
             self.wait(LOOK)?;
         }
         Ok(())

@@ -112,8 +112,8 @@ pub(crate) struct NameOracle {
     next: u64,
     registered: u64,
     found: u64,
-    /// Malformed commands that workers have issued.
-    pub(crate) malformed: u64,
+    /// Malformed commands that workers of each node have issued.
+    malformed: BTreeMap<usize, u64>,
 }
 
 impl NameOracle {
@@ -129,7 +129,7 @@ impl NameOracle {
             next: 0,
             registered: 0,
             found: 0,
-            malformed: 0,
+            malformed: BTreeMap::new(),
         }
     }
 
@@ -200,6 +200,17 @@ impl NameOracle {
         }
         self.process(slot).open.insert(handle, command);
         handle
+    }
+
+    /// A process issues a malformed command now.
+    pub(crate) fn malform(&mut self, slot: usize) {
+        let node = self.process(slot).watched.node;
+        *self.malformed.entry(node).or_default() += 1;
+    }
+
+    /// How many malformed commands the workers of a node have issued.
+    pub(crate) fn malformed(&self, node: usize) -> u64 {
+        self.malformed.get(&node).copied().unwrap_or(0)
     }
 
     /// The queue of a process was reset: its lookups are forgotten.

@@ -105,7 +105,7 @@ impl NameWorker<'_> {
         let mut command = command(name, NameAction::LookUp, 0, 0);
         SPOILS[spoil](&mut command);
         self.trace(format_args!("malformed command {spoil}"));
-        lock(&self.common.names).malformed += 1;
+        lock(&self.common.names).malform(self.slot);
         let command = queue::Command::new(&command.descriptor(), &[]);
         self.context.put(self.process, &mut self.queue, &command);
         while self.queue.word(QUEUE_STATUS) == 0 {

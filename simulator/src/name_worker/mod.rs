@@ -19,7 +19,7 @@ use qnic_abi::process_names::NameAction;
 use qnic_abi::{Status, PAGE_SIZE};
 use qnic_driver::Process;
 
-use crate::common::{Common, Phase, SlotState};
+use crate::common::{Common, Phase};
 use crate::name_oracle::NAMES;
 use crate::platform::SimPlatform;
 use crate::process::{pages, ProcessContext, Result};
@@ -142,10 +142,7 @@ impl NameWorker<'_> {
             if idle && looked {
                 lock(&self.common.names).looked(self.slot);
             }
-            self.context.set_state(match idle {
-                true => SlotState::Drained,
-                false => SlotState::Working,
-            });
+            self.context.set_idle(idle);
             self.wait(LOOK)?;
         }
         Ok(())
