@@ -1,7 +1,7 @@
 //! Messages and receives of a message worker that go by contexts.
 
 use qnic_abi::command::CommandBody;
-use qnic_abi::context::{ContextFlags, MessageContext, CONTEXT_PAGES, REGION_BYTES};
+use qnic_abi::context::{ContextFlags, MessageContext, REGION_BYTES};
 use qnic_abi::message::{CancelCommand, CancelFlags};
 use zerocopy::IntoBytes;
 
@@ -12,15 +12,14 @@ use crate::expected_bytes::Range;
 use crate::message_oracle::{
     bytes_of, Message, Pattern, Receive, Space, INCOMING, OUTGOING, POOL_BYTES,
 };
-use crate::process::{port, Ended, Result};
+use crate::process::{port, Result};
 use crate::schedule::{lock, trace};
 
 /// Bytes that stand in the region of a context: those of a short message, or page descriptors.
 type Region = [u8; REGION_BYTES];
 
 impl MessageWorker<'_> {
-    /// Sends a message by a context, if there is a free one: from its region, from the pool, or
-    /// from pages.
+    /// Sends a message by a context, if there is a free one.
     pub(super) fn send_by_context(
         &mut self,
         to: usize,
@@ -29,84 +28,82 @@ impl MessageWorker<'_> {
         length: u64,
     ) -> Result<()> {
         let schedule = self.schedule;
+        if self.contexts.are_held(false) {
+            return Ok(());
+        }
         let wrong = schedule.chance(60).then(|| Wrong::ALL[schedule.below(4)]);
         let mut context = self.context_of(space, tag, length);
         let id = lock(&self.common.messages).next();
-        let bytes = bytes_of(id, length);
-        let (wrong, region) = match schedule.range(0..3) {
-            0 if length <= REGION_BYTES as u64 => {
-                let flags = context.flags.get() | ContextFlags::REGION.bits();
-                context.flags = flags.into();
-                let mut region = [0; REGION_BYTES];
-                region[..bytes.len()].copy_from_slice(&bytes);
-                (None, region)
-            }
-            0 | 1 if length <= POOL_BYTES => {
-                let start = schedule.range(0..POOL_BYTES - length + 1);
-                let range = (INCOMING + start, length);
-                let mut oracle = lock(&self.common.messages);
-                if !oracle.reserve(self.slot, id, range) {
-                    return Ok(());
-                }
-                oracle.wrote(self.slot, range.0, &bytes);
-                drop(oracle);
-                self.contexts.store(start, &bytes);
-                in_pool(&mut context, start, length);
-                (None, [0; REGION_BYTES])
-            }
-            _ => {
-                let start = schedule.range(0..OUTGOING - length + 1);
-                let wrong = wrong.filter(|_| length >= 2);
-                if pages_at(self.ranges[Area::Outgoing as usize].0 + start, length).is_none()
-                    || !self.sources.reserve((start, length), id)
-                {
-                    return Ok(());
-                }
-                let (kernel, space) = (&self.context.machine.kernel, *self.process.space());
-                let address = self.ranges[Area::Outgoing as usize].0 + start;
-                if kernel.write(space, address, &bytes).is_err() {
-                    return Err(Ended);
-                }
-                self.context.check_alive()?;
-                let place = (Area::Outgoing, start, length);
-                match self.list_pages(&mut context, place, wrong) {
-                    Some(region) => (wrong, region),
-                    None => {
-                        self.sources.release(id);
-                        return Ok(());
-                    }
-                }
-            }
-        };
-        let wrong = wrong.filter(|wrong| *wrong != Wrong::Port);
-        let nobody = wrong.is_none() && schedule.chance(15);
-        let to_port = if nobody { NO_PORT } else { port(to) };
-        let notify = schedule.chance(500);
-        if notify {
-            let flags = context.flags.get() | ContextFlags::NOTIFY.bits();
-            context.flags = flags.into();
-        }
-        context.remote_node = (self.common.settings.slots[to] as u16).into();
-        context.remote_port = to_port.into();
-        context.ignore_or_immediate = id.into();
-        let mut message = Message::new((self.slot, to), space, tag, length);
-        let wrong = if nobody { Some(Wrong::Port) } else { wrong };
-        message.wrong = wrong.map(Wrong::status);
-        let Some(name) = self.contexts.take(false, id) else {
-            self.sources.release(id);
-            lock(&self.common.messages).release(self.slot, id);
+        let Some((region, wrong)) = self.describe(&mut context, id, length, wrong)? else {
             return Ok(());
         };
+        let notify = schedule.chance(500);
+        let mut flags = ContextFlags::from_bits_retain(context.flags.get());
+        flags.set(ContextFlags::NOTIFY, notify);
+        context.flags = flags.bits().into();
+        context.remote_node = (self.common.settings.slots[to] as u16).into();
+        let nobody = wrong == Some(Wrong::Port);
+        context.remote_port = if nobody { NO_PORT } else { port(to) }.into();
+        context.ignore_or_immediate = id.into();
+        let name = self.contexts.take(false, id);
         let command = self.contexts.fill(name, &context, &region);
+        let mut message = Message::new((self.slot, to), space, tag, length);
+        message.wrong = wrong.map(Wrong::status);
+        message.context = Some((name.1, notify));
         self.put(&command, &[], |worker| {
             let now = schedule.now();
             message.issued = now;
-            message.context = Some((name.1, notify));
             trace!(schedule, "message {id} by {name:?}: {message:?}");
             lock(&worker.common.messages).send(id, now, message);
         })?;
         self.sends += 1;
         Ok(())
+    }
+
+    /// Puts the bytes of a message where a context says that they are: in its region, in the pool,
+    /// or in pages. Returns the region, and what is wrong; `None` if there is no room.
+    fn describe(
+        &mut self,
+        context: &mut MessageContext,
+        id: u64,
+        length: u64,
+        wrong: Option<Wrong>,
+    ) -> Result<Option<(Region, Option<Wrong>)>> {
+        let (schedule, bytes) = (self.schedule, bytes_of(id, length));
+        let elsewhere = wrong.filter(|wrong| *wrong == Wrong::Port);
+        let mut region = [0; REGION_BYTES];
+        match schedule.range(0..3) {
+            0 if length <= REGION_BYTES as u64 => {
+                let flags = context.flags.get() | ContextFlags::REGION.bits();
+                context.flags = flags.into();
+                region[..bytes.len()].copy_from_slice(&bytes);
+                Ok(Some((region, elsewhere)))
+            }
+            0 | 1 if length <= POOL_BYTES => {
+                let start = schedule.range(0..POOL_BYTES - length + 1);
+                let mut oracle = lock(&self.common.messages);
+                if !oracle.reserve(self.slot, id, (INCOMING + start, length)) {
+                    return Ok(None);
+                }
+                oracle.wrote(self.slot, INCOMING + start, &bytes);
+                self.contexts.store(start, &bytes);
+                in_pool(context, start, length);
+                Ok(Some((region, elsewhere)))
+            }
+            _ => {
+                let start = schedule.range(0..OUTGOING - length + 1);
+                let wrong = if length >= 2 { wrong } else { elsewhere };
+                let place = (Area::Outgoing, start, length);
+                let Some(region) = self.list_pages(context, place, wrong) else {
+                    return Ok(None);
+                };
+                if !self.sources.reserve((start, length), id) {
+                    return Ok(None);
+                }
+                self.write_source(start, &bytes)?;
+                Ok(Some((region, wrong)))
+            }
+        }
     }
 
     /// Posts a receive by a context, if there is a free one: into the pool, or into pages.
@@ -118,6 +115,9 @@ impl MessageWorker<'_> {
         serves: Option<Space>,
     ) -> Result<()> {
         let schedule = self.schedule;
+        if self.contexts.are_held(true) {
+            return Ok(());
+        }
         let mut context = self.context_of(pattern.space, pattern.tag, length);
         let mut flags = context.flags.get() | ContextFlags::NOTIFY.bits();
         if pattern.source.is_none() {
@@ -150,11 +150,11 @@ impl MessageWorker<'_> {
                 Some([0; REGION_BYTES])
             }
         };
-        let name = region.and_then(|_| self.contexts.take(true, handle));
-        let (Some(region), Some(name)) = (region, name) else {
+        let Some(region) = region else {
             lock(&self.common.messages).release(self.slot, handle);
             return Ok(());
         };
+        let name = self.contexts.take(true, handle);
         let command = self.contexts.fill(name, &context, &region);
         let mut receive = Receive::new(handle, pattern, range);
         receive.context = Some(name.1);
@@ -199,7 +199,6 @@ impl MessageWorker<'_> {
             context.local_key = key.into();
             context.local_segment = segment.into();
         }
-        let pages: [_; CONTEXT_PAGES] = pages;
         let mut region = [0; REGION_BYTES];
         region.copy_from_slice(pages.as_bytes());
         Some(region)

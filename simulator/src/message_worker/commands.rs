@@ -62,6 +62,15 @@ impl MessageWorker<'_> {
         Some((local, key, segment))
     }
 
+    /// Stores what is to be sent. The bytes are new each time: a NIC that reads them late sees
+    /// others.
+    pub(super) fn write_source(&self, start: u64, bytes: &[u8]) -> Result<()> {
+        let (kernel, space) = (&self.context.machine.kernel, *self.process.space());
+        let address = self.ranges[Area::Outgoing as usize].0 + start;
+        kernel.write(space, address, bytes).map_err(|_| Ended)?;
+        self.context.check_alive()
+    }
+
     fn length(&self) -> u64 {
         let schedule = self.schedule;
         match schedule.range(0..20) {
@@ -177,13 +186,7 @@ impl MessageWorker<'_> {
             if !self.sources.reserve((start, length), id) {
                 return Ok(());
             }
-            // The bytes are new each time: a NIC that reads them late sees others.
-            let (kernel, space) = (&self.context.machine.kernel, *self.process.space());
-            let address = self.ranges[Area::Outgoing as usize].0 + start;
-            if kernel.write(space, address, &bytes).is_err() {
-                return Err(Ended);
-            }
-            self.context.check_alive()?;
+            self.write_source(start, &bytes)?;
             let Some((address, key, segment)) = self.local(Area::Outgoing, start, wrong) else {
                 self.sources.release(id);
                 return Ok(());

@@ -1,6 +1,6 @@
 //! Contexts of a message worker (Q4, Q5, Q7, Q8): which it has under way, what it stores into
-//! them, and their doorbells. The library's side is written again here: what it does besides, this
-//! does without.
+//! them, and their doorbells. It does what `guest-lib/src/core/contexts.rs` does for requests of the
+//! library, which this worker does not have: raw commands, without pages that stay behind.
 
 use std::sync::Arc;
 
@@ -53,15 +53,24 @@ impl Contexts {
         }
     }
 
-    /// Takes a context for a message or a receive, if one is free.
-    pub(super) fn take(&mut self, receives: bool, handle: u64) -> Option<ContextName> {
+    /// Returns true if no context of a direction is free.
+    pub(super) fn are_held(&self, receives: bool) -> bool {
+        self.held[usize::from(receives)].iter().all(Option::is_some)
+    }
+
+    /// Takes a context for a message or a receive.
+    ///
+    /// # Panics
+    /// If all are held.
+    pub(super) fn take(&mut self, receives: bool, handle: u64) -> ContextName {
         let side = usize::from(receives);
         let mut numbers = (0..CONTEXTS).map(|step| (self.next[side] + step) % CONTEXTS);
-        let number = numbers.find(|number| self.held[side][*number].is_none())?;
+        let number = numbers.find(|number| self.held[side][*number].is_none());
+        let number = number.expect("a context is free");
         self.held[side][number] = Some(handle);
         self.next[side] = number + 1;
         self.store_state((receives, number), DoorbellState::Used);
-        Some((receives, number))
+        (receives, number)
     }
 
     /// The context that a receive has.
@@ -105,11 +114,14 @@ impl Contexts {
     fn store_state(&self, name: ContextName, state: DoorbellState) {
         let word = u64::from(state as u32) << 32;
         let offset = doorbell(name) + DOORBELL_STATE;
+        // Release, as the library's; partner: an acquire load of another thread, of which there is
+        // none here.
         self.pool.store_u64(offset, word, Ordering::Release);
     }
 
     fn has_ended(&self, name: ContextName) -> bool {
         let offset = doorbell(name) + DOORBELL_STATE;
+        // Partner: the NIC's release store of the state, behind the bytes of the message.
         let word = self.pool.load_u64(offset, Ordering::Acquire);
         word >> 32 != u64::from(DoorbellState::Used as u32)
     }
