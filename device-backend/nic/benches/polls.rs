@@ -6,8 +6,10 @@
 //! `cargo bench -p qnic-nic --bench polls` prints the longest poll of any NIC beside an honest
 //! neighbour that writes in bulk, and beside a hostile one, in one run: its writes to absent
 //! pages fill the bounce memory, whole queues of them are reset and issued anew, its imports of
-//! names that nobody exports take all places, and more of them are refused.
+//! names that nobody exports take all places, and more of them are refused. Between two rounds
+//! it makes as many requests as the device takes from a control queue.
 
+use std::iter;
 use std::time::Instant;
 
 use qnic_abi::Status;
@@ -20,6 +22,12 @@ const POLLS_A_ROUND: usize = 400;
 
 /// Bytes of a write of the neighbour.
 const BULK: u64 = 256 << 10;
+
+/// Requests that the device takes from a control queue between two polls.
+const REQUESTS_A_POLL: usize = 32;
+
+/// Names that each process of the hostile neighbour imports in a round.
+const NAMES: u64 = 64;
 
 /// How long imports may wait, in milliseconds: beyond the end.
 const IMPORT_WAIT_MS: u32 = 3_600_000;
@@ -65,15 +73,19 @@ impl Scene {
     }
 
     fn hostile(&self) {
-        for (number, neighbour) in (0..).zip(&self.neighbours) {
+        for neighbour in &self.neighbours {
             assert_eq!(neighbour.reset_queue(), Status::Ok);
             neighbour.clear_queue();
             self.bulk(neighbour);
-            for name in 0..64 {
-                // Beyond its quota it is refused.
-                let _ = neighbour.import(1, self.target.port, 100 + number + name, IMPORT_WAIT_MS);
-            }
         }
+    }
+
+    /// What the hostile neighbour imports in a round.
+    fn imports(&self) -> impl Iterator<Item = (&Party, u64)> {
+        let numbered = (100..).zip(&self.neighbours);
+        numbered.flat_map(|(number, neighbour)| {
+            (number..number + NAMES).map(move |name| (neighbour, name))
+        })
     }
 
     fn bulk(&self, neighbour: &Party) {
@@ -91,10 +103,14 @@ impl Scene {
     }
 
     /// The longest poll of a round, in nanoseconds.
-    fn longest(&self) -> u128 {
+    fn longest<'a>(&'a self, mut imports: impl Iterator<Item = (&'a Party, u64)>) -> u128 {
         let small = Command::inline_write(self.target.segment.to(64), 8).notify(1);
         let mut longest = 0;
         for _ in 0..POLLS_A_ROUND {
+            for (neighbour, name) in imports.by_ref().take(REQUESTS_A_POLL) {
+                // Beyond its quota it is refused.
+                let _ = neighbour.import(1, self.target.port, name, IMPORT_WAIT_MS);
+            }
             self.source.issue(&small, &[]);
             for node in 0..3 {
                 let start = Instant::now();
@@ -110,12 +126,15 @@ impl Scene {
 fn measure(hostile: bool) -> f64 {
     let scene = Scene::new(hostile);
     let mut longest: Vec<u128> = (0..ROUNDS)
-        .map(|_| {
-            match hostile {
-                true => scene.hostile(),
-                false => scene.honest(),
+        .map(|_| match hostile {
+            true => {
+                scene.hostile();
+                scene.longest(scene.imports())
             }
-            scene.longest()
+            false => {
+                scene.honest();
+                scene.longest(iter::empty())
+            }
         })
         .collect();
     if hostile {
