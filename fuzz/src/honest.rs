@@ -27,6 +27,7 @@ const STEP: u64 = 1_000_000;
 pub(crate) fn limits() -> Limits {
     Limits {
         operations: 16,
+        sends: 16,
         window: 32,
         held_frames: 96,
         responses: 32,
@@ -157,7 +158,7 @@ fn check(counters: &Statistics, limits: &Limits) {
         (
             "operations",
             counters.operations.get(),
-            processes * limits.operations,
+            processes * (limits.operations + limits.sends),
         ),
         (
             "parked imports",

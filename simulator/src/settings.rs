@@ -310,10 +310,10 @@ fn limits(random: &mut fastrand::Rng) -> Limits {
     }
 }
 
-/// Bounds for messages, small ones most of the time. A process that sends has to leave an
-/// operation free, or its queue stands still.
+/// Bounds for messages, small ones most of the time. A process that sends has to leave a
+/// place for another message, or its queue stands still.
 fn limit_messages(limits: &mut Limits, random: &mut fastrand::Rng) {
-    limits.operations = limits.operations.max(3);
+    limits.sends = limits.operations.max(3);
     limits.completions = random.u32(1..=32);
     if random.bool() {
         limits.staged_bytes = random.u32(300..30_000);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use qnic_abi::message::SENDS;
 use qnic_abi::NodeId;
 
 /// Smallest window that a peer is granted, whatever others have; each of
@@ -37,8 +38,11 @@ pub struct NicConfig {
 /// Exhaustion delays or refuses; it never drops what was accepted.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Commands of one process that run at the same time, 1 to 64.
+    /// Transfers of one process that run at the same time, 1 to 64.
     pub operations: u32,
+    /// Messages of one process that run at the same time, 1 to
+    /// [`SENDS`](qnic_abi::message::SENDS).
+    pub sends: u32,
     /// Commands read from one process's queue in one poll.
     pub commands_per_poll: u32,
     /// Fragments sent in one poll, control frames not counted. A fragment has a page at
@@ -153,6 +157,7 @@ impl Limits {
     /// command that was accepted and each message that arrived before.
     pub(crate) fn waiting_completions(&self) -> u32 {
         let accepted = self.receives.saturating_add(self.operations.max(64));
+        let accepted = accepted.saturating_add(self.sends);
         let accepted = accepted.saturating_add(self.probes);
         let begun = self.completions.saturating_add(accepted);
         begun.saturating_add(self.unexpected)
@@ -168,6 +173,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             operations: 64,
+            sends: SENDS,
             commands_per_poll: 16,
             fragments_per_poll: 64,
             window: MAX_WINDOW,
@@ -182,10 +188,10 @@ impl Default for Limits {
             receives: 16_384,
             probes: 256,
             masks: 64,
-            unexpected: 65_536,
+            unexpected: 131_072,
             staged_bytes: 4 << 20,
             staged_bytes_per_peer: 16 << 20,
-            envelopes_per_peer: 8192,
+            envelopes_per_peer: 128 * SENDS,
             completions: 256,
             groups: 16,
             joins_per_peer: 1024,

@@ -1,5 +1,6 @@
 //! Names that the parts of the NIC use for what belongs to another part.
 
+use qnic_abi::header::MAX_WINDOWS;
 use qnic_abi::VniId;
 
 /// Names an operation on its NIC, as frames carry it: a running number, the VNI and
@@ -7,17 +8,19 @@ use qnic_abi::VniId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct OperationId(pub(crate) u64);
 
+const _: () = assert!(MAX_WINDOWS <= 1 << 12);
+
 impl OperationId {
-    pub(crate) fn new(running: u64, vni: VniId, slot: u8) -> Self {
-        OperationId(running << 24 | u64::from(vni.0) << 8 | u64::from(slot))
+    pub(crate) fn new(running: u64, vni: VniId, slot: u16) -> Self {
+        OperationId(running << 24 | u64::from(vni.0) << 12 | u64::from(slot))
     }
 
     pub(crate) fn vni(self) -> VniId {
-        VniId((self.0 >> 8) as u16)
+        VniId((self.0 >> 12 & 0xfff) as u16)
     }
 
-    pub(crate) fn slot(self) -> u8 {
-        self.0 as u8
+    pub(crate) fn slot(self) -> u16 {
+        (self.0 & 0xfff) as u16
     }
 }
 

@@ -307,6 +307,74 @@ fn a_slow_receiver_exhausts_staging_and_others_go_on() {
     }
 }
 
+/// MPI lets a program send as much as it likes before it receives, and receive in another order.
+#[test]
+fn a_thousand_long_messages_wait_and_hold_up_nothing() {
+    const MESSAGES: u64 = 1023;
+    for wire in [None, Some(LossyWire::rough(50))] {
+        let net = Net::new(2, 1024, 8, &Limits::default());
+        if let Some(wire) = wire {
+            net.cluster().set_lossy_wire(wire, 5);
+        }
+        let (a, b, c) = (net.party(0, 1), net.party(1, 2), net.party(1, 3));
+        let bytes = a.fill(0, 3 * 4096, 9);
+        for number in 0..MESSAGES {
+            let length = 4097 + number;
+            a.send(number, &b).bytes(0, length).tag(number).issue();
+            if number % 50 == 0 {
+                net.run();
+            }
+        }
+        net.settle();
+        assert_eq!(sent(&a), [], "none has a receive");
+        assert_eq!(net.budget(0, "sends_of_process"), MESSAGES);
+        assert_eq!(net.budget(0, "operations_of_process"), 0);
+        assert_eq!(net.budget(1, "envelopes_of_peer"), MESSAGES);
+        // Receives and transfers are read behind them, and go on.
+        a.receive(0).bytes(32_768, 8).run();
+        c.send(0, &a).inline(&[7; 8]).run();
+        assert_eq!(received(&a), [(0, Status::Ok)]);
+        a.inline_write(&c, &[1; 8]).run();
+        assert_eq!(a.done(), (1, 0));
+        for number in (0..MESSAGES).rev() {
+            b.receive(number).bytes(0, 8192).tag(number).run();
+            assert_eq!(received(&b), [(number, Status::Ok)]);
+            assert!(b.holds(0, &bytes[..4097 + number as usize]));
+            assert_eq!(sent(&a), [(number, Status::Ok)]);
+        }
+        net.assert_holds_nothing(1);
+        assert_eq!(net.budget(0, "sends_of_process"), 0);
+    }
+}
+
+/// One more, and the commands behind it wait for one to end.
+#[test]
+fn a_queue_waits_when_as_many_messages_run_as_may() {
+    let limits = Limits {
+        sends: 70,
+        ..Limits::default()
+    };
+    let Pair { net, a, b } = Pair::on(Net::new(2, 512, 8, &limits));
+    for number in 0..71 {
+        a.send(number, &b).bytes(0, 5000).tag(number).issue();
+        if number % 50 == 0 {
+            net.run();
+        }
+    }
+    a.inline_write(&b, &[1; 8]).run();
+    assert_eq!(net.budget(0, "sends_of_process"), 70);
+    assert_eq!(a.done(), (0, 0), "it stands behind the 71st");
+    b.receive(1).bytes(8192, 5000).tag(60).run();
+    assert_eq!(sent(&a), [(60, Status::Ok)]);
+    assert_eq!(a.done(), (0, 0), "the 71st runs instead");
+    b.receive(2).bytes(8192, 5000).tag(70).run();
+    assert_eq!(sent(&a), [(70, Status::Ok)]);
+    assert_eq!(a.done(), (1, 0));
+    assert_eq!(a.reset_queue(), Status::Ok);
+    net.run();
+    net.assert_holds_nothing(1);
+}
+
 #[test]
 fn ten_thousand_receives_are_posted_and_each_gets_its_message() {
     let net = Net::new(2, 1024, 8, &Limits::default());

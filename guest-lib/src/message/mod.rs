@@ -55,9 +55,9 @@
 //!   memory. That is at the latest when a message that has begun to arrive is there, or its
 //!   sender is given up. One that is leaked lets its memory go only to the end of the segment,
 //!   which the NIC does not outlive (N2).
-//! - A Send never takes the room of a receive: at most 48 Sends are at the NIC, others wait in
+//! - A Send never takes the room of a receive: at most 1,023 Sends are at the NIC, others wait in
 //!   the library, in order. They go on whenever any thread of the process posts, tests or waits.
-//!   Behind 48 that no receive takes, no other goes out, wherever it is to go.
+//!   Behind 1,023 that no receive takes, no other goes out, wherever it is to go.
 //! - Completions of all threads are taken by each thread that posts or waits for anything; a
 //!   thread sleeps only behind a look that found nothing.
 //!

@@ -432,10 +432,12 @@ fn pieces_that_do_not_fit_are_refused() {
 #[test]
 fn sends_of_contexts_keep_their_place_and_their_credits() {
     let (fake, endpoint, _remote) = setup();
-    let _plain: Vec<_> = (0..SENDS_UNDER_WAY - 1)
-        .map(|_| endpoint.post_send(&TO, b"x").unwrap())
-        .collect();
-    let first = fake.fetch_all();
+    let mut first = Vec::new();
+    let mut plain = Vec::new();
+    for _ in 0..SENDS_UNDER_WAY - 1 {
+        plain.push(endpoint.post_send(&TO, b"x").unwrap());
+        first.extend(fake.fetch_all());
+    }
     fake.set_awake(false);
     let requests = [(); 3].map(|()| short(&endpoint).unwrap());
     let _behind = endpoint.post_send(&TO, b"x").unwrap();
@@ -464,9 +466,11 @@ fn a_reset_of_the_queue_frees_all_contexts() {
     let received = endpoint.post_receive_into(&ANY, take()).unwrap();
     drop(endpoint.post_send_from(&TO, take(), 8).unwrap());
     endpoint.post_send_short(&TO, b"x", Notify::No).unwrap();
-    let _plain: Vec<_> = (0..SENDS_UNDER_WAY)
-        .map(|_| endpoint.post_send(&TO, b"x").unwrap())
-        .collect();
+    let mut plain = Vec::new();
+    for _ in 0..SENDS_UNDER_WAY {
+        plain.push(endpoint.post_send(&TO, b"x").unwrap());
+        fake.fetch_all();
+    }
     // It is filled, and waits for a credit.
     let mut queued = short(&endpoint).unwrap();
     fake.fetch_all();

@@ -201,8 +201,12 @@ fn sends_take_no_room_of_receives() {
         let to = TO.immediate(number);
         endpoint.post_send(&to, segment.part(0, 4096)).unwrap()
     };
-    let mut sends: Vec<_> = (0..100).map(post).collect();
-    let mut running = fake.fetch_all();
+    let mut running = Vec::new();
+    let mut sends = Vec::new();
+    for number in 0..3000 {
+        sends.push(post(number));
+        running.extend(fake.fetch_all());
+    }
     assert_eq!(running.len(), SENDS_UNDER_WAY);
     let mut receive = endpoint.post_receive(&ANY, segment.part(0, 8)).unwrap();
     receive.cancel().unwrap();
@@ -217,7 +221,7 @@ fn sends_take_no_room_of_receives() {
         running.extend(fake.fetch_all());
         assert!(running.len() <= SENDS_UNDER_WAY);
     }
-    assert_eq!(order, (0..100).collect::<Vec<_>>());
+    assert_eq!(order, (0..3000).collect::<Vec<_>>());
     wait_all(&mut sends, SOON).unwrap();
     std::mem::forget(receive);
 }

@@ -201,6 +201,36 @@ fn sends_before_receives_do_not_block() {
     });
 }
 
+/// A receiver takes the last of a thousand long messages first, as MPI lets it (Q4).
+#[test]
+fn long_messages_are_received_in_any_order() {
+    const COUNT: usize = 1000;
+    const LENGTH: usize = 10_000;
+    let (_cluster, a, b) = pair(LENGTH + COUNT);
+    let bytes = pattern(5, LENGTH + COUNT);
+    a.buffer.write(0, &bytes).unwrap();
+    let both = [&a, &b];
+    crate::cluster::in_threads(&both, |me, party| {
+        if me == 0 {
+            let send = |number: usize| {
+                let part = party.memory.part(number, LENGTH);
+                let to = b.with_tag(number as u64);
+                party.endpoint.post_send(&to, part).unwrap()
+            };
+            let mut sends: Vec<_> = (0..COUNT).map(send).collect();
+            wait_all(&mut sends, LIMIT).unwrap();
+            return;
+        }
+        for number in (0..COUNT).rev() {
+            let from = Pattern::tagged(a.source(), Tag(number as u64));
+            let into = party.memory.part(0, LENGTH);
+            party.endpoint.receive(&from, into, LIMIT).unwrap();
+            let received = party.buffer.read_vec(0, LENGTH).unwrap();
+            assert!(received == bytes[number..number + LENGTH], "{number}");
+        }
+    });
+}
+
 /// Receives stay posted in any number up to the NIC's limit; one that is too many says so.
 #[test]
 fn ten_thousand_receives_are_posted_at_once() {

@@ -164,7 +164,7 @@ impl MessageWorker<'_> {
 
     fn send_to(&mut self, to: usize, space: Space, tag: u64, length: u64) -> Result<()> {
         let schedule = self.schedule;
-        if self.sends + 1 >= self.common.settings.limits.operations as usize {
+        if self.sends + 1 >= self.common.settings.limits.sends as usize {
             return Ok(());
         }
         if self.common.settings.contexts && schedule.chance(350) {

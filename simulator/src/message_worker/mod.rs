@@ -8,8 +8,8 @@
 //! of each one when it is issued, and sees the completions when the NIC stores them; the worker
 //! reads them later, as programs do. At the end nothing of it is posted or under way.
 //!
-//! A process whose Sends take all its operations has no more commands read, so it could
-//! post no receive for those that wait for it: a worker leaves one operation free.
+//! A process of which so many Sends run as the NIC takes has no more commands read, so it could
+//! post no receive for those that wait for it: a worker leaves room for one.
 
 mod by_context;
 mod commands;

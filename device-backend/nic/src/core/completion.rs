@@ -28,7 +28,7 @@ impl Process {
     fn write_back<M: HostMemory>(&mut self, memory: &M) {
         let (writes, reads) = (self.writes.done(), self.reads.done());
         let due = std::mem::take(&mut self.write_back)
-            || self.operations.count() == 0
+            || self.operations.counted() == 0
             || self.host_area.unpublished_completions(writes, reads) >= COMPLETION_STEP;
         if due {
             self.changed |= self.host_area.publish_completions(memory, writes, reads);
@@ -47,7 +47,7 @@ impl Core {
             return;
         };
         let (number, counter, order) = (operation.number, operation.counter, operation.order);
-        process.operations.release(id.slot());
+        process.operations.release(id);
         if status != Status::Ok && counter != Counter::Own {
             process
                 .host_area

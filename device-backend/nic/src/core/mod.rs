@@ -60,7 +60,7 @@ pub(crate) use fault::{Fault, PageRange, Waiter};
 pub(crate) use fragment::{to_border, Fragment};
 pub(crate) use host_area::HostArea;
 pub(crate) use local_memory::LocalMemory;
-pub(crate) use operation::{Operation, OPERATION_SLOTS};
+pub(crate) use operation::{Operation, OPERATION_SLOTS, SEND_SLOTS};
 pub(crate) use order::{Counter, Order};
 pub(crate) use pages::{Destination, LockedSpan, PageError};
 pub(crate) use per_process::PerProcess;
@@ -252,19 +252,15 @@ impl Core {
     /// Returns true if a running operation has that peer as its other end.
     pub(crate) fn has_operation_with(&mut self, peer: PeerIndex) -> bool {
         self.count_search();
-        let mut operations = self
-            .processes()
-            .flat_map(|process| process.operations.running());
-        operations.any(|operation| operation.peer == peer)
+        let mut peers = self.processes().flat_map(|it| it.operations.peers());
+        peers.any(|other| other == peer)
     }
 
     /// The other ends of all running operations.
     pub(crate) fn peers_with_operations(&mut self) -> BTreeSet<PeerIndex> {
         self.count_search();
-        let operations = self
-            .processes()
-            .flat_map(|process| process.operations.running());
-        operations.map(|operation| operation.peer).collect()
+        let peers = self.processes().flat_map(|it| it.operations.peers());
+        peers.collect()
     }
 
     /// Notes for tests that all operations are looked through.
@@ -281,12 +277,9 @@ impl Core {
         peer: PeerIndex,
         port: Option<Port>,
     ) -> Vec<OperationId> {
-        let operations = self
+        let concerned = self
             .processes()
-            .flat_map(|process| process.operations.running());
-        let concerned = operations.filter(|operation| {
-            operation.peer == peer && port.is_none_or(|port| operation.remote_port == port)
-        });
+            .flat_map(|process| process.operations.running_with(peer, port));
         concerned.map(|operation| operation.id).collect()
     }
 
@@ -357,7 +350,8 @@ impl Core {
     pub(crate) fn budgets(&self) -> Vec<Budget> {
         let limits = &self.limits;
         let all = || self.processes.iter().flatten();
-        let operations = all().map(|process| process.operations.count());
+        let operations = all().map(|process| process.operations.counted());
+        let sends = all().map(|process| process.operations.sends());
         let segments = all().map(|process| process.segments.count());
         let faults = all().map(|process| process.faults.count());
         let requests = all().map(|process| process.requests_held());
@@ -366,6 +360,7 @@ impl Core {
             Budget::new("processes", all().count(), self.geometry.windows),
             Budget::new("held_frames", self.bounce.frames, limits.granted_windows()),
             Budget::most("operations_of_process", operations, limits.operations),
+            Budget::most("sends_of_process", sends, limits.sends),
             Budget::most("segments_of_process", segments, SEGMENTS_PER_PROCESS),
             Budget::most("faults_of_process", faults, limits.faults),
             Budget::most("requests_to_process", requests, limits.responses),

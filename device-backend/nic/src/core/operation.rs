@@ -9,14 +9,36 @@
 //! ```
 //! What a protocol has to remember of an operation stands in the protocol, by VNI and
 //! slot.
+//!
+//! ```text
+//!   slots:   0 ─────── 63 │ 64 ────────── 127 │ 128 …            1,087
+//!            counted      │ messages: a chunk is made when it is needed
+//! ```
+//! An operation that a completion counter counts has one of the first slots. A message waits for
+//! its receiver as long as that likes, and holds up nobody's transfers meanwhile: it has one of
+//! the others (Q4).
 
+use std::collections::BTreeMap;
+
+use qnic_abi::message::SENDS;
 use qnic_abi::{Port, Status};
 
 use super::order::Counter;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
-/// Slots for operations of one process.
+/// Slots for operations of one process that a completion counter counts.
 pub(crate) const OPERATION_SLOTS: usize = 64;
+
+/// Slots for its messages, behind them.
+pub(crate) const SEND_SLOTS: usize = SENDS as usize;
+
+/// Slots that come about together.
+const CHUNK: usize = 64;
+
+const CHUNKS: usize = 1 + SEND_SLOTS / CHUNK;
+
+const _: () = assert!(OPERATION_SLOTS == CHUNK && SEND_SLOTS % CHUNK == 0);
+const _: () = assert!(CHUNKS <= u32::BITS as usize && CHUNKS * CHUNK <= 1 << 12);
 
 /// A command that runs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -53,78 +75,190 @@ impl Operation {
     }
 }
 
+/// Slots that stand together.
+#[derive(Debug)]
+struct Chunk {
+    slots: Box<[Operation; CHUNK]>,
+    /// Bit *i*: slot *i* is in use.
+    used: u64,
+    /// Bit *i*: slot *i* can send a frame.
+    ready: u64,
+}
+
+impl Chunk {
+    fn new() -> Self {
+        Chunk {
+            slots: Box::new([Operation::default(); CHUNK]),
+            used: 0,
+            ready: 0,
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Operation> {
+        let mut used = self.used;
+        std::iter::from_fn(move || {
+            let slot = used.trailing_zeros() as usize;
+            used &= used.wrapping_sub(1);
+            self.slots.get(slot)
+        })
+    }
+}
+
 /// The operations of one process.
 #[derive(Debug)]
 pub(crate) struct OperationTable {
-    slots: Box<[Operation; OPERATION_SLOTS]>,
-    /// Bit *i*: slot *i* is in use.
-    used: u64,
-    count: u32,
-    /// Bit *i*: slot *i* can send a frame.
-    ready: u64,
+    /// Those of counted operations, then those of messages, as many as were needed.
+    chunks: Vec<Chunk>,
+    counted: u32,
+    sends: u32,
+    /// Bit *i*: chunk *i* has an operation that can send a frame.
+    ready: u32,
     /// Slot that had the last turn.
-    last: u8,
+    last: usize,
+    /// Messages to each process, so that the end of a peer looks through none of others.
+    receivers: BTreeMap<(PeerIndex, Port), u32>,
 }
 
 impl OperationTable {
     pub(crate) fn new() -> Self {
         OperationTable {
-            slots: Box::new([Operation::default(); OPERATION_SLOTS]),
-            used: 0,
-            count: 0,
+            chunks: vec![Chunk::new()],
+            counted: 0,
+            sends: 0,
             ready: 0,
             last: 0,
+            receivers: BTreeMap::new(),
         }
     }
 
-    /// Number of operations that run.
-    pub(crate) fn count(&self) -> u32 {
-        self.count
+    /// Number of operations that run and are counted.
+    pub(crate) fn counted(&self) -> u32 {
+        self.counted
     }
 
-    /// Takes a free slot.
-    pub(crate) fn allocate(&mut self) -> Option<u8> {
-        let slot = self.used.trailing_ones();
-        if slot as usize >= OPERATION_SLOTS {
+    /// Number of messages that run.
+    pub(crate) fn sends(&self) -> u32 {
+        self.sends
+    }
+
+    /// Number of all operations that run.
+    pub(crate) fn count(&self) -> u32 {
+        self.counted + self.sends
+    }
+
+    /// Takes a free slot for an operation, and gives it the name that `name` makes of that.
+    pub(crate) fn begin(
+        &mut self,
+        operation: Operation,
+        name: impl FnOnce(u16) -> OperationId,
+    ) -> Option<OperationId> {
+        let is_send = operation.counter == Counter::Own;
+        let mut chunk = usize::from(is_send);
+        while self.chunks.get(chunk).is_some_and(|it| it.used == u64::MAX) {
+            chunk += 1;
+        }
+        if chunk >= CHUNKS || !is_send && chunk > 0 {
             return None;
         }
-        self.used |= 1 << slot;
-        self.count += 1;
-        Some(slot as u8)
+        if chunk == self.chunks.len() {
+            self.chunks.push(Chunk::new());
+        }
+        let slots = &mut self.chunks[chunk];
+        let free = slots.used.trailing_ones() as usize;
+        slots.used |= 1 << free;
+        let id = name((chunk * CHUNK + free) as u16);
+        slots.slots[free] = Operation { id, ..operation };
+        match is_send {
+            true => {
+                let receiver = (operation.peer, operation.remote_port);
+                *self.receivers.entry(receiver).or_default() += 1;
+                self.sends += 1;
+            }
+            false => self.counted += 1,
+        }
+        Some(id)
     }
 
-    /// Gives a slot back.
-    pub(crate) fn release(&mut self, slot: u8) {
-        self.used &= !(1 << slot);
-        self.count -= 1;
-        self.ready &= !(1 << slot);
-        self.get_mut(slot).id = OperationId::default();
+    /// Gives the slot of an operation back.
+    pub(crate) fn release(&mut self, id: OperationId) {
+        let Some(operation) = self.find(id) else {
+            return;
+        };
+        let receiver = (operation.peer, operation.remote_port);
+        let is_send = operation.counter == Counter::Own;
+        operation.id = OperationId::default();
+        self.clear_ready(id.slot());
+        let (chunk, bit) = place(id.slot());
+        self.chunks[chunk].used &= !bit;
+        if !is_send {
+            self.counted -= 1;
+            return;
+        }
+        self.sends -= 1;
+        if let Some(count) = self.receivers.get_mut(&receiver) {
+            *count -= 1;
+            if *count == 0 {
+                self.receivers.remove(&receiver);
+            }
+        }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, slot: u8) -> &mut Operation {
-        &mut self.slots[usize::from(slot) % OPERATION_SLOTS]
+    fn slot(&self, slot: u16) -> Option<&Operation> {
+        let chunk = self.chunks.get(usize::from(slot) / CHUNK)?;
+        Some(&chunk.slots[usize::from(slot) % CHUNK])
+    }
+
+    /// The operation in a slot, if one runs there.
+    #[inline]
+    pub(crate) fn in_slot(&self, slot: u16) -> Option<OperationId> {
+        let id = self.slot(slot)?.id;
+        (id.0 != 0).then_some(id)
     }
 
     /// The operation of that name, if it still runs.
     #[inline]
     pub(crate) fn find(&mut self, id: OperationId) -> Option<&mut Operation> {
-        let operation = self.get_mut(id.slot());
+        let slot = usize::from(id.slot());
+        let chunk = self.chunks.get_mut(slot / CHUNK)?;
+        let operation = &mut chunk.slots[slot % CHUNK];
         (operation.id == id && id.0 != 0).then_some(operation)
     }
 
     /// The operation of that name, if it still runs.
     #[inline]
     pub(crate) fn get(&self, id: OperationId) -> Option<&Operation> {
-        let operation = &self.slots[usize::from(id.slot()) % OPERATION_SLOTS];
+        let operation = self.slot(id.slot())?;
         (operation.id == id && id.0 != 0).then_some(operation)
     }
 
     /// Operations that run.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Operation> {
-        let used = self.used;
-        let slots = self.slots.iter().enumerate();
-        slots.filter_map(move |(slot, operation)| (used >> slot & 1 == 1).then_some(operation))
+        self.chunks.iter().flat_map(Chunk::running)
+    }
+
+    /// Operations that run with a peer, or with one process there.
+    pub(crate) fn running_with(
+        &self,
+        peer: PeerIndex,
+        port: Option<Port>,
+    ) -> impl Iterator<Item = &Operation> {
+        let first = (peer, port.unwrap_or(Port(0)));
+        let last = (peer, port.unwrap_or(Port(u16::MAX)));
+        let chunks = match self.receivers.range(first..=last).next() {
+            Some(_) => &self.chunks[..],
+            None => &self.chunks[..1],
+        };
+        let running = chunks.iter().flat_map(Chunk::running);
+        running.filter(move |operation| {
+            operation.peer == peer && port.is_none_or(|port| operation.remote_port == port)
+        })
+    }
+
+    /// The other ends of all that run; of messages each but once for a process there.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> + '_ {
+        let counted = self.chunks[0].running().map(|operation| operation.peer);
+        counted.chain(self.receivers.keys().map(|(peer, _)| *peer))
     }
 
     /// Returns true if any operation can send a frame.
@@ -132,45 +266,133 @@ impl OperationTable {
         self.ready != 0
     }
 
-    /// Notes whether the operation in a slot can send a frame.
+    /// Notes whether an operation can send a frame.
     #[inline]
-    pub(crate) fn set_ready(&mut self, slot: u8, ready: bool) {
-        self.ready = self.ready & !(1 << slot) | u64::from(ready) << slot;
+    pub(crate) fn set_ready(&mut self, id: OperationId, ready: bool) {
+        if self.get(id).is_none() {
+            return;
+        }
+        if !ready {
+            return self.clear_ready(id.slot());
+        }
+        let (chunk, bit) = place(id.slot());
+        self.chunks[chunk].ready |= bit;
+        self.ready |= 1 << chunk;
+    }
+
+    #[inline]
+    fn clear_ready(&mut self, slot: u16) {
+        let (chunk, bit) = place(slot);
+        let ready = &mut self.chunks[chunk].ready;
+        *ready &= !bit;
+        if *ready == 0 {
+            self.ready &= !(1 << chunk);
+        }
     }
 
     /// The operation whose turn it is: the next that can send after the last one
-    /// that did (Q10).
-    pub(crate) fn take_turn(&mut self) -> Option<u8> {
+    /// that did (Q10). It can send no more until that is noted again.
+    pub(crate) fn take_turn(&mut self) -> Option<Operation> {
         if self.ready == 0 {
             return None;
         }
-        let start = u32::from(self.last) + 1;
-        let distance = self.ready.rotate_right(start % 64).trailing_zeros();
-        self.last = ((start + distance) % 64) as u8;
-        Some(self.last)
+        let (chunk, bit) = (self.last / CHUNK, self.last % CHUNK);
+        // Those behind the last in its chunk; all but the lowest `bit + 1` bits.
+        let behind = self.chunks[chunk].ready & !(u64::MAX >> (CHUNK - 1 - bit));
+        let (chunk, ready) = match behind {
+            0 => {
+                let start = (chunk + 1) as u32 % u32::BITS;
+                let distance = self.ready.rotate_right(start).trailing_zeros();
+                let next = ((start + distance) % u32::BITS) as usize;
+                (next, self.chunks[next].ready)
+            }
+            ready => (chunk, ready),
+        };
+        self.last = chunk * CHUNK + ready.trailing_zeros() as usize;
+        self.clear_ready(self.last as u16);
+        self.slot(self.last as u16).copied()
     }
+}
+
+/// The chunk of a slot, and its bit there.
+#[inline]
+fn place(slot: u16) -> (usize, u64) {
+    let slot = usize::from(slot);
+    (slot / CHUNK, 1 << (slot % CHUNK))
 }
 
 #[cfg(test)]
 mod tests {
+    use qnic_abi::VniId;
+
     use super::*;
+
+    fn begin(table: &mut OperationTable, counter: Counter, peer: u16) -> Option<OperationId> {
+        let operation = Operation {
+            counter,
+            peer: PeerIndex(peer),
+            remote_port: Port(7),
+            ..Operation::default()
+        };
+        table.begin(operation, |slot| OperationId::new(1, VniId(4095), slot))
+    }
+
+    fn turns(table: &mut OperationTable, ready: &[OperationId], count: usize) -> Vec<u16> {
+        let turn = |_| {
+            let slot = table.take_turn()?.id.slot();
+            for id in ready {
+                table.set_ready(*id, true);
+            }
+            Some(slot)
+        };
+        (0..count).filter_map(turn).collect()
+    }
 
     #[test]
     fn turns_go_round() {
         let mut table = OperationTable::new();
-        for expected in 0..64 {
-            assert_eq!(table.allocate(), Some(expected));
+        let counted: Vec<_> = (0..64)
+            .map(|_| begin(&mut table, Counter::Reads, 0).unwrap())
+            .collect();
+        assert_eq!(begin(&mut table, Counter::Reads, 0), None);
+        let sends: Vec<_> = (0..SENDS)
+            .map(|_| begin(&mut table, Counter::Own, 1).unwrap())
+            .collect();
+        assert_eq!(begin(&mut table, Counter::Own, 1), None);
+        let slots = counted.iter().chain(&sends).map(|id| id.slot());
+        assert!(slots.eq(0..1088));
+        assert!(counted.iter().all(|id| id.vni() == VniId(4095)));
+        assert_eq!((table.counted(), table.sends()), (64, 1024));
+        assert!(table.take_turn().is_none());
+        let ready = [counted[0], counted[5], counted[63], sends[0], sends[1023]];
+        for id in ready {
+            table.set_ready(id, true);
         }
-        assert_eq!(table.allocate(), None);
-        assert_eq!(table.take_turn(), None);
-        for slot in [0, 5, 63] {
-            table.set_ready(slot, true);
-        }
-        let turns: Vec<_> = (0..6).filter_map(|_| table.take_turn()).collect();
-        assert_eq!(turns, [5, 63, 0, 5, 63, 0]);
-        table.release(5);
-        let turns: Vec<_> = (0..3).filter_map(|_| table.take_turn()).collect();
-        assert_eq!(turns, [63, 0, 63]);
-        assert_eq!(table.count(), 63);
+        let expected = [5, 63, 64, 1087, 0, 5, 63, 64, 1087];
+        assert_eq!(turns(&mut table, &ready, 9), expected);
+        table.release(counted[5]);
+        table.release(sends[1023]);
+        assert_eq!(turns(&mut table, &ready, 4), [0, 63, 64, 0]);
+        assert_eq!((table.counted(), table.sends()), (63, 1023));
+        assert_eq!(begin(&mut table, Counter::Own, 1), Some(sends[1023]));
+    }
+
+    #[test]
+    fn a_peer_has_those_that_run_with_it() {
+        let mut table = OperationTable::new();
+        let read = begin(&mut table, Counter::Reads, 1).unwrap();
+        let sends = [1, 2, 1].map(|peer| begin(&mut table, Counter::Own, peer).unwrap());
+        let with = |table: &OperationTable, peer, port| -> Vec<_> {
+            let running = table.running_with(PeerIndex(peer), port);
+            running.map(|operation| operation.id).collect()
+        };
+        assert_eq!(with(&table, 1, None), [read, sends[0], sends[2]]);
+        assert_eq!(with(&table, 2, Some(Port(7))), [sends[1]]);
+        assert_eq!(with(&table, 2, Some(Port(6))), []);
+        assert!(table.peers().map(|peer| peer.0).eq([1, 1, 2]));
+        table.release(sends[1]);
+        table.release(sends[1]);
+        assert_eq!(with(&table, 2, None), []);
+        assert_eq!(table.running().count(), 3);
     }
 }

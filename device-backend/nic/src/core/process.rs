@@ -7,7 +7,7 @@ use qnic_abi::{Port, Status};
 
 use super::fault::FaultTable;
 use super::host_area::HostArea;
-use super::operation::{OperationTable, OPERATION_SLOTS};
+use super::operation::{OperationTable, OPERATION_SLOTS, SEND_SLOTS};
 use super::order::Completion;
 use super::segment::SegmentTable;
 use crate::env::{HostMemory, Time};
@@ -131,10 +131,11 @@ impl Process {
 
     /// Returns true if another command can be read.
     #[inline]
-    pub(crate) fn has_room(&self, operations: u32, completions: u32) -> bool {
+    pub(crate) fn has_room(&self, (operations, sends): (u32, u32), completions: u32) -> bool {
         self.queue.failed.is_none()
             && !self.has_completion_backlog(completions)
-            && self.operations.count() < operations.clamp(1, OPERATION_SLOTS as u32)
+            && self.operations.counted() < operations.clamp(1, OPERATION_SLOTS as u32)
+            && self.operations.sends() < sends.clamp(1, SEND_SLOTS as u32)
             && self.writes.has_room()
             && self.reads.has_room()
     }

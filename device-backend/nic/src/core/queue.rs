@@ -129,7 +129,8 @@ impl Core {
     /// spare for it.
     #[inline]
     pub(crate) fn next_command<H: Host>(&mut self, host: &H, vni: VniId) -> Option<u64> {
-        let (operations, completions) = (self.limits.operations, self.limits.completions);
+        let running = (self.limits.operations, self.limits.sends);
+        let completions = self.limits.completions;
         let process = self.process_mut(vni)?;
         let sram = host.sram();
         let queue = &mut process.queue;
@@ -145,7 +146,7 @@ impl Core {
         if first == 0 {
             return None;
         }
-        if !process.has_room(operations, completions) {
+        if !process.has_room(running, completions) {
             process.queue.stalled = true;
             return None;
         }
@@ -225,16 +226,13 @@ impl Core {
         self.running_number += 1;
         let running = self.running_number;
         let process = self.process_mut(vni)?;
-        let slot = process.operations.allocate()?;
         let publish = header.flags & CommandFlags::PUBLISH.bits() != 0;
-        let id = OperationId::new(running, vni, slot);
         let number = process.queue.head - 1;
         let order = match process.completion(counter) {
             Some(completion) => completion.start(publish),
             None => 0,
         };
-        *process.operations.get_mut(slot) = Operation {
-            id,
+        let operation = Operation {
             protocol,
             number,
             counter,
@@ -243,7 +241,8 @@ impl Core {
             remote_port: Port(header.remote_port.get()),
             ..Operation::default()
         };
-        Some(id)
+        let name = |slot| OperationId::new(running, vni, slot);
+        process.operations.begin(operation, name)
     }
 
     /// Deactivates queues: all, or those that are idle at `now`. Returns true if one of
@@ -283,11 +282,12 @@ impl Core {
     }
 
     fn has_command<H: Host>(&mut self, host: &H, vni: VniId) -> bool {
-        let (operations, completions) = (self.limits.operations, self.limits.completions);
+        let running = (self.limits.operations, self.limits.sends);
+        let completions = self.limits.completions;
         let Some(process) = self.process_mut(vni) else {
             return false;
         };
-        process.queue.stalled = !process.has_room(operations, completions);
+        process.queue.stalled = !process.has_room(running, completions);
         let slot = process.queue.slot;
         !process.queue.stalled && host.sram().load_u64(slot, Ordering::Relaxed) != 0
     }

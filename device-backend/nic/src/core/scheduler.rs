@@ -80,9 +80,7 @@ impl Core {
                 return Some(Work::Response(request));
             }
         }
-        let slot = process.operations.take_turn()?;
-        process.operations.set_ready(slot, false);
-        let operation = process.operations.get_mut(slot);
+        let operation = process.operations.take_turn()?;
         Some(Work::Operation(operation.id, operation.protocol))
     }
 
@@ -92,7 +90,7 @@ impl Core {
         let Some(process) = self.process_mut(id.vni()) else {
             return;
         };
-        process.operations.set_ready(id.slot(), ready);
+        process.operations.set_ready(id, ready);
         if ready && !process.scheduled {
             process.scheduled = true;
             self.scheduled.push_back(Owner::Process(id.vni()));

@@ -10,8 +10,9 @@
 //! # Invariants
 //! - The handle of a command is the key of its request; a key is never used twice. So a late
 //!   completion, of a command from before a queue reset for example, ends no other request.
-//! - At most [`SENDS_UNDER_WAY`] Sends are at the NIC, those of contexts included. A NIC that runs as many operations as it
-//!   can reads no more commands: so Receives and Cancels are read whatever Sends wait for.
+//! - At most [`SENDS_UNDER_WAY`] Sends are at the NIC, those of contexts included. A NIC that runs
+//!   as many as it can reads no more commands: so Receives and Cancels are read whatever Sends
+//!   wait for.
 //! - Sends are posted in the order of the calls.
 //! - Entries of the completion queue are taken by every call that posts, and by every wait for
 //!   anything, of each thread. So the queue stands still only while the program does.
@@ -33,7 +34,7 @@ use std::time::Instant;
 
 use qnic_abi::command::{CommandBody, Descriptor, INLINE_CAPACITY};
 use qnic_abi::host_area::{CompletionEntry, CompletionKind, COMPLETION_MORE};
-use qnic_abi::message::{CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags};
+use qnic_abi::message::{CancelCommand, CancelFlags, ReceiveCommand, ReceiveFlags, SENDS};
 use qnic_abi::Status;
 use slotmap::{Key, KeyData, SlotMap};
 
@@ -43,8 +44,8 @@ use crate::core::{lock, Core};
 use crate::error::{Error, Result};
 use ring::CompletionReader;
 
-/// Sends that are at the NIC at once. It runs 64 operations of a process.
-pub(crate) const SENDS_UNDER_WAY: usize = 48;
+/// Sends that are at the NIC at once: one fewer than it takes before other commands wait.
+pub(crate) const SENDS_UNDER_WAY: usize = SENDS as usize - 1;
 
 /// Sends that wait for their turn in the library. A thread that has another one waits.
 pub(crate) const SENDS_QUEUED: usize = 16_384;

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `command` | from a descriptor to a checked command |
 //! | `context` | what a process describes in its window instead |
-//! | `submit`, `sends`, `turns` | messages at their source, their order, and their frames |
+//! | `submit`, `sends`, `streams`, `turns` | messages at their source, their order, and their frames |
 //! | `inbox` | posted receives and waiting probes of a process |
 //! | [`matching`] | which receive takes which message |
 //! | `probe` | probes, and what they claim |
@@ -49,6 +49,7 @@ mod probe;
 mod receive;
 mod sends;
 mod staging;
+mod streams;
 mod submit;
 mod turns;
 

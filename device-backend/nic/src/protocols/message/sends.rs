@@ -8,11 +8,11 @@
 //!                                            Permitted: data ◄─────┘
 //!                                                └─ all delivered ─► Ok or Truncated
 //! ```
-//! A *stream* is what a process sends to one other process. The first frame of a message is sent
-//! when those of all earlier messages of its stream were. It says behind which frame it is to be
+//! The first frame of a message is sent when those of all earlier messages to that process were
+//! ([`super::streams`]). It says behind which frame it is to be
 //! matched, unless that is known to have arrived.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::host_area::{CompletionEntry, CompletionKind};
@@ -22,16 +22,13 @@ use qnic_abi::{SegmentId, Status, VniId};
 
 use super::command::{Handle, Name, Send};
 use super::context::{complete, Pages};
+use super::streams::Streams;
 use super::{Context, Messages, Outgoing, Protocol, Turn};
 use crate::core::{PageKey, PerProcess, INLINE_WORDS, OPERATION_SLOTS};
 use crate::env::Host;
 use crate::frame::Arrival;
 use crate::ids::{OperationId, PeerIndex};
 use crate::protocols::protocol::Ends;
-
-/// Streams of a process that are remembered although nothing of them runs, as their last frame
-/// may not have arrived.
-const MOST_STREAMS: usize = 2 * OPERATION_SLOTS;
 
 /// Where a message of this node stands; with the number of the frame that has told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,37 +98,19 @@ impl Sending {
     }
 }
 
-/// What a process sends to another.
-#[derive(Debug)]
-pub(super) struct Stream {
-    destination: Name,
-    peer: PeerIndex,
-    /// What has not sent its first frame.
-    pub(super) unsent: VecDeque<OperationId>,
-    /// Number of the last frame that has told of a message; zero: none.
-    pub(super) last: u64,
-}
-
 /// The messages that one process sends, by slot of their operation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sends {
-    slots: [Option<Box<Sending>>; OPERATION_SLOTS],
-    streams: Vec<Stream>,
+    /// From the first slot of a message on, as many as were needed.
+    slots: Vec<Option<Box<Sending>>>,
+    pub(super) streams: Streams,
+    /// Messages that wait for permission of a node.
+    asked: BTreeMap<u16, u32>,
     /// Send contexts that are under way, a bit each.
     contexts: u32,
 }
 
 const _: () = assert!(CONTEXTS <= u32::BITS as usize);
-
-impl Default for Sends {
-    fn default() -> Self {
-        Sends {
-            slots: std::array::from_fn(|_| None),
-            streams: Vec::new(),
-            contexts: 0,
-        }
-    }
-}
 
 impl Sends {
     /// Returns true if a Send context is under way.
@@ -145,63 +124,58 @@ impl Sends {
 
     /// Begins an operation.
     pub(super) fn put(&mut self, id: OperationId, sending: Sending) {
-        self.slots[usize::from(id.slot())] = Some(Box::new(sending));
+        let index = usize::from(id.slot()) - OPERATION_SLOTS;
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, || None);
+        }
+        self.slots[index] = Some(Box::new(sending));
+    }
+
+    fn slot(&mut self, id: OperationId) -> Option<&mut Option<Box<Sending>>> {
+        let index = usize::from(id.slot()).checked_sub(OPERATION_SLOTS)?;
+        self.slots.get_mut(index)
+    }
+
+    fn has(&self, id: OperationId) -> bool {
+        let index = usize::from(id.slot()).checked_sub(OPERATION_SLOTS);
+        index.is_some_and(|index| matches!(self.slots.get(index), Some(Some(_))))
     }
 
     pub(super) fn get(&mut self, id: OperationId) -> Option<&mut Sending> {
-        self.slots.get_mut(usize::from(id.slot()))?.as_deref_mut()
+        self.slot(id)?.as_deref_mut()
     }
 
-    pub(super) fn stream(&mut self, destination: Name) -> Option<&mut Stream> {
-        let mut streams = self.streams.iter_mut();
-        streams.find(|stream| stream.destination == destination)
+    /// Takes a message out that has ended.
+    fn take(&mut self, id: OperationId) -> Option<Box<Sending>> {
+        self.set_state(id, State::Failed);
+        self.streams.ended();
+        self.slot(id)?.take()
+    }
+
+    /// Notes where a message stands now. Returns where it stood.
+    fn set_state(&mut self, id: OperationId, state: State) -> Option<State> {
+        let sending = self.get(id)?;
+        let node = sending.destination.node;
+        let before = std::mem::replace(&mut sending.state, state);
+        let asks = |state| matches!(state, State::Requested(_));
+        match (asks(before), asks(state)) {
+            (false, true) => *self.asked.entry(node).or_default() += 1,
+            (true, false) => {
+                if let Some(count) = self.asked.get_mut(&node) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.asked.remove(&node);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Some(before)
     }
 
     /// Returns true if a message waits for permission of a node.
     pub(super) fn await_permit(&self, node: u16) -> bool {
-        let mut sends = self.slots.iter().flatten();
-        sends.any(|it| it.destination.node == node && matches!(it.state, State::Requested(_)))
-    }
-
-    /// Puts a message behind those of its stream. Returns false if there are too many streams.
-    pub(super) fn join(
-        &mut self,
-        destination: Name,
-        peer: PeerIndex,
-        id: OperationId,
-        has_arrived: impl Fn(PeerIndex, u64) -> bool,
-    ) -> bool {
-        if self.stream(destination).is_none() {
-            let is_needed = |stream: &Stream| {
-                !stream.unsent.is_empty() || !has_arrived(stream.peer, stream.last)
-            };
-            self.streams.retain(is_needed);
-            if self.streams.len() >= MOST_STREAMS {
-                return false;
-            }
-            self.streams.push(Stream {
-                destination,
-                peer,
-                unsent: VecDeque::new(),
-                last: 0,
-            });
-        }
-        if let Some(stream) = self.stream(destination) {
-            if stream.peer != peer {
-                stream.peer = peer;
-                stream.last = 0;
-            }
-            stream.unsent.push_back(id);
-        }
-        true
-    }
-
-    /// Takes a message out of its stream. Returns the one that may be sent now instead.
-    fn leave(&mut self, destination: Name, id: OperationId) -> Option<OperationId> {
-        let stream = self.stream(destination)?;
-        let was_first = stream.unsent.front() == Some(&id);
-        stream.unsent.retain(|other| *other != id);
-        stream.unsent.front().copied().filter(|_| was_first)
+        self.asked.contains_key(&node)
     }
 
     /// Lets a message send, or ends it, as things stand now.
@@ -221,8 +195,8 @@ impl Sends {
         match (state, failure) {
             (_, Some(status)) if idle => self.finish(cx, id, status),
             (State::Unsent, None) => {
-                let stream = self.stream(destination);
-                let first = stream.is_some_and(|stream| stream.unsent.front() == Some(&id));
+                let stream = self.streams.get(destination);
+                let first = stream.is_some_and(|stream| stream.first() == Some(id));
                 cx.core.set_ready(id, first && may_send);
             }
             (State::Eager(_), None) if idle => self.finish(cx, id, Status::Ok),
@@ -239,8 +213,7 @@ impl Sends {
     }
 
     fn finish<H: Host>(&mut self, cx: &mut Context<'_, H>, id: OperationId, status: Status) {
-        let slot = self.slots.get_mut(usize::from(id.slot()));
-        let Some(sending) = slot.and_then(Option::take) else {
+        let Some(sending) = self.take(id) else {
             return;
         };
         cx.core.finish(cx.host, id, status);
@@ -248,7 +221,7 @@ impl Sends {
             self.contexts &= !(1 << index);
         }
         tell(cx, id.vni(), &sending.command, sending.destination, status);
-        if let Some(next) = self.leave(sending.destination, id) {
+        if let Some(next) = self.streams.leave(sending.destination, id) {
             self.update(cx, next);
         }
     }
@@ -271,15 +244,14 @@ impl Sends {
         let Some(sending) = self.get(id) else {
             return;
         };
-        let state = std::mem::replace(&mut sending.state, State::Failed);
         let destination = sending.destination;
-        let next = match state {
-            State::Unsent => self.leave(destination, id),
-            State::Requested(_) | State::Permitted => {
+        let next = match self.set_state(id, State::Failed) {
+            Some(State::Unsent) => self.streams.leave(destination, id),
+            Some(State::Requested(_) | State::Permitted) => {
                 send_end(cx, peer, (destination.port, id.0), status);
                 None
             }
-            State::Eager(_) | State::Failed => None,
+            Some(State::Eager(_) | State::Failed) | None => None,
         };
         self.update(cx, id);
         if let Some(next) = next {
@@ -376,17 +348,18 @@ impl PerProcess<Sends> {
             sending.sent += outgoing.length as u64;
             return sends.update(cx, id);
         }
+        let destination = sending.destination;
         if sending.state == State::Unsent {
-            sending.state = match envelope.kind {
+            let state = match envelope.kind {
                 kind::MESSAGE => State::Eager(sequence),
                 _ => State::Requested(sequence),
             };
+            sends.set_state(id, state);
         }
-        let destination = sending.destination;
-        if let Some(stream) = sends.stream(destination) {
+        if let Some(stream) = sends.streams.get(destination) {
             stream.last = sequence;
         }
-        let next = sends.leave(destination, id);
+        let next = sends.streams.leave(destination, id);
         sends.update(cx, id);
         if let Some(next) = next {
             sends.update(cx, next);
@@ -434,7 +407,7 @@ impl PerProcess<Sends> {
         }
         match (sending.state, status) {
             (State::Eager(number), Status::NotStaged) if windowed && number == sequence => {
-                sending.state = State::Requested(sequence);
+                sends.set_state(id, State::Requested(sequence));
                 sends.update(cx, id);
             }
             // The permit has overtaken it.
@@ -446,11 +419,11 @@ impl PerProcess<Sends> {
                 sends.update(cx, id);
             }
             (State::Requested(number), _) if number == sequence => {
-                sending.state = State::Failed;
+                sends.set_state(id, State::Failed);
                 sends.fail(cx, id, status);
             }
             _ if windowed => {
-                sending.state = State::Failed;
+                sends.set_state(id, State::Failed);
                 sends.fail(cx, id, status);
             }
             _ => {}
@@ -467,9 +440,7 @@ impl PerProcess<Sends> {
         let body: MessagePermit = arrival.body();
         let runs = cx.core.operation_with(id, Messages::ID, arrival.peer);
         let sends = self.get(id.vni()).filter(|_| runs.is_some());
-        let Some(sends) =
-            sends.filter(|sends| sends.slots[usize::from(id.slot()) % OPERATION_SLOTS].is_some())
-        else {
+        let Some(sends) = sends.filter(|sends| sends.has(id)) else {
             let port = arrival.frame.envelope.source_port.get();
             return send_end(cx, arrival.peer, (port, id.0), Status::Aborted);
         };
@@ -480,10 +451,10 @@ impl PerProcess<Sends> {
         if !awaited || body.length.get() > sending.command.length {
             return;
         }
-        sending.state = State::Permitted;
         sending.receive = body.receive.get();
         sending.allowed = body.length.get();
         sending.page_offset = body.page_offset.get().into();
+        sends.set_state(id, State::Permitted);
         sends.update(cx, id);
     }
 
@@ -511,7 +482,7 @@ impl PerProcess<Sends> {
             _ => Status::PeerGone,
         };
         if sending.state != State::Unsent {
-            sending.state = State::Failed;
+            sends.set_state(id, State::Failed);
         }
         sends.fail(cx, id, status);
     }
@@ -519,9 +490,7 @@ impl PerProcess<Sends> {
     /// Numbers of a session that has ended mean nothing any more.
     pub(super) fn session_ended(&mut self, peer: PeerIndex) {
         for (_, sends) in self.iter_mut() {
-            for stream in sends.streams.iter_mut().filter(|it| it.peer == peer) {
-                stream.last = 0;
-            }
+            sends.streams.session_ended(peer);
         }
     }
 
@@ -545,8 +514,7 @@ impl PerProcess<Sends> {
             return;
         };
         for (id, peer) in running {
-            let slot = sends.slots.get_mut(usize::from(id.slot()));
-            let Some(sending) = slot.and_then(Option::take) else {
+            let Some(sending) = sends.slot(id).and_then(Option::take) else {
                 continue;
             };
             let asked = matches!(sending.state, State::Requested(_) | State::Permitted);

@@ -112,7 +112,7 @@ impl PerProcess<Sends> {
             (Err(status), _) => Some(status),
             (Ok(_), None) => Some(Status::NoSuchNode),
             (Ok(_), Some(peer)) => {
-                let joined = sends.join(destination, peer, id, has_arrived);
+                let joined = sends.streams.join(destination, peer, id, has_arrived);
                 (!joined).then_some(Status::Exhausted)
             }
         };

@@ -32,10 +32,10 @@ impl Sends {
         if room == 0 {
             return Turn::Blocked(ends.peer, Window::Fragments);
         }
-        let Some(stream) = self.stream(destination) else {
+        let Some(stream) = self.streams.get(destination) else {
             return Turn::Idle;
         };
-        if stream.unsent.front() != Some(&id) {
+        if stream.first() != Some(id) {
             return Turn::Idle;
         }
         let after = match cx.transport.is_acknowledged(ends.peer, stream.last) {

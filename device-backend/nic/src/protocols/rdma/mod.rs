@@ -108,8 +108,10 @@ impl Transfers {
             return;
         }
         let next = self.streams.settle(transfer.stream);
-        if let (Some(slot), Some(process)) = (next, cx.core.process_mut(id.vni())) {
-            let next = process.operations.get_mut(slot).id;
+        let process = cx.core.process(id.vni()).zip(next);
+        if let Some(next) =
+            process.and_then(|(process, slot)| process.operations.in_slot(slot.into()))
+        {
             self.update(cx, next);
         }
     }
@@ -193,7 +195,7 @@ impl Protocol for Rdma {
         };
         let transfers = self.processes.get_or_insert(vni);
         if command.opcode == Opcode::Write {
-            transfers[id].stream = transfers.streams.join(node, id.slot());
+            transfers[id].stream = transfers.streams.join(node, id.slot() as u8);
         }
         let transfer = &mut transfers[id];
         transfer.begin(command);
