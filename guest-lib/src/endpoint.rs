@@ -87,6 +87,39 @@ impl Endpoint {
         self.core.inline_max
     }
 
+    /// Has the commands that `post` issues share a doorbell: a NIC that sleeps is woken once, at
+    /// the end, and finds all of them. (libfabric has `FI_MORE` for it, verbs
+    /// `ibv_wr_complete`.) Who wakes a NIC that runs on the same processors loses its own to it:
+    /// a receive for the next message and the Send that it answers belong together.
+    ///
+    /// It is of the calling thread: commands of others are told at once, and a wait of this one
+    /// inside `post`, or a test that finds nothing, tells of what was issued before. A NIC that
+    /// does not sleep reads each command when it is issued. A batch inside a batch of the same
+    /// endpoint is part of that.
+    ///
+    /// ```no_run
+    /// # fn main() -> qnic::Result<()> {
+    /// use qnic::message::{Destination, Pattern, Source, Tag};
+    /// use qnic::{NodeId, Port};
+    ///
+    /// # let endpoint = qnic::Nic::open()?.register(Port(7))?;
+    /// let to = Destination::tagged(NodeId(1), Port(7), Tag(1));
+    /// let from = Pattern::tagged(Source::Process(NodeId(1), Port(7)), Tag(1));
+    /// # let buffer = endpoint.allocate(4096)?;
+    /// # let inbox = endpoint.export(qnic::SegmentName(1), &buffer, qnic::Access::READ)?;
+    /// let (mut answer, mut question) = endpoint.batch(|| -> qnic::Result<_> {
+    ///     let answer = endpoint.post_receive(&from, inbox.part(0, 4096))?;
+    ///     Ok((answer, endpoint.post_send(&to, b"ping")?))
+    /// })?;
+    /// question.wait(None)?;
+    /// answer.wait(None)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn batch<T>(&self, post: impl FnOnce() -> T) -> T {
+        self.core.batch(post)
+    }
+
     /// What the route to a node is like, as far as the NICs have found out by now (U8).
     ///
     /// # Errors

@@ -206,10 +206,10 @@ impl Side {
             .post_receive(&pattern, self.inbox.part(0, size))
     }
 
-    /// Half round trips of messages; two receives are posted all the time, so that the next
-    /// message finds one whenever it comes.
+    /// Half round trips of messages. A receive is posted all the time, and with each Send that
+    /// for the message after the next: they share a doorbell.
     fn message_balls(&self, size: usize, rounds: u64) -> Result<Option<Latency>> {
-        let (mut next, mut spare) = (self.post(size)?, Some(self.post(size)?));
+        let mut next = self.post(size)?;
         self.in_step()?;
         let mut halves = Vec::new();
         // Of the round before: it has ended when the ball is back.
@@ -217,20 +217,21 @@ impl Side {
         for round in 0..rounds {
             let start = Instant::now();
             let throw = || {
-                self.endpoint
-                    .post_send(&self.to(), self.outbox.part(0, size))
+                self.endpoint.batch(|| -> qnic::Result<_> {
+                    let part = self.outbox.part(0, size);
+                    let sent = self.endpoint.post_send(&self.to(), part)?;
+                    let after = (round + 1 < rounds).then(|| self.post(size)).transpose()?;
+                    Ok((sent, after))
+                })
             };
-            let sent = self.initiator.then(throw).transpose()?;
+            let thrown = self.initiator.then(throw).transpose()?;
             next.wait(Some(ANSWER_LIMIT))?;
             halves.push(start.elapsed().as_nanos() as u64 / 2);
-            let sent = sent.map_or_else(throw, Ok)?;
+            let (sent, after) = thrown.map_or_else(throw, Ok)?;
             if let Some(mut last) = last.replace(sent) {
                 last.wait(Some(ANSWER_LIMIT))?;
             }
-            if let Some(spare) = spare.take() {
-                next = spare;
-            }
-            spare = (round + 2 < rounds).then(|| self.post(size)).transpose()?;
+            next = after.unwrap_or(next);
         }
         last.map_or(Ok(()), |mut last| last.wait(Some(ANSWER_LIMIT)).map(drop))?;
         Ok(Latency::from_ns(halves))

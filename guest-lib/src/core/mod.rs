@@ -2,6 +2,7 @@
 //! command queue, and the state that [`crate::memory`], [`crate::notification`],
 //! [`crate::message`] and [`crate::atomic`] keep here.
 
+pub(crate) mod batch;
 pub(crate) mod completion;
 pub(crate) mod contexts;
 pub(crate) mod map;
@@ -140,7 +141,7 @@ impl Core {
         options: IssueOptions,
     ) -> Result<Issued> {
         let command = Command::new(descriptor, payload);
-        let (window, area) = (self.process.window(), self.process.host_area());
+        let area = self.process.host_area();
         self.check_device()?;
         let mut tracker = self.tracker();
         while !tracker.has_room() {
@@ -163,11 +164,7 @@ impl Core {
             tracker = self.tracker();
         }
         let issued = tracker.enter(summary, &self.claims, options.claimed);
-        let ring = command.publish(window, area, issued.number, &mut tracker.doorbell);
-        drop(tracker);
-        if ring {
-            self.process.ring_doorbell();
-        }
+        self.publish(&command, tracker, issued.number);
         // A NIC with completions that nobody reads would not read the command.
         self.progress_messages();
         Ok(issued)
@@ -178,7 +175,7 @@ impl Core {
     /// # Errors
     /// [`Error::DeviceGone`]
     pub(crate) fn post(&self, descriptor: &Descriptor, payload: &[u8]) -> Result<bool> {
-        let (window, area) = (self.process.window(), self.process.host_area());
+        let area = self.process.host_area();
         self.check_device()?;
         let mut tracker = self.tracker();
         if !tracker.has_slot() {
@@ -189,12 +186,20 @@ impl Core {
         }
         let number = tracker.enter_uncounted();
         let command = Command::new(descriptor, payload);
-        let ring = command.publish(window, area, number, &mut tracker.doorbell);
+        self.publish(&command, tracker, number);
+        Ok(true)
+    }
+
+    /// Puts a command into the queue, and rings the doorbell if that is due.
+    fn publish(&self, command: &Command, mut tracker: MutexGuard<'_, Tracker>, number: u64) {
+        let (window, area) = (self.process.window(), self.process.host_area());
+        command.store(window, number);
+        let ring = !self.leave_out(number, tracker.generation)
+            && tracker.doorbell.must_ring(window, area, number);
         drop(tracker);
         if ring {
             self.process.ring_doorbell();
         }
-        Ok(true)
     }
 
     /// Reports failures that no ticket has reported yet, if the queue is full: earlier
@@ -237,7 +242,17 @@ impl Core {
     /// [`Error::QueueReset`]: the command will never complete.
     pub(crate) fn is_complete(&self, mark: Mark) -> Result<bool> {
         self.check_generation(mark.generation)?;
-        Ok(completion::done(self.process.host_area(), mark.operation) >= mark.ordinal)
+        Ok(self.is_done(mark))
+    }
+
+    /// Returns true if the NIC has counted a command and all earlier ones of its kind.
+    pub(crate) fn is_done(&self, mark: Mark) -> bool {
+        let done = completion::done(self.process.host_area(), mark.operation) >= mark.ordinal;
+        if !done {
+            // A thread may test instead of waiting.
+            self.ring_left_out();
+        }
+        done
     }
 
     /// Takes the failure of a claimed command that is complete, and ends the claim.

@@ -42,15 +42,17 @@ impl Command {
         number: u64,
         doorbell: &mut Doorbell,
     ) -> bool {
+        self.store(window, number);
+        doorbell.must_ring(window, area, number)
+    }
+
+    /// Puts the command into the slot of `number`, which must be free. The NIC reads it as soon
+    /// as it polls; [`Doorbell::must_ring`] says whether it does.
+    pub fn store<M: SharedMemory + ?Sized>(&self, window: &M, number: u64) {
         let slot = command_offset(number);
         window.write_words(slot + 8, &self.words[1..self.used]);
         // Partner: the NIC's acquire load of the first word.
         window.store_u64(slot, self.words[0], Ordering::Release);
-        // Partner: the NIC's fence between its stores to AWAKE and HEAD and its
-        // last look at the queue. Either the NIC sees the word above, or this load sees
-        // AWAKE = 0, and with it the head of that moment.
-        window.fence();
-        window.load_u64(AWAKE, Ordering::Relaxed) == 0 && doorbell.must_ring(area, number)
     }
 }
 
@@ -62,13 +64,26 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Called when the NIC was seen asleep after command `number` was published.
-    fn must_ring<M: SharedMemory + ?Sized>(&mut self, area: &M, number: u64) -> bool {
-        // Relaxed: ordered behind the caller's fence, whose partner stands behind
+    /// Returns true if the doorbell must be rung after the commands up to `number` were stored,
+    /// all of them by the caller.
+    pub fn must_ring<M: SharedMemory + ?Sized>(
+        &mut self,
+        window: &M,
+        area: &M,
+        number: u64,
+    ) -> bool {
+        // Partner: the NIC's fence between its stores to AWAKE and HEAD and its
+        // last look at the queue. Either the NIC sees the first words of the commands, or this
+        // load sees AWAKE = 0, and with it the head of that moment.
+        window.fence();
+        if window.load_u64(AWAKE, Ordering::Relaxed) != 0 {
+            return false;
+        }
+        // Relaxed: ordered behind the fence above, whose partner stands behind
         // the NIC's store of the head. A NIC that has read the earlier command and has
         // fallen asleep without seeing the new one has published a later head.
         let head = area.load_u64(HEAD, Ordering::Relaxed);
-        if self.rung_for.is_some_and(|rung_for| head <= rung_for) {
+        if head > number || self.rung_for.is_some_and(|rung_for| head <= rung_for) {
             return false;
         }
         self.rung_for = Some(number);

@@ -11,9 +11,6 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::provider::CallError;
 
-/// Looks between two readings of the clock, which are slow in an emulated guest.
-const LOOKS: u32 = 256;
-
 /// Threads of this process that spin now.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -104,6 +101,7 @@ impl Core {
         if let Some(found) = self.look_for(&mut ready)? {
             return Ok(found);
         }
+        self.ring_left_out();
         let (spinner, others) = Spinner::enter();
         let budget = self.provider.spin_budget(others);
         if !budget.is_zero() {
@@ -124,6 +122,7 @@ impl Core {
         timeout: Duration,
         mut ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
+        self.ring_left_out();
         let _spinner = Spinner::enter();
         self.spin(timeout, None, &mut ready)?.ok_or(Error::TimedOut)
     }
@@ -188,7 +187,7 @@ impl Core {
     ) -> Result<Option<T>> {
         let mut start = None;
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..self.provider.looks() {
                 if let Some(found) = self.look_for(ready)? {
                     return Ok(Some(found));
                 }

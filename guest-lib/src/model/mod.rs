@@ -304,18 +304,28 @@ const FAILED: Status = Status::NoSuchNode;
 /// it, or the process sees that the doorbell must be rung. For a second one the process
 /// leaves the doorbell out only if the NIC will find it on its way to the first.
 fn no_command_is_lost(commands: u64) {
+    no_command_is_lost_with(commands, move |window, area, bell| {
+        let mut known = Doorbell::default();
+        for number in 0..commands {
+            if write().publish(window, area, number, &mut known) {
+                bell.notify();
+            }
+        }
+    });
+}
+
+/// The same with commands as `issue` issues them.
+fn no_command_is_lost_with(
+    commands: u64,
+    issue: impl Fn(&Words, &Words, &Notify) + Sync + Send + 'static,
+) {
     check(move || {
         let model = Model::new();
         let (window, area) = (model.window.clone(), model.host_area.clone());
         let (doorbell, wake) = (Rc::new(Notify::new()), Notify::new());
         let bell = doorbell.clone();
         let nic = loom::thread::spawn(move || model.run(commands, &doorbell, &wake));
-        let mut known = Doorbell::default();
-        for number in 0..commands {
-            if write().publish(&window, &area, number, &mut known) {
-                bell.notify();
-            }
-        }
+        issue(&window, &area, &bell);
         nic.join().unwrap();
         assert_eq!(window.load_u64(command_offset(0), Ordering::Relaxed), 0);
         let all: Vec<_> = (0..commands).map(|number| (number, FAILED)).collect();
@@ -331,6 +341,19 @@ fn no_single_command_is_lost() {
 #[test]
 fn no_command_behind_a_doorbell_is_lost() {
     no_command_is_lost(2);
+}
+
+/// Commands of a batch: one look at the doorbell is for both.
+#[test]
+fn no_command_of_a_batch_is_lost() {
+    no_command_is_lost_with(2, |window, area, bell| {
+        for number in 0..2 {
+            write().store(window, number);
+        }
+        if Doorbell::default().must_ring(window, area, 1) {
+            bell.notify();
+        }
+    });
 }
 
 /// A NIC that is about to execute one command.

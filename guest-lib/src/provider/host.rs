@@ -64,6 +64,12 @@ impl Provider for Node {
     fn spin_budget(&self, spinners: usize) -> Duration {
         spin::budget(spinners, 2)
     }
+
+    /// The NIC that a spinning thread waits for may need just its processor: a thread that
+    /// yields late makes every answer late (performance.md, "Messages").
+    fn looks(&self) -> u32 {
+        48
+    }
 }
 
 /// Methods of [`Process`] that the host-mode process has under the same name.

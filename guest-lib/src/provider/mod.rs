@@ -86,6 +86,12 @@ pub trait Provider: Debug + Send + Sync {
     /// threads of this process spin already.
     fn spin_budget(&self, spinners: usize) -> Duration;
 
+    /// Looks of a thread that spins, before it reads the clock, which is slow in an emulated
+    /// guest, and yields its processor.
+    fn looks(&self) -> u32 {
+        256
+    }
+
     /// The clock that all time limits are taken from.
     fn now(&self) -> Instant {
         Instant::now()

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::core::completion;
 use crate::core::tracker::Issued;
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -37,8 +36,7 @@ impl<'e> Ticket<'e> {
     /// success or not, as far as the NIC has reported. The NIC reports at the latest when
     /// it has nothing left to do for this process. Never blocks.
     pub fn has_ended(&self) -> bool {
-        let mark = self.issued.mark;
-        completion::done(self.core.process.host_area(), mark.operation) >= mark.ordinal
+        self.core.is_done(self.issued.mark)
     }
 
     /// Waits until this transfer and all earlier ones of its kind have ended. Returns an

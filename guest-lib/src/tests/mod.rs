@@ -10,6 +10,7 @@ macro_rules! assert_error {
     };
 }
 
+mod batches;
 mod contexts;
 pub(crate) mod fake_nic;
 mod handlers;

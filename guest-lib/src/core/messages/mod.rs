@@ -456,6 +456,8 @@ impl Core {
                 return Ok(Some(found));
             }
         }
+        // A thread may test instead of waiting.
+        self.ring_left_out();
         self.check_running().map(|()| None)
     }
 
