@@ -307,6 +307,52 @@ fn a_slow_receiver_exhausts_staging_and_others_go_on() {
     }
 }
 
+/// Who finds no room asks for permission, and seldom tries again: bytes that nobody can keep are
+/// not sent. With room again, short messages take the short way.
+#[test]
+fn short_messages_ask_while_their_receiver_has_no_room() {
+    const MESSAGES: u64 = 200;
+    const LENGTH: u64 = 1000;
+    let limits = Limits {
+        staged_bytes: 5_000,
+        ..Limits::default()
+    };
+    for wire in [None, Some(LossyWire::steady(10_000))] {
+        let net = Net::new(2, 1024, 8, &limits);
+        if let Some(wire) = wire {
+            net.cluster().set_lossy_wire(wire, 3);
+        }
+        let (a, b) = (net.party(0, 1), net.party(1, 2));
+        let bytes = a.fill(0, MESSAGES * LENGTH, 9);
+        let mut carried = 0;
+        for _ in 0..2 {
+            for number in 0..MESSAGES {
+                a.send(number, &b).bytes(number * LENGTH, LENGTH).run();
+            }
+            for number in 0..MESSAGES {
+                b.receive(number).bytes(number * LENGTH, LENGTH).run();
+            }
+            for ends in [sent(&a), received(&b)] {
+                assert_eq!(ends.len() as u64, MESSAGES);
+                assert!(ends.iter().all(|(_, status)| *status == Status::Ok));
+            }
+            assert!(b.holds(0, &bytes));
+            let before = std::mem::replace(&mut carried, net.counters(0).bytes_sent.get());
+            let twice = (carried - before) / LENGTH - MESSAGES;
+            // Refused are the first, and those behind 1, 2, 4 … 64 that ask.
+            assert!((5..10).contains(&twice), "{twice} were sent twice");
+            // Short messages find room again, each at once but for those that still ask.
+            for number in 0..100 {
+                b.receive(number).bytes(0, LENGTH).run();
+                a.send(number, &b).bytes(0, LENGTH).run();
+            }
+            assert_eq!(sent(&a).len() + received(&b).len(), 200);
+            carried = net.counters(0).bytes_sent.get();
+            b.store(0, &bytes);
+        }
+    }
+}
+
 /// MPI lets a program send as much as it likes before it receives, and receive in another order.
 #[test]
 fn a_thousand_long_messages_wait_and_hold_up_nothing() {

@@ -3,7 +3,7 @@
 //! ```text
 //!   Unsent ── first of its stream, short ──► Eager ── delivered ─────────────► Ok
 //!     │                                        └─ Nak: not staged ─┐
-//!     └── first of its stream, long ─────────────────────────► Requested
+//!     └── long, or its stream asks first ────────────────────► Requested
 //!                                                                  │ permit
 //!                                            Permitted: data ◄─────┘
 //!                                                └─ all delivered ─► Ok or Truncated
@@ -199,7 +199,12 @@ impl Sends {
                 let first = stream.is_some_and(|stream| stream.first() == Some(id));
                 cx.core.set_ready(id, first && may_send);
             }
-            (State::Eager(_), None) if idle => self.finish(cx, id, Status::Ok),
+            (State::Eager(_), None) if idle => {
+                if let Some(stream) = self.streams.get(destination) {
+                    stream.taken();
+                }
+                self.finish(cx, id, Status::Ok);
+            }
             (State::Permitted, None) if all_sent && idle => {
                 let status = match truncated {
                     true => Status::Truncated,
@@ -349,15 +354,18 @@ impl PerProcess<Sends> {
             return sends.update(cx, id);
         }
         let destination = sending.destination;
+        let (state, asks) = match envelope.kind {
+            kind::MESSAGE => (State::Eager(sequence), false),
+            _ => (State::Requested(sequence), true),
+        };
         if sending.state == State::Unsent {
-            let state = match envelope.kind {
-                kind::MESSAGE => State::Eager(sequence),
-                _ => State::Requested(sequence),
-            };
             sends.set_state(id, state);
         }
         if let Some(stream) = sends.streams.get(destination) {
             stream.last = sequence;
+            if asks {
+                stream.has_asked();
+            }
         }
         let next = sends.streams.leave(destination, id);
         sends.update(cx, id);
@@ -407,6 +415,10 @@ impl PerProcess<Sends> {
         }
         match (sending.state, status) {
             (State::Eager(number), Status::NotStaged) if windowed && number == sequence => {
+                let destination = sending.destination;
+                if let Some(stream) = sends.streams.get(destination) {
+                    stream.refused();
+                }
                 sends.set_state(id, State::Requested(sequence));
                 sends.update(cx, id);
             }

@@ -8,6 +8,9 @@
 //! - A stream stays while a message of it is unsent, or its last frame may not have arrived: the
 //!   next message names that frame.
 //! - Streams that are not needed are dropped in one go, once they may be half of all.
+//! - A receiver that has no room to stage a short message sends its bytes twice. So a stream whose
+//!   message was refused asks for permission with the next one, and with twice as many after each
+//!   refusal in a row; a message that is staged or received at once ends that.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,17 +25,52 @@ const MOST: usize = 2 * SEND_SLOTS;
 /// Streams from which on those are looked for that are not needed.
 const MANY: usize = 64;
 
+/// Short messages of a stream that ask for permission in a row, at most.
+const MOST_ASK: u8 = 64;
+
 /// What a process sends to another.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Stream {
     peer: PeerIndex,
     /// What has not sent its first frame, in the order of the commands, so of the names.
     unsent: VecDeque<OperationId>,
     /// Number of the last frame that has told of a message; zero: none.
     pub(super) last: u64,
+    /// So many of the next short messages ask for permission.
+    ask: u8,
+    /// So many did after the last refusal.
+    asked: u8,
 }
 
 impl Stream {
+    fn new(peer: PeerIndex) -> Self {
+        Stream {
+            peer,
+            ..Stream::default()
+        }
+    }
+
+    /// Returns true if the next short message asks for permission.
+    pub(super) fn asks(&self) -> bool {
+        self.ask > 0
+    }
+
+    /// A message has asked for permission, whatever its length.
+    pub(super) fn has_asked(&mut self) {
+        self.ask = self.ask.saturating_sub(1);
+    }
+
+    /// There was no room to stage a message that has not asked.
+    pub(super) fn refused(&mut self) {
+        self.asked = self.asked.saturating_mul(2).clamp(1, MOST_ASK);
+        self.ask = self.asked;
+    }
+
+    /// A message that has not asked was received or staged.
+    pub(super) fn taken(&mut self) {
+        self.asked = 0;
+    }
+
     /// The message that may send its first frame.
     pub(super) fn first(&self) -> Option<OperationId> {
         self.unsent.front().copied()
@@ -66,11 +104,7 @@ impl Streams {
             return false;
         }
         let stream = self.by_receiver.entry(receiver);
-        let stream = stream.or_insert_with(|| Stream {
-            peer,
-            unsent: VecDeque::new(),
-            last: 0,
-        });
+        let stream = stream.or_insert_with(|| Stream::new(peer));
         if stream.peer != peer {
             stream.peer = peer;
             stream.last = 0;
@@ -147,6 +181,27 @@ mod tests {
         assert_eq!(streams.get(name(0)).unwrap().first(), Some(c));
         assert_eq!(streams.leave(name(0), c), None);
         assert_eq!(streams.leave(name(1), c), None, "no such stream");
+    }
+
+    #[test]
+    fn a_stream_asks_twice_as_often_after_each_refusal_in_a_row() {
+        let mut stream = Stream::new(PEER);
+        let asks = |stream: &mut Stream| {
+            let mut count = 0;
+            while stream.asks() {
+                stream.has_asked();
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(asks(&mut stream), 0);
+        for expected in [1, 2, 4, 8, 16, 32, 64, 64] {
+            stream.refused();
+            assert_eq!(asks(&mut stream), expected);
+        }
+        stream.taken();
+        stream.refused();
+        assert_eq!(asks(&mut stream), 1);
     }
 
     /// What is not needed goes before it is more than what is, and never what is needed.

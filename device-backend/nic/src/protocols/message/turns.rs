@@ -42,9 +42,11 @@ impl Sends {
             true => 0,
             false => stream.last,
         };
+        let asks = stream.asks() && command.length > 0;
         // Bytes of a context that two pages share which are not adjacent are fetched one by one.
         let in_pieces = first.is_some_and(|(_, run)| run < command.length);
-        if in_pieces || command.length > u64::from(max_payload.min(PAGE_SIZE as u32)) {
+        let is_long = command.length > u64::from(max_payload.min(PAGE_SIZE as u32));
+        if is_long || in_pieces || asks {
             let body: Message<{ kind::MESSAGE_REQUEST }> = body_of(&command, after);
             ends.begin(outgoing, &body);
             return Turn::Send;

@@ -18,6 +18,8 @@ use std::cell::Cell;
 use std::collections::hash_map::{Entry as HashEntry, HashMap};
 use std::hash::Hash;
 
+use ahash::RandomState;
+
 /// How many entries an empty table keeps memory for.
 const KEPT: usize = 64;
 
@@ -141,7 +143,7 @@ pub(super) struct Table<T: Entry<BINS>, const BINS: usize> {
     /// Slots without an entry.
     free: Vec<u32>,
     order: List,
-    bins: HashMap<T::Bin, List>,
+    bins: HashMap<T::Bin, List, RandomState>,
     /// Number of the entry that came last.
     last: u64,
 }
@@ -156,7 +158,7 @@ impl<T: Entry<BINS>, const BINS: usize> Table<T, BINS> {
             },
             free: Vec::new(),
             order: EMPTY,
-            bins: HashMap::new(),
+            bins: HashMap::default(),
             last: 0,
         }
     }
