@@ -6,14 +6,18 @@
 //! | `write` | seen by a process that spins | writes, one flush |
 //! | `write_notify` | the notification is taken | notifying writes, one flush |
 //! | `message` | each receive is posted before its message | all receives are posted before |
+//! | `context` | the same by contexts and the buffer pool, up to 16 KiB | |
 //! | `unexpected` | | receives are posted when the messages are on their way, 32 at a time |
 
 use std::time::Instant;
 
 use anyhow::{ensure, Result};
 use clap::Args;
-use qnic::message::{wait_all, Destination, Pattern, Request, Source, Tag};
+use qnic::message::{
+    wait_all, Destination, Pattern, PooledReceive, PooledSend, Request, Source, Tag,
+};
 use qnic::{Endpoint, NodeId, NotificationId, Port, RemoteSegment};
+use qnic_abi::PAGE_SIZE;
 use qnic_apps::report::{BenchRow, Latency};
 
 use crate::node::{import, register, say_line, take, Exported};
@@ -89,8 +93,8 @@ struct Side {
 }
 
 impl Side {
-    fn size(&self, size: usize, options: &BenchOptions) -> Result<[BenchRow; 4]> {
-        let names = ["write", "write_notify", "message", "unexpected"];
+    fn size(&self, size: usize, options: &BenchOptions) -> Result<[BenchRow; 5]> {
+        let names = ["write", "write_notify", "message", "context", "unexpected"];
         let mut rows = names.map(|name| BenchRow::new(name, size));
         let balls = options.balls;
         let count = (options.stream_bytes / size).clamp(UNEXPECTED, 10_000);
@@ -99,19 +103,21 @@ impl Side {
                 self.latency(size, balls, |round| self.write_ball(size, round))?,
                 self.latency(size, balls, |_| self.notifying_ball(size))?,
                 self.message_balls(size, balls)?,
+                self.context_balls(size, balls)?,
             ];
             let streams = [
-                self.stream(size, count, || self.writes(size, count, None))?,
-                self.stream(size, count, || self.writes(size, count, Some(BALL)))?,
-                self.expected(size, count)?,
-                self.unexpected(size, count)?,
+                Some(self.stream(size, count, || self.writes(size, count, None))?),
+                Some(self.stream(size, count, || self.writes(size, count, Some(BALL)))?),
+                Some(self.expected(size, count)?),
+                None,
+                Some(self.unexpected(size, count)?),
             ];
             if round > 0 {
                 for (row, latency) in rows.iter_mut().zip(latencies) {
                     row.latency.extend(latency);
                 }
                 for (row, mb_s) in rows.iter_mut().zip(streams) {
-                    row.mb_s.push(mb_s);
+                    row.mb_s.extend(mb_s);
                 }
             }
         }
@@ -200,40 +206,79 @@ impl Side {
         Destination::tagged(self.peer, PORT, TAG)
     }
 
+    fn pattern(&self) -> Pattern {
+        Pattern::tagged(Source::Process(self.peer, PORT), TAG)
+    }
+
     fn post(&self, size: usize) -> qnic::Result<Request<'_>> {
-        let pattern = Pattern::tagged(Source::Process(self.peer, PORT), TAG);
-        self.endpoint
-            .post_receive(&pattern, self.inbox.part(0, size))
+        let part = self.inbox.part(0, size);
+        self.endpoint.post_receive(&self.pattern(), part)
+    }
+
+    fn message_balls(&self, size: usize, rounds: u64) -> Result<Option<Latency>> {
+        let limit = Some(ANSWER_LIMIT);
+        let post = || Ok(self.post(size)?);
+        let send = || {
+            let part = self.outbox.part(0, size);
+            Ok(self.endpoint.post_send(&self.to(), part)?)
+        };
+        let end = |mut request: Request<'_>| {
+            request.wait(limit)?;
+            Ok(())
+        };
+        self.balls(rounds, (post, end), (send, end))
+    }
+
+    /// The same by contexts: memory of the pool, which holds four buffers at once.
+    fn context_balls(&self, size: usize, rounds: u64) -> Result<Option<Latency>> {
+        let (pool, limit) = (self.endpoint.pool(), Some(ANSWER_LIMIT));
+        let pages = size.div_ceil(PAGE_SIZE);
+        if pages * 4 > pool.free() {
+            return Ok(None);
+        }
+        let post = || {
+            let buffer = pool.take(pages)?;
+            Ok(self.endpoint.post_receive_into(&self.pattern(), buffer)?)
+        };
+        let send = || {
+            let buffer = pool.take(pages)?;
+            Ok(self.endpoint.post_send_from(&self.to(), buffer, size)?)
+        };
+        let received = |receive: PooledReceive<'_>| Ok(drop(receive.wait(limit)?));
+        let sent = |send: PooledSend<'_>| Ok(drop(send.wait(limit)?));
+        self.balls(rounds, (post, received), (send, sent))
     }
 
     /// Half round trips of messages. A receive is posted all the time, and with each Send that
     /// for the message after the next: they share a doorbell.
-    fn message_balls(&self, size: usize, rounds: u64) -> Result<Option<Latency>> {
-        let mut next = self.post(size)?;
+    fn balls<R, S>(
+        &self,
+        rounds: u64,
+        (post, received): (impl Fn() -> Result<R>, impl Fn(R) -> Result<()>),
+        (send, has_sent): (impl Fn() -> Result<S>, impl Fn(S) -> Result<()>),
+    ) -> Result<Option<Latency>> {
+        let mut next = Some(post()?);
         self.in_step()?;
         let mut halves = Vec::new();
         // Of the round before: it has ended when the ball is back.
-        let mut last: Option<Request<'_>> = None;
+        let mut last = None;
         for round in 0..rounds {
             let start = Instant::now();
             let throw = || {
-                self.endpoint.batch(|| -> qnic::Result<_> {
-                    let part = self.outbox.part(0, size);
-                    let sent = self.endpoint.post_send(&self.to(), part)?;
-                    let after = (round + 1 < rounds).then(|| self.post(size)).transpose()?;
+                self.endpoint.batch(|| -> Result<_> {
+                    let sent = send()?;
+                    let after = (round + 1 < rounds).then(&post).transpose()?;
                     Ok((sent, after))
                 })
             };
             let thrown = self.initiator.then(throw).transpose()?;
-            next.wait(Some(ANSWER_LIMIT))?;
+            next.take().map_or(Ok(()), &received)?;
             halves.push(start.elapsed().as_nanos() as u64 / 2);
             let (sent, after) = thrown.map_or_else(throw, Ok)?;
-            if let Some(mut last) = last.replace(sent) {
-                last.wait(Some(ANSWER_LIMIT))?;
-            }
-            next = after.unwrap_or(next);
+            last.replace(sent).map_or(Ok(()), &has_sent)?;
+            next = after;
         }
-        last.map_or(Ok(()), |mut last| last.wait(Some(ANSWER_LIMIT)).map(drop))?;
+        last.map_or(Ok(()), &has_sent)?;
         Ok(Latency::from_ns(halves))
     }
 

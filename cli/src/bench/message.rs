@@ -104,7 +104,8 @@ fn latencies(rows: &[BenchRow]) -> Table {
 
 /// Streams, of writes of the same size.
 fn streams(rows: &[BenchRow]) -> Table {
-    let lines = rows.iter().map(|row| {
+    let measured = rows.iter().filter(|row| !row.mb_s.is_empty());
+    let lines = measured.map(|row| {
         let unit = find(rows, "write", row.size).map_or(f64::NAN, |unit| median(&unit.mb_s));
         let thousands = row.mb_s.iter().map(|mb_s| mb_s * 1e3 / row.size as f64);
         let figures = [
