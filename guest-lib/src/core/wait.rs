@@ -11,6 +11,10 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::provider::CallError;
 
+/// How long a spinning thread keeps its processor, at least. The NIC that it waits for may need
+/// just that: who yields late makes each answer late (docs/performance.md, "Messages").
+const TURN: Duration = Duration::from_nanos(500);
+
 /// Threads of this process that spin now.
 static SPINNERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -177,15 +181,15 @@ impl Core {
     }
 
     /// Looks until `ready` returns something, `budget` is used up or the deadline is
-    /// over. Reads the clock only after the first looks, and then yields the processor:
-    /// the NIC or the peer may need it.
+    /// over. Reads the clock only after the first looks, and yields the processor every
+    /// [`TURN`]: the NIC or the peer may need it.
     fn spin<T>(
         &self,
         budget: Duration,
         deadline: Option<Instant>,
         ready: &mut impl FnMut() -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let mut start = None;
+        let (mut start, mut yielded) = (None, None);
         loop {
             for _ in 0..self.provider.looks() {
                 if let Some(found) = self.look_for(ready)? {
@@ -198,7 +202,10 @@ impl Core {
             if spent >= budget || deadline.is_some_and(|deadline| now >= deadline) {
                 return Ok(None);
             }
-            std::thread::yield_now();
+            if now - *yielded.get_or_insert(now) >= TURN {
+                std::thread::yield_now();
+                yielded = None;
+            }
         }
     }
 }

@@ -86,8 +86,8 @@ pub trait Provider: Debug + Send + Sync {
     /// threads of this process spin already.
     fn spin_budget(&self, spinners: usize) -> Duration;
 
-    /// Looks of a thread that spins, before it reads the clock, which is slow in an emulated
-    /// guest, and yields its processor.
+    /// Looks of a thread that spins between two readings of the clock, which is slow in an
+    /// emulated guest.
     fn looks(&self) -> u32 {
         256
     }
