@@ -13,7 +13,7 @@
 //! |---|---|---|---|---|
 //! | [`kind::GROUP_JOIN`] | Control | member | [`GroupJoin`] | none |
 //! | [`kind::GROUP_REFUSED`] | Control | home | [`GroupRefused`] | none: a join fails |
-//! | [`kind::GROUP_FORM`] | Windowed | home | [`GroupForm`] | nodes below in the tree, [`U16`] each |
+//! | [`kind::GROUP_FORM`] | Windowed | home | [`GroupForm`] | nodes below in the tree, then the ranks of the node's members, [`U16`] each |
 //! | [`kind::GROUP_FORMED`] | Control | member | [`GroupState`] | none |
 //! | [`kind::GROUP_START`] | Control | home | [`GroupState`] | none |
 //! | [`kind::GROUP_GREET`] | Control | neighbour in the tree | [`GroupState`] | none: from now on silence is noticed |

@@ -181,9 +181,9 @@ fn the_frames_of_messages() {
     };
     let golden =
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000000000000";
-    check(&eager, "716e09480128", golden);
+    check(&eager, "716e0a480128", golden);
     let request: Message<{ message::kind::MESSAGE_REQUEST }> = zerocopy::transmute!(eager);
-    check(&request, "716e09980128", golden);
+    check(&request, "716e0a980128", golden);
     let permit = MessagePermit {
         receive: 1.into(),
         length: 2.into(),
@@ -191,19 +191,19 @@ fn the_frames_of_messages() {
         ..Default::default()
     };
     let golden = "0100000000000000 0200000000000000 0300000000000000";
-    check(&permit, "716e09990118", golden);
+    check(&permit, "716e0a990118", golden);
     let data = MessageData {
         receive: 1.into(),
         offset: 2.into(),
         page_offset: 3.into(),
         ..Default::default()
     };
-    check(&data, "716e09490118", golden);
+    check(&data, "716e0a490118", golden);
     let end = MessageEnd {
         status: 16.into(),
         ..Default::default()
     };
-    check(&end, "716e099a0108", "1000000000000000");
+    check(&end, "716e0a9a0108", "1000000000000000");
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn an_envelope_and_a_write() {
         flags: 1.into(),
         notification: 18.into(),
     });
-    let golden = "716e094001280403 0500060007000800 2000000000000000 2100000000000000 \
+    let golden = "716e0a4001280403 0500060007000800 2000000000000000 2100000000000000 \
                   0900000000000000 0a00000000000000 2200000000000000 0b00000000000000";
     assert_eq!(envelope, golden);
     let golden =
@@ -274,27 +274,27 @@ fn the_bodies_of_all_other_kinds() {
             offset: 2.into(),
             bitmap: [3.into(), 4.into(), 5.into(), 6.into()],
         },
-        "716e09010028",
+        "716e0a010028",
         "0100000002000000 0300000000000000 0400000000000000 0500000000000000 0600000000000000",
     );
     let (window, leaves) = (0x0102.into(), 3.into());
     let hello = Hello::<{ kind::HELLO }> { window, leaves };
-    check(&hello, "716e09020008", "0201000003000000");
+    check(&hello, "716e0a020008", "0201000003000000");
     let reply = Hello::<{ kind::HELLO_REPLY }> { window, leaves };
-    check(&reply, "716e09030008", "0201000003000000");
-    check::<Goodbye>(&Empty, "716e09040000", "");
+    check(&reply, "716e0a030008", "0201000003000000");
+    check::<Goodbye>(&Empty, "716e0a040000", "");
     let (next, reserved) = (7.into(), 0.into());
     let leave = Leave {
         leaves,
         reserved,
         next,
     };
-    check(&leave, "716e09050010", "0300000000000000 0700000000000000");
+    check(&leave, "716e0a050010", "0300000000000000 0700000000000000");
     let renewed = Window::<{ kind::WINDOW }> { window, reserved };
-    check(&renewed, "716e09820108", "0201000000000000");
+    check(&renewed, "716e0a820108", "0201000000000000");
     let taken = Window::<{ kind::WINDOW_TAKEN }> { window, reserved };
-    check(&taken, "716e09830108", "0201000000000000");
-    check::<ProcessGone>(&Empty, "716e09810100", "");
+    check(&taken, "716e0a830108", "0201000000000000");
+    check::<ProcessGone>(&Empty, "716e0a810100", "");
     check(
         &Nak {
             status: 5.into(),
@@ -302,7 +302,7 @@ fn the_bodies_of_all_other_kinds() {
             reserved: [0; 3],
             sequence: 9.into(),
         },
-        "716e09800110",
+        "716e0a800110",
         "0500000040000000 0900000000000000",
     );
     check(
@@ -315,7 +315,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             page_offset: 7.into(),
         },
-        "716e09900128",
+        "716e0a900128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0500000006000700",
     );
     check(
@@ -324,7 +324,7 @@ fn the_bodies_of_all_other_kinds() {
             page_offset: 2.into(),
             ..Default::default()
         },
-        "716e09410110",
+        "716e0a410110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -336,7 +336,7 @@ fn the_bodies_of_all_other_kinds() {
             function: 5.into(),
             segment: 6.into(),
         },
-        "716e09a00128",
+        "716e0aa00128",
         "0100000000000000 0200000000000000 0300000000000000 0400000000000000 0800000005000600",
     );
     check(
@@ -344,7 +344,7 @@ fn the_bodies_of_all_other_kinds() {
             value: 1.into(),
             detail: 2.into(),
         },
-        "716e09a10110",
+        "716e0aa10110",
         "0100000000000000 0200000000000000",
     );
     check(
@@ -354,7 +354,7 @@ fn the_bodies_of_all_other_kinds() {
             secret: Secret(std::array::from_fn(|index| index as u8 + 1)),
             ..Default::default()
         },
-        "716e09b00120",
+        "716e0ab00120",
         "0100000000000000 0200000000000000 0102030405060708 090a0b0c0d0e0f10",
     );
     check(
@@ -367,7 +367,7 @@ fn the_bodies_of_all_other_kinds() {
             segment: 6.into(),
             ..Default::default()
         },
-        "716e09b10128",
+        "716e0ab10128",
         "0100000000000000 0200000000000000 0300000000000000 0400000005000000 0600000000000000",
     );
 }

@@ -258,6 +258,9 @@ impl<'a, 'b> Attack<'a, 'b> {
         if kind == names::NAMES && self.input.chance(240) {
             length -= length % size_of::<NameEntry>();
         }
+        if kind == collective::GROUP_FORM && self.input.chance(240) {
+            length = group_bodies::form_length(&words, self.input);
+        }
         let fragments = (length.div_ceil(PAGE_SIZE)).max(1) as u8;
         let input = &mut *self.input;
         let stranger = &mut self.strangers[index];
@@ -285,6 +288,9 @@ impl<'a, 'b> Attack<'a, 'b> {
         let mut bytes = [7; MAX_SPAN];
         if kind == names::NAMES {
             group_bodies::fill_names(&mut bytes[..length], self.input);
+        }
+        if kind == collective::GROUP_FORM {
+            group_bodies::fill_form(&mut bytes[..length], self.input);
         }
         if length == 0 {
             self.hand(&frame, Payload::None);

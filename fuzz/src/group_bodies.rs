@@ -64,6 +64,19 @@ pub(crate) fn words(kind: u8, seen: &Frame, port: u16, input: &mut Input<'_>) ->
     }
 }
 
+/// Bytes of the payload of a form: no node below or one, and its members, within reason.
+pub(crate) fn form_length(words: &[u64], input: &mut Input<'_>) -> usize {
+    let members = words.get(3).map_or(0, |word| word >> 32).min(128) as usize;
+    2 * (members + input.below(2))
+}
+
+/// Fills the payload of a form with small numbers of nodes and ranks.
+pub(crate) fn fill_form(bytes: &mut [u8], input: &mut Input<'_>) {
+    for number in bytes.chunks_exact_mut(2).take(8) {
+        number.copy_from_slice(&u16::from(input.byte() % 3).to_le_bytes());
+    }
+}
+
 /// Fills a payload with names that are registered and withdrawn.
 pub(crate) fn fill_names(bytes: &mut [u8], input: &mut Input<'_>) {
     let first = u32::from(input.byte());

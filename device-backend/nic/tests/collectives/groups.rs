@@ -325,6 +325,41 @@ fn a_join_with_another_key_spoils_no_group_whenever_it_comes() {
     }
 }
 
+/// Nor does one for a rank that another process has, on that node or another; whoever comes first
+/// has it. One that comes behind the group waits for the next of that name.
+#[test]
+fn a_second_join_for_a_rank_spoils_no_group_whenever_it_comes() {
+    for (node, polls) in (1..3).flat_map(|node| (0..40).map(move |polls| (node, polls))) {
+        let net = Net::lossy(3, LossyWire::steady(1_000_000), 1);
+        let mut parties: Vec<_> = (0..3).map(|node| net.party(node, 1)).collect();
+        for (rank, member) in (0..).zip(&parties) {
+            member.join(1, &parties[0], 7, (rank, 3));
+        }
+        for _ in 0..polls {
+            net.advance(250_000);
+            poll_all(&net, 3);
+        }
+        parties.push(net.party(node, 2));
+        parties[3].join(1, &parties[0], 7, (1, 3));
+        net.run();
+        let mut left = Vec::new();
+        for (index, party) in parties.iter().enumerate() {
+            let entries = party.completions_of(CompletionKind::Join);
+            match entries.first().map(status) {
+                Some(Status::Ok) => drop(party.barrier(2, entries[0].immediate.get()).issue()),
+                other => left.push((index, other)),
+            }
+        }
+        net.run();
+        let called = parties.iter().filter(|party| called(party) == done(2));
+        assert_eq!(called.count(), 3, "node {node}, {polls} polls: {left:?}");
+        let [(index, why)] = left[..] else {
+            panic!("{left:?}")
+        };
+        assert!([1, 3].contains(&index) && matches!(why, None | Some(Status::GroupRefused)));
+    }
+}
+
 #[test]
 fn a_join_that_is_taken_back_stays_nowhere_whatever_overtakes_it() {
     for seed in 0..10 {

@@ -187,19 +187,19 @@ impl Home {
         for node in &nodes {
             let parent = parents.iter().find(|(child, _)| child == node);
             let members = forming.seats.iter().filter(|seat| seat.who.node == *node);
+            let ranks: Vec<u16> = members.map(|seat| seat.rank as u16).collect();
             let form = GroupForm {
                 name: key.1.into(),
                 key: secret.into(),
                 number: number.into(),
                 size: (forming.seats.len() as u32).into(),
-                members: (members.count() as u32).into(),
+                members: (ranks.len() as u32).into(),
                 parent: parent.map_or(NO_NODE, |(_, parent)| *parent).into(),
                 port: key.0.into(),
                 reserved: 0.into(),
             };
-            let children = below(*node);
-            let bytes = children.iter().flat_map(|child| child.to_le_bytes());
-            let bytes: Vec<u8> = bytes.collect();
+            let words = below(*node).into_iter().chain(ranks);
+            let bytes: Vec<u8> = words.flat_map(u16::to_le_bytes).collect();
             outbox.push(*node, Content::Form(form), Some(bytes.into()));
         }
         forming.formed = Some((number, nodes.into_iter().collect(), PAGE_SIZE as u32));
@@ -373,13 +373,12 @@ fn answer<H: Host>(cx: &mut Context<'_, H>, seat: &Seat, status: Status, who: Na
     }
 }
 
-/// Reads the nodes below from the payload of a form.
-pub(super) fn children(bytes: &[u8]) -> Option<Vec<u16>> {
+/// Reads the payload of a form: the nodes below, then the ranks of so many members.
+pub(super) fn places(bytes: &[u8], members: u32) -> Option<(Vec<u16>, Vec<u16>)> {
     let words = bytes.chunks_exact(2);
-    let whole = words.remainder().is_empty() && bytes.len() <= 2 * MAX_CHILDREN;
-    whole.then(|| {
-        words
-            .map(|word| u16::from_le_bytes([word[0], word[1]]))
-            .collect()
-    })
+    let whole = words.remainder().is_empty();
+    let mut children: Vec<u16> = words.map(|it| u16::from_le_bytes([it[0], it[1]])).collect();
+    let count = children.len().checked_sub(members as usize)?;
+    let ranks = children.split_off(count);
+    (whole && count <= MAX_CHILDREN).then_some((children, ranks))
 }

@@ -43,7 +43,12 @@ impl Collectives {
     pub(super) fn join<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId, join: Join) {
         let own = self.joins.values().filter(|other| other.vni == vni);
         let same = |other: &Joining| (other.home, other.name) == (join.home, join.name);
-        let twice = own.clone().any(same);
+        let taken = |other: &Joining| {
+            let place = (other.key, other.size, other.rank);
+            same(other) && place == (join.key, join.size, join.rank)
+        };
+        // What a node says of its ranks means one join.
+        let twice = own.clone().any(same) || self.joins.values().any(taken);
         let groups = self.names.values().filter(|(other, _)| *other == vni);
         let refusal = match own.count() + groups.count() >= cx.core.limits.groups as usize {
             true => Some(Status::Exhausted),
@@ -245,11 +250,14 @@ impl Collectives {
         }
         let mut bytes = vec![0; arrival.payload.len()];
         let read = arrival.payload.read(&mut bytes).is_ok();
-        let children = home::children(&bytes).filter(|_| read);
-        // The home refuses those with another key or size, which may not have heard of it yet.
+        let places = home::places(&bytes, body.members.get()).filter(|_| read);
+        let known = places.is_some();
+        let (children, ranks) = places.unwrap_or_default();
+        // The home refuses others, which may not have heard of it yet.
         let asked = (home, body.name.get(), body.key.get(), body.size.get());
         let joins = self.joins.iter_mut().filter(|(_, join)| {
-            (join.home, join.name, join.key, join.size) == asked && join.group.is_none()
+            let same = (join.home, join.name, join.key, join.size) == asked;
+            same && ranks.contains(&(join.rank as u16)) && join.group.is_none()
         });
         let mut members = Vec::new();
         for (ticket, join) in joins {
@@ -262,13 +270,13 @@ impl Collectives {
             });
         }
         members.sort_by_key(|member| member.rank);
-        let all = members.len() == body.members.get() as usize;
-        let relatives = Relatives::new(id, body.parent.get(), children.clone().unwrap_or_default());
+        let all = known && members.len() == ranks.len();
+        let relatives = Relatives::new(id, body.parent.get(), children);
         let neighbours: Vec<u16> = relatives.all().collect();
         let group = Group::new(body.size.get(), relatives, members);
         self.groups.insert(id, group);
         let full = neighbours.iter().any(|node| self.outbox.is_full(*node));
-        if children.is_none() || !all || full {
+        if !all || full {
             // One has ended, or has taken its join back, while the group has formed.
             let status = match full {
                 true => Status::Exhausted,
