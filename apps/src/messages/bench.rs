@@ -244,8 +244,14 @@ impl Side {
             let buffer = pool.take(pages)?;
             Ok(self.endpoint.post_send_from(&self.to(), buffer, size)?)
         };
-        let received = |receive: PooledReceive<'_>| Ok(drop(receive.wait(limit)?));
-        let sent = |send: PooledSend<'_>| Ok(drop(send.wait(limit)?));
+        let received = |receive: PooledReceive<'_>| {
+            receive.wait(limit)?;
+            Ok(())
+        };
+        let sent = |send: PooledSend<'_>| {
+            send.wait(limit)?;
+            Ok(())
+        };
         self.balls(rounds, (post, received), (send, sent))
     }
 

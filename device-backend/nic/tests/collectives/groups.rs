@@ -346,7 +346,7 @@ fn a_second_join_for_a_rank_spoils_no_group_whenever_it_comes() {
         for (index, party) in parties.iter().enumerate() {
             let entries = party.completions_of(CompletionKind::Join);
             match entries.first().map(status) {
-                Some(Status::Ok) => drop(party.barrier(2, entries[0].immediate.get()).issue()),
+                Some(Status::Ok) => party.barrier(2, entries[0].immediate.get()).issue(),
                 other => left.push((index, other)),
             }
         }
