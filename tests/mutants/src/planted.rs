@@ -10,7 +10,7 @@ use crate::report::Report;
 use crate::scratch::Scratch;
 
 /// Seeds that are tried for each bug.
-const SEEDS: &str = "1000";
+const SEEDS: &str = "2000";
 
 /// Longest message of a checker in the table, in characters.
 const MESSAGE: usize = 150;
