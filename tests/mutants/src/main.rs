@@ -4,7 +4,7 @@
 //! | campaign | what is broken | what must notice |
 //! |---|---|---|
 //! | a [`suite`] | every fence and every store is removed, every two stores are swapped, every ordering is weakened, in files that models run (N5, N6, N7, N16) | the models |
-//! | simulator | the bugs in `planted.txt` (U10) | the simulator, in 1,000 seeds |
+//! | simulator | the bugs in `planted.txt` (U10) | the simulator, in 2,000 seeds |
 //!
 //! ```text
 //! cargo run -p qnic-mutants                      all suites
@@ -13,7 +13,7 @@
 //! ```
 //! A campaign prints its table; without TEXT it also writes it to `docs/proofs`.
 //!
-//! Exit status: 0 if each mutant is noticed, or known to pass, 1 if not.
+//! Exit status: 0 if each mutant is noticed, or known to pass, 1 if not, 2 if it could not run.
 #![forbid(unsafe_code)]
 
 mod harmless;
@@ -27,6 +27,7 @@ mod workbench;
 use std::process::ExitCode;
 
 use anyhow::{bail, Result};
+use clap::Parser;
 use report::Report;
 use suite::{Suite, SUITES};
 use workbench::{Outcome, Workbench};
@@ -39,11 +40,45 @@ struct Counts {
     unexpected: usize,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments: Vec<_> = std::env::args().skip(1).collect();
-    let filter = arguments.get(1).map_or("", String::as_str);
-    let all_noticed = match arguments.first().map(String::as_str) {
-        Some("simulator") => planted::campaign(filter)?,
+/// Tests the tests: breaks the sources in a copy, one thing at a time, and runs what must notice.
+#[derive(Parser)]
+#[command(
+    name = "qnic-mutants",
+    after_help = "\
+Examples:
+  cargo run -p qnic-mutants                       all suites of models
+  cargo run -p qnic-mutants -- queues must_ring   one, in the functions of that name
+  cargo run -p qnic-mutants -- simulator probe    planted bugs that name a probe
+
+A campaign prints its table; without TEXT it also writes it to docs/proofs.
+
+Exit status: 0 if each mutant is noticed, or known to pass, 1 if not, 2 if it could not run."
+)]
+struct Options {
+    /// page-table, queues, ring, or simulator; without it all but the last
+    suite: Option<String>,
+    /// Only functions, or planted bugs, whose names contain this
+    #[arg(default_value = "")]
+    text: String,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Returns whether all is as expected.
+fn run(options: &Options) -> Result<bool> {
+    let filter = options.text.as_str();
+    match options.suite.as_deref() {
+        Some("simulator") => planted::campaign(filter),
         name => {
             let chosen = |suite: &&Suite| name.is_none_or(|name| suite.name == name);
             let suites: Vec<_> = SUITES.iter().filter(chosen).collect();
@@ -55,13 +90,9 @@ fn main() -> Result<ExitCode> {
             for suite in suites {
                 all_noticed &= run_models(suite, filter)?;
             }
-            all_noticed
+            Ok(all_noticed)
         }
-    };
-    Ok(match all_noticed {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    }
 }
 
 /// The campaign of one suite. Returns whether all is as expected.
