@@ -91,6 +91,12 @@ impl<M: SharedMemory + ?Sized> SharedMemory for &M {
     fn fence(&self) {
         (**self).fence();
     }
+    fn read_words(&self, offset: usize, words: &mut [u64]) {
+        (**self).read_words(offset, words);
+    }
+    fn write_words(&self, offset: usize, words: &[u64]) {
+        (**self).write_words(offset, words);
+    }
     fn clear(&self) {
         (**self).clear();
     }

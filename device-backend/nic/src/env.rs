@@ -113,6 +113,18 @@ pub trait HostMemory {
     /// [`OutOfRange`] if it lies outside or is not aligned.
     fn store_u64(&self, address: u64, value: u64) -> Result<(), OutOfRange>;
 
+    /// Stores aligned 64-bit little-endian words side by side in one page, in no order among each
+    /// other; a load with acquire of what [`HostMemory::store_u64`] stores behind them sees them.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if any of them lies outside or is not aligned.
+    fn store_words(&self, address: u64, words: &[u64]) -> Result<(), OutOfRange> {
+        for (address, word) in (address..).step_by(8).zip(words) {
+            self.store_u64(address, *word)?;
+        }
+        Ok(())
+    }
+
     /// Changes an aligned little-endian word in one atomic step, also with respect
     /// to the node's processors, and returns what it was. It acquires and releases.
     ///

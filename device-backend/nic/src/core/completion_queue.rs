@@ -37,6 +37,9 @@ const ENTRY_WORDS: usize = size_of::<CompletionEntry>() / 8;
 pub(crate) struct CompletionQueue {
     /// Entries ever stored.
     tail: u64,
+    /// The head as it was when there seemed to be too little room: that word is the process's,
+    /// and to look at it takes it away from the processor that runs the process.
+    head: u64,
     waiting: VecDeque<CompletionEntry>,
     /// What the process was told of how many wait.
     told: u64,
@@ -72,23 +75,27 @@ impl CompletionQueue {
         stored
     }
 
+    /// Entries that may be stored, by the head that was seen last.
+    fn room(&self) -> usize {
+        let unread = self.tail.wrapping_sub(self.head);
+        COMPLETION_ENTRIES.saturating_sub(unread) as usize
+    }
+
     fn store<H: Host>(&mut self, host: &H, pages: &Pages, window: usize) -> bool {
         if self.waiting.is_empty() {
             return false;
         }
-        // Acquire: the process has read its entries before they are overwritten
-        // (partner: its release store).
-        let sram = host.sram();
-        let head = sram.load_u64(window + COMPLETION_HEAD, Ordering::Acquire);
-        let unread = self.tail.wrapping_sub(head);
-        let room = COMPLETION_ENTRIES.saturating_sub(unread) as usize;
-        let count = room.min(self.waiting.len());
+        if self.room() < self.waiting.len() {
+            // Acquire: the process has read its entries before they are overwritten
+            // (partner: its release store).
+            let head = window + COMPLETION_HEAD;
+            self.head = host.sram().load_u64(head, Ordering::Acquire);
+        }
+        let count = self.room().min(self.waiting.len());
         for entry in self.waiting.drain(..count) {
             let words: [u64; ENTRY_WORDS] = zerocopy::transmute!(entry);
             let offset = completion_offset(self.tail);
-            for (index, word) in words.into_iter().enumerate() {
-                pages.store(host.memory(), offset + index * 8, u64::from_le(word));
-            }
+            pages.store_all(host.memory(), offset, &words.map(u64::from_le));
             self.tail += 1;
         }
         if count > 0 {

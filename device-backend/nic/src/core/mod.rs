@@ -38,6 +38,7 @@ mod process;
 mod queue;
 mod scheduler;
 mod segment;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -69,6 +70,7 @@ pub(crate) use process::Process;
 pub(crate) use queue::{Fetched, INLINE_WORDS};
 pub(crate) use scheduler::{Owner, Work};
 pub(crate) use segment::{PageKey, Segment};
+pub(crate) use tally::Tally;
 
 /// The core of one NIC.
 #[derive(Debug)]

@@ -18,12 +18,11 @@
 //! its receiver as long as that likes, and holds up nobody's transfers meanwhile: it has one of
 //! the others (Q4).
 
-use std::collections::BTreeMap;
-
 use qnic_abi::message::SENDS;
 use qnic_abi::{Port, Status};
 
 use super::order::Counter;
+use super::tally::Tally;
 use crate::ids::{OperationId, PeerIndex, ProtocolId};
 
 /// Slots for operations of one process that a completion counter counts.
@@ -116,7 +115,7 @@ pub(crate) struct OperationTable {
     /// Slot that had the last turn.
     last: usize,
     /// Messages to each process, so that the end of a peer looks through none of others.
-    receivers: BTreeMap<(PeerIndex, Port), u32>,
+    receivers: Tally<(PeerIndex, Port)>,
 }
 
 impl OperationTable {
@@ -127,7 +126,7 @@ impl OperationTable {
             sends: 0,
             ready: 0,
             last: 0,
-            receivers: BTreeMap::new(),
+            receivers: Tally::default(),
         }
     }
 
@@ -170,8 +169,7 @@ impl OperationTable {
         slots.slots[free] = Operation { id, ..operation };
         match is_send {
             true => {
-                let receiver = (operation.peer, operation.remote_port);
-                *self.receivers.entry(receiver).or_default() += 1;
+                self.receivers.add((operation.peer, operation.remote_port));
                 self.sends += 1;
             }
             false => self.counted += 1,
@@ -195,12 +193,7 @@ impl OperationTable {
             return;
         }
         self.sends -= 1;
-        if let Some(count) = self.receivers.get_mut(&receiver) {
-            *count -= 1;
-            if *count == 0 {
-                self.receivers.remove(&receiver);
-            }
-        }
+        self.receivers.remove(receiver);
     }
 
     #[inline]
@@ -245,9 +238,9 @@ impl OperationTable {
     ) -> impl Iterator<Item = &Operation> {
         let first = (peer, port.unwrap_or(Port(0)));
         let last = (peer, port.unwrap_or(Port(u16::MAX)));
-        let chunks = match self.receivers.range(first..=last).next() {
-            Some(_) => &self.chunks[..],
-            None => &self.chunks[..1],
+        let chunks = match self.receivers.any_in(first, last) {
+            true => &self.chunks[..],
+            false => &self.chunks[..1],
         };
         let running = chunks.iter().flat_map(Chunk::running);
         running.filter(move |operation| {
@@ -258,7 +251,7 @@ impl OperationTable {
     /// The other ends of all that run; of messages each but once for a process there.
     pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> + '_ {
         let counted = self.chunks[0].running().map(|operation| operation.peer);
-        counted.chain(self.receivers.keys().map(|(peer, _)| *peer))
+        counted.chain(self.receivers.keys().map(|(peer, _)| peer))
     }
 
     /// Returns true if any operation can send a frame.

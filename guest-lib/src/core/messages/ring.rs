@@ -13,10 +13,16 @@ use qnic_abi::SharedMemory;
 /// Words of an entry.
 const ENTRY_WORDS: usize = size_of::<CompletionEntry>() / 8;
 
+/// The NIC is told of so many entries at once that they are read: the word and its fence would
+/// cost more than the entry. A full queue has more, so whoever has read that tells the NIC.
+const HEAD_STEP: u64 = COMPLETION_ENTRIES / 8;
+
 /// How far the process has read.
 #[derive(Debug, Default)]
 pub(crate) struct CompletionReader {
     head: u64,
+    /// What the NIC knows of it.
+    told: u64,
 }
 
 impl CompletionReader {
@@ -52,6 +58,10 @@ impl CompletionReader {
             take(&zerocopy::transmute!(words.map(u64::to_le)));
             self.head = self.head.wrapping_add(1);
         }
+        if self.head.wrapping_sub(self.told) < HEAD_STEP {
+            return false;
+        }
+        self.told = self.head;
         // Release: the entries are read before the NIC uses their places again (partner: the
         // NIC's acquire load).
         window.store_u64(COMPLETION_HEAD, self.head, Ordering::Release);
@@ -59,5 +69,39 @@ impl CompletionReader {
         // the head. Either the NIC sees the head, or this load sees that something waits.
         window.fence();
         area.load_u64(COMPLETIONS_WAITING, Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use qnic_abi::host_area::HOST_PAGES;
+    use qnic_abi::PAGE_SIZE;
+    use qnic_host::SharedRegion;
+
+    use super::*;
+
+    /// However few entries a look finds, the NIC knows all but the last few to be read; and a
+    /// queue that was full is told of at once.
+    #[test]
+    fn the_nic_is_told_in_steps() {
+        let window = SharedRegion::anonymous(PAGE_SIZE).unwrap();
+        let area = SharedRegion::anonymous(HOST_PAGES * PAGE_SIZE).unwrap();
+        let mut reader = CompletionReader::default();
+        let mut drain = |tail: u64| {
+            area.store_u64(COMPLETION_TAIL, tail, Ordering::Release);
+            let mut taken = 0;
+            assert!(!reader.drain(&window, &area, |_| taken += 1));
+            (taken, window.load_u64(COMPLETION_HEAD, Ordering::Acquire))
+        };
+        let mut told = 0;
+        for tail in 1..=1000 {
+            let (taken, head) = drain(tail);
+            assert_eq!(taken, 1);
+            assert!(head == told || head == tail, "{head} at {tail}");
+            told = head;
+            assert!(tail - told < HEAD_STEP);
+        }
+        assert_eq!(told, 992);
+        assert_eq!(drain(told + COMPLETION_ENTRIES), (248, 1248));
     }
 }

@@ -148,9 +148,12 @@ pub(super) fn copy_in<H: Host>(
         let to = Destination { vni, address, key };
         let left = (landing.allowed - landing.arrived).min(run) as usize;
         let part = payload.part(landing.arrived as usize, left);
-        let mut copied = cx.core.copy_in_span(cx.host, to, &part);
+        let page = PAGE_SIZE - (address % PAGE_SIZE as u64) as usize;
+        let mut copied = match part.len() > page {
+            true => cx.core.copy_in_span(cx.host, to, &part),
+            false => 0,
+        };
         if copied == 0 {
-            let page = PAGE_SIZE - (address % PAGE_SIZE as u64) as usize;
             let first = part.part(0, page);
             cx.core.copy_in(cx.host, to, &first)?;
             copied = first.len();

@@ -140,7 +140,7 @@ impl Messages {
         };
         let (receive, probe) = (inbox.with_name(name), inbox.probe_with_name(name));
         match (receive, probe) {
-            (Some(receive), probe) if probe.is_none_or(|probe| receive < probe) => {
+            (Some((number, receive)), probe) if probe.is_none_or(|probe| number < probe) => {
                 if let Some(posted) = inbox.remove(receive) {
                     self.fail_receive(cx, vni, &posted, Status::Cancelled);
                 }
@@ -185,7 +185,7 @@ impl Messages {
     /// What it has claimed is discarded.
     pub(super) fn forget_receives<H: Host>(&mut self, cx: &mut Context<'_, H>, vni: VniId) {
         if let Some(inbox) = self.inboxes.get(vni) {
-            inbox.remove_all(|_| true);
+            inbox.remove_all(|_, _| true);
             inbox.take_probes(|_| true);
             inbox.forget_contexts();
         }

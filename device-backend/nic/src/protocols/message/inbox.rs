@@ -1,7 +1,7 @@
 //! What one process receives: its posted receives, its probes that wait, and where they meet
 //! messages.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::{SegmentId, Status, VniId};
@@ -10,13 +10,16 @@ use super::command::{HandleName, Memory, Name, Probe, Receive, Space};
 use super::context::Pages;
 use super::matching::{Bounds, Matching, ReceiveId, Takes};
 use super::staging::Landing;
+use super::table::{Entry, EntryId, Table};
 use crate::config::Limits;
-use crate::core::{Core, PageKey};
+use crate::core::{Core, PageKey, Tally};
 
 /// A posted receive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Posted {
     pub(super) command: Receive,
+    /// Its number, of receives and probes.
+    number: u64,
     id: Option<ReceiveId>,
     /// Bytes of its memory that messages have taken.
     filled: u64,
@@ -26,6 +29,7 @@ impl Posted {
     pub(super) fn new(command: Receive) -> Self {
         Posted {
             command,
+            number: 0,
             id: None,
             filled: 0,
         }
@@ -54,24 +58,46 @@ impl Posted {
     }
 }
 
-/// A space of an endpoint: handles are numbers of receives and of messages.
-pub(super) type Meeting = Matching<Name, u64, u64>;
+impl Entry<1> for Posted {
+    type Bin = HandleName;
+
+    fn bins(&self) -> [HandleName; 1] {
+        [self.command.handle.name()]
+    }
+}
+
+/// Names a posted receive of an inbox.
+pub(super) type PostedId = EntryId;
+
+/// A space of an endpoint: handles are names of receives, and numbers of messages.
+pub(super) type Meeting = Matching<Name, PostedId, u64>;
 
 /// What one process receives.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Inbox {
     spaces: BTreeMap<Space, Meeting>,
-    posted: BTreeMap<u64, Posted>,
-    /// Numbers of posted receives by name.
-    handles: BTreeSet<(HandleName, u64)>,
+    posted: Table<Posted, 1>,
     /// The pages of Receive contexts that are under way.
     contexts: [Option<Box<Pages>>; CONTEXTS],
     /// Probes that wait, by number.
     probes: BTreeMap<u64, Probe>,
     /// How many receives and probes name a node.
-    nodes: BTreeMap<u16, u32>,
+    nodes: Tally<u16>,
     /// Messages that are held back, in their order.
     pub(super) held: VecDeque<u64>,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Inbox {
+            spaces: BTreeMap::new(),
+            posted: Table::new(),
+            contexts: Default::default(),
+            probes: BTreeMap::new(),
+            nodes: Tally::default(),
+            held: VecDeque::new(),
+        }
+    }
 }
 
 impl Inbox {
@@ -98,42 +124,38 @@ impl Inbox {
 
     /// Returns true if a receive or a probe names that node.
     pub(super) fn names(&self, node: u16) -> bool {
-        self.nodes.contains_key(&node)
+        self.nodes.contains(node)
     }
 
     /// Queues a receive for which there is no message. Returns false if there is no room.
-    pub(super) fn post(&mut self, limits: &Limits, number: u64, mut posted: Posted) -> bool {
+    pub(super) fn post(&mut self, limits: &Limits, number: u64, posted: Posted) -> bool {
         if self.posted.len() >= limits.receives as usize {
             return false;
         }
         let command = posted.command;
+        let id = self.posted.insert(|_| Posted { number, ..posted });
         let meeting = self.space(command.space, limits);
-        let queued = meeting.post(command.pattern, command.takes, number);
-        let Ok(super::matching::Posted::Queued(id)) = queued else {
+        let queued = meeting.post(command.pattern, command.takes, id);
+        let (Ok(super::matching::Posted::Queued(queued)), Some(posted)) =
+            (queued, self.posted.get_mut(id))
+        else {
+            self.posted.remove(id);
             return false;
         };
-        posted.id = Some(id);
-        self.posted.insert(number, posted);
-        self.handles.insert((command.handle.name(), number));
+        posted.id = Some(queued);
         self.count_source(command.pattern.source());
         true
     }
 
     fn count_source(&mut self, source: Option<Name>) {
         if let Some(source) = source {
-            *self.nodes.entry(source.node).or_default() += 1;
+            self.nodes.add(source.node);
         }
     }
 
     fn uncount_source(&mut self, source: Option<Name>) {
-        let Some(source) = source else {
-            return;
-        };
-        if let Some(count) = self.nodes.get_mut(&source.node) {
-            *count -= 1;
-            if *count == 0 {
-                self.nodes.remove(&source.node);
-            }
+        if let Some(source) = source {
+            self.nodes.remove(source.node);
         }
     }
 
@@ -173,33 +195,43 @@ impl Inbox {
         taken.flatten().collect()
     }
 
-    /// Gives a message of so many bytes to a posted receive that matches it.
-    pub(super) fn land(&mut self, number: u64, length: u64) -> Option<Landing> {
-        let landing = self.posted.get_mut(&number)?.take(length);
-        if !landing.more {
-            self.remove(number);
+    /// Gives a message of so many bytes to a posted receive that has matched it.
+    pub(super) fn land(&mut self, id: PostedId, length: u64) -> Option<Landing> {
+        let posted = self.posted.get_mut(id)?;
+        let landing = posted.take(length);
+        if landing.more {
+            return Some(landing);
+        }
+        match posted.command.takes {
+            // It left when it was matched.
+            Takes::One => drop(self.take_out(id)),
+            Takes::Many => drop(self.remove(id)),
         }
         Some(landing)
     }
 
+    /// Takes a receive out that is matched no more.
+    fn take_out(&mut self, id: PostedId) -> Option<Posted> {
+        let posted = self.posted.remove(id)?;
+        self.uncount_source(posted.command.pattern.source());
+        Some(posted)
+    }
+
     /// Takes a receive out.
-    pub(super) fn remove(&mut self, number: u64) -> Option<Posted> {
-        let posted = self.posted.remove(&number)?;
-        let command = &posted.command;
-        self.handles.remove(&(command.handle.name(), number));
-        self.uncount_source(command.pattern.source());
-        let meeting = self.spaces.get_mut(&command.space);
+    pub(super) fn remove(&mut self, id: PostedId) -> Option<Posted> {
+        let posted = self.take_out(id)?;
+        let meeting = self.spaces.get_mut(&posted.command.space);
         if let (Some(meeting), Some(id)) = (meeting, posted.id) {
-            // A receive of one message has left already when it was matched.
-            let _left = meeting.cancel(id);
+            meeting.cancel(id);
         }
         Some(posted)
     }
 
-    /// The receive of a name that was posted first.
-    pub(super) fn with_name(&self, name: HandleName) -> Option<u64> {
-        let mut numbers = self.handles.range((name, 0)..=(name, u64::MAX));
-        numbers.next().map(|(_, number)| *number)
+    /// The receive of a name that was posted first, and its number.
+    pub(super) fn with_name(&self, name: HandleName) -> Option<(u64, PostedId)> {
+        let id = self.posted.first(&name)?;
+        let posted = self.posted.get(id)?;
+        Some((posted.number, id))
     }
 
     /// The probe of a name that was posted first, of those that wait.
@@ -209,19 +241,19 @@ impl Inbox {
         probe.map(|(number, _)| number)
     }
 
-    /// Takes out the receives that are chosen.
-    pub(super) fn remove_all(&mut self, chosen: impl Fn(&Posted) -> bool) -> Vec<Posted> {
-        let posted = self.posted.iter();
-        let numbers = posted.filter(|(_, posted)| chosen(posted));
-        let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
-        let removed = numbers.into_iter().map(|number| self.remove(number));
+    /// Takes out the receives that are chosen, in the order of posting.
+    pub(super) fn remove_all(&mut self, chosen: impl Fn(&Self, &Posted) -> bool) -> Vec<Posted> {
+        let posted = self.posted.entries();
+        let ids = posted.filter(|(_, posted)| chosen(self, posted));
+        let ids: Vec<PostedId> = ids.map(|(id, _)| id).collect();
+        let removed = ids.into_iter().map(|id| self.remove(id));
         removed.flatten().collect()
     }
 }
 
 /// Says which receives name a source that has ended.
-pub(super) fn names_source(ended: impl Fn(Name) -> bool) -> impl Fn(&Posted) -> bool {
-    move |posted| posted.command.pattern.source().is_some_and(&ended)
+pub(super) fn names_source(ended: impl Fn(Name) -> bool) -> impl Fn(&Inbox, &Posted) -> bool {
+    move |_, posted| posted.command.pattern.source().is_some_and(&ended)
 }
 
 /// Memory of receives.
@@ -296,10 +328,6 @@ impl Inbox {
 
     /// Takes out the receives that use a segment.
     pub(super) fn remove_users(&mut self, segment: SegmentId) -> Vec<Posted> {
-        let posted = self.posted.iter();
-        let users = posted.filter(|(_, posted)| self.uses(&posted.command.memory, segment));
-        let numbers: Vec<u64> = users.map(|(number, _)| *number).collect();
-        let removed = numbers.into_iter().map(|number| self.remove(number));
-        removed.flatten().collect()
+        self.remove_all(|inbox, posted| inbox.uses(&posted.command.memory, segment))
     }
 }

@@ -51,6 +51,7 @@ mod sends;
 mod staging;
 mod streams;
 mod submit;
+mod table;
 mod turns;
 
 use qnic_abi::context::Opcode as ContextOpcode;

@@ -47,18 +47,17 @@
 //!
 //! So cost depends neither on the number of posted receives nor on that of unexpected messages,
 //! but for the last row: one walk, bounded by [`Bounds::messages`]. Nothing depends on the order
-//! of a hash table, and no choice of tags makes bins collide (`table.rs`).
+//! of a hash table, and no choice of tags makes bins collide (`../table.rs`).
 
 mod pattern;
-mod table;
 #[cfg(test)]
 mod tests;
 
 use std::hash::Hash;
 
+use super::table::{Entry, EntryId, Table};
 use pattern::Masks;
 pub use pattern::Pattern;
-use table::{Entry, EntryId, Table};
 
 /// Names a posted receive; never given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

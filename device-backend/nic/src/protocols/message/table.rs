@@ -1,4 +1,5 @@
-//! Entries in the order in which they came, each also in a fixed number of bins.
+//! Entries in the order in which they came, each also in a fixed number of bins: what waits to be
+//! matched, and posted receives by the names that a Cancel gives.
 //!
 //! ```text
 //!   order   1 ⇄ 2 ⇄ 3 ⇄ 4 ⇄ 5        the slots of the entries link them
@@ -201,6 +202,12 @@ impl<T: Entry<BINS>, const BINS: usize> Table<T, BINS> {
         (slot.sequence == id.sequence).then_some(&slot.entry)
     }
 
+    /// The entry of that id, unless it was removed. Its bins stay what they are.
+    pub(super) fn get_mut(&mut self, id: EntryId) -> Option<&mut T> {
+        let slot = self.slots.slots.get_mut(id.index as usize)?;
+        (slot.sequence == id.sequence).then_some(&mut slot.entry)
+    }
+
     /// Takes an entry out.
     pub(super) fn remove(&mut self, id: EntryId) -> Option<T> {
         let entry = *self.get(id)?;
@@ -240,12 +247,18 @@ impl<T: Entry<BINS>, const BINS: usize> Table<T, BINS> {
 
     /// All entries, the first first.
     pub(super) fn in_order(&self) -> impl Iterator<Item = &T> {
+        self.entries().map(|(_, entry)| entry)
+    }
+
+    /// All entries with their ids, the first first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (EntryId, &T)> {
         self.walk(self.order.first, |slot| slot.order.next)
     }
 
     /// The entries of a bin that stands at `number` in what their `bins` return.
     pub(super) fn in_bin(&self, number: usize, bin: &T::Bin) -> impl Iterator<Item = &T> {
-        self.walk(self.list(bin).first, move |slot| slot.bins[number].next)
+        let entries = self.walk(self.list(bin).first, move |slot| slot.bins[number].next);
+        entries.map(|(_, entry)| entry)
     }
 
     fn list(&self, bin: &T::Bin) -> List {
@@ -254,12 +267,18 @@ impl<T: Entry<BINS>, const BINS: usize> Table<T, BINS> {
         self.bins.get(bin).copied().unwrap_or(EMPTY)
     }
 
-    fn walk(&self, first: u32, next: impl Fn(&Slot<T, BINS>) -> u32) -> impl Iterator<Item = &T> {
+    fn walk(
+        &self,
+        first: u32,
+        next: impl Fn(&Slot<T, BINS>) -> u32,
+    ) -> impl Iterator<Item = (EntryId, &T)> {
         let mut index = first;
         std::iter::from_fn(move || {
             let slot = self.slots.at(index)?;
+            let sequence = slot.sequence;
+            let id = EntryId { sequence, index };
             index = next(slot);
-            Some(&slot.entry)
+            Some((id, &slot.entry))
         })
     }
 }
