@@ -11,12 +11,19 @@
 //! harmless (architecture, "Attachment").
 //!
 //! Features offered: `VIRTIO_F_VERSION_1`, and `VIRTIO_F_ORDER_PLATFORM`, for an
-//! emulated guest's fences between its own processors may be none to the device.
+//! emulated guest's fences between its own processors may be none to the device. [`YIELDING`] is
+//! for processes without a virtual machine.
 
 use zerocopy::little_endian::{U16, U32, U64};
 
 /// Virtio device id under which the NIC appears (PCI id 1af4:1067).
 pub const VIRTIO_ID: u16 = 39;
+
+/// Feature: what spins behind this device gives up its processor to others every few
+/// microseconds, so the device process may do so as well, and comes back soon. Host mode accepts
+/// it. The driver of a guest does not: a virtual processor that got the device's processor would
+/// keep it for a whole slice of the scheduler.
+pub const YIELDING: u64 = 1;
 
 /// Virtqueue of driver requests.
 pub const CONTROL_QUEUE: usize = 0;

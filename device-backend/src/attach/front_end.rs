@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use qnic_abi::attach::{CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
+use qnic_abi::attach::{CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, YIELDING};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
@@ -37,7 +37,7 @@ const ORDER_PLATFORM: u64 = 1 << 36;
 
 /// Virtio features offered.
 const FEATURES: u64 =
-    VERSION_1 | ORDER_PLATFORM | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+    VERSION_1 | ORDER_PLATFORM | YIELDING | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
 
 /// Protocol features offered.
 const PROTOCOL_FEATURES: VhostUserProtocolFeatures = VhostUserProtocolFeatures::MQ
@@ -239,7 +239,7 @@ impl VhostUserBackendReqHandlerMut for FrontEnd {
             );
             return self.refuse();
         }
-        Ok(())
+        self.ask(move |port, _| port.yielding = features & YIELDING != 0)
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {

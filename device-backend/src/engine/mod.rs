@@ -22,9 +22,14 @@
 //! # Waiting (performance.md, "Waiting policy")
 //! The thread polls for [`qnic_config::EngineSettings::poll_window`] after the last
 //! work, announces to the processes by their *awake* words that it stops polling, and
-//! sleeps. It never yields. While there is work it still checks commands and kicks every
+//! sleeps. While there is work it still checks commands and kicks every
 //! [`CHECK_ROUNDS`] rounds, and every [`CHECK_INTERVAL`] if rounds take long: then a
 //! doorbell waits for one round of bulk, and not for 32 (U4).
+//!
+//! A process that spins may need the processor of this thread, just to answer. In host mode all
+//! that spins here gives its processor up soon ([`qnic_abi::attach::YIELDING`]): then this thread
+//! does so, too, every [`TURN`] without work. It never does where a guest is attached: a virtual
+//! processor keeps what it gets until the scheduler takes it away, milliseconds later.
 
 mod handle;
 mod nic_port;
@@ -53,6 +58,10 @@ const CHECK_ROUNDS: u64 = 32;
 /// Longest time between two checks, but for the round that is under way, in nanoseconds.
 const CHECK_INTERVAL: u64 = 20_000;
 
+/// Longest time without work before the thread gives up its processor, in nanoseconds, if all
+/// that spins does so.
+const TURN: u64 = 1_000;
+
 pub(crate) struct Engine {
     fabric: Fabric<Node>,
     nics: Vec<NicPort>,
@@ -60,6 +69,8 @@ pub(crate) struct Engine {
     poller: Poller,
     started: Instant,
     poll_window: Duration,
+    /// All that spins gives up its processor.
+    yielding: bool,
     counters: EngineReport,
     stopping: bool,
 }
@@ -88,6 +99,7 @@ impl Engine {
             poller,
             started: Instant::now(),
             poll_window,
+            yielding: false,
             counters: EngineReport::default(),
             stopping: false,
         })
@@ -100,17 +112,24 @@ impl Engine {
         let window = self.poll_window.as_nanos() as u64;
         let mut last_work = self.now();
         let mut last_check = last_work;
+        let mut last_turn = last_work;
         while !self.stopping {
             let now = self.now();
             self.counters.rounds += 1;
             if self.round(now) {
                 last_work = now;
+                last_turn = now;
             } else if now.0 - last_work.0 >= window && self.may_sleep() {
                 self.counters.sleeps += 1;
                 self.check(self.time_to_deadline());
                 last_work = self.now();
                 last_check = last_work;
+                last_turn = last_work;
                 continue;
+            } else if self.yielding && now.0 - last_turn.0 >= TURN {
+                self.counters.yields += 1;
+                std::thread::yield_now();
+                last_turn = self.now();
             }
             let waited = now.0 - last_check.0;
             if self.counters.rounds % CHECK_ROUNDS == 0 || waited >= CHECK_INTERVAL {
@@ -171,6 +190,8 @@ impl Engine {
         }
         while let Ok(command) = self.commands.receiver.try_recv() {
             command(self);
+            let mut connected = self.nics.iter().filter(|nic| nic.connected);
+            self.yielding = connected.all(|nic| nic.yielding);
         }
     }
 

@@ -85,6 +85,8 @@ pub(crate) struct NicPort {
     pub(super) name: String,
     /// A front end has connected.
     pub(crate) connected: bool,
+    /// What spins behind it yields ([`qnic_abi::attach::YIELDING`]).
+    pub(crate) yielding: bool,
     pub(super) phase: Phase,
     /// If the queues stop up to then, the machine is paused.
     expects_pause: Option<Time>,
@@ -198,6 +200,7 @@ impl NicPort {
     pub(crate) fn disconnect(&mut self, cx: &mut Context<'_>) {
         self.reset(cx);
         self.connected = false;
+        self.yielding = false;
         let node = cx.fabric.host_mut(self.slot);
         node.memory = GuestMemory::default();
         node.sram.clear();

@@ -51,6 +51,8 @@ pub struct EngineReport {
     pub rounds: u64,
     /// Times that the thread went to sleep.
     pub sleeps: u64,
+    /// Times that the thread gave up its processor between two looks.
+    pub yields: u64,
     /// Kicks taken, of all queues.
     pub kicks: u64,
 }

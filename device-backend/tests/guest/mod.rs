@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL};
+use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, YIELDING};
 use qnic_abi::control::{self, Hello, Opcode, RequestHeader, REPLY_BYTES, REQUEST_BYTES};
 use qnic_abi::event::{Event, EVENT_BYTES};
 use qnic_abi::header::{Geometry, SramHeader, MAGIC, SRAM_MAGIC};
@@ -355,7 +355,7 @@ fn negotiate(front_end: &mut Frontend, silent: Option<UnixStream>) -> Channel {
     front_end.set_owner().unwrap();
     let features = front_end.get_features().unwrap();
     // VERSION_1, ORDER_PLATFORM, protocol features.
-    assert_eq!(features, 1 << 32 | 1 << 36 | 1 << 30);
+    assert_eq!(features, 1 << 32 | 1 << 36 | 1 << 30 | YIELDING);
     let offered = front_end.get_protocol_features().unwrap();
     assert!(!offered.contains(VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS));
     assert!(offered.contains(VhostUserProtocolFeatures::SHMEM));
@@ -371,7 +371,8 @@ fn negotiate(front_end: &mut Frontend, silent: Option<UnixStream>) -> Channel {
     let answered = silent.is_none();
     let end = silent.map_or(handler.get_tx_raw_fd(), |end| end.into_raw_fd());
     front_end.set_backend_request_fd(&Descriptor(end)).unwrap();
-    front_end.set_features(features).unwrap();
+    // As the driver of a guest.
+    front_end.set_features(features & !YIELDING).unwrap();
     let channel = std::thread::spawn(
         move || {
             while answered && handler.handle_request().is_ok() {}

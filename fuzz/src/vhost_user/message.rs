@@ -35,8 +35,8 @@ pub(super) mod request {
 const VERSION: u32 = 1;
 const NEED_REPLY: u32 = 8;
 
-/// VERSION_1, ORDER_PLATFORM, protocol features.
-const FEATURES: u64 = 1 << 32 | 1 << 36 | 1 << 30;
+/// VERSION_1, ORDER_PLATFORM, protocol features, and that all that spins yields.
+const FEATURES: u64 = 1 << 32 | 1 << 36 | 1 << 30 | 1;
 /// MQ, REPLY_ACK, BACKEND_REQ, CONFIG, BACKEND_SEND_FD, RESET_DEVICE, SHMEM.
 const PROTOCOL_FEATURES: u64 = 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 10 | 1 << 13 | 1 << 22;
 

@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
-use qnic_abi::attach::{CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, SRAM_REGION};
+use qnic_abi::attach::{
+    CONFIG_SIZE, CONTROL_QUEUE, EVENT_QUEUE, FIRST_DOORBELL, SRAM_REGION, YIELDING,
+};
 use vhost::vhost_user::message::{
     VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserMMap, VhostUserMMapFlags,
     VhostUserProtocolFeatures, VhostUserVirtioFeatures,
@@ -152,13 +154,13 @@ impl FrontEnd {
 }
 
 fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
-    let wanted = VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+    let needed = VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
     check("SET_OWNER", frontend.set_owner())?;
-    let offered = check("GET_FEATURES", frontend.get_features())?;
-    if offered & VERSION_1 == 0 {
+    let features = check("GET_FEATURES", frontend.get_features())?;
+    if features & VERSION_1 == 0 {
         return Err(ConnectError::MissingFeature("VIRTIO_F_VERSION_1"));
     }
-    if offered & wanted != wanted {
+    if features & needed != needed {
         return Err(ConnectError::MissingFeature("protocol features"));
     }
     let offered = frontend.get_protocol_features();
@@ -171,7 +173,9 @@ fn negotiate(frontend: &mut Frontend) -> Result<(), ConnectError> {
         frontend.set_protocol_features(NEEDED),
     )?;
     frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-    check("SET_FEATURES", frontend.set_features(wanted))
+    // The library yields while it spins, and programs that look at memory should.
+    let accepted = needed | features & YIELDING;
+    check("SET_FEATURES", frontend.set_features(accepted))
 }
 
 /// The SRAM that the device process shares, or why it does not.

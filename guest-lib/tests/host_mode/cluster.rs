@@ -92,6 +92,12 @@ impl Cluster {
         )
     }
 
+    /// Times that the device has given its processor to others.
+    pub(crate) fn yields(&self) -> u64 {
+        let stats = self.device.as_ref().and_then(Device::stats);
+        stats.unwrap().report.engine.yields
+    }
+
     /// Ends the device, as if it were killed.
     pub(crate) fn kill_device(&mut self) {
         drop(self.device.take());

@@ -66,3 +66,16 @@ fn many_threads_sleep_on_notifications_of_one_endpoint() {
         }
     });
 }
+
+/// Processes that wait give up their processor, so the device process does so for them.
+#[test]
+fn the_device_yields_to_processes_that_spin() {
+    let pair = pair(4096);
+    let start = Instant::now();
+    while pair.cluster.yields() == 0 {
+        assert!(start.elapsed() < SOON);
+        pair.a.write_notify(&pair.remote, 0, &[1]);
+        pair.b.take(ONE);
+    }
+    pair.a.endpoint.flush().unwrap();
+}
