@@ -83,6 +83,10 @@ impl Nic {
     /// it), [`HOST_PHYSICAL_VARIABLE`] = 1 allows physical addresses, and
     /// [`INLINE_MAX_VARIABLE`] sets its inline limit.
     ///
+    /// The device process gives its processor up to nodes that spin (docs/performance.md). A
+    /// program that looks at memory again and again by itself yields its own now and then, as all
+    /// waits of this library do: on few processors the device process gets none otherwise.
+    ///
     /// # Errors
     /// [`Error::Host`], [`Error::Setting`]
     pub fn open_host(socket: impl AsRef<Path>) -> Result<Self> {
