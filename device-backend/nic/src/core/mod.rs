@@ -70,7 +70,6 @@ pub(crate) use process::Process;
 pub(crate) use queue::{Fetched, INLINE_WORDS};
 pub(crate) use scheduler::{Owner, Work};
 pub(crate) use segment::{PageKey, Segment};
-pub(crate) use tally::Tally;
 
 /// The core of one NIC.
 #[derive(Debug)]

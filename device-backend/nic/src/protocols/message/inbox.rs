@@ -1,8 +1,9 @@
 //! What one process receives: its posted receives, its probes that wait, and where they meet
 //! messages.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use ahash::RandomState;
 use qnic_abi::context::CONTEXTS;
 use qnic_abi::{SegmentId, Status, VniId};
 
@@ -12,7 +13,7 @@ use super::matching::{Bounds, Matching, ReceiveId, Takes};
 use super::staging::Landing;
 use super::table::{Entry, EntryId, Table};
 use crate::config::Limits;
-use crate::core::{Core, PageKey, Tally};
+use crate::core::{Core, PageKey};
 
 /// A posted receive.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +83,7 @@ pub(super) struct Inbox {
     /// Probes that wait, by number.
     probes: BTreeMap<u64, Probe>,
     /// How many receives and probes name a node.
-    nodes: Tally<u16>,
+    nodes: HashMap<u16, u32, RandomState>,
     /// Messages that are held back, in their order.
     pub(super) held: VecDeque<u64>,
 }
@@ -94,7 +95,7 @@ impl Default for Inbox {
             posted: Table::new(),
             contexts: Default::default(),
             probes: BTreeMap::new(),
-            nodes: Tally::default(),
+            nodes: HashMap::default(),
             held: VecDeque::new(),
         }
     }
@@ -124,7 +125,7 @@ impl Inbox {
 
     /// Returns true if a receive or a probe names that node.
     pub(super) fn names(&self, node: u16) -> bool {
-        self.nodes.contains(node)
+        self.nodes.contains_key(&node)
     }
 
     /// Queues a receive for which there is no message. Returns false if there is no room.
@@ -149,13 +150,19 @@ impl Inbox {
 
     fn count_source(&mut self, source: Option<Name>) {
         if let Some(source) = source {
-            self.nodes.add(source.node);
+            *self.nodes.entry(source.node).or_default() += 1;
         }
     }
 
     fn uncount_source(&mut self, source: Option<Name>) {
-        if let Some(source) = source {
-            self.nodes.remove(source.node);
+        let Some(source) = source else {
+            return;
+        };
+        if let Some(count) = self.nodes.get_mut(&source.node) {
+            *count -= 1;
+            if *count == 0 {
+                self.nodes.remove(&source.node);
+            }
         }
     }
 
