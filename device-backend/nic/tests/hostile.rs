@@ -10,7 +10,7 @@ use qnic_abi::rdma::Opcode;
 use qnic_abi::rdma::{kind as rdma, ReadRequest, Write};
 use qnic_abi::window::{command_offset, WINDOW_BYTES};
 use qnic_abi::wire::{
-    kind, Body, Class, Frame, Hello, Nak, ProcessGone, FRAME_MAGIC, HEADER_BYTES,
+    kind, Body, Class, Empty, Frame, Goodbye, Hello, Nak, ProcessGone, FRAME_MAGIC, HEADER_BYTES,
 };
 use qnic_abi::{SharedMemory, Status};
 use qnic_nic::testing::{Cluster, Memory, Net, Pair, Party, SimSegment, ALL};
@@ -466,4 +466,18 @@ fn a_stranger_has_no_part_in_a_group() {
     net.run();
     b.barrier(4, groups[1]).run();
     assert_ne!(b.completions()[0].status.get(), 0);
+}
+
+/// It ends nothing, makes no peer, and is counted as any frame of another session.
+#[test]
+fn a_goodbye_of_a_node_that_is_no_peer_is_stale() {
+    let Pair { net, .. } = Pair::lossless();
+    let mut goodbye = Frame::new::<Goodbye>(&Empty);
+    goodbye.envelope.source_node = 7.into();
+    goodbye.envelope.destination_node = 1.into();
+    goodbye.envelope.source_session = 1000.into();
+    hand(&net, &goodbye, Payload::None);
+    let counters = net.counters(1);
+    let counted = (counters.stale_frames, counters.malformed_frames);
+    assert_eq!((counted.0.get(), counted.1.get()), (1, 0));
 }

@@ -55,7 +55,11 @@ impl Transport {
             found => found,
         };
         let Some(index) = index else {
-            self.counters.malformed_frames += u64::from(frame_kind != kind::GOODBYE);
+            match frame_kind {
+                // Of a session that has ended here, too.
+                kind::GOODBYE => self.counters.stale_frames += 1,
+                _ => self.counters.malformed_frames += 1,
+            }
             return Opened::DROPPED;
         };
         let source = envelope.source_session.get();
