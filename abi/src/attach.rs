@@ -23,7 +23,7 @@ pub const VIRTIO_ID: u16 = 39;
 /// microseconds, so the device process may do so as well, and comes back soon. Host mode accepts
 /// it. The driver of a guest does not: a virtual processor that got the device's processor would
 /// keep it for a whole slice of the scheduler. Where one device process serves several, all have
-/// to accept it: who says so falsely takes nothing from those who do not.
+/// to accept it: a front end that accepts it wrongly slows down none that does not.
 pub const YIELDING: u64 = 1;
 
 /// Virtqueue of driver requests.

@@ -62,9 +62,8 @@
 //! The process stores [`COMPLETION_HEAD`] with release when it has read entries
 //! ([`crate::host_area`]), executes a full fence and loads
 //! [`crate::host_area::COMPLETIONS_WAITING`]: if that is not zero, it rings its doorbell. It may
-//! leave that out until it has read as many entries as the queue holds since the last time: before
-//! that the queue has room. The
-//! NIC stores that word, executes a full fence and looks at the head once more before it lets
+//! leave all three out while it has read fewer entries since the last time than the queue holds:
+//! then the queue has room. The NIC stores that word, executes a full fence and looks at the head once more before it lets
 //! completions wait: either it sees the new head or the process sees that something waits.
 
 use crate::command::COMMAND_BYTES;

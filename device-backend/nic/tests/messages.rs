@@ -1,30 +1,12 @@
 //! Messages between processes (Q3, Q4, Q11 to Q13; docs/messages.md): a story for each rule.
 
-use qnic_abi::host_area::{CompletionKind, COMPLETION_MORE};
+use qnic_abi::host_area::COMPLETION_MORE;
 use qnic_abi::Status;
-use qnic_nic::testing::{nets, page, status, LossyWire, Net, Pair, Party, PAGE};
+use qnic_nic::testing::{nets, page, status, LossyWire, Net, Pair, PAGE};
 use qnic_nic::Limits;
 
 /// Longer than any frame of a short message.
 const LONG: u64 = 5 * PAGE + 77;
-
-/// Handle and status of each completion of a kind.
-#[track_caller]
-fn ends(party: &Party, kind: CompletionKind) -> Vec<(u64, Status)> {
-    let entries = party.completions_of(kind);
-    let ends = entries.iter().map(|it| (it.handle.get(), status(it)));
-    ends.collect()
-}
-
-#[track_caller]
-fn sent(party: &Party) -> Vec<(u64, Status)> {
-    ends(party, CompletionKind::Send)
-}
-
-#[track_caller]
-fn received(party: &Party) -> Vec<(u64, Status)> {
-    ends(party, CompletionKind::Receive)
-}
 
 #[test]
 fn what_is_sent_arrives_whatever_comes_first() {
@@ -47,7 +29,7 @@ fn what_is_sent_arrives_whatever_comes_first() {
                     receive.run();
                 }
             }
-            assert_eq!(sent(&a), [(1, Status::Ok)], "{length} {expected}");
+            assert_eq!(a.sent(), [(1, Status::Ok)], "{length} {expected}");
             let entries = b.completions();
             let entry = entries.first().expect("a completion");
             assert_eq!((entries.len(), status(entry)), (1, Status::Ok));
@@ -109,7 +91,7 @@ fn receives_match_in_posting_order_and_messages_do_not_overtake() {
             entries.sort_by_key(|entry| entry.handle.get());
             let order: Vec<_> = entries.iter().map(|it| it.immediate.get()).collect();
             assert_eq!(order, (0..20).collect::<Vec<_>>());
-            assert_eq!(sent(&a).len(), 20);
+            assert_eq!(a.sent().len(), 20);
         }
         net.assert_holds_nothing(1);
     }
@@ -125,16 +107,16 @@ fn sources_tags_spaces_and_endpoints_are_told_apart() {
     b.receive(4).untagged().issue();
     b.receive(5).endpoint(3).run();
     a.send(0, &b).tag(9).run();
-    assert_eq!(received(&b), [], "nobody takes it");
+    assert_eq!(b.received(), [], "nobody takes it");
     a.send(0, &b).tag(0x1ab).run();
     a.send(0, &b).untagged().run();
     a.send(0, &b).tag(9).endpoint(3).run();
     a.send(0, &b).tag(7).run();
     c.send(0, &b).tag(9).run();
-    let order: Vec<_> = received(&b).into_iter().map(|end| end.0).collect();
+    let order: Vec<_> = b.received().into_iter().map(|end| end.0).collect();
     assert_eq!(order, [3, 4, 5, 2, 1]);
     b.receive(6).run();
-    assert_eq!(received(&b), [(6, Status::Ok)]);
+    assert_eq!(b.received(), [(6, Status::Ok)]);
     net.assert_holds_nothing(1);
 }
 
@@ -153,7 +135,7 @@ fn a_message_that_is_too_long_is_truncated() {
             true => Status::Truncated,
             false => Status::Ok,
         };
-        assert_eq!(sent(&a), [(2, expected)]);
+        assert_eq!(a.sent(), [(2, expected)]);
         assert!(b.holds(0, &bytes[..room as usize]));
         let rest = room.max(5000) as usize;
         assert!(b.holds(rest as u64, &before[rest..]));
@@ -207,11 +189,11 @@ fn cancel_takes_a_receive_back_once_and_no_other() {
     b.receive(7).tag(2).run();
     b.cancel(7);
     b.cancel(8);
-    assert_eq!(received(&b), [(7, Status::Cancelled)]);
+    assert_eq!(b.received(), [(7, Status::Cancelled)]);
     a.send(0, &b).tag(2).run();
-    assert_eq!(received(&b), [(7, Status::Ok)]);
+    assert_eq!(b.received(), [(7, Status::Ok)]);
     b.cancel(7);
-    assert_eq!(received(&b), []);
+    assert_eq!(b.received(), []);
 }
 
 #[test]
@@ -241,8 +223,8 @@ fn absent_pages_on_both_sides_delay_and_change_nothing() {
             net.answer_all(0, 1);
             net.answer_all(1, 1);
         }
-        assert_eq!(sent(&a), [(1, Status::Ok)]);
-        assert_eq!(received(&b), [(2, Status::Ok)]);
+        assert_eq!(a.sent(), [(1, Status::Ok)]);
+        assert_eq!(b.received(), [(2, Status::Ok)]);
         assert!(b.holds(page(1) - 2000, &bytes));
         net.assert_holds_nothing(1);
         net.assert_unlocked();
@@ -257,12 +239,12 @@ fn pages_that_never_come_fail_the_receive() {
         b.evict(page(0));
         b.receive(2).bytes(page(0), length).run();
         a.send(1, &b).bytes(0, length).run();
-        assert_eq!(received(&b), [(2, Status::PageUnavailable)]);
+        assert_eq!(b.received(), [(2, Status::PageUnavailable)]);
         let expected = match length > PAGE {
             true => Status::PageUnavailable,
             false => Status::Ok,
         };
-        assert_eq!(sent(&a), [(1, expected)]);
+        assert_eq!(a.sent(), [(1, expected)]);
         net.assert_holds_nothing(1);
     }
 }
@@ -284,7 +266,7 @@ fn a_slow_receiver_exhausts_staging_and_others_go_on() {
             a.send(number, &b).bytes(number * 2000, 2000).issue();
         }
         net.run();
-        let done = sent(&a).len();
+        let done = a.sent().len();
         assert!(
             (1..10).contains(&done),
             "{done} are staged, the others wait"
@@ -293,15 +275,15 @@ fn a_slow_receiver_exhausts_staging_and_others_go_on() {
         for number in 0..20 {
             c.receive(number).bytes(0, 2000).run();
             a.send(100 + number, &c).bytes(0, 2000).run();
-            assert_eq!(received(&c), [(number, Status::Ok)]);
-            assert_eq!(sent(&a), [(100 + number, Status::Ok)]);
+            assert_eq!(c.received(), [(number, Status::Ok)]);
+            assert_eq!(a.sent(), [(100 + number, Status::Ok)]);
         }
         for number in 0..40 {
             b.receive(number).bytes(number * 2000, 2000).issue();
         }
         net.run();
-        assert_eq!(sent(&a).len() + done, 40);
-        assert_eq!(received(&b).len(), 40);
+        assert_eq!(a.sent().len() + done, 40);
+        assert_eq!(b.received().len(), 40);
         assert!(b.holds(0, &bytes));
         net.assert_holds_nothing(1);
     }
@@ -332,7 +314,7 @@ fn short_messages_ask_while_their_receiver_has_no_room() {
             for number in 0..MESSAGES {
                 b.receive(number).bytes(number * LENGTH, LENGTH).run();
             }
-            for ends in [sent(&a), received(&b)] {
+            for ends in [a.sent(), b.received()] {
                 assert_eq!(ends.len() as u64, MESSAGES);
                 assert!(ends.iter().all(|(_, status)| *status == Status::Ok));
             }
@@ -346,7 +328,7 @@ fn short_messages_ask_while_their_receiver_has_no_room() {
                 b.receive(number).bytes(0, LENGTH).run();
                 a.send(number, &b).bytes(0, LENGTH).run();
             }
-            assert_eq!(sent(&a).len() + received(&b).len(), 200);
+            assert_eq!(a.sent().len() + b.received().len(), 200);
             carried = net.counters(0).bytes_sent.get();
             b.store(0, &bytes);
         }
@@ -372,21 +354,21 @@ fn a_thousand_long_messages_wait_and_hold_up_nothing() {
             }
         }
         net.settle();
-        assert_eq!(sent(&a), [], "none has a receive");
+        assert_eq!(a.sent(), [], "none has a receive");
         assert_eq!(net.budget(0, "sends_of_process"), MESSAGES);
         assert_eq!(net.budget(0, "operations_of_process"), 0);
         assert_eq!(net.budget(1, "envelopes_of_peer"), MESSAGES);
         // Receives and transfers are read behind them, and go on.
         a.receive(0).bytes(32_768, 8).run();
         c.send(0, &a).inline(&[7; 8]).run();
-        assert_eq!(received(&a), [(0, Status::Ok)]);
+        assert_eq!(a.received(), [(0, Status::Ok)]);
         a.inline_write(&c, &[1; 8]).run();
         assert_eq!(a.done(), (1, 0));
         for number in (0..MESSAGES).rev() {
             b.receive(number).bytes(0, 8192).tag(number).run();
-            assert_eq!(received(&b), [(number, Status::Ok)]);
+            assert_eq!(b.received(), [(number, Status::Ok)]);
             assert!(b.holds(0, &bytes[..4097 + number as usize]));
-            assert_eq!(sent(&a), [(number, Status::Ok)]);
+            assert_eq!(a.sent(), [(number, Status::Ok)]);
         }
         net.assert_holds_nothing(1);
         assert_eq!(net.budget(0, "sends_of_process"), 0);
@@ -411,10 +393,10 @@ fn a_queue_waits_when_as_many_messages_run_as_may() {
     assert_eq!(net.budget(0, "sends_of_process"), 70);
     assert_eq!(a.done(), (0, 0), "it stands behind the 71st");
     b.receive(1).bytes(8192, 5000).tag(60).run();
-    assert_eq!(sent(&a), [(60, Status::Ok)]);
+    assert_eq!(a.sent(), [(60, Status::Ok)]);
     assert_eq!(a.done(), (0, 0), "the 71st runs instead");
     b.receive(2).bytes(8192, 5000).tag(70).run();
-    assert_eq!(sent(&a), [(70, Status::Ok)]);
+    assert_eq!(a.sent(), [(70, Status::Ok)]);
     assert_eq!(a.done(), (1, 0));
     assert_eq!(a.reset_queue(), Status::Ok);
     net.run();
@@ -457,9 +439,9 @@ fn too_many_receives_fail_one_by_one() {
     for handle in 0..4 {
         b.receive(handle).run();
     }
-    assert_eq!(received(&b), [(3, Status::Exhausted)]);
+    assert_eq!(b.received(), [(3, Status::Exhausted)]);
     a.send(0, &b).run();
-    assert_eq!(received(&b), [(0, Status::Ok)]);
+    assert_eq!(b.received(), [(0, Status::Ok)]);
 }
 
 #[test]
@@ -483,146 +465,4 @@ fn completions_that_nobody_reads_are_kept_and_hold_commands_and_messages_back() 
     }
     assert_eq!(seen, (0..1000).collect::<Vec<_>>());
     net.assert_holds_nothing(1);
-}
-
-#[test]
-fn a_sender_that_ends_fails_receives_from_it_and_no_others() {
-    for net in nets(3, 4) {
-        let Pair { net, a, b } = Pair::on(net);
-        let long = a.fill(0, LONG, 1);
-        a.send(1, &b).tag(1).bytes(0, 50).issue();
-        a.send(2, &b).tag(2).bytes(0, LONG).run();
-        b.receive(3).from(&a).tag(3).issue();
-        b.receive(4).tag(4).run();
-        a.end();
-        net.run();
-        assert_eq!(received(&b), [(3, Status::PeerGone)]);
-        b.receive(5).bytes(0, LONG).tag(1).run();
-        assert_eq!(received(&b), [(5, Status::Ok)], "it had arrived");
-        assert!(b.holds(0, &long[..50]));
-        b.receive(6).bytes(0, LONG).tag(2).run();
-        assert_eq!(received(&b), [], "it will not come");
-        net.assert_holds_nothing(1);
-        // Another process of that port begins anew.
-        let again = net.party(0, 1);
-        again.send(1, &b).tag(4).run();
-        assert_eq!(received(&b), [(4, Status::Ok)]);
-    }
-}
-
-#[test]
-fn a_receiver_that_ends_fails_what_is_sent_to_it() {
-    for net in nets(3, 4) {
-        let Pair { net, a, b } = Pair::on(net);
-        a.send(1, &b).bytes(0, LONG).issue();
-        a.send(2, &b).bytes(0, 10).run();
-        b.end();
-        net.run();
-        let mut ends = sent(&a);
-        ends.sort_unstable_by_key(|end| end.0);
-        assert_eq!(ends, [(1, Status::PeerGone), (2, Status::Ok)]);
-        net.assert_holds_nothing(1);
-        a.send(3, &b).run();
-        assert_eq!(sent(&a), [(3, Status::NoSuchPort)]);
-        let again = net.party(1, 2);
-        again.receive(1).bytes(0, LONG).run();
-        a.send(4, &again).bytes(0, LONG).run();
-        assert_eq!(sent(&a), [(4, Status::Ok)]);
-        assert_eq!(received(&again), [(1, Status::Ok)]);
-    }
-}
-
-#[test]
-fn transfers_end_with_either_process_while_pages_are_missing() {
-    for (length, who) in [(3000, 0), (3000, 1), (LONG, 0), (LONG, 1)] {
-        let Pair { net, a, b } = Pair::absent(&Limits::default(), &[0, 1, 2, 3, 4, 5]);
-        b.receive(2).from(&a).bytes(page(0), length).run();
-        a.send(1, &b).bytes(0, length).run();
-        assert!(net.faults(1) > 0);
-        match who {
-            0 => a.end(),
-            _ => b.end(),
-        }
-        net.run();
-        net.answer_all(1, 8);
-        net.answer_faults(true);
-        net.run();
-        if who == 0 {
-            let expected = if length > PAGE {
-                Status::PeerGone
-            } else {
-                Status::Ok
-            };
-            assert_eq!(received(&b), [(2, expected)]);
-        } else if length > PAGE {
-            assert_eq!(sent(&a), [(1, Status::PeerGone)]);
-        }
-        net.assert_holds_nothing(1);
-        net.assert_unlocked();
-    }
-}
-
-#[test]
-fn a_queue_that_is_reset_takes_its_messages_and_receives_with_it() {
-    for net in nets(3, 4) {
-        let Pair { net, a, b } = Pair::on(net);
-        a.send(1, &b).bytes(0, LONG).tag(1).issue();
-        b.receive(2).tag(9).run();
-        assert_eq!(a.reset_queue(), Status::Ok);
-        a.clear_queue();
-        assert_eq!(b.reset_queue(), Status::Ok);
-        b.clear_queue();
-        net.run();
-        net.assert_holds_nothing(1);
-        assert_eq!(net.budget(1, "receives_of_process"), 0);
-        b.receive(3).bytes(0, LONG).run();
-        a.send(4, &b).bytes(0, LONG).tag(9).run();
-        assert_eq!(received(&b), [(3, Status::Ok)]);
-        assert_eq!(sent(&a), [(4, Status::Ok)]);
-    }
-}
-
-#[test]
-fn a_segment_that_is_unexported_ends_what_uses_it() {
-    let Pair { net, a, b } = Pair::lossless();
-    a.send(1, &b).bytes(0, LONG).tag(1).run();
-    b.receive(2).bytes(0, 10).tag(2).run();
-    assert_eq!(a.unexport(&a), Status::Ok);
-    assert_eq!(b.unexport(&b), Status::Ok);
-    net.run();
-    assert_eq!(sent(&a), [(1, Status::Aborted)]);
-    assert_eq!(received(&b), [(2, Status::Aborted)]);
-    net.assert_holds_nothing(1);
-    b.receive(3).bytes(0, 10).run();
-    assert_eq!(received(&b), [(3, Status::NoSuchSegment)]);
-    a.send(4, &b).bytes(0, 10).run();
-    assert_eq!(sent(&a), [(4, Status::NoSuchSegment)]);
-}
-
-#[test]
-fn a_node_that_is_reset_is_gone_for_both_sides() {
-    for lossy in [false, true] {
-        let net = match lossy {
-            false => Net::new(2, 512, 8, &Limits::default()),
-            true => Net::lossy(2, LossyWire::rough(50), 5),
-        };
-        let Pair { net, a, b } = Pair::on(net);
-        a.send(1, &b).bytes(0, LONG).tag(1).run();
-        a.receive(2).from(&b).issue();
-        a.receive(3).run();
-        net.cluster().reset(1);
-        net.run();
-        let entries = a.completions();
-        let mut ends: Vec<_> = entries
-            .iter()
-            .map(|it| (it.handle.get(), status(it)))
-            .collect();
-        ends.sort_unstable_by_key(|end| end.0);
-        assert_eq!(ends, [(1, Status::PeerGone), (2, Status::PeerGone)]);
-        net.assert_holds_nothing(0);
-        net.cluster().start(1);
-        let b = net.party(1, 2);
-        b.send(1, &a).run();
-        assert_eq!(received(&a), [(3, Status::Ok)]);
-    }
 }

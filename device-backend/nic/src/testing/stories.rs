@@ -50,9 +50,19 @@ impl Party {
     /// Handle and status of each completion that has come.
     #[track_caller]
     pub fn ends(&self) -> Vec<(u64, Status)> {
-        let entries = self.completions();
-        let ends = entries.iter().map(|it| (it.handle.get(), status(it)));
-        ends.collect()
+        ends_of(&self.completions())
+    }
+
+    /// Handle and status of each message that it has sent; all completions tell of those.
+    #[track_caller]
+    pub fn sent(&self) -> Vec<(u64, Status)> {
+        ends_of(&self.completions_of(CompletionKind::Send))
+    }
+
+    /// Handle and status of each receive that has ended; all completions tell of those.
+    #[track_caller]
+    pub fn received(&self) -> Vec<(u64, Status)> {
+        ends_of(&self.completions_of(CompletionKind::Receive))
     }
 
     /// The completions that have come, all of them of a kind.
@@ -66,4 +76,9 @@ impl Party {
         assert!(right, "{entries:?}");
         entries
     }
+}
+
+fn ends_of(entries: &[CompletionEntry]) -> Vec<(u64, Status)> {
+    let ends = entries.iter().map(|it| (it.handle.get(), status(it)));
+    ends.collect()
 }

@@ -13,9 +13,9 @@ use qnic_abi::SharedMemory;
 /// Words of an entry.
 const ENTRY_WORDS: usize = size_of::<CompletionEntry>() / 8;
 
-/// The NIC is told of so many entries at once that they are read: the word and its fence would
-/// cost more than the entry. A full queue has more, so whoever has read that tells the NIC.
-const HEAD_STEP: u64 = COMPLETION_ENTRIES / 8;
+/// Entries that are read before the NIC is told: the word and its fence cost more than an entry. A
+/// full queue has more of them, so a process that has read a full queue tells the NIC.
+const COMPLETION_HEAD_STEP: u64 = COMPLETION_ENTRIES / 8;
 
 /// How far the process has read.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl CompletionReader {
             take(&zerocopy::transmute!(words.map(u64::to_le)));
             self.head = self.head.wrapping_add(1);
         }
-        if self.head.wrapping_sub(self.told) < HEAD_STEP {
+        if self.head.wrapping_sub(self.told) < COMPLETION_HEAD_STEP {
             return false;
         }
         self.told = self.head;
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(taken, 1);
             assert!(head == told || head == tail, "{head} at {tail}");
             told = head;
-            assert!(tail - told < HEAD_STEP);
+            assert!(tail - told < COMPLETION_HEAD_STEP);
         }
         assert_eq!(told, 992);
         assert_eq!(drain(told + COMPLETION_ENTRIES), (248, 1248));

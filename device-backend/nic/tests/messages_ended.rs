@@ -1,0 +1,151 @@
+//! Messages whose process, segment, queue or node ends (Q3, Q4; docs/messages.md): what waits
+//! for them fails, and nothing else.
+
+use qnic_abi::Status;
+use qnic_nic::testing::{nets, page, status, LossyWire, Net, Pair, PAGE};
+use qnic_nic::Limits;
+
+/// Longer than any frame of a short message.
+const LONG: u64 = 5 * PAGE + 77;
+
+#[test]
+fn a_sender_that_ends_fails_receives_from_it_and_no_others() {
+    for net in nets(3, 4) {
+        let Pair { net, a, b } = Pair::on(net);
+        let long = a.fill(0, LONG, 1);
+        a.send(1, &b).tag(1).bytes(0, 50).issue();
+        a.send(2, &b).tag(2).bytes(0, LONG).run();
+        b.receive(3).from(&a).tag(3).issue();
+        b.receive(4).tag(4).run();
+        a.end();
+        net.run();
+        assert_eq!(b.received(), [(3, Status::PeerGone)]);
+        b.receive(5).bytes(0, LONG).tag(1).run();
+        assert_eq!(b.received(), [(5, Status::Ok)], "it had arrived");
+        assert!(b.holds(0, &long[..50]));
+        b.receive(6).bytes(0, LONG).tag(2).run();
+        assert_eq!(b.received(), [], "it will not come");
+        net.assert_holds_nothing(1);
+        // Another process of that port begins anew.
+        let again = net.party(0, 1);
+        again.send(1, &b).tag(4).run();
+        assert_eq!(b.received(), [(4, Status::Ok)]);
+    }
+}
+
+#[test]
+fn a_receiver_that_ends_fails_what_is_sent_to_it() {
+    for net in nets(3, 4) {
+        let Pair { net, a, b } = Pair::on(net);
+        a.send(1, &b).bytes(0, LONG).issue();
+        a.send(2, &b).bytes(0, 10).run();
+        b.end();
+        net.run();
+        let mut ends = a.sent();
+        ends.sort_unstable_by_key(|end| end.0);
+        assert_eq!(ends, [(1, Status::PeerGone), (2, Status::Ok)]);
+        net.assert_holds_nothing(1);
+        a.send(3, &b).run();
+        assert_eq!(a.sent(), [(3, Status::NoSuchPort)]);
+        let again = net.party(1, 2);
+        again.receive(1).bytes(0, LONG).run();
+        a.send(4, &again).bytes(0, LONG).run();
+        assert_eq!(a.sent(), [(4, Status::Ok)]);
+        assert_eq!(again.received(), [(1, Status::Ok)]);
+    }
+}
+
+#[test]
+fn transfers_end_with_either_process_while_pages_are_missing() {
+    for (length, who) in [(3000, 0), (3000, 1), (LONG, 0), (LONG, 1)] {
+        let Pair { net, a, b } = Pair::absent(&Limits::default(), &[0, 1, 2, 3, 4, 5]);
+        b.receive(2).from(&a).bytes(page(0), length).run();
+        a.send(1, &b).bytes(0, length).run();
+        assert!(net.faults(1) > 0);
+        match who {
+            0 => a.end(),
+            _ => b.end(),
+        }
+        net.run();
+        net.answer_all(1, 8);
+        net.answer_faults(true);
+        net.run();
+        if who == 0 {
+            let expected = if length > PAGE {
+                Status::PeerGone
+            } else {
+                Status::Ok
+            };
+            assert_eq!(b.received(), [(2, expected)]);
+        } else if length > PAGE {
+            assert_eq!(a.sent(), [(1, Status::PeerGone)]);
+        }
+        net.assert_holds_nothing(1);
+        net.assert_unlocked();
+    }
+}
+
+#[test]
+fn a_queue_that_is_reset_takes_its_messages_and_receives_with_it() {
+    for net in nets(3, 4) {
+        let Pair { net, a, b } = Pair::on(net);
+        a.send(1, &b).bytes(0, LONG).tag(1).issue();
+        b.receive(2).tag(9).run();
+        assert_eq!(a.reset_queue(), Status::Ok);
+        a.clear_queue();
+        assert_eq!(b.reset_queue(), Status::Ok);
+        b.clear_queue();
+        net.run();
+        net.assert_holds_nothing(1);
+        assert_eq!(net.budget(1, "receives_of_process"), 0);
+        b.receive(3).bytes(0, LONG).run();
+        a.send(4, &b).bytes(0, LONG).tag(9).run();
+        assert_eq!(b.received(), [(3, Status::Ok)]);
+        assert_eq!(a.sent(), [(4, Status::Ok)]);
+    }
+}
+
+#[test]
+fn a_segment_that_is_unexported_ends_what_uses_it() {
+    let Pair { net, a, b } = Pair::lossless();
+    a.send(1, &b).bytes(0, LONG).tag(1).run();
+    b.receive(2).bytes(0, 10).tag(2).run();
+    assert_eq!(a.unexport(&a), Status::Ok);
+    assert_eq!(b.unexport(&b), Status::Ok);
+    net.run();
+    assert_eq!(a.sent(), [(1, Status::Aborted)]);
+    assert_eq!(b.received(), [(2, Status::Aborted)]);
+    net.assert_holds_nothing(1);
+    b.receive(3).bytes(0, 10).run();
+    assert_eq!(b.received(), [(3, Status::NoSuchSegment)]);
+    a.send(4, &b).bytes(0, 10).run();
+    assert_eq!(a.sent(), [(4, Status::NoSuchSegment)]);
+}
+
+#[test]
+fn a_node_that_is_reset_is_gone_for_both_sides() {
+    for lossy in [false, true] {
+        let net = match lossy {
+            false => Net::new(2, 512, 8, &Limits::default()),
+            true => Net::lossy(2, LossyWire::rough(50), 5),
+        };
+        let Pair { net, a, b } = Pair::on(net);
+        a.send(1, &b).bytes(0, LONG).tag(1).run();
+        a.receive(2).from(&b).issue();
+        a.receive(3).run();
+        net.cluster().reset(1);
+        net.run();
+        let entries = a.completions();
+        let mut ends: Vec<_> = entries
+            .iter()
+            .map(|it| (it.handle.get(), status(it)))
+            .collect();
+        ends.sort_unstable_by_key(|end| end.0);
+        assert_eq!(ends, [(1, Status::PeerGone), (2, Status::PeerGone)]);
+        net.assert_holds_nothing(0);
+        net.cluster().start(1);
+        let b = net.party(1, 2);
+        b.send(1, &a).run();
+        assert_eq!(a.received(), [(3, Status::Ok)]);
+    }
+}
